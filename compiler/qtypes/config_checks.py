@@ -105,6 +105,12 @@ def _dtype_input(name: str, value: Any) -> str:
     return _word(("int8", "int16", "int32"), name, value)
 
 
+def _residual_bits(name: str, value: Any) -> int:
+    if _is_integer(value) and value in (8, 16):
+        return int(value)
+    raise _refuse(name, value, "8 or 16")
+
+
 _LONGEST_MODE = 64
 _CALIBRATE_MODES = ["global_scale", "kl_divergence", "percentile", "max", "mse"]
 
@@ -169,6 +175,8 @@ CHECKS: dict[str, Check] = {
     "calibrate_passes": partial(_integer, 1, 2),
     "requantization": partial(_word, ("fixed_point", "float_product", "power_of_two")),
     "weight_rounding": partial(_word, ("nearest", "adaptive", "sequential")),
+    "fit_ranges": _flag,
+    "residual_bits": _residual_bits,
     "layers": layer_choices,
 }
 

@@ -24,7 +24,7 @@ class QuantizeContext:
         qconfig: the choices of the run; the current one unless given.
         qnode_map: (data, kind, sign, rounding, bits) → simulated_quantize call.
         conv2d_counter: nn.conv2d calls seen by the annotate rules.
-        wide_values: values of the residual stream between layer norms, which keep 16 bits.
+        wide_values: values of the residual stream, which keep 16 bits.
         float_layers: layers that QConfig.layers leaves in float.
         narrow_moves: moves whose accumulators are narrowed in front of them instead of behind.
         stopped: an nn.global_avg_pool2d has ended quantization.

@@ -70,6 +70,11 @@ class QConfig:
         weight_rounding: weights go to the "nearest" level, or "adaptive" to the levels with the
             least error of the layer's output; "sequential" also makes up for what the layers in
             front have lost. The last two need calibration data.
+        fit_ranges: with weight_rounding "sequential", choose activation ranges on the way, too:
+            those with the least error of what reads the tensor. Not for calibrate_mode
+            "global_scale".
+        residual_bits: 16 keeps what adds of two computed values join, and their sums, in 16 bits
+            until a layer reads them; 8 is that of the other values. Needs integer_tables.
         layers: what differs at single layers, by name: bits of weights and of inputs, or float.
 
     Raises:
@@ -109,6 +114,8 @@ class QConfig:
     calibrate_passes: int = 1
     requantization: str = "fixed_point"
     weight_rounding: str = "nearest"
+    fit_ranges: bool = False
+    residual_bits: int = 8
     layers: LayerChoices = LayerChoices()  # noqa: RUF009 (immutable)
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
@@ -242,6 +249,7 @@ _CALIBRATION_FIELDS = (
     "prerequisite_level",
     "equalize",
     "smooth_alpha",
+    "residual_bits",
 )
 
 

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from compiler.quantize.calibration.quantize_calibrate import calibrate as calibrate
     from compiler.quantize.candidate import Candidate as Candidate
     from compiler.quantize.candidate import build_candidate as build_candidate
+    from compiler.quantize.candidate import has_residual_sums as has_residual_sums
     from compiler.quantize.candidate import mark as mark
     from compiler.quantize.choice import Decision as Decision
     from compiler.quantize.choice import PredictedError as PredictedError
@@ -129,7 +130,12 @@ __getattr__, __all__ = lazy_names(
         "compiler.quantize.calibration.measurement": ("calibration_stats", "channel_stats"),
         "compiler.quantize.calibration.modes": ("find_scale_by_percentile",),
         "compiler.quantize.calibration.quantize_calibrate": ("QuantizeCalibrate", "calibrate"),
-        "compiler.quantize.candidate": ("Candidate", "build_candidate", "mark"),
+        "compiler.quantize.candidate": (
+            "Candidate",
+            "build_candidate",
+            "has_residual_sums",
+            "mark",
+        ),
         "compiler.quantize.choice": ("Decision", "PredictedError", "choose"),
         "compiler.quantize.conversions": (
             "fuse_partitions",

@@ -66,7 +66,7 @@ class PrefixRuns:
 
     def pairs(self, node: Expr) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         """(quantized, float) values of an operand of the call that was advanced to, run by run."""
-        return zip(self._quantized[node], self._float[_source(node)], strict=True)
+        return zip(self._quantized[node], self._float[source_of(node)], strict=True)
 
     @property
     def count(self) -> int:
@@ -79,7 +79,7 @@ class PrefixRuns:
         known = (*self._quantized, *self._order[start : self._done])
         live = [n for n in known if _held(n) and self._last.get(n, -1) >= self._done]
         self._quantized = self._values(start, self._quantized, live, quantized=True)
-        sources = list(dict.fromkeys(map(_source, live)))
+        sources = list(dict.fromkeys(map(source_of, live)))
         self._float = self._values(start, self._float, sources, quantized=False)
         self._run_more(sum(_elements(node) for node in live))
 
@@ -121,8 +121,8 @@ class PrefixRuns:
 
     def _rebuilt(self, node: Expr, new: dict[Expr, Expr], quantized: bool) -> Expr:
         """The node over the new form of its operands; without its point in the float form."""
-        if not quantized and node is not _source(node):
-            return new[_source(node)]
+        if not quantized and node is not source_of(node):
+            return new[source_of(node)]
         operands = []
         for child in node.operands():
             if child in self._varies:
@@ -131,7 +131,7 @@ class PrefixRuns:
             elif quantized:
                 operands.append(self.replaced.get(child, child))
             else:
-                operands.append(_source(child))
+                operands.append(source_of(child))
         return with_operands(node, operands)
 
     def _tuple(self, node: Expr, new: dict[Expr, Expr], quantized: bool) -> Expr:
@@ -163,7 +163,7 @@ def _held(node: Expr) -> bool:
     return isinstance(node.checked_type_or_none, TensorType)
 
 
-def _source(node: Expr) -> Expr:
+def source_of(node: Expr) -> Expr:
     """What a chain of quantize points reads."""
     while isinstance(node, Call) and quantize_kind(node) is not None:
         node = node.args[0]

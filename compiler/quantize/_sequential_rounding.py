@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
+from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Function
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
@@ -44,8 +45,10 @@ from compiler.qtypes.channel_ranges import (
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.quantize._bias_correction import biases_of, corrected_bias
 from compiler.quantize._prefix_runs import PrefixRuns
+from compiler.quantize._range_fitting import RangeFitting
 from compiler.quantize._reconstruction import damped, reconstructed
 from compiler.quantize._weight_rounding import PointRows, cut_rows, joined_rows
+from compiler.quantize.calibration.bind_scales import quantize_points
 from compiler.quantize.calibration.input_grams import blocked, column_rules, units_of
 from compiler.quantize.calibration.input_sample import InputSample
 from compiler.quantize.calibration.weighted_calls import weighted_calls
@@ -67,6 +70,7 @@ def round_sequentially(
     sample: InputSample | None,
     correct_biases: bool = False,
     rounded: Rounding | None = None,
+    fitting: RangeFitting | None = None,
 ) -> IRModule:
     """The simulated module with rounded weights, and biases for what the weights still lose.
 
@@ -76,6 +80,7 @@ def round_sequentially(
         sample: calibration inputs.
         correct_biases: biases take the mean errors.
         rounded: what is known already; what is fitted is added.
+        fitting: chooses the ranges of activations on the way; None keeps them.
     Raises:
         CalibrationError: there is no sample.
     """
@@ -87,10 +92,19 @@ def round_sequentially(
     main: Function = simulated["main"]
     runs = PrefixRuns(main, sample)
     biases = biases_of(main) if correct_biases else {}
-    known = {} if rounded is None else rounded
-    layers = zip(weighted_calls(main), column_rules(main), ranges, strict=True)
-    for place, ((call, _), rule, one) in enumerate(layers):
-        point = call.args[1]
+    # Fitted ranges are not among what is known, so weights are fitted with them.
+    known = {} if rounded is None or fitting is not None else rounded
+    calls = [call for call, _ in weighted_calls(main)]
+    places = zip(range(len(calls)), column_rules(main), ranges, strict=True)
+    layers = dict(zip(calls, places, strict=True))
+    fitted: frozenset[Expr] = frozenset() if fitting is None else fitting.points
+    for call in post_order(main.body):
+        if fitting is not None and call in fitted:
+            runs.advance(call)
+            fitting.fit(call, runs)
+        if call not in layers:
+            continue
+        (place, rule, one), point = layers[call], call.args[1]
         if rule is None or quantize_kind(point) != QAnnotateKind.WEIGHT or point in runs.replaced:
             continue
         assert isinstance(point, Call)
@@ -104,8 +118,15 @@ def round_sequentially(
         runs.replaced[point] = held.point_of(found.levels)
         if bias is not None and found.mean_error is not None:
             runs.replaced[bias] = corrected_bias(bias, call, found.mean_error)
-    changed = main.with_fields(body=substitute(main.body, runs.replaced))
-    return infer_module(simulated.with_function("main", changed))
+    bound = simulated if fitting is None else fitting.bound()
+    replaced: dict[Expr, Expr] = {}
+    for old, new in zip(quantize_points(simulated), quantize_points(bound), strict=True):
+        changed = runs.replaced.get(old)
+        if isinstance(changed, Call):
+            replaced[new] = new.with_fields(args=(changed.args[0], *new.args[1:]))
+    main = bound["main"]
+    body = substitute(main.body, replaced)
+    return infer_module(bound.with_function("main", main.with_fields(body=body)))
 
 
 def sequential_products(mod: IRModule) -> int:

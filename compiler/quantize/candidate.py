@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
 from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import TensorType, is_integer
+from compiler.ops.annotation.wide_point import residual_stream
 from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.integer_calls import along_axis, subtract
 from compiler.ops.rules.product_shape import FQProductShape
@@ -37,6 +39,7 @@ from compiler.quantize._cost import ModuleCost, module_cost
 from compiler.quantize._given_points import for_given_points
 from compiler.quantize._layers import begin_report
 from compiler.quantize._masks import bounded_masks
+from compiler.quantize._range_fitting import RangeFitting
 from compiler.quantize._rescaling import rescaled
 from compiler.quantize.calibration.bind_scales import bind_scales
 from compiler.quantize.calibration.channel_stats import ChannelStats
@@ -114,6 +117,12 @@ def mark(
         return Sequential([QuantizePartition(run), QuantizeAnnotate(run)], name="mark")(mod), run
 
 
+def has_residual_sums(mod: IRModule) -> bool:
+    """Whether ``residual_bits`` changes how a prepared module is quantized."""
+    nodes = list(post_order(Sequential(RECOGNIZE, name="recognize")(mod)["main"].body))
+    return residual_stream(nodes, sums=True) != residual_stream(nodes)
+
+
 @collector_rests
 def build_candidate(
     mod: IRModule,
@@ -137,7 +146,10 @@ def build_candidate(
         IntegerOverflowError: a sum may leave its dtype.
     """
     annotated, run = mark(mod, qconfig, channels, context)
-    simulated = corrected(bind_scales(annotated, run, activation_scales), run)
+    simulated, fitting = bind_scales(annotated, run, activation_scales), None
+    if qconfig.fit_ranges and activation_scales is not None:
+        fitting = RangeFitting(simulated, activation_scales, partial(bind_scales, annotated, run))
+    simulated = corrected(simulated, run, fitting)
     if qconfig.do_simulation:
         return Candidate(simulated, None, None, run, run.report)
     with PassContext.current().inner(opt_level=3, required_pass=_REQUIRED):

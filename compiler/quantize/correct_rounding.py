@@ -8,6 +8,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import ModulePass, PassContext, register_pass
 from compiler.qtypes.context import QuantizeContext
 from compiler.quantize._bias_correction import correct_biases
+from compiler.quantize._range_fitting import RangeFitting
 from compiler.quantize._run_context import context_or_new
 from compiler.quantize._sequential_rounding import round_sequentially
 from compiler.quantize._weight_rounding import round_weights
@@ -32,20 +33,23 @@ class CorrectRounding(ModulePass):
         return self.info.name
 
 
-def corrected(simulated: IRModule, run: QuantizeContext) -> IRModule:
+def corrected(
+    simulated: IRModule, run: QuantizeContext, fitting: RangeFitting | None = None
+) -> IRModule:
     """The simulated module with ``weight_rounding`` and ``bias_correction`` as the QConfig asks.
 
     Args:
         simulated: result of ``bind_scales``.
         run: knows the data of the layers where the QConfig needs them (``channel_ranges``);
             otherwise nothing changes.
+        fitting: of ``fit_ranges``; only ``weight_rounding`` "sequential" uses it.
     """
     cfg, ranges = run.qconfig, run.channel_ranges
     if not ranges:
         return simulated
     if cfg.weight_rounding == "sequential":
         sample, centred = run.input_sample, cfg.bias_correction
-        return round_sequentially(simulated, ranges, sample, centred, run.rounded)
+        return round_sequentially(simulated, ranges, sample, centred, run.rounded, fitting)
     rounded = simulated
     if cfg.weight_rounding == "adaptive":
         rounded = round_weights(simulated, ranges, cfg.bias_correction, run.rounded)

@@ -28,7 +28,7 @@ from compiler.ops.annotation.attach_simulated_quantize import (
     is_given,
 )
 from compiler.ops.annotation.narrow_move import narrow_moves
-from compiler.ops.annotation.wide_point import residual_stream, wide_point
+from compiler.ops.annotation.wide_point import WIDE_BITS, residual_stream, wide_point
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
@@ -66,7 +66,7 @@ class QuantizeAnnotate(FunctionPass):
         run.float_layers = frozenset(call for call, choice in chosen.items() if choice.float)
         if run.qconfig.integer_tables:
             nodes = list(post_order(fn.body))
-            run.wide_values = residual_stream(nodes)
+            run.wide_values = residual_stream(nodes, run.qconfig.residual_bits == WIDE_BITS)
             run.narrow_moves = narrow_moves(nodes, fn.body)
             first = first_calls(nodes)
         annotator = _Annotator(run, call_places(fn), given, first)

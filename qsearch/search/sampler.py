@@ -47,7 +47,7 @@ WARM_UP: Final = 12
 """Trials of the global stage before layers differ: what holds for all layers decides most."""
 _EXPLORES: Final = 8
 """TPE makes one proposal in so many; the Gaussian process makes the others."""
-_EXPLORES_FROM: Final = {1: 0, 2: 16}
+_EXPLORES_FROM: Final = {1: 0, 2: 16, 3: 16}
 """Trial from which on TPE proposes, by policy: of fewer trials it learns nothing."""
 _PROGRAMMES: Final = 16
 """Budgets that are solved before the sampler of the stage "layers" is asked."""

@@ -37,6 +37,8 @@ FLOAT_LAYER: Final = "float"
 
 # Fields that change nothing about the numbers a module computes.
 _NO_EFFECT: Final = ("calibrate_chunk_by",)
+# Fields of later studies, with the value that changes nothing.
+LATER: Final = {"fit_ranges": False, "residual_bits": 8}
 # Fields read in one calibrate_mode only.
 _ONLY_IN_MODE: Final = {"percentile": "percentile", "global_scale": "global_scale"}
 
@@ -232,6 +234,7 @@ _RESCALINGS: Final = 6
 _CHANGED_AT_MOST: Final = 8
 _NOT_MEASURED: Final = "global_scale"
 _SEQUENTIAL: Final = "sequential"
+_WITH_SEQUENTIAL: Final = (("weight_rounding", (_SEQUENTIAL,)),)
 
 
 def measured_modes(modules: Collection[str] = ()) -> tuple[str, ...]:
@@ -254,8 +257,9 @@ def default_space(
     weighted: bool = True,
     modules: Collection[str] = (),
     sequential: bool = True,
+    sums: bool = False,
 ) -> Space:
-    """What ``qsearch launch`` searches without being told otherwise: 7776 points.
+    """What ``qsearch launch`` searches without being told otherwise: 10,368 points, or twice those.
 
     Granularity comes first, it is worth most; with ``allow_float`` modules with float parts are
     candidates too. ``rounding`` decides the ties of fixed-point products, so it waits for a
@@ -269,18 +273,21 @@ def default_space(
         modules: of the user, whose calibrate modes are searched too.
         sequential: whether ``weight_rounding`` may be sequential; fitting a large network so takes
             as long as ten other trials.
+        sums: whether the model adds two computed values.
     """
     measured = measured_modes(modules)
     rounding = ("nearest", "adaptive", _SEQUENTIAL) if sequential else ("nearest", "adaptive")
-    rescaling = (
+    rescaling: tuple[Parameter, ...] = (
         Parameter("smooth_alpha", (None, 0.5, 0.75)),
         Parameter("equalize", (False, True), (("smooth_alpha", (None,)),)),
         Parameter("bias_correction", (False, True)),
         Parameter("weight_rounding", rounding),
     )
-    conversions: tuple[Value, ...] = ("fully_integral",)
-    if allow_float:
-        conversions += ("enabled", "disabled")
+    if sequential:
+        rescaling += (Parameter("fit_ranges", (False, True), _WITH_SEQUENTIAL),)
+    if sums:
+        rescaling += (Parameter("residual_bits", (8, 16)),)
+    conversions = ("fully_integral", *(("enabled", "disabled") if allow_float else ()))
     return Space(
         (
             Parameter("weight_granularity", ("channel", "tensor")),
@@ -312,14 +319,15 @@ def rescalings_of(space: Space) -> list[Params]:
 def is_earlier_default(stored: Space, default: Space) -> bool:
     """Whether ``stored`` is what an earlier version searched where ``default`` is searched now.
 
-    Versions add values to fields, and leave ``_SEQUENTIAL`` out of large networks. Which float
-    parts a module may have is the user's choice.
+    Versions add ``LATER`` and values to fields, and leave ``_SEQUENTIAL`` out of large networks.
+    Which float parts a module may have is the user's choice.
     """
-    return len(stored.parameters) == len(default.parameters) and all(
+    then, now = ([p for p in s.parameters if p.name not in LATER] for s in (stored, default))
+    return len(then) == len(now) and all(
         old.name == new.name
         and set(old.choices) <= {*new.choices, _SEQUENTIAL}
         and (old.name != "partition_conversions" or old.choices == new.choices)
-        for old, new in zip(stored.parameters, default.parameters, strict=True)
+        for old, new in zip(then, now, strict=True)
     )
 
 
@@ -327,29 +335,34 @@ _FINE: Final[Params] = {"calibrate_mode": "mse", "weight_scale": "mse", "bias_co
 _ASYMMETRIC: Final[Params] = {**_FINE, "activation_scheme": "asymmetric"}
 _ADAPTIVE: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "adaptive", "bias_correction": False}
 _REPAIRING: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "sequential"}
-_FAR: Final[Params] = {"calibrate_mode": "percentile", "percentile": 0.999999}
+_FITTED: Final[Params] = {**_REPAIRING, "fit_ranges": True, "residual_bits": 16}
+_FAR: Final[Params] = {**_REPAIRING, "calibrate_mode": "percentile", "percentile": 0.999999}
+_FAR_TENSOR: Final[Params] = {**_FAR, "smooth_alpha": 0.75, "weight_granularity": "tensor"}
+_SMOOTHER: Final[Params] = {**_ADAPTIVE, "smooth_alpha": 0.75}
+_SHARPER: Final[Params] = {**_ADAPTIVE, "smooth_alpha": 0.5, "weight_scale": "max"}
+_ADAPTED: Final = (_SHARPER, {**_ADAPTIVE, "bias_correction": True})
 _GOOD_GUESSES: Final[Mapping[int, tuple[Params, ...]]] = {
-    1: (
-        {**_ASYMMETRIC, "smooth_alpha": 0.75},
-        _REPAIRING,
-        {**_ADAPTIVE, "smooth_alpha": 0.5, "weight_scale": "max"},
-        {**_ADAPTIVE, "bias_correction": True},
-        {**_ADAPTIVE, "smooth_alpha": 0.75},
-        _ASYMMETRIC,
-    ),
+    1: ({**_ASYMMETRIC, "smooth_alpha": 0.75}, _REPAIRING, *_ADAPTED, _SMOOTHER, _ASYMMETRIC),
     2: (
         {**_REPAIRING, "smooth_alpha": 0.5},
         {**_REPAIRING, "smooth_alpha": 0.75, "weight_scale": "max"},
-        {**_REPAIRING, "smooth_alpha": 0.75, "weight_granularity": "tensor", **_FAR},
-        {**_ADAPTIVE, "smooth_alpha": 0.5, "weight_scale": "max"},
-        {**_ADAPTIVE, "bias_correction": True},
-        {**_ADAPTIVE, "smooth_alpha": 0.75},
+        _FAR_TENSOR,
+        *_ADAPTED,
+        _SMOOTHER,
+    ),
+    3: (
+        {**_FITTED, "smooth_alpha": 0.5},
+        {**_FITTED, "smooth_alpha": 0.75, "weight_scale": "max"},
+        {**_REPAIRING, "smooth_alpha": 0.5, "residual_bits": 16},
+        _FAR_TENSOR,
+        *_ADAPTED,
     ),
 }
 """By policy, most hopeful first, by SQNR on the dev splits of ../shared/data: outliers in
-activations need smoothing, other networks gain most from sequential or adaptive rounding."""
+activations need smoothing, others gain most from sequential rounding. A guess goes without fields
+of ``LATER`` that the space lacks."""
 
-POLICY: Final = 2
+POLICY: Final = 3
 """How proposals of new studies are made; a study keeps the policy it began with."""
 
 
@@ -367,8 +380,9 @@ def first_points(
     points = [space.params_of(start)]
     known = {p.name: p.choices for p in space.parameters}
     for guess in _GOOD_GUESSES[policy]:
-        if all(value in known.get(name, ()) for name, value in guess.items()):
-            points.append(space.effective({**points[0], **guess}))
+        wanted = {name: v for name, v in guess.items() if name in known or name not in LATER}
+        if all(value in known.get(name, ()) for name, value in wanted.items()):
+            points.append(space.effective({**points[0], **wanted}))
     if chosen is not None:
         usual, fields = QConfig.recommended().to_dict(), chosen.to_dict()
         decided = {name: value for name, value in fields.items() if value != usual[name]}
@@ -422,6 +436,7 @@ def canonical_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
         name: value
         for name, value in fields.items()
         if name not in _NO_EFFECT
+        and (name not in LATER or value != LATER[name])
         and _ONLY_IN_MODE.get(name, fields["calibrate_mode"]) == fields["calibrate_mode"]
     }
     if kept.get("skip_conv_layers") is None:

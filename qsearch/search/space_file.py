@@ -27,7 +27,7 @@ from compiler.errors import CompilerError, legal_names
 from compiler.ir.module import IRModule
 from compiler.qtypes.layer_choices import WEIGHT_BITS
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import FLOAT_BITS, diagnose, sequential_products
+from compiler.quantize import FLOAT_BITS, diagnose, has_residual_sums, sequential_products
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 from qsearch.config import read_config_file
 from qsearch.errors import SettingsError
@@ -329,7 +329,9 @@ def searched_space(
         bits = LAYER_BITS if counts else ()
         modules = {source.name for each in code for source in each.sources}
         affordable = sequential_products(module) <= _MOST_PRODUCTS
-        space = default_space(settings.allow_float, weighted, modules, affordable)
+        space = default_space(
+            settings.allow_float, weighted, modules, affordable, has_residual_sums(module)
+        )
         asked = SpaceFile(space, bits, tuple(elements))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))
     if len(asked.weight_bits) < 2 or not asked.layers:

@@ -18,14 +18,23 @@ from numpy.typing import NDArray
 from compiler.errors import CompilerError
 from compiler.frontend.from_onnx.load import load
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import Calibration, PredictedError, prerequisite_optimize
+from compiler.quantize import Calibration, PredictedError, has_residual_sums, prerequisite_optimize
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.runtime.executor import Executor
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.ort.grid_executor import GridExecutor
 from qsearch.search.objectives import KEEPS_ACCURACY, Objective, sqnr_value
 from qsearch.search.sampler import Proposal, SamplerSpec, StudySampler
-from qsearch.search.space import PERCENTILES, Params, Space, config_hash, default_space, to_qconfig
+from qsearch.search.space import (
+    LATER,
+    PERCENTILES,
+    POLICY,
+    Params,
+    Space,
+    config_hash,
+    default_space,
+    to_qconfig,
+)
 from qsearch.search.surrogate import EarlierStudy, Known
 from qsearch.store.records import Outcome, Trial
 from tests.benchmarks.real_models import batch_of, read_split
@@ -56,7 +65,7 @@ class KnownScores:
             for i in range(0, len(calibration), self.batch)
         ]
         self.calibration = Calibration(self.module, batches, percentiles=PERCENTILES)
-        self.space: Space = default_space()
+        self.space: Space = default_space(sums=has_residual_sums(self.module))
         self.chosen = self.calibration.choose()[0]
         self._predicted: PredictedError | None = None
         self.reference = self._outputs(float_executor(self.module))
@@ -170,7 +179,8 @@ class KnownScores:
         return np.concatenate([executor.run({"input": images})[0] for images in runs])
 
 
-ARMS = ("policy 1", "policy 2", "no prediction", "warm start")
+ARMS = ("policy", "before", "no prediction", "warm start")
+"""That of new studies; policy 2 in a space without fitted ranges and wide sums; and new ones."""
 
 
 def replayed(
@@ -182,11 +192,14 @@ def replayed(
         arm: one of ``ARMS``.
         earlier: studies that "warm start" carries over.
     """
-    spec = SamplerSpec("auto", seed, 4, waits=True, policy=1 if arm == "policy 1" else 2)
-    predicts = None if arm in ("policy 1", "no prediction") else known.predicted
+    before, space = arm == "before", known.space
+    if before:
+        space = Space(tuple(p for p in space.parameters if p.name not in LATER))
+    spec = SamplerSpec("auto", seed, 4, waits=True, policy=2 if before else POLICY)
+    predicts = None if arm == "no prediction" else known.predicted
     carried = tuple(earlier) if arm == "warm start" else ()
     sampler = StudySampler(
-        known.space, known.start, OBJECTIVE, spec, known=Known(known.chosen, carried, predicts)
+        space, known.start, OBJECTIVE, spec, known=Known(known.chosen, carried, predicts)
     )
     done: list[Trial] = []
     while len(done) < trials:

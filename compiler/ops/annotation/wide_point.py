@@ -1,8 +1,10 @@
-"""The residual stream: values that flow through adds into layer norms keep 16 bits.
+"""The residual stream: values that adds join keep 16 bits.
 
 Each layer norm looks at small differences of large sums; on 8 bits their error is several steps of
-its result (notes/engine.md section d). So such a value, where it is read more than once or by a
-layer norm, gets a quantize point of 16 bits instead of 8.
+its result. So such a value, where it is read more than once or by a layer norm, gets a quantize
+point of 16 bits instead of 8. With ``residual_bits`` 16 the values that any add of two computed
+values joins are treated alike: every block rounds the stream of a residual network once more, and
+what the blocks round away adds up. Layers read such a value through a point of their own bits.
 """
 
 from __future__ import annotations
@@ -29,11 +31,12 @@ _MOVES = frozenset(
 )
 
 
-def residual_stream(nodes: Sequence[Expr]) -> frozenset[Expr]:
+def residual_stream(nodes: Sequence[Expr], sums: bool = False) -> frozenset[Expr]:
     """Computed values that reach a layer norm through adds and moves only.
 
     Args:
         nodes: of a function body, operands before users.
+        sums: whether the sums of two computed values belong to it as well, and what they join.
     """
     found: set[Expr] = set()
     for node in reversed(nodes):
@@ -41,7 +44,8 @@ def residual_stream(nodes: Sequence[Expr]) -> frozenset[Expr]:
             continue
         if is_op_call(node, "nn.layer_norm", "nn.rms_norm"):
             reached: Sequence[Expr] = node.args[:1]
-        elif node in found and is_op_call(node, "add"):
+        elif is_op_call(node, "add") and (node in found or (sums and _joins(node))):
+            found.add(node)
             reached = node.args
         elif node in found and isinstance(node.op, Op) and node.op.name in _MOVES:
             reached = node.args[:1]
@@ -49,6 +53,10 @@ def residual_stream(nodes: Sequence[Expr]) -> frozenset[Expr]:
             continue
         found.update(arg for arg in reached if not isinstance(arg, Constant))
     return frozenset(found)
+
+
+def _joins(call: Call) -> bool:
+    return not any(isinstance(arg, Constant) for arg in call.args)
 
 
 def wide_point(data: Expr, ctx: QuantizeContext) -> Expr:

@@ -51,6 +51,8 @@ DEFAULTS = {
     "calibrate_passes": 1,
     "requantization": "fixed_point",
     "weight_rounding": "nearest",
+    "fit_ranges": False,
+    "residual_bits": 8,
     "layers": {},
 }
 RECOMMENDED = {

@@ -30,6 +30,7 @@ SEQUENTIAL = QConfig.recommended(
     weight_rounding="sequential", calibrate_mode="max", weight_granularity="channel"
 )
 
+LATER = ("bias_correction", "fit_ranges", "residual_bits")
 Batches = list[dict[str, Any]]
 
 
@@ -105,16 +106,20 @@ def test_outputs_err_less_than_when_each_layer_is_rounded_alone(seed: int) -> No
     st.integers(0, 2**32 - 1),
     st.tuples(st.integers(1, 5), st.sampled_from([2, 4, 6])),
     st.sampled_from([3, 8]),
-    st.booleans(),
+    st.tuples(st.booleans(), st.booleans(), st.sampled_from([8, 16])),
     st.sampled_from([None, 0.5]),
 )
 def test_all_forms_of_the_module_agree_bit_for_bit(
-    seed: int, sizes: tuple[int, int], nbit: int, corrected: bool, alpha: float | None
+    seed: int,
+    sizes: tuple[int, int],
+    nbit: int,
+    chosen: tuple[bool, bool, int],
+    alpha: float | None,
 ) -> None:
     rng = np.random.default_rng(seed)
     mod, data = network(rng, *sizes), batches(rng, sizes[0], 2)
     config = SEQUENTIAL.with_overrides(
-        nbit_weight=nbit, bias_correction=corrected, smooth_alpha=alpha, equalize=alpha is None
+        nbit_weight=nbit, smooth_alpha=alpha, equalize=alpha is None, **dict(zip(LATER, chosen))
     )
     assert_same_integers(candidate_of(mod, config, data).partitioned, data)
 

@@ -98,9 +98,9 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
 ) -> None:
     folder = tmp_path / "run"
     words = ["launch", "--model", "digits", "-o", str(folder), "--dry-run", "--json"]
-    assert run([*words, "--trials", "9000"]) == 0
+    assert run([*words, "--trials", "20000"]) == 0
     plan = json.loads(capsys.readouterr().out)
-    assert plan["trials"] == 7776
+    assert plan["trials"] == 10_368
     assert plan["metric"] == "top1"
     assert "400 samples, labels" in plan["evaluation"]
     assert not folder.exists()

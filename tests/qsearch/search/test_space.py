@@ -37,7 +37,7 @@ def hash_of(params: dict[str, object]) -> str:
     return config_hash(QConfig.recommended(**params).to_dict())
 
 
-@pytest.mark.parametrize(("weighted", "count"), [(True, 7776), (False, 324)])
+@pytest.mark.parametrize(("weighted", "count"), [(True, 10_368), (False, 324)])
 def test_the_points_of_the_default_space_are_different_configurations(
     weighted: bool, count: int
 ) -> None:
@@ -119,7 +119,7 @@ def test_the_recommended_point_comes_first_and_good_guesses_next() -> None:
 
 
 def test_size_stops_counting_at_its_limit() -> None:
-    assert default_space().size(10_000) == 7776
+    assert default_space().size(20_000) == 10_368
     assert default_space().size(10) == 10
 
 

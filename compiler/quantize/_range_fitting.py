@@ -1,0 +1,188 @@
+"""Ranges with the least error of what reads a tensor, given the quantized network in front of it.
+
+    minimise over ranges r    sum over the readers f of  |f(q_r(y)) - f(x)|^2 / |f(x)|^2
+
+y is the tensor in the quantized network, whose layers in front are rounded already, x in the float
+network, q_r rounds to the grid of the range. A reader whose other operands are constants is taken
+with them as they are in the float network; what reads a tensor through moves and pools sees what
+they hand on; of any other reader, such as an add of two computed values, f is the tensor itself.
+
+The error is no smooth function of the range. Where a tensor holds one value at many places, such as
+the background of images, all of them err alike, and layers add such errors up instead of averaging
+them. So some ranges are tried, around the one that was given: the steps of the grid shrink or grow,
+its integers stay. Of two points with nothing but moves and pools between them the second also tries
+the range of the first, which rounds nothing twice.
+Source: Nagel et al., "A white paper on neural network quantization", 2021, section 3.1 (ranges by
+the error of a later tensor); the inputs are those of Li et al., "GPTAQ", 2025.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, Var
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ops.annotation.attach_simulated_quantize import point_attrs, quantize_kind
+from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
+from compiler.qtypes.kind import QAnnotateKind
+from compiler.quantize._prefix_runs import PrefixRuns, source_of
+from compiler.quantize.calibration.bind_scales import measured_points
+from compiler.quantize.calibration.collect_stats import float_executor
+
+_FACTORS: Final = np.append(1.0, np.linspace(0.8, 1.04, 19)).astype(np.float32)
+_IMAGES: Final = 32
+_VALUES: Final = 1 << 20
+"""Samples that ranges are tried on: so many, and at most so many values of the tensor."""
+_NEAR: Final = 32
+"""Operators between a tensor and its readers that are looked through."""
+
+Values = NDArray[Any]
+
+
+class RangeFitting:
+    """The ranges of one simulated module, which become better point by point.
+
+    Args:
+        simulated: result of ``bind_scales``.
+        ranges: that were bound, as ``activation_scales`` gives them.
+        bind: makes the simulated module of other ranges.
+
+    Attributes:
+        points: whose ranges can be fitted: of kind INPUT, of the bits of their kind.
+    """
+
+    def __init__(
+        self,
+        simulated: IRModule,
+        ranges: Sequence[float] | NDArray[np.float32],
+        bind: Callable[[NDArray[np.float32]], IRModule],
+    ) -> None:
+        main: Function = simulated["main"]
+        measured = measured_points(simulated)
+        self._place: dict[Expr, int] = {point: place for place, point in enumerate(measured)}
+        self._ranges = np.asarray(ranges, np.float32).reshape(-1, len(measured)).copy()
+        self._bind = bind
+        self._uses: dict[Expr, list[Expr]] = {}
+        for node in post_order(main.body):
+            for child in node.operands():
+                self._uses.setdefault(child, []).append(node)
+        self.points = frozenset(point for point in measured if _narrow(point))
+
+    def bound(self) -> IRModule:
+        """The simulated module of the ranges as they are now."""
+        return self._bind(self._ranges.reshape(-1))
+
+    def fit(self, point: Expr, runs: PrefixRuns) -> None:
+        """Choose the range of one of ``points`` that ``runs`` has advanced to."""
+        assert isinstance(point, Call)
+        count = max(_IMAGES // max(_images(point), 1), 1)
+        size = int(np.prod(point.tensor_type.concrete_shape))
+        pairs = list(islice(runs.pairs(point.args[0]), max(min(count, _VALUES // max(size, 1)), 1)))
+        read = self._reading(point)
+        wanted = [read(x) for _, x in pairs]
+        powers = [sum(float(np.square(f[k]).sum()) for f in wanted) for k in range(len(wanted[0]))]
+
+        def error(tried: Sequence[Expr]) -> float:
+            step, low, high = (c.data for c in tried if isinstance(c, Constant))
+            total = 0.0
+            for (y, _), target in zip(pairs, wanted, strict=True):
+                held = y / step
+                held += np.float32(0.5)
+                np.floor(held, out=held)
+                np.clip(held, low, high, out=held)
+                held *= step
+                for got, x, power in zip(read(held), target, powers, strict=True):
+                    total += float(np.square(got - x).sum()) / max(power, 1e-30)
+            return total
+
+        place = self._place[point]
+        own = [runs.replaced.get(arg, arg) for arg in point.args[1:]]
+        assert isinstance(own[0], Constant)
+        tried = [
+            ([Constant(own[0].data * f), *own[1:]], self._ranges[:, place] * f) for f in _FACTORS
+        ]
+        front = self._in_front(point)
+        if front is not None:
+            known = [runs.replaced.get(arg, arg) for arg in front.args[1:]]
+            if _ends(known) == _ends(own):
+                tried.insert(0, (known, self._ranges[:, self._place[front]]))
+        constants, rows = min(tried, key=lambda one: error(one[0]))
+        self._ranges[:, place] = rows
+        runs.replaced.update(zip(point.args[1:], constants, strict=True))
+
+    def _reading(self, point: Call) -> Callable[[Values], list[Values]]:
+        """What the readers of a point make of its value."""
+        new: dict[Expr, Expr] = {point: Var("value", point.checked_type)}
+        results: list[Expr] = []
+        waiting: list[Expr] = [point]
+        while waiting:
+            node = waiting.pop()
+            for user in dict.fromkeys(self._uses.get(node, ())):
+                alone = _with_constants(user, node, new[node])
+                if alone is None or len(new) == _NEAR:
+                    results.append(new[node])
+                elif _hands_on(user, node):
+                    new[user] = new[node] if quantize_kind(user) is not None else alone
+                    waiting.append(user)
+                else:
+                    results.append(alone)
+        fields = tuple(dict.fromkeys(results)) or (new[point],)
+        if fields == (new[point],):
+            return lambda value: [value]
+        (value,) = (new[point],)
+        assert isinstance(value, Var)
+        run = float_executor(infer_module(IRModule.from_expr(Function((value,), Tuple(fields)))))
+        return lambda held: list(run.run([held]))
+
+    def _in_front(self, point: Call) -> Call | None:
+        """The point in front of which nothing but moves and pools lie."""
+        node: Expr = point.args[0]
+        for _ in range(_NEAR):
+            if node in self.points:
+                assert isinstance(node, Call)
+                return node
+            if not isinstance(node, Call) or not _hands_on(node, node.args[0]):
+                return None
+            node = node.args[0]
+        return None
+
+
+def _narrow(point: Call) -> bool:
+    attrs = point_attrs(point)
+    narrow = attrs is not None and attrs.kind == QAnnotateKind.INPUT and attrs.bits is None
+    return narrow and all(isinstance(arg, Constant) for arg in point.args[1:])
+
+
+def _hands_on(node: Expr, operand: Expr) -> bool:
+    """Whether a node hands on the integers of an operand, or the largest of them."""
+    if not isinstance(node, Call) or not node.args or node.args[0] is not operand:
+        return False
+    if quantize_kind(node) == QAnnotateKind.INPUT:
+        return True
+    return FQDomScale.get(node.op) in (same_scale, moved_scale)
+
+
+def _with_constants(user: Expr, operand: Expr, new: Expr) -> Call | None:
+    """A call over the new form of its first operand and float constants; None for other nodes."""
+    if not isinstance(user, Call) or user.args[:1] != (operand,):
+        return None
+    rest = [source_of(arg) for arg in user.args[1:]]
+    if not all(isinstance(arg, Constant) for arg in rest):
+        return None
+    return user.with_fields(args=(new, *rest))
+
+
+def _ends(constants: Sequence[Expr]) -> list[float]:
+    return [float(c.data) for c in constants[1:] if isinstance(c, Constant)]
+
+
+def _images(point: Call) -> int:
+    shape = point.tensor_type.concrete_shape
+    return shape[0] if len(shape) > 1 else 1

@@ -1,0 +1,105 @@
+"""Ranges fitted on the way through the quantized network, and sums of 16 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler import evaluate, relay
+from compiler.ir.expr import Constant
+from compiler.ir.module import IRModule
+from compiler.qtypes.errors import ConfigValueError
+from compiler.quantize import QConfig, channel_stats, has_residual_sums, prerequisite_optimize
+from compiler.quantize.calibration.bind_scales import measured_points
+from tests.compiler.quantize.candidates import assert_same_integers, calibrated, const
+
+SEQUENTIAL = QConfig.recommended(
+    weight_rounding="sequential", calibrate_mode="max", weight_scale="mse", bias_correction=True
+)
+Batches = list[dict[str, Any]]
+
+
+def blocks(rng: np.random.Generator, count: int = 3, c: int = 6) -> IRModule:
+    """A convolution, a pool, residual blocks, a dense layer."""
+    op, nn = relay.op, relay.op.nn
+    x = relay.var("x", (4, 1, 12, 12))
+    first = nn.conv2d(x, const(rng, c, 1, 3, 3), padding=(1, 1, 1, 1))
+    held = nn.max_pool2d(nn.relu(op.add(first, const(rng, c, 1, 1))), (2, 2), (2, 2))
+    for _ in range(count):
+        a = nn.conv2d(held, const(rng, c, c, 3, 3), padding=(1, 1, 1, 1))
+        b = nn.conv2d(nn.relu(op.add(a, const(rng, c, 1, 1))), const(rng, c, c, 1, 1))
+        held = nn.relu(op.add(op.add(b, const(rng, c, 1, 1)), held))
+    pooled = nn.batch_flatten(nn.global_avg_pool2d(held))
+    result = op.add(nn.dense(pooled, const(rng, 5, c)), const(rng, 5))
+    return prerequisite_optimize(relay.module(relay.Function([x], result)), None, 3)
+
+
+def pictures(rng: np.random.Generator, count: int) -> Batches:
+    """Spots on a background that is the same everywhere."""
+    found = []
+    for _ in range(count):
+        spots = rng.normal(0.5, 0.5, (4, 1, 12, 12)) * (rng.random((4, 1, 12, 12)) < 0.3)
+        found.append({"x": (spots - 0.83).astype(np.float32)})
+    return found
+
+
+def one_layer(rng: np.random.Generator) -> IRModule:
+    """A convolution whose result leaves as it is."""
+    x = relay.var("x", (4, 1, 12, 12))
+    return relay.module(relay.op.nn.conv2d(x, const(rng, 6, 1, 3, 3), padding=(1, 1, 1, 1)))
+
+
+def lost(make: Callable[[np.random.Generator], IRModule], seed: int, **overrides: Any) -> float:
+    """Squared error over that without the overrides, on pictures calibration has not seen."""
+    rng = np.random.default_rng(seed)
+    mod, data = make(rng), pictures(rng, 12)
+    channels = channel_stats(mod, data[:8], sample=True)
+    errors = []
+    for config in (SEQUENTIAL, SEQUENTIAL.with_overrides(**overrides)):
+        changed = calibrated(mod, config, data[:8], channels).simulated
+        both = [(evaluate(changed, b)[0], evaluate(mod, b)[0]) for b in data[8:]]
+        errors.append(float(sum(np.square(got - wanted).sum() for got, wanted in both)))
+    return errors[1] / errors[0]
+
+
+def test_fitted_ranges_err_less_on_a_background() -> None:
+    rows = [lost(one_layer, seed, fit_ranges=True) for seed in range(4)]
+    assert max(rows) < 1, rows
+    assert min(rows) < 0.7, rows
+
+
+def test_sums_of_16_bits_err_less() -> None:
+    rows = [lost(blocks, seed, residual_bits=16) for seed in range(3)]
+    assert np.exp(np.mean(np.log(rows))) < 0.8, rows
+
+
+def test_every_form_of_a_fitted_module_agrees_bit_for_bit() -> None:
+    rng = np.random.default_rng(7)
+    mod, data = blocks(rng, 2), pictures(rng, 4)
+    config = SEQUENTIAL.with_overrides(fit_ranges=True, residual_bits=16)
+    made = calibrated(mod, config, data, channel_stats(mod, data, sample=True))
+    assert_same_integers(made.partitioned, data)
+
+
+def test_a_pool_between_two_points_keeps_the_scale_of_the_first() -> None:
+    rng = np.random.default_rng(3)
+    mod, data = blocks(rng, 1), pictures(rng, 6)
+    config = SEQUENTIAL.with_overrides(fit_ranges=True, activation_scheme="unsigned")
+    made = calibrated(mod, config, data, channel_stats(mod, data, sample=True))
+    _, front, behind, *_ = measured_points(made.simulated)
+    assert isinstance(front.args[1], Constant)
+    assert isinstance(behind.args[1], Constant)
+    assert front.args[1].data == behind.args[1].data
+
+
+def test_only_sums_of_computed_values_count_as_residual() -> None:
+    assert has_residual_sums(blocks(np.random.default_rng(0), 1))
+    assert not has_residual_sums(blocks(np.random.default_rng(0), 0))
+
+
+def test_residual_bits_are_8_or_16() -> None:
+    with pytest.raises(ConfigValueError, match="residual_bits cannot be 12"):
+        QConfig.recommended(residual_bits=12)
