@@ -35,11 +35,9 @@ _WEIGHT_BITS: Final = ".nbit_weight"
 FLOAT_LAYER: Final = "float"
 """Instead of bits: the layer stays in float."""
 
-# Fields that change nothing about the numbers a module computes.
 _NO_EFFECT: Final = ("calibrate_chunk_by",)
-# Fields of later studies, with the value that changes nothing.
 LATER: Final = {"fit_ranges": False, "residual_bits": 8}
-# Fields read in one calibrate_mode only.
+"""Fields that early studies lack, with the value that changes nothing."""
 _ONLY_IN_MODE: Final = {"percentile": "percentile", "global_scale": "global_scale"}
 
 
@@ -317,7 +315,7 @@ def rescalings_of(space: Space) -> list[Params]:
 
 
 def is_earlier_default(stored: Space, default: Space) -> bool:
-    """Whether ``stored`` is what an earlier version searched where ``default`` is searched now.
+    """Whether ``stored`` is the space of an earlier version where ``default`` is searched now.
 
     Versions add ``LATER`` and values to fields, and leave ``_SEQUENTIAL`` out of large networks.
     Which float parts a module may have is the user's choice.
@@ -430,17 +428,20 @@ def value_in(fields: Mapping[str, Any], name: str) -> Any:
     return choice.get("nbit_weight", fields["nbit_weight"])
 
 
+def early_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a QConfig without those of ``LATER`` that change nothing."""
+    return {n: v for n, v in fields.items() if n not in LATER or v != LATER[n]}
+
+
 def canonical_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a QConfig without those that have no effect, in one spelling each."""
     kept = {
         name: value
-        for name, value in fields.items()
+        for name, value in early_fields(fields).items()
         if name not in _NO_EFFECT
-        and (name not in LATER or value != LATER[name])
         and _ONLY_IN_MODE.get(name, fields["calibrate_mode"]) == fields["calibrate_mode"]
     }
-    if kept.get("skip_conv_layers") is None:
-        kept["skip_conv_layers"] = []  # both skip none
+    kept["skip_conv_layers"] = kept.get("skip_conv_layers") or []  # both skip none
     return kept
 
 

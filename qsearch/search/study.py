@@ -38,7 +38,7 @@ from qsearch.search.layer_space import LayerSpace
 from qsearch.search.objectives import Objective, weighs_accuracy
 from qsearch.search.optuna_study import AUTO, HISTORY_FREE, own_sampler
 from qsearch.search.pruner import DEFAULT_ALPHA
-from qsearch.search.space import POLICY, Space
+from qsearch.search.space import POLICY, Space, early_fields
 from qsearch.search.space_file import percentiles_of, searched_space
 from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import NewStudy, Study
@@ -183,7 +183,7 @@ def prepare_study(
         "batch": settings.batch_size,
         "policy": POLICY,
         "space": space.to_dict(),
-        "start": start.to_dict(),
+        "start": early_fields(start.to_dict()),
         "percentiles": percentiles_of(space),
         "collapse_after": evaluators.COLLAPSE_AFTER,
         "prune": _prune(settings),
