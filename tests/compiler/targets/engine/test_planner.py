@@ -12,10 +12,12 @@ import pytest
 from compiler import relay
 from compiler.errors import CodegenError, CompilerError
 from compiler.ir.expr import Expr
+from compiler.ir.module import IRModule
 from compiler.proof.replay import differing_elements
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
+from tests.compiler.proof import chains
 from tests.compiler.proof.forged import CLASSES, build
 from tests.compiler.targets.engine.forged_inputs import forged_inputs
 from tests.compiler.targets.engine.test_kernels import agree
@@ -72,6 +74,28 @@ RESULTS: dict[str, tuple[Callable[[Expr], Expr], tuple[int, ...], str]] = {
     "factors wrap": (lambda x: op.nn.relu(scaled(x, (1 << 31) - 1, 3)), (1, 400), "int8"),
     "half of the last place wraps, int8": (lambda x: scaled(x, 1 << 30, -5), (400,), "int8"),
     "half of the last place wraps, uint8": (lambda x: scaled(x, 1 << 30, -6), (400,), "uint8"),
+    "the larger of two ranges": (
+        lambda x: op.maximum(x, op.clip(x, a_min=0, a_max=3)),
+        (1, 64),
+        "int16",
+    ),
+    "averages of positive numbers whose sum leaves int32": (
+        lambda x: op.nn.global_avg_pool2d(op.clip(wide(x), a_min=0, a_max=1 << 17)),
+        (1, 1, 160, 160),
+        "int32",
+    ),
+    "some factors are powers of two": (
+        lambda x: op.fixed_point_multiply_per_axis(
+            x, const([1 << 30, 3 << 29, 1 << 30]), const([-9, 2, -20]), axis=1
+        ),
+        (1, 3),
+        "int16",
+    ),
+    "less of equal ends": (
+        lambda x: op.cast(op.less(op.minimum(x, const(5, "int8")), const(5, "int8")), dtype="int8"),
+        (1, 256),
+        "int8",
+    ),
     "a table of a constant": (
         lambda x: op.lookup(op.clip(x, a_min=3, a_max=3), const(np.arange(256) - 300)),
         (1, 8),
@@ -198,19 +222,32 @@ def test_as_many_inputs_and_outputs_as_wanted() -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, for NaN and infinities
 @pytest.mark.parametrize("name", CLASSES)
 def test_forged_modules_give_the_integers_of_the_reference(name: str) -> None:
+    made = lambda rng: build(CLASSES[name](rng))  # noqa: E731
+    assert forms_agree(made, [5, *name.encode()], 25) > 25
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_random_chains_give_the_integers_of_the_reference() -> None:
+    assert forms_agree(chains.module, [6], 120) > 200
+
+
+def forms_agree(
+    made: Callable[[np.random.Generator], IRModule], seed: list[int], count: int
+) -> int:
+    """Run modules on the reference and on the engine, on all integers; how often it was."""
     ran = 0
-    for index in range(25):
-        rng = np.random.default_rng([5, *name.encode(), index])
+    for index in range(count):
+        rng = np.random.default_rng([*seed, index])
         with contextlib.suppress(CompilerError):
-            mod = build(CLASSES[name](rng))
+            mod = made(rng)
             for function in ("main", "quantized_main"):
                 given = forged_inputs(mod, function, rng)
                 wanted = [ReferenceExecutor(mod, function).run(each) for each in given]
                 engine = EngineExecutor(mod, function)
                 for each, outputs in zip(given, wanted, strict=True):
-                    assert not differing_elements(outputs, engine.run(each))[1], (name, index)
+                    assert not differing_elements(outputs, engine.run(each))[1], (seed, index)
                     ran += 1
-    assert ran > 25
+    return ran
 
 
 def _relus(x: Expr, count: int) -> Expr:
