@@ -179,7 +179,7 @@ class _Seen:
             read, wanted = (rule.columns(values, some) for values in both)
             for (first, y), (_, x) in zip(read, wanted, strict=True):
                 own = unit[first : first + len(y)]
-                sums.add(first, np.rint(y / own), np.rint(x / own))
+                sums.add(first, _steps(y, own), _steps(x, own))
         sums.multiply()
         channels = rule.channels.reshape(sums.read.shape)
         gram = InputGram(sums.products, sums.read, sums.count, units[channels], channels)
@@ -200,6 +200,11 @@ class _Seen:
         more = (self.more / count * self.gram.unit).reshape(groups, -1)
         got = np.einsum("gok,gk->go", levels - rows, read)
         return np.asarray(got - np.einsum("gok,gk->go", rows, more))
+
+
+def _steps(columns: Floats, unit: Floats) -> Floats:
+    found = columns / unit
+    return np.rint(found, out=found)
 
 
 @dataclass(slots=True, eq=False)
@@ -250,6 +255,7 @@ class _Sums:
         across = y.transpose(0, 2, 1)
         # Whole numbers below 2^53: exact in any order.
         self.products[place] += (y @ across).astype(np.int64)
-        self.crossed[place] += ((x - y) @ across).astype(np.int64)
         self.read[place] += y.sum(axis=2).astype(np.int64)
-        self.more[place] += (x - y).sum(axis=2).astype(np.int64)
+        x -= y
+        self.crossed[place] += (x @ across).astype(np.int64)
+        self.more[place] += x.sum(axis=2).astype(np.int64)

@@ -47,6 +47,19 @@ def conv2d_columns(call: Call) -> InputColumns | None:
         positions = len(places)
         step = max(_PIECE_BYTES // (8 * max(positions, 1) * taps), 1)
         padded = pad_spatial(data.transpose(data_axes), attrs.padding, 0)
+        if some != EVERY_POSITION:
+            down, right = (
+                attrs.dilation[axis] * np.arange(s) for axis, s in ((0, height), (1, width))
+            )
+            row, column = places // size[1] * attrs.strides[0], places % size[1] * attrs.strides[1]
+            starts = row * padded.shape[3] + column
+            reads = (down[:, None] * padded.shape[3] + right).reshape(-1, 1) + starts
+            for flat in padded.reshape(*padded.shape[:2], -1):
+                for first in range(0, groups, step):
+                    part = flat[first * inputs : (first + step) * inputs]
+                    piece = part.take(reads.reshape(-1), axis=1).astype(np.float64)
+                    yield first, piece.reshape(-1, taps, positions)
+            return
         for image in padded[:, None]:
             for first in range(0, groups, step):
                 part = image[:, first * inputs : (first + step) * inputs]
@@ -56,8 +69,6 @@ def conv2d_columns(call: Call) -> InputColumns | None:
                     for s in range(width):
                         at = r * attrs.dilation[0], s * attrs.dilation[1]
                         read = tap(part, *at, size, attrs.strides)
-                        if some != EVERY_POSITION:
-                            read = read[..., places // size[1], places % size[1]]
                         piece[:, :, r, s] = read.reshape(count, inputs, positions)
                 yield first, piece.reshape(count, taps, positions)
 
