@@ -29,6 +29,8 @@ from statistics import median
 from types import FrameType
 from typing import Any
 
+import numpy as np
+
 GOALS = {"whole": 25.0, "beside_the_trials": 9.0}
 BIG = "efficientnet_lite0"
 _LEAST_S = 0.2
@@ -123,6 +125,10 @@ def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
             passes.append(spent / repeats)
             elsewhere += spent
 
+        files = {}
+        for split, data in (("calib", calib), ("eval", dev)):
+            files[split] = folder / f"{split}.npz"
+            np.savez(files[split], input=data.images, labels=data.labels)
         float_pass()
         repeats = min(max(round(_LEAST_S / max(passes.pop(), 1e-3)), 1), 50)
         float_pass()
@@ -134,8 +140,8 @@ def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
 
             found = qsearch.launch(
                 model,
-                calib={"input": calib.images},
-                eval={"input": dev.images, "labels": dev.labels},
+                calib=files["calib"],
+                eval=files["eval"],
                 dim={"N": batch},
                 trials=args.trials,
                 seed=args.seed,

@@ -16,6 +16,7 @@ onnxruntime's integer kernels among them: a module with such factors gives the s
 
 from __future__ import annotations
 
+import functools
 from itertools import pairwise
 from typing import Literal
 
@@ -158,8 +159,15 @@ def nearest_float_factors(
         limits: bounds that the result is clipped to.
     """
     reach = max(x_range[0], -EXACT), min(x_range[1], EXACT)
+    found = _nearest(factor.astype(np.float32).tobytes(), ties, reach, limits)
+    return np.frombuffer(found, np.float32).reshape(factor.shape).copy()
+
+
+@functools.lru_cache(maxsize=512)  # candidates that differ in roundings only have equal factors
+def _nearest(factor: bytes, ties: Ties, reach: tuple[int, int], limits: tuple[int, int]) -> bytes:
+    """``nearest_float_factors`` of float32 bytes."""
     # A layer whose channels have equal weights has one factor.
-    chosen, channel = np.unique(factor.reshape(-1).astype(np.float32), return_inverse=True)
+    chosen, channel = np.unique(np.frombuffer(factor, np.float32), return_inverse=True)
     left = np.flatnonzero((chosen > 0) & (chosen < _LARGEST))
     for nearest, farthest in pairwise(_RINGS):
         distances = np.arange(nearest, farthest)
@@ -177,4 +185,4 @@ def nearest_float_factors(
         left = left[~found]
         if not left.size:
             break
-    return chosen[channel].reshape(factor.shape)
+    return chosen[channel].tobytes()
