@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -285,12 +286,9 @@ def _write_batches(
         bias=Address(bias),
         comp=a.buffer.zero - library.activation_shift,
     )
-    # Factors repeat for every batch.
     one = Product(product.emit, 2, np.tile(product.low, batch), np.tile(product.high, batch))
-    nothing = Epilogue(np.zeros(1, np.int64), *_spread(epilogue, batch, columns))
-    nothing.bits, nothing.added = epilogue.bits, epilogue.added
-    nothing.low, nothing.high = epilogue.low, epilogue.high
-    fields = put_epilogue(planner, nothing, one, item, batch, np.zeros(1, np.int64))
+    ends = _repeated(epilogue, batch, columns)
+    fields = put_epilogue(planner, ends, one, item, batch, np.zeros(1, np.int64))
     scratch = emitter.scratch(product_scratch(rows, steps, library))
     fields["bias"] = Address(bias)
     emitter.step(
@@ -321,10 +319,11 @@ def _write_batches(
     return out
 
 
-def _spread(epilogue: Epilogue, batch: int, columns: int) -> tuple[Array | None, Array | None]:
-    if epilogue.multiplier is None or epilogue.shift is None:
-        return None, None
-    return (
-        np.tile(np.broadcast_to(epilogue.multiplier, (columns,)), batch),
-        np.tile(np.broadcast_to(epilogue.shift, (columns,)), batch),
-    )
+def _repeated(epilogue: Epilogue, batch: int, columns: int) -> Epilogue:
+    """Factors and shifts once for every batch; no bias."""
+    repeated = {
+        name: np.tile(np.broadcast_to(values, (columns,)), batch)
+        for name in ("multiplier", "shift", "to_even")
+        if (values := getattr(epilogue, name)) is not None
+    }
+    return replace(epilogue, bias=np.zeros(1, np.int64), **repeated)

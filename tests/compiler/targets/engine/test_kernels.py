@@ -482,13 +482,17 @@ def shifted_to_even(x: Expr, bits: Array, axis_size: tuple[int, ...]) -> Expr:
 
 
 @pytest.mark.parametrize("bits", [[0, 1, 5, 9], [7], [0]])
-@pytest.mark.parametrize("in_front", ["conv2d", "depthwise", "add", "shared"])
+@pytest.mark.parametrize("in_front", ["conv2d", "depthwise", "batch_matmul", "add", "shared"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
-def test_shifts_that_roundshifted_to_even(bits: list[int], in_front: str, dtype: str) -> None:
+def test_shifts_that_round_to_even(bits: list[int], in_front: str, dtype: str) -> None:
     op, rng, channels = relay.op, np.random.default_rng(len(bits)), 20
     x = relay.var("x", (1, channels, 5, 6), "int8")
     wide = op.cast(x, dtype="int32")
-    if in_front in ("add", "shared"):
+    if in_front == "batch_matmul":
+        rows = op.reshape(x, newshape=(channels, 5, 6))
+        square = op.nn.batch_matmul(rows, rows, out_dtype="int32")
+        total = op.reshape(square, newshape=(1, channels, 5, 5)) if len(bits) > 1 else square
+    elif in_front in ("add", "shared"):
         total = op.multiply(op.add(wide, op.cast(op.nn.relu(x), dtype="int32")), wide)
     else:
         groups = channels if in_front == "depthwise" else 1
