@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,13 +13,18 @@ import click
 
 from qsearch.cli import options
 from qsearch.cli.launch import setting_options
-from qsearch.cli.options import OUTPUT, STUDY, Choice, Command, Decorator, argument, option
+from qsearch.cli.options import OUTPUT, STUDY, Choice, Command, Decorator, argument, grouped, option
 from qsearch.cli.output import table
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 from qsearch.settings import POOLS, Settings
 
 if TYPE_CHECKING:
     from qsearch.server.client import Client
+    from qsearch.server.submission import ServerOptions
+    from qsearch.server.tokens import Tokens
+
+Serve = Callable[..., None]
+"""``serve(folder, storage, server, tokens)``: serves until it is interrupted."""
 
 SERVER: Final = "Server"
 SEARCHES: Final = "Searches"
@@ -32,56 +38,73 @@ _DASHBOARD_STUDIES: Final = 4
 """Searches that a dashboard with --allow-launch runs at a time."""
 
 
-def listening(default_host: str = "127.0.0.1") -> Decorator:
-    """Where a server listens, and whom it answers."""
-    return options.stacked(
-        option(
-            "--host",
-            metavar="H",
-            default=default_host,
-            help=f"address to listen on ({default_host})",
-            panel=SERVER,
-        ),
-        option(
-            "--port",
-            metavar="P",
-            type=int,
-            default=8090,
-            help="port; 0 takes a free one (8090)",
-            panel=SERVER,
-        ),
-        option(
-            "--token",
-            metavar="T",
-            help="token that clients must send (QSEARCH_TOKEN, which no process list shows)",
-            panel=SERVER,
-        ),
-        option(
-            "--allow-host",
-            metavar="NAME",
-            multiple=True,
-            help="another host name of this server; repeatable",
-            panel=SERVER,
-        ),
-        option(
-            "--max-upload",
-            metavar="SIZE",
-            default="256M",
-            help="largest upload (256M)",
-            panel=SEARCHES,
-        ),
-    )
+def _serving(
+    host: str, port: int, token: str | None, allow_host: tuple[str, ...], max_upload: str
+) -> Serve:
+    def serve(
+        folder: str | None,
+        storage: str | None,
+        server: ServerOptions | None,
+        tokens: Tokens | None = None,
+    ) -> None:
+        from qsearch.dashboard.security import Policy
+        from qsearch.dashboard.server import dashboard
+        from qsearch.process import logging_to
+
+        with logging_to(options.given_verbosity() or 0):
+            policy = Policy(
+                host=host,
+                token=token or os.environ.get("QSEARCH_TOKEN") or None,
+                allowed_hosts=tuple(name.lower() for name in allow_host),
+                max_upload_bytes=_bytes(max_upload, "--max-upload"),
+                tokens=tokens,
+            )
+            dashboard(folder, storage=storage, port=port, policy=policy, server=server)
+
+    return serve
+
+
+def _bytes(size: str, where: str) -> int:
+    from qsearch.errors import SettingsError
+    from qsearch.settings import parse_bytes
+
+    try:
+        return parse_bytes(size)
+    except ValueError as error:
+        raise SettingsError(f"{size!r} is no size", where=where, fix="256M, 2G") from error
+
+
+def _on_server(*names: str, **attributes: Any) -> Decorator:
+    return option(*names, panel=SERVER, **attributes)
+
+
+listening: Final = grouped(
+    "serve",
+    _serving,
+    _on_server("--host", metavar="H", default="127.0.0.1", help="address to listen on (127.0.0.1)"),
+    _on_server(
+        "--port", metavar="P", type=int, default=8090, help="port; 0 takes a free one (8090)"
+    ),
+    _on_server(
+        *("--token", "token"),
+        metavar="T",
+        help="token that clients must send (QSEARCH_TOKEN, which no process list shows)",
+    ),
+    _on_server(
+        *("--allow-host", "allow_host"),
+        metavar="NAME",
+        multiple=True,
+        help="another host name of this server; repeatable",
+    ),
+    _on_server("--max-upload", metavar="SIZE", default="256M", help="largest upload (256M)"),
+)
+"""Where a server listens, and whom it answers: the parameter ``serve``."""
 
 
 @click.command(cls=Command)
 @argument("folder", "DIR", "a run folder, or a folder of them (runs)", required=False)
-@option(
-    "--storage",
-    metavar="URL",
-    help="also show the studies of this storage (QSEARCH_STORAGE)",
-    panel=STUDY,
-)
-@listening()
+@option("--storage", metavar="URL", help="show this storage too (QSEARCH_STORAGE)", panel=STUDY)
+@listening
 @option("--allow-launch", help="allow users to start searches from the page", panel=SEARCHES)
 @option(
     "--launch-pool",
@@ -94,12 +117,11 @@ def listening(default_host: str = "127.0.0.1") -> Decorator:
 def dashboard_command(
     folder: str | None,
     storage: str | None,
+    serve: Serve,
     allow_launch: bool,
     launch_pool: str,
-    **where: Any,
 ) -> int:
     """Show studies in a browser, live, until interrupted."""
-    from qsearch.dashboard.server import dashboard
     from qsearch.run_folder import RUNS
     from qsearch.server.submission import ServerOptions
 
@@ -109,11 +131,12 @@ def dashboard_command(
         server = ServerOptions(
             root=Path(folder or RUNS),
             storage=storage,
-            max_studies=_studies_of(storage, _DASHBOARD_STUDIES),
+            # SQLite admits one driver to a database.
+            max_studies=1 if (storage or "").startswith("sqlite") else _DASHBOARD_STUDIES,
             workers=_cores(),
             pools=(launch_pool,),
         )
-    _serve(dashboard, folder, storage=storage, server=server, **where)
+    serve(folder, storage, server)
     return EXIT_OK
 
 
@@ -127,7 +150,7 @@ def dashboard_command(
     help="postgresql://… for the queue and all studies (QSEARCH_STORAGE, else files in DIR)",
     panel=STUDY,
 )
-@listening()
+@listening
 @option(
     "--tokens",
     metavar="FILE",
@@ -165,7 +188,7 @@ def serve_command(
     workers: int | None,
     pool: tuple[str, ...],
     address: str | None,
-    **where: Any,
+    serve: Serve,
 ) -> int:
     """Run a server: users submit studies to its queue. Ctrl-C ends it.
 
@@ -177,7 +200,6 @@ def serve_command(
     Without tokens the server answers this machine only. Searches continue when the server ends;
     the next start finds them.
     """
-    from qsearch.dashboard.server import dashboard
     from qsearch.errors import SettingsError
     from qsearch.run_folder import RUNS
     from qsearch.server.submission import ServerOptions
@@ -208,22 +230,8 @@ def serve_command(
     )
     known = Tokens(file)
     known.users()  # a file that cannot be read is told now
-    _serve(dashboard, str(root), storage=storage, server=server, tokens=known, **where)
+    serve(str(root), storage, server, known)
     return EXIT_OK
-
-
-def _serve(
-    dashboard: Any, folder: str | None, allow_host: tuple[str, ...] = (), **where: Any
-) -> None:
-    from qsearch.process import logging_to
-
-    with logging_to(options.given_verbosity() or 0):
-        dashboard(folder, allow_hosts=allow_host, **where)
-
-
-def _studies_of(storage: str | None, most: int) -> int:
-    """SQLite admits one driver to a database."""
-    return 1 if storage is not None and storage.startswith("sqlite") else most
 
 
 def _cores() -> int:
@@ -274,20 +282,15 @@ def token_command(
 
     A running server reads the new token at once. --max-… set the quota of the user.
     """
-    from qsearch.errors import SettingsError
     from qsearch.run_folder import RUNS
     from qsearch.server.tokens import TOKENS_FILE, Quota, Tokens
-    from qsearch.settings import parse_bytes
 
     users = Tokens(Path(tokens) if tokens else Path(folder or RUNS) / TOKENS_FILE)
     if remove:
         users.remove(name)
         print(f"removed: {name}")
         return EXIT_OK
-    try:
-        size = None if max_bytes is None else parse_bytes(max_bytes)
-    except ValueError as error:
-        raise SettingsError(f"{max_bytes!r} is no size", where="--max-bytes", fix="2G") from error
+    size = None if max_bytes is None else _bytes(max_bytes, "--max-bytes")
     seconds = None if max_seconds is None else float(max_seconds)
     print(users.add(name, "read" if may == "read" else "submit", Quota(size, max_trials, seconds)))
     print(

@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -24,8 +23,7 @@ from qsearch.dashboard.security import Policy
 from qsearch.errors import SettingsError
 from qsearch.run_folder import RUNS
 from qsearch.server.submission import ServerOptions
-from qsearch.server.tokens import Tokens
-from qsearch.settings import DASHBOARD_PORT, parse_bytes
+from qsearch.settings import DASHBOARD_PORT
 from qsearch.store.engine import require_folder
 
 PathLike = str | os.PathLike[str]
@@ -157,26 +155,18 @@ def dashboard(
     folder: PathLike | None = None,
     *,
     storage: str | None = None,
-    host: str = "127.0.0.1",
     port: int = DASHBOARD_PORT,
-    token: str | None = None,
-    allow_hosts: Sequence[str] = (),
+    policy: Policy | None = None,
     server: ServerOptions | None = None,
-    tokens: Tokens | None = None,
-    max_upload: str | int = "256M",
 ) -> None:
     """Serve the dashboard until the process is told to stop.
 
     Args:
         folder: a run folder, or a folder of run folders; None is ``runs``.
         storage: database to show as well; None is QSEARCH_STORAGE where no folder is given.
-        host: address to listen on; any but this machine's own needs a token.
         port: 0 takes one that is free.
-        token: what clients must know; None is QSEARCH_TOKEN.
-        allow_hosts: further names under which it may be asked.
-        server: how searches run that users start; None where nobody may.
-        tokens: of users; None where ``token`` is the only one.
-        max_upload: largest upload, in bytes or "256M".
+        policy: who may ask what, and the address to listen on; None answers this machine only.
+        server: how searches run that users start; None: users cannot start searches.
     Raises:
         SettingsError: a value that cannot be used, a port that is taken, a host without a token.
         StoreError: the storage is no URL, or a file whose folder is not there.
@@ -194,18 +184,5 @@ def dashboard(
             where="DIR",
             fix="give a run folder, a folder of run folders, or --storage",
         )
-    try:
-        limit = parse_bytes(max_upload)
-    except ValueError as error:
-        raise SettingsError(
-            f"{max_upload!r} is no size", where="--max-upload", fix="256M"
-        ) from error
-    policy = Policy(
-        tokens=tokens,
-        host=host,
-        token=token or os.environ.get("QSEARCH_TOKEN") or None,
-        allowed_hosts=tuple(name.lower() for name in allow_hosts),
-        max_upload_bytes=limit,
-    )
     root = Path(folder) if folder is not None else RUNS
-    serve(DashboardOptions(root, storage, policy, server), port)
+    serve(DashboardOptions(root, storage, policy or Policy(), server), port)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from compiler.errors import TypeInferenceError, legal_names
@@ -94,19 +96,30 @@ def mixing_weights(
     return linear_weights(size, out, coordinates)
 
 
-def resample(
-    data: Array,
-    size: tuple[int, int],
-    method: str,
-    coordinates: str,
-    rounding: str,
-    alpha: float = -0.5,
-) -> Array:
+@dataclass(frozen=True, slots=True)
+class Interpolation:
+    """How elements of the result are found.
+
+    Attributes:
+        method: "nearest_neighbor", "linear", "bilinear", "cubic" or "bicubic".
+        coordinates: coordinate_transformation_mode of image.resize2d.
+        rounding: rounding_method of image.resize2d, for the nearest neighbour.
+        alpha: of cubic methods.
+    """
+
+    method: str
+    coordinates: str
+    rounding: str
+    alpha: float = -0.5
+
+
+def resample(data: Array, size: tuple[int, int], how: Interpolation) -> Array:
     """(N, C, H, W) to the height and width ``size``, in the dtype of the data."""
     h, w = data.shape[2:]
+    method, coordinates, alpha = how.method, how.coordinates, how.alpha
     if method == "nearest_neighbor":
-        rows = nearest(h, size[0], coordinates, rounding)
-        columns = nearest(w, size[1], coordinates, rounding)
+        rows = nearest(h, size[0], coordinates, how.rounding)
+        columns = nearest(w, size[1], coordinates, how.rounding)
         return data[:, :, rows[:, None], columns[None, :]]
     work = np.float64 if data.dtype == np.float64 else np.float32
     vertical = mixing_weights(h, size[0], method, coordinates, alpha)

@@ -7,7 +7,7 @@ import numpy as np
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Bin, Scalar, literal
-from compiler.ops.image.resampling import cubic_weights, linear_weights, nearest
+from compiler.ops.image.resampling import Interpolation, mixing_weights, nearest
 from compiler.ops.nn.product_loops import accumulator
 from compiler.ops.number_format import Array
 
@@ -17,29 +17,23 @@ def resample_loops(
     data: TensorView,
     layout: str,
     size: tuple[int, int],
-    method: str,
-    coordinates: str,
-    rounding: str,
-    alpha: float = -0.5,
+    how: Interpolation,
 ) -> TensorView:
     """``compiler.ops.image.resampling.resample`` as loops, in any layout.
 
     Interpolation does one axis after the other, rows first.
     """
     view = data
-    if method != "nearest_neighbor":
+    if how.method != "nearest_neighbor":
         view = data.cast(accumulator(data.dtype))
     for letter, wanted in zip("HW", size):
         axis = layout.index(letter)
         length = view.shape[axis]
-        if method == "nearest_neighbor":
-            places = nearest(length, wanted, coordinates, rounding)
+        if how.method == "nearest_neighbor":
+            places = nearest(length, wanted, how.coordinates, how.rounding)
             view = _picked(builder, view, axis, places)
             continue
-        if method in ("cubic", "bicubic"):
-            weights = cubic_weights(length, wanted, coordinates, alpha)
-        else:
-            weights = linear_weights(length, wanted, coordinates)
+        weights = mixing_weights(length, wanted, how.method, how.coordinates, how.alpha)
         view = _weighted(builder, view, axis, weights)
     return view.cast(data.dtype)
 

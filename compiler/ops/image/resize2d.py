@@ -11,7 +11,13 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
 from compiler.lir.builder import LirBuilder
 from compiler.ops.arg_types import Types, tensor_of_rank
-from compiler.ops.image.resampling import COORDINATES, ROUNDINGS, check_method, resample
+from compiler.ops.image.resampling import (
+    COORDINATES,
+    ROUNDINGS,
+    Interpolation,
+    check_method,
+    resample,
+)
 from compiler.ops.image.resampling_loops import resample_loops
 from compiler.ops.nn.pool import from_nchw, to_nchw
 from compiler.ops.nn.window import arrange, axes_of, full_pair, restore
@@ -66,32 +72,22 @@ def resize2d(types: Types, attrs: Resize2DAttrs) -> Type:
 @FNumpyCompute.register(resize2d)
 def resize2d_numpy(attrs: Resize2DAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """Rows first, then columns."""
-    out = resample(
-        to_nchw(args[0], attrs.layout),
-        (attrs.size[0], attrs.size[1]),
-        attrs.method,
-        attrs.coordinate_transformation_mode,
-        attrs.rounding_method,
-        attrs.cubic_alpha,
-    )
+    size = (attrs.size[0], attrs.size[1])
+    out = resample(to_nchw(args[0], attrs.layout), size, _interpolation(attrs))
     return [from_nchw(out, attrs.layout)]
+
+
+def _interpolation(attrs: Resize2DAttrs) -> Interpolation:
+    coordinates = attrs.coordinate_transformation_mode
+    return Interpolation(attrs.method, coordinates, attrs.rounding_method, attrs.cubic_alpha)
 
 
 @FLower.register(resize2d)
 def resize2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """By index, or rows first, then columns."""
     attrs = Resize2DAttrs.of(call)
-    resized = resample_loops(
-        b,
-        inputs[0],
-        attrs.layout,
-        (attrs.size[0], attrs.size[1]),
-        attrs.method,
-        attrs.coordinate_transformation_mode,
-        attrs.rounding_method,
-        attrs.cubic_alpha,
-    )
-    return [resized]
+    size = (attrs.size[0], attrs.size[1])
+    return [resample_loops(b, inputs[0], attrs.layout, size, _interpolation(attrs))]
 
 
 FConvertLayout.register(resize2d)(image_layout)

@@ -13,7 +13,7 @@ from compiler.ir.ty import Type
 from compiler.lir.builder import LirBuilder
 from compiler.ops.nn.normalization_loops import affine_view, standardized
 from compiler.ops.nn.normalize import affine, affine_norm_rel, standardize, working
-from compiler.ops.nn.standardized_integers import annotate_norm, realize_norm
+from compiler.ops.nn.standardized_integers import Norm, annotate_norm, realize_norm
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import total_dtype
 from compiler.ops.rules.annotate import FQAnnotateRewrite
@@ -74,7 +74,8 @@ def layer_norm_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
     size = gamma.data.size
     factor = gamma.data.astype(np.float64) if attrs.scale else np.ones(size)
     offset = beta.data.astype(np.float64) if attrs.center else None
-    return realize_norm(ref_call, data, attrs.axis, attrs.epsilon, factor, offset, ctx)
+    norm = Norm(attrs.axis, attrs.epsilon, factor, offset)
+    return realize_norm(ref_call, data, norm, ctx)
 
 
 FQZeroPoint.register(layer_norm)(always(ZeroPoint.CENTRES))

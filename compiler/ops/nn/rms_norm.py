@@ -18,7 +18,7 @@ from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, literal
 from compiler.ops.arg_types import Types, check_floats, normalize_axis, tensor_of_rank
 from compiler.ops.nn.normalize import working
-from compiler.ops.nn.standardized_integers import annotate_norm, realize_norm
+from compiler.ops.nn.standardized_integers import Norm, annotate_norm, realize_norm
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import reduce_axes, total_dtype
 from compiler.ops.rules.annotate import FQAnnotateRewrite
@@ -76,8 +76,8 @@ def rms_norm_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr 
 def rms_norm_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """nn.integer_standardize without the mean."""
     attrs = RmsNormAttrs.of(ref_call)
-    one = np.ones(1)
-    return realize_norm(ref_call, args[0], attrs.axis, attrs.epsilon, one, None, ctx, centred=False)
+    norm = Norm(attrs.axis, attrs.epsilon, np.ones(1), centred=False)
+    return realize_norm(ref_call, args[0], norm, ctx)
 
 
 FQZeroPoint.register(rms_norm)(always(ZeroPoint.CENTRES))

@@ -7,6 +7,7 @@ nn.integer_standardize gives the normalised value; gamma and beta follow in unit
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -52,26 +53,32 @@ def annotate_norm(ref_call: Call, args: Args, axis: int, ctx: QuantizeContext) -
     return QAnnotateExpr(with_args(ref_call, (data, *args[1:])), QAnnotateKind.ACTIVATION)
 
 
-def realize_norm(
-    ref_call: Call,
-    data: Expr,
-    axis: int,
-    epsilon: float,
-    factor: Vector,
-    offset: Vector | None,
-    ctx: QuantizeContext,
-    centred: bool = True,
-) -> Expr | None:
-    """The normalised data times ``factor`` plus ``offset``; float where the sums are too long.
+@dataclass(frozen=True, slots=True, eq=False)
+class Norm:
+    """The normalised data times ``factor`` plus ``offset``.
 
-    Args:
-        data: the operand; anything but integers gives None.
+    Attributes:
         axis: of the sums.
         epsilon: added to the variance, or to the mean square.
         factor: one value per index of the axis, or one for all.
         offset: likewise; None for nothing.
         centred: take the mean away.
     """
+
+    axis: int
+    epsilon: float
+    factor: Vector
+    offset: Vector | None = None
+    centred: bool = True
+
+
+def realize_norm(ref_call: Call, data: Expr, norm: Norm, ctx: QuantizeContext) -> Expr | None:
+    """The integer form of a norm; float where the sums are too long.
+
+    Args:
+        data: the operand; anything but integers gives None.
+    """
+    axis, epsilon, factor, offset = norm.axis, norm.epsilon, norm.factor, norm.offset
     if not isinstance(data, QRealizeIntExpr):
         return None
     shape = ref_call.tensor_type.concrete_shape
@@ -97,7 +104,7 @@ def realize_norm(
             epsilon=whole_epsilon,
             root_bits=min((_ROOT_LIMIT_BITS - spread.bit_length()) // 2, 8),
             out_bits=affine.out_bits,
-            centred=centred,
+            centred=norm.centred,
         ),
         span=ref_call.span,
     )

@@ -13,7 +13,7 @@ from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.lir.builder import LirBuilder
 from compiler.ops.arg_types import Types, tensor_of_rank
-from compiler.ops.image.resampling import check_method, resample
+from compiler.ops.image.resampling import Interpolation, check_method, resample
 from compiler.ops.image.resampling_loops import resample_loops
 from compiler.ops.nn.pool import from_nchw, to_nchw
 from compiler.ops.nn.window import arrange, axes_of, restore
@@ -64,9 +64,12 @@ def upsampling_numpy(attrs: UpSamplingAttrs, args: Arrays, out_type: Type) -> li
     """Asymmetric coordinates, nearest rounds down, unless the corners are aligned."""
     data = to_nchw(args[0], attrs.layout)
     size = (round(data.shape[2] * attrs.scale_h), round(data.shape[3] * attrs.scale_w))
+    return [from_nchw(resample(data, size, _interpolation(attrs)), attrs.layout)]
+
+
+def _interpolation(attrs: UpSamplingAttrs) -> Interpolation:
     coordinates = "align_corners" if attrs.align_corners else "asymmetric"
-    rounding = "round" if attrs.align_corners else "floor"
-    return [from_nchw(resample(data, size, attrs.method, coordinates, rounding), attrs.layout)]
+    return Interpolation(attrs.method, coordinates, "round" if attrs.align_corners else "floor")
 
 
 @FLower.register(upsampling)
@@ -74,10 +77,8 @@ def upsampling_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuild
     """As image.resize2d."""
     attrs = UpSamplingAttrs.of(call)
     shape = dict(zip(attrs.layout, out_types[0].concrete_shape))
-    coordinates = "align_corners" if attrs.align_corners else "asymmetric"
-    rounding = "round" if attrs.align_corners else "floor"
     size = (shape["H"], shape["W"])
-    return [resample_loops(b, inputs[0], attrs.layout, size, attrs.method, coordinates, rounding)]
+    return [resample_loops(b, inputs[0], attrs.layout, size, _interpolation(attrs))]
 
 
 FConvertLayout.register(upsampling)(image_layout)
