@@ -353,7 +353,7 @@ _GOOD_GUESSES: Final[Mapping[int, tuple[Params, ...]]] = {
         {**_FITTED, "smooth_alpha": 0.75, "weight_scale": "max"},
         {**_REPAIRING, "smooth_alpha": 0.5, "residual_bits": 16},
         _FAR_TENSOR,
-        *_ADAPTED,
+        *({**one, "residual_bits": 16} for one in _ADAPTED),
     ),
 }
 """By policy, most hopeful first, by SQNR on the dev splits of ../shared/data: outliers in

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SearchError
 from qsearch.search.space import (
+    LATER,
     Parameter,
     Params,
     Space,
@@ -116,6 +117,23 @@ def test_the_recommended_point_comes_first_and_good_guesses_next() -> None:
     assert first_points(default_space(weighted=False), START) == [
         default_space(weighted=False).params_of(START)
     ]
+
+
+def test_a_model_with_sums_begins_with_sums_of_16_bits() -> None:
+    space = default_space(sums=True)
+    points = first_points(space, START)
+    assert {point["residual_bits"] for point in points[1:]} == {8, 16}
+    assert {str(space.effective(point)) for point in points} == {str(point) for point in points}
+    large = default_space(sequential=False, sums=True)
+    assert [point["residual_bits"] for point in first_points(large, START)] == [8, 16, 16]
+    assert is_earlier_default(default_space(), space)
+
+
+def test_fields_of_later_versions_leave_the_hash_of_earlier_configurations() -> None:
+    early = {n: v for n, v in START.to_dict().items() if n not in LATER}
+    assert config_hash(early) == config_hash(START.to_dict())
+    changed = START.with_overrides(residual_bits=16).to_dict()
+    assert config_hash(changed) != config_hash(early)
 
 
 def test_size_stops_counting_at_its_limit() -> None:
