@@ -179,7 +179,7 @@ class ModelInsight:
         if self.warnings:
             facts["to be looked at"] = "; ".join(self.warnings)
         mode = self.qconfig.calibrate_mode
-        return insight_page(f"Insight: {self.model}", facts, self.insight, mode)
+        return insight_page(f"Insight: {Path(self.model).name}", facts, self.insight, mode)
 
 
 def insight(

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
+from compiler.errors import CompilerError
 from qsearch.errors import RunFolderError
 from qsearch.report.listing import opened
 from qsearch.report.measures import Measures, value_of
@@ -62,6 +63,20 @@ def report(
     return file
 
 
+def proof_verdict(module: Path) -> str | None:
+    """ "proved" or "refuted", derived from the file; None where there is none that can be read."""
+    from compiler.proof.derive import derive_static
+    from compiler.runtime.artifact import load_qmod
+
+    if not module.is_file():
+        return None
+    try:
+        verdict: str = derive_static(load_qmod(module).module).to_dict()["verdict"]
+    except CompilerError:
+        return None
+    return verdict
+
+
 def study_data(address: StudyAddress) -> dict[str, Any]:
     """All that a report shows, read once.
 
@@ -113,7 +128,7 @@ def study_data(address: StudyAddress) -> dict[str, Any]:
             "constant": constant_names(measures, points),
             "layer_kinds": sorted({layer.kind for layer in layers}),
             "drivers": [{"id": d.id, "name": d.name} for d in view.drivers],
-            "proof": None,
+            "proof": None if folder is None else proof_verdict(folder.module),
             "note": "" if note is None else note.note,
             "tags": [] if note is None else list(note.tags),
         },

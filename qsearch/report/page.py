@@ -78,7 +78,7 @@ def graph_page(title: str, module: IRModule, *, fused: bool = False) -> str:
         "title": title,
         "groups": [[name, words] for name, words in _GROUPS.items() if name in graphs],
         "graphs": graphs,
-        "text": text(module, brief_constants=True),
+        "text": text(module, brief_constants=True, show_spans=False),
     }
     return page(title, told)
 

@@ -51,6 +51,16 @@ def test_the_best_of_the_report_is_the_stores(tmp_path: Path) -> None:
     assert told["columns"]["number"][told["best_first"][0]] == best["number"]
 
 
+def test_the_report_says_whether_the_module_is_proved(tmp_path: Path) -> None:
+    folder = written_runs(tmp_path) / "digits"
+    out = tmp_path / "r.html"
+    assert data_of(report(folder, out))["study"]["proof"] is None
+    qsearch.quantize("digits").save(folder / "best.qmod")
+    assert data_of(report(folder, out))["study"]["proof"] == "proved"
+    (folder / "best.qmod").write_bytes(b"no module")
+    assert data_of(report(folder, out))["study"]["proof"] is None
+
+
 def test_hostile_names_are_data(tmp_path: Path) -> None:
     run_folder = tmp_path / "x"
     run_folder.mkdir()
