@@ -152,7 +152,8 @@ def _convolution(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
         images = types[0].concrete_shape
         area = math.prod(images[attrs.data_layout.index(x)] for x in "HW")
         runs = -(-channels // max(1, _BLOCK // max(1, 8 * area)))
-        return _product(out * terms, out, types, taps * runs)
+        made = _product(out * terms, out, types, taps * runs)
+        return OpWork(made.macs, made.units + 12 * out)
     made = _product(out * terms, out, types, taps + batch * attrs.groups)
     columns = out // max(channels, 1) * attrs.groups * terms
     copied = 0 if taps == 1 and max(attrs.strides) == 1 else columns

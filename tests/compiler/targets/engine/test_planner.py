@@ -79,6 +79,22 @@ RESULTS: dict[str, tuple[Callable[[Expr], Expr], tuple[int, ...], str]] = {
         (1, 64),
         "int16",
     ),
+    "a choice of two ranges": (
+        lambda x: op.where(
+            op.less(x, const(0, "int16")),
+            op.clip(x, a_min=0, a_max=3),
+            op.clip(x, a_min=0, a_max=999),
+        ),
+        (1, 64),
+        "int16",
+    ),
+    "bits of either of two ranges": (
+        lambda x: op.bitwise_or(
+            op.clip(x, a_min=0, a_max=999), op.clip(op.negative(x), a_min=0, a_max=3)
+        ),
+        (1, 256),
+        "int16",
+    ),
     "averages of positive numbers whose sum leaves int32": (
         lambda x: op.nn.global_avg_pool2d(op.clip(wide(x), a_min=0, a_max=1 << 17)),
         (1, 1, 160, 160),
