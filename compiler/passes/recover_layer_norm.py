@@ -6,8 +6,9 @@
     %2 = divide(subtract(%x, %0), sqrt(add(%1, eps)));
     add(multiply(%2, gamma), beta)
 
-The variance may be written out as a mean of squares; gamma, beta or both may be missing. One
-integer kernel can compute the whole with exact sums, where its steps one by one cannot.
+The variance may be written out as a mean of squares, or as the mean of squares less the square of
+the mean, at least 0 (Flax); gamma, beta or both may be missing. One integer kernel can compute the
+whole with exact sums, where its steps one by one cannot.
 Fires for one axis and constants gamma and beta along it, and for several axes at the end, which
 are reshaped to one (group and instance norms); operators behind such norms stay as they are.
 Not handled: axes in the middle, computed gamma or beta.
@@ -153,6 +154,16 @@ def _is_variance(node: Expr, data: Expr, mean: Expr, centred: Expr, axes: tuple[
         of, around = args_of(node)
         plain = of is data and around is mean and _axes(node, data) == axes
         return plain and not _attrs(node).unbiased
+    limited = _with_constant(node, "maximum")
+    if limited is not None and not limited[1].data.any():
+        node = limited[0]
+    elif is_op_call(node, "nn.relu"):
+        node = args_of(node)[0]
+    if is_op_call(node, "subtract"):
+        squares, square = args_of(node)
+        if factors_of(square) != (mean, mean) or not is_op_call(squares, "mean"):
+            return False
+        return _axes(squares, data) == axes and factors_of(args_of(squares)[0]) == (data, data)
     if not is_op_call(node, "mean") or _axes(node, data) != axes:
         return False
     factors = factors_of(args_of(node)[0])
