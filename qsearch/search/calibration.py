@@ -262,7 +262,7 @@ class FirstChoice:
         names = {parameter.name for parameter in space.parameters}
         if known is not None or "bias_correction" not in names or rows.trials_of(study_id):
             return known or FirstChoice()
-        qconfig, decisions = calibration.choose()
+        qconfig, decisions = calibration.choose(rounding=False)
         calls = (node.op for node in post_order(module["main"].body) if isinstance(node, Call))
         operators = Counter(op.name for op in calls if isinstance(op, Op))
         told = [str(decision) for decision in decisions]

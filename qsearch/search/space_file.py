@@ -29,6 +29,7 @@ from compiler.qtypes.layer_choices import WEIGHT_BITS
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import FLOAT_BITS, diagnose, has_residual_sums, sequential_products
 from compiler.quantize.calibration.weighted_calls import weighted_calls
+from compiler.quantize.choice import MOST_PRODUCTS
 from qsearch.config import read_config_file
 from qsearch.errors import SettingsError
 from qsearch.search.layer_space import LayerSpace, choice_of, weight_elements
@@ -49,9 +50,6 @@ from workers.user_code import UserCode, imported_code
 
 MOST_CHOICES: Final = 1000
 """Values of one field; a finer range than this gains nothing."""
-
-_MOST_PRODUCTS: Final = 5 * 10**10
-"""Of a candidate that is rounded sequentially; a few CPU seconds."""
 
 _SECTIONS: Final = ("fields", "layers")
 _FIELD_KEYS: Final = ("values", "when", "from", "to", "step")
@@ -328,7 +326,7 @@ def searched_space(
         counts = settings.max_size is not None or bool(costs.intersection(_OF_SIZE))
         bits = LAYER_BITS if counts else ()
         modules = {source.name for each in code for source in each.sources}
-        affordable = sequential_products(module) <= _MOST_PRODUCTS
+        affordable = sequential_products(module) <= MOST_PRODUCTS
         space = default_space(
             settings.allow_float, weighted, modules, affordable, has_residual_sums(module)
         )

@@ -66,7 +66,7 @@ class KnownScores:
         ]
         self.calibration = Calibration(self.module, batches, percentiles=PERCENTILES)
         self.space: Space = default_space(sums=has_residual_sums(self.module))
-        self.chosen = self.calibration.choose()[0]
+        self.chosen = self.calibration.choose(rounding=False)[0]
         self._predicted: PredictedError | None = None
         self.reference = self._outputs(float_executor(self.module))
         self.signal = np.square(self.reference.astype(np.float64)).sum(1)

@@ -305,7 +305,7 @@ class Calibration:
             return ()
         return clipping_note(self._calibrated(qconfig).clipped, qconfig.calibrate_mode)
 
-    def choose(self) -> tuple[QConfig, tuple[Decision, ...]]:
+    def choose(self, rounding: bool = True) -> tuple[QConfig, tuple[Decision, ...]]:
         """The configuration that the statistics suggest, with reasons; see ``choice.choose``.
 
         Raises:
@@ -313,7 +313,7 @@ class Calibration:
         """
         weighted = weighted_calls(self._mod["main"]) and not given_points(self._mod).count
         channels = self.channels(QConfig.recommended(bias_correction=True)) if weighted else None
-        return choose(self._mod, channels)
+        return choose(self._mod, channels, rounding)
 
     def candidate(self, qconfig: QConfig, context: QuantizeContext | None = None) -> Candidate:
         """The module of a configuration.

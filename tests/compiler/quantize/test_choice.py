@@ -42,7 +42,7 @@ def test_uneven_channels_are_smoothed_and_even_ones_are_not(
     assert f"{spread:.1f} times the median" in why
     assert {d.field for d in decisions} == {
         *("calibrate_mode", "activation_scheme", "weight_scale", "bias_correction"),
-        "smooth_alpha",
+        *("smooth_alpha", "weight_rounding"),
     }
     assert all(getattr(qconfig, d.field) == d.value for d in decisions)
     assert choose(module, calibration.channels(qconfig))[0] == qconfig
@@ -93,3 +93,14 @@ def test_errors_predicted_from_statistics_rank_configurations_as_running_them_do
     assert np.corrcoef(np.argsort(np.argsort(told)), np.argsort(np.argsort(true)))[0, 1] > 0.8
     adaptive = configs[0].with_overrides(weight_rounding="adaptive")
     assert predicted.sqnr_db(adaptive) > told[0]
+
+
+@pytest.mark.parametrize(("runs", "rounding"), [(31, "nearest"), (32, "sequential")])
+def test_weights_are_fitted_to_samples_where_there_are_enough(runs: int, rounding: str) -> None:
+    rng = np.random.default_rng(0)
+    data = [batches(rng)[0] for _ in range(runs)]
+    calibration = Calibration(two_layers(rng, 1.0), data)
+    qconfig, decisions = calibration.choose()
+    assert qconfig.weight_rounding == rounding
+    assert f"{runs} " in decisions[-1].why
+    assert calibration.choose(rounding=False)[0].weight_rounding == "nearest"
