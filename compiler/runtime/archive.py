@@ -36,7 +36,7 @@ def write_archive(path: str | os.PathLike[str], members: Mapping[str, bytes]) ->
     """Write members and their manifest.
 
     Args:
-        path: the file; replaced if it is there.
+        path: the file; replaced if it is there. Its folder is made if it is not.
         members: content by member name, without the manifest.
     Raises:
         ArtifactError: the file cannot be written.
@@ -45,6 +45,7 @@ def write_archive(path: str | os.PathLike[str], members: Mapping[str, bytes]) ->
     manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, "sha256": digests}
     everything = {**members, MANIFEST: json_bytes(manifest)}
     try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
             for name in sorted(everything):
                 info = zipfile.ZipInfo(name, _DATE)

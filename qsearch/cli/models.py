@@ -34,7 +34,7 @@ SAMPLES, NODES_SHOWN = 16, 3
 @option(
     "--qconfig",
     metavar="K=V,…",
-    default="",
+    **options.joined(""),
     help="changes to the recommended configuration, or a qconfig.json",
 )
 @options.hardware
@@ -161,7 +161,7 @@ def _data_source(calib: str | None, preprocess: str | None, seed: int) -> DataSo
 @option(
     "--qconfig",
     metavar="K=V,…",
-    default="auto",
+    **options.joined("auto"),
     help="changes to the recommended configuration (lists: skip_conv_layers=[0,3]), or a "
     "qconfig.json; auto chooses from the calibration data and gives reasons (auto)",
 )
@@ -249,7 +249,7 @@ def _data_sources(
 @option(
     "--qconfig",
     metavar="K=V,…",
-    default="",
+    **options.joined(""),
     help="changes to the recommended configuration, a qconfig.json, or a .qmod made with it",
 )
 @option(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import qsearch
 from qsearch.cli.main import run
 
 
@@ -25,3 +26,12 @@ def test_the_passes_leave_their_modules_in_a_folder(
     texts = [p.read_text("utf-8") for p in sorted(folder.glob("*.relay"))]
     assert "int8" not in texts[0]
     assert "int8" in texts[-1]
+
+
+def test_changes_given_one_by_one_all_count_and_the_folder_is_made(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "folder" / "digits.qmod"
+    changes = ["--qconfig", "calibrate_mode=max", "--qconfig", "weight_granularity=tensor"]
+    assert run(["compile", "--model", "digits", "-o", str(out), *changes]) == 0
+    qconfig = qsearch.load(out).qconfig
+    assert qconfig is not None
+    assert (qconfig.calibrate_mode, qconfig.weight_granularity) == ("max", "tensor")
