@@ -38,7 +38,7 @@ _DASHBOARD_STUDIES: Final = 4
 """Searches that a dashboard with --allow-launch runs at a time."""
 
 
-def _serving(
+def _make_serve(
     host: str, port: int, token: str | None, allow_host: tuple[str, ...], max_upload: str
 ) -> Serve:
     def serve(
@@ -80,7 +80,7 @@ def _on_server(*names: str, **attributes: Any) -> Decorator:
 
 listening: Final = grouped(
     "serve",
-    _serving,
+    _make_serve,
     _on_server("--host", metavar="H", default="127.0.0.1", help="address to listen on (127.0.0.1)"),
     _on_server(
         "--port", metavar="P", type=int, default=8090, help="port; 0 takes a free one (8090)"
