@@ -208,18 +208,22 @@ def _summary(study: Snapshot, found: Shared) -> dict[str, Any]:
         "spark": study.derive("spark", lambda: spark(measure, study.points)),
         "note": "" if note is None else note.note,
         "tags": [] if note is None else list(note.tags),
-        "proof": _proof(found, module),
+        "proof": _proof(study, found, module),
         "has_module": module is not None,
     }
 
 
-def _proof(found: Shared, module: Path | None) -> str | None:
+def _proof(study: Snapshot, found: Shared, module: Path | None) -> str | None:
     """The verdict of the proof where it is derived already; else somebody begins to derive it."""
     if module is None:
         return None
     known = found.inspection.known("proof", module)
     if known is not None:
-        return str(json.loads(known)["derived"]["verdict"])
+        # Lists are asked for every few seconds, and a proof may be long.
+        verdict: str = study.derive(
+            ("proof", hash(known)), lambda: json.loads(known)["derived"]["verdict"]
+        )
+        return verdict
     found.prepare(module)
     return None
 
