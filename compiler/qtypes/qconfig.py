@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Self
 
 from compiler.errors import legal_names
@@ -146,7 +145,7 @@ class QConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Every field as a plain JSON value."""
-        return {name: _plain(getattr(self, name)) for name in _names_of(type(self))}
+        return {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__}
 
     def with_overrides(self, **overrides: Any) -> QConfig:
         """A copy with some fields changed, checked as a whole."""
@@ -253,13 +252,8 @@ _CALIBRATION_FIELDS = (
 )
 
 
-@lru_cache
-def _names_of(cls: type[QConfig]) -> tuple[str, ...]:
-    return tuple(f.name for f in dataclasses.fields(cls))
-
-
 def _check_names(cls: type[QConfig], names: Iterable[str]) -> None:
-    legal = _names_of(cls)
+    legal = tuple(cls.__dataclass_fields__)
     for name in names:
         if name not in legal:
             raise UnknownConfigKeyError(

@@ -410,29 +410,33 @@ def _finish(client: Client, job: dict[str, Any], out: str | None, quiet: bool) -
 @server_option(required=True)
 @option("--cancel", help="end the study; a running study writes the best module so far")
 @option("--priority", metavar="N", type=int, help="set the priority: -10 to 10; greater runs first")
+@option("--uploads", help="list the files that you uploaded instead")
+@option("--forget", metavar="UPLOAD", help="delete an upload that no unfinished study needs")
 @option("--json", "as_json", help="print one JSON array", panel=OUTPUT)
 @options.verbosity
-def queue_command(
-    name: str | None, server: str, cancel: bool, priority: int | None, as_json: bool
-) -> int:
+def queue_command(name: str | None, server: str, as_json: bool, **asked: Any) -> int:
     """List the studies of a server: running, waiting in their order, and recently ended."""
     from qsearch.errors import SettingsError
     from qsearch.server.client import Client
 
-    if name is None and (cancel or priority is not None):
-        raise SettingsError(
-            "which study?", where="qsearch queue", fix="name it: qsearch queue NAME --cancel"
-        )
+    priority, forget = asked["priority"], asked["forget"]
+    if name is None and (asked["cancel"] or priority is not None):
+        raise SettingsError("which study?", where="queue", fix="qsearch queue NAME --cancel")
     client = Client(server)
-    if name is None:
+    if forget is not None:
+        client.forget_upload(forget.partition(".")[0])
+    row: Any = _row
+    if forget is not None or asked["uploads"]:
+        jobs, row = client.uploads(), dict
+    elif name is None:
         jobs = client.queue()
-    elif cancel:
+    elif asked["cancel"]:
         jobs = [client.cancel(name)]
     elif priority is not None:
         jobs = [client.set_priority(name, priority)]
     else:
         jobs = [client.job(name)]
-    print(json.dumps(jobs) if as_json else table([_row(job) for job in jobs]))
+    print(json.dumps(jobs) if as_json else table([row(job) for job in jobs]))
     return EXIT_OK
 
 

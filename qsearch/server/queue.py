@@ -28,6 +28,7 @@ from qsearch.store.schema import REVISIONS
 
 POLL_S: Final = 0.25
 DAY_S: Final = 24 * 3600.0
+RISE_S: Final = 1800.0
 MOST_WAITING: Final = 1000
 _RETRY: Final = RetryPolicy(5.0)
 """A user is better told that the database is away than kept waiting."""
@@ -55,7 +56,9 @@ class Usage:
 class JobQueue:
     """Takes submissions, and runs them by priority, a few at a time.
 
-    Users with fewer running studies go first among equal priorities, then older submissions.
+    Users with fewer running studies go first among equal priorities, then older submissions. While
+    none of a user's studies starts, those that wait rise by a priority every ``RISE_S``: nobody
+    waits for ever behind the greater priorities of others.
 
     Args:
         options: where studies lie and what they run on.
@@ -212,7 +215,7 @@ class JobQueue:
     def jobs(self) -> list[tuple[Job, int | None]]:
         """All jobs, oldest first, with the place of those that wait: 1 is next."""
         jobs = self.repository.jobs(self.server)
-        places = {job.id: place for place, job in enumerate(_in_order(jobs), 1)}
+        places = {job.id: place for place, job in enumerate(self._in_order(jobs), 1)}
         return [(job, places.get(job.id)) for job in jobs]
 
     def cancel(self, name: str, user: User) -> Job:
@@ -243,8 +246,15 @@ class JobQueue:
         """Take a file from a user's list, unless a study that is not over needs it.
 
         Raises:
-            SettingsError: one does.
+            SettingsError: one does, or the user has no such file.
         """
+        known = self.repository.uploads_of(self.server, user.name)
+        if all(upload.sha256 != sha256 for upload in known):
+            raise SettingsError(
+                "you have no such upload",
+                where=sha256[:64],
+                fix="see `qsearch queue --uploads`",
+            )
         for job in self.repository.jobs(self.server, states=["queued", "running"]):
             used = [str(job.settings.get(name)).partition(".")[0] for name in FILES]
             if job.owner == user.name and sha256 in used:
@@ -324,9 +334,28 @@ class JobQueue:
         free = self.options.max_studies - len(running)
         now = self._clock()
         ready = [job for job in jobs if job.state == "running" or (job.retry_at or 0) <= now]
-        for job in _in_order(ready)[: max(free, 0)]:
+        for job in self._in_order(ready)[:free] if free > 0 else ():
             if self.repository.start_job(job.id):
                 self._drivers.start(job)
+
+    def _in_order(self, jobs: Sequence[Job]) -> list[Job]:
+        """Those that wait, in the order in which they run; with all that run, for fairness."""
+        busy = Counter(job.owner for job in jobs if job.state == "running")
+        waiting = [job for job in jobs if job.state == "queued"]
+        if len(waiting) < 2:
+            return waiting
+        started, now = self.repository.last_starts(self.server), self._clock()
+
+        def priority(job: Job) -> int:
+            waited = now - max(job.created_at, started.get(job.owner, 0.0))
+            return job.priority + max(int(waited // RISE_S), 0)
+
+        ahead: Counter[str] = Counter()
+        ordered = []
+        for job in sorted(waiting, key=lambda job: (-priority(job), job.id)):
+            ordered.append((-priority(job), busy[job.owner] + ahead[job.owner], job.id, job))
+            ahead[job.owner] += 1
+        return [job for *_, job in sorted(ordered, key=lambda place: place[:3])]
 
     def _check_time(self, job: Job) -> None:
         user = None if self.tokens is None else self.tokens.users().get(job.owner)
@@ -346,18 +375,6 @@ def require_owner(job: Job, user: User) -> None:
         raise ForbiddenError(
             f"study {job.name!r} is {job.owner}'s", where="token", fix=f"ask {job.owner}"
         )
-
-
-def _in_order(jobs: Sequence[Job]) -> list[Job]:
-    """Those that wait, in the order in which they run; with all that run, for fairness."""
-    busy = Counter(job.owner for job in jobs if job.state == "running")
-    waiting = [job for job in jobs if job.state == "queued"]
-    ahead: Counter[str] = Counter()
-    ordered = []
-    for job in sorted(waiting, key=lambda job: (-job.priority, job.id)):
-        ordered.append((-job.priority, busy[job.owner] + ahead[job.owner], job.id, job))
-        ahead[job.owner] += 1
-    return [job for *_, job in sorted(ordered, key=lambda place: place[:3])]
 
 
 def _goes_on(job: Job, trials: int) -> bool:

@@ -67,6 +67,13 @@ class JobQueries(Database):
             query = query.where(JobRow.state.in_(states))
         return [_job_of(row) for row in self.read(query.order_by(JobRow.id))]
 
+    def last_starts(self, server: str) -> dict[str, float]:
+        """When a driver started last, by the owner of its job."""
+        newest = select(JobRow.owner, func.max(JobRow.started_at)).where(
+            JobRow.server == server, JobRow.started_at.is_not(None)
+        )
+        return {owner: float(at) for owner, at in self.read(newest.group_by(JobRow.owner))}
+
     def job(self, job_id: int) -> Job | None:
         """The job of this id, if it was not deleted."""
         rows = self.read(select(*_COLUMNS).where(JobRow.id == job_id))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +14,13 @@ from typing import Any
 import pytest
 
 from qsearch.errors import ConflictError, DataError, SettingsError
-from qsearch.server.queue import ForbiddenError, JobQueue
+from qsearch.server.driver import MOST_DEATHS, Drivers, main
+from qsearch.server.queue import RISE_S, ForbiddenError, JobQueue
 from qsearch.server.submission import ServerOptions, failure_of, launch_settings
-from qsearch.server.tokens import OPERATOR, Quota, User
+from qsearch.server.tokens import OPERATOR, Quota, Tokens, User
 from qsearch.server.uploads import QuotaError
-from qsearch.store.records import Upload
+from qsearch.store.records import Job, Upload
+from workers.errors import LostClusterError
 
 ANN, BOB = User("ann", "submit", Quota(max_trials=100)), User("bob", "submit")
 DIGITS = {"model": "digits", "trials": 8}
@@ -27,7 +33,7 @@ def opened(tmp_path: Path) -> Iterator[Callable[..., JobQueue]]:
 
     def make(**options: Any) -> JobQueue:
         queue = JobQueue(ServerOptions(tmp_path / "runs", **{"max_studies": 0, **options}))
-        queue.open()
+        queue.open(serve=False)
         queues.append(queue)
         return queue
 
@@ -86,6 +92,94 @@ def test_users_change_their_own_jobs_and_the_operator_all(queue: JobQueue) -> No
         with pytest.raises(ForbiddenError):
             queue.move("mine", who, 1)
     assert queue.cancel("mine", OPERATOR).state == "cancelled"
+
+
+def test_nobody_waits_for_ever_behind_greater_priorities(opened: Callable[..., JobQueue]) -> None:
+    """A user of whom nothing starts rises; the many old studies of a busy one do not."""
+    queue = opened()
+    busy, now = User("ann", "submit"), [1_000_000.0]
+    queue._clock = queue.repository._clock = lambda: now[0]
+    patient = queue.submit(BOB, DIGITS, name="patient", priority=-10)
+    for n in range(4):
+        queue.submit(busy, DIGITS, name=f"a{n}", priority=9)
+    assert names(queue)[-1] == "patient"
+    for n in range(19):
+        now[0] += RISE_S
+        assert names(queue)[0] != "patient"
+        started = queue.job(f"a{n}")
+        assert queue.repository.start_job(started.id)
+        queue.repository.end_job(started.id, "done", 0)
+        queue.submit(busy, DIGITS, name=f"a{n + 4}", priority=9)
+    now[0] += RISE_S
+    assert names(queue)[0] == patient.name
+    assert queue.repository.start_job(queue.job("a19").id)
+    queue.submit(User("new", "submit"), DIGITS, name="fresh", priority=9)
+    assert names(queue)[:3] == ["patient", "fresh", "a20"]
+
+
+class Forever(Drivers):
+    """Drivers that do not end by themselves; each watch takes ten seconds."""
+
+    def start(self, job: Job) -> None:
+        """It runs at once."""
+
+    def lives(self, job: Job) -> bool:
+        """Until it is told to end."""
+        return not job.cancelled
+
+    def watch(self, job: Job) -> bool:
+        """Count its time."""
+        self.repository.add_seconds(job.id, 10.0)
+        return True
+
+
+def test_a_study_is_cancelled_when_the_time_of_its_owner_is_used_up(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path / "tokens.json")
+    tokens.add("ann", "submit", Quota(max_seconds=30.0))
+    tokens.add("bob", "submit", Quota())
+    options = ServerOptions(tmp_path / "runs", max_studies=2)
+    queue = JobQueue(options, tokens, drivers=Forever)
+    queue.open(serve=False)
+    try:
+        for user in (ANN, BOB):
+            queue.submit(user, DIGITS, name=user.name)
+        for _ in range(3):
+            queue.step()
+        assert [job.cancelled for job, _ in queue.jobs()] == [False, False]
+        for _ in range(3):
+            queue.step()
+        mine, theirs = (job for job, _ in queue.jobs())
+        assert (mine.state, theirs.state) == ("cancelled", "running")
+        assert mine.failure is not None
+        assert "30 s of your quota" in mine.failure.what
+    finally:
+        queue.close()
+
+
+def test_a_study_waits_for_a_lost_cluster_eight_times(
+    queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(_settings: Any, **_: Any) -> Any:
+        raise LostClusterError("the head of the Ray cluster ended", where="cluster 10.0.0.1:6379")
+
+    monkeypatch.setattr("qsearch.search.launch.run_search", lose)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    job = queue.submit(ANN, DIGITS, name="mine")
+    delays = []
+    for attempt in range(1, MOST_DEATHS + 1):
+        assert queue.repository.start_job(job.id)
+        monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(queue.options.to_json())))
+        with open(os.devnull) as lock:
+            main(job.id, lock.fileno())
+        job = queue.job("mine")
+        assert job.failure is not None
+        assert "head of the Ray cluster ended" in job.failure.what
+        if attempt < MOST_DEATHS:
+            assert (job.state, job.attempts) == ("queued", attempt)
+            delays.append(round((job.retry_at or 0.0) - time.time()))
+    assert job.state == "failed"
+    assert delays == sorted(delays)
+    assert delays[-1] > 100
 
 
 def test_quotas_bound_trials_and_time(queue: JobQueue) -> None:

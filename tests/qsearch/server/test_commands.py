@@ -1,0 +1,90 @@
+"""status, trials, best, stop and queue with --server: what they print is what the server has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qsearch
+from qsearch.cli.main import run
+from qsearch.dashboard.app import DashboardOptions
+from qsearch.dashboard.security import Policy
+from qsearch.run_folder import RunFolder
+from qsearch.server.queue import JobQueue
+from qsearch.server.submission import ServerOptions
+from qsearch.server.tokens import OPERATOR
+from tests.qsearch.dashboard.server import served
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    qsearch.launch("digits", out=folder / "one", trials=3, pool="inline", sampler="random")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(root: Path) -> Iterator[str]:
+    """A server that starts no study; its queue has a finished one."""
+    server = ServerOptions(root, max_studies=0)
+    queue = JobQueue(server)
+    queue.open(serve=False)
+    job = queue.resume(RunFolder(root / "one"), OPERATOR)
+    queue.repository.start_job(job.id)
+    queue.repository.end_job(job.id, "done", 0)
+    queue.close()
+    with served(DashboardOptions(root, None, Policy(), server)) as http:
+        yield str(http.base_url).rstrip("/")
+
+
+def asked(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> str:
+    assert run([str(word) for word in words]) == code
+    told = capsys.readouterr()
+    return told.out if code == 0 else told.err
+
+
+def test_status_and_trials_are_those_of_the_server(
+    url: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (study,) = json.loads(asked(capsys, "status", "--server", url, "--json"))
+    assert (study["study"], study["trials"][0]) == ("one", "3")
+    assert "one" in asked(capsys, "status", "one", "--server", url)
+    found = json.loads(asked(capsys, "trials", "one", "--server", url, "--format", "json"))
+    here = json.loads(asked(capsys, "trials", root / "one", "--format", "json"))
+    assert [row["number"] for row in found] == [0, 1, 2]
+    assert {row["number"]: row["state"] for row in found} == {
+        row["number"]: row["state"] for row in here
+    }
+
+
+def test_best_is_the_winner_of_the_report(
+    url: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = json.loads(RunFolder(root / "one").path.joinpath("report.json").read_text())
+    found = json.loads(asked(capsys, "best", "one", "--server", url, "--json"))
+    assert found["number"] == report["best"]["trial"]
+    assert f"trial {found['number']}" in asked(capsys, "best", "one", "--server", url)
+
+
+def test_stop_says_that_no_driver_listens_and_unknown_studies_are_told(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "one, 0 driver(s) listening" in asked(capsys, "stop", "one", "--server", url)
+    for command in ("trials", "best", "stop"):
+        assert "none" in asked(capsys, command, "none", "--server", url, code=2)
+
+
+def test_an_upload_is_listed_and_forgotten(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "data.npz", x=np.zeros((2, 1, 8, 8), np.float32))
+    name = qsearch.Client(url).upload(tmp_path / "data.npz")
+    listed = json.loads(asked(capsys, "queue", "--uploads", "--server", url, "--json"))
+    assert [row["upload"] for row in listed] == [name.partition(".")[0]]
+    asked(capsys, "queue", "--forget", name, "--server", url)
+    assert json.loads(asked(capsys, "queue", "--uploads", "--server", url, "--json")) == []
+    assert asked(capsys, "queue", "--forget", name, "--server", url, code=2)
