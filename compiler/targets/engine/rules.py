@@ -38,6 +38,7 @@ _BINARY = {
     "equal": "EQUAL",
 }
 _LARGEST_QUANTIZED = 1 << 23
+_RESHAPES = ("reshape", "expand_dims", "squeeze", "nn.batch_flatten")
 
 
 @rule(*_BINARY)
@@ -220,10 +221,12 @@ def _quantize(planner: Planner, step: Step) -> bool:
     if source.data is not None:
         source, scale = scale, source
     factor = scale.data
+    shape = source.type.concrete_shape
+    while source.producer is not None and source.producer.name in _RESHAPES:
+        source = planner.root(source.producer.args[0])
     inputs = [planner.root(v) for v in planner.flow.inputs]
     if source not in inputs or source.type.dtype != "float32" or factor is None:
         return False
-    shape = source.type.concrete_shape
     if factor.size > 1 and (len(shape) < 2 or factor.shape not in _per_channel(shape)):
         return False
     bounds = float(clipped.attrs.a_min), float(clipped.attrs.a_max)

@@ -651,6 +651,18 @@ def test_channels_are_shuffled_in_the_order_of_images(groups: int) -> None:
     assert sum(step.kind == "copy" for step in executor.steps) <= 2  # the shuffle, the output
 
 
+def test_an_input_that_is_reshaped_before_it_is_quantized() -> None:
+    op, rng = relay.op, np.random.default_rng(0)
+    x = relay.var("x", (1, 4, 33))
+    image = op.expand_dims(x, axis=2)
+    scaled = op.round(op.multiply(image, relay.const(np.float32(20))))
+    data = op.cast(op.clip(scaled, a_min=-127, a_max=127), dtype="int8")
+    weight = relay.const(drawn(rng, (5, 4, 1, 3), "int8", False))
+    made = op.nn.conv2d(data, weight, padding=(0, 1, 0, 1), out_dtype="int32")
+    executor = agree(relay.module(made), rng.normal(0, 3, (1, 4, 33)).astype(np.float32))
+    assert executor.host_steps == 0
+
+
 def test_long_chains_are_planned_without_recursion() -> None:
     x = relay.var("x", (1, 4), "int8")
     made: Expr = relay.op.cast(x, dtype="int32")
