@@ -26,17 +26,24 @@ SIGN_HELP: Final = "sign the module with this private key (qsearch keygen)"
 SAMPLES, NODES_SHOWN = 16, 3
 
 
+def _qconfig(help: str, default: str = "") -> Any:
+    """--qconfig of a command: several of them add up."""
+    return option(
+        "--qconfig",
+        metavar="K=V,…",
+        help=help,
+        multiple=True,
+        default=(default,),
+        callback=lambda _context, _option, given: ",".join(given),
+    )
+
+
 # doctor -----------------------------------------------------------------------------------------
 
 
 @click.command(cls=Command)
 @options.model
-@option(
-    "--qconfig",
-    metavar="K=V,…",
-    **options.joined(""),
-    help="changes to the recommended configuration, or a qconfig.json",
-)
+@_qconfig("changes to the recommended configuration, or a qconfig.json")
 @options.hardware
 @options.dims
 @option("--space-out", metavar="FILE", help="write the space, for launch --space", panel=OUTPUT)
@@ -158,12 +165,10 @@ def _data_source(calib: str | None, preprocess: str | None, seed: int) -> DataSo
     options.preprocess,
     options.seed,
 )
-@option(
-    "--qconfig",
-    metavar="K=V,…",
-    **options.joined("auto"),
-    help="changes to the recommended configuration (lists: skip_conv_layers=[0,3]), or a "
+@_qconfig(
+    "changes to the recommended configuration (lists: skip_conv_layers=[0,3]), or a "
     "qconfig.json; auto chooses from the calibration data and gives reasons (auto)",
+    default="auto",
 )
 @option(
     "-o",
@@ -246,12 +251,7 @@ def _data_sources(
     options.preprocess,
     options.seed,
 )
-@option(
-    "--qconfig",
-    metavar="K=V,…",
-    **options.joined(""),
-    help="changes to the recommended configuration, a qconfig.json, or a .qmod made with it",
-)
+@_qconfig("changes to the recommended configuration, a qconfig.json, or a .qmod made with it")
 @option(
     "--samples",
     metavar="N",

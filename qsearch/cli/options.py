@@ -215,15 +215,6 @@ def option(
     return click.option(*names, cls=Option, help=help, **attributes)
 
 
-def joined(default: str) -> dict[str, Any]:
-    """Of an option whose uses add up: ``--qconfig a=1 --qconfig b=2`` is ``--qconfig a=1,b=2``."""
-    return {
-        "multiple": True,
-        "default": (default,),
-        "callback": lambda _context, _option, given: ",".join(given),
-    }
-
-
 def stacked(*decorators: Decorator) -> Decorator:
     """Several declarations as one, in the order they are given."""
 
