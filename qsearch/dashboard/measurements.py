@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize.calibration.flow import CHANNELS, SCALES, STATISTICS
+from compiler.quantize.calibration.statistics_store import CHANNELS, SCALES, STATISTICS
 from qsearch.dashboard.snapshots import Snapshot
 from qsearch.dashboard.sources import NotFoundError
 from qsearch.dashboard.state import Shared

@@ -20,7 +20,8 @@ from compiler.ir.blob import ModuleBlob
 from compiler.pipeline import evaluate
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration
-from compiler.quantize.calibration.flow import NoData, Storable
+from compiler.quantize.calibration.flow import NoData
+from compiler.quantize.calibration.statistics_store import Storable
 from compiler.runtime.artifact import QModule
 from compiler.runtime.interface import KEY as INTERFACE
 from qsearch.errors import RunFolderError, SettingsError, StoreError

@@ -20,7 +20,8 @@ from compiler.ir.expr import Call, Op
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, ChannelStats, PredictedError
-from compiler.quantize.calibration.flow import (
+from compiler.quantize.calibration.measurement import Measurement, Statistics
+from compiler.quantize.calibration.statistics_store import (
     CHANNELS,
     SCALES,
     STATISTICS,
@@ -29,7 +30,6 @@ from compiler.quantize.calibration.flow import (
     scale_fields,
     statistics_fields,
 )
-from compiler.quantize.calibration.measurement import Measurement, Statistics
 from qsearch.data import content_hash
 from qsearch.search.context import StudyArtifacts, StudyContext
 from qsearch.search.evaluations import await_workers, gather

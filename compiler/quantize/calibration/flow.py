@@ -12,11 +12,8 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Protocol, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import replace
+from typing import Any, Final, Literal, TypeVar
 
 from compiler.errors import CalibrationError
 from compiler.ir.module import IRModule
@@ -30,7 +27,7 @@ from compiler.quantize._run_context import context_or_new
 from compiler.quantize.calibration.activation_scales import activation_scales
 from compiler.quantize.calibration.bind_scales import measured_points
 from compiler.quantize.calibration.channel_stats import ChannelStats
-from compiler.quantize.calibration.clipping import Clipping, clipping_note, heavily_clipped
+from compiler.quantize.calibration.clipping import clipping_note, heavily_clipped
 from compiler.quantize.calibration.collect_stats import Batch, require_reiterable
 from compiler.quantize.calibration.measurement import (
     CalibrationData,
@@ -46,61 +43,25 @@ from compiler.quantize.calibration.measurement import (
 )
 from compiler.quantize.calibration.profile_function import whole_profile
 from compiler.quantize.calibration.rescaled_tensors import CommonReading, rescaled_tensors
+from compiler.quantize.calibration.statistics_store import (
+    CHANNELS,
+    SCALES,
+    STATISTICS,
+    CalibratedScales,
+    NoStore,
+    StatisticsStore,
+    channel_fields,
+    scale_fields,
+    statistics_fields,
+)
 from compiler.quantize.calibration.stats import CalibrationStats
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 from compiler.quantize.candidate import Candidate, build_candidate, mark
 from compiler.quantize.choice import Decision, choose
 
-CHANNELS: Final = "channels"
-STATISTICS: Final = "calibration"
-SCALES: Final = "scales"
-
-_SCALE_FIELDS: Final = (
-    "calibrate_mode",
-    "percentile",
-    "global_scale",
-    "nbit_input",
-    "nbit_activation",
-    "dtype_input",
-    "activation_scheme",
-)
-"""Fields beside ``calibration_fields()`` that decide the activation scales."""
 _VARIANTS: Final = 8
 """The number of graph variants with stored statistics; the others are measured again."""
-
-Arrays = Mapping[str, NDArray[Any]]
 T = TypeVar("T")
-
-
-class Storable(Protocol):
-    """Statistics or scales."""
-
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Flat arrays, such as an .npz holds."""
-
-
-class StatisticsStore(Protocol):
-    """Keeps what was measured, so that another process need not measure it again."""
-
-    def load(self, kind: str, fields: Mapping[str, Any]) -> Arrays | None:
-        """What was saved under these plain fields; None where nothing was.
-
-        Args:
-            kind: ``CHANNELS``, ``STATISTICS`` or ``SCALES``.
-        """
-
-    def save(self, kind: str, fields: Mapping[str, Any], found: Storable) -> None:
-        """Keep the arrays of what was found under these fields."""
-
-
-class NoStore:
-    """Keeps nothing."""
-
-    def load(self, kind: str, fields: Mapping[str, Any]) -> Arrays | None:
-        """None."""
-
-    def save(self, kind: str, fields: Mapping[str, Any], found: Storable) -> None:
-        """Nothing happens."""
 
 
 class NoData:
@@ -118,58 +79,6 @@ class NoData:
             needs = "smooth_alpha, bias_correction and weight_rounding need a dataset"
             fix = "pass dataset=[{input name: array}, …], or unset these fields"
         raise CalibrationError(needs, fix=fix)
-
-
-@dataclass(frozen=True, slots=True)
-class CalibratedScales:
-    """Scales of one configuration, and the ranges among them that cut off much."""
-
-    scales: Ranges
-    clipped: tuple[Clipping, ...]
-
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Flat arrays."""
-        return {
-            "scales": np.asarray(self.scales, np.float64),
-            "clipped_label": np.asarray([one.label for one in self.clipped], dtype=np.str_),
-            "clipped_share": np.asarray([one.share for one in self.clipped], np.float64),
-            "clipped_range": np.asarray([one.range_share for one in self.clipped], np.float64),
-        }
-
-    @staticmethod
-    def from_arrays(arrays: Arrays) -> CalibratedScales:
-        """The inverse of ``to_arrays``.
-
-        Raises:
-            CalibrationError: an array is missing.
-        """
-        try:
-            names = ("clipped_label", "clipped_share", "clipped_range")
-            rows = zip(*(arrays[name].tolist() for name in names), strict=True)
-            scales = tuple(float(scale) for scale in arrays["scales"])
-        except KeyError as error:
-            raise CalibrationError(f"the arrays hold no scales: {error} is missing") from error
-        return CalibratedScales(scales, tuple(Clipping(*row) for row in rows))
-
-
-def statistics_fields(qconfig: QConfig) -> dict[str, Any]:
-    """Plain fields that decide the statistics of the first calibration."""
-    return {"variant": qconfig.calibration_fields()}
-
-
-def channel_fields(weight_rounding: str) -> dict[str, Any]:
-    """Plain fields of channel statistics, with what a ``QConfig.weight_rounding`` needs of them."""
-    fields = {"variant": CHANNELS, "grams": weight_rounding == "adaptive"}
-    return {**fields, "sample": True} if weight_rounding == "sequential" else fields
-
-
-def scale_fields(qconfig: QConfig) -> dict[str, Any]:
-    """Plain fields that decide the activation scales."""
-    values = qconfig.to_dict()
-    if qconfig.calibrate_passes == 2:
-        return {"variant": values}
-    decides = {name: values[name] for name in _SCALE_FIELDS}
-    return {**statistics_fields(qconfig), **decides, "layers": qconfig.layers.input_bits}
 
 
 class Calibration:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from compiler.ir.module import IRModule
 from compiler.quantize import Calibration, QConfig
 from compiler.quantize._channel_groups import ChannelGroups, Factors, find_groups
-from compiler.quantize.calibration.flow import STATISTICS, statistics_fields
 from compiler.quantize.calibration.measurement import LocalData, Measurement, Statistics
 from compiler.quantize.calibration.profile_function import whole_profile
 from compiler.quantize.calibration.rescaled_tensors import CountedTensor, rescaled_tensors
+from compiler.quantize.calibration.statistics_store import STATISTICS, statistics_fields
 from compiler.quantize.candidate import mark
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.quantize.test_equalization import SHAPE, chain, network

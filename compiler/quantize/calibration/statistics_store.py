@@ -1,0 +1,115 @@
+"""What calibration keeps for another process: statistics and scales, arrays under plain fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import CalibrationError
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize.calibration.clipping import Clipping
+from compiler.quantize.calibration.measurement import Ranges
+
+CHANNELS: Final = "channels"
+STATISTICS: Final = "calibration"
+SCALES: Final = "scales"
+
+_SCALE_FIELDS: Final = (
+    "calibrate_mode",
+    "percentile",
+    "global_scale",
+    "nbit_input",
+    "nbit_activation",
+    "dtype_input",
+    "activation_scheme",
+)
+"""Fields beside ``calibration_fields()`` that decide the activation scales."""
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class Storable(Protocol):
+    """Statistics or scales."""
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Flat arrays, such as an .npz holds."""
+
+
+class StatisticsStore(Protocol):
+    """Keeps what was measured, so that another process need not measure it again."""
+
+    def load(self, kind: str, fields: Mapping[str, Any]) -> Arrays | None:
+        """What was saved under these plain fields; None where nothing was.
+
+        Args:
+            kind: ``CHANNELS``, ``STATISTICS`` or ``SCALES``.
+        """
+
+    def save(self, kind: str, fields: Mapping[str, Any], found: Storable) -> None:
+        """Keep the arrays of what was found under these fields."""
+
+
+class NoStore:
+    """Keeps nothing."""
+
+    def load(self, kind: str, fields: Mapping[str, Any]) -> Arrays | None:
+        """None."""
+
+    def save(self, kind: str, fields: Mapping[str, Any], found: Storable) -> None:
+        """Nothing happens."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedScales:
+    """Scales of one configuration, and the ranges among them that cut off much."""
+
+    scales: Ranges
+    clipped: tuple[Clipping, ...]
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Flat arrays."""
+        return {
+            "scales": np.asarray(self.scales, np.float64),
+            "clipped_label": np.asarray([one.label for one in self.clipped], dtype=np.str_),
+            "clipped_share": np.asarray([one.share for one in self.clipped], np.float64),
+            "clipped_range": np.asarray([one.range_share for one in self.clipped], np.float64),
+        }
+
+    @staticmethod
+    def from_arrays(arrays: Arrays) -> CalibratedScales:
+        """The inverse of ``to_arrays``.
+
+        Raises:
+            CalibrationError: an array is missing.
+        """
+        try:
+            names = ("clipped_label", "clipped_share", "clipped_range")
+            rows = zip(*(arrays[name].tolist() for name in names), strict=True)
+            scales = tuple(float(scale) for scale in arrays["scales"])
+        except KeyError as error:
+            raise CalibrationError(f"the arrays hold no scales: {error} is missing") from error
+        return CalibratedScales(scales, tuple(Clipping(*row) for row in rows))
+
+
+def statistics_fields(qconfig: QConfig) -> dict[str, Any]:
+    """Plain fields that decide the statistics of the first calibration."""
+    return {"variant": qconfig.calibration_fields()}
+
+
+def channel_fields(weight_rounding: str) -> dict[str, Any]:
+    """Plain fields of channel statistics, with what a ``QConfig.weight_rounding`` needs of them."""
+    fields = {"variant": CHANNELS, "grams": weight_rounding == "adaptive"}
+    return {**fields, "sample": True} if weight_rounding == "sequential" else fields
+
+
+def scale_fields(qconfig: QConfig) -> dict[str, Any]:
+    """Plain fields that decide the activation scales."""
+    values = qconfig.to_dict()
+    if qconfig.calibrate_passes == 2:
+        return {"variant": values}
+    decides = {name: values[name] for name in _SCALE_FIELDS}
+    return {**statistics_fields(qconfig), **decides, "layers": qconfig.layers.input_bits}
