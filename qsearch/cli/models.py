@@ -26,7 +26,7 @@ SIGN_HELP: Final = "sign the module with this private key (qsearch keygen)"
 SAMPLES, NODES_SHOWN = 16, 3
 
 
-def _qconfig(help: str, default: str = "") -> Any:
+def _qconfig(help: str, default: str = "") -> options.Decorator:
     """--qconfig of a command: several of them add up."""
     return option(
         "--qconfig",
