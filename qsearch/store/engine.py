@@ -97,6 +97,8 @@ class RetryPolicy:
 def _reason_to_wait(error: Exception, comes_back: bool) -> str | None:
     if _sqlite_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return "another process holds the lock of the storage"
+    if isinstance(error, OperationalError) and "too many clients" in str(error):
+        return "the server has no connection left for"
     gone = comes_back and isinstance(error, OperationalError | InterfaceError)
     return "no answer from the storage" if gone else None
 
@@ -327,7 +329,9 @@ def _create(url: URL, *, reader: bool = False) -> Engine:
     if reader:
         arguments["options"] = "-c default_transaction_read_only=on"
     # No ping before each transaction: ``Database`` runs one again whose connection was gone.
-    return create_engine(url, connect_args=arguments)
+    # A driver keeps one: its heartbeat opens another for a moment where both are at work. A hundred
+    # drivers would take all connections of a server otherwise.
+    return create_engine(url, connect_args=arguments, pool_size=5 if reader else 1)
 
 
 def _on_sqlite_connect(connection: Any, _record: Any) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 from qsearch.errors import StoreError
 from qsearch.store import engine
 from qsearch.store.database import Database
-from qsearch.store.engine import RetryPolicy, open_engine
+from qsearch.store.engine import RetryPolicy, open_engine, parse_url
 
 
 class Away(Database):
@@ -230,3 +230,18 @@ def test_an_interrupt_waits_for_the_end_of_a_transaction(storage_url: str) -> No
         database.write(work)
     assert database.read(text("SELECT number FROM kept")) == [(1,)]
     database.close()
+
+
+def test_a_server_without_a_free_connection_is_waited_for_before_the_first_one() -> None:
+    slept: list[float] = []
+    full = OperationalError("select 1", {}, Exception("FATAL:  sorry, too many clients already"))
+    answers = iter([full, full])
+
+    def connect() -> str:
+        for error in answers:
+            raise error
+        return "connected"
+
+    retry = RetryPolicy(60.0, slept.append, lambda: sum(slept))
+    assert retry.run(parse_url("postgresql://nobody@nowhere/none"), connect) == "connected"
+    assert len(slept) == 2
