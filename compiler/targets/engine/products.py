@@ -321,7 +321,7 @@ def _write_batches(
 
 def _repeated(epilogue: Epilogue, batch: int, columns: int) -> Epilogue:
     """Factors and shifts once for every batch; no bias."""
-    repeated = {
+    repeated: dict[str, Any] = {
         name: np.tile(np.broadcast_to(values, (columns,)), batch)
         for name in ("multiplier", "shift", "to_even")
         if (values := getattr(epilogue, name)) is not None

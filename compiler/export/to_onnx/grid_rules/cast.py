@@ -91,7 +91,8 @@ def _integral_bounds(value: Value) -> tuple[int, int] | None:
         step = value.producer
         if step.name == "clip" and bounds is None:
             with np.errstate(over="ignore"):
-                bounds = tuple(float(kind.type(b)) for b in (step.attrs.a_min, step.attrs.a_max))
+                low, high = kind.type(step.attrs.a_min), kind.type(step.attrs.a_max)
+                bounds = (float(low), float(high))
         elif step.name in ("round", "round_even", "floor", "ceil", "trunc"):
             rounded = True
         elif step.name == "add" and bounds is None and not rounded:
