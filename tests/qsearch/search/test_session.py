@@ -87,8 +87,8 @@ def test_calibration_and_baseline_are_done_once_per_study(
     assert pools[0].asked["channels"] == pools[0].asked["sample"] == 1
     # All rescalings of the space are counted in the same two passes.
     assert pools[0].asked["ranges"] == pools[0].asked["histograms"] == 1 < len(graphs)
-    # The baseline, and two other preparations, which are clearly worse on 16 images.
-    assert pools[0].asked["float"] == 20 + 2
+    # The baseline, and two other preparations: clearly worse on 8 images, and on 8 more.
+    assert pools[0].asked["float"] == 20 + 3
     assert pools[0].asked[f"{SCORER} trial"] == 4
     again = qsearch.launch("digits", trials=6, **options)
     assert pools[1].asked["channels"] == pools[1].asked["float"] == 0
