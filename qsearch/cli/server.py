@@ -81,10 +81,8 @@ def _on_server(*names: str, **attributes: Any) -> Decorator:
 listening: Final = grouped(
     "serve",
     _make_serve,
-    _on_server("--host", metavar="H", default="127.0.0.1", help="address to listen on (127.0.0.1)"),
-    _on_server(
-        "--port", metavar="P", type=int, default=8090, help="port; 0 takes a free one (8090)"
-    ),
+    _on_server("--host", metavar="H", default="127.0.0.1", help="listen address (127.0.0.1)"),
+    _on_server("--port", metavar="P", type=int, default=8090, help="port; 0: a free one (8090)"),
     _on_server(
         *("--token", "token"),
         metavar="T",
