@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
+from compiler.lru_cache import LRUCache
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import ChannelStats
 from compiler.quantize.calibration.measurement import (
@@ -25,7 +26,7 @@ from workers.datasets.protocol import Dataset, InputSpec
 from workers.datasets.registry import OpenDatasets, input_specs
 from workers.errors import DatasetError, WorkerError
 from workers.messages import CalibrationRequest, CalibrationResult, Handle, Range
-from workers.object_store import LRUCache, ObjectStore
+from workers.object_store import ObjectStore
 from workers.process import CpuClock, peak_rss_bytes
 
 _CHUNK = 16

@@ -18,6 +18,7 @@ from compiler.errors import (
 )
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
+from compiler.lru_cache import LRUCache
 from compiler.qtypes.channel_ranges import rounding_to_arrays
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Candidate, ChannelStats, build_candidate
@@ -30,7 +31,7 @@ from workers.datasets.registry import input_specs
 from workers.messages import EvaluationRequest
 from workers.metrics.hardware import hardware_figures
 from workers.metrics.size import size_figures
-from workers.object_store import LRUCache, ObjectStore
+from workers.object_store import ObjectStore
 from workers.process import CpuClock
 
 _log = logging.getLogger("workers.candidates")

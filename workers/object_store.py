@@ -3,39 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from compiler.lru_cache import LRUCache
 from workers.errors import WorkerError
 from workers.messages import Handle
-
-T = TypeVar("T")
-
-
-class LRUCache(Generic[T]):
-    """Cache of at most ``size`` values; the one not used for longest goes first."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._values: OrderedDict[Hashable, T] = OrderedDict()
-
-    def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value of ``key``, made now unless it is still held."""
-        if key in self._values:
-            self._values.move_to_end(key)
-            return self._values[key]
-        # Room first: the old value and the new one together would be the peak of memory.
-        while len(self._values) >= self._size:
-            self._values.popitem(last=False)
-        value = self._values[key] = make()
-        return value
-
-    def clear(self) -> None:
-        """Forget all values."""
-        self._values.clear()
 
 
 def content_key(value: Any) -> str:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.lru_cache import LRUCache
+
 Levels = NDArray[np.int8 | np.int32]
 
 _FITS: Final = 8
 
 
-class Fits:
+class Fits(LRUCache[Levels]):
     """The last few weights that were fitted to the data of one operator.
 
     Configurations that differ in what has no part in it (ranges of activations, other layers) share
@@ -22,17 +24,7 @@ class Fits:
     """
 
     def __init__(self) -> None:
-        self._levels: dict[bytes, Levels] = {}
-
-    def get(self, key: bytes, make: Callable[[], NDArray[np.float64]]) -> Levels:
-        """Whole numbers below 2^31 that are known under ``key``, or made now."""
-        levels = self._levels.pop(key, None)
-        if levels is None:
-            levels = narrowed(make())
-        self._levels[key] = levels  # the one that was used last stands last
-        while len(self._levels) > _FITS:
-            self._levels.pop(next(iter(self._levels)), None)
-        return levels
+        super().__init__(_FITS)
 
 
 def narrowed(levels: NDArray[np.float64]) -> Levels:

@@ -34,6 +34,7 @@ from compiler.qtypes.channel_ranges import (
     Levels,
     RoundedWeight,
     Rounding,
+    narrowed,
 )
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.quantize._reconstruction import reconstructed
@@ -127,7 +128,8 @@ def _levels(held: PointRows, gram: InputGram, centred: bool) -> Levels:
     rows, limit = held.rows, held.limit
     key = hashlib.sha256(rows.tobytes() + gram.unit.tobytes() + b"%d %d" % (limit, centred))
     found = gram.fits.get(
-        key.digest(), lambda: reconstructed(cut_rows(rows, gram), gram.matrix(centred), limit)
+        key.digest(),
+        lambda: narrowed(reconstructed(cut_rows(rows, gram), gram.matrix(centred), limit)),
     )
     return joined_rows(found, rows.shape)
 

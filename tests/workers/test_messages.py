@@ -5,9 +5,10 @@ import pickle
 import numpy as np
 import pytest
 
+from compiler.lru_cache import LRUCache
 from workers.errors import DatasetError, LostWorkerError, WorkerError
 from workers.messages import CalibrationRequest, DatasetRef, Handle, Range
-from workers.object_store import LRUCache, content_key
+from workers.object_store import content_key
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 100])

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from compiler.ir.module import IRModule
+from compiler.lru_cache import LRUCache
 from compiler.named_table import NamedTable
 from workers.datasets.contents import Contents, PinnedDataset, changed
 from workers.datasets.protocol import Dataset, InputSpec
 from workers.errors import DatasetError
 from workers.messages import DatasetRef
-from workers.object_store import LRUCache
 
 OpenDataset = Callable[[Mapping[str, Any], Sequence[InputSpec]], Dataset]
 """``open(options, inputs)``: the dataset for a model with these inputs; raises DatasetError."""

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from compiler.errors import CalibrationError
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Sequential
+from compiler.lru_cache import LRUCache
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._given_points import given_points
@@ -61,7 +62,9 @@ from compiler.quantize.choice import Decision, choose
 
 _VARIANTS: Final = 8
 """The number of graph variants with stored statistics; the others are measured again."""
-T = TypeVar("T")
+
+_SCALES: Final = 1024
+"""The same for the scales that were chosen from them."""
 
 
 class NoData:
@@ -128,8 +131,8 @@ class Calibration:
         elif data is not None:
             self._data = LocalData(mod, data, mark=self._mark)
         self._channels: ChannelStats | None = None
-        self._stats: dict[str, CalibrationStats] = {}
-        self._scales: dict[str, CalibratedScales] = {}
+        self._stats: LRUCache[CalibrationStats] = LRUCache(_VARIANTS)
+        self._scales: LRUCache[CalibratedScales] = LRUCache(_SCALES)
 
     def channels(self, qconfig: QConfig) -> ChannelStats:
         """Channel statistics of the float module; the same for every configuration.
@@ -180,18 +183,13 @@ class Calibration:
         """
         if qconfig.calibrate_passes == 1 or qconfig.calibrate_mode == "global_scale":
             fields = statistics_fields(qconfig)
-            return _remembered(
-                self._stats,
-                self._key(fields, qconfig),
-                lambda: self._stored_stats(qconfig, fields),
-                _VARIANTS,
+            return self._stats.get(
+                self._key(fields, qconfig), lambda: self._stored_stats(qconfig, fields)
             )
         first = self.scales_for(qconfig.with_overrides(calibrate_passes=1))
-        return _remembered(
-            self._stats,
+        return self._stats.get(
             self._key({"variant": qconfig.to_dict()}, qconfig),
             lambda: self._measured(qconfig, first),
-            _VARIANTS,
         )
 
     def scales_for(self, qconfig: QConfig) -> Ranges | None:
@@ -237,8 +235,8 @@ class Calibration:
 
     def _calibrated(self, qconfig: QConfig) -> CalibratedScales:
         fields = scale_fields(qconfig)
-        return _remembered(
-            self._scales, self._key(fields, qconfig), lambda: self._stored_scales(qconfig, fields)
+        return self._scales.get(
+            self._key(fields, qconfig), lambda: self._stored_scales(qconfig, fields)
         )
 
     def _stored_scales(self, qconfig: QConfig, fields: Mapping[str, Any]) -> CalibratedScales:
@@ -261,7 +259,7 @@ class Calibration:
         for other, found in together:
             fields = statistics_fields(other)
             self._store.save(STATISTICS, fields, found)
-            self._stats[self._key(fields, qconfig)] = found
+            self._stats.put(self._key(fields, qconfig), found)
         return together[0][1]
 
     def _measured_together(self, qconfig: QConfig) -> list[tuple[QConfig, CalibrationStats]]:
@@ -317,18 +315,6 @@ class Calibration:
     def _key(self, fields: Mapping[str, Any], qconfig: QConfig) -> str:
         own = None if self._percentiles is not None else qconfig.percentile
         return json.dumps([fields, own], sort_keys=True)
-
-
-def _remembered(held: dict[str, T], key: str, make: Callable[[], T], most: int | None = None) -> T:
-    """The value of a key, made now unless it is held; of ``most`` the one not used for longest
-    goes, before the new one is made."""
-    if key in held:
-        held[key] = held.pop(key)
-        return held[key]
-    while most is not None and len(held) >= most:
-        del held[next(iter(held))]
-    held[key] = value = make()
-    return value
 
 
 def without_data(qconfig: QConfig) -> QConfig:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
+from compiler.lru_cache import LRUCache
 from compiler.named_table import NamedTable
 from compiler.ops.rules.dom_scale import SMALLEST_RANGE
 from compiler.qtypes.errors import ConfigValueError
@@ -59,15 +60,10 @@ def mse_scale(rows: Rows, largest: NDArray[np.float32], nbit: int) -> NDArray[np
     content = hashlib.sha256(rows.data)
     content.update(largest.tobytes())
     key = content.digest(), rows.shape, nbit
-    found = _found.pop(key, None)
-    _found[key] = found = _least_mse(rows, largest, nbit) if found is None else found
-    while len(_found) > _REMEMBERED:
-        _found.pop(next(iter(_found)), None)
-    return found.copy()
+    return _RANGES.get(key, lambda: _least_mse(rows, largest, nbit)).copy()
 
 
-_REMEMBERED: Final = 1024
-_found: dict[tuple[bytes, tuple[int, ...], int], NDArray[np.float32]] = {}
+_RANGES: Final[LRUCache[NDArray[np.float32]]] = LRUCache(1024)
 
 
 def _least_mse(rows: Rows, largest: NDArray[np.float32], nbit: int) -> NDArray[np.float32]:
