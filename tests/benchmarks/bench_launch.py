@@ -29,8 +29,6 @@ from statistics import median
 from types import FrameType
 from typing import Any
 
-import numpy as np
-
 GOALS = {"whole": 25.0, "beside_the_trials": 9.0}
 BIG = "efficientnet_lite0"
 _LEAST_S = 0.2
@@ -100,6 +98,8 @@ class Profile:
 
 def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
     """One launch, and passes of the float model beside it."""
+    import numpy as np  # reads OPENBLAS_NUM_THREADS, which main() sets
+
     from tests.benchmarks import onnxruntime_peers as peers
     from tests.benchmarks.bench_accuracy import on_onnxruntime, outputs_of
     from tests.benchmarks.machine import machine
