@@ -99,6 +99,7 @@ class Calibration:
             the statistics of all of them are taken in the same passes.
 
     Example:
+        >>> import numpy as np
         >>> from compiler import relay
         >>> from compiler.qtypes.qconfig import QConfig
         >>> weight = relay.const(np.ones((4, 3, 1, 1), "float32"))
