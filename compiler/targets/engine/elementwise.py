@@ -13,12 +13,12 @@ from compiler.targets.engine.plan import Address
 from compiler.targets.engine.programs import (
     Operation,
     Slots,
-    broadcast_strides,
     loops_of,
     of_length,
     order_of,
     spelled_out,
     touched,
+    views_of,
     with_constants,
 )
 from compiler.targets.engine.steps import number, operation
@@ -76,12 +76,8 @@ def _emit_fast(
     emitter = planner.emitter
     leaves = with_constants(leaves, ops)
     out = target or emitter.allocate(item, order_of(leaves, item.shape))
-    strides: list[Shape] = [out.strides]
-    views: list[View | None] = []
-    for leaf in leaves:
-        view = None if leaf.data is not None and leaf.data.size == 1 else planner.materialise(leaf)
-        views.append(view)
-        strides.append(broadcast_strides(view, item.shape) if view else (0,) * len(item.shape))
+    views, read = views_of(planner, leaves, item.shape)
+    strides = [out.strides, *read]
     for op in ops:
         if op.chain.op in BY_CHANNEL:
             axis = op.chain.params[-1]

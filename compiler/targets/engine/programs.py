@@ -184,6 +184,19 @@ class Slots:
             del self._held[item]
 
 
+def views_of(
+    planner: Planner, leaves: list[Item], shape: Shape
+) -> tuple[list[View | None], list[Shape]]:
+    """Operands in memory, and their strides along ``shape``; None and 0 for a constant number."""
+    views: list[View | None] = []
+    strides: list[Shape] = []
+    for leaf in leaves:
+        view = None if leaf.data is not None and leaf.data.size == 1 else planner.materialise(leaf)
+        views.append(view)
+        strides.append(broadcast_strides(view, shape) if view else (0,) * len(shape))
+    return views, strides
+
+
 def loops_of(item: Item, out: View, strides: list[Shape]) -> list[tuple[int, Shape]]:
     """Sizes and strides of the axes in the order of the result, merged where they can be."""
     order = out.axis_order

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
-
 from compiler.ir.ty import bits
 from compiler.targets.engine.plan import Address
 from compiler.targets.engine.programs import (
     Operation,
     Slots,
-    broadcast_strides,
     loops_of,
     of_length,
     order_of,
     touched,
+    views_of,
     with_constants,
 )
 from compiler.targets.engine.steps import number, operation
-from compiler.targets.engine.values import (
-    Item,
-)
+from compiler.targets.engine.values import Item
 from compiler.targets.engine.views import Shape, View, positions
 
 if TYPE_CHECKING:
     from compiler.targets.engine.planner import Planner
-
-Array = NDArray[Any]
 
 _SLOTS = 32
 _MOST = 256
@@ -45,12 +39,7 @@ def emit_wide(
     emitter = planner.emitter
     leaves = with_constants(leaves, ops)
     out = target or emitter.allocate(item, order_of(leaves, item.shape))
-    views = [
-        None if leaf.data is not None and leaf.data.size == 1 else planner.materialise(leaf)
-        for leaf in leaves
-    ]
-    rank = len(item.shape)
-    read = [broadcast_strides(v, item.shape) if v else (0,) * rank for v in views]
+    views, read = views_of(planner, leaves, item.shape)
     strides = [out.strides, *read]
     loops = loops_of(item, out, strides)
     loops = [(1, (0,) * len(strides))] * (_DIMS - len(loops)) + loops
