@@ -20,6 +20,8 @@ from qsearch.store.records import Event
 from qsearch.store.repository import Repository
 
 POLL_S: Final = 0.5
+IDLE_POLL_S: Final = 2.0
+"""Between two looks at a study that nobody searches and nothing changes."""
 PING_S: Final = 15
 QUEUE: Final = 256
 """Events that may wait for one client; a slower one is cut off, and reconnects."""
@@ -131,10 +133,13 @@ class Live:
         repository, study_id = study.repository, study.study.id
         seen: set[int] | None = None
         known: tuple[float, int, int] | None = None
+        pause = self._poll_s
         while channel.queues and not self._ended.is_set():
             with contextlib.suppress(StoreError):  # a database that restarts: ask again
                 after = max(0, last - _OVERLAP)
                 now = await asyncio.to_thread(repository.pulse, study_id, after)
+                awake = now != known or (now is not None and now[1])
+                pause = self._poll_s if awake else min(2 * pause, IDLE_POLL_S)
                 if now != known or seen is None:
                     # Before the events: a client that heard of one knows the state by then.
                     if seen is not None and (now or ())[:2] != (known or ())[:2]:
@@ -150,8 +155,7 @@ class Live:
                     last = max([last, *(event.id for event in events)])
                     seen = {event.id for event in events if event.id > last - _OVERLAP}
                 known = now
-            searched = known is not None and known[1]
-            await asyncio.sleep(self._poll_s if searched else 2 * self._poll_s)
+            await asyncio.sleep(pause)
 
 
 def _broadcast(channel: _Channel, message: _Message) -> None:

@@ -1,8 +1,8 @@
-"""The files of the page, read and packed once.
+"""The files of the page, read, bundled and packed once.
 
-A page asks for sixteen small files at the same time; from a disk, through a pool of threads, they
-cost the server more than the study itself. Their addresses hold a hash of all of them, so a browser
-keeps them for good and a new version of qsearch is seen at once.
+Twenty small scripts cost a server and a browser more than a study, so the page gets two: its own,
+and that of the plots. Addresses hold a hash of all files, so a browser keeps them for good and a
+new version of qsearch is seen at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from typing import Final
 from fastapi import Request, Response
 from starlette.exceptions import HTTPException
 
+from qsearch.report.page import bundle
+
 INDEX: Final = "index.html"
+SCRIPTS: Final = ("js/app.js", "web/charts.js")
+"""What a page asks for by itself; each holds all that it imports."""
 _FOR_GOOD: Final = "public, max-age=31536000, immutable"
 _ASK_AGAIN: Final = "no-cache"
 
@@ -49,6 +53,8 @@ class PageFiles:
         self.version = digest.hexdigest()[:12]
         index = found[INDEX].decode()
         found[INDEX] = index.replace("/static/", f"/static/{self.version}/").encode()
+        scripts = {name: found.pop(name).decode() for name in [*found] if name.endswith(".js")}
+        found |= {name: bundle(scripts, name).encode() for name in SCRIPTS}
         self._files = {name: _packed(name, body) for name, body in found.items()}
 
     def index(self, request: Request) -> Response:

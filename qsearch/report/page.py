@@ -8,10 +8,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from compiler.errors import CompilerError
@@ -20,17 +22,55 @@ if TYPE_CHECKING:
     from compiler.ir.module import IRModule
 
 _GROUPS: Final = {"fused": "fused kernels", "none": "operators"}
-_SCRIPTS: Final = (
-    "vendor/d3.js",
-    "dom.js",
-    "format.js",
-    "head.js",
-    "charts.js",
-    "graph.js",
-    "report.js",
-)
-"""In the order of what needs what; together they are one module."""
-_MODULE_WORDS: Final = re.compile(r"^import [^;]*;\n|^export (?=class|const|function|async)", re.M)
+_IMPORT: Final = re.compile(r'^import (?:(\{[^}]*\}) from )?"([^"]+)";\n', re.M)
+_EXPORT: Final = re.compile(r"^export (?=(?:(?:async )?function|class|const) (\w+))", re.M)
+_LATER: Final = re.compile(r'import\("([^"]+)"\)')
+
+
+def bundle(sources: Mapping[str, str], entry: str) -> str:
+    """A JavaScript module with all that it imports, as one script; every file keeps its scope.
+
+    Args:
+        sources: text by path; imports and exports take one line each, and make no cycle.
+        entry: path of the module. What it loads later, by ``import()``, stays a file of its own.
+    Raises:
+        KeyError: a file that is imported is not among the sources.
+    """
+    done: dict[str, str] = {}
+
+    def scope(path: str) -> str:
+        return "$" + re.sub(r"\W", "_", path)
+
+    def add(path: str) -> None:
+        if path in done:
+            return
+        text, folder = sources[path], posixpath.dirname(path)
+
+        def at(target: str) -> str:
+            return posixpath.normpath(posixpath.join(folder, target))
+
+        def imported(match: re.Match[str]) -> str:
+            add(at(match[2]))
+            names = (match[1] or "").replace(" as ", ": ")
+            return f"const {names} = {scope(at(match[2]))};\n" if names else ""
+
+        def later(match: re.Match[str]) -> str:
+            return f'import("./{posixpath.relpath(at(match[1]), posixpath.dirname(entry))}")'
+
+        body = _EXPORT.sub("", _LATER.sub(later, _IMPORT.sub(imported, text)))
+        given = ", ".join(_EXPORT.findall(text))
+        done[path] = f"const {scope(path)} = (() => {{\n{body}\nreturn {{ {given} }};\n}})();\n"
+
+    add(entry)
+    given = ", ".join(_EXPORT.findall(sources[entry]))
+    last = f"export const {{ {given} }} = {scope(entry)};\n" if given else ""
+    return "".join(done.values()) + last
+
+
+def web_scripts() -> dict[str, str]:
+    """The scripts of report/web by their paths there."""
+    web = Path(str(files("qsearch.report").joinpath("web")))
+    return {p.relative_to(web).as_posix(): p.read_text("utf-8") for p in web.rglob("*.js")}
 
 
 def page(title: str, data: Mapping[str, Any]) -> str:
@@ -40,7 +80,7 @@ def page(title: str, data: Mapping[str, Any]) -> str:
     def text(name: str) -> str:
         return web.joinpath(name).read_text(encoding="utf-8")
 
-    script = "\n".join(_MODULE_WORDS.sub("", text(name)) for name in _SCRIPTS)
+    script = bundle(web_scripts(), "report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # No "<" in JSON: nothing in it ends the element, whatever a model calls its nodes.
     told = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")

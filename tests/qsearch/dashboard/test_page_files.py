@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 from qsearch.dashboard.page_files import PageFiles
@@ -11,26 +12,34 @@ from tests.qsearch.dashboard.server import style_of
 QSEARCH = Path(__file__).parents[3] / "qsearch"
 STATIC = QSEARCH / "dashboard" / "static"
 WEB = QSEARCH / "report" / "web"
-LATER = {"web/charts.js", "web/report.js", "web/vendor/d3.js"}
-"""Asked for by pages with plots only, or part of the report."""
+LATER = "web/charts.js"
+"""Asked for by pages with plots only."""
 
 
 def test_every_file_that_the_page_names_is_served(client):
     page = client.get("/")
     assert page.headers["cache-control"] == "no-cache"
     named = re.findall(r'(?:href|src)="(/static/[^"]+)"', page.text)
-    scripts = {p.relative_to(STATIC).as_posix() for p in STATIC.rglob("*.js")}
-    scripts |= {f"web/{p.relative_to(WEB).as_posix()}" for p in WEB.rglob("*.js")} - LATER
-    assert {n.split("/", 3)[3] for n in named if n.endswith(".js")} == scripts
-    for path in named:
+    assert [name.split("/", 3)[3] for name in named if name.endswith(".js")] == ["js/app.js"]
+    for path in [*named, later_of(client)]:
         answer = client.get(path)
         assert answer.status_code == 200
         assert "immutable" in answer.headers["cache-control"]
         name = path.split("/", 3)[3]
-        file = WEB / name.removeprefix("web/") if name.startswith("web/") else STATIC / name
-        assert answer.content == file.read_bytes()
-        if file.suffix == ".js":
+        if name.endswith(".js"):
             assert answer.headers["content-type"].startswith("text/javascript")
+            assert not re.search(r"^import ", answer.text, re.M), "not bundled"
+        else:
+            file = WEB / name.removeprefix("web/") if name.startswith("web/") else STATIC / name
+            assert answer.content == file.read_bytes()
+
+
+def later_of(client):
+    """Where the script of the plots is, as the page's own script asks for it."""
+    script = re.search(r'src="(/static/[^"]+/js/)app.js"', client.get("/").text)[1]
+    asked = set(re.findall(r'import\("\./([^"]+)"\)', client.get(f"{script}app.js").text))
+    assert asked == {f"../{LATER}"}
+    return script.removesuffix("js/") + LATER
 
 
 def test_packed_and_plain_hold_the_same(client):
@@ -60,19 +69,17 @@ def test_a_mistyped_address_shows_the_page_to_browsers_and_json_to_programs(clie
 def test_pages_without_plots_are_small_and_those_with_plots_bearable(client):
     page = client.get("/").text
     named = re.findall(r'(?:href|src)="(/static/[^"]+)"', page)
-    version = style_of(client).split("/")[2]
-    later = [f"/static/{version}/{name}" for name in LATER]
 
     def sent(paths):
         return sum(int(client.get(path).headers["content-length"]) for path in paths)
 
     assert sent(named) <= 60_000
-    assert sent({*named, *later}) <= 300_000
+    assert sent({*named, later_of(client)}) <= 300_000
 
 
 def test_addresses_change_with_any_file(tmp_path):
-    (tmp_path / "a.css").write_text("a")
-    first = PageFiles({"": STATIC, "web/": tmp_path})
-    assert first.version == PageFiles({"": STATIC, "web/": tmp_path}).version
-    (tmp_path / "a.css").write_text("b")
-    assert first.version != PageFiles({"": STATIC, "web/": tmp_path}).version
+    web = shutil.copytree(WEB, tmp_path / "web")
+    first = PageFiles({"": STATIC, "web/": web})
+    assert first.version == PageFiles({"": STATIC, "web/": web}).version
+    (web / "style.css").write_text("b")
+    assert first.version != PageFiles({"": STATIC, "web/": web}).version

@@ -12,7 +12,7 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.span import Span
 from compiler.ir.ty import TensorType
-from qsearch.report.page import graph_page
+from qsearch.report.page import bundle, graph_page
 
 
 def chain(name: str = "x", node: str = "Relu_7") -> IRModule:
@@ -63,3 +63,20 @@ def test_the_page_refers_to_nothing_outside_itself() -> None:
     page = graph_page("m", chain(), fused=True)
     assert "default-src 'none'" in page
     assert not re.search(r"""(src|href|@import|url)\s*[=(]\s*["']https?:""", page)
+
+
+def test_a_bundle_holds_each_file_once_in_a_scope_of_its_own() -> None:
+    sources = {
+        "a/entry.js": 'import { one as first } from "../b.js";\nimport "./c.js";\n'
+        'export const told = [first(), import("../d.js")];\n',
+        "b.js": 'import { two } from "./a/c.js";\nexport function one() { return two; }\n',
+        "a/c.js": "const own = 2;\nexport const two = own;\n",
+    }
+    found = bundle(sources, "a/entry.js")
+    places = [found.index(f"const ${name} = ") for name in ("a_c_js", "b_js", "a_entry_js")]
+    assert places == sorted(places)
+    assert found.count("=> {\n") == len(sources)
+    assert "const { one: first } = $b_js;" in found
+    assert 'import("./../d.js")' in found
+    assert found.endswith("export const { told } = $a_entry_js;\n")
+    assert len(re.findall(r"^(import|export) ", found, re.M)) == 1

@@ -14,7 +14,6 @@ const POLL_MS = 15000;
 
 export async function studyPage(page, key) {
   const table = new TrialsTable(key);
-  const charting = import("../../web/charts.js");
   // Asked for at once: one round trip, not one behind the other.
   const [first, rows, reasons] = await Promise.all([get(`/studies/${key}`), table.ask(), askFailures()]);
   let study = first;
@@ -40,8 +39,8 @@ export async function studyPage(page, key) {
   // Words and numbers first: plots of many trials take longer.
   drawFailures(reasons);
   await table.refresh(study, rows);
-
-  plot();
+  // The table is painted before the plots are fetched.
+  requestAnimationFrame(() => setTimeout(() => page.current() && plot()));
 
   function soon(delay = REFRESH_MS) {
     if (!pending) pending = setTimeout(refresh, delay);
@@ -78,7 +77,8 @@ export async function studyPage(page, key) {
   }
 
   page.onleave(follow(key, () => soon(), (state) => page.link(state)));
-  const timer = setInterval(() => soon(0), POLL_MS);
+  // Events tell what changes; only the silence of a driver is told by nobody.
+  const timer = setInterval(() => study.state === "running" && !study.silent && soon(0), POLL_MS);
   page.onleave(() => {
     clearInterval(timer);
     clearTimeout(pending);
@@ -91,7 +91,7 @@ export async function studyPage(page, key) {
   async function plot() {
     plotted = study.version;
     plottedAt = performance.now();
-    const [{ Trials, studyPlots }, columns, layers] = await Promise.all([charting, get(`/studies/${key}/points`), get(`/studies/${key}/layers`)]);
+    const [{ Trials, studyPlots }, columns, layers] = await Promise.all([import("../../web/charts.js"), get(`/studies/${key}/points`), get(`/studies/${key}/layers`)]);
     if (!page.current()) return;
     const asking = new Map();
     source = Object.assign(source ?? {}, { study, layers, trials: new Trials(columns, study),
