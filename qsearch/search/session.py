@@ -50,7 +50,7 @@ from qsearch.search.objectives import keeps_accuracy
 from qsearch.search.pruner import SignFlipPruner
 from qsearch.search.result import SearchResult, finish
 from qsearch.search.sampler import SamplerSpec, StudySampler
-from qsearch.search.space import first_points, rescalings_of, to_qconfig
+from qsearch.search.space import first_points, to_qconfig, variants_of
 from qsearch.search.stages import LAYERS, SENSITIVITY, STAGES, Base, Sensitivities, StageTracker
 from qsearch.search.study import SOMETIMES_SCORED, PreparedStudy
 from qsearch.search.surrogate import NOTHING_KNOWN, Known
@@ -231,7 +231,7 @@ class Session:
             self._calib_data,
             percentiles=percentiles,
             store=StoredStatistics(self._artifacts, key, self._calib_data),
-            rescalings=rescalings_of(prepared.space),
+            variants=variants_of(prepared.space),
         )
 
     def _make_evaluator(self, reference: tuple[Any, ...]) -> Evaluator:

@@ -227,8 +227,8 @@ class Space:
 
 
 _ENUMERATE_AT_MOST: Final = 20_000
-_RESCALINGS: Final = 6
-"""The number of rescaled networks that are measured before a trial asks for them."""
+_VARIANTS: Final = 12
+"""The number of networks that are measured before a trial asks for them."""
 _CHANGED_AT_MOST: Final = 8
 _NOT_MEASURED: Final = "global_scale"
 _SEQUENTIAL: Final = "sequential"
@@ -301,17 +301,17 @@ def default_space(
     )
 
 
-_RESCALING: Final = ("smooth_alpha", "equalize")
+_MEASURED_TOGETHER: Final = ("smooth_alpha", "equalize", "residual_bits")
 
 
-def rescalings_of(space: Space) -> list[Params]:
-    """What points of the space ask for of the fields that multiply channels by factors."""
+def variants_of(space: Space) -> list[Params]:
+    """What points of the space ask for of the fields whose statistics are taken together."""
     kept = tuple(
-        replace(p, when=tuple(one for one in p.when if one[0] in _RESCALING))
+        replace(p, when=tuple(one for one in p.when if one[0] in _MEASURED_TOGETHER))
         for p in space.parameters
-        if p.name in _RESCALING
+        if p.name in _MEASURED_TOGETHER
     )
-    return list(islice(Space(kept).points(), _RESCALINGS)) if kept else []
+    return list(islice(Space(kept).points(), _VARIANTS)) if kept else []
 
 
 def is_earlier_default(stored: Space, default: Space) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,10 @@ from compiler.quantize.calibration.kernels.protocol import (
     key_value,
 )
 from compiler.quantize.calibration.order_statistics import BucketCounts, KeyCounter
-from compiler.quantize.calibration.point_bits import Readers
 from compiler.quantize.calibration.stats import (
     NUM_BINS,
     CalibrationStats,
+    PointMap,
     bin_edges,
     percentile_rank,
 )
@@ -29,23 +29,6 @@ DEFAULT_PERCENTILES = (0.999, 0.9999, 0.99999, 0.999999)
 """Fractions whose order statistics a study collects unless it says otherwise."""
 
 _INFINITY_BUCKET = 0x7F80
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PointMap:
-    """Which of the profile function's outputs each quantize point reads.
-
-    Attributes:
-        labels: one text per output (distinct tensor).
-        point_tensor: output of each non-WEIGHT point in binding order, shape (points,).
-        point_kind: QAnnotateKind number of each point, shape (points,).
-        readers: names of the layers that read each point, as ``point_readers`` gives them.
-    """
-
-    labels: tuple[str, ...]
-    point_tensor: NDArray[np.int64]
-    point_kind: NDArray[np.int64]
-    readers: tuple[Readers, ...]
 
 
 def _row(values: NDArray[Any]) -> NDArray[np.float32]:

@@ -55,16 +55,18 @@ from compiler.quantize.calibration.statistics_store import (
     scale_fields,
     statistics_fields,
 )
-from compiler.quantize.calibration.stats import CalibrationStats
+from compiler.quantize.calibration.stats import CalibrationStats, PointMap
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 from compiler.quantize.candidate import Candidate, build_candidate, mark
 from compiler.quantize.choice import Decision, choose
 
-_VARIANTS: Final = 8
+_VARIANTS: Final = 16
 """The number of graph variants with stored statistics; the others are measured again."""
 
 _SCALES: Final = 1024
 """The same for the scales that were chosen from them."""
+
+_NOT_RESCALED: Final[dict[str, Any]] = {"equalize": False, "smooth_alpha": None}
 
 
 class NoData:
@@ -95,8 +97,8 @@ class Calibration:
             for.
         store: keeps statistics and scales.
         mark: partitions and annotates.
-        rescalings: values of ``equalize`` and ``smooth_alpha`` that configurations may ask for;
-            the statistics of all of them are taken in the same passes.
+        variants: values of ``equalize``, ``smooth_alpha`` and ``residual_bits`` that configurations
+            may ask for; the statistics of all of them are taken in the same passes.
 
     Example:
         >>> import numpy as np
@@ -118,10 +120,10 @@ class Calibration:
         percentiles: Sequence[float] | None = None,
         store: StatisticsStore | None = None,
         mark: Mark = mark,
-        rescalings: Sequence[Mapping[str, Any]] = (),
+        variants: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self._mod = mod
-        self._rescalings = tuple(rescalings)
+        self._variants = tuple(variants)
         self._percentiles = None if percentiles is None else tuple(percentiles)
         self._store = NoStore() if store is None else store
         self._marks = mark
@@ -264,13 +266,12 @@ class Calibration:
         return together[0][1]
 
     def _measured_together(self, qconfig: QConfig) -> list[tuple[QConfig, CalibrationStats]]:
-        """Both rounds for a configuration, which comes first, and for other rescalings of it."""
-        plain = qconfig.with_overrides(
-            equalize=False, smooth_alpha=None, bias_correction=False, weight_rounding="nearest"
-        )
-        rescaling = {"equalize": qconfig.equalize, "smooth_alpha": qconfig.smooth_alpha}
-        asked = [plain.with_overrides(**rescaling)]
-        for other in (plain.with_overrides(**values) for values in self._rescalings):
+        """Both rounds for a configuration, which comes first, and for other variants of it."""
+        first = qconfig.with_overrides(bias_correction=False, weight_rounding="nearest")
+        plain = first.with_overrides(**_NOT_RESCALED, residual_bits=8)
+        asked = [first]
+        for values in self._variants:
+            other = first.with_overrides(**{**_NOT_RESCALED, **values})
             known = self._store.load(STATISTICS, statistics_fields(other))
             if other not in asked and known is None:
                 asked.append(other)
@@ -279,21 +280,28 @@ class Calibration:
         annotated, _ = self._mark(self._mod, plain, None)
         if not measured_points(annotated):
             return [(qconfig, CalibrationStats.of_nothing())]
-        network, common = whole_profile(annotated)[0], CommonReading()
-        read: list[tuple[QConfig, list[int]]] = []
+        networks = {plain: whole_profile(annotated)}
+        common = CommonReading(networks[plain][0])
+        read: list[tuple[QConfig, PointMap, list[int]]] = []
         for one in asked:
-            channels = self.channels_for(one)
-            rescaled = whole_profile(self._marks(self._mod, one, channels)[0])[0]
+            own = one.with_overrides(**_NOT_RESCALED)
+            if own not in networks:
+                networks[own] = whole_profile(self._marks(self._mod, own, None)[0])
+            network, points = networks[own]
+            channels, rescaled = self.channels_for(one), network
+            if one != own:
+                rescaled = whole_profile(self._marks(self._mod, one, channels)[0])[0]
             ranges = [] if channels is None else channels.ranges()
             tensors = rescaled_tensors(network, rescaled, factor_rules(one), ranges)
-            if tensors is not None:
-                read.append((one, common.places_of(tensors)))
-            elif one is asked[0]:
+            places = None if tensors is None else common.places_of(network, tensors)
+            if places is not None:
+                read.append((one, points, places))
+            elif one is first:
                 return [(qconfig, self._measured(qconfig, None))]
         percentiles = self._percentiles or (qconfig.percentile,)
         reading = Measurement("ranges", plain, percentiles, counted=tuple(common.counted))
         stats = merged_points(self._data, reading)
-        return [(one, stats.of_tensors(places)) for one, places in read]
+        return [(one, stats.of_points(points, places)) for one, points, places in read]
 
     def _measured(self, qconfig: QConfig, ranges: Ranges | None) -> CalibrationStats:
         """Both rounds, on the float network or, with ranges, on the one that they quantize."""

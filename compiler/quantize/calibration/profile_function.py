@@ -26,8 +26,8 @@ from compiler.ops.annotation.attach_simulated_quantize import is_given
 from compiler.ops.nn.softmax import SoftmaxAttrs
 from compiler.ops.op_call import op_call, scalar
 from compiler.qtypes.kind import QAnnotateKind, kind2str
-from compiler.quantize.calibration.collectors import PointMap
 from compiler.quantize.calibration.point_bits import Readers, point_readers
+from compiler.quantize.calibration.stats import PointMap
 
 SIMULATED_QUANTIZE = "relay.op.annotation.simulated_quantize"
 

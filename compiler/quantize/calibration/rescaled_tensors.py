@@ -11,6 +11,10 @@ that the rescaled network computes, and with other factors it differs from it by
 changed constants. That the networks differ in nothing else is compared, not assumed: where an
 operator that was recognized as a whole hides how factors pass it, the network is measured alone.
 
+Points of other bits (``residual_bits``) change which values are measured, not what is computed. The
+network that runs has the points of ``residual_bits`` 8; where it measures all values that the
+points of another number of bits read, they are counted there.
+
 A second calibration (``calibrate_passes`` 2) measures what one configuration has quantized, and no
 other configuration quantizes alike: nothing is carried over to it.
 """
@@ -19,19 +23,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import Call, Function, Tuple
+from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
 from compiler.ir.module import IRModule
-from compiler.ir.structural import structural_equal
+from compiler.ir.structural import structural_equal, structural_hash
+from compiler.ir.structural_digest import constant_digest
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.quantize._channel_groups import find_groups
 from compiler.quantize._rescaling import FactorRule
 from compiler.quantize._smoothing import rescaled_ranges
-from compiler.quantize.calibration.collectors import PointMap
+from compiler.quantize.calibration.stats import PointMap
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 
@@ -61,23 +67,69 @@ class CommonReading:
     """What one reading of the data counts for several networks, each tensor once.
 
     Attributes:
+        network: that runs; of ``whole_profile``.
         counted: what is counted.
     """
 
+    network: IRModule
     counted: list[CountedTensor] = field(default_factory=list)
-    _as_it_is: dict[int, int] = field(default_factory=dict)
+    _places: dict[tuple[int, bytes], int] = field(default_factory=dict)
 
-    def places_of(self, tensors: Sequence[CountedTensor]) -> list[int]:
-        """Where the tensors of one network stand in ``counted``."""
+    def places_of(self, plain: IRModule, tensors: Sequence[CountedTensor]) -> list[int] | None:
+        """Where the tensors of one network stand in ``counted``.
+
+        Args:
+            plain: the network that is not rescaled.
+            tensors: of it, as the network has them.
+        Returns:
+            None where ``network`` does not measure all of them, or gives another result.
+        """
+        numbers = self._numbers(plain)
+        if numbers is None:
+            return None
         places = []
-        for each in tensors:
-            place = len(self.counted)
-            if each.factors is None:
-                place = self._as_it_is.setdefault(each.number, place)
+        for tensor in tensors:
+            each = replace(tensor, number=numbers[tensor.number])
+            factors = b"" if each.factors is None else each.factors.tobytes()
+            place = self._places.setdefault((each.number, factors), len(self.counted))
             if place == len(self.counted):
                 self.counted.append(each)
             places.append(place)
         return places
+
+    def _numbers(self, plain: IRModule) -> Sequence[int] | None:
+        """Which of the measured tensors of ``network`` those of another one are."""
+        if plain is self.network:
+            return range(len(_fields(plain)) - 1)
+        known: dict[Any, int] = {}
+        result, *tensors = _values(self.network, known)
+        number = {value: place for place, value in enumerate(tensors)}
+        other, *wanted = _values(plain, known)
+        if other != result or not number.keys() >= set(wanted):
+            return None
+        return [number[value] for value in wanted]
+
+
+def _values(mod: IRModule, known: dict[Any, int]) -> list[int]:
+    """A number for each field of the result: equal where equal things are done to equal values.
+
+    Args:
+        known: the numbers so far, of this network and of others with the same inputs.
+    """
+    values: dict[Expr, int] = {}
+    for node in post_order(mod["main"].body):
+        operands = tuple(values[operand] for operand in node.operands())
+        key: Any = node
+        if isinstance(node, Constant):
+            key = constant_digest(node)
+        elif isinstance(node, Var):
+            key = node.name_hint
+        elif isinstance(node, Function):
+            key = structural_hash(node)
+        elif isinstance(node, (Call, Tuple, TupleGetItem)):
+            key = getattr(node, "attrs", None), getattr(node, "index", None), operands
+        values[node] = known.setdefault((type(node), key), len(known))
+    return [values[tensor] for tensor in _fields(mod)]
 
 
 def counted_points(points: PointMap, counted: Sequence[CountedTensor] | None) -> PointMap:

@@ -98,6 +98,23 @@ class TensorStats:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class PointMap:
+    """Which of the profile function's outputs each quantize point reads.
+
+    Attributes:
+        labels: one text per output (distinct tensor).
+        point_tensor: output of each non-WEIGHT point in binding order, shape (points,).
+        point_kind: QAnnotateKind number of each point, shape (points,).
+        readers: names of the layers that read each point, as ``point_readers`` gives them.
+    """
+
+    labels: tuple[str, ...]
+    point_tensor: NDArray[np.int64]
+    point_kind: NDArray[np.int64]
+    readers: tuple[Readers, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class CalibrationStats:
     """Statistics of all quantize points of one annotated module.
 
@@ -192,12 +209,15 @@ class CalibrationStats:
         )
         return replace(self, hist=self.hist + other.hist, lower=lower, memo={})
 
-    def of_tensors(self, places: Sequence[int]) -> CalibrationStats:
-        """The same points over some of the tensors: tensor i is the one of ``places[i]``."""
+    def of_points(self, points: PointMap, places: Sequence[int]) -> CalibrationStats:
+        """Other points over some of the tensors: their tensor i is the one of ``places[i]``."""
         some = list(places)
         return replace(
             self,
-            labels=tuple(self.labels[place] for place in some),
+            labels=points.labels,
+            point_tensor=points.point_tensor,
+            point_kind=points.point_kind,
+            readers=points.readers,
             minimum=self.minimum[some],
             maximum=self.maximum[some],
             count=self.count[some],

@@ -10,16 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compiler import relay
 from compiler.ir.module import IRModule
 from compiler.quantize import Calibration, QConfig
 from compiler.quantize._channel_groups import ChannelGroups, Factors, find_groups
+from compiler.quantize.calibration.collect_stats import ExecutorFactory, float_executor
 from compiler.quantize.calibration.measurement import LocalData, Measurement, Statistics
 from compiler.quantize.calibration.profile_function import whole_profile
-from compiler.quantize.calibration.rescaled_tensors import CountedTensor, rescaled_tensors
+from compiler.quantize.calibration.rescaled_tensors import (
+    CommonReading,
+    CountedTensor,
+    rescaled_tensors,
+)
 from compiler.quantize.calibration.statistics_store import STATISTICS, statistics_fields
 from compiler.quantize.candidate import mark
 from compiler.targets.reference.executor import ReferenceExecutor
-from tests.compiler.quantize.test_equalization import SHAPE, chain, network
+from tests.compiler.quantize.test_equalization import SHAPE, C, chain, network, weight
 
 RESCALINGS = ({"smooth_alpha": None}, {"smooth_alpha": 0.5}, {"equalize": True})
 PLAIN = QConfig.recommended(calibrate_mode="mse")
@@ -62,8 +68,10 @@ def test_with_powers_of_two_every_value_is_that_of_the_rescaled_network(seed: in
 class Counting(LocalData):
     """Local data that note what was read."""
 
-    def __init__(self, mod: IRModule, data: Sequence[Any]) -> None:
-        super().__init__(mod, data, ReferenceExecutor)
+    def __init__(
+        self, mod: IRModule, data: Sequence[Any], executor: ExecutorFactory = ReferenceExecutor
+    ) -> None:
+        super().__init__(mod, data, executor)
         self.read: list[str] = []
 
     def collect(self, measurement: Measurement) -> Sequence[Statistics]:
@@ -76,7 +84,7 @@ def test_one_calibration_serves_all_rescalings() -> None:
     mod = chain(rng)
     data = batches(rng)
     counting = Counting(mod, data)
-    together = Calibration(mod, counting, rescalings=RESCALINGS)
+    together = Calibration(mod, counting, variants=RESCALINGS)
 
     scales = [together.scales_for(PLAIN.with_overrides(**one)) for one in RESCALINGS]
 
@@ -90,7 +98,7 @@ def test_statistics_do_not_depend_on_what_is_measured_with_them(rescaling: dict[
     mod = chain(rng)
     data = batches(rng)
     config = PLAIN.with_overrides(**rescaling)
-    ours = Calibration(mod, Counting(mod, data), rescalings=RESCALINGS).stats_for(config)
+    ours = Calibration(mod, Counting(mod, data), variants=RESCALINGS).stats_for(config)
     alone = Calibration(mod, Counting(mod, data)).stats_for(config)
     for name, array in alone.to_arrays().items():
         np.testing.assert_array_equal(ours.to_arrays()[name], array, err_msg=name)
@@ -116,6 +124,60 @@ def test_they_are_those_of_the_rescaled_network_but_for_rounding(rescaling: dict
     assert np.abs(ours.hist - theirs.hist).sum() <= 0.01 * ours.hist.sum()
 
 
+def residual(rng: np.random.Generator) -> IRModule:
+    """Two blocks whose results are added to what they read."""
+    value: Any = relay.var("x", SHAPE)
+    for _ in range(2):
+        inner = relay.op.nn.relu(relay.op.nn.conv2d(value, weight(rng, C, C, 1, 1)))
+        value = relay.op.add(value, relay.op.nn.conv2d(inner, weight(rng, C, C, 1, 1)))
+    return relay.module(relay.op.nn.conv2d(value, weight(rng, C, C, 1, 1)))
+
+
+SUMS = tuple({**one, "residual_bits": bits} for one in RESCALINGS for bits in (8, 16))
+
+
+@pytest.mark.parametrize("executor", [ReferenceExecutor, float_executor])
+def test_sums_of_16_bits_are_measured_with_those_of_8(executor: ExecutorFactory) -> None:
+    rng = np.random.default_rng(16)
+    mod = residual(rng)
+    data = batches(rng)
+    counting = Counting(mod, data, executor)
+    together = Calibration(mod, counting, variants=SUMS)
+    for one in SUMS:
+        config = PLAIN.with_overrides(**one)
+        alone = Calibration(mod, Counting(mod, data, executor)).stats_for(config).to_arrays()
+        for name, array in together.stats_for(config).to_arrays().items():
+            np.testing.assert_array_equal(array, alone[name], err_msg=f"{name} of {one}")
+    assert sorted(counting.read) == ["channels", "histograms", "ranges"]
+
+
+@settings(deadline=None, max_examples=8)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_statistics_of_16_bit_sums_are_those_of_their_own_network(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    mod = network(rng)
+    data = batches(rng, 1)
+    config = PLAIN.with_overrides(residual_bits=16)
+    ours = Calibration(mod, Counting(mod, data), variants=SUMS[:2]).stats_for(config).to_arrays()
+    local = LocalData(mod, data, ReferenceExecutor)
+    theirs = Calibration(mod, local, mark=lambda *given: mark(*given)).stats_for(config).to_arrays()
+    for name, array in theirs.items():
+        np.testing.assert_array_equal(ours[name], array, err_msg=name)
+
+
+def test_values_that_the_network_does_not_measure_are_not_found_in_it() -> None:
+    rng = np.random.default_rng(17)
+    mod = residual(rng)
+    few, many = (
+        whole_profile(mark(mod, PLAIN.with_overrides(residual_bits=bits))[0])[0] for bits in (16, 8)
+    )
+    tensors = [CountedTensor(number) for number in range(len(few["main"].body.fields) - 1)]
+    assert CommonReading(many).places_of(few, tensors) == list(range(len(tensors)))
+    assert CommonReading(few).places_of(many, tensors) is None
+    other = whole_profile(mark(residual(rng), PLAIN)[0])[0]
+    assert CommonReading(many).places_of(other, tensors) is None
+
+
 def test_a_network_that_differs_in_more_than_factors_is_not_taken_for_a_rescaled_one() -> None:
     rng = np.random.default_rng(14)
     one, other = profile(chain(rng)), profile(chain(rng))
@@ -135,14 +197,12 @@ def test_what_is_stored_is_not_measured_again() -> None:
             self[repr((kind, fields))] = found.to_arrays()
 
     kept = Kept()
-    Calibration(mod, Counting(mod, batches(rng)), store=kept, rescalings=RESCALINGS).stats_for(
-        PLAIN
-    )
+    Calibration(mod, Counting(mod, batches(rng)), store=kept, variants=RESCALINGS).stats_for(PLAIN)
     for one in RESCALINGS:
         fields = statistics_fields(PLAIN.with_overrides(**one))
         assert kept.load(STATISTICS, fields) is not None
     silent = Counting(mod, [])
-    later = Calibration(mod, silent, store=kept, rescalings=RESCALINGS)
+    later = Calibration(mod, silent, store=kept, variants=RESCALINGS)
     later.stats_for(PLAIN.with_overrides(equalize=True))
     assert silent.read == []
 

@@ -21,8 +21,8 @@ from qsearch.search.space import (
     default_space,
     first_points,
     is_earlier_default,
-    rescalings_of,
     to_qconfig,
+    variants_of,
 )
 
 START = QConfig.recommended()
@@ -187,14 +187,17 @@ def test_a_start_configuration_keeps_its_other_fields() -> None:
     assert not to_qconfig({"calibrate_mode": "max"}, start).round_for_shift
 
 
-def test_rescalings_are_those_that_points_have_together() -> None:
-    assert rescalings_of(default_space()) == [
+def test_variants_are_those_that_points_have_together() -> None:
+    assert variants_of(default_space()) == [
         {"smooth_alpha": None, "equalize": False},
         {"smooth_alpha": None, "equalize": True},
         {"smooth_alpha": 0.5},
         {"smooth_alpha": 0.75},
     ]
-    assert rescalings_of(default_space(weighted=False)) == []
+    assert variants_of(default_space(weighted=False)) == []
+    sums = variants_of(default_space(sums=True))
+    assert len(sums) == 8
+    assert [one["residual_bits"] for one in sums] == [8, 16] * 4
 
 
 @pytest.mark.parametrize("sequential", [True, False])
