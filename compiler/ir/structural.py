@@ -6,14 +6,54 @@ are compared by the place that binds them. Source: Relay v0.10 node/structural_e
 
 from __future__ import annotations
 
-from typing import Any
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from compiler.ir.expr import Expr
+import numpy as np
+
+from compiler.ir.adt import (
+    Clause,
+    Constructor,
+    Match,
+    PatternConstructor,
+    PatternTuple,
+    PatternVar,
+    PatternWildcard,
+    RefCreate,
+    RefRead,
+    RefWrite,
+    TypeData,
+)
+from compiler.ir.attrs import Attrs, DictAttrs
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Let,
+    Op,
+    Tuple,
+    TupleGetItem,
+    Var,
+)
 from compiler.ir.garbage import collector_rests
+from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
-from compiler.ir.structural_compare import Comparison, Mismatch
 from compiler.ir.structural_digest import structural_hash
-from compiler.ir.ty import Type
+from compiler.ir.ty import (
+    FuncType,
+    GlobalTypeVar,
+    IncompleteType,
+    RefType,
+    TensorType,
+    TupleType,
+    Type,
+    TypeCall,
+    TypeVar,
+)
 
 __all__ = ["assert_structural_equal", "structural_equal", "structural_hash"]
 
@@ -55,3 +95,262 @@ def _short(value: Any, limit: int = 400) -> str:
 
     shown = call_text(value) if isinstance(value, Expr) else str(value)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+# The walk -----------------------------------------------------------------------------------------
+
+
+class Mismatch(NamedTuple):
+    """First difference: access path, reason, and the two values there."""
+
+    path: str
+    why: str
+    left: Any
+    right: Any
+
+
+class _Path(NamedTuple):
+    """Access path as a linked list: rendered only when a difference is found."""
+
+    parent: _Path | None
+    step: str
+
+    def __str__(self) -> str:
+        steps: list[str] = []
+        at: _Path | None = self
+        while at is not None:
+            steps.append(at.step)
+            at = at.parent
+        return "".join(reversed(steps)).removeprefix(".")
+
+
+class _Pair(NamedTuple):
+    left: Any
+    right: Any
+    path: _Path | None
+    phase: int
+
+
+COMPARE, ENTER_MAP, DEFINE = 0, 1, 2
+
+_GRAPH_KINDS = (Var, Call, Let, If, Function, Match, RefCreate, RefRead, RefWrite)
+
+# Fields in comparison order; a name ending in "!" is a place that defines variables.
+_FIELDS: dict[type, tuple[str, ...]] = {
+    Tuple: ("fields",),
+    TupleGetItem: ("tuple", "index"),
+    Call: ("op", "args", "attrs", "type_args"),
+    # Type parameters before the parameters whose annotations name them.
+    Function: ("type_params!", "params!", "ret_type", "attrs", "body"),
+    Let: ("var!", "value", "body"),
+    If: ("cond", "true_branch", "false_branch"),
+    RefCreate: ("value",),
+    RefRead: ("ref",),
+    RefWrite: ("ref", "value"),
+    Match: ("data", "clauses", "complete"),
+    TensorType: ("shape", "dtype"),
+    TupleType: ("fields",),
+    FuncType: ("type_params!", "arg_types", "ret_type"),
+    RefType: ("value",),
+    TypeCall: ("func", "args"),
+    TypeData: ("header", "type_vars!", "constructors"),
+    GlobalTypeVar: ("name_hint",),
+    Constructor: ("name_hint", "belong_to"),
+    PatternConstructor: ("constructor", "patterns"),
+    PatternTuple: ("patterns",),
+    PatternVar: ("var!",),
+    PatternWildcard: (),
+    Clause: ("lhs", "rhs"),
+}
+
+
+class Comparison:
+    """One comparison: the one-to-one maps between left and right objects, and the work stack."""
+
+    def __init__(self, map_free_vars: bool) -> None:
+        self._map_free_vars = map_free_vars
+        self._to_right: dict[Any, Any] = {}
+        self._to_left: dict[Any, Any] = {}
+        self._stack: list[_Pair] = []
+
+    def first_difference(self, a: Any, b: Any) -> Mismatch | None:
+        """The first mismatch in comparison order, or None."""
+        if isinstance(a, IRModule) and isinstance(b, IRModule):
+            return self._modules(a, b)
+        return self._run(a, b, None)
+
+    def _modules(self, a: IRModule, b: IRModule) -> Mismatch | None:
+        parts: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+            (
+                "type_definitions",
+                {t.name_hint: d for t, d in a.type_definitions.items()},
+                {t.name_hint: d for t, d in b.type_definitions.items()},
+            ),
+            (
+                "functions",
+                {g.name_hint: f for g, f in a.functions.items()},
+                {g.name_hint: f for g, f in b.functions.items()},
+            ),
+        ]
+        for name, left, right in parts:
+            if left.keys() != right.keys():
+                return Mismatch(name, "different names", sorted(left), sorted(right))
+            for key in left:
+                # Each definition has maps of its own: sharing between functions has no meaning.
+                self._to_right, self._to_left = {}, {}
+                path = _Path(None, f'{name}["{key}"]')
+                found = self._run(left[key], right[key], path)
+                if found is not None:
+                    return found
+        return self._run(a.attrs, b.attrs, _Path(None, "attrs"))
+
+    def _run(self, a: Any, b: Any, path: _Path | None) -> Mismatch | None:
+        stack = self._stack = [_Pair(a, b, path, COMPARE)]
+        while stack:
+            pair = stack.pop()
+            if pair.phase == ENTER_MAP:
+                self._map(pair.left, pair.right)
+                continue
+            why = self._compare(pair)
+            if why is not None:
+                where = "" if pair.path is None else str(pair.path)
+                return Mismatch(where, why, pair.left, pair.right)
+        return None
+
+    def _map(self, left: Any, right: Any) -> None:
+        self._to_right[left] = right
+        self._to_left[right] = left
+
+    def _compare(self, pair: _Pair) -> str | None:
+        """Reason of a difference at this very pair; parts of it are pushed."""
+        left, right = pair.left, pair.right
+        cls = type(left)
+        if cls is not type(right):
+            return f"{cls.__name__} against {type(right).__name__}"
+        if cls is TensorType:
+            return None if left == right else "different types"
+        if cls is Var or cls is TypeVar:
+            return self._variables(pair)
+        if isinstance(left, _GRAPH_KINDS) or (cls is Tuple and left.fields):
+            mapped = self._to_right.get(left)
+            if mapped is not None or right in self._to_left:
+                return None if mapped is right else "shared on one side only"
+            self._stack.append(pair._replace(phase=ENTER_MAP))
+            self._push_fields(pair)
+            return None
+        if cls is Constant:
+            return _constants(left, right)
+        if cls is GlobalVar:
+            return None if left.name_hint == right.name_hint else "different global names"
+        if cls is Op or cls is IncompleteType:
+            return None if left is right else f"{left} against {right}"
+        if cls in _FIELDS:
+            self._push_fields(pair)
+            if cls is TypeData:
+                # A constructor's inputs are part of the definition, not of every place it is named.
+                inputs = [tuple(c.inputs for c in side.constructors) for side in (left, right)]
+                step = _Path(pair.path, ".inputs")
+                self._stack.insert(0, _Pair(inputs[0], inputs[1], step, COMPARE))
+            return None
+        return self._values(pair)
+
+    def _push_fields(self, pair: _Pair) -> None:
+        left, right, path, _ = pair
+        todo = []
+        for field in _FIELDS[type(left)]:
+            name = field.rstrip("!")
+            if name == "type_args" and _ignores_type_args(left, right):
+                continue
+            phase = COMPARE if name == field else DEFINE
+            mine, theirs = getattr(left, name), getattr(right, name)
+            if mine is None and theirs is None:
+                continue
+            todo.append(_Pair(mine, theirs, _Path(path, "." + name), phase))
+        self._stack.extend(reversed(todo))
+
+    def _variables(self, pair: _Pair) -> str | None:
+        left, right, path, phase = pair
+        mapped = self._to_right.get(left)
+        if mapped is not None or right in self._to_left:
+            return None if mapped is right else "different variables"
+        if phase != DEFINE and not self._map_free_vars:
+            return None if left is right else "different free variables"
+        if isinstance(left, TypeVar):
+            if left.kind != right.kind:
+                return "type variables of different kind"
+        else:
+            if left.virtual_device != right.virtual_device:
+                return "variables on different virtual devices"
+            annotations = left.type_annotation, right.type_annotation
+            self._stack.append(_Pair(*annotations, _Path(path, ".type_annotation"), COMPARE))
+        self._map(left, right)
+        return None
+
+    def _values(self, pair: _Pair) -> str | None:
+        left, right, path, phase = pair
+        if isinstance(left, (tuple, list)):
+            if len(left) != len(right):
+                return f"{len(left)} items against {len(right)}"
+            self._stack.extend(
+                _Pair(left[i], right[i], _Path(path, f"[{i}]"), phase)
+                for i in reversed(range(len(left)))
+            )
+            return None
+        if isinstance(left, (dict, DictAttrs)):
+            left, right = _by_name(left), _by_name(right)
+            if set(left) != set(right):
+                return f"keys {sorted(left)} against {sorted(right)}"
+            self._stack.extend(
+                _same_object_pair(left[k], right[k], _Path(path, f'["{k}"]'), k)
+                for k in sorted(left, reverse=True)
+            )
+            return None
+        if isinstance(left, Attrs):
+            theirs = dict(right.items())
+            self._stack.extend(
+                _Pair(value, theirs[name], _Path(path, "." + name), COMPARE)
+                for name, value in reversed(list(left.items()))
+            )
+            return None
+        if isinstance(left, float):
+            same = struct.pack("<d", left) == struct.pack("<d", right)
+            return None if same else f"{left!r} against {right!r}"
+        if isinstance(left, LoweredFunction):
+            return None if left.digest() == right.digest() else "different lowered functions"
+        if isinstance(left, (Expr, Type)):
+            return None if left is right else "different objects of a kind without content"
+        return None if left == right else f"{left!r} against {right!r}"
+
+
+def _by_name(values: Mapping[Any, Any]) -> Mapping[str, Any]:
+    """The map with the names of functions in place of their GlobalVars."""
+    if not any(isinstance(key, GlobalVar) for key in values):
+        return values
+    return {f"@{k.name_hint}" if isinstance(k, GlobalVar) else k: v for k, v in values.items()}
+
+
+def _same_object_pair(left: Any, right: Any, path: _Path, key: str) -> _Pair:
+    # Runtime modules have no content to compare: both sides hold the very objects.
+    if key == "external_mods" and left is not right:
+        return _Pair(tuple(map(id, left)), tuple(map(id, right)), path, COMPARE)
+    return _Pair(left, right, path, COMPARE)
+
+
+def _ignores_type_args(left: Call, right: Call) -> bool:
+    op = left.op
+    return isinstance(op, Op) or (
+        isinstance(op, Function)
+        and isinstance(right.op, Function)
+        and op.has_nonzero_attr("Primitive")
+    )
+
+
+def _constants(left: Constant, right: Constant) -> str | None:
+    a, b = left.data, right.data
+    if a is b:
+        return None
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return f"{a.dtype}{list(a.shape)} against {b.dtype}{list(b.shape)}"
+    flat_a = np.frombuffer(a, np.uint8) if a.size else a
+    flat_b = np.frombuffer(b, np.uint8) if b.size else b
+    return None if np.array_equal(flat_a, flat_b) else "different values"
