@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.ty import bits
 from compiler.targets.engine.epilogue import BY_CHANNEL, scaled_epilogue, to_even_parts
 from compiler.targets.engine.packing import make_factor, padded_channels, shuffled
 from compiler.targets.engine.plan import Address
@@ -17,7 +19,6 @@ from compiler.targets.engine.programs import (
     of_length,
     order_of,
     spelled_out,
-    touched,
     views_of,
     with_constants,
 )
@@ -28,14 +29,19 @@ from compiler.targets.engine.values import (
     Item,
 )
 from compiler.targets.engine.views import NoProgramError, Shape, View, positions
-from compiler.targets.engine.wide import emit_wide
 
 if TYPE_CHECKING:
     from compiler.targets.engine.planner import Planner
 
 Array = NDArray[Any]
+Loops = list[tuple[int, Shape]]
+"""Sizes, or indices, of loops, and the bytes from element to element of every operand."""
+
 _SLOTS = 6
 _MOST = 64
+_WIDE_SLOTS = 32
+_WIDE_MOST = 256
+_DIMS = 6
 
 
 def emit_program(planner: Planner, item: Item, target: View | None = None) -> View:
@@ -49,7 +55,7 @@ def emit_program(planner: Planner, item: Item, target: View | None = None) -> Vi
     leaves: list[Item] = []
     ops: list[Item] = []
     _collect(planner, item, leaves, ops)
-    for width, emit in ((32, _emit_fast), (64, emit_wide)):
+    for width, emit in ((32, _emit_fast), (64, _emit_wide)):
         try:
             written = [part for op in ops for part in spelled_out(op, width)]
             fits = all(i.fits_int32 for i in (*leaves, *(o.to for o in written)))
@@ -65,6 +71,64 @@ def emit_program(planner: Planner, item: Item, target: View | None = None) -> Vi
     return emit_program(planner, item, target)
 
 
+@dataclass(frozen=True, slots=True)
+class _Operands:
+    """What the programs of one expression read and write.
+
+    Operand 0 is the result, then come the leaves, then the factors by channel.
+
+    Attributes:
+        ops: in the order of execution.
+        out: where the result goes.
+        views: of the leaves; None for a constant number.
+        strides: of each operand, along the axes of the result.
+    """
+
+    planner: Planner
+    item: Item
+    leaves: list[Item]
+    ops: list[Operation]
+    out: View
+    views: list[View | None]
+    strides: list[Shape]
+
+    @staticmethod
+    def of(
+        planner: Planner, item: Item, leaves: list[Item], ops: list[Operation], target: View | None
+    ) -> _Operands:
+        """Leaves and result in memory; the result at ``target`` where one is given."""
+        leaves = with_constants(leaves, ops)
+        out = target or planner.emitter.allocate(item, order_of(leaves, item.shape))
+        views, read = views_of(planner, leaves, item.shape)
+        return _Operands(planner, item, leaves, ops, out, views, [out.strides, *read])
+
+    def loops(self, most: int) -> tuple[Loops, Loops]:
+        """The loops around the steps, and the innermost ones, as many as a step has."""
+        loops = loops_of(self.item, self.out, self.strides)
+        loops = [(1, (0,) * len(self.strides))] * (most - len(loops)) + loops
+        return loops[:-most], loops[-most:]
+
+    def memory(self, operand: int, shifts: Loops) -> tuple[Address, int, int]:
+        """Address at a position of the outer loops, type with its space, and zero of an operand."""
+        view = self.views[operand - 1] if operand else self.out
+        assert view is not None
+        space = 16 if self.planner.emitter.is_constant(view) else 0
+        address = Address(view.buffer, view.offset + _moved(operand, shifts))
+        return address, number(view.buffer.type) | space, view.buffer.zero
+
+    def write(self, kind: str, program: list[list[Any]], **sizes: int) -> None:
+        """Write a program as a step."""
+        emitter = self.planner.emitter
+        read = [view.buffer for view in self.views if view and not emitter.is_constant(view)]
+        count = len(program)
+        emitter.step(kind, read, [self.out.buffer], program=program, count=count, **sizes)
+
+
+def _moved(operand: int, shifts: Loops) -> int:
+    """Bytes from the start of an operand to its place at a position of the outer loops."""
+    return sum(index * strides[operand] for index, strides in shifts)
+
+
 def _emit_fast(
     planner: Planner, item: Item, leaves: list[Item], ops: list[Operation], target: View | None
 ) -> View:
@@ -73,39 +137,22 @@ def _emit_fast(
     Raises:
         NoProgramError: an operator, or operands in such an order, have none.
     """
-    emitter = planner.emitter
-    leaves = with_constants(leaves, ops)
-    out = target or emitter.allocate(item, order_of(leaves, item.shape))
-    views, read = views_of(planner, leaves, item.shape)
-    strides = [out.strides, *read]
+    operands = _Operands.of(planner, item, leaves, ops, target)
     for op in ops:
         if op.chain.op in BY_CHANNEL:
             axis = op.chain.params[-1]
             places = [0] * len(item.shape)
             if axis is not None:
                 places[axis + len(item.shape) - len(op.to.shape)] = 1
-            strides.append(tuple(places))
-    loops = loops_of(item, out, strides)
-    inner = loops[-1]
-    if inner[0] > 1 and not _inner_fits(inner[1], out, views):
-        return _copied_first(planner, item, leaves, views, target)
-    outer = loops[:-1]
-    while len(outer) < 2:
-        outer = [(1, tuple(0 for _ in strides)), *outer]
-    repeated, near = outer[:-2], outer[-2:]
+            operands.strides.append(tuple(places))
+    repeated, near = operands.loops(3)
+    columns, strides = near[-1]
+    if columns > 1 and not _inner_fits(strides, operands.out, operands.views):
+        return _copied_first(planner, item, operands.leaves, operands.views, target)
     for shifts in positions(repeated):
-        program = _program(planner, item, leaves, views, ops, out, inner, near, shifts)
-        emitter.step(
-            "elementwise",
-            touched(planner, views),
-            [out.buffer],
-            program=program,
-            count=len(program),
-            d0=near[0][0],
-            d1=near[1][0],
-            columns=inner[0],
-        )
-    return out
+        program = _program(operands, near, shifts)
+        operands.write("elementwise", program, d0=near[0][0], d1=near[1][0], columns=columns)
+    return operands.out
 
 
 def _collect(planner: Planner, item: Item, leaves: list[Item], ops: list[Item]) -> None:
@@ -153,78 +200,54 @@ def _copied_first(
     return emit_program(planner, item, target)
 
 
-def _program(
-    planner: Planner,
-    item: Item,
-    leaves: list[Item],
-    views: list[View | None],
-    ops: list[Operation],
-    out: View,
-    inner: tuple[int, Shape],
-    near: list[tuple[int, Shape]],
-    shifts: list[tuple[int, Shape]],
-) -> list[list[Any]]:
-    """Micro operations; operand ``n`` of the strides is the result, the leaves, the factors."""
-    emitter = planner.emitter
-    slots = Slots(ops, _SLOTS)
+def _program(operands: _Operands, near: Loops, shifts: Loops) -> list[list[Any]]:
+    """Micro operations of one step."""
+    slots = Slots(operands.ops, _SLOTS)
     program: list[list[Any]] = []
-    factor_at = 1 + len(leaves)
+    (_, rows), (_, lines), (_, inner) = near
+    factor_at = 1 + len(operands.leaves)
 
-    def moved(operand: int) -> int:
-        return sum(index * strides[operand] for index, strides in shifts)
+    def access(name: str, operand: int, **slot: int) -> None:
+        address, kind, zero = operands.memory(operand, shifts)
+        ends = rows[operand], lines[operand]
+        program.append(
+            operation(name, "op", b=zero, p0=address, p1=kind, p2=ends[0], p3=ends[1], **slot)
+        )
 
-    for op in ops:
+    for op in operands.ops:
         chain = op.chain
         for arg in chain.args:
             if slots.of(arg) is not None:
                 continue
-            place = leaves.index(arg)
-            view = views[place]
+            place = operands.leaves.index(arg)
             slot = slots.take(arg)
-            if view is None:
+            if operands.views[place] is None:
                 assert arg.data is not None
                 value = int(arg.data.reshape(()))
                 program.append(operation("CONSTANT", to=slot, a=1, p0=value))
-                continue
-            space = 16 if emitter.is_constant(view) else 0
-            load: list[Any] = operation(
-                "LOAD",
-                to=slot,
-                a=int(inner[1][1 + place] == 0),
-                b=view.buffer.zero,
-                p1=number(view.buffer.type) | space,
-                p2=near[0][1][1 + place],
-                p3=near[1][1][1 + place],
-            )
-            load[4] = Address(view.buffer, view.offset + moved(1 + place))
-            program.append(load)
+            else:
+                access("LOAD", 1 + place, to=slot, a=int(inner[1 + place] == 0))
         args = [slots.of(arg) for arg in chain.args]
         slots.release(op)
         slot = slots.take(op.to)
-        program.append(_operation(planner, chain, slot, args, inner[1], near, factor_at, moved))
-        factor_at += chain.op in BY_CHANNEL
-    store: list[Any] = operation(
-        "STORE",
-        a=slots.of(item) or 0,
-        b=out.buffer.zero,
-        p1=number(out.buffer.type),
-        p2=near[0][1][0],
-        p3=near[1][1][0],
-    )
-    store[4] = Address(out.buffer, out.offset + moved(0))
-    return of_length([*program, store], _MOST)
+        along = False
+        if chain.op in BY_CHANNEL:
+            fixed = rows[factor_at], lines[factor_at], _moved(factor_at, shifts)
+            along = inner[factor_at] == 1 and not any(fixed)
+            factor_at += 1
+        program.append(_operation(operands.planner, chain, slot, args, along))
+    access("STORE", 0, a=slots.of(operands.item) or 0)
+    return of_length(program, _MOST)
 
 
 def _operation(
-    planner: Planner,
-    chain: Chain,
-    slot: int,
-    args: list[Any],
-    inner: Shape,
-    near: list[tuple[int, Shape]],
-    factor_at: int,
-    moved: Any,
+    planner: Planner, chain: Chain, slot: int, args: list[Any], along: bool
 ) -> list[Any]:
+    """One micro operation.
+
+    Args:
+        along: the innermost loop runs along the channels, and no other loop does.
+    """
     emitter = planner.emitter
     if chain.op == "CLIP":
         low, high = (min(max(v, INT32[0]), INT32[1]) for v in chain.params)
@@ -248,7 +271,7 @@ def _operation(
             raise NoProgramError("more operands than slots, or factors of other axes")
         arrays, left = [factor.mult, factor.add, factor.shift], factor.left
     varies = len(arrays[0]) > 1
-    if varies and (inner[factor_at] != 1 or any(s[factor_at] for _, s in near) or moved(factor_at)):
+    if varies and not along:
         raise NoProgramError("more operands than slots, or factors of other axes")
     if varies:
         arrays = [padded_channels(a, 1, str(a.dtype)) for a in arrays]
@@ -258,3 +281,54 @@ def _operation(
         arrays[1] = shuffled(arrays[1], planner.library)
     p0, p1, p2 = (emitter.put(a) for a in arrays)
     return operation(chain.op, to=slot, a=args[0], b=left, p0=p0, p1=p1, p2=p2, p3=int(varies))
+
+
+# Integers of 64 bits ------------------------------------------------------------------------------
+
+
+def _emit_wide(
+    planner: Planner, item: Item, leaves: list[Item], ops: list[Operation], target: View | None
+) -> View:
+    """A program over int64, which every operator has: see general.h.
+
+    Raises:
+        NoProgramError: too many values are needed at a time.
+    """
+    operands = _Operands.of(planner, item, leaves, ops, target)
+    repeated, near = operands.loops(_DIMS)
+    sizes = {f"size_{axis}": size for axis, (size, _) in enumerate(near)}
+    for shifts in positions(repeated):
+        operands.write("wide", _wide_program(operands, near, shifts), **sizes)
+    return operands.out
+
+
+def _wide_program(operands: _Operands, near: Loops, shifts: Loops) -> list[list[Any]]:
+    slots = Slots(operands.ops, _WIDE_SLOTS)
+    program: list[list[Any]] = []
+
+    def access(name: str, operand: int, **slot: int) -> None:
+        address, kind, zero = operands.memory(operand, shifts)
+        along = {f"stride_{axis}": strides[operand] for axis, (_, strides) in enumerate(near)}
+        program.append(operation(name, "wide_op", p0=address, p1=kind, p2=zero, **slot, **along))
+
+    for op in operands.ops:
+        chain = op.chain
+        for arg in chain.args:
+            if slots.of(arg) is not None:
+                continue
+            place = operands.leaves.index(arg)
+            slot = slots.take(arg)
+            if operands.views[place] is None:
+                program.append(operation("WIDE_CONSTANT", "wide_op", to=slot, p0=arg.low))
+            else:
+                access("WIDE_LOAD", 1 + place, to=slot)
+        places = dict(zip("abc", (slots.of(arg) for arg in chain.args)))
+        slots.release(op)
+        params = {}
+        if chain.op == "WRAP":
+            dtype = chain.params[0]
+            params = {"p0": bits(dtype), "p1": int(not dtype.startswith("u"))}
+        to, name = slots.take(op.to), f"WIDE_{chain.op}"
+        program.append(operation(name, "wide_op", to=to, **places, **params))
+    access("WIDE_STORE", 0, a=slots.of(operands.item) or 0)
+    return of_length(program, _WIDE_MOST)

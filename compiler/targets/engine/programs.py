@@ -38,11 +38,6 @@ def of_length(program: list[list[Any]], most: int) -> list[list[Any]]:
     return program
 
 
-def touched(planner: Planner, views: list[View | None]) -> list[Any]:
-    """Buffers of the arena that a program reads."""
-    return [v.buffer for v in views if v is not None and not planner.emitter.is_constant(v)]
-
-
 def with_constants(leaves: list[Item], ops: list[Operation]) -> list[Item]:
     """The leaves, and the constants that spelling out has added."""
     held = {*leaves, *(op.to for op in ops)}
