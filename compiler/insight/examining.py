@@ -20,8 +20,7 @@ from compiler.insight.records import Insight, LayerInsight, OutputInsight, Point
 from compiler.ir.expr import Call, Expr, Op
 from compiler.ir.module import IRModule
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
-from compiler.qtypes.kind import QAnnotateKind, kind2str
-from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig, kind2str
 from compiler.qtypes.report import CallRecord, QuantizeReport, call_places
 from compiler.quantize import Candidate, activation_scales, build_candidate
 from compiler.quantize.calibration.channel_stats import ChannelStats

@@ -11,7 +11,7 @@ from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.pass_through import annotate_pass_through
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.product_shape import FQProductShape
-from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.qtypes.report import MARKER_OPS
 
 RESULT = "result"

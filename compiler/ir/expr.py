@@ -385,3 +385,12 @@ def describe(expr: Expr) -> str:
         )
         return f"call of {callee}"
     return type(expr).__name__
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TempExpr(Expr):
+    """Base of the temporary values a ForwardRewriter's rules pass to each other."""
+
+    def realize(self) -> Expr:
+        """The ordinary expression that stands for this value outside its pass."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it is realized")

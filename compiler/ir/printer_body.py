@@ -34,6 +34,7 @@ from compiler.ir.expr import (
     If,
     Let,
     Op,
+    TempExpr,
     Tuple,
     TupleGetItem,
     Var,
@@ -42,7 +43,6 @@ from compiler.ir.metadata import MetadataWriter
 from compiler.ir.printer_scopes import plan_scopes
 from compiler.ir.printer_values import NameTable, TypeText, value_text
 from compiler.ir.span import ANONYMOUS, AnySpan, SequentialSpan
-from compiler.ir.temp_expr import TempExpr
 from compiler.ir.virtual_device import UNCONSTRAINED
 
 INDENT = "  "

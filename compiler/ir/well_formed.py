@@ -13,6 +13,7 @@ from compiler.ir.expr import (
     Function,
     Let,
     Op,
+    TempExpr,
     Tuple,
     TupleGetItem,
     Var,
@@ -21,7 +22,6 @@ from compiler.ir.expr import (
 from compiler.ir.module import IRModule
 from compiler.ir.scope_tree import Scope, nearest_common
 from compiler.ir.span import AnySpan
-from compiler.ir.temp_expr import TempExpr
 from compiler.ir.ty import IncompleteType, Type
 from compiler.ir.type_solver import parts_of
 from compiler.ir.walk import post_order

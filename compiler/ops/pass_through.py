@@ -27,7 +27,7 @@ from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.with_tables import Rule, tabulates, with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QAnnotateKind
 
 
 def partition_pass_through(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:

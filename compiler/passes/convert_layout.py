@@ -26,12 +26,11 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem
+from compiler.ir.expr import Call, Constant, Expr, Function, TempExpr, Tuple, TupleGetItem
 from compiler.ir.functor import ForwardRewriter
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.span import AnySpan
-from compiler.ir.temp_expr import TempExpr
 from compiler.ir.ty import TupleType, Type, is_dynamic, tensor_fields
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.layout import Order, is_natural, layout_rule, natural

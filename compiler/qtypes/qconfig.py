@@ -9,15 +9,33 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Self
 
 from compiler.errors import legal_names
 from compiler.ir.expr import Call, Op
 from compiler.qtypes.config_checks import check_fields, stored_mode
 from compiler.qtypes.errors import ConfigValueError, UnknownConfigKeyError
-from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.layer_choices import LayerChoices
 from compiler.qtypes.value_list import ValueList, split_assignments
+
+
+class QAnnotateKind(IntEnum):
+    """The ``kind`` attribute of simulated_quantize; the numbers are Relay's."""
+
+    IDENTITY = 0
+    INPUT = 1
+    WEIGHT = 2
+    ACTIVATION = 3
+
+
+def kind2str(kind: int) -> str:
+    """Name of a kind as texts and reports show it, such as "input".
+
+    Raises:
+        ValueError: not a kind.
+    """
+    return QAnnotateKind(kind).name.lower()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Function, Op, is_op_call
-from compiler.qtypes.kind import kind2str
+from compiler.qtypes.qconfig import kind2str
 
 MARKER_OPS = (
     "annotation.cast_hint",

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from compiler.ops.rules.partition import QPartitionExpr as QPartitionExpr
     from compiler.ops.rules.realize import QRealizeIntExpr as QRealizeIntExpr
     from compiler.qtypes.context import QuantizeContext as QuantizeContext
-    from compiler.qtypes.kind import QAnnotateKind as QAnnotateKind
-    from compiler.qtypes.kind import kind2str as kind2str
+    from compiler.qtypes.qconfig import QAnnotateKind as QAnnotateKind
     from compiler.qtypes.qconfig import QConfig as QConfig
     from compiler.qtypes.qconfig import current_qconfig as current_qconfig
+    from compiler.qtypes.qconfig import kind2str as kind2str
     from compiler.qtypes.qconfig import qconfig as qconfig
     from compiler.qtypes.qconfig import qconfig_from_text as qconfig_from_text
     from compiler.qtypes.report import CallRecord as CallRecord
@@ -100,8 +100,10 @@ __getattr__, __all__ = lazy_names(
         "compiler.ops.rules.partition": ("QPartitionExpr",),
         "compiler.ops.rules.realize": ("QRealizeIntExpr",),
         "compiler.qtypes.context": ("QuantizeContext",),
-        "compiler.qtypes.kind": ("QAnnotateKind", "kind2str"),
-        "compiler.qtypes.qconfig": ("QConfig", "current_qconfig", "qconfig", "qconfig_from_text"),
+        "compiler.qtypes.qconfig": (
+            *("QAnnotateKind", "QConfig", "current_qconfig"),
+            *("kind2str", "qconfig", "qconfig_from_text"),
+        ),
         "compiler.qtypes.report": ("CallRecord", "PointRecord", "QuantizeReport"),
         "compiler.quantize._bias_correction": ("correct_biases",),
         "compiler.quantize._conversion_ops": ("has_only_conversion_ops",),

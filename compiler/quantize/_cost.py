@@ -18,8 +18,7 @@ from compiler.ir.expr import Call, Constant, Expr
 from compiler.ir.module import IRModule
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.product_shape import FQProductShape
-from compiler.qtypes.kind import QAnnotateKind
-from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize._layers import has_weight, named_layers
 from compiler.quantize.calibration.point_bits import chosen_bits
 

@@ -13,8 +13,7 @@ from compiler.ir.expr import Call, Constant
 from compiler.ir.module import IRModule
 from compiler.ops.annotation.attach_simulated_quantize import is_given, quantize_kind
 from compiler.ops.rules.realize import integer_limits
-from compiler.qtypes.kind import QAnnotateKind
-from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize.calibration.weight_grid import range_on_grid
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 

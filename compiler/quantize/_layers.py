@@ -19,8 +19,8 @@ from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import ConfigValueError
-from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.layer_choices import LayerChoice, LayerChoices
+from compiler.qtypes.qconfig import QAnnotateKind
 
 
 def layer_names(mod: IRModule) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ops.annotation.attach_simulated_quantize import point_attrs, quantize_kind
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
-from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.quantize._prefix_runs import PrefixRuns, source_of
 from compiler.quantize.calibration.bind_scales import measured_points
 from compiler.quantize.calibration.collect_stats import float_executor

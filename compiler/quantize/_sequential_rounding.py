@@ -42,7 +42,7 @@ from compiler.qtypes.channel_ranges import (
     Rounding,
     narrowed,
 )
-from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.quantize._bias_correction import biases_of, corrected_bias
 from compiler.quantize._prefix_runs import PrefixRuns
 from compiler.quantize._range_fitting import RangeFitting

@@ -36,7 +36,7 @@ from compiler.qtypes.channel_ranges import (
     Rounding,
     narrowed,
 )
-from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.quantize._reconstruction import reconstructed
 from compiler.quantize.calibration.input_grams import column_rules
 from compiler.quantize.calibration.weighted_calls import weighted_calls

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.module import IRModule
-from compiler.qtypes.kind import QAnnotateKind
-from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize._given_points import given_points
 from compiler.quantize._sequential_rounding import sequential_products
 from compiler.quantize.calibration.activation_scales import activation_scales

@@ -20,8 +20,7 @@ from compiler.ir.ty import holds_float
 from compiler.ops.annotation.attach_simulated_quantize import is_given, quantize_kind
 from compiler.ops.rules.never_negative import never_negative
 from compiler.ops.rules.zero_point import may_have_zero_point
-from compiler.qtypes.kind import QAnnotateKind
-from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.qtypes.report import MARKER_OPS, OPERAND_FLOAT, CallRecord, float_calls
 from compiler.quantize._first_calls import converted_inputs
 from compiler.quantize.calibration.flow import Calibration, without_data

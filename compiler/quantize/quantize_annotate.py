@@ -16,11 +16,10 @@ from dataclasses import dataclass, replace
 
 from compiler.errors import InternalQuantizeError
 from compiler.ir.analysis import free_vars, post_order
-from compiler.ir.expr import Call, Expr, Function, Op, Tuple
+from compiler.ir.expr import Call, Expr, Function, Op, TempExpr, Tuple
 from compiler.ir.functor.forward_rewriter import ForwardRewriter
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
-from compiler.ir.temp_expr import TempExpr
 from compiler.ir.ty import holds_float
 from compiler.ops.annotation.attach_simulated_quantize import (
     as_input,
@@ -37,7 +36,7 @@ from compiler.ops.rules.annotate import (
     with_args,
 )
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.qtypes.report import OPERAND_FLOAT, call_places
 from compiler.quantize._first_calls import first_calls
 from compiler.quantize._layers import choices_of

@@ -22,11 +22,11 @@ from compiler.ir.expr import (
     If,
     Let,
     Op,
+    TempExpr,
     Tuple,
     TupleGetItem,
     Var,
 )
-from compiler.ir.temp_expr import TempExpr
 
 R = TypeVar("R")
 

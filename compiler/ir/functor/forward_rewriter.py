@@ -15,11 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 from compiler.ir.analysis import count_uses
-from compiler.ir.expr import Call, Expr, Function, Tuple, TupleGetItem
+from compiler.ir.expr import Call, Expr, Function, TempExpr, Tuple, TupleGetItem
 from compiler.ir.functor.mixed_mode import MixedModeMutator
 from compiler.ir.functor.mutator import rebuild_call, rebuild_tuple
 from compiler.ir.op import OpRule
-from compiler.ir.temp_expr import TempExpr
 
 ForwardRule = Callable[[Call, tuple[Expr, ...], Any], Expr | None]
 """``rule(ref_call, new_args, ctx)``: the value of a call (temporary or not), or None to decline.

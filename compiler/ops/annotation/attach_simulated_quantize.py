@@ -14,7 +14,7 @@ from compiler.ir.ty import TensorType
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, unannotated
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QAnnotateKind
 
 SQ = "relay.op.annotation.simulated_quantize"
 PARAMETERS = ("dom_scale", "clip_min", "clip_max")

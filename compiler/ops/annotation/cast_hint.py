@@ -26,7 +26,7 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, fits, like, storage_dtype
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QAnnotateKind
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import InternalQuantizeError, QuantizeError
-from compiler.ir.expr import Args, Call, Constant, Expr, describe
+from compiler.ir.expr import Args, Call, Constant, Expr, TempExpr, describe
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.temp_expr import TempExpr
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder, TensorView
@@ -50,8 +49,7 @@ from compiler.ops.rules.requantize import lost_by_truncation, requantize
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.unary import round_half_away
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.kind import QAnnotateKind
-from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 
 ROUNDINGS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "round": round_half_away,

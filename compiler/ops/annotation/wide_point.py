@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from compiler.ir.expr import Call, Constant, Expr, Op, is_op_call
 from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QAnnotateKind
 
 WIDE_BITS = 16
 

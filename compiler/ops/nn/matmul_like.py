@@ -36,8 +36,7 @@ from compiler.ops.rules.realize import (
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.zero_point import ZeroPoint
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.kind import QAnnotateKind
-from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 
 
 def annotate_matmul_like(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:

@@ -44,8 +44,7 @@ from compiler.ops.rules.realize import (
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.with_tables import with_tables
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.kind import QAnnotateKind
-from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 
 _NARROW_BITS = 16
 _FINER_BITS = 12

@@ -27,8 +27,7 @@ from compiler.ops.rules.integer_calls import add, along_axis, cast, multiply
 from compiler.ops.rules.realize import QRealizeIntExpr, fits, integers
 from compiler.ops.rules.requantize import to_scalar
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.kind import QAnnotateKind
-from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 
 Vector = NDArray[np.float64]
 

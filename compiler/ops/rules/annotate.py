@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from compiler.ir.expr import Args, Call, Constant, Expr, Tuple
+from compiler.ir.expr import Args, Call, Constant, Expr, TempExpr, Tuple
 from compiler.ir.op import OpRule
-from compiler.ir.temp_expr import TempExpr
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QAnnotateKind
 
 AnnotateRule = Callable[[Call, tuple[Expr, ...], QuantizeContext], Expr | None]
 """``rule(ref_call, new_args, ctx)``: the annotated call, or None to leave it in float."""

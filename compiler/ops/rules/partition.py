@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from compiler.ir.expr import Call, Expr
+from compiler.ir.expr import Call, Expr, TempExpr
 from compiler.ir.op import OpRule
-from compiler.ir.temp_expr import TempExpr
 from compiler.ops.rules.integer_calls import border
 from compiler.qtypes.context import QuantizeContext
 

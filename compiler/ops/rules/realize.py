@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import InternalQuantizeError
-from compiler.ir.expr import Args, Call, Constant, Expr, describe
+from compiler.ir.expr import Args, Call, Constant, Expr, TempExpr, describe
 from compiler.ir.op import OpRule
-from compiler.ir.temp_expr import TempExpr
 from compiler.ir.ty import bits, is_float
 from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.integer_calls import add, along_axis, cast, multiply, scalar, subtract

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.ir.expr import Call, Constant, Expr, is_op_call
+from compiler.ir.expr import Call, Constant, Expr, TempExpr, is_op_call
 from compiler.ir.op import OpPattern, OpRule
 from compiler.ir.span import AnySpan
-from compiler.ir.temp_expr import TempExpr
 from compiler.ir.ty import TensorType
 from compiler.ops.op_call import expand_to_axis, op_call, reshape_to_axes
 

@@ -32,8 +32,7 @@ from compiler.ops.rules.realize import (
     storage_dtype,
 )
 from compiler.ops.rules.requantize import to_scalar
-from compiler.qtypes.kind import QAnnotateKind
-from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 
 Factor = NDArray[np.float32]
 SQ = "relay.op.annotation.simulated_quantize"

@@ -14,7 +14,7 @@ from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, cast_if_needed, like
 from compiler.ops.rules.with_tables import with_tables
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QAnnotateKind
 
 
 @FQAnnotateRewrite.register("negative")

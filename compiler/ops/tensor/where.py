@@ -26,7 +26,7 @@ from compiler.ops.rules.unify_scales import unify_for_add
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.tensor.broadcast import broadcast_shape
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QAnnotateKind
 
 
 @define_op("where", arg_names=("condition", "x", "y"), pattern=OpPattern.BROADCAST)

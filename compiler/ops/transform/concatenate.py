@@ -33,7 +33,7 @@ from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, like
 from compiler.ops.rules.unify_fields import unify_for_concatenate
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QAnnotateKind
 
 OP = "concatenate"
 

@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
 from compiler.ir.ty import bits
-from compiler.qtypes.kind import QAnnotateKind
-from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize.calibration import kl_divergence, mse  # noqa: F401 - each registers a calibrate_mode
 from compiler.quantize.calibration.modes import calibrate_modes, two_sided_range
 from compiler.quantize.calibration.point_bits import input_bits

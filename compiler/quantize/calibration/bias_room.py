@@ -19,8 +19,7 @@ from compiler.ir.ty import bits
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.product_shape import FQProductShape
-from compiler.qtypes.kind import QAnnotateKind
-from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 
 _GRID_BITS = 22
 

@@ -35,8 +35,7 @@ from compiler.ops.rules.dom_scale import (
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import WeightNotConstantError
-from compiler.qtypes.kind import QAnnotateKind
-from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize.calibration.bias_room import add_operands, range_for_bias, weights_with_bias
 from compiler.quantize.calibration.point_bits import chosen_bits
 from compiler.quantize.calibration.uneven_grid import Sidedness

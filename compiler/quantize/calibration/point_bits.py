@@ -13,8 +13,7 @@ from compiler.ir.expr import Call, Expr, Function
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
 from compiler.ops.rules.product_shape import FQProductShape
-from compiler.qtypes.kind import QAnnotateKind
-from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize._layers import choices_of, named_layers
 
 Readers = tuple[str, ...]

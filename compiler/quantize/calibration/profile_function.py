@@ -25,7 +25,7 @@ from compiler.ir.rebuild import with_operands
 from compiler.ops.annotation.attach_simulated_quantize import is_given
 from compiler.ops.nn.softmax import SoftmaxAttrs
 from compiler.ops.op_call import op_call, scalar
-from compiler.qtypes.kind import QAnnotateKind, kind2str
+from compiler.qtypes.qconfig import QAnnotateKind, kind2str
 from compiler.quantize.calibration.point_bits import Readers, point_readers
 from compiler.quantize.calibration.stats import PointMap
 

@@ -24,8 +24,7 @@ from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.dom_scale import as_scale, chosen_scale
 from compiler.ops.rules.never_negative import never_negative
 from compiler.ops.rules.zero_point import may_have_zero_point
-from compiler.qtypes.kind import QAnnotateKind
-from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 
 _WORTH_IT = 15 / 16
 

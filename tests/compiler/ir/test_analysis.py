@@ -18,9 +18,20 @@ from compiler.ir.analysis import (
     post_order,
     well_formed,
 )
-from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, Var, call_op
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Let,
+    TempExpr,
+    Tuple,
+    Var,
+    call_op,
+)
 from compiler.ir.module import IRModule
-from compiler.ir.temp_expr import TempExpr
 from compiler.ir.ty import GlobalTypeVar, TensorType
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from compiler import relay
 from compiler.errors import CalibrationError, InternalQuantizeError
 from compiler.ir.module import IRModule
-from compiler.qtypes.kind import kind2str
+from compiler.qtypes.qconfig import kind2str
 from compiler.quantize import (
     QConfig,
     activation_scales,

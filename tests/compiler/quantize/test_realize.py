@@ -15,10 +15,9 @@ import pytest
 
 from compiler import assert_structural_equal, evaluate, relay, text
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import Call, Constant, Expr
+from compiler.ir.expr import Call, Constant, Expr, TempExpr
 from compiler.ir.module import IRModule
 from compiler.ir.op import get_op
-from compiler.ir.temp_expr import TempExpr
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.quantize import QConfig, QuantizeContext, quantize
 

@@ -9,8 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
-from compiler.qtypes.kind import QAnnotateKind
-from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize.calibration.activation_scales import activation_scales
 from compiler.quantize.calibration.collectors import HistogramCollector, RangeCollector
 from compiler.quantize.calibration.kl_divergence import find_scale_by_kl

@@ -11,7 +11,7 @@ from compiler import relay
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr
 from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
-from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.quantize import QConfig
 from compiler.quantize.calibration.modes import two_sided_range
 from compiler.quantize.calibration.mse import mse_ends, mse_threshold

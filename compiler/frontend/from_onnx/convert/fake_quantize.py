@@ -20,7 +20,7 @@ from compiler.ir.expr import Expr, Op
 from compiler.ir.ty import TensorType
 from compiler.ops.number_format import Array, integer_range
 from compiler.ops.rules.numpy_compute import FNumpyCompute
-from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QAnnotateKind
 
 SIMULATED_QUANTIZE = "relay.op.annotation.simulated_quantize"
 _INT8 = (-128, 127)

@@ -9,7 +9,7 @@ import pytest
 from compiler import relay
 from compiler.errors import DeepGraphError
 from compiler.ir.adt import Constructor, PatternConstructor, PatternTuple, PatternVar
-from compiler.ir.expr import Call, Constant, Expr, Var
+from compiler.ir.expr import Call, Constant, Expr, TempExpr, Var
 from compiler.ir.functor import (
     ExprFunctor,
     MemoizedFunctor,
@@ -18,7 +18,6 @@ from compiler.ir.functor import (
     TypeMutator,
     TypeVisitor,
 )
-from compiler.ir.temp_expr import TempExpr
 from compiler.ir.ty import FuncType, GlobalTypeVar, RefType, TensorType, TupleType, Type
 
 

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from compiler import relay
-from compiler.ir.expr import Call, Expr, Function, Op, Tuple, TupleGetItem, is_op_call
+from compiler.ir.expr import Call, Expr, Function, Op, TempExpr, Tuple, TupleGetItem, is_op_call
 from compiler.ir.functor import ForwardRewriter
 from compiler.ir.op import OpRule
 from compiler.ir.structural import structural_equal
-from compiler.ir.temp_expr import TempExpr
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

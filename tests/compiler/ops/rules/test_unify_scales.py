@@ -17,8 +17,7 @@ from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.realize import QRealizeIntExpr, integers
 from compiler.ops.rules.unify_scales import unify_for_add
 from compiler.qtypes.errors import IntegerOverflowError
-from compiler.qtypes.kind import QAnnotateKind
-from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 
 LIMIT = 2**31 - 1
 

@@ -23,8 +23,7 @@ from compiler.ops.rules.zero_point import (
     plainly,
     zero_point_answer,
 )
-from compiler.qtypes.kind import QAnnotateKind
-from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.testing.op_calls import accepted_calls, plain_attrs, random_value
 
 SHIFT = 5
