@@ -283,7 +283,7 @@ class Settings(BaseSettings):
     ] = Field(
         None,
         description="what to maximise: top1, agreement, sqnr, or your own metric, module:name; a "
-        "cost is minimised (top1 with labels, else sqnr)",
+        "cost is minimised (top1 with labels, and SQNR where luck explains top1; else sqnr)",
     )
     minimize: Annotated[
         tuple[str, ...], BeforeValidator(_costs), Flag(OBJECTIVE, "COSTS", COSTS)

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from qsearch.report.pareto import front
 from qsearch.search.objectives import (
+    COMPARISONS,
     KEEPS_ACCURACY,
     Objective,
     is_uncertainty,
@@ -88,7 +89,7 @@ class Measures:
                     varying.add(name)
                 has = value is not None or measure(name).infinite is not None
                 told = name not in names and has
-                if told and name != KEEPS_ACCURACY and not is_uncertainty(name, trial.score or {}):
+                if told and name not in COMPARISONS and not is_uncertainty(name, trial.score or {}):
                     names[name] = None
         if timed:
             names.update(dict.fromkeys(_TIMINGS))
@@ -139,9 +140,17 @@ class Measures:
 
     def best(self, trials: Sequence[Any]) -> Any:
         """The winner among trials; None where none is complete."""
-        complete = [t for t in trials if t.state == "complete" and t.score is not None]
-        rank = self.objective.rank
-        return max(complete, key=lambda t: rank(t.score, t.number), default=None)
+        return next(reversed(self.winners(trials)), None)
+
+    def winners(self, trials: Iterable[Any]) -> list[Any]:
+        """The trials that were better than all before them, in order; the last one is the best."""
+        found: list[tuple[tuple[float, ...], Any]] = []
+        for trial in trials:
+            if trial.state == "complete" and trial.score is not None:
+                rank = self.objective.rank(trial.score, trial.number)
+                if not found or rank > found[-1][0]:
+                    found.append((rank, trial))
+        return [trial for _, trial in found]
 
 
 def measure_of(name: str) -> Measure:

@@ -224,14 +224,14 @@ def constant_names(measures: Measures, points: Sequence[TrialPoint]) -> list[str
     return found
 
 
-def spark(measure: Measure, points: Sequence[TrialPoint]) -> list[float]:
-    """The best value so far over the trials, thinned out."""
-    sign = -1.0 if measure.smaller_is_better else 1.0
+def spark(measures: Measures, points: Sequence[TrialPoint]) -> list[float]:
+    """The first measure of the best trial so far over the trials, thinned out."""
+    winners = {point.number for point in measures.winners(points)}
     best: list[float] = []
     for point in points:
-        value = value_of(measure, point) if point.state == "complete" else None
+        value = value_of(measures.primary, point) if point.state == "complete" else None
         if value is not None:
-            best.append(value if not best else sign * max(sign * best[-1], sign * value))
+            best.append(value if not best or point.number in winners else best[-1])
     if len(best) <= SPARK_POINTS:
         return best
     step = (len(best) - 1) / (SPARK_POINTS - 1)
@@ -243,8 +243,9 @@ def trials_as_columns(measures: Measures, points: Sequence[TrialPoint]) -> dict[
 
     Returns:
         ``number``, ``state``, ``stage``, ``driver_id``, ``started_at``, ``finished_at``; ``scores``
-        by measure; ``params`` by name, each ``{"values": […], "at": […]}`` with -1 for none. An
-        infinite score is the number that stands for it.
+        by measure; ``params`` by name, each ``{"values": […], "at": […]}`` with -1 for none;
+        numbers of trials on the ``front``, and of the ``winners`` so far. An infinite score is the
+        number that stands for it.
     """
     return {
         "number": [point.number for point in points],
@@ -260,6 +261,7 @@ def trials_as_columns(measures: Measures, points: Sequence[TrialPoint]) -> dict[
             for name in parameter_names(points)
         },
         "front": front_numbers(measures, points),
+        "winners": [point.number for point in measures.winners(points)],
     }
 
 

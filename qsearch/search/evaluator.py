@@ -11,7 +11,7 @@ import numpy as np
 
 from compiler.errors import CompilerError, NotFullyIntegralError
 from compiler.qtypes.qconfig import QConfig
-from qsearch.search.objectives import KEEPS_ACCURACY, UNCERTAIN, Score
+from qsearch.search.objectives import UNCERTAIN, Score
 from qsearch.settings import is_import_path
 from qsearch.store.records import Failure, Outcome, Trial
 from workers.errors import LostWorkerError, WorkerError
@@ -80,7 +80,7 @@ class Evaluator:
         parts: requests of one trial, that idle workers may share; see ``workers.batching``.
         hardware: description whose cost is part of the score, see EvaluationRequest.
         latency: how candidates are timed, see EvaluationRequest.
-        keeps: whether a score keeps the accuracy, for searches that weigh it.
+        compared: what a score of so many samples holds beside the module's own figures.
         seed: of the study; chooses the trials that are spot-checked.
     """
 
@@ -95,7 +95,7 @@ class Evaluator:
     parts: int = 1
     hardware: tuple[str, str] | None = None
     latency: tuple[str, ...] = ()
-    keeps: Callable[[Score], bool] | None = None
+    compared: Callable[[Score, int], Mapping[str, float]] | None = None
     seed: int = 0
 
     def name_for(self, qconfig: Mapping[str, Any]) -> EvaluatorName:
@@ -151,8 +151,8 @@ class Evaluator:
         """
         score = self.score_of(result.sums)
         score.update(costs_of(result))
-        if self.keeps is not None:
-            score[KEEPS_ACCURACY] = float(self.keeps(score))
+        if self.compared is not None:
+            score.update(self.compared(score, result.samples))
         wants_integers = trial.qconfig["partition_conversions"] == "fully_integral"
         failure = None
         if wants_integers and result.fully_integral is False:

@@ -267,20 +267,22 @@ def run_search(
 
 
 def _as_begun(prepared: PreparedStudy, repository: Repository, folder: RunFolder) -> PreparedStudy:
-    """A study of an earlier version goes on with its policy, and with its default space."""
+    """A study of an earlier version goes on with its policy, its ranking and its default space."""
     settings = prepared.settings
     found = repository.find_study(study_name(settings, folder))
     if found is None or settings.fresh:
         return prepared
-    policy = {"policy": found.spec["policy"]} if "policy" in found.spec else {}
-    kept = {name: value for name, value in prepared.spec.items() if name != "policy"}
-    prepared = replace(prepared, spec={**kept, **policy})
+    # Studies that rank by every answer did not weigh what --max-drop allows by top-1.
+    begun = ("policy", "ranking", *(("max_drop",) if "ranking" not in found.spec else ()))
+    kept = {n: v for n, v in prepared.spec.items() if n not in begun or n in found.spec}
+    stored = {n: found.spec[n] for n in ("policy", "ranking") if n in found.spec}
+    prepared = replace(prepared, spec={**kept, **stored})
     if settings.space is not None:
         return prepared
-    stored = Space.from_dict(found.spec["space"])
-    if stored == prepared.space or not is_earlier_default(stored, prepared.space):
+    space = Space.from_dict(found.spec["space"])
+    if space == prepared.space or not is_earlier_default(space, prepared.space):
         return prepared
-    return replace(prepared, space=stored, spec={**prepared.spec, "space": found.spec["space"]})
+    return replace(prepared, space=space, spec={**prepared.spec, "space": found.spec["space"]})
 
 
 @contextlib.contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,6 +25,15 @@ under their import path.
 KEEPS_ACCURACY: Final = "keeps_accuracy"
 """In a score of a search that weighs it: 1.0 where the accuracy stays within ``--max-drop``."""
 
+FLOAT_TOP1: Final = "top1_float"
+"""In a score with labels: top-1 of the float model on all samples, 0..1."""
+
+TOP1_STEP: Final = "top1_step"
+"""In a score with labels: the loss of top-1 up to which luck explains it, see ``top1_step``."""
+
+COMPARISONS: Final = frozenset({KEEPS_ACCURACY, FLOAT_TOP1, TOP1_STEP})
+"""Keys of a score that are not measured on the module: what the float model makes of it."""
+
 UNCERTAIN: Final = "_error"
 """After the name of a score: its standard error."""
 
@@ -31,6 +41,13 @@ UNCERTAIN: Final = "_error"
 _LOST_ACCURACY: Final = -1e18
 # A module without a cost (a trial of older code) ranks behind those that have one.
 _NO_COST: Final = -1e18
+
+RANKING: Final = "steps"
+"""How trials of new studies are ranked, as ``ranking`` of the spec; see ``Objective.by_steps``."""
+_LEAST_STEP: Final = 4.0
+_CHANGED_ANSWERS: Final = 0.01
+_MOST_DB: Final = 100.0
+_SQNR_IN_STEP: Final = 0.01
 
 # Begins the name of a limit on a cost other than size.
 _AT_MOST: Final = "at_most "
@@ -48,8 +65,13 @@ def sqnr_value(score: Score) -> float:
 class Objective:
     """One metric, and perhaps costs beside it.
 
-    Ties go to the lower costs, so that the best lies on the front; then to agreement, SQNR, and the
+    Ties go to the lower costs, so that the best lies on the front; then to SQNR, agreement, and the
     earlier trial.
+
+    Top-1 as the metric counts as no more than the float model's, and below it in steps of what luck
+    explains (``top1_step``): one right answer more on a few hundred samples says less of a module
+    than its SQNR does. The steps are the same for all trials of a study, so the order is total, and
+    a trial with higher top-1 and SQNR than another is always before it.
 
     Accuracy and SQNR are maximised. A cost as the metric is minimised among the modules that keep
     their accuracy; behind them the rest, by accuracy.
@@ -59,12 +81,15 @@ class Objective:
         minimize: costs that span a Pareto front with it.
         max_size: most bytes of weights; None is any number.
         at_most: the most that other costs may be.
+        by_steps: whether top-1 counts in steps; studies of earlier versions rank by every answer,
+            then by agreement before SQNR.
     """
 
     metric: str
     minimize: tuple[str, ...] = ()
     max_size: float | None = None
     at_most: tuple[tuple[str, float], ...] = ()
+    by_steps: bool = True
 
     @staticmethod
     def of(spec: Mapping[str, Any]) -> Objective:
@@ -75,6 +100,7 @@ class Objective:
             tuple(spec.get("minimize", ())),
             None if limit is None else float(limit),
             tuple(sorted(spec.get("at_most", {}).items())),
+            spec.get("ranking") == RANKING,
         )
 
     @property
@@ -93,7 +119,8 @@ class Objective:
         verb = "least" if metric.smaller_is_better else "most"
         also = "".join(f", least {name}" for name in self.minimize)
         explained = {
-            "top1": " (share of right answers)",
+            "top1": " (share of right answers)"
+            + (", then most SQNR where luck explains the difference" if self.by_steps else ""),
             "sqnr": " (power of the float outputs by that of the errors, dB: higher is better)",
             "agreement": " (share of answers equal to the float model's)",
         }.get(self.metric, "")
@@ -116,7 +143,34 @@ class Objective:
             if cost is None or not score.get(KEEPS_ACCURACY):
                 return _LOST_ACCURACY * (2.0 - accuracy_of(score)[1])
             return -cost
-        return metric.finite(score.get(metric.name)) or 0.0
+        value = metric.finite(score.get(metric.name)) or 0.0
+        steps = self._steps_lost(score)
+        if steps is None:
+            return value
+        value, step = score[FLOAT_TOP1] or 0.0, score[TOP1_STEP] or 0.0
+        value -= steps * step
+        if not self.minimize:
+            missing = 1.0 - min(max(sqnr_value(score) / _MOST_DB, 0.0), 1.0)
+            value -= missing * _SQNR_IN_STEP * step
+        return value
+
+    def _steps_lost(self, score: Score) -> int | None:
+        """Whole steps by which top-1 is below the float model's; None where steps do not count."""
+        top1, before, step = score.get("top1"), score.get(FLOAT_TOP1), score.get(TOP1_STEP)
+        if not self.by_steps or self.metric != "top1":
+            return None
+        if top1 is None or before is None or step is None:
+            return None
+        # Fractions of a few hundred samples: the last bit of the subtraction must not decide.
+        return max(math.ceil((before - top1) / step - 1e-9) - 1, 0)
+
+    def decides(self, score: Score) -> str:
+        """The metric of which a trial must have more to rank before one of this score.
+
+        Of a trial that costs no less: SQNR where top-1 counts as the float model's, which is the
+        most.
+        """
+        return "sqnr" if self._steps_lost(score) == 0 else self.metric
 
     def values(self, score: Score) -> tuple[float, ...]:
         """One number per objective; greater is better, so costs are negative."""
@@ -152,7 +206,8 @@ class Objective:
         """The metric as people read it: a cost as it is, not its negative."""
         if by_option(self.metric).smaller_is_better:
             return score.get(score_key(self.metric))
-        return self.value(score)
+        metric = by_option(self.metric)
+        return metric.finite(score.get(metric.name)) or 0.0
 
     def described(self, score: Score) -> str:
         """The metric and the costs in words, for a line of progress."""
@@ -166,13 +221,32 @@ class Objective:
     def rank(self, score: Score, number: int) -> tuple[float, ...]:
         """Greater is better; what breaks a limit is behind what breaks none."""
         broken = sum(max(amount, 0.0) for amount in self.violations(score).values())
-        agreement = score.get("agreement") or 0.0
-        return (-broken, *self.values(score), agreement, sqnr_value(score), -number)
+        ties = (sqnr_value(score), score.get("agreement") or 0.0)
+        return (-broken, *self.values(score), *(ties if self.by_steps else ties[::-1]), -number)
 
     def best(self, trials: Iterable[Trial]) -> Trial | None:
         """The best complete trial."""
         complete = [t for t in trials if t.state == "complete" and t.outcome.score is not None]
         return max(complete, key=lambda t: self.rank(t.outcome.score or {}, t.number), default=None)
+
+    def explained(self, trials: Sequence[Trial]) -> list[str]:
+        """Why a trial with more right answers than the best did not win, in a sentence."""
+        best = self.best(trials)
+        won = best.outcome.score if best is not None else None
+        if best is None or not won or self.minimize or self.decides(won) == self.metric:
+            return []
+        complete = [t for t in trials if t.state == "complete"]
+        kept = [t for t in complete if self.feasible(t.outcome.score or {})] or [best]
+        luckiest = max(kept, key=lambda t: (t.outcome.score or {}).get("top1") or 0.0)
+        score = luckiest.outcome.score or {}
+        more = (score.get("top1") or 0.0) - (won.get("top1") or 0.0)
+        if more <= 0:
+            return []
+        return [
+            f"trial {luckiest.number} has {100 * more:.2f} points more top-1 than trial "
+            f"{best.number}, which luck explains, and {sqnr_value(won) - sqnr_value(score):.1f} dB "
+            "less SQNR"
+        ]
 
 
 def option_of(limit: str) -> str:
@@ -213,13 +287,47 @@ def is_uncertainty(name: str, score: Score) -> bool:
 
 
 def weighs_accuracy(metric: str, minimize: tuple[str, ...], has_labels: bool) -> bool:
-    """Whether ``--max-drop`` decides which trials count: where accuracy is not what is maximised.
+    """Whether ``--max-drop`` decides which trials count: where accuracy alone does not.
 
     Without labels accuracy is the agreement with the float model, which SQNR stands for.
     """
     return (
-        by_option(metric).smaller_is_better or bool(minimize) or (metric == "sqnr" and has_labels)
+        by_option(metric).smaller_is_better
+        or bool(minimize)
+        or (metric in ("sqnr", "top1") and has_labels)
     )
+
+
+def top1_step(samples: int) -> float:
+    """The loss of top-1 that luck explains, as a fraction of ``samples``.
+
+    Four answers, since McNemar's test on paired answers calls no loss of four or fewer significant
+    (all four of four changed answers are lost with a probability of 1/16); or two standard errors
+    of the difference if one answer in a hundred changes, which is more above 400 samples.
+
+    Source: McNemar, "Note on the sampling error of the difference between correlated proportions",
+    1947.
+    """
+    return max(_LEAST_STEP, 2.0 * math.sqrt(_CHANGED_ANSWERS * samples)) / max(samples, 1)
+
+
+def comparisons(
+    score: Score, baseline: Score, samples: int, max_drop: MaxDrop | None
+) -> dict[str, float]:
+    """What a score holds of the float model beside the module's own figures.
+
+    Args:
+        baseline: score of the float model on all samples.
+        samples: that were scored.
+        max_drop: accuracy that may be lost, where the search weighs it.
+    """
+    found = {}
+    if max_drop is not None:
+        found[KEEPS_ACCURACY] = float(keeps_accuracy(score, baseline, max_drop))
+    before = baseline.get("top1")
+    if score.get("top1") is not None and before is not None:
+        found |= {FLOAT_TOP1: float(before), TOP1_STEP: top1_step(samples)}
+    return found
 
 
 def accuracy_of(score: Score) -> tuple[str, float]:

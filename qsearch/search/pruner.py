@@ -2,11 +2,12 @@
 
 After 6, 12 and 24 parts the losses of a trial are paired, part by part, with those of the incumbent
 on the same samples, and a one-sided sign-flip test asks whether the trial loses more: were both
-equally good, every difference could as well have the other sign. The p-value is the share of all
-sign patterns (above 12 parts, of 4,095 drawn by seed) whose sum is at least the one seen. A trial
-is stopped below alpha / (number of looks), so one that is as good as the incumbent is stopped with
-a probability of at most alpha (Bonferroni), and what is better with less. Parts are spread over
-the samples, so classes in order do no harm.
+equally good, every difference could as well have the other sign. Losses are those of the metric, or
+of SQNR where an incumbent can only be beaten in that (``Objective.decides``). The p-value is the
+share of all sign patterns (above 12 parts, of 4,095 drawn by seed) whose sum is at least the one
+seen. A trial is stopped below alpha / (number of looks), so one that is as good as the incumbent is
+stopped with a probability of at most alpha (Bonferroni), and what is better with less. Parts are
+spread over the samples, so classes in order do no harm.
 
 The incumbent is the best of the batches before the trial's own. So what is stopped depends on the
 seed and the data, never on workers, kills, or the order of answers. Sources: R. A. Fisher, "The
@@ -73,14 +74,13 @@ class SignFlipPruner:
         looks = [look for look in LOOKS if look < self.parts]
         if self.alpha <= 0 or len(parts) not in looks:
             return None
-        mine = losses(self.objective.metric, [part.sums for part in parts])
-        if mine is None:
-            return None
         rival = self._rival(trial, self.cost_of(parts[0]))
         if rival is None:
             return None
-        theirs = self._losses_of(rival)
-        if theirs is None or len(theirs) != self.parts:
+        metric = self.objective.decides(rival.outcome.score or {})
+        mine = losses(metric, [part.sums for part in parts])
+        theirs = self._losses_of(rival, metric)
+        if mine is None or theirs is None or len(theirs) != self.parts:
             return None
         difference = mine - theirs[: len(mine)]
         p = worse_by_sign_flips(difference, self.seed)
@@ -102,10 +102,11 @@ class SignFlipPruner:
                 fit.append(other)
         return self.objective.best(fit)
 
-    def _losses_of(self, trial: Trial) -> NDArray[np.float64] | None:
+    def _losses_of(self, trial: Trial, metric: str) -> NDArray[np.float64] | None:
+        """Of an incumbent, by what decides against it."""
         if trial.number not in self._losses:
             sums = [shard.sums for shard in self.earlier.shards(trial)]
-            found = losses(self.objective.metric, sums)
+            found = losses(metric, sums)
             if found is None:
                 return None
             self._losses[trial.number] = found

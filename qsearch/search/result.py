@@ -66,7 +66,7 @@ class SearchResult:
 
     @property
     def best_trial(self) -> optuna.trial.FrozenTrial:
-        """The winner; ties of the metric go to agreement, then SQNR, then the earlier trial.
+        """The winner; ties go to SQNR, then agreement, then the earlier trial (see ``Objective``).
 
         Raises:
             SearchFailedError: no trial was completed.
@@ -213,9 +213,9 @@ def finish(
     study = repository.study(context.study.name)
     emitted = winner.emitted
     trials = repository.trials_of(study.id)
-    warnings = (*prepared.warnings, *winner.clipped)
     objective = prepared.objective
     best = objective.best(trials)
+    warnings = (*prepared.warnings, *winner.clipped, *objective.explained(trials))
     score = emitted or (best.outcome.score if best is not None else None) or {}
     baseline = study.baseline or {}
     kept = best is not None and keeps_accuracy(score, baseline, settings.max_drop)

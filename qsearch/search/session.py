@@ -46,7 +46,7 @@ from qsearch.search.evaluator import (
     score_of,
 )
 from qsearch.search.layer_space import LayerPlan
-from qsearch.search.objectives import keeps_accuracy
+from qsearch.search.objectives import comparisons
 from qsearch.search.pruner import SignFlipPruner
 from qsearch.search.result import SearchResult, finish
 from qsearch.search.sampler import SamplerSpec, StudySampler
@@ -238,6 +238,7 @@ class Session:
         prepared = self._prepared
         baseline = self._context.repository.study(self._context.study.name).baseline or {}
         costs = (*prepared.objective.names, *prepared.objective.limited)
+        max_drop = prepared.settings.max_drop if "max_drop" in prepared.spec else None
         return Evaluator(
             blob=self._baseline.blob,
             dataset=prepared.evaluation.ref,
@@ -253,11 +254,7 @@ class Session:
             hardware=prepared.hardware,
             latency=tuple(name for name in TIMED if name in costs),
             seed=prepared.settings.seed,
-            keeps=(
-                (lambda score: keeps_accuracy(score, baseline, self._prepared.settings.max_drop))
-                if "max_drop" in prepared.spec
-                else None
-            ),
+            compared=lambda score, samples: comparisons(score, baseline, samples, max_drop),
         )
 
     def _parts(self, reference: tuple[Any, ...]) -> int:

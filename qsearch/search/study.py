@@ -35,7 +35,7 @@ from qsearch.run_folder import RunFolder
 from qsearch.search import evaluator as evaluators
 from qsearch.search.baseline import classes_of, doubtful_data
 from qsearch.search.layer_space import LayerSpace
-from qsearch.search.objectives import Objective, weighs_accuracy
+from qsearch.search.objectives import RANKING, Objective, weighs_accuracy
 from qsearch.search.optuna_study import AUTO, HISTORY_FREE, own_sampler
 from qsearch.search.pruner import DEFAULT_ALPHA
 from qsearch.search.space import POLICY, Space, early_fields
@@ -54,9 +54,10 @@ from workers.user_code import UserCode, hashes, import_user_code
 if TYPE_CHECKING:
     from qsearch.store.repository import Repository
 
-SOMETIMES_SCORED = ("hw", *TIMED, "max_drop", "imports")
+SOMETIMES_SCORED = ("hw", *TIMED, "max_drop", "ranking", "imports")
 """Parts of the spec that decide scores where they are there: the accelerator of ``--hw``, the
-machine that latency is measured on, the accuracy that may be lost, the user's modules."""
+machine that latency is measured on, the accuracy that may be lost, what trials are ranked by, the
+user's modules."""
 
 PREREQUISITE_LEVEL = 3
 """Opt level of the passes before quantization: batch norms folded, bias_add canonical."""
@@ -182,6 +183,7 @@ def prepare_study(
         "sampler": settings.sampler,
         "batch": settings.batch_size,
         "policy": POLICY,
+        "ranking": RANKING,
         "space": space.to_dict(),
         "start": early_fields(start.to_dict()),
         "percentiles": percentiles_of(space),

@@ -205,7 +205,7 @@ def _summary(study: Snapshot, found: Shared) -> dict[str, Any]:
         "created_at": row.created_at,
         "updated_at": row.updated_at,
         "version": study.version,
-        "spark": study.derive("spark", lambda: spark(measure, study.points)),
+        "spark": study.derive("spark", lambda: spark(study.measures, study.points)),
         "note": "" if note is None else note.note,
         "tags": [] if note is None else list(note.tags),
         "proof": _proof(study, found, module),

@@ -383,9 +383,11 @@ export function history(plot, trials) {
   const sign = about.smaller_is_better ? -1 : 1;
   const steps = [];
   let best;
+  // What the search is after decides by more than this value: ties, limits, what luck explains.
+  const won = plot.y === trials.study.measure.name ? new Set(trials.columns.winners) : null;
   for (const i of chosen) {
     const value = trials.score(plot.y, i);
-    if (trials.state(i) !== "complete" || (best !== undefined && sign * value <= sign * best)) continue;
+    if (trials.state(i) !== "complete" || (won ? !won.has(trials.number(i)) : best !== undefined && sign * value <= sign * best)) continue;
     if (best !== undefined) steps.push([made.sx(trials.number(i)), made.sy(best)]);
     best = value;
     steps.push([made.sx(trials.number(i)), made.sy(best)]);

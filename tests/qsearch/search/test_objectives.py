@@ -4,16 +4,91 @@ from __future__ import annotations
 
 import pytest
 
-from qsearch.search.objectives import Objective, keeps_accuracy, weighs_accuracy
+from qsearch.search.objectives import (
+    Objective,
+    Score,
+    comparisons,
+    keeps_accuracy,
+    top1_step,
+    weighs_accuracy,
+)
 from qsearch.settings import MaxDrop
 
+SAMPLES = 480
+FLOAT: Score = {"top1": 430 / SAMPLES, "agreement": 1.0}
 
-def test_ties_go_to_agreement_then_sqnr_then_the_earlier_trial() -> None:
+
+def scored(right: int, sqnr_db: float, max_drop: MaxDrop | None = None) -> Score:
+    """A trial with so many right answers of 480; the float model has 430."""
+    score = {"top1": right / SAMPLES, "agreement": 0.99, "sqnr_db": sqnr_db}
+    return {**score, **comparisons(score, FLOAT, SAMPLES, max_drop)}
+
+
+def test_right_answers_that_luck_explains_do_not_decide_against_sqnr() -> None:
+    objective = Objective("top1")
+    ranked = [
+        objective.rank(scored(426, 36.0), 4),
+        objective.rank(scored(430, 35.0), 3),
+        objective.rank(scored(438, 31.0), 2),  # above the float model: counts as equal to it
+        objective.rank(scored(425, 40.0), 1),  # five of five changed answers lost: 3 %
+        objective.rank(scored(421, 50.0), 0),
+    ]
+    assert ranked == sorted(ranked, reverse=True)
+
+
+def test_the_order_of_trials_is_total_and_keeps_what_is_better_in_both() -> None:
+    objective = Objective("top1")
+    trials = [(right, db) for right in range(410, 436) for db in (20.0, 33.0, 35.0)]
+    ranks = [objective.rank(scored(*trial), n) for n, trial in enumerate(trials)]
+    assert len(set(ranks)) == len(ranks)
+    for one, rank in zip(trials, ranks, strict=True):
+        for other, behind in zip(trials, ranks, strict=True):
+            assert rank > behind or not (one[0] >= other[0] and one[1] > other[1])
+
+
+def test_luck_explains_four_answers_or_two_deviations_of_a_paired_comparison() -> None:
+    assert top1_step(100) == 0.04
+    assert top1_step(480) == pytest.approx(4.38 / 480, rel=1e-3)
+    assert top1_step(10_000) == 0.002
+
+
+def test_the_sampler_sees_the_order_that_chooses_the_winner() -> None:
+    objective = Objective("top1")
+    values = [objective.value(scored(*one)) for one in ((426, 36.0), (438, 31.0), (425, 40.0))]
+    assert values == sorted(values, reverse=True)
+    assert values[0] == pytest.approx(430 / SAMPLES, abs=1e-4)
+    with_costs = Objective("top1", ("size",))
+    assert with_costs.value(scored(426, 36.0)) == with_costs.value(scored(438, 31.0))
+
+
+def test_top1_within_max_drop_goes_before_sqnr() -> None:
+    objective, drop = Objective("top1"), MaxDrop(0.005)
+    kept, lost = scored(428, 31.0, drop), scored(427, 36.0, drop)
+    assert objective.rank(kept, 1) > objective.rank(lost, 0)
+    assert not objective.feasible(lost)
+
+
+def test_a_trial_that_lost_no_top1_is_only_beaten_in_sqnr() -> None:
+    objective = Objective("top1")
+    assert objective.decides(scored(427, 30.0)) == "sqnr"
+    assert objective.decides(scored(420, 30.0)) == "top1"
+    assert Objective("agreement").decides(scored(430, 30.0)) == "agreement"
+
+
+def test_a_study_of_an_earlier_version_ranks_by_every_answer_then_agreement() -> None:
+    objective = Objective.of({"metric": "top1"})
+    assert objective.rank(scored(431, 31.0), 1) > objective.rank(scored(430, 35.0), 0)
+    more = {**scored(430, 31.0), "agreement": 1.0}
+    assert objective.rank(more, 1) > objective.rank(scored(430, 35.0), 0)
+    assert objective.decides(scored(430, 30.0)) == "top1"
+
+
+def test_ties_go_to_sqnr_then_agreement_then_the_earlier_trial() -> None:
     objective = Objective("top1")
     base = {"top1": 0.85, "agreement": 0.97, "sqnr_db": 20.0}
     ranked = [
-        objective.rank({**base, "agreement": 0.98}, 9),
         objective.rank({**base, "sqnr_db": 21.0}, 8),
+        objective.rank({**base, "agreement": 0.98}, 9),
         objective.rank(base, 1),
         objective.rank(base, 2),
         objective.rank({**base, "top1": 0.84, "agreement": 1.0}, 0),
@@ -116,16 +191,17 @@ def test_every_limit_of_a_cost_counts(groups: float | None, latency: float, fits
     ]
 
 
-def test_max_drop_decides_only_where_accuracy_is_not_what_is_maximised() -> None:
+def test_max_drop_decides_where_accuracy_alone_does_not() -> None:
     assert weighs_accuracy("sqnr", (), has_labels=True)
     assert not weighs_accuracy("sqnr", (), has_labels=False)
-    assert not weighs_accuracy("top1", (), has_labels=True)
+    assert weighs_accuracy("top1", (), has_labels=True)
+    assert not weighs_accuracy("agreement", (), has_labels=True)
     assert weighs_accuracy("top1", ("size",), has_labels=True)
     assert weighs_accuracy("hw_cycles", (), has_labels=False)
     assert weighs_accuracy("size", (), has_labels=False)
 
 
 def test_a_spec_gives_its_objective_back() -> None:
-    spec = {"metric": "sqnr", "minimize": ["size"], "max_size": 5000}
+    spec = {"metric": "sqnr", "minimize": ["size"], "max_size": 5000, "ranking": "steps"}
     assert Objective.of(spec) == Objective("sqnr", ("size",), 5000.0)
     assert Objective.of({"metric": "top1"}).names == ("top1",)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from qsearch.search.objectives import Objective
+from qsearch.report.measures import Measures, measure_of
+from qsearch.report.view import spark
+from qsearch.search.objectives import Objective, comparisons
 from qsearch.search.trials import StudyTrials
 from qsearch.store.records import Outcome, Trial
+from qsearch.store.view_queries import TrialPoint
 
 
 def ended(number: int, top1: float) -> Trial:
@@ -46,3 +51,32 @@ def test_the_newest_trial_that_was_better_is_known(
     assert trials.finished == len(scores)
     assert trials.best is not None
     assert (trials.best.number, trials.last_better) == (best, last_better)
+
+
+def judged(number: int, right: int, sqnr_db: float) -> Trial:
+    """A trial of 480 samples; the float model has 430 right answers."""
+    score = {"top1": right / 480, "sqnr_db": sqnr_db}
+    score |= comparisons(score, {"top1": 430 / 480}, 480, None)
+    return replace(ended(number, 0.0), outcome=Outcome("complete", score, 480))
+
+
+def test_a_lucky_trial_that_did_not_win_is_explained() -> None:
+    objective = Objective("top1")
+    trials = [judged(0, 432, 31.6), judged(1, 430, 35.1)]
+    assert objective.best(trials) is trials[1]
+    assert objective.explained(trials) == [
+        "trial 0 has 0.42 points more top-1 than trial 1, which luck explains, and 3.5 dB less SQNR"
+    ]
+    assert objective.explained(trials[:1]) == []
+    assert Objective("sqnr").explained(trials) == []
+
+
+def test_a_plot_of_the_best_so_far_ends_at_the_winner() -> None:
+    objective = Objective("top1")
+    trials = [judged(0, 432, 31.6), judged(1, 433, 20.0), judged(2, 429, 35.1)]
+    points = [TrialPoint.of(trial) for trial in trials]
+    top1 = measure_of("top1")
+    measures = Measures(objective, top1, (top1,), top1, None)
+    assert [point.number for point in measures.winners(points)] == [0, 2]
+    assert measures.best(points).number == 2
+    assert spark(measures, points) == [432 / 480, 432 / 480, 429 / 480]
