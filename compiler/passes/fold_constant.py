@@ -9,6 +9,9 @@
     if (True) {a} else {b}                a
     shape_of(%x: Tensor[(3, 4), …])       [3, 4]
 
+Equal calls on the very same constants become one constant, so a weight that many operators read
+stays one.
+
 Left alone: calls without arguments, stateful and non-computational operators, callees that are not
 operators, the body of a Primitive function, results larger than 64 MiB.
 The reference evaluator computes the values. Source: Relay v0.10 transforms/fold_constant.cc.
@@ -73,6 +76,7 @@ class _ConstantFolder(OpaquePrimitives):
         super().__init__()
         self.fold_qnn = fold_qnn
         self._foldable_ops: dict[Expr, bool] = {}
+        self._folded: dict[Any, Expr] = {}
 
     def visit_if(self, branch: If, *args: Any) -> Expr:
         cond = self.visit(branch.cond)
@@ -121,7 +125,11 @@ class _ConstantFolder(OpaquePrimitives):
             values.append(value)
         if not _fits(pre.checked_type):
             return post
-        return _constant(evaluate_op(op, pre.attrs, values, pre.checked_type), pre.span)
+        key = (op, pre.attrs, *post.args)
+        if key not in self._folded:
+            value = evaluate_op(op, pre.attrs, values, pre.checked_type)
+            self._folded[key] = _constant(value, pre.span)
+        return self._folded[key]
 
     def _may_fold(self, op: Op) -> bool:
         answer = self._foldable_ops.get(op)

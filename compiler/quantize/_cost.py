@@ -32,7 +32,8 @@ class LayerCost:
 
     Attributes:
         name: as QConfig.layers calls it.
-        weight_elements: 0 for a product of two activations.
+        weight_elements: 0 for a product of two activations, and for a weight that an earlier layer
+            reads.
         multiplications: of one run of the module.
         nbit_weight, nbit_input: bits of the weight (or second operand) and of the data; 32 where
             the layer is float. A value that several layers read has the most bits any asks for.
@@ -89,6 +90,7 @@ def module_cost(marked: IRModule, qconfig: QConfig) -> ModuleCost:
     main = marked["main"]
     bits_of = chosen_bits(main, qconfig)
     found = []
+    counted: set[Expr] = set()
     for call, name in named_layers(main).items():
         assert isinstance(call, Call)
         terms = FQProductShape.require(call.op)(call).terms
@@ -98,7 +100,8 @@ def module_cost(marked: IRModule, qconfig: QConfig) -> ModuleCost:
             nbit_input = bits_of.get(call, qconfig.nbit_input)
             is_weight = quantize_kind(weight) == QAnnotateKind.WEIGHT
             nbit_weight = bits_of.get(weight, qconfig.nbit_weight) if is_weight else nbit_input
-        elements = _elements(weight) if has_weight(call) else 0
+        elements = _elements(weight) if has_weight(call) and weight not in counted else 0
+        counted.add(weight)
         work = prod(call.tensor_type.concrete_shape) * terms
         found.append(LayerCost(name, elements, work, nbit_weight, nbit_input))
     return ModuleCost(tuple(found))

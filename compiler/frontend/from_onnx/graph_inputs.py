@@ -50,10 +50,11 @@ def bind_inputs(graph: onnx.GraphProto, inputs: InputShapes, values: GraphValues
                 f"a value was given for dimension {name!r}, which no input of the model has",
                 fix=legal_names(name, known_dims - {""}),
             )
+    sequences = _sequences(graph)
     for info in graph.input:
         if values.is_initializer(info.name):
             continue
-        ty = _input_type(info, inputs)
+        ty = _input_type(info, inputs, info.name in sequences)
         refuse_huge(ty, f"input {info.name!r}")
         var = Var(info.name, ty)
         var.set_checked_type(ty)
@@ -62,7 +63,18 @@ def bind_inputs(graph: onnx.GraphProto, inputs: InputShapes, values: GraphValues
     return params
 
 
-def _input_type(info: onnx.ValueInfoProto, inputs: InputShapes) -> TensorType:
+def _sequences(graph: onnx.GraphProto) -> set[str]:
+    """Tensors whose leading dimension counts the steps of a recurrence, and not a batch."""
+    return {
+        node.input[0]
+        for node in graph.node
+        if node.op_type in ("RNN", "GRU", "LSTM")
+        and node.input
+        and not any(attribute.name == "layout" and attribute.i for attribute in node.attribute)
+    }
+
+
+def _input_type(info: onnx.ValueInfoProto, inputs: InputShapes, sequence: bool) -> TensorType:
     where = f"input {info.name!r}"
     if not info.type.HasField("tensor_type"):
         raise OnnxImportError("only tensors can be inputs", where=where)
@@ -93,7 +105,8 @@ def _input_type(info: onnx.ValueInfoProto, inputs: InputShapes) -> TensorType:
             )
         return TensorType(tuple(int(v) for v in given), dtype)
     assert declared is not None
-    shape = tuple(_dim(d, axis, inputs, info.name) for axis, d in enumerate(declared))
+    batch = None if sequence else 0
+    shape = tuple(_dim(d, axis, inputs, info.name, batch) for axis, d in enumerate(declared))
     return TensorType(shape, dtype)
 
 
@@ -115,7 +128,13 @@ def _shape_by_axes(name: str, inputs: InputShapes) -> tuple[int, ...] | None:
     return tuple(sizes) or None
 
 
-def _dim(dim: onnx.TensorShapeProto.Dimension, axis: int, inputs: InputShapes, name: str) -> Dim:
+def _dim(
+    dim: onnx.TensorShapeProto.Dimension,
+    axis: int,
+    inputs: InputShapes,
+    name: str,
+    batch: int | None,
+) -> Dim:
     by_axis = inputs.dims.get(f"{name}:{axis}")
     if dim.HasField("dim_value") and dim.dim_value > 0:
         if by_axis not in (None, dim.dim_value):
@@ -132,7 +151,7 @@ def _dim(dim: onnx.TensorShapeProto.Dimension, axis: int, inputs: InputShapes, n
     if inputs.keep_dynamic:
         return AnyDim()
     # The leading dimension of a model's input is the batch; candidates are judged one by one.
-    if axis == 0:
+    if axis == batch:
         return 1
     if dim.HasField("dim_value") and dim.dim_value == 0:
         return 0  # such as a cache of keys that holds nothing yet

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from compiler.errors import nearest
-from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS, supported_operators, versions_of
+from compiler.frontend.from_onnx.opsets import supported_operators, versions_of
 
-_RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
 _MICROSOFT = "com.microsoft"
 # How onnxruntime's own operators on integers are called: QGemm, DynamicQuantizeMatMul, MatMulNBits.
 _QUANTIZED = ("Quant", "MatMulInteger", "NBits", "Bnb4")
@@ -22,11 +21,6 @@ def instead_of(missing: Iterable[tuple[str, str]]) -> str:
 
 
 def _instead_of_one(domain: str, name: str) -> str:
-    if domain in STANDARD_DOMAINS and name in _RECURRENT:
-        return (
-            "write the recurrence out over its steps before the export, in PyTorch with GRUCell, "
-            "LSTMCell or RNNCell in a Python loop: it becomes Gemm, Sigmoid and Tanh"
-        )
     if domain == _MICROSOFT and (name.startswith("Q") or any(k in name for k in _QUANTIZED)):
         return (
             "the model is in a quantized format of onnxruntime's own: give the float model, or "

@@ -34,7 +34,8 @@ class GraphValues:
 
     An initializer becomes a named parameter when an expression first reads it; a form derived from
     it (transposed, reshaped) takes its name where it is the only reader. ``quantized`` remembers
-    results of QuantizeLinear by tensor name.
+    results of QuantizeLinear by tensor name, ``unrolled_steps`` counts steps of recurrences that
+    are written out.
     """
 
     def __init__(self, initializers: dict[str, onnx.TensorProto], uses: Counter[str]) -> None:
@@ -46,6 +47,7 @@ class GraphValues:
         self._exprs: dict[str, Expr] = {}
         self._forms: dict[tuple[str, str], Var] = {}
         self.quantized: dict[str, Quantized] = {}
+        self.unrolled_steps = 0
 
     def add_initializers(self, tensors: Sequence[onnx.TensorProto]) -> None:
         """Stored tensors of a branch that is taken."""

@@ -1,6 +1,7 @@
 """How many bits each quantize point has, where QConfig.layers asks for others than its kind's.
 
-A weight has the bits of the layer that reads it. A value between layers is stored once, so it has
+A weight has the bits that QConfig.layers names for the layer that reads it, the most where several
+layers read it. A value between layers is stored once, so it has
 the most bits that any of its readers asks for; what is no layer asks for QConfig.nbit_input.
 """
 
@@ -92,8 +93,8 @@ def chosen_bits(main: Function, qconfig: QConfig) -> dict[Expr, int]:
         if not isinstance(node, Call) or FQProductShape.get(node.op) is None:
             continue
         weight = node.args[1]
-        if quantize_kind(weight) == QAnnotateKind.WEIGHT:
-            own = chosen[node].nbit_weight if node in chosen else None
-            weights[weight] = max(weights.get(weight, 0), own or qconfig.nbit_weight)
+        own = chosen[node].nbit_weight if node in chosen else None
+        if own and quantize_kind(weight) == QAnnotateKind.WEIGHT:
+            weights[weight] = max(weights.get(weight, 0), own)
     found |= {point: nbit for point, nbit in weights.items() if nbit != qconfig.nbit_weight}
     return found

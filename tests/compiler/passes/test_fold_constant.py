@@ -44,6 +44,13 @@ def test_a_chain_of_calls_folds_to_one_constant() -> None:
     np.testing.assert_array_equal(folded(op.negative(op.multiply(op.add(c, c), c2))), -4 * c.data)
 
 
+def test_equal_calls_on_the_same_constants_become_one_constant() -> None:
+    both = fold(Tuple((op.add(c, c2), op.add(c, c2), op.subtract(c, c2))))
+    assert isinstance(both, Tuple)
+    assert both.fields[0] is both.fields[1]
+    assert both.fields[0] is not both.fields[2]
+
+
 def test_a_call_without_arguments_is_never_folded() -> None:
     zeros = op.zeros(shape=(3, 4), dtype="float32")
     assert unchanged(zeros)

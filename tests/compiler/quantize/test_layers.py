@@ -116,6 +116,24 @@ def test_weights_are_counted_packed_and_work_by_its_bits() -> None:
     assert cost.layers[3].bit_operations == 2 * 20 * 5 * 16
 
 
+def test_a_weight_that_two_layers_read_is_one_weight() -> None:
+    text = """
+    #[version = "0.0.5"]
+    def @main(%x: Tensor[(2, 6), float32], %w: Tensor[(6, 6), float32]) {
+      nn.dense(nn.relu(nn.dense(%x, %w)), %w)
+    }
+    """
+    rng = np.random.default_rng(4)
+    held = {"w": rng.normal(size=(6, 6)).astype(np.float32)}
+    mod = prerequisite_optimize(bind_params(infer_module(parse(text)), held), None, 3)
+    data = [{"x": rng.normal(size=(2, 6)).astype(np.float32)} for _ in range(3)]
+    config = QConfig.recommended(layers={"dense_0": {"nbit_weight": 3}})
+    candidate = calibrated(mod, config, data)
+    assert [layer.weight_elements for layer in candidate.cost.layers] == [36, 0]
+    assert [layer.nbit_weight for layer in candidate.cost.layers] == [3, 3]
+    assert candidate.cost.weight_bytes == -(-36 * 3 // 8)
+
+
 weights = st.none() | st.integers(2, 8)
 narrow = st.none() | st.integers(3, 16)
 

@@ -13,6 +13,7 @@ from compiler.frontend.from_onnx.convert import (
     normalization,
     pool,
     quant,
+    recurrent,
     reduce,
     resize,
     scatter,

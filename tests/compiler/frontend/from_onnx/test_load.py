@@ -276,14 +276,6 @@ def test_an_operator_of_an_older_opset_is_told_from_which_one_it_is_read() -> No
         imported(old)
 
 
-@pytest.mark.parametrize("recurrence", ["GRU", "LSTM", "RNN"])
-def test_a_recurrence_is_refused_with_what_to_export_instead(recurrence: str) -> None:
-    proto = model([node(recurrence, "x", hidden_size=2)], {"x": [3, 1, 2]})
-    with pytest.raises(OnnxImportError, match=f"operator: {recurrence}") as error:
-        imported(proto)
-    assert "in a Python loop" in str(error.value)
-
-
 def test_several_bad_attributes_are_reported_together() -> None:
     proto = model(
         [

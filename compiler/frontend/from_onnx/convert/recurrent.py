@@ -1,0 +1,330 @@
+"""RNN, GRU and LSTM, written out over the steps of a sequence of known length.
+
+One nn.dense multiplies the inputs of all steps; each step adds nn.dense of the hidden state by one
+shared weight and applies its activations. A first state of zeros is not computed with.
+
+Source of the formulas: ONNX operators RNN, GRU, LSTM. Relay v0.10 writes recurrences out as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+from onnx import helper
+
+from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.opsets import find_converter, from_onnx
+from compiler.ir.expr import Expr
+from compiler.ops.number_format import Array
+
+MAX_UNROLLED_STEPS = 4096
+"""Steps of all recurrences of a model together; a step of an LSTM is 12 calls."""
+
+_DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+"""Whether each direction goes from the last step to the first."""
+
+# What the activations take from activation_alpha and activation_beta, with ONNX's defaults.
+_ACTIVATIONS: dict[str, dict[str, float]] = {
+    "Tanh": {},
+    "Sigmoid": {},
+    "Relu": {},
+    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+    "LeakyRelu": {"alpha": 0.01},
+    "ThresholdedRelu": {"alpha": 1.0},
+    "Elu": {"alpha": 1.0},
+    "Softsign": {},
+    "Softplus": {},
+}
+
+_Activation = Callable[[Expr], Expr]
+_States = tuple[Expr | None, ...]
+"""Hidden state and, in an LSTM, cell state, each (batch, hidden); None stands for zeros."""
+_Step = Callable[[Expr, _States], tuple[Expr, ...]]
+"""From what the inputs give to the gates (batch, gates * hidden) and the states: next states."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Direction:
+    """One direction of a recurrence: its part of the inputs, and its activations."""
+
+    node: OnnxNode
+    index: int
+    hidden: int
+    activations: Sequence[_Activation]
+
+    def part(self, place: int, *rows: tuple[int, int], axis: int = 0) -> Expr:
+        """This direction's part of input ``place``, or the sum of rows of it.
+
+        Args:
+            rows: (first, last + 1) of each summand, in units of ``hidden``; () for all rows.
+            axis: where the input counts directions.
+        """
+        node, index = self.node, self.index
+        cuts = [(first * self.hidden, last * self.hidden) for first, last in rows]
+        title = ".".join((f"direction_{index}", *(f"rows_{a}_{b}" for a, b in cuts)))
+
+        def own(array: Array) -> Array:
+            mine = np.take(array, index, axis)
+            return reduce(np.add, [mine[a:b] for a, b in cuts]) if cuts else mine
+
+        stored = node.weight(place, title, own)
+        if stored is not None:
+            return stored
+        taken = node.call(
+            "strided_slice", node.arg(place), begin=(index,), end=(index + 1,), axes=(axis,)
+        )
+        whole = node.call("squeeze", taken, axis=(axis,))
+        parts = [
+            node.call("strided_slice", whole, begin=(a,), end=(b,), axes=(0,)) for a, b in cuts
+        ]
+        return reduce(lambda a, b: node.call("add", a, b), parts) if parts else whole
+
+    def start(self, place: int) -> Expr | None:
+        """The first state (batch, hidden) in input ``place``; None for zeros."""
+        known = self.node.known(place)
+        if not self.node.has_input(place) or (known is not None and not known.any()):
+            return None
+        return self.part(place, axis=self.node.attr("layout", 0))
+
+    def gates(self, data: Expr, count: int) -> list[Expr]:
+        """Equal pieces of the last axis."""
+        pieces = self.node.call("split", data, indices_or_sections=count, axis=-1)
+        return [self.node.field(pieces, i) for i in range(count)]
+
+    def product(self, state: Expr, weight: Expr) -> Expr:
+        """state (batch, hidden) by weight (units, hidden)."""
+        return self.node.call("nn.dense", state, weight, units=self.node.shape(weight)[0])
+
+
+@from_onnx("RNN")
+def rnn(node: OnnxNode) -> list[Expr]:
+    """H = f(X W + H R + b)."""
+
+    def cell(run: _Direction) -> _Step:
+        (activation,) = run.activations
+        weight = run.part(2)
+
+        def step(gates: Expr, states: _States) -> tuple[Expr, ...]:
+            (state,) = states
+            if state is not None:
+                gates = node.call("add", gates, run.product(state, weight))
+            return (activation(gates),)
+
+        return step
+
+    return _unrolled(node, 1, ("Tanh",), cell, ((0, 1), (1, 2)))
+
+
+@from_onnx("GRU")
+def gru(node: OnnxNode) -> list[Expr]:
+    """z, r = f(X W + H R + b); n = g(X W + (r H) R + b); H = n + z (H - n).
+
+    With linear_before_reset n = g(X W + b + r (H R + b)).
+    """
+    late = bool(node.attr("linear_before_reset", 0))
+
+    def cell(run: _Direction) -> _Step:
+        f, g = run.activations
+        weights = [run.part(2)] if late else [run.part(2, (0, 2)), run.part(2, (2, 3))]
+        bias = run.part(3, (3, 6)) if late and node.has_input(3) else None
+
+        def step(gates: Expr, states: _States) -> tuple[Expr, ...]:
+            (state,) = states
+            z, r, n = run.gates(gates, 3)
+            if late:
+                product = bias if state is None else run.product(state, weights[0])
+                if product is not None:
+                    if state is not None and bias is not None:
+                        product = node.call("add", product, bias)
+                    of_z, of_r, of_n = run.gates(product, 3)
+                    z, r = node.call("add", z, of_z), node.call("add", r, of_r)
+                    n = node.call("add", n, node.call("multiply", f(r), of_n))
+            elif state is not None:
+                of_z, of_r = run.gates(run.product(state, weights[0]), 2)
+                z, r = node.call("add", z, of_z), node.call("add", r, of_r)
+                kept = node.call("multiply", f(r), state)
+                n = node.call("add", n, run.product(kept, weights[1]))
+            z, n = f(z), g(n)
+            if state is None:
+                return (node.call("subtract", n, node.call("multiply", z, n)),)
+            change = node.call("multiply", z, node.call("subtract", state, n))
+            return (node.call("add", n, change),)
+
+        return step
+
+    return _unrolled(node, 3, ("Sigmoid", "Tanh"), cell, ((0, 3),) if late else ((0, 3), (3, 6)))
+
+
+@from_onnx("LSTM")
+def lstm(node: OnnxNode) -> list[Expr]:
+    """i, o, f, c = X W + H R + b; C = f(f) C + f(i) g(c); H = f(o) h(C)."""
+    if node.attr("input_forget", 0):
+        raise node.error("input_forget is not supported", "give the forget gate weights of its own")
+
+    def cell(run: _Direction) -> _Step:
+        f, g, h = run.activations
+        weight = run.part(2)
+        peepholes = [run.part(7, (k, k + 1)) for k in range(3)] if node.has_input(7) else None
+
+        def seen(gate: Expr, peephole: int, state: Expr | None) -> Expr:
+            if peepholes is None or state is None:
+                return gate
+            return node.call("add", gate, node.call("multiply", peepholes[peephole], state))
+
+        def step(gates: Expr, states: _States) -> tuple[Expr, ...]:
+            hidden, state = states
+            if hidden is not None:
+                gates = node.call("add", gates, run.product(hidden, weight))
+            i, o, forget, c = run.gates(gates, 4)
+            new = node.call("multiply", f(seen(i, 0, state)), g(c))
+            if state is not None:
+                new = node.call("add", node.call("multiply", f(seen(forget, 2, state)), state), new)
+            return node.call("multiply", f(seen(o, 1, new)), h(new)), new
+
+        return step
+
+    return _unrolled(node, 4, ("Sigmoid", "Tanh", "Tanh"), cell, ((0, 4), (4, 8)))
+
+
+def _unrolled(
+    node: OnnxNode,
+    gates: int,
+    activations: Sequence[str],
+    cell: Callable[[_Direction], _Step],
+    bias: Sequence[tuple[int, int]],
+) -> list[Expr]:
+    """The states of all steps (steps, directions, batch, hidden), then the last of each kind.
+
+    Args:
+        gates: blocks of rows in the weights.
+        activations: ONNX's defaults for one direction; one that ends in a cell state has three.
+        cell: what computes a step of a direction.
+        bias: rows that are added to the product of the inputs, as in ``_Direction.part``.
+    """
+    directions = _DIRECTIONS.get(node.attr("direction", "forward"))
+    if directions is None:
+        raise node.error(
+            f"direction {node.attr('direction')!r} is not one of {', '.join(_DIRECTIONS)}"
+        )
+    by_batch = bool(node.attr("layout", 0))
+    data = node.arg(0)
+    if by_batch:
+        data = node.call("transpose", data, axes=(1, 0, 2))
+    steps, batch, features = node.shape(data)
+    hidden = node.shape(node.arg(2))[2]
+    _check(node, steps, len(directions))
+    rows = node.call("reshape", data, newshape=(steps * batch, features))
+    functions = _activations(node, activations, len(directions))
+    places = (5, 6) if len(activations) == 3 else (5,)
+    sequences: list[Expr] = []
+    last: list[tuple[Expr, ...]] = []
+    for index, backwards in enumerate(directions):
+        run = _Direction(node, index, hidden, functions[index])
+        inputs = run.product(rows, run.part(1))
+        if node.has_input(3):
+            inputs = node.call("add", inputs, run.part(3, *bias))
+        step = cell(run)
+        states: _States = tuple(run.start(place) for place in places)
+        found: dict[int, Expr] = {}
+        for at, given in _steps(node, inputs, steps, backwards):
+            states = done = step(given, states)
+            found[at] = done[0]
+        last.append(done)
+        together = [found[at] for at in range(steps)]
+        joined = _joined(node, together, 0)
+        sequences.append(node.call("reshape", joined, newshape=(steps, 1, batch, hidden)))
+    results = [_joined(node, sequences, 1)]
+    for kind in zip(*last):
+        each = [node.call("reshape", state, newshape=(1, batch, hidden)) for state in kind]
+        results.append(_joined(node, each, 0))
+    if not by_batch:
+        return results
+    axes = ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
+    return [node.call("transpose", r, axes=a) for r, a in zip(results, axes)]
+
+
+def _steps(node: OnnxNode, inputs: Expr, steps: int, backwards: bool) -> Iterator[tuple[int, Expr]]:
+    """Each step and its rows of ``inputs``, in the order of computation."""
+    if steps == 1:
+        yield 0, inputs
+        return
+    pieces = node.call("split", inputs, indices_or_sections=steps, axis=0)
+    for at in reversed(range(steps)) if backwards else range(steps):
+        yield at, node.field(pieces, at)
+
+
+def _joined(node: OnnxNode, parts: list[Expr], axis: int) -> Expr:
+    if len(parts) == 1:
+        return parts[0]
+    return node.call("concatenate", node.tuple(parts), axis=axis)
+
+
+def _check(node: OnnxNode, steps: int, directions: int) -> None:
+    """Refuse sequences of unequal or no length, and more steps than are written out.
+
+    Raises:
+        OnnxImportError: what is wrong with the sequence.
+    """
+    if not steps:
+        raise node.error("the sequence has no step")
+    if node.has_input(4):
+        lengths = node.ints(4, "sequence_lens")
+        if any(length != steps for length in lengths):
+            raise node.error(
+                f"sequence_lens {lengths[:8]} are shorter than the {steps} steps of the input",
+                "leave sequence_lens out and give sequences of one length; --dim sets it",
+            )
+    values = node.values
+    values.unrolled_steps += steps * directions
+    if values.unrolled_steps > MAX_UNROLLED_STEPS:
+        raise node.error(
+            f"{values.unrolled_steps} steps are more than {MAX_UNROLLED_STEPS}, which is what the "
+            f"recurrences of a model may have together (here: {steps} steps, {directions} "
+            f"direction{'s' if directions > 1 else ''})",
+            "give a shorter sequence, with --dim or --input-shape where its length is free",
+        )
+
+
+def _activations(
+    node: OnnxNode, defaults: Sequence[str], directions: int
+) -> list[list[_Activation]]:
+    """The activations of each direction."""
+    names = node.attr("activations", None) or list(defaults) * directions
+    if len(names) != len(defaults) * directions:
+        raise node.error(f"{len(names)} activations, {len(defaults) * directions} are needed")
+    legal = {name.casefold(): name for name in _ACTIVATIONS}
+    given = {kind: iter(node.attr(f"activation_{kind}", ())) for kind in ("alpha", "beta")}
+    functions: list[_Activation] = []
+    for name in names:
+        found = legal.get(name.casefold())
+        if found is None:
+            raise node.error(f"activation {name!r} is not one of {', '.join(_ACTIVATIONS)}")
+        factors = {k: next(given[k], default) for k, default in _ACTIVATIONS[found].items()}
+        functions.append(_activation(node, found, factors))
+    count = len(defaults)
+    return [functions[i * count : (i + 1) * count] for i in range(directions)]
+
+
+def _activation(node: OnnxNode, name: str, factors: dict[str, float]) -> _Activation:
+    """What the importer makes of the ONNX operator ``name``; clips its input with ``clip``."""
+    bound = node.attr("clip", 0.0)
+    convert = find_converter(name, node.opset)
+    if convert is None:
+        raise node.error(f"activation {name!r} is read from a later opset on")
+    # The name of an output is free until the recurrence is converted.
+    operand = next(output for output in node.proto.output if output)
+    inner = replace(node, proto=helper.make_node(name, [operand], [operand]))
+    inner.proto.attribute.extend(helper.make_attribute(k, v) for k, v in factors.items())
+
+    def apply(data: Expr) -> Expr:
+        if bound:
+            data = node.call("clip", data, a_min=-bound, a_max=bound)
+        node.values.bind(operand, data)
+        result = convert(inner)
+        assert isinstance(result, Expr)
+        return result
+
+    return apply

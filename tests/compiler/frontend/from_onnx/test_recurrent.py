@@ -1,0 +1,243 @@
+"""RNN, GRU and LSTM: written out over their steps, against onnxruntime and ONNX's reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from compiler.errors import OnnxImportError
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Constant, is_op_call
+from compiler.ir.module import IRModule
+from compiler.pipeline import evaluate
+from compiler.quantize import Candidate, QConfig, prerequisite_optimize
+from compiler.targets.c.executor import CExecutor
+from tests.compiler.frontend.from_onnx.test_load import (
+    assert_same_as_onnxruntime,
+    imported,
+    model,
+    node,
+    op_names,
+)
+from tests.compiler.quantize.candidates import assert_same_integers, calibrated, sqnr_db
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+STEPS, BATCH, FEATURES, HIDDEN = 5, 2, 3, 4
+
+
+def drawn(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).normal(0, 0.6, shape).astype(np.float32)
+
+
+def weights(kind: str, directions: int = 1, hidden: int = HIDDEN, reads: int = FEATURES) -> Arrays:
+    rows = GATES[kind] * hidden
+    return {
+        "w": drawn(directions, rows, reads, seed=1),
+        "r": drawn(directions, rows, hidden, seed=2),
+        "b": drawn(directions, 2 * rows, seed=3),
+    }
+
+
+def recurrence(kind: str, inputs: str = "x w r b", **attrs: Any) -> onnx.NodeProto:
+    outputs = "y last cell" if kind == "LSTM" else "y last"
+    return node(kind, inputs, outputs, hidden_size=HIDDEN, name="cells", **attrs)
+
+
+def outputs(kind: str) -> tuple[str, ...]:
+    return ("y", "last", "cell") if kind == "LSTM" else ("y", "last")
+
+
+def whole(
+    kind: str, held: Arrays, inputs: str = "x w r b", steps: Any = STEPS, **attrs: Any
+) -> onnx.ModelProto:
+    one = recurrence(kind, "", **attrs)
+    one.input[:] = [name.replace("-", "") for name in inputs.split()]
+    shape = [BATCH, steps, FEATURES] if attrs.get("layout") else [steps, BATCH, FEATURES]
+    return model([one], {"x": shape}, held, outputs(kind))
+
+
+@pytest.mark.parametrize("kind", GATES)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("from_zero", [True, False])
+def test_every_step_and_the_last_states_are_those_of_onnxruntime(
+    kind: str, direction: str, from_zero: bool
+) -> None:
+    directions = 2 if direction == "bidirectional" else 1
+    held = weights(kind, directions)
+    inputs = "x w r b"
+    if not from_zero:
+        inputs += " - h c" if kind == "LSTM" else " - h"
+        held |= {name: drawn(directions, BATCH, HIDDEN, seed=4) for name in inputs[10:].split()}
+    proto = whole(kind, held, inputs, direction=direction)
+    assert_same_as_onnxruntime(proto, {"x": drawn(STEPS, BATCH, FEATURES)})
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("from_zero", [True, False])
+def test_a_gru_that_resets_after_the_product(biased: bool, from_zero: bool) -> None:
+    held = weights("GRU") | {"h": drawn(1, BATCH, HIDDEN, seed=4)}
+    inputs = ("x w r b" if biased else "x w r -") + ("" if from_zero else " - h")
+    proto = whole("GRU", held, inputs, linear_before_reset=1)
+    assert_same_as_onnxruntime(proto, {"x": drawn(STEPS, BATCH, FEATURES)})
+
+
+def test_a_cell_that_its_gates_see() -> None:
+    held = weights("LSTM") | {"p": drawn(1, 3 * HIDDEN, seed=5), "c": drawn(1, BATCH, HIDDEN)}
+    held["h"] = drawn(1, BATCH, HIDDEN, seed=6)
+    proto = whole("LSTM", held, "x w r b - h c p")
+    assert_same_as_onnxruntime(proto, {"x": drawn(STEPS, BATCH, FEATURES)})
+
+
+@pytest.mark.parametrize(
+    ("kind", "attrs"),
+    [
+        ("RNN", {"activations": ["Relu"]}),
+        ("RNN", {"activations": ["LeakyRelu"], "activation_alpha": [0.3]}),
+        (
+            "LSTM",
+            {
+                "activations": ["HardSigmoid", "Tanh", "Softsign"],
+                "activation_alpha": [0.25],
+                "activation_beta": [0.4],
+            },
+        ),
+        ("GRU", {"activations": ["hardsigmoid", "ELU"], "activation_alpha": [0.2, 0.7]}),
+        ("RNN", {"clip": 0.2}),
+    ],
+)
+def test_activations_and_their_factors(kind: str, attrs: dict[str, Any]) -> None:
+    proto = whole(kind, weights(kind), **attrs)
+    assert_same_as_onnxruntime(proto, {"x": drawn(STEPS, BATCH, FEATURES)})
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_batch_first_is_what_the_reference_of_onnx_computes(kind: str) -> None:
+    proto = whole(kind, weights(kind), layout=1)
+    last = proto.graph.output[1:2]  # the reference of some versions has no cell state
+    del proto.graph.output[:]
+    proto.graph.output.extend(last)
+    x = drawn(BATCH, STEPS, FEATURES)
+    mod, params = imported(proto)
+    (found,) = evaluate(mod, {"x": x, **params})
+    (wanted,) = ReferenceEvaluator(proto).run(None, {"x": x})
+    np.testing.assert_allclose(found.reshape(-1), wanted.reshape(-1), rtol=1e-4, atol=1e-5)
+    assert found.shape == (BATCH, 1, HIDDEN)
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_weights_that_other_nodes_compute(kind: str) -> None:
+    held = weights(kind)
+    big = np.concatenate([held["w"]] * 400, axis=2)  # above what the importer computes itself
+    proto = whole(kind, held)
+    proto.graph.node.insert(0, node("ReduceMean", "all", "w", axes=[3], keepdims=0))
+    tensors = [t for t in proto.graph.initializer if t.name != "w"]
+    tensors.append(onnx.numpy_helper.from_array(big.reshape(*held["w"].shape, 400), "all"))
+    for name in ("r", "b"):
+        proto.graph.node.insert(0, node("Identity", f"{name}_stored", name))
+    for tensor in tensors:
+        tensor.name = {"r": "r_stored", "b": "b_stored"}.get(tensor.name, tensor.name)
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(tensors)
+    assert_same_as_onnxruntime(proto, {"x": drawn(STEPS, BATCH, FEATURES)})
+
+
+def test_lengths_that_are_all_the_whole_sequence_are_taken() -> None:
+    held = weights("GRU") | {"n": np.full(BATCH, STEPS, np.int32)}
+    proto = whole("GRU", held, "x w r b n")
+    assert_same_as_onnxruntime(proto, {"x": drawn(STEPS, BATCH, FEATURES)})
+
+
+def test_states_of_zeros_are_not_computed_with() -> None:
+    zeros = {"h": np.zeros((1, BATCH, HIDDEN), np.float32)}
+    mod, _ = imported(whole("RNN", weights("RNN") | zeros, "x w r b - h"))
+    assert op_names(mod).count("nn.dense") == STEPS
+
+
+REFUSED: dict[str, tuple[onnx.ModelProto, str, str]] = {
+    "shorter sequences": (
+        whole("GRU", weights("GRU") | {"n": np.array([3, 5], np.int32)}, "x w r b n"),
+        r"sequence_lens \[3, 5\] are shorter than the 5 steps",
+        "sequences of one length",
+    ),
+    "many steps": (
+        whole("LSTM", weights("LSTM", 2), steps=3000, direction="bidirectional"),
+        "6000 steps are more than 4096",
+        "a shorter sequence",
+    ),
+    "another activation": (
+        whole("RNN", weights("RNN"), activations=["Affine"]),
+        "activation 'Affine' is not one of Tanh, Sigmoid",
+        "",
+    ),
+    "too few activations": (
+        whole("LSTM", weights("LSTM"), activations=["Tanh"]),
+        "1 activations, 3 are needed",
+        "",
+    ),
+    "input_forget": (
+        whole("LSTM", weights("LSTM"), input_forget=1),
+        "input_forget is not supported",
+        "weights of its own",
+    ),
+    "a direction": (whole("RNN", weights("RNN"), direction="both"), "'both' is not one of", ""),
+    "a free length": (
+        whole("RNN", weights("RNN"), steps="length"),
+        r"dimension 0 \('length'\) has no value",
+        "--dim length=",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_written_out_is_refused_with_what_to_do(name: str) -> None:
+    proto, what, fix = REFUSED[name]
+    with pytest.raises(OnnxImportError, match=what) as error:
+        imported(proto)
+    assert fix in str(error.value)
+
+
+def test_the_free_length_of_a_sequence_is_given_by_name() -> None:
+    mod, _ = imported(whole("RNN", weights("RNN"), steps="length"), dims={"length": 3})
+    assert mod["main"].params[0].tensor_type.concrete_shape == (3, BATCH, FEATURES)
+
+
+def quantized(kind: str, steps: int) -> tuple[IRModule, Candidate, list[Arrays]]:
+    """A recurrence of a sequence, its candidate, and what it was calibrated on."""
+    held = weights(kind, hidden=8, reads=6)
+    held["r"] /= 2  # a recurrence of larger weights is chaotic: it multiplies every error
+    one = node(kind, "x w r b", "y", hidden_size=8)
+    mod, params = imported(model([one], {"x": [steps, 1, 6]}, held))
+    prepared = prerequisite_optimize(mod, params, 3)
+    rng = np.random.default_rng(7)
+    data = [{"x": rng.normal(size=(steps, 1, 6)).astype(np.float32)} for _ in range(8)]
+    config = QConfig.recommended(calibrate_mode="max", partition_conversions="fully_integral")
+    return prepared, calibrated(prepared, config, data), data
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_integers_only_with_one_copy_of_the_weights(kind: str) -> None:
+    _, candidate, data = quantized(kind, steps=3)
+    module = candidate.partitioned
+    assert module is not None
+    rows = GATES[kind] * 8
+    assert candidate.cost.weight_bytes == rows * 6 + rows * 8
+    held = {
+        call.args[1]
+        for call in post_order(module["quantized_main"].body)
+        if isinstance(call, Call) and is_op_call(call, "nn.dense")
+    }
+    assert all(isinstance(weight, Constant) for weight in held)
+    assert len(held) == (3 if kind == "GRU" else 2)  # a GRU has two products of its state
+    assert_same_integers(module, data[:1])
+    (found,), (wanted,) = CExecutor(module).run(data[0]), evaluate(module, data[0])
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_errors_do_not_grow_with_the_steps() -> None:
+    prepared, candidate, data = quantized("LSTM", steps=20)
+    assert sqnr_db(prepared, candidate.partitioned, data) >= 30
