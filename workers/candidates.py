@@ -19,7 +19,6 @@ from compiler.errors import (
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.lru_cache import LRUCache
-from compiler.qtypes.channel_ranges import rounding_to_arrays
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Candidate, ChannelStats, build_candidate
 from compiler.quantize.calibration.collect_stats import float_executor
@@ -157,7 +156,7 @@ class Builder:
             _hardware(candidate, request.hardware),
             size_figures(candidate),
             None if candidate.integer is None else candidate.module,
-            rounding_to_arrays(candidate.context.rounded),
+            candidate.context.rounded.to_arrays(),
             scored_by,
             candidate.integer if scored_by in ("engine", "grid") else None,
         )

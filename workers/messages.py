@@ -183,7 +183,7 @@ class EvaluationResult:
         cost: ``model_bytes`` (of packed weights) and ``bit_operations``, and where it was asked for
             ``latency_ms`` and ``c_latency_ms``, CPU milliseconds a sample; None for the float
             model.
-        rounding: arrays of ``rounding_to_arrays``, where they were asked for.
+        rounding: arrays of ``Rounding``, where they were asked for.
         scored_by: who computed the outputs, which is "grid" where the engine was asked for and
             has no kernels here; ", checked" behind it where the reference gave the same outputs.
     """

@@ -47,28 +47,38 @@ class RoundedWeight:
     mean_error: NDArray[np.float64] | None = None
 
 
-Rounding = dict[int, RoundedWeight]
-"""What was found for weighted operators, by their place in visiting order."""
+@dataclass(slots=True, eq=False)
+class Rounding:
+    """What rounding has found for a network.
 
+    Attributes:
+        weights: of weighted operators, by their place in visiting order.
+        ranges: of activations, which ``fit_ranges`` chose on the way, float32 in the order of
+            ``activation_scales``; None where it was not asked.
+    """
 
-def rounding_to_arrays(rounding: Rounding) -> dict[str, NDArray[Any]]:
-    """Flat arrays; no pickle."""
-    arrays: dict[str, NDArray[Any]] = {}
-    for place, one in rounding.items():
-        arrays[f"levels.{place}"] = one.levels
-        if one.mean_error is not None:
-            arrays[f"mean_error.{place}"] = one.mean_error
-    return arrays
+    weights: dict[int, RoundedWeight] = field(default_factory=dict)
+    ranges: NDArray[np.float32] | None = None
 
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Flat arrays; no pickle."""
+        arrays: dict[str, NDArray[Any]] = {} if self.ranges is None else {"ranges": self.ranges}
+        for place, one in self.weights.items():
+            arrays[f"levels.{place}"] = one.levels
+            if one.mean_error is not None:
+                arrays[f"mean_error.{place}"] = one.mean_error
+        return arrays
 
-def rounding_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> Rounding:
-    """Inverse of ``rounding_to_arrays``."""
-    named = (name.partition(".") for name in arrays)
-    return {
-        int(place): RoundedWeight(arrays[f"levels.{place}"], arrays.get(f"mean_error.{place}"))
-        for kind, _, place in named
-        if kind == "levels"
-    }
+    @staticmethod
+    def from_arrays(arrays: Mapping[str, NDArray[Any]]) -> Rounding:
+        """Inverse of ``to_arrays``."""
+        named = (name.partition(".") for name in arrays)
+        weights = {
+            int(place): RoundedWeight(arrays[f"levels.{place}"], arrays.get(f"mean_error.{place}"))
+            for kind, _, place in named
+            if kind == "levels"
+        }
+        return Rounding(weights, arrays.get("ranges"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

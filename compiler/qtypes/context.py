@@ -47,7 +47,7 @@ class QuantizeContext:
     stopped: bool = False
     channel_ranges: tuple[ChannelRanges, ...] = ()
     input_sample: InputSample | None = None
-    rounded: Rounding = field(default_factory=dict)
+    rounded: Rounding = field(default_factory=Rounding)
     truncated: dict[Expr, Any] = field(default_factory=dict)
     report: QuantizeReport = field(default_factory=QuantizeReport)
 

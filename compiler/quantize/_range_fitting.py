@@ -75,9 +75,14 @@ class RangeFitting:
                 self._uses.setdefault(child, []).append(node)
         self.points = frozenset(point for point in measured if _narrow(point))
 
-    def bound(self) -> IRModule:
-        """The simulated module of the ranges as they are now."""
-        return self._bind(self._ranges.reshape(-1))
+    @property
+    def ranges(self) -> NDArray[np.float32]:
+        """The ranges as they are now, as ``activation_scales`` gives them."""
+        return self._ranges.reshape(-1)
+
+    def bound(self, ranges: NDArray[np.float32]) -> IRModule:
+        """The simulated module of these ranges."""
+        return self._bind(ranges)
 
     def fit(self, point: Expr, runs: PrefixRuns) -> None:
         """Choose the range of one of ``points`` that ``runs`` has advanced to."""

@@ -80,7 +80,8 @@ def round_sequentially(
         sample: calibration inputs.
         correct_biases: biases take the mean errors.
         rounded: what is known already; what is fitted is added.
-        fitting: chooses the ranges of activations on the way; None keeps them.
+        fitting: chooses the ranges of activations on the way, unless they are known with the
+            weights; None keeps them.
     Raises:
         CalibrationError: there is no sample.
     """
@@ -92,12 +93,14 @@ def round_sequentially(
     main: Function = simulated["main"]
     runs = PrefixRuns(main, sample)
     biases = biases_of(main) if correct_biases else {}
-    # Fitted ranges are not among what is known, so weights are fitted with them.
-    known = {} if rounded is None or fitting is not None else rounded
+    found = Rounding() if rounded is None else rounded
+    if fitting is not None and found.ranges is None:
+        found.weights.clear()  # they depend on the ranges
+    known = found.weights
     calls = [call for call, _ in weighted_calls(main)]
     places = zip(range(len(calls)), column_rules(main), ranges, strict=True)
     layers = dict(zip(calls, places, strict=True))
-    fitted: frozenset[Expr] = frozenset() if fitting is None else fitting.points
+    fitted = frozenset() if fitting is None or found.ranges is not None else fitting.points
     for call in post_order(main.body):
         if fitting is not None and call in fitted:
             runs.advance(call)
@@ -114,11 +117,14 @@ def round_sequentially(
             runs.advance(call)
             seen = _Seen.of(runs, call.args[0], rule, units_of(one))
             known[place] = _rounded(held, seen, bias is not None)
-        found = known[place]
-        runs.replaced[point] = held.point_of(found.levels)
-        if bias is not None and found.mean_error is not None:
-            runs.replaced[bias] = corrected_bias(bias, call, found.mean_error)
-    bound = simulated if fitting is None else fitting.bound()
+        levels, error = known[place].levels, known[place].mean_error
+        runs.replaced[point] = held.point_of(levels)
+        if bias is not None and error is not None:
+            runs.replaced[bias] = corrected_bias(bias, call, error)
+    bound = simulated
+    if fitting is not None:
+        found.ranges = fitting.ranges if found.ranges is None else found.ranges
+        bound = fitting.bound(found.ranges)
     replaced: dict[Expr, Expr] = {}
     for old, new in zip(quantize_points(simulated), quantize_points(bound), strict=True):
         changed = runs.replaced.get(old)

@@ -33,7 +33,6 @@ from compiler.qtypes.channel_ranges import (
     InputGram,
     Levels,
     RoundedWeight,
-    Rounding,
     narrowed,
 )
 from compiler.qtypes.qconfig import QAnnotateKind
@@ -48,7 +47,7 @@ def round_weights(
     simulated: IRModule,
     ranges: Sequence[ChannelRanges],
     centred: bool = False,
-    rounded: Rounding | None = None,
+    rounded: dict[int, RoundedWeight] | None = None,
 ) -> IRModule:
     """The simulated module with adaptively rounded weights.
 

@@ -52,7 +52,7 @@ def corrected(
         return round_sequentially(simulated, ranges, sample, centred, run.rounded, fitting)
     rounded = simulated
     if cfg.weight_rounding == "adaptive":
-        rounded = round_weights(simulated, ranges, cfg.bias_correction, run.rounded)
+        rounded = round_weights(simulated, ranges, cfg.bias_correction, run.rounded.weights)
     if cfg.bias_correction:
         return correct_biases(rounded, ranges, simulated)
     return rounded

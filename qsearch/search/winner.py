@@ -24,7 +24,7 @@ from compiler.ir.analysis import post_order
 from compiler.ir.module import IRModule
 from compiler.ir.printer import text
 from compiler.ir.ty import tensor_fields
-from compiler.qtypes.channel_ranges import rounding_from_arrays
+from compiler.qtypes.channel_ranges import Rounding
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration
@@ -120,7 +120,7 @@ def build_winner(
     Raises:
         NotFullyIntegralError: ``fully_integral`` was asked for and float is left.
     """
-    run = QuantizeContext(qconfig, rounded=rounding_from_arrays(rounding or {}))
+    run = QuantizeContext(qconfig, rounded=Rounding.from_arrays(rounding or {}))
     candidate = calibration.candidate(qconfig, run)
     if qconfig.partition_conversions == "fully_integral":
         check_integers_only(candidate.module)

@@ -9,11 +9,23 @@ import numpy as np
 import pytest
 
 from compiler import evaluate, relay
+from compiler.insight.network import Network
+from compiler.ir.analysis import post_order
 from compiler.ir.expr import Constant
 from compiler.ir.module import IRModule
 from compiler.qtypes.errors import ConfigValueError
-from compiler.quantize import QConfig, channel_stats, has_residual_sums, prerequisite_optimize
+from compiler.quantize import (
+    QConfig,
+    activation_scales,
+    calibration_stats,
+    channel_stats,
+    has_residual_sums,
+    mark,
+    prerequisite_optimize,
+    quantize_points,
+)
 from compiler.quantize.calibration.bind_scales import measured_points
+from compiler.quantize.calibration.collect_stats import float_executor
 from tests.compiler.quantize.candidates import assert_same_integers, calibrated, const
 
 SEQUENTIAL = QConfig.recommended(
@@ -93,6 +105,27 @@ def test_a_pool_between_two_points_keeps_the_scale_of_the_first() -> None:
     assert isinstance(front.args[1], Constant)
     assert isinstance(behind.args[1], Constant)
     assert front.args[1].data == behind.args[1].data
+
+
+def test_parts_of_a_fitted_network_have_its_ranges_and_the_float_weights() -> None:
+    rng = np.random.default_rng(5)
+    mod, data = blocks(rng, 1), pictures(rng, 6)
+    config = SEQUENTIAL.with_overrides(fit_ranges=True, bias_correction=False)
+    channels = channel_stats(mod, data, sample=True)
+    made = calibrated(mod, config, data, channels)
+    stats = calibration_stats(mark(mod, config, channels)[0], data, (config.percentile,))
+    scales = activation_scales(stats, config)
+    network, _ = Network.of(mod, config, scales, channels, float_executor)
+    for ours, theirs in zip(quantize_points(made.simulated), network.points, strict=True):
+        for held, same in zip(ours.args[1:], theirs.args[1:], strict=True):
+            assert isinstance(held, Constant)
+            assert isinstance(same, Constant)
+            np.testing.assert_array_equal(held.data, same.data)
+    constants = [node.data for node in post_order(mod["main"].body) if isinstance(node, Constant)]
+    weights = {np.sort(data, axis=None).tobytes() for data in constants}
+    assert len(network.floats) >= 4
+    for one in network.floats.values():
+        assert np.sort(one.data, axis=None).tobytes() in weights
 
 
 def test_only_sums_of_computed_values_count_as_residual() -> None:

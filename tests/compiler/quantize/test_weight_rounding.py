@@ -18,7 +18,7 @@ from compiler.ir.module import IRModule
 from compiler.ops.annotation.quantized_constant import quantized_constant
 from compiler.ops.rules.input_columns import FQInputColumns, InputColumns
 from compiler.proof.derive import derive_static
-from compiler.qtypes.channel_ranges import rounding_from_arrays, rounding_to_arrays
+from compiler.qtypes.channel_ranges import Rounding
 from compiler.quantize import (
     Calibration,
     Candidate,
@@ -152,19 +152,28 @@ def test_candidates_that_share_weights_and_data_share_their_fit(
     assert counts == [4, 0, 4, 4, 0]
 
 
-@pytest.mark.parametrize("rounding", ["adaptive", "sequential"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"weight_rounding": "adaptive"},
+        {"weight_rounding": "sequential"},
+        {"weight_rounding": "sequential", "fit_ranges": True},
+    ],
+    ids=str,
+)
 def test_what_rounding_found_travels_as_arrays_and_nothing_is_fitted_again(
-    rounding: str, monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(9)
     calibration = Calibration(network(rng), batches(rng))
-    config = ADAPTIVE.with_overrides(weight_rounding=rounding, bias_correction=True)
+    config = ADAPTIVE.with_overrides(**fields, bias_correction=True)
     made = calibration.candidate(config)
-    arrays = rounding_to_arrays(made.context.rounded)
+    arrays = made.context.rounded.to_arrays()
     assert all(levels.dtype == np.int8 for name, levels in arrays.items() if "levels" in name)
     for module in ("_weight_rounding", "_sequential_rounding"):
         monkeypatch.delattr(f"compiler.quantize.{module}.reconstructed")
-    run = QuantizeContext(config, rounded=rounding_from_arrays(arrays))
+    monkeypatch.delattr("compiler.quantize._range_fitting.RangeFitting.fit")
+    run = QuantizeContext(config, rounded=Rounding.from_arrays(arrays))
     again = calibration.candidate(config, run)
     assert made.partitioned is not None
     assert again.partitioned is not None

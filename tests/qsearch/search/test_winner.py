@@ -31,9 +31,13 @@ def test_sample_inputs_stay_within_their_bytes_but_for_the_first(
     np.testing.assert_array_equal(np.concatenate([run["x"] for run in found]), rows[:kept])
 
 
-@pytest.mark.parametrize("rounding", ["adaptive", "sequential"])
+@pytest.mark.parametrize(
+    "fields",
+    [{"weight_rounding": ["adaptive"]}, {"weight_rounding": ["sequential"], "fit_ranges": [True]}],
+    ids=["adaptive", "fitted"],
+)
 def test_the_weights_of_the_winner_are_rounded_once(
-    rounding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fitted = []
 
@@ -43,7 +47,7 @@ def test_the_weights_of_the_winner_are_rounded_once(
 
     for module in (_weight_rounding, _sequential_rounding):
         monkeypatch.setattr(module, "reconstructed", counted)
-    space = {"fields": {"weight_rounding": [rounding], "calibrate_mode": ["max"]}}
+    space = {"fields": {**fields, "calibrate_mode": ["max"]}}
     out = tmp_path / "run"
     qsearch.launch("digits", trials=1, space=space, pool="inline", out=out)
     with_weights = 4
