@@ -37,9 +37,7 @@ class CanonicalizeCast(FunctionPass):
         edges = _edges_to_split(fn)
         if not edges:
             return fn
-        new = _CastSplitter(edges).visit(fn)
-        assert isinstance(new, Function)
-        return new
+        return _CastSplitter(edges).mutate(fn)
 
 
 class _CastSplitter(OpaquePrimitives):

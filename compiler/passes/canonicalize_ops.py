@@ -30,6 +30,4 @@ class CanonicalizeOps(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The canonical function, itself when there is nothing to replace."""
-        new = _Canonicalizer().visit(fn)
-        assert isinstance(new, Function)
-        return new
+        return _Canonicalizer().mutate(fn)

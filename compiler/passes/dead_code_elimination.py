@@ -41,9 +41,7 @@ class DeadCodeElimination(FunctionPass):
         usage = _Usage(fn, mod)
         if not usage.values:
             return fn
-        new = _Eliminator(usage, self.inline_once).visit(fn)
-        assert isinstance(new, Function)
-        return new
+        return _Eliminator(usage, self.inline_once).mutate(fn)
 
 
 class _Usage:

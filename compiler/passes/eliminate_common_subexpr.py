@@ -37,9 +37,7 @@ class EliminateCommonSubexpr(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The merged function, itself when nothing is computed twice."""
-        new = _Merger(self.fskip).visit(fn)
-        assert isinstance(new, Function)
-        return new
+        return _Merger(self.fskip).mutate(fn)
 
 
 class _Merger(OpaquePrimitives):

@@ -66,9 +66,7 @@ class FoldConstant(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The folded function, itself when there is nothing to fold."""
-        new = _ConstantFolder(self.fold_qnn).visit(fn)
-        assert isinstance(new, Function)
-        return new
+        return _ConstantFolder(self.fold_qnn).mutate(fn)
 
 
 class _ConstantFolder(OpaquePrimitives):

@@ -23,7 +23,8 @@ import numpy as np
 from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
-from compiler.ops.number_format import Array, integer_range
+from compiler.ir.ty import integer_range
+from compiler.ops.number_format import Array
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.passes.opaque_primitives import OpaquePrimitives
@@ -39,9 +40,7 @@ class FoldRequantize(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The function in that form, or itself."""
-        new = _Folder().visit(fn)
-        assert isinstance(new, Function)
-        return new
+        return _Folder().mutate(fn)
 
 
 class _Folder(OpaquePrimitives):

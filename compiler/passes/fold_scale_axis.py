@@ -51,9 +51,7 @@ class BackwardFoldScaleAxis(FunctionPass):
         messages = _backward_messages(fn)
         if not messages:
             return fn
-        new = _BackwardTransformer(messages).visit(fn)
-        assert isinstance(new, Function)
-        return new
+        return _BackwardTransformer(messages).mutate(fn)
 
 
 def _backward_messages(fn: Function) -> dict[Expr, Message]:

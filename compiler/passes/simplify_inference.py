@@ -52,6 +52,4 @@ class SimplifyInference(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The simplified function, itself when there is nothing to simplify."""
-        new = _InferenceSimplifier().visit(fn)
-        assert isinstance(new, Function)
-        return new
+        return _InferenceSimplifier().mutate(fn)

@@ -43,9 +43,7 @@ class SplitConcat(FunctionPass):
                 f"SplitConcat: max_args is {self.max_args}",
                 fix=f"give at least {_LEAST}: two inputs and the result",
             )
-        new = _Splitter(self.max_args - 1).visit(fn)
-        assert isinstance(new, Function)
-        return new
+        return _Splitter(self.max_args - 1).mutate(fn)
 
 
 class _Splitter(OpaquePrimitives):

@@ -34,9 +34,7 @@ class RemoveMarkers(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The function without markers, itself when it has none."""
-        new = _MarkerRemover().visit(fn)
-        assert isinstance(new, Function)
-        return new
+        return _MarkerRemover().mutate(fn)
 
 
 class _MarkerRemover(OpaquePrimitives):

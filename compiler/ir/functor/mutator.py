@@ -66,9 +66,11 @@ class ExprMutator(ExprFunctor[Expr]):
             self._guard.leave()
         return memo[expr]
 
-    def mutate(self, expr: Expr) -> Expr:
-        """Another name of ``visit``."""
-        return self.visit(expr)
+    def mutate(self, function: Function) -> Function:
+        """The new form of a function, which has to be a function."""
+        new = self.visit(function)
+        assert isinstance(new, Function)
+        return new
 
     def _rebuild(self, expr: Expr) -> None:
         if expr not in self.memo:
