@@ -27,6 +27,14 @@ def bits(dtype: str) -> int:
     return int(dtype.lstrip("uintfloa"))
 
 
+def integer_range(dtype: str) -> tuple[int, int]:
+    """Smallest and largest value of an integer dtype."""
+    width = bits(dtype)
+    if dtype.startswith("u"):
+        return 0, (1 << width) - 1
+    return -(1 << (width - 1)), (1 << (width - 1)) - 1
+
+
 def is_float(dtype: str) -> bool:
     """True for float16, float32 and float64."""
     return dtype in FLOAT_DTYPES

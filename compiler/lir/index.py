@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from compiler.ir.ty import integer_range
 from compiler.lir.affine import linear_terms
 from compiler.lir.ranges import Range, value_range
-from compiler.lir.scalars import INDEX_DTYPE, Axis, Bin, Cast, IntImm, Scalar, integer_limits
+from compiler.lir.scalars import INDEX_DTYPE, Axis, Bin, Cast, IntImm, Scalar
 
 _LIMIT = (1 << 31) - 1
 
@@ -182,7 +183,7 @@ def clamped(value: Scalar, size: int) -> Scalar:
         return binary("min", binary("max", value, imm(0)), imm(size - 1))
     # Clamped in its own dtype, then narrowed: the other way round would wrap.
     dtype = value.dtype
-    largest = integer_limits(dtype)[1]
+    largest = integer_range(dtype)[1]
     held = value if dtype.startswith("u") else Bin("max", value, IntImm(0, dtype))
     if size - 1 < largest:
         held = Bin("min", held, IntImm(size - 1, dtype))

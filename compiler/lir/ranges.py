@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from compiler.ir.ty import integer_range
 from compiler.lir.affine import sum_key
 from compiler.lir.scalars import (
     Acc,
@@ -28,7 +29,6 @@ from compiler.lir.scalars import (
     Scalar,
     Select,
     Un,
-    integer_limits,
 )
 
 Range = tuple[int, int]
@@ -43,7 +43,7 @@ def dtype_range(dtype: str) -> Range:
     Raises:
         ValueError: a float dtype.
     """
-    return (0, 1) if dtype == "bool" else integer_limits(dtype)
+    return (0, 1) if dtype == "bool" else integer_range(dtype)
 
 
 def is_whole(dtype: str) -> bool:

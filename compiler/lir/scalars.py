@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compiler.errors import LoweringError, legal_names
+from compiler.ir.ty import integer_range
 
 if TYPE_CHECKING:
     from compiler.lir.nodes import Buffer
@@ -284,15 +285,7 @@ def literal(value: bool | int | float, dtype: str) -> Scalar:
     if dtype.startswith("float"):
         with np.errstate(over="ignore"):
             return FloatImm(float(np.dtype(dtype).type(value)), dtype)
-    low, high = integer_limits(dtype)
+    low, high = integer_range(dtype)
     if not low <= int(value) <= high:
         raise LoweringError(f"{int(value)} is no {dtype}", fix=f"keep it in [{low}, {high}]")
     return IntImm(int(value), dtype)
-
-
-def integer_limits(dtype: str) -> tuple[int, int]:
-    """Smallest and largest value of an integer dtype."""
-    width = int(dtype.lstrip("uint"))
-    if dtype.startswith("u"):
-        return 0, (1 << width) - 1
-    return -(1 << (width - 1)), (1 << (width - 1)) - 1

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.ty import bits
+from compiler.ir.ty import integer_range
 
 Array = NDArray[Any]
 
@@ -21,14 +21,6 @@ _STORAGE = {"int4": "int8", "uint4": "uint8"}
 def storage_dtype(dtype: str) -> np.dtype[Any]:
     """The numpy dtype that holds an IR dtype; int4 and uint4 lie in bytes."""
     return np.dtype(_STORAGE.get(dtype, dtype))
-
-
-def integer_range(dtype: str) -> tuple[int, int]:
-    """Smallest and largest value of an integer dtype."""
-    width = bits(dtype)
-    if dtype.startswith("u"):
-        return 0, (1 << width) - 1
-    return -(1 << (width - 1)), (1 << (width - 1)) - 1
 
 
 def convert(array: Array, dtype: str) -> Array:

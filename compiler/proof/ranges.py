@@ -20,8 +20,7 @@ import numpy as np
 from compiler.ir.dataflow import Dataflow, Step, Value, dataflow
 from compiler.ir.module import IRModule
 from compiler.ir.op import OpRule
-from compiler.ir.ty import is_float, is_integer
-from compiler.ops.number_format import integer_range
+from compiler.ir.ty import integer_range, is_float, is_integer
 from compiler.proof.finding import Finding
 from compiler.proof.interval import Bound, Interval, constant_interval, interval_of
 from compiler.proof.reals import ANYTHING, Ends, constant_ends, real_ends

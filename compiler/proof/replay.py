@@ -12,8 +12,8 @@ from compiler.errors import CodegenError, CompilerError, LoweringError, OnnxExpo
 from compiler.ir.dataflow import dataflow
 from compiler.ir.expr import Var
 from compiler.ir.module import IRModule
-from compiler.ir.ty import is_float
-from compiler.ops.number_format import Array, integer_range, storage_dtype
+from compiler.ir.ty import integer_range, is_float
+from compiler.ops.number_format import Array, storage_dtype
 from compiler.proof.finding import Finding
 from compiler.proof.wiring import CORE, PREFIX
 from compiler.runtime.artifact import Sample

@@ -30,8 +30,7 @@ from compiler.export.to_onnx.grid_rules.elementwise import COMPARISONS, compare
 from compiler.ir.dataflow import Step, dataflow
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
-from compiler.ir.ty import is_float, is_integer
-from compiler.ops.number_format import integer_range
+from compiler.ir.ty import integer_range, is_float, is_integer
 
 
 @collector_rests

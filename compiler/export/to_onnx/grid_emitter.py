@@ -19,7 +19,8 @@ from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.export.to_onnx.ordered import larger, limited, smaller
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
-from compiler.ops.number_format import Array, integer_range
+from compiler.ir.ty import integer_range
+from compiler.ops.number_format import Array
 
 # Every integer of magnitude <= 2^24 is a float32; one less keeps sums of two partial results safe.
 FLOAT_LIMIT = 1 << 24

@@ -29,8 +29,7 @@ from compiler.export.to_onnx.qdq_emitter import RUNTIMES, FToQdq, QdqEmitter
 from compiler.ir.dataflow import Step, dataflow
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
-from compiler.ir.ty import is_float, is_integer
-from compiler.ops.number_format import integer_range
+from compiler.ir.ty import integer_range, is_float, is_integer
 
 PRODUCTS = ("nn.conv2d", "nn.dense", "nn.matmul", "nn.batch_matmul", "nn.conv2d_transpose")
 _NARROW = ("int8", "uint8")

@@ -19,7 +19,8 @@ from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.export.to_onnx.grid_emitter import Carried, GridEmitter
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
-from compiler.ops.number_format import Array, integer_range
+from compiler.ir.ty import integer_range
+from compiler.ops.number_format import Array
 
 Floats = NDArray[np.float64]
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from compiler.ir.ty import integer_range
 from compiler.lir.builder import AXIS_NAMES, LirBuilder, Reduction, TensorView
-from compiler.lir.scalars import Scalar, integer_limits, literal
+from compiler.lir.scalars import Scalar, literal
 
 Value = Callable[[tuple[Scalar, ...]], Scalar]
 
@@ -16,14 +17,14 @@ def lowest(dtype: str) -> Scalar:
     """What every value of the dtype is at least."""
     if dtype.startswith("float"):
         return literal(-np.inf, dtype)
-    return literal(False if dtype == "bool" else integer_limits(dtype)[0], dtype)
+    return literal(False if dtype == "bool" else integer_range(dtype)[0], dtype)
 
 
 def highest(dtype: str) -> Scalar:
     """What every value of the dtype is at most."""
     if dtype.startswith("float"):
         return literal(np.inf, dtype)
-    return literal(True if dtype == "bool" else integer_limits(dtype)[1], dtype)
+    return literal(True if dtype == "bool" else integer_range(dtype)[1], dtype)
 
 
 def reduce_axes(
@@ -68,5 +69,5 @@ def total_dtype(dtype: str) -> str:
 
 def exact_sum_dtype(dtype: str, terms: int) -> str:
     """The narrowest of int32, int64 that holds any sum of so many integers of ``dtype``."""
-    low, high = integer_limits(dtype)
+    low, high = integer_range(dtype)
     return "int32" if max(-low, high) * max(terms, 1) < 1 << 31 else "int64"

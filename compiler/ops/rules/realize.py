@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from compiler.errors import InternalQuantizeError
 from compiler.ir.expr import Args, Call, Constant, Expr, TempExpr, describe
 from compiler.ir.op import OpRule
-from compiler.ir.ty import bits, is_float
+from compiler.ir.ty import bits, integer_range, is_float
 from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.integer_calls import add, along_axis, cast, multiply, scalar, subtract
 from compiler.ops.rules.table import RealTable
@@ -248,10 +248,7 @@ def check_fits(value: QRealizeIntExpr, dtype: str, ref_call: Call) -> None:
 
 def integer_limits(dtype: str) -> tuple[int, int]:
     """Smallest and largest value of an integer dtype; float32 counts as int32."""
-    width = 32 if is_float(dtype) else bits(dtype)
-    if dtype.startswith("u"):
-        return 0, (1 << width) - 1
-    return -(1 << (width - 1)), (1 << (width - 1)) - 1
+    return integer_range("int32" if is_float(dtype) else dtype)
 
 
 def require_fits(bound: int, dtype: str, ref_call: Call) -> None:

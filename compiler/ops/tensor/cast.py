@@ -10,12 +10,12 @@ import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.op import OpPattern, define_op
-from compiler.ir.ty import NARROW_DTYPES, TensorType, Type, bits, is_integer
+from compiler.ir.ty import NARROW_DTYPES, TensorType, Type, bits, integer_range, is_integer
 from compiler.lir.index import imm, plus
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import Bin, Cast, Scalar
 from compiler.ops.arg_types import Types, tensor
-from compiler.ops.number_format import Array, convert, integer_range, storage_dtype
+from compiler.ops.number_format import Array, convert, storage_dtype
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute

@@ -12,9 +12,8 @@ import numpy as np
 
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import Type
+from compiler.ir.ty import Type, integer_range
 from compiler.lir.scalars import Bin, Scalar
-from compiler.ops.number_format import integer_range
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.pass_through import annotate_pass_through, partition_pass_through
 from compiler.ops.rules import integer_calls

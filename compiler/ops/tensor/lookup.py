@@ -13,12 +13,11 @@ import numpy as np
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
-from compiler.ir.ty import TensorType, Type
+from compiler.ir.ty import TensorType, Type, integer_range
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Cast, Scalar
 from compiler.ops.arg_types import Types, tensor, tensor_of_rank
-from compiler.ops.number_format import integer_range
 from compiler.ops.rules.layout import FConvertLayout, data_layout
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute

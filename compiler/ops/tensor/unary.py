@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import integer_range
 from compiler.lir.routines import intrinsics
-from compiler.lir.scalars import Bin, Intrin, Scalar, Select, Un, integer_limits
+from compiler.lir.scalars import Bin, Intrin, Scalar, Select, Un
 from compiler.ops.number_format import Array
 from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.never_negative import FNeverNegative, always_positive
@@ -116,7 +117,7 @@ def unary_scalar(name: str, x: Scalar) -> Scalar:
             return x if name == "abs" else Un("neg", x)
         if not floats:
             # The one value without a counterpart goes to the largest.
-            x = Bin("max", x, like_first(integer_limits(x.dtype)[0] + 1, x))
+            x = Bin("max", x, like_first(integer_range(x.dtype)[0] + 1, x))
         return Un("neg" if name == "negative" else "abs", x)
     if name == "sign":
         zero, one = like_first(0, x), like_first(1, x)

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 
 from compiler.ir.dataflow import Step
-from compiler.ops.number_format import integer_range
+from compiler.ir.ty import integer_range
 from compiler.ops.tensor.clip import integer_bound
 from compiler.proof.interval import Bound, Interval, constant_interval, interval
 from compiler.proof.ranges import FRange, RangeContext

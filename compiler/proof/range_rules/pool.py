@@ -9,8 +9,7 @@ import numpy as np
 
 from compiler.export.to_onnx.convert.reduce import reduced_axes
 from compiler.ir.dataflow import Step
-from compiler.ir.ty import bits
-from compiler.ops.number_format import integer_range
+from compiler.ir.ty import bits, integer_range
 from compiler.proof.interval import Interval, constant_interval
 from compiler.proof.ranges import FRange, RangeContext
 

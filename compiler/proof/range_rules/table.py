@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from compiler.ir.dataflow import Step
+from compiler.ir.ty import integer_range
 from compiler.ops.nn.integer_standardize import output_bound
-from compiler.ops.number_format import integer_range
 from compiler.proof.interval import Interval, constant_interval, exact
 from compiler.proof.ranges import FRange, RangeContext
 

@@ -19,8 +19,8 @@ from compiler.ir.dataflow import Dataflow, Form, Step, flatten_function
 from compiler.ir.dataflow import Value as FlowValue
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
-from compiler.ir.ty import TupleType
-from compiler.ops.number_format import integer_range, storage_dtype
+from compiler.ir.ty import TupleType, integer_range
+from compiler.ops.number_format import storage_dtype
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.targets.engine.elementwise import emit_program
 from compiler.targets.engine.epilogue import scaled_epilogue

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Step
 from compiler.ir.dataflow import Value as FlowValue
-from compiler.ir.ty import bits
-from compiler.ops.number_format import integer_range
+from compiler.ir.ty import bits, integer_range
 from compiler.ops.tensor.clip import integer_bound
 from compiler.targets.engine.general import spread
 from compiler.targets.engine.packing import POWER_OF_TWO

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Step
-from compiler.ops.number_format import integer_range
+from compiler.ir.ty import integer_range
 from compiler.targets.engine.views import Shape, View
 
 Array = NDArray[Any]

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Step
+from compiler.ir.ty import integer_range
 from compiler.ops.nn.integer_standardize import output_bound
-from compiler.ops.number_format import integer_range
 from compiler.ops.reduce.axes import reduced_axes
 from compiler.targets.engine.general import taken, total
 from compiler.targets.engine.layouts import MOST_IMAGES, channels_last, layout_of

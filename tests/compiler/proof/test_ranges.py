@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from compiler import relay
 from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
-from compiler.ops.number_format import integer_range
+from compiler.ir.ty import integer_range
 from compiler.pipeline import evaluate
 from compiler.proof.range_rules import movement
 from compiler.proof.ranges import Ranges, analyse

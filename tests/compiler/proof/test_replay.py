@@ -14,7 +14,8 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.parser import parse
 from compiler.ir.printer import text
-from compiler.ops.number_format import integer_range, storage_dtype
+from compiler.ir.ty import integer_range
+from compiler.ops.number_format import storage_dtype
 from compiler.proof import replay
 from compiler.proof.derive import derive
 from compiler.proof.replay import (

@@ -15,8 +15,7 @@ from compiler.export.to_onnx.grid_emitter import (
     narrowed,
 )
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.ty import is_float
-from compiler.ops.number_format import integer_range
+from compiler.ir.ty import integer_range, is_float
 
 
 @FToGrid.register("cast")

@@ -37,8 +37,7 @@ from compiler.export.to_onnx.grid_rules.narrow_kernels import requantized_narrow
 from compiler.export.to_onnx.grid_rules.to_nearest import to_even_chain, to_nearest_chain
 from compiler.export.to_onnx.ordered import limited
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.ty import is_integer
-from compiler.ops.number_format import integer_range
+from compiler.ir.ty import integer_range, is_integer
 from compiler.ops.tensor.clip import integer_bound
 
 DOUBLE_BITS = 53

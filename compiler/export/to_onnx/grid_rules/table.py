@@ -17,7 +17,8 @@ from compiler.export.to_onnx.grid_emitter import (
     narrowed,
 )
 from compiler.ir.dataflow import Step
-from compiler.ops.number_format import Array, integer_range
+from compiler.ir.ty import integer_range
+from compiler.ops.number_format import Array
 
 
 def _constant_table(step: Step, grid: GridEmitter) -> Array:

@@ -7,8 +7,7 @@ from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
 from compiler.export.to_onnx.ordered import larger, limited, smaller
 from compiler.ir.dataflow import Step
-from compiler.ir.ty import is_integer
-from compiler.ops.number_format import integer_range
+from compiler.ir.ty import integer_range, is_integer
 from compiler.ops.tensor.clip import integer_bound
 
 

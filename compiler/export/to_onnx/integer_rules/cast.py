@@ -6,8 +6,7 @@ import numpy as np
 
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
 from compiler.ir.dataflow import Step
-from compiler.ir.ty import is_float
-from compiler.ops.number_format import integer_range
+from compiler.ir.ty import integer_range, is_float
 
 
 @FToInteger.register("cast")

@@ -11,9 +11,10 @@ from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
 from compiler.export.to_onnx.integer_rules.product import from_nchw, to_nchw
 from compiler.export.to_onnx.ordered import larger, largest_along
 from compiler.ir.dataflow import Step
+from compiler.ir.ty import integer_range
 from compiler.ops.nn.avg_pool2d import window_counts
 from compiler.ops.nn.pool import padding_to_cover, pool_windows
-from compiler.ops.number_format import Array, integer_range
+from compiler.ops.number_format import Array
 
 
 def _added(e: IntegerEmitter, a: str, b: str, dtype: str) -> str:

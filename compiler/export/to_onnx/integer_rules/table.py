@@ -7,7 +7,7 @@ import numpy as np
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
 from compiler.export.to_onnx.ordered import larger, smaller
 from compiler.ir.dataflow import Step, Value
-from compiler.ops.number_format import integer_range
+from compiler.ir.ty import integer_range
 
 WORK = "int64"
 

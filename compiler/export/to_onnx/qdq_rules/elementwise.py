@@ -12,8 +12,7 @@ from compiler.export.to_onnx.grid_rules.to_nearest import to_even_chain, to_near
 from compiler.export.to_onnx.movement_operators import IDENTITIES, MOVES
 from compiler.export.to_onnx.qdq_emitter import Floats, FToQdq, QdqEmitter, Real, scaled
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.ty import is_integer
-from compiler.ops.number_format import integer_range
+from compiler.ir.ty import integer_range, is_integer
 from compiler.ops.tensor.clip import integer_bound
 
 

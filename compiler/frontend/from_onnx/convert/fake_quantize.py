@@ -17,8 +17,8 @@ import numpy as np
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.values import Quantized
 from compiler.ir.expr import Expr, Op
-from compiler.ir.ty import TensorType
-from compiler.ops.number_format import Array, integer_range
+from compiler.ir.ty import TensorType, integer_range
+from compiler.ops.number_format import Array
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.qtypes.qconfig import QAnnotateKind
 

@@ -14,7 +14,7 @@ from compiler.frontend.from_onnx.convert.quant import check_zero_point
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
-from compiler.ops.number_format import integer_range
+from compiler.ir.ty import integer_range
 
 
 def _centred(node: OnnxNode, index: int, zero_index: int, axis: int | None) -> Expr:

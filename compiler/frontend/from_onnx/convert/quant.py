@@ -13,7 +13,7 @@ from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.frontend.from_onnx.values import dtype_of
 from compiler.ir.expr import Expr
-from compiler.ops.number_format import integer_range
+from compiler.ir.ty import integer_range
 
 _QUANTIZED = ("int4", "uint4", "int8", "uint8", "int16", "uint16")
 

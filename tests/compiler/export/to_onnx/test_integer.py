@@ -15,7 +15,7 @@ from compiler.export.to_onnx.integer import to_integer_onnx
 from compiler.export.to_onnx.integer_emitter import FToInteger
 from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
-from compiler.ops.number_format import integer_range
+from compiler.ir.ty import integer_range
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.pipeline import evaluate
 from compiler.proof import range_rules  # noqa: F401  (fills the table)

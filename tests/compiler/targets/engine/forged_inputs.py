@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.module import IRModule
-from compiler.ir.ty import is_float
-from compiler.ops.number_format import integer_range, storage_dtype
+from compiler.ir.ty import integer_range, is_float
+from compiler.ops.number_format import storage_dtype
 
 Array = NDArray[Any]
 SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 1e-45, 0.5, -1.5, 3e38, -3e38)
