@@ -143,8 +143,7 @@ def call(name: str, *args: Any, **attrs: Any) -> Call:
         AttrError: an attribute it does not have, or one given twice.
     """
     target = Op.get(name)
-    count = len(args) if target.num_inputs < 0 else target.num_inputs
-    operands, extra = args[:count], args[count:]
+    operands, extra = args[: target.num_inputs], args[target.num_inputs :]
     like = next((a for a in operands if isinstance(a, Expr)), None)
     exprs = [
         Tuple(tuple(a)) if isinstance(a, (list, tuple)) and _holds_exprs(a) else as_expr(a, like)
@@ -156,7 +155,7 @@ def call(name: str, *args: Any, **attrs: Any) -> Call:
         return op_call(name, *exprs, **attrs)
     fields = [f for f in target.attrs_type.__dataclass_fields__ if f != "type_key"]
     if len(extra) > len(fields):
-        raise AttrError(f"{name} takes {count} arguments and {len(fields)} attributes")
+        raise AttrError(f"{name} takes {target.num_inputs} arguments and {len(fields)} attributes")
     for field, value in zip(fields, extra):
         if field in attrs:
             raise AttrError(f"{name}: attribute {field!r} is given twice")

@@ -49,11 +49,10 @@ def register_op(
     rel: TypeRelation,
     pattern: OpPattern | None,
     attrs_type: type[Attrs] | None = None,
-    num_inputs: int | None = None,
     flags: tuple[str, ...] = (),
     doc: str = "",
 ) -> Op:
-    """Make the singleton of an operator; ``num_inputs`` is len(arg_names), or -1 if variadic.
+    """Make the singleton of an operator.
 
     Raises:
         CompilerError: the name is taken.
@@ -62,8 +61,7 @@ def register_op(
         raise CompilerError(
             f"operator {name!r} is registered twice", fix="keep one register_op per name"
         )
-    count = len(arg_names) if num_inputs is None else num_inputs
-    op = Op(name, arg_names, count, attrs_type, rel, pattern, doc, frozenset(flags))
+    op = Op(name, arg_names, len(arg_names), attrs_type, rel, pattern, doc, frozenset(flags))
     _OPS[name] = op
     return op
 

@@ -102,7 +102,7 @@ class Constraints(ScopeConstraints):
         result: Type = solver.hole()
         if type(call.op) is Op:
             wanted = call.op.num_inputs
-            if wanted in (-1, len(args)):
+            if wanted == len(args):
                 solver.relate(call, (*args, result))
             else:
                 names = ", ".join(call.op.arg_names)
