@@ -161,7 +161,7 @@ def _data_source(calib: str | None, preprocess: str | None, seed: int) -> DataSo
 @grouped(
     "calib",
     _data_source,
-    option("--calib", metavar="C", help="calibration data (synthetic)", panel=INPUT),
+    options.calib,
     options.preprocess,
     options.seed,
 )
@@ -170,14 +170,7 @@ def _data_source(calib: str | None, preprocess: str | None, seed: int) -> DataSo
     "qconfig.json; auto chooses from the calibration data and gives reasons (auto)",
     default="auto",
 )
-@option(
-    "-o",
-    "--out",
-    "--output",
-    metavar="FILE",
-    help="the .qmod to write (M.qmod, in the working directory)",
-    panel=OUTPUT,
-)
+@options.output(help="the .qmod to write (M.qmod, in the working directory)")
 @option("--sign", metavar="KEY", help=SIGN_HELP, panel=OUTPUT)
 @options.dims
 @option(
@@ -246,7 +239,7 @@ def _data_sources(
 @grouped(
     "data",
     _data_sources,
-    option("--calib", metavar="C", help="calibration data (synthetic)", panel=INPUT),
+    options.calib,
     option("--eval", metavar="E", help="evaluation data (the calibration data)", panel=INPUT),
     options.preprocess,
     options.seed,
@@ -262,7 +255,7 @@ def _data_sources(
 )
 @options.dims
 @options.as_json
-@option("-o", "--out", metavar="FILE.html", help="write a page with plots", panel=OUTPUT)
+@options.output(metavar="FILE.html", help="write a page with plots")
 @options.imports
 @options.verbosity
 def insight_command(
@@ -317,13 +310,26 @@ def _show_layers(done: int, of: int) -> None:
 # show -------------------------------------------------------------------------------------------
 
 
+def _hardware_groups(hw: str | None, matcher: str | None) -> tuple[str | None, str | None]:
+    from qsearch.errors import SettingsError
+
+    if matcher is not None and hw is None:
+        raise SettingsError("--matcher draws hardware groups", where="show", fix="add --hw opu_q")
+    return hw, matcher
+
+
 @click.command(cls=Command)
 @argument("file", "M.onnx|M.qmod", "what to print", type=options.Suggested("FILE"))
 @option("--trial", metavar="N", type=int, help="of a run folder: print all about this trial")
-@option("--after", metavar="PASS", help="run these passes first: FoldConstant,FuseOps{max_depth=2}")
-@options.hardware
-@options.matcher
-@options.dims
+@grouped(
+    "prepared",
+    lambda after, dim: {"after": after, "dim": dim},
+    option(
+        "--after", metavar="PASS", help="run these passes first: FoldConstant,FuseOps{max_depth=2}"
+    ),
+    options.dims,
+)
+@grouped("groups", _hardware_groups, options.hardware, options.matcher)
 @option(
     "--format",
     metavar="text|dot|svg|html|json",
@@ -332,22 +338,14 @@ def _show_layers(done: int, of: int) -> None:
     panel=OUTPUT,
 )
 @option("--full", help="print every constant in full; the text can be parsed again", panel=OUTPUT)
-@option(
-    "-o",
-    "--out",
-    metavar="FILE",
-    help="write the full text or drawing to this file",
-    panel=OUTPUT,
-)
+@options.output(help="write the full text or drawing to this file")
 @options.imports
 @options.verbosity
 def show_command(
     file: str,
     trial: int | None,
-    after: str | None,
-    hw: str | None,
-    matcher: str | None,
-    dim: tuple[str, ...],
+    prepared: dict[str, Any],
+    groups: tuple[str | None, str | None],
     format: str,
     full: bool,
     out: str | None,
@@ -356,21 +354,19 @@ def show_command(
 
     Constants are abbreviated; --full prints them.
     """
-    from qsearch.errors import SettingsError
     from qsearch.modules.views import draw, show_hardware, show_text
     from qsearch.studies import trial as stored_trial
 
     if trial is not None:
         print(json.dumps(stored_trial(file, trial), indent=1))
         return EXIT_OK
-    if matcher is not None and hw is None:
-        raise SettingsError("--matcher draws hardware groups", where="show", fix="add --hw opu_q")
+    hw, matcher = groups
     if hw is not None:
-        shown = show_hardware(file, hw, format, matcher=matcher, after=after, dim=dim)
+        shown = show_hardware(file, hw, format, matcher=matcher, **prepared)
     elif format == TEXT:
-        shown = show_text(file, after=after, dim=dim, brief=out is None and not full)
+        shown = show_text(file, brief=out is None and not full, **prepared)
     else:
-        shown = draw(file, format, after=after, dim=dim)
+        shown = draw(file, format, **prepared)
     if out is not None:
         write_text(Path(out), shown)
     elif format == TEXT and hw is None and sys.stdout.isatty():
@@ -390,8 +386,12 @@ def show_command(
     "data: .npz, .npy or a folder of images (the samples in the .qmod, else synthetic data)"
 )
 @option("--samples", metavar="N", type=int, default=4, help="number of samples (4)", panel=INPUT)
-@option("--rtol", metavar="X", type=float, default=0.0, help="relative tolerance (same bits)")
-@option("--atol", metavar="X", type=float, default=0.0, help="absolute tolerance (same bits)")
+@grouped(
+    "tolerance",
+    lambda rtol, atol: {"rtol": rtol, "atol": atol},
+    option("--rtol", metavar="X", type=float, default=0.0, help="relative tolerance (same bits)"),
+    option("--atol", metavar="X", type=float, default=0.0, help="absolute tolerance (same bits)"),
+)
 @options.dims
 @options.as_json
 @options.imports
@@ -401,8 +401,7 @@ def diff_command(
     b: str,
     data: DataSource,
     samples: int,
-    rtol: float,
-    atol: float,
+    tolerance: dict[str, float],
     dim: tuple[str, ...],
     as_json: bool,
 ) -> int:
@@ -412,7 +411,7 @@ def diff_command(
     """
     from qsearch.modules.views import diff
 
-    found = diff(a, b, data, samples=samples, rtol=rtol, atol=atol, dim=dim)
+    found = diff(a, b, data, samples=samples, dim=dim, **tolerance)
     if as_json:
         print(json.dumps(found.to_dict()))
     else:

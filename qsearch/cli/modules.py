@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from qsearch.cli import options
-from qsearch.cli.options import INPUT, OUTPUT, Command, argument, grouped, option
+from qsearch.cli.options import COUNT, INPUT, OUTPUT, Command, argument, grouped, option
 from qsearch.cli.output import print_table, write_text
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 
@@ -54,7 +54,7 @@ _SIGNATURES: Final = {
     help="what runs the module; auto: onnxruntime where it gives the bits of the reference (auto)",
     panel=INPUT,
 )
-@option("--json", "as_json", help="print one JSON object", panel=OUTPUT)
+@options.as_json
 @options.imports
 @options.verbosity
 def run_command(module: str, data: DataSource, executor: str, as_json: bool) -> int:
@@ -92,16 +92,9 @@ def run_command(module: str, data: DataSource, executor: str, as_json: bool) -> 
     help="the original model: onnxruntime runs it for comparison, in float and in 8 bits",
     panel=INPUT,
 )
-@option(
-    "--rounds",
-    metavar="N",
-    type=click.IntRange(1),
-    default=15,
-    help="number of measurements (15)",
-    panel=INPUT,
-)
-@option("--json", "as_json", help="print one JSON object", panel=OUTPUT)
-@option("-o", "--out", metavar="FILE.html", help="write a page with plots", panel=OUTPUT)
+@option("--rounds", default=15, help="number of measurements (15)", panel=INPUT, **COUNT)
+@options.as_json
+@options.output(metavar="FILE.html", help="write a page with plots")
 @options.imports
 @options.verbosity
 def profile_command(
@@ -184,28 +177,17 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
     options.matcher,
 )
 @options.eval_data("score the ONNX model and the module on this data")
-@option(
-    "-o",
-    "--out",
-    "--output",
-    metavar="PATH",
-    help="output folder; for ONNX also a file, x.onnx (beside the module)",
-    panel=OUTPUT,
+@options.output(
+    metavar="PATH", help="output folder; for ONNX also a file, x.onnx (beside the module)"
 )
-@option(
-    "--batch",
-    metavar="N",
-    type=click.IntRange(1),
-    help="batch size of the ONNX model (any)",
-    panel=OUTPUT,
-)
+@option("--batch", help="batch size of the ONNX model (any)", panel=OUTPUT, **COUNT)
 @option(
     "--name",
     metavar="N",
     help="stem of the file names and C symbols (that of the module)",
     panel=OUTPUT,
 )
-@option("--json", "as_json", help="print one JSON object", panel=OUTPUT)
+@options.as_json
 @options.imports
 @options.verbosity
 def export_command(
@@ -239,14 +221,9 @@ def export_command(
 
 
 @click.command(cls=Command)
-@option(
-    "-o",
-    "--out",
-    "--output",
-    metavar="FILE",
+@options.output(
     default="qsearch.key",
     help="file for the private key; the public key is FILE.pub (qsearch.key)",
-    panel=OUTPUT,
 )
 @options.verbosity
 def keygen_command(out: str) -> int:
@@ -265,20 +242,21 @@ def keygen_command(out: str) -> int:
 @click.command(cls=Command)
 @argument("module", "M.qmod", "what `launch` or `compile` wrote, or a run folder")
 @options.eval_data("also score the module on data: .npz, .npy or a folder of images")
-@option(
-    "-o",
-    "--out",
-    "--output",
-    metavar="FILE",
-    help="the proof to write (proof.json beside the module)",
-    panel=OUTPUT,
+@options.output(help="the proof to write (proof.json beside the module)")
+@grouped(
+    "records",
+    lambda require_record, record: (require_record, record),
+    option("--require-record", help="refuse a file without a current record"),
+    option("--record", help="write a current record into a proved file without one"),
 )
-@option("--require-record", help="refuse a file without a current record")
-@option("--record", help="write a current record into a proved file without one")
-@option(
-    "--key", metavar="PUB", help="refuse a file that was not signed with this key's private key"
+@grouped(
+    "keys",
+    lambda key, sign: {"key": key, "sign": sign},
+    option(
+        "--key", metavar="PUB", help="refuse a file that was not signed with this key's private key"
+    ),
+    option("--sign", metavar="KEY", help="sign a proved file with this private key"),
 )
-@option("--sign", metavar="KEY", help="sign a proved file with this private key")
 @option("--allow-large", help="also verify a small file whose module needs much work")
 @option("--json", "as_json", help="print proof.json instead of the report", panel=OUTPUT)
 @options.imports
@@ -287,10 +265,8 @@ def verify_command(
     module: str,
     data: DataSource,
     out: str | None,
-    require_record: bool,
-    record: bool,
-    key: str | None,
-    sign: str | None,
+    records: tuple[bool, bool],
+    keys: dict[str, str | None],
     allow_large: bool,
     as_json: bool,
 ) -> int:
@@ -302,7 +278,8 @@ def verify_command(
     from qsearch.modules.verification import verify
     from qsearch.run_folder import RunFolder
 
-    found = verify(module, data, key=key, record=record, sign=sign, allow_large=allow_large)
+    require_record, record = records
+    found = verify(module, data, record=record, allow_large=allow_large, **keys)
     target = Path(out) if out else RunFolder(found.path.parent).proof
     found.save(target)
     if as_json:

@@ -27,6 +27,8 @@ INPUT: Final = "Model and data"
 OPTIONS: Final = "Options"
 STUDY: Final = "Study"
 OUTPUT: Final = "Output"
+COUNT: Final[dict[str, Any]] = {"metavar": "N", "type": click.IntRange(1)}
+"""Of an option that takes a number from 1 up."""
 _FORMER_OPTIONS: Final = {"--judge": "--evaluator"}
 """Options of version 0.1 that ``--help`` does not list; they are read for one version more."""
 _GIVEN: Final = "qsearch.words"
@@ -215,6 +217,18 @@ def option(
     return click.option(*names, cls=Option, help=help, **attributes)
 
 
+def output(*, help: str, metavar: str = "FILE", **attributes: Any) -> Decorator:
+    """What the command writes: ``-o``, ``--out`` or ``--output``, as the parameter ``out``."""
+    names = "-o", "--out", "--output"
+    return option(*names, metavar=metavar, help=help, panel=OUTPUT, **attributes)
+
+
+def _collected(*names: str, callback: Callable[..., None], **attributes: Any) -> Decorator:
+    """An option that may be given several times; its callback says what becomes of the values."""
+    attributes = {**attributes, "panel": INPUT, "multiple": True, "expose_value": False}
+    return option(*names, callback=callback, **attributes)
+
+
 def stacked(*decorators: Decorator) -> Decorator:
     """Several declarations as one, in the order they are given."""
 
@@ -262,14 +276,10 @@ def _given_once(ctx: click.Context, param: click.Parameter, value: tuple[str, ..
 MODEL_HELP: Final = "an .onnx file, or `digits`, which ships with the package"
 model: Decorator = stacked(
     argument("model_word", "M", MODEL_HELP, nargs=-1, expose_value=False, callback=_given_once),
-    option(
-        "--model",
-        "model_option",
+    _collected(
+        *("--model", "model_option"),
         metavar="M",
         help="the same as the argument M",
-        panel=INPUT,
-        multiple=True,
-        expose_value=False,
         callback=_given_once,
     ),
 )
@@ -307,22 +317,16 @@ def _add_dims(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 
 
 dims: Decorator = stacked(
-    option(
+    _collected(
         "--dim",
         metavar="NAME=N",
         help="size of a named dimension, or of one axis of an input (x:2=128); repeatable",
-        panel=INPUT,
-        multiple=True,
-        expose_value=False,
         callback=_add_dims,
     ),
-    option(
+    _collected(
         "--input-shape",
         metavar="NAME=N,N,…",
         help="shape of an input; repeatable",
-        panel=INPUT,
-        multiple=True,
-        expose_value=False,
         callback=_add_dims,
     ),
 )
@@ -345,15 +349,11 @@ def find_user_code() -> None:
         sys.path.append(here)
 
 
-imports: Decorator = option(
-    "--import",
-    "imports",
+imports: Decorator = _collected(
+    *("--import", "imports"),
     metavar="MODULE",
     help="your code, run first: a .py file or a dotted module that registers operators, calibrate "
     "modes, …; repeatable",
-    panel=INPUT,
-    multiple=True,
-    expose_value=False,
     callback=_import,
 )
 """Modules of the user that the command imports first."""
@@ -374,6 +374,7 @@ matcher: Decorator = option(
     "--matcher", metavar="greedy|optimal", help="how --hw draws groups (greedy)"
 )
 
+calib: Decorator = option("--calib", metavar="C", help="calibration data (synthetic)", panel=INPUT)
 preprocess: Decorator = option(
     "--preprocess", metavar="FILE", help="how an image becomes the input", panel=INPUT
 )
@@ -423,16 +424,13 @@ def given_verbosity() -> int | None:
     return told
 
 
-_KEPT: Final[dict[str, Any]] = {
-    "panel": OUTPUT,
-    "expose_value": False,
-    "callback": _set_verbosity,
-}
+_KEPT: Final[dict[str, Any]] = {"expose_value": False, "callback": _set_verbosity}
 verbosity: Decorator = stacked(
-    option("-q", "--quiet", help="print errors only", **_KEPT),
+    option("-q", "--quiet", help="print errors only", panel=OUTPUT, **_KEPT),
     option(
         *("-v", "--verbose"),
         help="print more to stderr; -vv: everything, with tracebacks",
+        panel=OUTPUT,
         type=int,
         count=True,
         **_KEPT,

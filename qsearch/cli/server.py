@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,7 @@ import click
 
 from qsearch.cli import options
 from qsearch.cli.launch import setting_options
-from qsearch.cli.options import OUTPUT, STUDY, Choice, Command, Decorator, argument, grouped, option
+from qsearch.cli.options import OUTPUT, STUDY, Choice, Command, argument, grouped, option
 from qsearch.cli.output import table
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 from qsearch.settings import POOLS, Settings
@@ -21,7 +22,7 @@ from qsearch.settings import POOLS, Settings
 if TYPE_CHECKING:
     from qsearch.server.client import Client
     from qsearch.server.submission import ServerOptions
-    from qsearch.server.tokens import Tokens
+    from qsearch.server.tokens import Quota, Tokens
 
 Serve = Callable[..., None]
 """``serve(folder, storage, server, tokens)``: serves until it is interrupted."""
@@ -74,9 +75,9 @@ def _bytes(size: str, where: str) -> int:
         raise SettingsError(f"{size!r} is no size", where=where, fix="256M, 2G") from error
 
 
-def _on_server(*names: str, **attributes: Any) -> Decorator:
-    return option(*names, panel=SERVER, **attributes)
-
+_on_server: Final = partial(option, panel=SERVER)
+_on_searches: Final = partial(option, panel=SEARCHES)
+_on_quota: Final = partial(option, panel=QUOTA)
 
 listening: Final = grouped(
     "serve",
@@ -84,12 +85,12 @@ listening: Final = grouped(
     _on_server("--host", metavar="H", default="127.0.0.1", help="listen address (127.0.0.1)"),
     _on_server("--port", metavar="P", type=int, default=8090, help="port; 0: a free one (8090)"),
     _on_server(
-        *("--token", "token"),
+        "--token",
         metavar="T",
         help="token that clients must send (QSEARCH_TOKEN, which no process list shows)",
     ),
     _on_server(
-        *("--allow-host", "allow_host"),
+        "--allow-host",
         metavar="NAME",
         multiple=True,
         help="another host name of this server; repeatable",
@@ -103,13 +104,12 @@ listening: Final = grouped(
 @argument("folder", "DIR", "a run folder, or a folder of them (runs)", required=False)
 @option("--storage", metavar="URL", help="show this storage too (QSEARCH_STORAGE)", panel=STUDY)
 @listening
-@option("--allow-launch", help="allow users to start searches from the page", panel=SEARCHES)
-@option(
+@_on_searches("--allow-launch", help="allow users to start searches from the page")
+@_on_searches(
     "--launch-pool",
     type=Choice(POOLS),
     default="process",
     help="pool of these searches (process)",
-    panel=SEARCHES,
 )
 @options.verbosity
 def dashboard_command(
@@ -138,6 +138,29 @@ def dashboard_command(
     return EXIT_OK
 
 
+def _searches(
+    max_studies: int | None, workers: int | None, pool: tuple[str, ...], address: str | None
+) -> dict[str, Any]:
+    """How searches run, as fields of ``ServerOptions``.
+
+    Raises:
+        SettingsError: an address without the pool ray.
+    """
+    from qsearch.errors import SettingsError
+
+    if address is not None and "ray" not in pool:
+        raise SettingsError(
+            "only the pool ray joins a cluster", where="--address", fix="add --pool ray"
+        )
+    most = max_studies or 1
+    return {
+        "max_studies": most,
+        "workers": workers or max(1, _cores() // most),
+        "pools": tuple(dict.fromkeys(pool)) or ("process",),
+        "address": address,
+    }
+
+
 @click.command(cls=Command)
 @argument(
     "folder", "DIR", "folder for studies and uploads; created if missing (runs)", required=False
@@ -149,43 +172,34 @@ def dashboard_command(
     panel=STUDY,
 )
 @listening
-@option(
-    "--tokens",
-    metavar="FILE",
-    help="file with the users and their tokens (DIR/tokens.json)",
-    panel=SERVER,
+@_on_server(
+    "--tokens", metavar="FILE", help="file with the users and their tokens (DIR/tokens.json)"
 )
-@option(
-    "--max-studies",
-    metavar="N",
-    type=click.IntRange(1),
-    help="number of studies that run at the same time (1)",
-    panel=SEARCHES,
+@grouped(
+    "searches",
+    _searches,
+    _on_searches(
+        "--max-studies", help="number of studies that run at the same time (1)", **options.COUNT
+    ),
+    _on_searches(
+        "--workers",
+        help="number of workers per study, at most (cores / --max-studies)",
+        **options.COUNT,
+    ),
+    _on_searches(
+        "--pool",
+        type=Choice(("process", "ray")),
+        multiple=True,
+        help="allowed pool; repeatable, the first one is the default (process)",
+    ),
+    _on_searches("--address", metavar="A", help="address of the Ray cluster for --pool ray"),
 )
-@option(
-    "--workers",
-    metavar="N",
-    type=click.IntRange(1),
-    help="number of workers per study, at most (cores / --max-studies)",
-    panel=SEARCHES,
-)
-@option(
-    "--pool",
-    type=Choice(("process", "ray")),
-    multiple=True,
-    help="allowed pool; repeatable, the first one is the default (process)",
-    panel=SEARCHES,
-)
-@option("--address", metavar="A", help="address of the Ray cluster for --pool ray", panel=SEARCHES)
 @options.verbosity
 def serve_command(
     folder: str | None,
     storage: str | None,
     tokens: str | None,
-    max_studies: int | None,
-    workers: int | None,
-    pool: tuple[str, ...],
-    address: str | None,
+    searches: dict[str, Any],
     serve: Serve,
 ) -> int:
     """Run a server: users submit studies to its queue. Ctrl-C ends it.
@@ -204,10 +218,6 @@ def serve_command(
     from qsearch.server.tokens import TOKENS_FILE, Tokens
 
     root = Path(folder or RUNS)
-    if address is not None and "ray" not in pool:
-        raise SettingsError(
-            "only the pool ray joins a cluster", where="--address", fix="add --pool ray"
-        )
     file = Path(tokens) if tokens else root / TOKENS_FILE
     if tokens and not file.is_file():
         raise SettingsError(
@@ -217,15 +227,7 @@ def serve_command(
         )
     root.mkdir(parents=True, exist_ok=True)
     storage = storage or os.environ.get("QSEARCH_STORAGE") or None
-    most = max_studies or 1
-    server = ServerOptions(
-        root=root,
-        storage=storage,
-        max_studies=most,
-        workers=workers or max(1, _cores() // most),
-        pools=tuple(dict.fromkeys(pool)) or ("process",),
-        address=address,
-    )
+    server = ServerOptions(root=root, storage=storage, **searches)
     known = Tokens(file)
     known.users()  # a file that cannot be read is told now
     serve(str(root), storage, server, known)
@@ -239,6 +241,13 @@ def _cores() -> int:
 # Users ------------------------------------------------------------------------------------------
 
 
+def _quota(max_bytes: str | None, max_trials: int | None, max_seconds: int | None) -> Quota:
+    from qsearch.server.tokens import Quota
+
+    size = None if max_bytes is None else _bytes(max_bytes, "--max-bytes")
+    return Quota(size, max_trials, None if max_seconds is None else float(max_seconds))
+
+
 @click.command(cls=Command)
 @argument("name", "NAME", "name of the user")
 @argument("folder", "DIR", "folder of the server (runs)", required=False)
@@ -250,20 +259,14 @@ def _cores() -> int:
     help="read: look at studies; submit: also submit studies and change your own (submit)",
 )
 @option("--remove", help="remove the token at once")
-@option("--max-bytes", metavar="B", help="largest size of all uploads: 2G (no limit)", panel=QUOTA)
-@option(
-    "--max-trials",
-    metavar="N",
-    type=click.IntRange(1),
-    help="trials in 24 hours (no limit)",
-    panel=QUOTA,
-)
-@option(
-    "--max-seconds",
-    metavar="S",
-    type=click.IntRange(1),
-    help="running time of studies in 24 hours (no limit)",
-    panel=QUOTA,
+@grouped(
+    "quota",
+    _quota,
+    _on_quota("--max-bytes", metavar="B", help="largest size of all uploads: 2G (no limit)"),
+    _on_quota("--max-trials", help="trials in 24 hours (no limit)", **options.COUNT),
+    _on_quota(
+        "--max-seconds", help="running time of studies in 24 hours (no limit)", **options.COUNT
+    ),
 )
 @options.verbosity
 def token_command(
@@ -272,25 +275,21 @@ def token_command(
     tokens: str | None,
     may: str,
     remove: bool,
-    max_bytes: str | None,
-    max_trials: int | None,
-    max_seconds: int | None,
+    quota: Quota,
 ) -> int:
     """Create the token of a user of a server and print it. The file keeps only its hash.
 
     A running server reads the new token at once. --max-… set the quota of the user.
     """
     from qsearch.run_folder import RUNS
-    from qsearch.server.tokens import TOKENS_FILE, Quota, Tokens
+    from qsearch.server.tokens import TOKENS_FILE, Tokens
 
     users = Tokens(Path(tokens) if tokens else Path(folder or RUNS) / TOKENS_FILE)
     if remove:
         users.remove(name)
         print(f"removed: {name}")
         return EXIT_OK
-    size = None if max_bytes is None else _bytes(max_bytes, "--max-bytes")
-    seconds = None if max_seconds is None else float(max_seconds)
-    print(users.add(name, "read" if may == "read" else "submit", Quota(size, max_trials, seconds)))
+    print(users.add(name, "read" if may == "read" else "submit", quota))
     print(
         f"{name} may {may}; this is shown once. Written: {users.path}. For the client:\n"
         "export QSEARCH_TOKEN=…",
@@ -299,7 +298,7 @@ def token_command(
     return EXIT_OK
 
 
-def server_option(required: bool = False) -> Decorator:
+def server_option(required: bool = False) -> options.Decorator:
     """Which server."""
     return option(
         "--server",
@@ -316,7 +315,7 @@ def server_option(required: bool = False) -> Decorator:
 @server_option(required=True)
 @option("--priority", metavar="N", type=int, default=0, help="-10 to 10; greater runs first (0)")
 @option("--wait", help="wait until the study ends")
-@option("-o", "--out", metavar="FILE", help="wait, then download and verify the module: m.qmod")
+@options.output(help="wait, then download and verify the module: m.qmod")
 @options.stacked(*setting_options(without=_NOT_SENT))
 @option("-c", "--config", metavar="FILE", help="yaml, toml or json with the names of the options")
 @option("--json", "as_json", help="print the job as one JSON object", panel=OUTPUT)
@@ -357,28 +356,28 @@ def submit_command(
     try:
         job = client.wait(name, told=_tell)
     except KeyboardInterrupt:
-        print(
-            f"{name} goes on; end it with `qsearch queue {name} --cancel --server {client.url}`",
-            file=sys.stderr,
-        )
+        end = f"qsearch queue {name} --cancel --server {client.url}"
+        print(f"{name} goes on; end it with `{end}`", file=sys.stderr)
         raise
     if as_json:
         print(json.dumps(job))
     return _finish(client, job, out, quiet=as_json)
 
 
+def _place(job: dict[str, Any]) -> str:
+    return f", place {job['position']}" if job["position"] else ""
+
+
 def _submitted(job: dict[str, Any], url: str) -> str:
-    place = f", place {job['position']}" if job["position"] else ""
     return (
-        f"{job['state']:<10} {job['name']}{place}\n"
+        f"{job['state']:<10} {job['name']}{_place(job)}\n"
         f"next       qsearch queue --server {url}\n"
         f"           qsearch best {job['name']} --server {url} -o {job['name']}.qmod"
     )
 
 
 def _tell(job: dict[str, Any], finished: int) -> None:
-    place = f", place {job['position']}" if job["position"] else ""
-    print(f"{job['state']}{place}, {finished} of {job['trials']} trials", file=sys.stderr)
+    print(f"{job['state']}{_place(job)}, {finished} of {job['trials']} trials", file=sys.stderr)
 
 
 def _finish(client: Client, job: dict[str, Any], out: str | None, quiet: bool) -> int:

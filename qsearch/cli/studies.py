@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from qsearch.cli import options
-from qsearch.cli.options import OUTPUT, STUDY, Choice, Command, argument, grouped, option
+from qsearch.cli.options import COUNT, OUTPUT, STUDY, Choice, Command, argument, grouped, option
 from qsearch.cli.output import (
     COUNTED,
     print_legend,
@@ -152,7 +152,7 @@ def _least(word: str) -> tuple[str, float]:
     ),
     option("--sort", metavar="COLUMN", help="sort by it, least first (number)", panel=OUTPUT),
     option("--reverse", help="with --sort: greatest first", panel=OUTPUT),
-    option("--limit", metavar="N", type=click.IntRange(1), help="at most N rows", panel=OUTPUT),
+    option("--limit", help="at most N rows", panel=OUTPUT, **COUNT),
 )
 @option("--params", help="also print the parameters of each trial", panel=OUTPUT)
 @options.rows_format
@@ -217,10 +217,8 @@ def _told(params: Mapping[str, Any]) -> str:
 @options.server
 @option("--trial", metavar="N", type=click.IntRange(0), help="this trial instead of the best one")
 @option("--qconfig", help="print only the configuration, for `compile --qconfig`", panel=OUTPUT)
-@option(
-    "-o", "--out", metavar="FILE", help="also write the module of the trial: t.qmod", panel=OUTPUT
-)
-@option("--json", "as_json", help="print one JSON object", panel=OUTPUT)
+@options.output(help="also write the module of the trial: t.qmod")
+@options.as_json
 @options.imports
 @options.verbosity
 def best_command(
@@ -317,14 +315,7 @@ def compare_command(
 
 @click.command(cls=Command)
 @given_study
-@option(
-    "-o",
-    "--out",
-    metavar="FILE",
-    default="report.html",
-    help="the page to write (report.html)",
-    panel=OUTPUT,
-)
+@options.output(default="report.html", help="the page to write (report.html)")
 @options.verbosity
 def report_command(study: GivenStudy, out: str) -> int:
     """Write a study as one HTML page with all plots."""
