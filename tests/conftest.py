@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     # pytest-xdist would sort files by their number of tests, against ORDER.
     config.option.loadscopereorder = False
+    # Tests start hundreds of processes, which share bytecode, though none beside the sources.
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None) and "PYTHONPYCACHEPREFIX" not in os.environ:
+        folder = os.environ["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="qsearch-pycache-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -17,7 +17,7 @@ from tests.deploy.containers import Machine, listeners
 pytestmark = [pytest.mark.ray, pytest.mark.postgres, pytest.mark.slow]
 
 MODELS = Path(__file__).resolve().parents[2] / "qsearch" / "models"
-TRIALS = 24
+TRIALS = 10
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -14,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from qsearch.store.engine import open_engine
+from qsearch.errors import StoreError
+from qsearch.store.engine import open_engine, open_reader
 from qsearch.store.records import Trial
 from qsearch.store.repository import Repository
 from tests.qsearch.conftest import postgres_server, postgres_url
@@ -22,6 +24,7 @@ from tests.qsearch.conftest import postgres_server, postgres_url
 __all__ = ["postgres_server", "postgres_url"]  # fixtures
 
 TIMEOUT_S = 240.0
+TRIALS = 8
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,19 @@ class Launch:
     def wait_for(self, finished: int, process: subprocess.Popen[str]) -> None:
         """Wait until so many trials are finished, or the process is."""
         end = time.monotonic() + TIMEOUT_S
-        while self.finished() < finished and process.poll() is None:
-            assert time.monotonic() < end, "the search does not move"
-            time.sleep(0.02)
+        with contextlib.ExitStack() as stack:
+            repository: Repository | None = None
+            while process.poll() is None:
+                assert time.monotonic() < end, "the search does not move"
+                with contextlib.suppress(StoreError):  # the driver has not made it
+                    if repository is None:
+                        database = self.folder / "study.db"
+                        repository = Repository(open_reader(f"sqlite:///{database}"))
+                        stack.callback(repository.close)
+                    study = repository.study(self.folder.name)
+                    if repository.count_trials(study.id).finished >= finished:
+                        return
+                time.sleep(0.02)
 
     def story(self) -> list[Any]:
         """What must be the same however the search was run."""
@@ -91,7 +104,7 @@ def launch(tmp_path: Path) -> Callable[..., Launch]:
 
 @pytest.fixture(scope="session")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    """A search of 12 trials that nothing disturbed."""
-    done = Launch(tmp_path_factory.mktemp("unbroken") / "digits", ("--trials", "12"))
+    """A search of TRIALS trials that nothing disturbed."""
+    done = Launch(tmp_path_factory.mktemp("unbroken") / "digits", ("--trials", str(TRIALS)))
     done.finish("--pool", "inline")
     return done

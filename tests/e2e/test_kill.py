@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.conftest import TRIALS
+
 
 def children(pid: int) -> list[int]:
     """Living children of a process, oldest first."""
@@ -55,19 +57,19 @@ def kill_session(process: subprocess.Popen[str]) -> None:
 def test_a_killed_driver_loses_no_finished_trial_and_repeats_none(
     unbroken: Any, launch: Callable[..., Any], pool: str
 ) -> None:
-    search = launch("digits", "--trials", "12", "--pool", pool)
+    search = launch("digits", "--trials", str(TRIALS), "--pool", pool)
     kept: dict[int, Any] = {}
-    for finished in (1, 6):
+    for finished in (1, TRIALS // 2):
         process = search.start()
         search.wait_for(finished, process)
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=240)
         now = {t.number: t for t in search.trials() if t.finished}
         assert {number: now[number] for number in kept} == kept
-        assert 0 < len(now) < 12, "the kill came too late to show anything"
+        assert 0 < len(now) < TRIALS, "the kill came too late to show anything"
         kept = now
     summary = search.finish()
-    assert summary["trials"]["complete"] == 12
+    assert summary["trials"]["complete"] == TRIALS
     after = {t.number: t for t in search.trials()}
     assert {number: after[number] for number in kept} == kept
     assert search.story() == unbroken.story()
@@ -85,7 +87,7 @@ def test_a_killed_driver_loses_no_finished_trial_and_repeats_none(
 def test_a_killed_worker_is_as_if_nothing_happened(
     unbroken: Any, launch: Callable[..., Any], pool: str, worker: str
 ) -> None:
-    search = launch("digits", "--trials", "12", "--pool", pool, "--workers", "2")
+    search = launch("digits", "--trials", str(TRIALS), "--pool", pool, "--workers", "2")
     process = search.start()
     search.wait_for(2, process)
     workers = [pid for pid in descendants(process.pid) if worker in command_of(pid)]
@@ -107,7 +109,7 @@ def test_a_killed_worker_is_as_if_nothing_happened(
 def test_a_killed_process_of_ray_ends_the_search_with_what_was_lost_and_how_to_go_on(
     unbroken: Any, launch: Callable[..., Any], program: str, lost: str
 ) -> None:
-    search = launch("digits", "--trials", "12", "--pool", "ray", "--workers", "1")
+    search = launch("digits", "--trials", str(TRIALS), "--pool", "ray", "--workers", "1")
     process = search.start()
     search.wait_for(2, process)
     (worker,) = [pid for pid in descendants(process.pid) if "ray::_RayWorker" in command_of(pid)]
@@ -121,10 +123,10 @@ def test_a_killed_process_of_ray_ends_the_search_with_what_was_lost_and_how_to_g
     assert lost in err
     # On a loaded machine the loss may come while data of a variant are calibrated.
     ran = r"(trials? [\d, ]+ ran and will begin again|none was running)"
-    assert re.search(rf"of 12 trials are finished; {ran}", err), err
+    assert re.search(rf"of {TRIALS} trials are finished; {ran}", err), err
     assert f"qsearch launch -c {search.folder / 'config.resolved.yaml'}" in err
     assert all(t.state != "running" for t in search.trials())
-    search.finish()
+    search.finish("--pool", "process")
     assert search.story() == unbroken.story()
 
 
@@ -132,7 +134,7 @@ def test_a_killed_process_of_ray_ends_the_search_with_what_was_lost_and_how_to_g
 def test_a_request_to_stop_writes_the_best_so_far_and_the_same_command_goes_on(
     unbroken: Any, launch: Callable[..., Any], request_to_stop: signal.Signals
 ) -> None:
-    search = launch("digits", "--trials", "12", "--pool", "inline")
+    search = launch("digits", "--trials", str(TRIALS), "--pool", "inline")
     process = search.start()
     search.wait_for(3, process)
     process.send_signal(request_to_stop)
@@ -140,7 +142,7 @@ def test_a_request_to_stop_writes_the_best_so_far_and_the_same_command_goes_on(
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert (search.folder / "best.qmod").exists()
-    assert 3 <= search.finished() < 12
+    assert 3 <= search.finished() < TRIALS
     assert all(t.state != "running" for t in search.trials())
     search.finish()
     assert search.story() == unbroken.story()

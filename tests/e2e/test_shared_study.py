@@ -13,13 +13,14 @@ import pytest
 
 from qsearch.store.engine import open_reader
 from qsearch.store.repository import Repository
+from tests.e2e.conftest import TRIALS
 
 
 @pytest.mark.postgres
 def test_two_commands_share_a_study_and_one_takes_over_what_a_killed_one_left(
     launch: Callable[..., Any], postgres_url: str, unbroken: Any
 ) -> None:
-    options = ("--trials", "12", "--pool", "process", "--workers", "1")
+    options = ("--trials", str(TRIALS), "--pool", "process", "--workers", "1")
     shared = ("--storage", postgres_url, "--study", "digits", "--batch", "4")
     one, two = (launch(name, *options, *shared) for name in ("one", "two"))
     first, second = one.start(), two.start()
@@ -35,7 +36,7 @@ def test_two_commands_share_a_study_and_one_takes_over_what_a_killed_one_left(
     assert second.returncode == 0, err
     study = repository.study("digits")
     trials = repository.trials_of(study.id)
-    assert [t.number for t in trials] == list(range(12))
+    assert [t.number for t in trials] == list(range(TRIALS))
     assert all(t.state == "complete" for t in trials)
     told = [(t.number, t.params, t.outcome.score, t.outcome.outputs_sha256) for t in trials]
     assert told == [
