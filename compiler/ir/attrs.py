@@ -87,7 +87,7 @@ class Attrs:
         """Fields that differ from their declared default, in declaration order."""
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
-            if f.default is dataclasses.MISSING or _key(value) != _key(f.default):
+            if value is not f.default and _key(value) != _key(f.default):
                 yield f.name, value
 
     def with_values(self, **changed: Any) -> Self:

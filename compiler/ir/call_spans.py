@@ -6,7 +6,7 @@ Text does not say where its nodes came from. Calls in post-order are the same be
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from operator import attrgetter
 from typing import Any
 
 from compiler.ir.analysis import post_order
@@ -16,6 +16,8 @@ from compiler.ir.span import ONNX, AnySpan, SequentialSpan, Span, join_spans
 
 FIELDS = (str, int, int, int, int)
 """Of a Span, in order."""
+
+_fields = attrgetter("source_name", "line", "end_line", "column", "end_column")
 
 
 def spans_of(mod: IRModule, *, onnx_only: bool = False) -> dict[str, Any]:
@@ -30,7 +32,7 @@ def spans_of(mod: IRModule, *, onnx_only: bool = False) -> dict[str, Any]:
     for call in _calls(mod):
         span = _onnx_part(call.span) if onnx_only else call.span
         calls.append(-1 if span is None else numbers.setdefault(span, len(numbers)))
-    return {"spans": [[astuple(part) for part in _parts(span)] for span in numbers], "calls": calls}
+    return {"spans": [[_fields(part) for part in _parts(span)] for span in numbers], "calls": calls}
 
 
 def restore_spans(mod: IRModule, index: Any, *, keep_others: bool = False) -> bool:

@@ -11,6 +11,7 @@ from compiler.ir.expr import Expr, Function, If, Let, Op
 from compiler.ir.scope_tree import Scope, nearest_common
 
 SCOPED = (Function, If, Match)
+_SCOPES = (*SCOPED, Let)
 
 
 @dataclass(slots=True)
@@ -36,7 +37,8 @@ def plan_scopes(root: Expr, order: list[Expr]) -> ScopePlan:
     scoped = isinstance(root, Let)
     for node in order:
         plan.uses.update(node.operands())
-        scoped = scoped or isinstance(node, (*SCOPED, Let))
+        # The body of the root is one scope: nothing is used from outside.
+        scoped = scoped or (node is not root and isinstance(node, _SCOPES))
     if scoped:
         _place(root, order, plan)
     return plan

@@ -40,6 +40,7 @@ from compiler.ir.expr import (
     TupleGetItem,
     Var,
 )
+from compiler.ir.garbage import collector_rests
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
 from compiler.ir.ty import (
@@ -62,6 +63,7 @@ _local_numbers: WeakKeyDictionary[Expr, int] = WeakKeyDictionary()
 _next_local = itertools.count()
 
 
+@collector_rests
 def structural_hash(subject: Expr | Type | IRModule | Any, map_free_vars: bool = False) -> str:
     """32 hex digits; equal for structurally equal subjects, on every machine and Python version.
 
@@ -236,6 +238,8 @@ class _Digest:
 
     def _value(self, value: Any) -> bytes:
         """Bytes of a type, an attribute value or a record; recurses over their nesting only."""
+        if type(value) in (bool, int, str):
+            return _scalar(value)
         if isinstance(value, Expr):
             return self._visit(value)
         if isinstance(value, TensorType):
@@ -257,8 +261,7 @@ class _Digest:
             return b"P" + value.digest()
         if isinstance(value, Clause):
             return self._pattern(value.lhs) + self._value(value.rhs)
-        text = str(value).encode()
-        return b"%b%d:%b" % (type(value).__name__.encode(), len(text), text)
+        return _scalar(value)
 
     def _type(self, ty: Type) -> bytes:
         if isinstance(ty, TypeVar):
@@ -290,6 +293,11 @@ class _Digest:
         assert isinstance(ty, IncompleteType)
         self._local = True
         return b"_"
+
+
+def _scalar(value: Any) -> bytes:
+    text = str(value).encode()
+    return b"%b%d:%b" % (type(value).__name__.encode(), len(text), text)
 
 
 def _local_number(node: Expr) -> int:
