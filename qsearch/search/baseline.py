@@ -358,11 +358,11 @@ class Examination:
 
         The order is chosen on one half of the samples and tried on the other.
         """
-        from scipy.optimize import linear_sum_assignment
-
         half = len(labels) // 2
         if self.classes is None or self.classes > half:
             return []
+        from scipy.optimize import linear_sum_assignment
+
         counts = np.zeros((self.classes, self.classes), np.int64)
         np.add.at(counts, (labels[:half], given[:half]), 1)
         renamed = linear_sum_assignment(counts, maximize=True)[1]

@@ -2,25 +2,29 @@
 
 A search names its data by their hash, so a file that is replaced while the search runs would give
 scores of other samples under the name of the old ones. Every process hashes a dataset when it opens
-it, and looks at the state of each file after it has read from it.
+it, and looks at the state of each file after it has read from it. A large file whose state is
+still that of its hash is not hashed again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.lru_cache import LRUCache
 from workers.datasets.protocol import Batch, Dataset
 from workers.errors import DataChangedError, DatasetError
 from workers.messages import Range
 
-_CHUNK = 1 << 20
+_LARGE: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,13 @@ class _State:
         return _State(
             facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
         )
+
+
+_HASHES: Final[LRUCache[str]] = LRUCache(256)
+"""Hashes of the large files of this process, by state."""
+
+_SETTLED_NS: Final = 1_000_000_000
+"""A file that was changed less than this ago may change again and keep its state."""
 
 
 class Contents:
@@ -152,16 +163,19 @@ def changed(path: Path) -> DataChangedError:
 
 def _hashed(path: Path) -> tuple[str, _State]:
     """The hash of a file and its state before the first byte was read."""
-    digest = hashlib.sha256()
     try:
         with path.open("rb") as stream:
             state = _State.of(os.fstat(stream.fileno()))
-            while chunk := stream.read(_CHUNK):
-                digest.update(chunk)
+
+            def read() -> str:
+                return hashlib.file_digest(stream, "sha256").hexdigest()
+
+            settled = state.changed_ns + _SETTLED_NS < time.time_ns()
+            sha256 = _HASHES.get(state, read) if settled and state.size > _LARGE else read()
     except OSError as error:
         raise DatasetError(
             f"the data {path.name} cannot be read: {error.strerror}",
             where=str(path),
             fix="check that the file is there and may be read, on every machine with workers",
         ) from error
-    return digest.hexdigest(), state
+    return sha256, state

@@ -44,21 +44,20 @@ def activation_scales(stats: CalibrationStats, qconfig: QConfig) -> NDArray[np.f
         nbit = qconfig.get_nbit_by_kind(int(kind))
         if kind == QAnnotateKind.INPUT:
             nbit = input_bits(stats.readers[point], qconfig)
-        one = stats.tensor(int(tensor))
+        one, memo = stats.tensor(int(tensor)), stats.memos[tensor]
         narrow = kind == QAnnotateKind.INPUT and measured and nbit <= widest
         unsigned = bool(narrow and one.minimum >= 0)
         two_sided = narrow and not unsigned and qconfig.activation_scheme == "asymmetric"
         # All levels on one side are the positive half of a grid of one more bit.
         nbit += unsigned
-        key = (*choices, int(tensor), nbit)
-        if key not in stats.memo:
-            stats.memo[key] = mode(one, qconfig, nbit)
-        threshold = stats.memo[key] or 1.0
+        key = (*choices, nbit)
+        if key not in memo:
+            memo[key] = mode(one, qconfig, nbit)
+        threshold = memo[key] or 1.0
         ends = (0.0 if unsigned else -threshold, threshold)
         if two_sided:
-            if (*key, "ends") not in stats.memo:
-                found = two_sided_range(one, qconfig, nbit, float(stats.memo[key]))
-                stats.memo[*key, "ends"] = found
-            ends = stats.memo[*key, "ends"]
+            if (*key, "ends") not in memo:
+                memo[*key, "ends"] = two_sided_range(one, qconfig, nbit, float(memo[key]))
+            ends = memo[*key, "ends"]
         rows[:, point] = threshold, *ends
     return rows[0] if even else rows.reshape(-1)

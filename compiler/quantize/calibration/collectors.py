@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,7 +50,7 @@ class RangeCollector:
         self._count = np.zeros(tensors, np.int64)
         self._upper = np.zeros((tensors, UPPER_COUNTERS), np.int64)
 
-    def update(self, tensors: Sequence[NDArray[Any]]) -> None:
+    def update(self, tensors: Iterable[NDArray[Any]]) -> None:
         """Add one batch: one array per tensor, any shape."""
         for index, values in enumerate(tensors):
             row = _row(values)
@@ -124,7 +124,7 @@ class HistogramCollector:
         ]
         self._lower = [[KeyCounter() for _ in buckets] for buckets in self._buckets]
 
-    def update(self, tensors: Sequence[NDArray[Any]]) -> None:
+    def update(self, tensors: Iterable[NDArray[Any]]) -> None:
         """Add one batch: one array per tensor, any shape."""
         for index, values in enumerate(tensors):
             row = _row(values)
@@ -144,5 +144,5 @@ class HistogramCollector:
             hist=self._hist.copy(),
             lower=lower,
             percentiles=self._percentiles,
-            memo={},
+            memos=(),
         )

@@ -90,7 +90,7 @@ class InputGrams:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Flat arrays, such as an .npz holds; no pickle. Products are symmetric: one half stays."""
-        halves = [p[:, *np.triu_indices(p.shape[1])].reshape(-1) for p in self.products]
+        halves = [_upper_half(products) for products in self.products]
         return {
             "gram_shapes": np.asarray([p.shape[:2] for p in self.products], np.int64),
             "gram_products": np.concatenate([*halves, np.zeros(0, np.int64)]),
@@ -107,16 +107,24 @@ class InputGrams:
             return None
         products, sums, taken, summed = [], [], 0, 0
         for groups, taps in arrays["gram_shapes"].tolist():
-            above = np.triu_indices(taps)
-            size = groups * above[0].size
+            size = groups * taps * (taps + 1) // 2
             half = arrays["gram_products"][taken : taken + size].reshape(groups, -1)
             whole = np.zeros((groups, taps, taps), np.int64)
-            whole[:, *above] = half
-            whole[:, above[1], above[0]] = half
+            begin = 0
+            for row in range(taps):
+                stop = begin + taps - row
+                whole[:, row, row:] = whole[:, row:, row] = half[:, begin:stop]
+                begin = stop
             products.append(whole)
             sums.append(arrays["gram_sums"][summed : summed + groups * taps].reshape(groups, taps))
             taken, summed = taken + size, summed + groups * taps
         return InputGrams(tuple(products), tuple(sums), np.asarray(arrays["gram_counts"]))
+
+
+def _upper_half(products: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Row after row of each group from the diagonal on, flat."""
+    rows = [products[:, row, row:] for row in range(products.shape[1])]
+    return np.concatenate([products[:, 0:0].reshape(len(products), 0), *rows], axis=1).reshape(-1)
 
 
 def column_rules(main: Function) -> list[InputColumns | None]:

@@ -117,10 +117,6 @@ class CalibrationData(Protocol):
         """
 
 
-class _Collector(Protocol):
-    def update(self, outputs: list[NDArray[Any]]) -> None: ...
-
-
 class Profile:
     """The network of one configuration, ready to run; both rounds of calibration share it.
 
@@ -185,7 +181,7 @@ class Profile:
             collector = HistogramCollector(
                 measurement.merged, measurement.percentiles, self._kernels
             )
-        _run(self._executor, collector, batches, measurement.counted)
+        _run(self._executor, collector.update, batches, measurement.counted)
         return collector.result()
 
 
@@ -214,7 +210,7 @@ def measure_channels(
         )
     else:
         collector = GramCollector(mod, measurement.channels.ranges())
-    _run(executor(collector.profile), collector, batches)
+    _run(executor(collector.profile), collector.update, batches)
     return collector.result()
 
 
@@ -362,7 +358,7 @@ def calibration_stats(
 
 def _run(
     executor: Executor,
-    collector: _Collector,
+    update: Callable[[Any], None],
     batches: Iterable[Batch],
     counted: Sequence[CountedTensor] | None = None,
 ) -> None:
@@ -373,9 +369,10 @@ def _run(
     """
     empty = True
     for outputs in profile_outputs(executor, batches):
-        if counted is not None:
-            outputs = [each.of(outputs) for each in counted]
-        collector.update(outputs)
+        if counted is None:
+            update(outputs)
+        else:  # one after the other, so that what is made is counted while it is in cache
+            update(each.of(outputs) for each in counted)
         empty = False
     if empty:
         raise CalibrationError("the dataset is empty", fix="give at least one batch")

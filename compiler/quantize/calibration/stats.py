@@ -129,6 +129,7 @@ class CalibrationStats:
         hist: int64, shape (tensors, NUM_BINS), or None after round 1.
         lower: per tensor: bucket → counters of the lower 16 bits of the |x| in it.
         percentiles: the fractions whose order statistics ``lower`` serves.
+        memos: ranges that were chosen for each tensor; variants that share a tensor share them.
     """
 
     labels: tuple[str, ...]
@@ -142,7 +143,11 @@ class CalibrationStats:
     hist: NDArray[np.int64] | None = None
     lower: tuple[Mapping[int, BucketCounts], ...] = ()
     percentiles: tuple[float, ...] = ()
-    memo: dict[Any, Any] = field(default_factory=dict, repr=False)
+    memos: tuple[dict[Any, Any], ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.memos:
+            object.__setattr__(self, "memos", tuple({} for _ in self.labels))
 
     @staticmethod
     def of_nothing() -> CalibrationStats:
@@ -192,7 +197,7 @@ class CalibrationStats:
                 maximum=np.maximum(self.maximum, other.maximum),
                 count=self.count + other.count,
                 upper=tuple(a.merge(b) for a, b in zip(self.upper, other.upper, strict=True)),
-                memo={},
+                memos=(),
             )
         if not (
             np.array_equal(self.minimum, other.minimum)
@@ -207,7 +212,7 @@ class CalibrationStats:
             {bucket: counts.merge(b[bucket]) for bucket, counts in a.items()}
             for a, b in zip(self.lower, other.lower, strict=True)
         )
-        return replace(self, hist=self.hist + other.hist, lower=lower, memo={})
+        return replace(self, hist=self.hist + other.hist, lower=lower, memos=())
 
     def of_points(self, points: PointMap, places: Sequence[int]) -> CalibrationStats:
         """Other points over some of the tensors: their tensor i is the one of ``places[i]``."""
@@ -224,7 +229,7 @@ class CalibrationStats:
             upper=tuple(self.upper[place] for place in some),
             hist=None if self.hist is None else self.hist[some],
             lower=tuple(self.lower[place] for place in some) if self.lower else (),
-            memo={},
+            memos=tuple(self.memos[place] for place in some),
         )
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:

@@ -149,6 +149,8 @@ def test_sums_of_16_bits_are_measured_with_those_of_8(executor: ExecutorFactory)
         for name, array in together.stats_for(config).to_arrays().items():
             np.testing.assert_array_equal(array, alone[name], err_msg=f"{name} of {one}")
     assert sorted(counting.read) == ["channels", "histograms", "ranges"]
+    first, second = (together.stats_for(PLAIN.with_overrides(**one)) for one in SUMS[:2])
+    assert {id(memo) for memo in first.memos} >= {id(memo) for memo in second.memos}
 
 
 @settings(deadline=None, max_examples=8)

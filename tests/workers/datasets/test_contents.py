@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,6 +107,23 @@ def test_a_changed_image_is_refused_and_its_neighbours_are_not(tmp_path: Path) -
         dataset.batch(Range(1, 2))
     with pytest.raises(DataChangedError):
         open_dataset(ref, IMAGES)
+
+
+@pytest.mark.parametrize("change", [in_place, renamed_over, cut_off])
+def test_a_large_file_is_read_again_once_it_was_changed(
+    tmp_path: Path, change: Callable[[Path, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() + 10**10)  # all files were written long ago
+    path = tmp_path / "d.npy"
+    np.save(path, rows(0, 1 << 17))
+    first = Contents(path).sha256
+    assert Contents(path).sha256 == first == hashlib.sha256(path.read_bytes()).hexdigest()
+    before = path.stat().st_ctime_ns
+    while (tmp_path / "clock").touch() or (tmp_path / "clock").stat().st_ctime_ns == before:
+        pass  # until a change gets another time
+    change(path, 1)
+    assert Contents(path).sha256 == hashlib.sha256(path.read_bytes()).hexdigest() != first
 
 
 @pytest.mark.parametrize("hashed", ["d.npy", "below/../d.npy", "link.npy"])
