@@ -55,6 +55,7 @@ _ONE_RUN_ONLY = ("dry_run", "fresh", "json", "verbosity")
 class LaunchOptions(TypedDict, total=False):
     """Keywords of ``launch`` beside its own: the fields of ``Settings``, None means the default."""
 
+    trials: int | None
     preprocess: PathLike | None
     dim: Mapping[str, int] | Sequence[str] | None
     passes: Sequence[Any] | str | None
@@ -98,7 +99,6 @@ def launch(
     *,
     calib: Any = None,
     eval: Any = None,
-    trials: int | None = None,
     progress: bool | Progress | None = None,
     config: PathLike | None = None,
     callbacks: Sequence[Callback] = (),
@@ -115,12 +115,12 @@ def launch(
             such as a torch DataLoader, a Hugging Face data set, ``qsearch.Dataset(items,
             transform_fn)``, a CalibrationDataReader, or a callable that gives one.
         eval: evaluation data of the same kinds; ``labels`` among the names scores top-1.
-        trials: of the study in total, over all runs (32).
         progress: True shows it on stderr; None does so in notebooks.
         config: configuration file with the same names as the flags.
         callbacks: called with every trial after it was stored; a true answer stops the search.
         stop: set it from another thread to end the search in good order.
-        settings: further fields of ``Settings``, such as ``out``, ``pool``. ``metric``, ``sampler``
+        settings: further fields of ``Settings``: ``trials`` of the study in total, over all runs
+            (32), ``out``, ``pool``, …. ``metric``, ``sampler``
             and ``passes`` may be functions and classes: ``metric(outputs, labels)`` gives a float,
             a dictionary or one value per sample; ``sampler(seed)`` an Optuna sampler. ``imports``
             (``--import``) are own modules, as paths, dotted names or modules: every worker runs
@@ -138,7 +138,7 @@ def launch(
     """
     if model is not None and not isinstance(model, str | os.PathLike):
         model = _kept_model(model, Path(settings.get("out") or "runs/model"))
-    flags = {"model": model, "trials": trials, **_paths(settings)}
+    flags = {"model": model, **_paths(settings)}
     objects: dict[str, Any] = {}
     for name, given in (("calib", calib), ("eval", eval)):
         if given is None or isinstance(given, str | os.PathLike):

@@ -28,7 +28,7 @@ class Reader:
 
 
 def test_the_keywords_of_launch_are_the_settings() -> None:
-    own = {"model", "calib", "eval", "trials"}
+    own = {"model", "calib", "eval"}
     keys = {"imports" if key == "import" else key for key in names_of_keys()}  # a Python keyword
     assert set(LaunchOptions.__annotations__) == keys - own
 

@@ -112,7 +112,6 @@ class RayPool(QueuedPool[_Actor]):
         address: of a running cluster ("auto", "host:port"), by default the environment variable
             RAY_ADDRESS; without both, a local one is started, or the one this process is
             connected to is used.
-        max_attempts: runs of a request whose workers die, before it ends with LostWorkerError.
         request_timeout_s: an actor busy longer is killed and counts as dead; None waits for ever.
         start_timeout_s: for Ray to start and actors to answer.
         runner: import path of what each actor runs.
@@ -124,14 +123,13 @@ class RayPool(QueuedPool[_Actor]):
         self,
         num_workers: int,
         address: str | None = None,
-        max_attempts: int = MAX_ATTEMPTS,
         request_timeout_s: float | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
         runner: str = DEFAULT_RUNNER,
         size: WorkerSize | None = None,
         code: UserCode = (),
     ) -> None:
-        super().__init__(num_workers, max_attempts, request_timeout_s)
+        super().__init__(num_workers, MAX_ATTEMPTS, request_timeout_s)
         self._code = code
         # Ray itself would take the variable, and then refuse the options of a local cluster.
         self._address = address or os.environ.get("RAY_ADDRESS") or None
