@@ -441,9 +441,10 @@ def _row(job: dict[str, Any]) -> dict[str, Any]:
     shown = {name: job[name] for name in ("name", "owner", "state", "position", "priority")}
     why = job["error"]
     note = "cancelling" if job["cancelled"] and job["state"] == "running" else None
+    finished = job.get("finished")
     return {
         **shown,
-        "trials": job["trials"],
+        "trials": job["trials"] if finished is None else f"{finished}/{job['trials']}",
         "seconds": round(job["seconds"]),
         "note": note if why is None else why["what"],
     }

@@ -70,7 +70,8 @@ class PriorityIn(In):
 class JobOut(Out):
     """A study in the queue: queued, running, done, failed or cancelled.
 
-    ``position`` 1 is next. ``study`` is the key of the study once it is there. ``attempts`` counts
+    ``position`` 1 is next. ``study`` is the key of the study once it is there, and ``finished``
+    counts those of its ``trials`` that ended. ``attempts`` counts
     drivers that died on it; ``retry_at`` is when the next one starts. ``exit_code`` is that of
     ``qsearch launch``: 0, or 1 where no trial kept the limits. ``mine``: the user may change it.
     """
@@ -82,6 +83,7 @@ class JobOut(Out):
     position: int | None
     priority: int
     trials: int
+    finished: int | None
     settings: dict[str, Any]
     study: str | None
     cancelled: bool
@@ -95,13 +97,23 @@ class JobOut(Out):
     retry_at: float | None
 
     @classmethod
-    def of(cls, job: Job, position: int | None, study: str | None, *, mine: bool) -> JobOut:
+    def of(
+        cls,
+        job: Job,
+        position: int | None,
+        study: str | None,
+        finished: int | None,
+        *,
+        mine: bool,
+    ) -> JobOut:
         """From the store."""
-        why, own = job.failure, ("error", "mine", "position", "settings", "study")
+        own = ("error", "finished", "mine", "position", "settings", "study")
+        why = job.failure
         return cls(
             **{name: getattr(job, name) for name in cls.model_fields if name not in own},
             settings=dict(job.settings),
             position=position,
+            finished=finished,
             study=study,
             mine=mine,
             error=None if why is None else ErrorOut(what=why.what, where=why.where, fix=why.fix),

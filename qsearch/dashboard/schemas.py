@@ -11,7 +11,7 @@ from qsearch.dashboard.security import without_passwords
 from qsearch.store.records import Event, Stage
 from qsearch.store.view_queries import Note, TrialPoint
 
-API_VERSION = "1.2"
+API_VERSION = "1.3"
 """Of what OpenAPI describes: the first figure changes with what a client relies on."""
 LARGEST_ID = 2**63 - 1
 """What a column of ids holds."""

@@ -52,13 +52,21 @@ def draw(
     """A drawing of what ``show_text`` would print.
 
     Args:
-        format: "dot", "svg", or "html": a page to click through, with the IR text; it also draws
-            the kernels of FuseOps where no passes are named.
+        format: "dot", "svg", or "html": a page to click through, with the IR text; where no passes
+            are named it also draws the kernels of FuseOps, and begins with the result of a .qmod.
     Raises:
         CompilerError: the file cannot be used, or there is no such format.
     """
     module = read_module(Path(path), dims=named_dims(dim), after=after)
-    return _drawn(Path(path).name, module, format, fused=after is None)
+    if format != "html" or after is not None:
+        return _drawn(Path(path).name, module, format)
+    winner, head = RunFolder(Path(path)).module, None
+    file = winner if winner.is_file() else Path(path)
+    if file.suffix == ".qmod":
+        from qsearch.report.html import module_head  # the store, which drawings do not need
+
+        head = module_head(file)
+    return graph_page(Path(path).name, module, fused=True, head=head)
 
 
 def read_hardware(hw: str) -> HDFG:
@@ -101,9 +109,9 @@ def show_hardware(
     return _drawn(f"{Path(path).name} on {hdfg.name}", grouped, format)
 
 
-def _drawn(title: str, module: IRModule, format: str, fused: bool = False) -> str:
+def _drawn(title: str, module: IRModule, format: str) -> str:
     if format == "html":
-        return graph_page(title, module, fused=fused)
+        return graph_page(title, module)
     if format not in FORMATS:
         raise SettingsError(
             f"there is no drawing format {format!r}",

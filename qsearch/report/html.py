@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import Counter
@@ -24,6 +25,9 @@ from qsearch.report.view import (
 )
 from qsearch.run_folder import RunFolder, StudyAddress, find_study
 from qsearch.store.artifacts import write_atomically
+from qsearch.store.records import Study
+from qsearch.store.repository import Repository
+from workers.metrics.registry import Measure
 
 PathLike = str | os.PathLike[str]
 
@@ -77,6 +81,35 @@ def proof_verdict(module: Path) -> str | None:
     return verdict
 
 
+def module_head(module: Path) -> dict[str, Any]:
+    """The result beside the graph of a .qmod, for ``resultHead`` of ``head.js``.
+
+    It is that of the search whose run folder the file is in; a file elsewhere tells its size and
+    whether it is proved.
+    """
+    folder = RunFolder(module.parent)
+    if module == folder.module and folder.database.is_file():
+        with contextlib.suppress(CompilerError), opened(find_study(folder.path)) as (store, study):
+            return _study_out(store, _view(store, study, folder))
+    size = Measure("file_bytes", "size", title="size of the file", unit="bytes")
+    own = measure_out(size)
+    return {
+        "proof": proof_verdict(module),
+        "verdict": None,
+        "best": {
+            "number": None,
+            "score": {size.name: module.stat().st_size},
+            "breaks": [],
+            "intervals": {},
+        },
+        "measure": own,
+        "measures": [own],
+        "accuracy": "",
+        **dict.fromkeys(("objectives", "limits", "front", "tags"), ()),
+        **dict.fromkeys(("baseline", "resume", "note"), None),
+    }
+
+
 def study_data(address: StudyAddress) -> dict[str, Any]:
     """All that a report shows, read once.
 
@@ -84,24 +117,14 @@ def study_data(address: StudyAddress) -> dict[str, Any]:
         StoreError: no such storage or study.
     """
     with opened(address) as (repository, study):
-        points = repository.points_of(study.id)
-        measures = Measures.of(study, points)
         folder = None if address.folder is None else RunFolder(address.folder)
-        view = StudyView(
-            study,
-            measures,
-            points,
-            repository.stages_of(study.id),
-            repository.drivers_of(study.id),
-            folder,
-            address.storage,
-        )
-        head = view.head()
-        best = head["best"]
+        view = _view(repository, study, folder, address.storage)
+        told = _study_out(repository, view)
+        best = told["best"]
         found = repository.trials_by_number(study.id, [best["number"]]) if best else []
         layers = repository.layers_of(study.id)
         ended = repository.trials_of(study.id, states=["failed", "infeasible", "pruned"])
-        note = repository.newest_notes(study.id).get(None)
+    measures, points = view.measures, view.points
     rank = measures.objective.rank
     done = [i for i, p in enumerate(points) if p.state == "complete" and p.score is not None]
     done.sort(key=lambda i: rank(points[i].score or {}, points[i].number), reverse=True)
@@ -112,26 +135,7 @@ def study_data(address: StudyAddress) -> dict[str, Any]:
     changed = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(study.updated_at))
     drawn = [m for m in measures.all if any(value_of(m, p) is not None for p in points)]
     return {
-        "study": {
-            **head,
-            "name": study.name,
-            "state": study.state,
-            "silent": view.silent,
-            "listening": view.listening,
-            "finished": sum(point.finished for point in points),
-            "target_trials": study.target_trials,
-            "counts": dict(Counter(point.state for point in points)),
-            "rate_per_min": 0,
-            "measure": measure_out(measures.primary),
-            "measures": [measure_out(measure) for measure in measures.all],
-            "parameters": parameter_names(points),
-            "constant": constant_names(measures, points),
-            "layer_kinds": sorted({layer.kind for layer in layers}),
-            "drivers": [{"id": d.id, "name": d.name} for d in view.drivers],
-            "proof": None if folder is None else proof_verdict(folder.module),
-            "note": "" if note is None else note.note,
-            "tags": [] if note is None else list(note.tags),
-        },
+        "study": told,
         "facts": [
             study.model_name,
             f"model sha256 {study.model_sha256[:16]}",
@@ -148,4 +152,45 @@ def study_data(address: StudyAddress) -> dict[str, Any]:
         "best_first": done,
         "failures": [[count, what] for what, count in why.most_common()],
         "qconfig": dict(found[0].qconfig) if found else {},
+    }
+
+
+def _view(
+    repository: Repository, study: Study, folder: RunFolder | None, storage: str | None = None
+) -> StudyView:
+    points = repository.points_of(study.id)
+    return StudyView(
+        study,
+        Measures.of(study, points),
+        points,
+        repository.stages_of(study.id),
+        repository.drivers_of(study.id),
+        folder,
+        storage,
+    )
+
+
+def _study_out(repository: Repository, view: StudyView) -> dict[str, Any]:
+    """The study as the API gives it, as far as pages of one file use it."""
+    study, points, measures = view.study, view.points, view.measures
+    note = repository.newest_notes(study.id).get(None)
+    return {
+        **view.head(),
+        "name": study.name,
+        "state": study.state,
+        "silent": view.silent,
+        "listening": view.listening,
+        "finished": sum(point.finished for point in points),
+        "target_trials": study.target_trials,
+        "counts": dict(Counter(point.state for point in points)),
+        "rate_per_min": 0,
+        "measure": measure_out(measures.primary),
+        "measures": [measure_out(measure) for measure in measures.all],
+        "parameters": parameter_names(points),
+        "constant": constant_names(measures, points),
+        "layer_kinds": sorted({layer.kind for layer in repository.layers_of(study.id)}),
+        "drivers": [{"id": d.id, "name": d.name} for d in view.drivers],
+        "proof": None if view.folder is None else proof_verdict(view.folder.module),
+        "note": "" if note is None else note.note,
+        "tags": [] if note is None else list(note.tags),
     }

@@ -101,13 +101,16 @@ def page(title: str, data: Mapping[str, Any]) -> str:
     )
 
 
-def graph_page(title: str, module: IRModule, *, fused: bool = False) -> str:
+def graph_page(
+    title: str, module: IRModule, *, fused: bool = False, head: Mapping[str, Any] | None = None
+) -> str:
     """A module as one HTML file: the graph, what a click on a box shows, and the IR text.
 
     Args:
         title: of the page.
         module: any module; types are shown where InferType has run.
         fused: also draw the kernels that FuseOps makes, and show them first.
+        head: the result above the graph; see ``module_head``.
     """
     from compiler.drawing.boxes import graph_of
     from compiler.drawing.picture import picture_of
@@ -116,6 +119,7 @@ def graph_page(title: str, module: IRModule, *, fused: bool = False) -> str:
     graphs = graphs_of(module) if fused else {"none": graph_of(picture_of(module))}
     told = {
         "title": title,
+        "head": head,
         "groups": [[name, words] for name, words in _GROUPS.items() if name in graphs],
         "graphs": graphs,
         "text": text(module, brief_constants=True, show_spans=False),

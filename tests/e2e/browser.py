@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -9,7 +12,7 @@ import pytest
 from tests.e2e.chromium import CHROMIUM, QUIET
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-axe = pytest.importorskip("axe_core_python.sync_playwright", reason="needs axe-core-python")
+axe = pytest.importorskip("axe_core_python.base", reason="needs axe-core-python")
 
 NEEDS_CHROMIUM: Final = pytest.mark.skipif(
     CHROMIUM is None, reason="needs Chromium (apt-get install chromium)"
@@ -17,9 +20,37 @@ NEEDS_CHROMIUM: Final = pytest.mark.skipif(
 WAIT_MS: Final = 60_000
 
 
-def started(manager: Any) -> Any:
-    """A browser of a running playwright."""
-    return manager.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
+WIDTHS: Final = (1400, 400)
+_COLOURS: Final = ("color-contrast", "link-in-text-block")
+"""Rules whose answer another theme can change."""
+_DRAWN: Final = """async () => {
+  const waiting = [];
+  for (const canvas of document.querySelectorAll(".canvas")) {
+    canvas.scrollIntoView({ block: "center" });
+    const wide = () => canvas.querySelector("svg")?.getAttribute("width");
+    const fits = () => Math.abs(wide() - canvas.clientWidth) <= 8;
+    for (let turn = 0; turn < 600 && !fits(); turn += 1) await new Promise(requestAnimationFrame);
+    if (!fits()) waiting.push(canvas.ariaLabel);
+  }
+  scrollTo(0, 0);
+  return waiting;
+}"""
+"""Plots are drawn when they come near the window; those that were not."""
+_AXE: Final = """async (rules) => {
+  const runOnly = rules ? { runOnly: { type: "rule", values: rules } } : {};
+  const found = await axe.run(document, { resultTypes: ["violations"], ...runOnly });
+  const where = (each) => each.nodes.slice(0, 3).map((node) => node.html.slice(0, 160));
+  return found.violations.map((each) => `${each.id}: ${where(each)}`);
+}"""
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A browser that is started, and ended."""
+    with playwright.sync_playwright() as manager:
+        found = manager.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
+        yield found
+        found.close()
 
 
 def watched_page(browser: Any, **options: Any) -> tuple[Any, list[str]]:
@@ -33,8 +64,31 @@ def watched_page(browser: Any, **options: Any) -> tuple[Any, list[str]]:
     return page, errors
 
 
-def findings(page: Any) -> list[tuple[str, list[str]]]:
+def findings(page: Any, rules: tuple[str, ...] | None = None) -> list[str]:
     """What axe finds: rule, and where."""
-    result = axe.Axe().run(page)
-    found = result.response if hasattr(result, "response") else result
-    return [(v["id"], [n["html"][:160] for n in v["nodes"][:3]]) for v in found["violations"]]
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(axe.AXE_SCRIPT)
+    found: list[str] = page.evaluate(_AXE, None if rules is None else list(rules))
+    return found
+
+
+def flaws(page: Any, name: str, pictures: Path | None = None) -> list[str]:
+    """What is wrong with a page that is open: 400 and 1400 pixels wide, light and dark.
+
+    Args:
+        pictures: folder for a screenshot of each.
+    """
+    found = []
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+            told = [f"not drawn: {each}" for each in page.evaluate(_DRAWN)]
+            over = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            told += [f"{over} pixels too wide"] if over > 0 else []
+            told += findings(page, _COLOURS if scheme == "dark" else None)
+            found += [f"{name}, {width}, {scheme}: {each}" for each in told]
+            if pictures is not None:
+                page.screenshot(path=pictures / f"{name}-{width}-{scheme}.png", full_page=True)
+    page.set_viewport_size({"width": WIDTHS[0], "height": 900})
+    return found

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,15 @@ __all__ = ["postgres_server", "postgres_url"]  # fixtures
 
 TIMEOUT_S = 240.0
 TRIALS = 8
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One Chromium for the tests of a file."""
+    from tests.e2e.browser import chromium
+
+    with chromium() as found:
+        yield found
 
 
 @dataclass(frozen=True)

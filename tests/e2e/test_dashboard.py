@@ -15,9 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
+from qsearch.modules.views import draw
+from qsearch.report.html import report
 from qsearch.store.engine import open_engine, open_reader
 from qsearch.store.repository import Repository
-from tests.e2e.browser import NEEDS_CHROMIUM, findings, playwright, started, watched_page
+from tests.e2e.browser import NEEDS_CHROMIUM, flaws, watched_page
 from tests.qsearch.dashboard.stores import written_runs
 
 TRIALS = 8
@@ -76,14 +78,6 @@ def dashboard(runs: Path) -> Iterator[Dashboard]:
     server.start()
     yield server
     server.kill()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as manager:
-        found = started(manager)
-        yield found
-        found.close()
 
 
 @pytest.fixture
@@ -185,6 +179,7 @@ def test_a_study_is_called_running_only_while_a_driver_is_heard(
     tmp_path: Path, browser: Any
 ) -> None:
     page, errors = watched_page(browser)
+    page.clock.install()
     server = Dashboard(written_runs(tmp_path))
     server.start()
     try:
@@ -202,6 +197,8 @@ def test_a_study_is_called_running_only_while_a_driver_is_heard(
         with repository.engine.begin() as connection:
             connection.exec_driver_sql("UPDATE qs_driver SET beat_at = 0")
         repository.close()
+        # No event tells of silence: the page asks now and then.
+        page.clock.fast_forward(20_000)
         page.locator(".head .chip", has_text="no driver").wait_for()
         page.goto(server.url)
         page.locator(".studies .chip", has_text="no driver").wait_for()
@@ -233,6 +230,50 @@ def test_a_search_is_paused_resumed_and_stopped_from_the_page(tmp_path: Path, br
         search.kill()
         server.kill()
         page.context.close()
+
+
+def test_the_list_tells_the_result_of_a_search(
+    dashboard: Dashboard, finished: None, page: Any
+) -> None:
+    study = dashboard.get("/studies")["studies"][0]
+    page.goto(dashboard.url)
+    page.get_by_text("met: top-1 ≥").wait_for()
+    # The proof is derived beside the page.
+    page.get_by_text("· proved").wait_for()
+    head = page.locator("thead th").all_inner_texts()
+    cells = page.locator("tr[data-study] td")
+    shown = {name.rstrip(" ↓↑"): cells.nth(i).inner_text() for i, name in enumerate(head)}
+    best = study["best"]["score"]
+    assert percent(best["top1"]) in shown["Best"]
+    lost = 100 * (best["top1"] - study["baseline"]["top1"])
+    assert f"{'−' if lost < 0 else '+'}{abs(lost):.2f} points" in shown["Float model"]
+    assert shown["SQNR"] == f"{best['sqnr_db']:.2f} dB"
+    assert f"{best['model_bytes']:,.0f} bytes" in shown["Size"]
+    assert "just now" in shown["Changed"] or "ago" in shown["Changed"]
+    with page.expect_download() as download:
+        page.get_by_role("link", name=".qmod").click()
+    written = (dashboard.folder / "digits" / "best.qmod").read_bytes()
+    assert Path(download.value.path()).read_bytes() == written
+    assert page.url.rstrip("/") == dashboard.url, "the link of a row does not open the row"
+    assert page.errors == []
+
+
+def test_crumbs_lead_back_from_every_page(dashboard: Dashboard, finished: None, page: Any) -> None:
+    study = f"/studies/{key_of(dashboard)}"
+    crumbs = page.locator("#crumbs > *")
+    for path, words in (("/trials/1", "trial 1"), ("/module", "module")):
+        page.goto(dashboard.url + study + path)
+        page.locator("#crumbs [aria-current=page]", has_text=words).wait_for()
+        assert crumbs.all_inner_texts() == ["digits", words]
+        assert page.title() == f"{words} · digits · qsearch"
+        crumbs.first.click()
+        page.locator("tr[data-trial]").first.wait_for()
+        assert page.url == dashboard.url + study
+        assert crumbs.all_inner_texts() == ["digits"]
+        page.locator(".brand").click()
+        page.locator("tr[data-study]").wait_for()
+        assert page.url.rstrip("/") == dashboard.url
+    assert page.errors == []
 
 
 def test_the_table_shows_what_the_store_holds(
@@ -291,6 +332,36 @@ def test_a_trial_and_its_comparison(dashboard: Dashboard, finished: None, page: 
     assert page.errors == []
 
 
+def test_the_head_is_the_same_in_page_report_and_module(
+    dashboard: Dashboard, finished: None, page: Any, tmp_path: Path
+) -> None:
+    study = f"{dashboard.url}/studies/{key_of(dashboard)}"
+    folder = dashboard.folder / "digits"
+    (tmp_path / "show.html").write_text(draw(folder / "best.qmod"), encoding="utf-8")
+    places = (
+        study,
+        f"{study}/module",
+        report(folder, tmp_path / "report.html").as_uri(),
+        (tmp_path / "show.html").as_uri(),
+    )
+    heads = []
+    for place in places:
+        page.goto(place)
+        page.locator(".result [data-proof=proved]").wait_for()
+        rows = page.locator(".result .verdict-row, .result .tile")
+        heads.append(rows.all_inner_texts())
+    assert heads[0][0].startswith("✓ met: top-1")
+    assert heads == [heads[0]] * 4
+    alone = tmp_path / "alone.qmod"
+    alone.write_bytes((folder / "best.qmod").read_bytes())
+    (tmp_path / "alone.html").write_text(draw(alone), encoding="utf-8")
+    page.goto((tmp_path / "alone.html").as_uri())
+    size = page.locator(".result [data-tile=best]")
+    assert size.inner_text() == f"{alone.stat().st_size:,} bytes"
+    assert flaws(page, "show of a file") == []
+    assert page.errors == []
+
+
 def test_the_module_by_keyboard(dashboard: Dashboard, finished: None, page: Any) -> None:
     page.goto(f"{dashboard.url}/studies/{key_of(dashboard)}/module")
     page.locator(".graph .box").first.wait_for()
@@ -329,13 +400,11 @@ def test_the_module_by_keyboard(dashboard: Dashboard, finished: None, page: Any)
     assert page.errors == []
 
 
-@pytest.mark.parametrize("width", [1400, 400])
 def test_pages_look_right_and_can_be_used_by_all(
-    dashboard: Dashboard, finished: None, browser: Any, pictures: Path, width: int
+    dashboard: Dashboard, finished: None, browser: Any, pictures: Path
 ) -> None:
     key = key_of(dashboard)
-    view = {"width": width, "height": 900}
-    page, errors = watched_page(browser, viewport=view, reduced_motion="reduce")
+    page, errors = watched_page(browser)
     module = f"/studies/{key}/module"
     places = {
         "studies": ("/", "tr[data-study]", None),
@@ -344,28 +413,20 @@ def test_pages_look_right_and_can_be_used_by_all(
         "compare": (f"/compare?trial={key}:1&trial={key}:0", "[data-layer-row]", None),
         "module": (module, ".graph .box", None),
         "text": (module, ".code div", "text"),
-        "proof": (module, "[data-verdict]", "proof"),
+        "proof": (module, "[data-verdict=proved]", "proof"),
         "files": (module, "a[download]", "files"),
         "launch": ("/launch", "h1", None),
     }
+    found = []
     for name, (path, ready, tab) in places.items():
-        page.goto(dashboard.url + path)
-        if tab is not None:
+        if tab is None:
+            page.goto(dashboard.url + path)
+        else:
             page.locator(f"#tab-{tab}").click()
         page.locator(ready).first.wait_for()
-        page.wait_for_load_state()
-        # Plots are drawn when they come near the window.
         if name in ("study", "trial", "compare"):
             page.locator(".canvas").first.wait_for(state="attached")
-        for index in range(page.locator(".canvas").count()):
-            page.locator(".canvas").nth(index).scroll_into_view_if_needed()
-            page.locator(".canvas").nth(index).locator("svg").wait_for()
-        page.evaluate("scrollTo(0, 0)")
-        overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        assert overflow <= 0, f"{name} is {overflow} pixels too wide at {width}"
-        for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-            page.screenshot(path=pictures / f"{name}-{width}-{scheme}.png", full_page=True)
-            assert findings(page) == []
+        found += flaws(page, name, pictures)
+    assert found == []
     assert errors == []
     page.context.close()

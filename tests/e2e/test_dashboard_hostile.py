@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from qsearch.dashboard.security import Policy
 from qsearch.store.engine import open_engine
 from qsearch.store.records import Ended, Failure, LayerFigures, Outcome, Stage
 from qsearch.store.repository import Repository
-from tests.e2e.browser import NEEDS_CHROMIUM, playwright, started, watched_page
+from tests.e2e.browser import NEEDS_CHROMIUM, flaws, watched_page
 from tests.qsearch.dashboard.server import served
 from tests.qsearch.dashboard.stores import fill, new_study, new_trial
 
@@ -27,14 +26,6 @@ TOKEN = "a-token-that-nobody-guesses"
 def evil(where: str) -> str:
     """A name that would run if it were ever markup."""
     return f"<img src=x onerror=\"window.pwned='{where}'\"><script>pwned=1</script>'{where}'"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as manager:
-        found = started(manager)
-        yield found
-        found.close()
 
 
 @pytest.fixture
@@ -92,13 +83,11 @@ def test_words_stay_words(hostile: Path, browser: Any) -> None:
         for path, word in shown.items():
             page.goto(url + path)
             page.get_by_text(word).first.wait_for()
-            for canvas in page.locator(".canvas").all():
-                canvas.scroll_into_view_if_needed()
-                canvas.locator("svg, .notice").first.wait_for()
             if path.endswith("module"):
                 page.locator(".box .name").first.focus()
                 page.keyboard.press("Enter")
                 page.get_by_text("'node'").first.wait_for()
+            assert flaws(page, path) == []
             assert page.evaluate("window.pwned") is None, path
             assert page.locator("main img, main script").count() == 0
     unexpected = [e for e in errors if "404" not in e]

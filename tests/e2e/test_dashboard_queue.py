@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,12 @@ from qsearch.dashboard.app import DashboardOptions
 from qsearch.dashboard.security import Policy
 from qsearch.server.submission import ServerOptions
 from qsearch.server.tokens import Quota, Tokens
-from tests.e2e.browser import NEEDS_CHROMIUM, findings, playwright, started, watched_page
+from qsearch.store.engine import open_engine
+from qsearch.store.records import Study
+from qsearch.store.repository import Repository
+from tests.e2e.browser import NEEDS_CHROMIUM, flaws, watched_page
 from tests.qsearch.dashboard.server import Client, served
+from tests.qsearch.dashboard.stores import fill, new_study
 
 pytestmark = [pytest.mark.slow, NEEDS_CHROMIUM]
 
@@ -35,56 +40,77 @@ def client(tokens: Tokens) -> Iterator[Client]:
         yield asking
 
 
+def study_of(tokens: Tokens, name: str) -> tuple[Repository, Study]:
+    """The database and the study of a job, as a driver leaves them that ran it."""
+    server = ServerOptions(tokens.path.parent)
+    queue = Repository(open_engine(server.queue_url))
+    (job,) = queue.jobs((server.jobs / "server").read_text(), name=name)
+    assert queue.start_job(job.id)
+    queue.end_job(job.id, "done", 0)
+    queue.close()
+    folder = server.folder(name)
+    folder.path.mkdir(exist_ok=True)
+    store = Repository(open_engine(f"sqlite:///{folder.database}"))
+    return store, store.create_study(new_study(name, job.trials))
+
+
 def test_a_user_queues_moves_and_cancels_and_a_reader_sees_no_form(
-    client: Client, tokens: Tokens
+    client: Client, tokens: Tokens, browser: Any
 ) -> None:
     ann = tokens.add("ann", "submit", Quota(max_trials=1000))
     qsearch.Client(str(client.base_url), token=tokens.add("bob", "submit", Quota())).submit(
         "digits", study="theirs"
     )
-    with playwright.sync_playwright() as manager:
-        browser = started(manager)
-        page, errors = watched_page(browser)
-        page.goto(f"{client.base_url}/launch#token={ann}")
-        page.locator("#model").set_input_files(MODEL)
-        page.locator("#preset").select_option("small")
-        assert page.locator("#trials").input_value() == "64"
-        page.locator("#size").fill("300k")
-        page.locator("#latency").fill("5")
-        page.locator("#pool").select_option("ray")
-        page.locator("#priority").fill("2")
-        assert page.get_by_text("Used of your quota: 0 of 1000 trials").count() == 1
-        assert findings(page) == []
-        page.get_by_role("button", name="Queue the search").click()
-        row = page.locator("[data-job=digits_cnn]")
-        row.wait_for()
-        assert "1" in row.locator("td").first.inner_text()
-        job = qsearch.Client(str(client.base_url), token=ann).job("digits_cnn")
-        asked = {name: job["settings"][name] for name in ("minimize", "max_size", "at_most")}
-        assert asked == {"minimize": ["size"], "max_size": "300k", "at_most": {"latency": 5}}
-        assert (job["priority"], job["settings"]["pool"], job["trials"]) == (2, "ray", 64)
-        assert page.locator("[data-job=theirs] button").count() == 0, "another user's"
-        for _ in range(3):
-            before = row.locator("td").nth(6).inner_text()
-            row.get_by_label("Move digits_cnn down").click()
-            page.wait_for_function(
-                "was => document.querySelector('[data-job=digits_cnn]').cells[6].innerText != was",
-                arg=before,
-            )
-        assert row.locator("td").first.inner_text() == "2"
-        assert findings(page) == []
-        row.get_by_label("Cancel digits_cnn").click()
-        page.get_by_role("button", name="Cancel the search").click()
-        row.get_by_text("cancelled").wait_for()
-        assert errors == []
-        reading, errors = watched_page(browser)
-        eve = tokens.add("eve", "read", Quota())
-        reading.goto(f"{client.base_url}/launch#token={eve}")
-        reading.get_by_text("Your token may read, and start nothing.").wait_for()
-        assert reading.locator("form").count() == 0
-        reading.goto(f"{client.base_url}/queue")
-        reading.locator("[data-job=theirs]").wait_for()
-        assert reading.locator("[data-job] button").count() == 0
-        assert reading.get_by_role("link", name="New search").count() == 0
-        assert errors == []
-        browser.close()
+    page, errors = watched_page(browser)
+    page.goto(f"{client.base_url}/launch#token={ann}")
+    page.locator("#model").set_input_files(MODEL)
+    page.locator("#preset").select_option("small")
+    assert page.locator("#trials").input_value() == "64"
+    page.locator("#size").fill("300k")
+    page.locator("#latency").fill("5")
+    page.locator("#pool").select_option("ray")
+    page.locator("#priority").fill("2")
+    assert page.get_by_text("Used of your quota: 0 of 1000 trials").count() == 1
+    assert flaws(page, "form") == []
+    page.get_by_role("button", name="Queue the search").click()
+    row = page.locator("[data-job=digits_cnn]")
+    row.wait_for()
+    assert "1" in row.locator("td").first.inner_text()
+    job = qsearch.Client(str(client.base_url), token=ann).job("digits_cnn")
+    asked = {name: job["settings"][name] for name in ("minimize", "max_size", "at_most")}
+    assert asked == {"minimize": ["size"], "max_size": "300k", "at_most": {"latency": 5}}
+    assert (job["priority"], job["settings"]["pool"], job["trials"]) == (2, "ray", 64)
+    assert page.locator("[data-job=theirs] button").count() == 0, "another user's"
+    for _ in range(3):
+        before = row.locator("td").nth(6).inner_text()
+        row.get_by_label("Move digits_cnn down").click()
+        page.wait_for_function(
+            "was => document.querySelector('[data-job=digits_cnn]').cells[6].innerText != was",
+            arg=before,
+        )
+    assert row.locator("td").first.inner_text() == "2"
+    assert flaws(page, "queue") == []
+    row.get_by_label("Cancel digits_cnn").click()
+    page.get_by_role("button", name="Cancel the search").click()
+    row.get_by_text("cancelled").wait_for()
+    # One that ran: so many of its trials are done, and more while the page is open.
+    store, study = study_of(tokens, "theirs")
+    fill(store, study, 3)
+    done = page.locator("[data-job=theirs] td").nth(4)
+    done.get_by_text("3 / 32").wait_for()
+    fill(store, study, 2, first=3)
+    done.get_by_text("5 / 32").wait_for()
+    store.close()
+    page.locator("[data-job=theirs]").get_by_role("link", name="theirs").click()
+    page.locator("tr[data-trial]").first.wait_for()
+    assert errors == []
+    reading, errors = watched_page(browser)
+    eve = tokens.add("eve", "read", Quota())
+    reading.goto(f"{client.base_url}/launch#token={eve}")
+    reading.get_by_text("Your token may read, and start nothing.").wait_for()
+    assert reading.locator("form").count() == 0
+    reading.goto(f"{client.base_url}/queue")
+    reading.locator("[data-job=theirs]").wait_for()
+    assert reading.locator("[data-job] button").count() == 0
+    assert reading.get_by_role("link", name="New search").count() == 0
+    assert errors == []

@@ -15,9 +15,9 @@ from qsearch.modules.views import draw
 from qsearch.report.html import report
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
-from tests.e2e.browser import NEEDS_CHROMIUM, findings, playwright, started, watched_page
+from tests.e2e.browser import NEEDS_CHROMIUM, flaws, watched_page
 from tests.qsearch.dashboard.server import Client, served
-from tests.qsearch.dashboard.stores import fill, new_study, written_runs
+from tests.qsearch.dashboard.stores import fill, new_study, new_trial, written_runs
 
 pytestmark = [pytest.mark.slow, NEEDS_CHROMIUM]
 
@@ -26,7 +26,7 @@ MANY = 5000
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Studies: plain, two objectives, no limit kept, killed, and one of 5,000 trials."""
+    """Studies: plain, two objectives, no limit kept, killed -9, and one of 5,000 trials."""
     root = written_runs(tmp_path_factory.mktemp("work"))
     for name, more, count, state in (
         ("two", {"minimize": ["hw_traffic"]}, 40, "complete"),
@@ -41,9 +41,21 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         repository.save_baseline(study.id, {"top1": 0.96, "agreement": 1.0, "sqnr_db": None})
         for first in range(0, count, 1000):
             fill(repository, study, min(1000, count - first), first)
+        if name == "killed":
+            repository.add_trials(study.id, [new_trial(count), new_trial(count + 1)])
+            repository.join(study.id, "gone", "test", 1)
         with repository.engine.begin() as connection:
             connection.exec_driver_sql(
                 "UPDATE qs_study SET spec = ?, state = ?, updated_at = 1000", (spec, state)
+            )
+            connection.exec_driver_sql(
+                "UPDATE qs_trial SET started_at = 900 + number, finished_at = 901.5 + number"
+                " WHERE state != 'waiting'"
+            )
+            # What a driver leaves that is killed: heartbeats end, its trials are still "running".
+            connection.exec_driver_sql("UPDATE qs_driver SET beat_at = 1000")
+            connection.exec_driver_sql(
+                "UPDATE qs_trial SET state = 'running' WHERE state = 'waiting'"
             )
         repository.close()
         (root / name / "config.resolved.yaml").write_text("max_drop: '0.1'\n")
@@ -60,14 +72,6 @@ def client(runs: Path) -> Iterator[Client]:
 def keys(client: Client) -> dict[str, str]:
     studies = client.get("/api/v1/studies").json()["studies"]
     return {study["name"]: study["key"] for study in studies}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as manager:
-        found = started(manager)
-        yield found
-        found.close()
 
 
 @pytest.fixture
@@ -108,10 +112,19 @@ def test_the_task_of_a_person(page: Any, keys: dict[str, str], client: Client) -
         page.get_by_role("link", name="CSV").click()
     table = list(csv.DictReader(Path(download.value.path()).read_text().splitlines()))
     assert [int(row["number"]) for row in table] == wanted
+    with page.expect_download() as download:
+        page.get_by_role("link", name="JSON").click()
+    rows = json.loads(Path(download.value.path()).read_text())
+    assert [row["number"] for row in rows] == wanted
     address = page.url
     page.reload()
     page.locator("tr[data-trial]").first.wait_for()
     assert numbers(page) == wanted
+    elsewhere, _ = watched_page(page.context.browser)
+    elsewhere.goto(address)
+    elsewhere.locator("tr[data-trial]").first.wait_for()
+    assert numbers(elsewhere) == wanted
+    elsewhere.context.close()
     for number in wanted[:2]:
         page.get_by_label(f"Pick trial {number}", exact=True).check()
     page.get_by_role("button", name="Compare 2").click()
@@ -171,16 +184,97 @@ def test_two_objectives_have_a_front(page: Any, keys: dict[str, str], client: Cl
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [("missed", "no trial within limits"), ("two", "met: top-1 ≥ 86 %"), ("killed", "no driver")],
+    ("name", "words"), [("missed", "no trial within limits"), ("two", "met: top-1 ≥ 86 %")]
 )
 def test_the_result_is_said_in_words(
     page: Any, keys: dict[str, str], name: str, words: str
 ) -> None:
     page.goto(f"/studies/{keys[name]}")
     page.locator(".result [data-verdict]", has_text=words).wait_for()
-    if name == "killed":
-        page.locator("[data-resume]", has_text="qsearch launch -c ").wait_for()
+
+
+def test_a_killed_search_says_what_was_interrupted_and_how_to_go_on(
+    page: Any, keys: dict[str, str]
+) -> None:
+    page.goto("/?find=killed")
+    page.locator("tr[data-study] .chip.idle", has_text="no driver").wait_for()
+    page.get_by_role("link", name="killed").click()
+    page.locator(".result [data-verdict]", has_text="no driver").wait_for()
+    page.locator("[data-resume]", has_text="qsearch launch -c ").wait_for()
+    assert "2 interrupted" in page.locator(".progress").inner_text()
+    open_one = page.locator("tr[data-trial='10']")
+    assert open_one.locator(".chip.idle").inner_text() == "interrupted"
+    assert page.locator(".chip.running").count() == 0, "nothing runs"
+    quick = page.locator("[data-quick='state=running']")
+    assert quick.inner_text() == "interrupted 2"
+    quick.click()
+    page.get_by_text("1–2 of 2").wait_for()
+    assert numbers(page) == [11, 10]
+    open_one.get_by_role("link").click()
+    page.locator(".head .chip.idle", has_text="interrupted").wait_for()
+    page.locator(".under .chip.idle", has_text="no driver").wait_for()
+
+
+@pytest.mark.parametrize("name", ["two", "missed", "killed", "many"])
+def test_every_kind_of_study_looks_right(page: Any, keys: dict[str, str], name: str) -> None:
+    page.goto(f"/studies/{keys[name]}")
+    page.locator("tr[data-trial]").first.wait_for()
+    page.locator(".canvas").first.wait_for(state="attached")
+    assert flaws(page, name) == []
+
+
+def test_studies_are_found_sorted_and_deleted_and_the_address_says_so(
+    page: Any, client: Client, runs: Path
+) -> None:
+    def shown() -> list[str]:
+        return page.locator("tr[data-study] td:first-child > a").all_inner_texts()
+
+    page.goto("/?sort=name")
+    page.locator("th[aria-sort=ascending]", has_text="Study").wait_for()
+    assert shown() == sorted(shown())
+    page.get_by_label("State").select_option("complete")
+    page.wait_for_url("**state=complete**")
+    page.wait_for_function("() => document.querySelectorAll('tr[data-study]').length === 3")
+    page.get_by_label("Find studies").fill("tw")
+    page.wait_for_function("() => document.querySelectorAll('tr[data-study]').length === 1")
+    address = page.url
+    page.get_by_role("link", name="two").click()
+    page.locator("h1", has_text="two").wait_for()
+    page.go_back()
+    page.locator("tr[data-study]").wait_for()
+    assert (page.url, shown()) == (address, ["two"])
+    (runs / "old").mkdir()
+    repository = Repository(open_engine(f"sqlite:///{runs / 'old' / 'study.db'}"))
+    fill(repository, repository.create_study(new_study("old", 4)), 2)
+    repository.close()
+    page.goto("/?find=old")
+    page.get_by_role("link", name="old").click()
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_text("Delete old with its 2 trials").wait_for()
+    page.get_by_role("button", name="Delete the study").click()
+    page.locator("tr[data-study]").first.wait_for()
+    assert "old" not in [each["name"] for each in client.get("/api/v1/studies").json()["studies"]]
+
+
+def test_trials_of_two_studies_are_compared(page: Any, keys: dict[str, str]) -> None:
+    page.goto(f"/studies/{keys['two']}/trials/1")
+    page.get_by_label("Compare with trial").fill("2")
+    page.keyboard.press("Enter")
+    page.locator("#differences").wait_for()
+    page.get_by_label("Study to add from").select_option("missed")
+    page.get_by_label("Trial to add").fill("3")
+    page.get_by_role("button", name="Add a trial").click()
+    page.get_by_role("button", name="Remove missed 3").wait_for()
+    head = page.locator("#differences thead th").all_inner_texts()
+    assert head == ["Field", "two #1", "two #2", "missed #3"]
+    assert "differs" in page.locator("[data-field=calibrate_mode]").get_attribute("class")
+    address = page.url
+    page.get_by_role("button", name="Remove two 2").click()
+    page.wait_for_function("() => document.querySelectorAll('#differences thead th').length === 3")
+    page.go_back()
+    page.wait_for_function("() => document.querySelectorAll('#differences thead th').length === 4")
+    assert page.url == address
+    assert flaws(page, "compare") == []
 
 
 def test_plots_zoom_toggle_answer_the_keyboard_and_are_saved(
@@ -215,6 +309,30 @@ def test_plots_zoom_toggle_answer_the_keyboard_and_are_saved(
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     page.locator("h1", has_text="Trial").wait_for()
+
+
+def test_every_plot_has_its_axes_units_and_choices(page: Any, keys: dict[str, str]) -> None:
+    page.goto(f"/studies/{keys['two']}")
+    card = plot(page, "Accuracy and cost")
+    card.get_by_text("top-1 (%)", exact=True).wait_for()
+    low = card.locator("text.mid").first.text_content()
+    card.get_by_label("Logarithmic x axis of Accuracy and cost").check()
+    page.wait_for_url("**scatter.logx=1**")
+    assert card.locator("text.mid").first.text_content() != low
+    card = plot(page, "Importance of parameters")
+    card.get_by_label("Measure of the importances").select_option("hw_traffic")
+    card.locator("rect[data-layer=calibrate_mode]").wait_for()
+    card = plot(page, "Slice")
+    card.get_by_label("Parameter of the slice").select_option("equalize")
+    assert {"true", "false"} <= set(card.locator("text.mid").all_text_contents())
+    card = plot(page, "Rank over two parameters")
+    card.get_by_text("the stronger the better").wait_for()
+    assert card.locator("path[data-trial]").count() > 10
+    card = plot(page, "Timeline")
+    card.get_by_text("seconds since the first trial began").wait_for()
+    box = card.locator("path.span").first.bounding_box()
+    page.mouse.move(box["x"] + 2, box["y"] + 4)
+    page.locator("#tip", has_text="from second").wait_for()
 
 
 def test_a_brush_filters_the_table(page: Any, keys: dict[str, str]) -> None:
@@ -260,32 +378,23 @@ def test_the_theme_is_switched_and_remembered(page: Any) -> None:
     page.locator("html[data-theme=dark]").wait_for(state="attached")
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "dark")])
-def test_the_report_draws_itself_from_a_file(
-    browser: Any, runs: Path, tmp_path: Path, width: int, scheme: str
-) -> None:
+def test_the_report_draws_itself_from_a_file(browser: Any, runs: Path, tmp_path: Path) -> None:
     file = report(runs / "two", tmp_path / "report.html")
-    view = {"width": width, "height": 900}
-    page, errors = watched_page(browser, viewport=view, color_scheme=scheme)
+    page, errors = watched_page(browser)
     page.goto(file.as_uri())
     page.locator(".result [data-verdict=met]").wait_for()
-    for index in range(page.locator(".canvas").count()):
-        page.locator(".canvas").nth(index).scroll_into_view_if_needed()
-        page.locator(".canvas").nth(index).locator("svg").wait_for()
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-    assert findings(page) == []
+    assert page.locator("tr[data-front]").count() > 1
+    assert flaws(page, "report") == []
     assert errors == []
     page.context.close()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "dark")])
 def test_the_page_of_a_module_leads_from_graph_to_text_and_back(
-    browser: Any, tmp_path: Path, width: int, scheme: str
+    browser: Any, tmp_path: Path
 ) -> None:
     file = tmp_path / "module.html"
     file.write_text(draw("digits", "html"), encoding="utf-8")
-    view = {"width": width, "height": 900}
-    page, errors = watched_page(browser, viewport=view, color_scheme=scheme)
+    page, errors = watched_page(browser)
     page.goto(file.as_uri())
     find = page.get_by_label("Find in the graph")
     find.fill("conv_1")
@@ -303,7 +412,17 @@ def test_the_page_of_a_module_leads_from_graph_to_text_and_back(
     find.fill("")
     line.dblclick()
     page.locator(".box.chosen", has_text="nn.dense").wait_for()
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-    assert findings(page) == []
+    world = page.locator(".graph .world > g")
+    for move in (lambda: page.mouse.wheel(0, -300), lambda: page.get_by_role("button", name="Fit")):
+        before = world.get_attribute("transform")
+        page.locator(".graph").hover()
+        done = move()
+        if done is not None:
+            done.click()
+        page.wait_for_function(
+            "was => document.querySelector('.graph .world > g').getAttribute('transform') !== was",
+            arg=before,
+        )
+    assert flaws(page, "show") == []
     assert errors == []
     page.context.close()

@@ -190,18 +190,23 @@ def _told(found: Shared, queue: JobQueue, user: User, job: Job) -> JobOut:
 
 
 def _job_out(found: Shared, queue: JobQueue, user: User, job: Job, place: int | None) -> JobOut:
-    key = _study_key(found, queue, job) if job.started_at is not None else None
-    return JobOut.of(job, place, key, mine=user.owns(job.owner))
+    key, finished = None, None
+    if job.started_at is not None:
+        key, finished = _study_of(found, queue, job)
+    return JobOut.of(job, place, key, finished, mine=user.owns(job.owner))
 
 
-def _study_key(found: Shared, queue: JobQueue, job: Job) -> str | None:
-    """The study of a job, once its driver has made it."""
+def _study_of(found: Shared, queue: JobQueue, job: Job) -> tuple[str | None, int | None]:
+    """Key and finished trials of a job's study, once its driver has made it."""
     folder = None if queue.options.storage is not None else queue.options.folder(job.name)
     if folder is not None and not folder.database.is_file():
-        return None
+        return None, None
     source = found.sources.of(None if folder is None else folder.path)
+    repository = found.sources.repository(source)
     try:
-        study = found.sources.repository(source).find_study(job.name)
+        study = repository.find_study(job.name)
+        if study is None:
+            return None, None
+        return study_key(source, study), repository.count_trials(study.id).finished
     except StoreError:  # a driver is just making it
-        return None
-    return None if study is None else study_key(source, study)
+        return None, None

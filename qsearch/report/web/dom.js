@@ -50,6 +50,13 @@ export function link(path, words, attributes = {}) {
   return h("a", { href: path, ...attributes }, words);
 }
 
+// How much of a whole is done; the numbers stand beside it.
+export function meter(done, all) {
+  const bar = h("span", {});
+  bar.style.width = `${Math.min(100, (100 * done) / Math.max(all, 1))}%`;
+  return h("div", { class: "meter", "aria-hidden": "true" }, bar);
+}
+
 let toastTimer = 0;
 export function toast(words) {
   const element = document.getElementById("toast");

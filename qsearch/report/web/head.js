@@ -1,6 +1,6 @@
 // The result of a study in words, the same on every page and in the report.
 
-import { chip, copy, h, link } from "./dom.js";
+import { chip, copy, h, link, meter } from "./dom.js";
 import { duration, isInfinite, labelOf, measure, number, signed } from "./format.js";
 
 const MARKS = { met: "✓", missed: "✗", none: "✗", open: "…" };
@@ -47,7 +47,7 @@ function scored(score, about) {
 export function resultHead(study, trialPath, { downloads = null } = {}) {
   const best = study.best;
   const proof = { proved: h("span", { class: "chip complete", "data-proof": "proved" }, "proved: integers only, no overflow"), refuted: h("span", { class: "chip failed" }, "refuted") }[study.proof];
-  const bestLink = best ? (trialPath ? link(trialPath(best.number), `trial ${best.number}`) : `trial ${best.number}`) : null;
+  const bestLink = typeof best?.number === "number" ? (trialPath ? link(trialPath(best.number), `trial ${best.number}`) : `trial ${best.number}`) : null;
   const tiles = headMeasures(study).map((about) => {
     const base = study.baseline && about.name in study.baseline ? study.baseline[about.name] : undefined;
     const value = best?.score[about.name];
@@ -61,8 +61,8 @@ export function resultHead(study, trialPath, { downloads = null } = {}) {
         h("span", { "data-tile": about.name === study.measure.name ? "float" : null }, measure(base, about)), delta ? ` · ${delta}` : ""));
   });
   return h("section", { class: "card result", "aria-label": "Result" },
-    h("div", { class: "verdict-row" }, verdictLine(study), proof ?? null, study.note ? h("span", { class: "soft" }, study.note) : null, study.tags.map((tag) => chip("tag", tag))),
-    h("p", { class: "small soft" }, objectiveWords(study), best ? [" · best: ", bestLink] : "", best?.breaks.length ? ` (breaks ${best.breaks.join(" and ")})` : "",
+    h("div", { class: "verdict-row" }, study.verdict ? verdictLine(study) : null, proof ?? null, study.note ? h("span", { class: "soft" }, study.note) : null, study.tags.map((tag) => chip("tag", tag))),
+    h("p", { class: "small soft" }, objectiveWords(study), bestLink ? [" · best: ", bestLink] : "", best?.breaks.length ? ` (breaks ${best.breaks.join(" and ")})` : "",
       study.limits.length ? [" · limits: ", study.limits.map((limit, i) => [i ? ", " : "", h("span", { class: limit.kept === false ? "bad" : limit.kept ? "ok" : "" }, `${limit.words}${limit.kept === false ? " ✗" : limit.kept ? " ✓" : ""}`)])] : ""),
     h("div", { class: "tiles" }, tiles),
     study.front.length ? frontTable(study, trialPath) : null,
@@ -80,12 +80,10 @@ function frontTable(study, trialPath) {
 }
 
 export function progressOf(study) {
-  const bar = h("span", {});
-  bar.style.width = `${Math.min(100, (100 * study.finished) / Math.max(study.target_trials, 1))}%`;
   const left = study.target_trials - study.finished;
   const goes = study.state === "running" && study.listening && study.rate_per_min > 0 && left > 0;
   const others = Object.entries(study.counts).map(([state, count]) => `${number(count)} ${study.silent && state === "running" ? "interrupted" : state}`).join(", ");
   const rate = study.rate_per_min ? `${study.rate_per_min.toFixed(1)} trials/min` : "";
-  return h("div", { class: "progress" }, h("strong", { "data-tile": "progress" }, `${number(study.finished)} / ${number(study.target_trials)}`), h("div", { class: "meter", "aria-hidden": "true" }, bar),
+  return h("div", { class: "progress" }, h("strong", { "data-tile": "progress" }, `${number(study.finished)} / ${number(study.target_trials)}`), meter(study.finished, study.target_trials),
     h("span", { class: "small soft" }, [others, rate, goes ? `${duration((60 * left) / study.rate_per_min)} left` : "", study.state === "running" ? study.phase : ""].filter(Boolean).join(" · ")));
 }

@@ -51,7 +51,7 @@ function drawInsight(main, told) {
 async function drawModule(main, told) {
   const text = textPanel({ text: told.text, settings, toGraph: (line) => graph.find(line).then(() => graph.element.scrollIntoView()) });
   const graph = await graphOf(told, { toText: (line) => { text.find(line); text.element.scrollIntoView(); } });
-  replace(main, h("div", { class: "head" }, h("h1", {}, told.title)), h("div", { class: "rows" }, graph.element, text.element));
+  replace(main, h("div", { class: "head" }, h("h1", {}, told.title), told.head?.state ? studyChip(told.head) : null), told.head ? resultHead(told.head, null) : null, h("div", { class: "rows" }, graph.element, text.element));
 }
 
 function graphOf(told, more = {}) {

@@ -1,8 +1,8 @@
 // Who runs, who waits in which order, who ended; owners move and cancel what is theirs.
 
 import { get, post } from "../api.js";
-import { ask, card, chip, h, link, replace, scroller, toast } from "../../web/dom.js";
-import { ago, duration } from "../../web/format.js";
+import { ask, card, chip, h, link, meter, replace, scroller, toast } from "../../web/dom.js";
+import { ago, duration, number } from "../../web/format.js";
 
 const EVERY_MS = 2000;
 const COLUMNS = [["Place", "num"], ["Study"], ["Owner"], ["State"], ["Trials", "num"], ["Ran", "num extra"], ["Priority", "num"], [""]];
@@ -36,7 +36,7 @@ export async function queuePage(page) {
     return h("tr", { "data-job": job.name }, h("td", { class: "num" }, job.position ?? ""),
       h("td", {}, job.study ? link(`/studies/${job.study}`, job.name) : job.name, job.error ? h("div", { class: "small soft" }, job.error.what) : null),
       h("td", {}, job.owner), h("td", {}, chip(CHIPS[job.state], state), job.attempts ? h("div", { class: "small soft" }, `driver died ${job.attempts} ×`) : null),
-      h("td", { class: "num" }, job.trials),
+      h("td", { class: "num" }, job.finished === null ? number(job.trials) : [`${number(job.finished)} / ${number(job.trials)}`, meter(job.finished, job.trials)]),
       h("td", { class: "num extra" }, job.seconds ? duration(job.seconds) : "–"),
       h("td", { class: "num" }, job.priority),
       h("td", {}, h("div", { class: "acts" }, open && job.state === "queued" ? [

@@ -1,7 +1,7 @@
 // Every study: how it stands, how far it is, its best. Search, order and page stand in the address.
 
 import { get, query } from "../api.js";
-import { chip, h, link, replace, select, sparkline } from "../../web/dom.js";
+import { chip, h, link, meter, replace, select, sparkline } from "../../web/dom.js";
 import { ago, measure, number, signed } from "../../web/format.js";
 import { studyChip, verdictLine } from "../../web/head.js";
 import { asked, go, keep } from "../router.js";
@@ -79,13 +79,11 @@ function change(study, base) {
 
 function row(study) {
   const path = `/studies/${study.key}`;
-  const bar = h("span", {});
-  bar.style.width = `${Math.min(100, (100 * study.finished) / Math.max(study.target_trials, 1))}%`;
   const base = study.baseline?.[study.measure.name];
   return h("tr", { class: "link-row", "data-study": study.key, onclick: (event) => { if (!event.target.closest("a")) go(path); } },
     h("td", {}, link(path, study.name), h("div", { class: "small soft", title: study.model }, study.model.split(/[\\/]/).pop(), study.tags.map((tag) => [" ", chip("tag", tag)]))),
     h("td", {}, studyChip(study), h("div", { class: "small" }, study.verdict.state === "open" ? null : verdictLine(study), study.proof === "proved" ? h("span", { class: "ok" }, " · proved") : null)),
-    h("td", { class: "progressed" }, `${number(study.finished)} / ${number(study.target_trials)}`, h("div", { class: "meter", "aria-hidden": "true" }, bar)),
+    h("td", { class: "progressed" }, `${number(study.finished)} / ${number(study.target_trials)}`, meter(study.finished, study.target_trials)),
     h("td", { class: "num" }, study.best ? measure(study.best.value, study.measure) : "–",
       h("div", { class: "small soft" }, study.front.length ? `${study.measure.words}, front of ${study.front.length}` : study.measure.words)),
     h("td", { class: "num extra" }, base === undefined ? "–" : measure(base, study.measure), change(study, base)),
