@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.module import IRModule
+from compiler.qtypes.layer_choices import LayerChoice
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize._given_points import given_points
+from compiler.quantize._layers import choices_of
 from compiler.quantize._sequential_rounding import sequential_products
 from compiler.quantize.calibration.activation_scales import activation_scales
 from compiler.quantize.calibration.channel_stats import ChannelStats
@@ -158,7 +160,8 @@ class PredictedError:
         """Signal over predicted error, in dB."""
         shape: tuple[Any, ...] = (qconfig.activation_scheme, qconfig.calibrate_mode)
         shape += (qconfig.percentile, qconfig.global_scale, qconfig.nbit_input)
-        weights = (qconfig.weight_granularity, qconfig.weight_scale, qconfig.nbit_weight)
+        weights: tuple[Any, ...] = (qconfig.weight_granularity, qconfig.weight_scale)
+        weights += (qconfig.nbit_weight, qconfig.layers)
         if shape not in self._known:
             self._known[shape] = self._of_activations(qconfig)
         if weights not in self._known:
@@ -185,16 +188,18 @@ class PredictedError:
     def _of_weights(self, qconfig: QConfig) -> float:
         total = 0.0
         axis = 0 if qconfig.weight_granularity == "channel" else None
+        choices = choices_of(self.module["main"], qconfig.layers)
         for call, _ in weighted_calls(self.module["main"]):
-            weight = weight_of(call)
-            if weight is None or weight.data.ndim < 2:
+            weight, choice = weight_of(call), choices.get(call, LayerChoice())
+            if weight is None or weight.data.ndim < 2 or choice.float:
                 continue
+            nbit = choice.nbit_weight or qconfig.nbit_weight
             stride = max(weight.data.size // _WEIGHTS_LOOKED_AT, 1)
             values = weight.data[::stride].astype(np.float32)
-            largest = weight_range(values, qconfig.weight_scale, qconfig.nbit_weight, axis)
-            step = largest / 2.0 ** (qconfig.nbit_weight - 1)
+            largest = weight_range(values, qconfig.weight_scale, nbit, axis)
+            step = largest / 2.0 ** (nbit - 1)
             step = step.reshape(-1, *[1] * (values.ndim - 1)) if axis == 0 else step
-            limit = 2 ** (qconfig.nbit_weight - 1) - 1
+            limit = 2 ** (nbit - 1) - 1
             held = np.clip(np.rint(values / step), -limit, limit) * step
             total += float(np.square(held - values).sum() / max(np.square(values).sum(), 1e-30))
         return total

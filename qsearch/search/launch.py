@@ -267,7 +267,7 @@ def run_search(
 
 
 def _as_begun(prepared: PreparedStudy, repository: Repository, folder: RunFolder) -> PreparedStudy:
-    """A study of an earlier version goes on with its policy, its ranking and its default space."""
+    """A study of an earlier version goes on with its policy, its ranking and its default spaces."""
     settings = prepared.settings
     found = repository.find_study(study_name(settings, folder))
     if found is None or settings.fresh:
@@ -279,6 +279,11 @@ def _as_begun(prepared: PreparedStudy, repository: Repository, folder: RunFolder
     prepared = replace(prepared, spec={**kept, **stored})
     if settings.space is not None:
         return prepared
+    bits = found.spec.get("layers", {}).get("bits")
+    if bits is not None and prepared.layers is not None:
+        layers = replace(prepared.layers, bits=tuple(bits))
+        spec = {**prepared.spec, "layers": layers.to_dict()}
+        prepared = replace(prepared, layers=layers, spec=spec)
     space = Space.from_dict(found.spec["space"])
     if space == prepared.space or not is_earlier_default(space, prepared.space):
         return prepared

@@ -2,7 +2,8 @@
 
 One choice per layer is too much for a sampler. So a search is offered a budget of bytes, which an
 integer linear programme over measured damages turns into bits of every layer, and two layers to be
-moved one choice up or down from there.
+moved one choice up or down from there. Under a limit of bytes the programme is solved again around
+a layer that is moved: the others pay for it.
 
     minimise    sum over layers l of damage[l, bits(l)]
     such that   sum over layers l of size[l, bits(l)] <= budget
@@ -30,7 +31,16 @@ from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import FLOAT_BITS, mark, module_cost, without_data
 from qsearch.errors import SearchError
-from qsearch.search.space import FLOAT_LAYER, Parameter, Params, Space, Value, layer_parameter
+from qsearch.search.space import (
+    FLOAT_LAYER,
+    POLICY,
+    Parameter,
+    Params,
+    Space,
+    Value,
+    layer_parameter,
+    to_qconfig,
+)
 
 BUDGET: Final = "weight_budget"
 """Parameter: the budget as a fraction of the way from the smallest to the largest module."""
@@ -41,6 +51,7 @@ _FLIPPED: Final = 6
 """Layers that may be moved: those whose bits cost or gain the most."""
 NO_FLIP: Final = "none"
 PLAN_NAMES: Final = frozenset({BUDGET, *FLIPS})
+_WHOLE: Final[Params] = {BUDGET: 1.0, **dict.fromkeys(FLIPS, NO_FLIP)}
 
 
 @dataclass(frozen=True)
@@ -66,6 +77,18 @@ class LayerSpace:
             name: {bits: float(-(-count * bits // 8)) for bits in self.bits}
             for name, count in self.elements.items()
         }
+
+    @cached_property
+    def least(self) -> float:
+        """Bytes with the fewest bits everywhere."""
+        return sum(min(row.values()) for row in self.sizes.values())
+
+    def doubt(self, most: float | None) -> tuple[str, ...]:
+        """A warning of a limit of bytes that no module keeps."""
+        if most is None or most >= self.least:
+            return ()
+        everywhere = f"with {min(self.bits)} bits everywhere they take {self.least:,.0f} bytes"
+        return (f"no module's weights keep --max-size {most:g}: {everywhere}",)
 
     def raw(self) -> tuple[Parameter, ...]:
         """One parameter per layer, most bits first; for samplers that know no stages."""
@@ -93,11 +116,24 @@ class LayerPlan:
         layers: what may be chosen.
         damage: squared error that each choice adds, by layer and bits.
         most: bytes that all these weights may have; None is any number.
+        full: bits of a layer that nothing is said of.
+        policy: of the study, see ``space.POLICY``.
     """
 
     layers: LayerSpace
     damage: Table
     most: float | None = None
+    full: int = 8
+    policy: int = POLICY
+
+    @cached_property
+    def binding(self) -> bool:
+        """Whether the limit can be kept, but not with ``full`` bits everywhere."""
+        if self.most is None or self.policy < 4:
+            return False
+        sizes = self.layers.sizes.values()
+        whole = sum(row.get(self.full, max(row.values())) for row in sizes)
+        return self.layers.least <= self.most < whole
 
     @cached_property
     def space(self) -> Space:
@@ -108,39 +144,60 @@ class LayerPlan:
         return Space((Parameter(BUDGET, fractions), *(Parameter(name, flips) for name in FLIPS)))
 
     def first_points(self) -> list[Params]:
-        """Budgets, each halving the widest gap that is left: largest, half, quarters, …"""
+        """Budgets, each halving the widest gap that is left: largest, half, quarters, …
+
+        Under a limit the largest that fits is the best; if it binds, one layer is moved in each.
+        """
         order = sorted(range(1, BUDGETS + 1), key=lambda place: (-_twos(place), place != BUDGETS))
         if self.most is not None:
-            order = list(range(BUDGETS, 0, -1))  # the largest that fits is the best
-        return [{BUDGET: place / BUDGETS, **dict.fromkeys(FLIPS, NO_FLIP)} for place in order]
+            order = list(range(BUDGETS, 0, -1))
+        points = [{**_WHOLE, BUDGET: place / BUDGETS} for place in order]
+        if not self.binding:
+            return points
+        flips = self.space.parameters[1].choices[1:]
+        return [{**_WHOLE, FLIPS[0]: flip} for flip in flips] + points[1:]
+
+    def within(self, start: QConfig) -> QConfig:
+        """``start`` with the bits of the largest budget, where the limit binds."""
+        return to_qconfig(self.params_of(_WHOLE), start) if self.binding else start
 
     def bits_of(self, point: Mapping[str, Value]) -> dict[str, int]:
         """Bits of every layer at a point."""
         fraction = float(point[BUDGET] or 0.0)
-        if fraction not in self._solved:
-            self._solved[fraction] = self._allocated(fraction)
-        bits = dict(self._solved[fraction])
+        bits = self._allocated(fraction)
+        moved: dict[str, int] = {}
         for name in FLIPS:
             flip = str(point.get(name, NO_FLIP))
             if flip != NO_FLIP:
                 layer, step = flip[:-1], 1 if flip[-1] == "+" else -1
                 choices = self.layers.bits
-                place = choices.index(bits[layer]) + step
-                bits[layer] = choices[min(max(place, 0), len(choices) - 1)]
-        return bits
+                place = choices.index(moved.get(layer, bits[layer])) + step
+                moved[layer] = choices[min(max(place, 0), len(choices) - 1)]
+        return self._allocated(fraction, moved) if self.binding and moved else {**bits, **moved}
 
     @cached_property
-    def _solved(self) -> dict[float, dict[str, int]]:
+    def _solved(self) -> dict[tuple[object, ...], dict[str, int]]:
         """Programmes solved so far: looking for an unseen point asks for all of them."""
         return {}
 
-    def _allocated(self, fraction: float) -> dict[str, int]:
+    def _allocated(self, fraction: float, given: Mapping[str, int] | None = None) -> dict[str, int]:
+        """Bits of all layers, of some of them as given; without those that leave no room."""
+        key = (fraction, *sorted((given or {}).items()))
+        if key not in self._solved:
+            self._solved[key] = self._programme(fraction, given or {})
+        return self._solved[key]
+
+    def _programme(self, fraction: float, given: Mapping[str, int]) -> dict[str, int]:
         sizes = self.layers.sizes
-        least = sum(min(row.values()) for row in sizes.values())
-        largest = sum(max(row.values()) for row in sizes.values())
+        least, largest = self.layers.least, sum(max(row.values()) for row in sizes.values())
         if self.most is not None:
             largest = max(least, min(largest, self.most))
-        return allocate_bits(self.damage, sizes, least + fraction * (largest - least))
+        budget = least + fraction * (largest - least)
+        kept = {
+            n: {given[n]: row[given[n]]} if n in given else row for n, row in self.damage.items()
+        }
+        room = budget - sum(min(sizes[name][bits] for bits in row) for name, row in kept.items())
+        return allocate_bits(kept if room >= 0 else self.damage, sizes, budget)
 
     def params_of(self, point: Mapping[str, Value]) -> Params:
         """The point as values of the raw parameters; choices equal to no choice are kept too."""

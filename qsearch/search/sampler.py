@@ -47,7 +47,7 @@ WARM_UP: Final = 12
 """Trials of the global stage before layers differ: what holds for all layers decides most."""
 _EXPLORES: Final = 8
 """TPE makes one proposal in so many; the Gaussian process makes the others."""
-_EXPLORES_FROM: Final = {1: 0, 2: 16, 3: 16}
+_EXPLORES_FROM: Final = {1: 0, 2: 16, 3: 16, 4: 16}
 """Trial from which on TPE proposes, by policy: of fewer trials it learns nothing."""
 _PROGRAMMES: Final = 16
 """Budgets that are solved before the sampler of the stage "layers" is asked."""
@@ -123,7 +123,8 @@ class StudySampler:
         start: configuration the points change, and the study's first trial; good guesses follow.
         objective: what the sampler maximises.
         spec: name of the sampler, seed and batches.
-        plan: bits of single layers, for the stage "layers".
+        plan: bits of single layers, for the stage "layers". Where its limit of bytes binds, all
+            trials have such bits: what is too large cannot win.
         known: what is known before the first trial.
     """
 
@@ -144,6 +145,7 @@ class StudySampler:
             best = [space.effective(study.points[0]) for study in known.earlier]
             order = [*self._guesses[:fixed], *best, *self._guesses[fixed:]]
             self._guesses = [p for n, p in enumerate(order) if p not in order[:n]][:count]
+        start = start if plan is None else plan.within(start)
         self.space = space
         self.start = start
         self.objective = objective

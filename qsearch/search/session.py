@@ -268,8 +268,7 @@ class Session:
         self, evaluator: Evaluator, scales: tuple[float, ...] | None
     ) -> LayerPlan | None:
         """What the stage of the layers is built on; None where there is no such stage."""
-        prepared = self._prepared
-        layers = prepared.layers
+        prepared, layers = self._prepared, self._prepared.layers
         if layers is None:
             why = "layers do not differ in this search; see --space, --minimize and --max-size"
             self._stages.plan({SENSITIVITY: why, LAYERS: why})
@@ -286,7 +285,8 @@ class Session:
         damage = measured.damages()
         self._worker_cpu_s += measured.cpu_s
         self._stages.end(SENSITIVITY, {"layers": len(damage), "cpu_s": round(measured.cpu_s, 3)})
-        return LayerPlan(layers, damage, self._prepared.objective.max_size)
+        most, full = prepared.objective.max_size, prepared.start.nbit_weight
+        return LayerPlan(layers, damage, most, full, self._policy)
 
     def _first_guess(self) -> list[Base]:
         """The first good guess of the space and its ranges, where there are both."""
@@ -308,12 +308,12 @@ class Session:
     def _first(self) -> FirstChoice:
         return FirstChoice.of(self._context, self._prepared, self._calibration)
 
-    def _known(self, spec: SamplerSpec) -> Known:
+    def _known(self, spec: SamplerSpec, plan: LayerPlan | None) -> Known:
         if spec.enumerates:
             return NOTHING_KNOWN
         first, prepared = self._first, self._prepared
-        measured = first.qconfig or prepared.start
-        prior = Prediction(self._calibration, prepared.module, measured, prepared.start)
+        start = prepared.start if plan is None else plan.within(prepared.start)
+        prior = Prediction(self._calibration, prepared.module, first.qconfig or start, start)
         return Known(first.qconfig, first.earlier, None if spec.policy == 1 else prior)
 
     def _make_driver(self, evaluator: Evaluator, plan: LayerPlan | None) -> Driver:
@@ -339,7 +339,7 @@ class Session:
             policy=self._policy,
         )
         sampler = StudySampler(
-            prepared.space, prepared.start, prepared.objective, spec, plan, self._known(spec)
+            prepared.space, prepared.start, prepared.objective, spec, plan, self._known(spec, plan)
         )
         queue = TrialQueue(
             context, trials, sampler, self._calibration, work_key(prepared), self._budget

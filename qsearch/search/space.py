@@ -356,11 +356,11 @@ _GOOD_GUESSES: Final[Mapping[int, tuple[Params, ...]]] = {
         *({**one, "residual_bits": 16} for one in _ADAPTED),
     ),
 }
-"""By policy, most hopeful first, by SQNR on the dev splits of ../shared/data: outliers in
-activations need smoothing, others gain most from sequential rounding. A guess goes without fields
-of ``LATER`` that the space lacks."""
+"""By the first policy that has them, most hopeful first, by SQNR on the dev splits of
+../shared/data: outliers in activations need smoothing, others gain most from sequential rounding.
+A guess goes without fields of ``LATER`` that the space lacks."""
 
-POLICY: Final = 3
+POLICY: Final = 4
 """How proposals of new studies are made; a study keeps the policy it began with."""
 
 
@@ -377,7 +377,7 @@ def first_points(
     """
     points = [space.params_of(start)]
     known = {p.name: p.choices for p in space.parameters}
-    for guess in _GOOD_GUESSES[policy]:
+    for guess in _GOOD_GUESSES[min(policy, max(_GOOD_GUESSES))]:
         wanted = {name: v for name, v in guess.items() if name in known or name not in LATER}
         if all(value in known.get(name, ()) for name, value in wanted.items()):
             points.append(space.effective({**points[0], **wanted}))

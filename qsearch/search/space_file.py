@@ -280,7 +280,7 @@ def _check_keys(
             )
 
 
-LAYER_BITS: Final = (4, 6, 8)
+LAYER_BITS: Final = (2, 3, 4, 5, 6, 7, 8)
 """Bits that layers may choose where size counts and no file says otherwise."""
 _OF_SIZE: Final = ("size", "bit_operations")
 

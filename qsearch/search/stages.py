@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import log10
+from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from compiler.qtypes.qconfig import QConfig
@@ -40,9 +41,11 @@ LAYERS: Final = "layers"
 STAGES: Final = (SENSITIVITY, GLOBAL, LAYERS)
 
 
-MOST_MEASURED: Final = 128
-"""Evaluations of the first stage; with more choices only the fewest bits of a layer are measured,
-and the noise of the others follows from the step size: four times less for every bit."""
+MEASURED_BITS: Final = 4
+"""Of the choices below the base's the nearest to it is measured; the noise of the others follows
+from the step size: four times less for every bit."""
+_LEAST_SHARE: Final = 1 / 16
+"""Of the median, that a layer adds at least: what few samples do not show is not nothing."""
 
 Damage = dict[str, dict[int, float]]
 Ranges = tuple[float, ...] | None
@@ -118,10 +121,10 @@ class Sensitivities:
         return [_noise(results[tag].sums["sqnr"]) for tag in tags]
 
     def _to_measure(self, full: int) -> list[tuple[str, int]]:
-        names, fewer = list(self.layers.elements), [b for b in self.layers.bits if b != full]
-        if len(names) * len(fewer) > MOST_MEASURED:
-            fewer = fewer[:1]
-        return [(name, bits) for name in names for bits in fewer]
+        fewer = [bits for bits in self.layers.bits if bits < full]
+        measured = sorted(fewer, key=lambda bits: abs(bits - MEASURED_BITS))[:1]
+        measured += [bits for bits in self.layers.bits if bits > full]
+        return [(name, bits) for name in self.layers.elements for bits in measured]
 
     def _request(self, qconfig: QConfig, scales: tuple[float, ...] | None) -> EvaluationRequest:
         first = self.evaluator.requests(qconfig.to_dict(), scales)[0]
@@ -129,14 +132,18 @@ class Sensitivities:
 
     def _filled(self, alone: Mapping[tuple[str, int], float], base: float, full: int) -> Damage:
         damage: Damage = {}
+        least = min((bits for _, bits in alone), default=full)
+        hurt = [noise - base for (_, bits), noise in alone.items() if bits == least < full]
+        floor = median([added for added in hurt if added > 0] or [0.0]) * _LEAST_SHARE
         for name in self.layers.elements:
             row = {
                 bits: alone[name, bits] - base for bits in self.layers.bits if (name, bits) in alone
             }
-            least = min(row, default=full)
             if FLOAT_BITS not in self.layers.bits or FLOAT_BITS in row:
                 row[full] = 0.0
             unhurt = min(row.get(FLOAT_BITS, 0.0), 0.0)
+            if least < full:
+                row[least] = max(row[least], floor)
             law = max(row.get(least, 0.0), 0.0)
             for bits in self.layers.bits:
                 row.setdefault(bits, law * 4.0 ** (least - bits))
@@ -146,7 +153,7 @@ class Sensitivities:
     def _keep(self, damage: Damage, alone: Mapping[tuple[str, int], float], base: float) -> None:
         rows = []
         for place, (name, row) in enumerate(damage.items()):
-            bits = min(row)
+            bits = min((bits for layer, bits in alone if layer == name), default=min(row))
             after = _db(alone.get((name, bits), base))
             before = _db(base)
             figures = {

@@ -169,7 +169,6 @@ def prepare_study(
     diagnosis = diagnose(module, QConfig.recommended())
     code = import_user_code(settings.imports) if settings.imports else ()
     asked = searched_space(settings, module, metric, diagnosis.fully_integral, code)
-    space, start, layers = asked.space, asked.start, asked.layers
     spec = {
         "model_sha256": source.sha256,
         "module_sha256": blob.sha256,
@@ -184,16 +183,16 @@ def prepare_study(
         "batch": settings.batch_size,
         "policy": POLICY,
         "ranking": RANKING,
-        "space": space.to_dict(),
-        "start": early_fields(start.to_dict()),
-        "percentiles": percentiles_of(space),
+        "space": asked.space.to_dict(),
+        "start": early_fields(asked.start.to_dict()),
+        "percentiles": percentiles_of(asked.space),
         "collapse_after": evaluators.COLLAPSE_AFTER,
         "prune": _prune(settings),
     }
     if code:
         spec["imports"] = hashes(code)
-    if layers is not None:
-        spec["layers"] = layers.to_dict()
+    if asked.layers is not None:
+        spec["layers"] = asked.layers.to_dict()
     if settings.minimize:
         spec["minimize"] = list(settings.minimize)
     if settings.max_size is not None:
@@ -208,10 +207,11 @@ def prepare_study(
         spec["hw"] = hashlib.sha256(hardware[0].encode()).hexdigest()
     spec |= {name: _timed_where(settings, name) for name in TIMED if name in costs}
     warnings = (
-        *_float_warning(diagnosis, start),
+        *_float_warning(diagnosis, asked.start),
         *_warnings(calib_data, eval_given, has_labels),
         *evaluators.slow_evaluator(settings.evaluator, spec["evaluator"]),
         *doubtful_data(calib_data, eval_data, settings.preprocess),
+        *(() if asked.layers is None else asked.layers.doubt(settings.max_size)),
     )
     return PreparedStudy(
         settings,
@@ -223,12 +223,12 @@ def prepare_study(
         eval_data,
         has_labels,
         metric,
-        space,
-        start,
+        asked.space,
+        asked.start,
         spec,
         warnings,
         hardware,
-        layers if settings.sampler == AUTO else None,
+        asked.layers if settings.sampler == AUTO else None,
         code,
     )
 

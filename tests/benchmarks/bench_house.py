@@ -62,6 +62,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "house: test helpers in tests/, one way to open data, reductions as values": -244,
     "server: waiting studies rise, uploads forgotten": 25,
     "importer: RNN, GRU, LSTM; shared weights counted once": 254,
+    "search: bits of layers within a limit of bytes in every trial": 44,
     "dashboard: bundled scripts, the head on pages of modules, trials done in the queue": 100,
 }
 """Features since, and the code lines each added to the packages: the sums of their commits. A new

@@ -7,7 +7,14 @@ import pytest
 
 from compiler import relay
 from compiler.ir.module import IRModule
-from compiler.quantize import Calibration, PredictedError, QConfig, choose, quantize
+from compiler.quantize import (
+    Calibration,
+    PredictedError,
+    QConfig,
+    choose,
+    layer_names,
+    quantize,
+)
 
 
 def two_layers(rng: np.random.Generator, spread: float) -> IRModule:
@@ -93,6 +100,9 @@ def test_errors_predicted_from_statistics_rank_configurations_as_running_them_do
     assert np.corrcoef(np.argsort(np.argsort(told)), np.argsort(np.argsort(true)))[0, 1] > 0.8
     adaptive = configs[0].with_overrides(weight_rounding="adaptive")
     assert predicted.sqnr_db(adaptive) > told[0]
+    # Bits of one layer count for that layer alone.
+    mixed = configs[0].with_overrides(layers={layer_names(module)[0]: {"nbit_weight": 3}})
+    assert told[6] < predicted.sqnr_db(mixed) < told[0]
 
 
 @pytest.mark.parametrize(("runs", "rounding"), [(31, "nearest"), (32, "sequential")])

@@ -33,6 +33,32 @@ def test_a_limit_of_bytes_is_what_the_largest_budget_means() -> None:
     assert plan.first_points()[0][BUDGET] == 1.0
 
 
+def test_under_a_limit_that_binds_the_others_pay_for_a_layer_that_is_moved() -> None:
+    plan = LayerPlan(LAYERS, DAMAGE, most=1250.0)
+    plain = plan.bits_of({BUDGET: 1.0})
+    assert plain == {"conv_0": 8, "conv_1": 6, "gemm_0": 8}
+    up = plan.bits_of({BUDGET: 1.0, "first_flip": "conv_1+"})
+    assert up["conv_1"] == 8
+    assert bytes_of(up) <= 1250
+    first = plan.first_points()
+    assert {point["first_flip"] for point in first[:6]} == set(plan.space.parameters[1].choices[1:])
+    assert max(bytes_of(plan.bits_of(point)) for point in first) <= 1250
+    # What leaves no room for the others is not moved.
+    tight = LayerPlan(LAYERS, DAMAGE, most=750.0)
+    assert set(tight.bits_of({BUDGET: 1.0, "first_flip": "conv_1+"}).values()) == {4}
+
+
+def test_only_a_limit_that_binds_gives_all_trials_other_bits() -> None:
+    start = QConfig.recommended()
+    assert LayerPlan(LAYERS, DAMAGE, most=1500.0).within(start) == start
+    bound = LayerPlan(LAYERS, DAMAGE, most=1250.0)
+    assert bound.within(start).layers == {"conv_1": {"nbit_weight": 6}}
+    # A study goes on as it began.
+    early = LayerPlan(LAYERS, DAMAGE, most=1250.0, policy=3)
+    assert early.within(start) == start
+    assert early.first_points()[0] == {BUDGET: 1.0, "first_flip": NO_FLIP, "second_flip": NO_FLIP}
+
+
 def test_a_flip_moves_one_layer_by_one_choice_and_stays_in_range() -> None:
     plain = PLAN.bits_of({BUDGET: 0.5})
     up = PLAN.bits_of({BUDGET: 0.5, "first_flip": "conv_1+"})

@@ -122,6 +122,20 @@ def test_the_best_of_earlier_studies_go_before_the_good_guesses() -> None:
     assert [p.params for p in warm] == [cold[0].params, point, cold[1].params, cold[2].params]
 
 
+def test_no_trial_is_larger_than_a_limit_of_bytes() -> None:
+    plan = LayerPlan(LAYERS, PLAN.damage, most=2000.0)
+    current, trials = study_sampler(plan=plan), list[Trial]()
+    for batch in range(6):
+        new = [ended(p, len(trials) + i) for i, p in enumerate(current.propose(batch))]
+        current.add_history(new)
+        trials += new
+    assert {trial.stage for trial in trials} == {"global", "layers"}
+    assert len({trial.config_hash for trial in trials}) == 24
+    for trial in trials:
+        bits = {name: one.get("nbit_weight", 8) for name, one in trial.qconfig["layers"].items()}
+        assert sum(LAYERS.sizes[name][bits.get(name, 8)] for name in LAYERS.sizes) <= 2000
+
+
 def test_the_first_proposal_is_the_recommended_configuration() -> None:
     assert study_sampler().propose(0)[0].qconfig == START
 

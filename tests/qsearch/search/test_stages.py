@@ -14,12 +14,13 @@ import qsearch
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import FLOAT_BITS
 from qsearch.progress import SilentProgress
+from qsearch.search import space_file
 from qsearch.search.context import StudyContext
 from qsearch.search.evaluator import Evaluator
 from qsearch.search.layer_space import LayerSpace
 from qsearch.search.objectives import sqnr_value
 from qsearch.search.result import SearchResult
-from qsearch.search.stages import MOST_MEASURED, Damage, Sensitivities
+from qsearch.search.stages import Damage, Sensitivities
 from qsearch.store.engine import open_engine
 from qsearch.store.records import NewStudy
 from qsearch.store.repository import Repository
@@ -61,7 +62,6 @@ def test_all_stages_and_sensitivities_are_in_the_store(two_objectives: SearchRes
     for row in layers:
         damage = {int(bits): value for bits, value in row.figures["damage"].items()}
         assert damage[4] > damage[8] == 0.0
-    assert len(layers) < MOST_MEASURED
 
 
 def damages(folder: Path, noise: Callable[[QConfig], float], bits: tuple[int, ...]) -> Damage:
@@ -120,6 +120,31 @@ def test_what_a_layer_adds_is_measured_in_the_base_that_errs_least(tmp_path: Pat
     }
 
 
+def test_one_choice_of_a_layer_is_measured_and_the_others_follow(tmp_path: Path) -> None:
+    asked = set[int | None]()
+
+    def noise(qconfig: QConfig) -> float:
+        asked.update(choice.nbit_weight for choice in qconfig.layers.values())
+        # What b adds is lost among the few samples.
+        return 0.5 if "b" in qconfig.layers else 1.0 + 0.8 * ("a" in qconfig.layers)
+
+    found = damages(tmp_path, noise, (2, 4, 5, 8))
+    assert asked == {4}
+    assert found["a"] == {
+        2: pytest.approx(12.8),
+        4: pytest.approx(0.8),
+        5: pytest.approx(0.2),
+        8: 0,
+    }
+    # No layer is taken to add nothing.
+    assert found["b"] == {
+        2: pytest.approx(0.8),
+        4: pytest.approx(0.05),
+        5: pytest.approx(0.0125),
+        8: 0,
+    }
+
+
 def test_where_layers_may_stay_in_float_damages_count_from_there(tmp_path: Path) -> None:
     assert damages(tmp_path, noise_of_layers, (4, 8, FLOAT_BITS)) == {
         "a": {4: pytest.approx(0.05), 8: pytest.approx(0.025), FLOAT_BITS: 0.0},
@@ -173,6 +198,18 @@ def test_a_space_of_ones_own_under_a_limit_of_bytes(tmp_path: Path) -> None:
     assert 7000 < result.summary["best"]["model_bytes"] <= 8000
 
 
+def test_a_study_of_fewer_bits_goes_on_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(space_file, "LAYER_BITS", (4, 6, 8))
+        search(tmp_path / "run", trials=1, max_size=8000)
+    result = search(tmp_path / "run", trials=2, max_size=8000)
+    for trial in result.trials:
+        assert {one["nbit_weight"] for one in trial.qconfig["layers"].values()} <= {4, 6}
+        assert (trial.outcome.score or {})["model_bytes"] <= 8000
+
+
 def test_layers_get_bits_or_float_under_a_limit_of_bytes(tmp_path: Path) -> None:
     space = {
         "fields": {
@@ -199,6 +236,7 @@ def test_a_limit_of_bytes_that_no_module_keeps_is_a_missed_target(tmp_path: Path
     result = search(tmp_path / "run", trials=2, max_size=1000)
     assert result.exit_code == 1
     assert "no trial stayed within --max-drop and --max-size" in result.text()
+    assert "with 2 bits everywhere they take 2,708 bytes" in " ".join(result.warnings)
     assert f", size {result.summary['best']['model_bytes']:,.0f}  (trial" in result.text()
     target = json.loads((result.folder / "report.json").read_text())["target"]
     assert (target["kept"], target["max_size"], target["fits"]) == (True, 1000, False)
