@@ -315,4 +315,21 @@ def _parse(text: str, suffix: str) -> Any:
         return tomllib.loads(text)
     if suffix == ".json":
         return json.loads(text)
-    return yaml.safe_load(text)
+    return yaml.load(text, _OneValueAKey)
+
+
+class _OneValueAKey(yaml.SafeLoader):
+    """Refuses a key that stands twice in a mapping, of which the last would count."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The mapping.
+
+        Raises:
+            yaml.constructor.ConstructorError: a key stands twice.
+        """
+        keys = [key.value for key, _ in node.value if key.value != "<<"]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(problem=f"{twice!r} is given twice")
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found

@@ -93,9 +93,11 @@ def find_model(model: str | os.PathLike[str]) -> ModelSource:
         onnx, calib, evaluation = (Path(str(folder / name)) for name in SHIPPED[text])
         return ModelSource(text, onnx, _contents(onnx), calib, evaluation)
     if path.is_dir():
-        raise ModelFileError(
-            f"{text} is a folder", where=str(path.absolute()), fix="give the path of a .onnx file"
-        )
+        resolved = path / "config.resolved.yaml"
+        fix = "give the path of a .onnx file"
+        if resolved.is_file():
+            fix += f"; qsearch launch -c {resolved} -o {path} goes on with the search of the folder"
+        raise ModelFileError(f"{text} is a folder", where=str(path.absolute()), fix=fix)
     raise ModelFileError(
         f"there is no model {text!r}", where=str(path.absolute()), fix=_suggestion(path)
     )

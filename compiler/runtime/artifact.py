@@ -245,6 +245,20 @@ def _say_once(message: str) -> None:
     _log.warning("%s", message)
 
 
+def refuse_onnx_name(path: str | os.PathLike[str]) -> None:
+    """Keep a module from the name of an ONNX file, which is often the model it was made from.
+
+    Raises:
+        ArtifactError: the name ends in .onnx.
+    """
+    name = os.fspath(path)
+    if name.lower().endswith(".onnx"):
+        raise ArtifactError(
+            f"{name} would not be ONNX: what is written is a .qmod",
+            fix=f"name it {name[:-5]}.qmod; `qsearch export` writes ONNX from it",
+        )
+
+
 def save_qmod(
     path: str | os.PathLike[str],
     module: IRModule,
@@ -266,8 +280,9 @@ def save_qmod(
         proof: plain JSON values; see ``compiler.proof``.
         lowered: the module from ``compiler.lower``, for machines without a C compiler.
     Raises:
-        ArtifactError: the file cannot be written.
+        ArtifactError: the file cannot be written, or is called .onnx.
     """
+    refuse_onnx_name(path)
     tensors: dict[str, Array] = {}
     # Places in texts say where a module was read from, which must not show in its bytes.
     shown = text(module, external_data=tensors, show_spans=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -101,7 +102,9 @@ class Commands(click.Group):
 
             word = ctx.args[0]
             raise SettingsError(
-                f"unknown command {word!r}", where="qsearch", fix=legal_names(word, COMMANDS)
+                f"unknown command {word!r}",
+                where="qsearch",
+                fix=_commands_that(word) or legal_names(word, COMMANDS),
             )
         return ctx.args
 
@@ -129,6 +132,13 @@ qsearch: Final = Commands(
     subcommand_metavar="COMMAND …",
     no_args_is_help=False,
 )
+
+
+def _commands_that(word: str) -> str:
+    """The commands whose summary has this word: ``resume``, ``quantize``, ``score``."""
+    found = [name for name, (_, _, told) in COMMANDS.items() if word in re.findall(r"\w+", told)]
+    told = " or ".join(f"{name} ({COMMANDS[name][2]})" for name in found)
+    return f"did you mean {told}?" if found else ""
 
 
 @click.command(cls=Command)
@@ -183,7 +193,33 @@ def parse(words: Sequence[str]) -> click.Context:
     name, *rest = root.args
     command = qsearch.get_command(root, name)
     assert command is not None
-    return command.make_context(name, rest, parent=root)
+    context = command.make_context(name, rest, parent=root)
+    _refuse_to_overwrite(context)
+    return context
+
+
+_OUTPUTS: Final = frozenset(("out", "space_out"))
+"""Parameters that name a file to write."""
+
+
+def _refuse_to_overwrite(context: click.Context) -> None:
+    """Keep what the command reads from being replaced by what it writes.
+
+    Raises:
+        SettingsError: one file is named for both.
+    """
+    values = {name: v for name, v in context.params.items() if isinstance(v, str) and v}
+    written = [v for name, v in values.items() if name in _OUTPUTS and os.path.isfile(v)]
+    read = [v for name, v in values.items() if name not in _OUTPUTS and os.path.exists(v)]
+    for target in written:
+        if any(os.path.samefile(target, source) for source in read):
+            from qsearch.errors import SettingsError
+
+            raise SettingsError(
+                f"{target} is what this command reads, and its result would replace it",
+                where=context.command_path,
+                fix="name another file for the result",
+            )
 
 
 def run(words: Sequence[str]) -> int:

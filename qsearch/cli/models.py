@@ -193,11 +193,13 @@ def compile_command(
     """Quantize a model with one configuration, without a search, and write a .qmod."""
     given = options.named_model(model)
     out = out or f"{Path(given).stem}.qmod"
+    from compiler.runtime.artifact import refuse_onnx_name
     from compiler.transform import DumpDir, PassContext
     from qsearch.modules.quantization import quantize
     from qsearch.process import logging_to
     from qsearch.signing import private_key, sign_file
 
+    refuse_onnx_name(out)
     signer = private_key(Path(sign)) if sign else None
     verbosity = options.given_verbosity() or 0
     # Without their constants: a model of 20 MB in thirty files is for reading, not for parsing.

@@ -150,8 +150,9 @@ def unknown_option(ctx: click.Context, name: str, known: Iterable[str]) -> Setti
     from compiler.errors import nearest
     from qsearch.errors import SettingsError
 
-    close = nearest(name, list(known))
-    hint = f"did you mean {close[0]}? " if close else ""
+    words = {option.lstrip("-"): option for option in known}
+    close = nearest(name.lstrip("-"), words)
+    hint = f"did you mean {words[close[0]]}? " if close else ""
     path = ctx.command_path
     return SettingsError(f"unknown option {name}", where=path, fix=f"{hint}see {path} --help")
 

@@ -8,9 +8,9 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,7 +163,8 @@ def run_module(path: PathLike, data: Any, *, executor: str = "auto") -> dict[str
             by onnxruntime with default session options.
     Returns:
         ``top1`` (None without labels), ``n``, ``outputs_sha256`` over the little-endian float32
-        outputs, and the time it took.
+        outputs, the time it took, and ``warnings`` of inputs on another scale than the samples that
+        the .qmod holds.
     Raises:
         ArtifactError: the file is neither.
         CodegenError: onnxruntime gives other bits for an .onnx file than its module has.
@@ -175,20 +176,56 @@ def run_module(path: PathLike, data: Any, *, executor: str = "auto") -> dict[str
         "outputs_sha256": found.digest,
         "wall_s": round(found.wall_s, 3),
         "cpu_s": round(found.cpu_s, 3),
+        "warnings": list(found.warnings),
     }
 
 
 @dataclass(frozen=True, slots=True)
 class Runnable:
-    """Inputs of a module or of an exported file, and what runs it on arrays of them."""
+    """Inputs of a module or of an exported file, and what runs it on arrays of them.
+
+    Attributes:
+        seen: lowest and highest value by input, where a module holds calibration samples.
+    """
 
     inputs: tuple[InputSpec, ...]
     run: Callable[[Mapping[str, NDArray[Any]]], list[NDArray[Any]]]
+    seen: Mapping[str, Span] = field(default_factory=dict)
 
     @staticmethod
     def of(module: QModule, executor: str = "auto") -> Runnable:
         """A module."""
-        return Runnable(input_specs(module.module), lambda inputs: module.run(inputs, executor))
+        seen: dict[str, Span] = {}
+        for inputs, _ in module.samples:
+            _widen(seen, inputs)
+        specs = input_specs(module.module)
+        return Runnable(specs, lambda inputs: module.run(inputs, executor), seen)
+
+
+Span = tuple[float, float]
+_OTHER_SCALE: Final = 10.0
+"""The few samples of a module do not have the whole range of its data."""
+
+
+def _widen(spans: dict[str, Span], inputs: Mapping[str, NDArray[Any]]) -> None:
+    for name, array in inputs.items():
+        low, high = spans.get(name, (np.inf, -np.inf))
+        spans[name] = min(low, float(array.min())), max(high, float(array.max()))
+
+
+def _other_scales(seen: Mapping[str, Span], given: Mapping[str, Span]) -> tuple[str, ...]:
+    """A sentence for each input whose values lie on another scale than those it was made with."""
+    found = []
+    for name, ours in seen.items():
+        theirs = given[name]
+        least, most = sorted((ours[1] - ours[0], theirs[1] - theirs[0]))
+        negative = [low < -0.3 * high for low, high in (ours, theirs)]
+        if most > _OTHER_SCALE * least or (negative == [True, False] and theirs[0] >= 0):
+            found.append(
+                f"{name!r} has values from {theirs[0]:.4g} to {theirs[1]:.4g}; the samples that "
+                f"the module was made with have {ours[0]:.4g} to {ours[1]:.4g}: prepare both alike"
+            )
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +247,7 @@ class Scored:
     outputs: tuple[NDArray[Any], ...]
     wall_s: float
     cpu_s: float
+    warnings: tuple[str, ...] = ()
 
 
 def run_samples(what: Runnable, given: Any, *, kept: bool = True) -> Scored:
@@ -222,8 +260,10 @@ def run_samples(what: Runnable, given: Any, *, kept: bool = True) -> Scored:
         )
         digest = hashlib.sha256()
         gathered: list[list[NDArray[Any]]] = []
+        given_spans: dict[str, Span] = {}
         begin, begin_cpu = time.monotonic(), time.process_time()
         for batch in Batches(data, what.inputs).with_labels():
+            _widen(given_spans, batch.inputs)
             outputs = [out[: batch.count] for out in what.run(batch.inputs)]
             for sample in range(batch.count):
                 for out in outputs:
@@ -239,6 +279,7 @@ def run_samples(what: Runnable, given: Any, *, kept: bool = True) -> Scored:
             tuple(np.concatenate(parts) for parts in zip(*gathered, strict=True)),
             time.monotonic() - begin,
             time.process_time() - begin_cpu,
+            _other_scales(what.seen, given_spans),
         )
 
 

@@ -61,6 +61,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "pool: a queue of constant time a step": 52,
     "house: test helpers in tests/, one way to open data, reductions as values": -244,
     "server: waiting studies rise, uploads forgotten": 25,
+    "cli: inputs are never replaced, commands by what they do, data on another scale": 74,
     "importer: RNN, GRU, LSTM; shared weights counted once": 254,
     "search: bits of layers within a limit of bytes in every trial": 44,
     "dashboard: bundled scripts, the head on pages of modules, trials done in the queue": 100,

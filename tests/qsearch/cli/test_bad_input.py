@@ -191,6 +191,9 @@ def test_a_run_folder_of_another_model(refused: Refusal, tmp_path: Path) -> None
         (["launch", "--model", "digits", "extra"], "unexpected argument 'extra'"),
         (["launch", "digits", "--model", "extra"], "unexpected argument 'extra'"),
         (["launch", "digits", "extra"], "unexpected argument 'extra'"),
+        (["resume", "runs/m"], "did you mean launch (search for the best quantization; run it"),
+        (["quantize", "m.onnx"], "did you mean compile (quantize a model"),
+        (["compile", "digits", "-o", "digits.onnx"], "name it digits.qmod; `qsearch export`"),
         (["doctor"], "no model was given"),
         (["insight", "--calib", "x.npz"], "no model was given"),
         (["trials", "--limit", "0"], "0 is not in the range x>=1"),
@@ -291,3 +294,50 @@ def test_a_full_disk_is_told_with_the_path(tmp_path: Path) -> None:
     assert "No space left on device" in shown.stderr
     assert "standard output" in shown.stderr
     assert "Exception ignored" not in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "option"), [("compile", "--eval"), ("trials", "--where"), ("export", "--trial")]
+)
+def test_an_option_is_not_told_one_that_means_something_else(
+    refused: Refusal, command: str, option: str
+) -> None:
+    message = refused(command, "m", option, "x")
+    assert f"unknown option {option}" in message
+    assert "did you mean" not in message
+
+
+@pytest.mark.parametrize("command", [["compile"], ["show"], ["doctor", "--space-out"]])
+def test_what_a_command_reads_is_not_replaced_by_what_it_writes(
+    refused: Refusal, command: list[str], tmp_path: Path
+) -> None:
+    model = small_model(tmp_path / "m.onnx")
+    held = model.read_bytes()
+    name, option = command[0], command[-1] if len(command) > 1 else "-o"
+    assert "its result would replace it" in refused(name, model, option, model)
+    assert model.read_bytes() == held
+
+
+def test_a_setting_that_is_given_twice(refused: Refusal, tmp_path: Path) -> None:
+    (tmp_path / "twice.yaml").write_text("trials: 2\nseed: 1\ntrials: 3\n")
+    assert "'trials' is given twice" in refused(*launch(tmp_path), "-c", tmp_path / "twice.yaml")
+
+
+def test_a_run_folder_instead_of_a_model(refused: Refusal, tmp_path: Path) -> None:
+    (tmp_path / "config.resolved.yaml").write_text("model: digits\n")
+    message = refused("launch", tmp_path)
+    assert f"qsearch launch -c {tmp_path}/config.resolved.yaml -o {tmp_path}" in message
+
+
+def test_data_on_another_scale_than_the_module_was_made_with(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small_model(tmp_path / "m.onnx")
+    values = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+    for name, data in {"same": values, "raw": values * 100, "unit": np.abs(values)}.items():
+        np.savez(f"{name}.npz", x=data)
+    assert run(["compile", "m.onnx", "--calib", "same.npz", "-q"]) == 0
+    for name, told in {"same": False, "raw": True, "unit": True}.items():
+        assert run(["run", "m.qmod", "--eval", f"{name}.npz"]) == 0
+        assert ("warning: 'x' has values from" in capfd.readouterr().err) == told
