@@ -15,6 +15,7 @@ from compiler.quantize.calibration.kernels.protocol import (
     Kernels,
     choose_kernels,
     key_value,
+    order_key,
 )
 from compiler.quantize.calibration.order_statistics import BucketCounts, KeyCounter
 from compiler.quantize.calibration.stats import (
@@ -30,6 +31,9 @@ DEFAULT_PERCENTILES = (0.999, 0.9999, 0.99999, 0.999999)
 
 _INFINITY_BUCKET = 0x7F80
 
+_FEW_VALUES = 4096
+"""A batch of fewer values of a tensor is kept as entries."""
+
 
 def _row(values: NDArray[Any]) -> NDArray[np.float32]:
     """The values as one axis; an empty tensor becomes one zero."""
@@ -38,7 +42,11 @@ def _row(values: NDArray[Any]) -> NDArray[np.float32]:
 
 
 class RangeCollector:
-    """Round 1: extremes, sizes and counters of the upper 16 bits, 256 KiB a tensor."""
+    """Round 1: extremes, sizes and counters of the upper 16 bits.
+
+    A tensor of many values is counted in a table of 256 KiB, one of few as entries: a graph of
+    100,000 operators has tens of thousands of tensors.
+    """
 
     def __init__(self, points: PointMap, kernels: Kernels | None = None) -> None:
         self._points = points
@@ -48,14 +56,30 @@ class RangeCollector:
         self._keys[:, 0] = np.iinfo(np.int32).max
         self._keys[:, 1] = np.iinfo(np.int32).min
         self._count = np.zeros(tensors, np.int64)
-        self._upper = np.zeros((tensors, UPPER_COUNTERS), np.int64)
+        self._few = [KeyCounter() for _ in range(tensors)]
+        self._tables: dict[int, NDArray[np.int64]] = {}
 
     def update(self, tensors: Iterable[NDArray[Any]]) -> None:
         """Add one batch: one array per tensor, any shape."""
         for index, values in enumerate(tensors):
             row = _row(values)
-            self._kernels.count_ranges(row, self._upper[index], self._keys[index])
+            if row.size < _FEW_VALUES and index not in self._tables:
+                self._count_few(index, row)
+            else:
+                if index not in self._tables:
+                    self._tables[index] = np.zeros(UPPER_COUNTERS, np.int64)
+                self._kernels.count_ranges(row, self._tables[index], self._keys[index])
             self._count[index] += row.size
+
+    def _count_few(self, index: int, row: NDArray[np.float32]) -> None:
+        keys, (least, most) = order_key(row), self._keys[index]
+        self._keys[index] = min(least, keys.min()), max(most, keys.max())
+        upper = ((row.view(np.int32) & 0x7FFFFFFF) >> 16).astype(np.uint16)
+        self._few[index].add(upper, np.ones(row.size, np.int32))
+
+    def _upper(self, index: int) -> BucketCounts:
+        few, table = self._few[index].result(), self._tables.get(index)
+        return few if table is None else few.merge(BucketCounts.from_dense(table))
 
     def result(self) -> CalibrationStats:
         """Statistics of round 1.
@@ -63,10 +87,11 @@ class RangeCollector:
         Raises:
             CalibrationError: a tensor had no values, or some that are not finite.
         """
-        for label, count, upper in zip(self._points.labels, self._count, self._upper):
+        uppers = tuple(self._upper(index) for index in range(len(self._points.labels)))
+        for label, count, upper in zip(self._points.labels, self._count, uppers, strict=True):
             if count == 0:
                 raise CalibrationError("no values were seen", where=label)
-            bad = int(upper[_INFINITY_BUCKET:].sum())
+            bad = int(upper.counts[upper.keys >= _INFINITY_BUCKET].sum())
             if bad:
                 raise CalibrationError(
                     f"{bad} of {count} values are NaN or infinite",
@@ -81,7 +106,7 @@ class RangeCollector:
             extremes[:, 0].copy(),
             extremes[:, 1].copy(),
             self._count.copy(),
-            tuple(BucketCounts.from_dense(row) for row in self._upper),
+            uppers,
             self._points.readers,
         )
 
@@ -134,14 +159,14 @@ class HistogramCollector:
                 counter.add(keys, times)
 
     def result(self) -> CalibrationStats:
-        """Statistics of both rounds."""
+        """Statistics of both rounds; ``update`` counts on in their histograms."""
         lower = tuple(
             {int(b): counter.result() for b, counter in zip(buckets, counters, strict=True)}
             for buckets, counters in zip(self._buckets, self._lower, strict=True)
         )
         return replace(
             self._ranges,
-            hist=self._hist.copy(),
+            hist=self._hist,
             lower=lower,
             percentiles=self._percentiles,
             memos=(),

@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
+from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
@@ -128,6 +129,7 @@ class Profile:
         InternalQuantizeError: there is nothing to measure.
     """
 
+    @collector_rests
     def __init__(
         self,
         annotated: IRModule,

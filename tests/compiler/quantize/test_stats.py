@@ -225,6 +225,20 @@ def test_values_that_are_not_finite_are_reported_with_the_tensor() -> None:
     assert caught.value.where == "1: relu"
 
 
+def test_a_tensor_that_comes_in_batches_of_any_size_is_counted_alike() -> None:
+    x = np.random.default_rng(3).normal(size=9000).astype(np.float32)
+    x[:3] = 0.0, -0.0, -7.0
+    points = PointMap(("0: x",), np.array([0]), np.array([INPUT]), (("",),))
+    found = []
+    for cuts in ([], [100, 4100, 8900], [4500], [3000, 6000]):
+        collector = RangeCollector(points)
+        for part in np.split(x, cuts):
+            collector.update([part])
+        found.append(collector.result())
+    for other in found[1:]:
+        same_bits(found[0], other)
+
+
 def test_shards_over_different_ranges_do_not_merge() -> None:
     rows = batches()
     first, second = collect(rows, [slice(0, 6)]), collect(rows, [slice(6, 12)])
