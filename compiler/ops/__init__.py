@@ -51,7 +51,6 @@ import compiler.ops.nn.matmul
 import compiler.ops.nn.matmul_like
 import compiler.ops.nn.max_pool2d
 import compiler.ops.nn.negative_slope
-import compiler.ops.nn.normalization_loops
 import compiler.ops.nn.normalize
 import compiler.ops.nn.pad
 import compiler.ops.nn.pad_merging

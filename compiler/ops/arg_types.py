@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import typing
+from collections.abc import Callable, Sequence
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.ty import Any, Dim, Shape, TensorType, TupleType, Type, is_float, is_integer
+from compiler.ir.type_relation import Reporter, TypeRelation, is_known
 
 Types = Sequence[Type]
 """Types of the arguments of a call, as a type relation gets them."""
@@ -135,6 +137,34 @@ def normalize_axes(op: str, axes: Sequence[int], rank: int, what: str = "axis") 
     if len(set(found)) != len(found):
         raise TypeInferenceError(f"{op}: {what} {list(axes)} names one axis twice")
     return found
+
+
+def vectors_along_axis(
+    op: str, *names: str, check: Callable[[str, TensorType], None] = check_floats
+) -> TypeRelation:
+    """The relation of data and vectors as long as ``attrs.axis``: the result has the data's type.
+
+    Args:
+        names: of the vectors; those of unknown type are assigned.
+        check: refuses data of the wrong dtype.
+    Raises:
+        TypeInferenceError: (from the relation) a wrong rank or dtype.
+    """
+
+    def rel(types: Types, num_inputs: int, attrs: typing.Any, reporter: Reporter) -> bool:
+        if not is_known(types[0]):
+            return False
+        data = tensor_of_rank(op, types, 0, "data", 1, at_least=True)
+        check(op, data)
+        axis = normalize_axis(op, attrs.axis, len(data.shape))
+        for index, name in enumerate(names, 1):
+            if is_known(types[index]):
+                tensor_of_rank(op, types, index, name, 1)
+            reporter.assign(types[index], TensorType((data.shape[axis],), data.dtype))
+        reporter.assign(types[-1], data)
+        return True
+
+    return rel
 
 
 def merge_dim(op: str, a: Dim, b: Dim, what: str) -> Dim:

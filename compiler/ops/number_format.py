@@ -23,6 +23,18 @@ def storage_dtype(dtype: str) -> np.dtype[Any]:
     return np.dtype(_STORAGE.get(dtype, dtype))
 
 
+def aligned_vector(vector: Array, axis: int, rank: int) -> Array:
+    """A vector in the shape that broadcasts along one axis of data of this rank."""
+    shape = [1] * rank
+    shape[axis] = -1
+    return vector.reshape(shape)
+
+
+def working(array: Array) -> Array:
+    """float16 in float32, the rest as it is."""
+    return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
 def convert(array: Array, dtype: str) -> Array:
     """``cast``: float → int truncates and saturates (NaN gives 0), int → narrower int wraps,
     number → bool is "not zero", anything → float rounds to nearest even."""

@@ -27,6 +27,7 @@ from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar
 from compiler.ops.annotation.attach_simulated_quantize import SQ, SimulatedQuantizeAttrs, is_given
 from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
+from compiler.ops.number_format import aligned_vector
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, unannotated, with_args
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, as_scale
 from compiler.ops.rules.integer_calls import along_axis
@@ -112,9 +113,7 @@ def simulated_quantize_numpy(
         return [data]
     check_computed(attrs)
     if attrs.axis is not None:
-        shape = [1] * data.ndim
-        shape[attrs.axis] = -1
-        scale = scale.reshape(shape)
+        scale = aligned_vector(scale, attrs.axis, data.ndim)
     u = data / scale
     # clip_max of 32 bit kinds is 2^31, beyond int32: realized integers saturate one below.
     clipped = np.maximum(np.minimum(u, high), low)

@@ -18,7 +18,8 @@ from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, Un, literal
 from compiler.ops.arg_types import Types, check_floats, normalize_axis, tensor_of_rank
-from compiler.ops.nn.normalization_loops import affine_view
+from compiler.ops.nn.normalize import affine_view
+from compiler.ops.number_format import aligned_vector
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import total_dtype
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
@@ -77,9 +78,8 @@ def batch_norm_numpy(attrs: BatchNormAttrs, args: Arrays, out_type: Type) -> lis
     offset = -mean.astype(work) * factor
     if attrs.center:
         offset = offset + beta.astype(work)
-    shape = [1] * data.ndim
-    shape[attrs.axis] = -1
-    out = data.astype(work) * factor.reshape(shape) + offset.reshape(shape)
+    factor, offset = (aligned_vector(each, attrs.axis, data.ndim) for each in (factor, offset))
+    out = data.astype(work) * factor + offset
     return [out.astype(data.dtype, copy=False), mean, var]
 
 

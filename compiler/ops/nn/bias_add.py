@@ -9,10 +9,10 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin
-from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
+from compiler.ops.arg_types import vectors_along_axis
+from compiler.ops.number_format import aligned_vector
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import expand_to_axis, op_call
 from compiler.ops.rules.canonicalize import FCanonicalize
@@ -30,30 +30,16 @@ class BiasAddAttrs(OpAttrs):
     axis: int = 1
 
 
-def bias_add_rel(types: Types, num_inputs: int, attrs: BiasAddAttrs, reporter: Reporter) -> bool:
-    """Result = type of the data; the bias is a vector as long as the axis, assigned if unknown.
-
-    Raises:
-        TypeInferenceError: the data are no numbers.
-    """
-    if not is_known(types[0]):
-        return False
-    data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)
+def _check_numbers(op: str, data: TensorType) -> None:
     if data.dtype == "bool":
-        raise TypeInferenceError(f"{OP}: argument 0 (data) is {data}, numbers are needed")
-    axis = normalize_axis(OP, attrs.axis, len(data.shape))
-    if is_known(types[1]):
-        tensor_of_rank(OP, types, 1, "bias", 1)
-    reporter.assign(types[1], TensorType((data.shape[axis],), data.dtype))
-    reporter.assign(types[2], data)
-    return True
+        raise TypeInferenceError(f"{op}: argument 0 (data) is {data}, numbers are needed")
 
 
 bias_add = register_op(
     OP,
     arg_names=("data", "bias"),
     attrs_type=BiasAddAttrs,
-    rel=bias_add_rel,
+    rel=vectors_along_axis(OP, "bias", check=_check_numbers),
     pattern=OpPattern.BROADCAST,
 )
 
@@ -62,9 +48,7 @@ bias_add = register_op(
 def bias_add_numpy(attrs: BiasAddAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """Integers wrap."""
     data, bias = args
-    shape = [1] * data.ndim
-    shape[attrs.axis] = -1
-    return [data + bias.reshape(shape)]
+    return [data + aligned_vector(bias, attrs.axis, data.ndim)]
 
 
 @FCanonicalize.register(bias_add)

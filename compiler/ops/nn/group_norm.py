@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import TensorType, Type
+from compiler.ir.ty import TensorType
 from compiler.ir.type_relation import Reporter
-from compiler.lir.builder import LirBuilder
-from compiler.ops.arg_types import Types
-from compiler.ops.nn.normalization_loops import affine_view, standardized
-from compiler.ops.nn.normalize import affine, affine_norm_rel, standardize, working
+from compiler.ops.arg_types import Types, vectors_along_axis
+from compiler.ops.nn.normalize import register_norm
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.reduce.reduction_loops import total_dtype
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.transform.row_major import reshaped
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +24,7 @@ class GroupNormAttrs(OpAttrs):
     scale: bool = True
 
 
-_AFFINE = affine_norm_rel("nn.group_norm")
+_AFFINE = vectors_along_axis("nn.group_norm", "gamma", "beta")
 
 
 def group_norm_rel(
@@ -64,30 +56,14 @@ group_norm = register_op(
 )
 
 
-@FNumpyCompute.register(group_norm)
-def group_norm_numpy(attrs: GroupNormAttrs, args: Arrays, out_type: Type) -> list[Any]:
+def _groups(
+    attrs: GroupNormAttrs, shape: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The channel axis is split in place; axes in front of it are not reduced."""
-    data, gamma, beta = (working(a) for a in args)
-    axis = attrs.axis % data.ndim
-    channels = data.shape[axis]
-    shape = data.shape
-    split = (*shape[:axis], attrs.num_groups, channels // attrs.num_groups, *shape[axis + 1 :])
-    axes = tuple(range(axis + 1, len(split)))
-    y = standardize(data.reshape(split), axes, attrs.epsilon).reshape(shape)
-    y = affine(y, gamma if attrs.scale else None, beta if attrs.center else None, axis)
-    return [y.astype(args[0].dtype, copy=False)]
-
-
-@FLower.register(group_norm)
-def group_norm_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """Normalised with the channel axis split, then one line per element."""
-    attrs = GroupNormAttrs.of(call)
-    data, gamma, beta = inputs
-    shape, axis = data.shape, attrs.axis % len(data.shape)
+    axis = attrs.axis % len(shape)
     size = shape[axis] // attrs.num_groups
     split = (*shape[:axis], attrs.num_groups, size, *shape[axis + 1 :])
-    axes = tuple(range(axis + 1, len(split)))
-    held = reshaped(data.cast(total_dtype(data.dtype)), split)
-    y = reshaped(standardized(b, held, axes, attrs.epsilon), shape)
-    y = affine_view(y, gamma if attrs.scale else None, beta if attrs.center else None, axis)
-    return [y.cast(data.dtype)]
+    return split, tuple(range(axis + 1, len(split)))
+
+
+register_norm(group_norm, _groups)

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder
-from compiler.ops.nn.normalization_loops import affine_view, standardized
-from compiler.ops.nn.normalize import affine, affine_norm_rel, standardize, working
+from compiler.ops.arg_types import vectors_along_axis
+from compiler.ops.nn.normalize import register_norm
 from compiler.ops.nn.standardized_integers import Norm, annotate_norm, realize_norm
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.reduce.reduction_loops import total_dtype
 from compiler.ops.rules.annotate import FQAnnotateRewrite
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -39,18 +33,12 @@ layer_norm = register_op(
     "nn.layer_norm",
     arg_names=("data", "gamma", "beta"),
     attrs_type=LayerNormAttrs,
-    rel=affine_norm_rel("nn.layer_norm"),
+    rel=vectors_along_axis("nn.layer_norm", "gamma", "beta"),
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
 )
 
 
-@FNumpyCompute.register(layer_norm)
-def layer_norm_numpy(attrs: LayerNormAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """The variance divides by N."""
-    data, gamma, beta = (working(a) for a in args)
-    y = standardize(data, (attrs.axis,), attrs.epsilon)
-    y = affine(y, gamma if attrs.scale else None, beta if attrs.center else None, attrs.axis)
-    return [y.astype(args[0].dtype, copy=False)]
+register_norm(layer_norm, lambda attrs, shape: (shape, (attrs.axis % len(shape),)))
 
 
 @FQAnnotateRewrite.register(layer_norm)
@@ -79,15 +67,3 @@ def layer_norm_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
 
 
 FQZeroPoint.register(layer_norm)(always(ZeroPoint.CENTRES))
-
-
-@FLower.register(layer_norm)
-def layer_norm_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """Mean, deviation, then one line per element."""
-    attrs = LayerNormAttrs.of(call)
-    data, gamma, beta = inputs
-    axis = attrs.axis % len(data.shape)
-    axes = (axis,)
-    y = standardized(b, data.cast(total_dtype(data.dtype)), axes, attrs.epsilon)
-    y = affine_view(y, gamma if attrs.scale else None, beta if attrs.center else None, axis)
-    return [y.cast(data.dtype)]

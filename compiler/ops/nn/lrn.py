@@ -15,7 +15,7 @@ from compiler.lir import index
 from compiler.lir.builder import LirBuilder, Reduction
 from compiler.lir.scalars import Bin, Cast, Intrin, Scalar, Select, literal
 from compiler.ops.arg_types import Types, normalize_axis, tensor
-from compiler.ops.nn.normalize import working
+from compiler.ops.number_format import working
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import total_dtype
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views

@@ -9,11 +9,11 @@ import numpy as np
 
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_relation import Reporter, is_known
+from compiler.ir.ty import Type
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Scalar, Select
-from compiler.ops.arg_types import Types, check_floats, normalize_axis, tensor_of_rank
+from compiler.ops.arg_types import vectors_along_axis
+from compiler.ops.number_format import aligned_vector
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views, like_first
@@ -29,27 +29,11 @@ class PReluAttrs(OpAttrs):
     axis: int = 1
 
 
-def prelu_rel(types: Types, num_inputs: int, attrs: PReluAttrs, reporter: Reporter) -> bool:
-    """Result = type of the data; alpha is a vector as long as the axis, assigned if unknown.
-
-    Raises:
-        TypeInferenceError: the data are no floats.
-    """
-    if not is_known(types[0]):
-        return False
-    data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)
-    check_floats(OP, data)
-    axis = normalize_axis(OP, attrs.axis, len(data.shape))
-    reporter.assign(types[1], TensorType((data.shape[axis],), data.dtype))
-    reporter.assign(types[2], data)
-    return True
-
-
 prelu = register_op(
     OP,
     arg_names=("data", "alpha"),
     attrs_type=PReluAttrs,
-    rel=prelu_rel,
+    rel=vectors_along_axis(OP, "alpha"),
     pattern=OpPattern.BROADCAST,
 )
 
@@ -58,9 +42,7 @@ prelu = register_op(
 def prelu_numpy(attrs: PReluAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """Channel by channel."""
     data, alpha = args
-    shape = [1] * data.ndim
-    shape[attrs.axis] = -1
-    return [np.where(data > 0, data, data * alpha.reshape(shape))]
+    return [np.where(data > 0, data, data * aligned_vector(alpha, attrs.axis, data.ndim))]
 
 
 @FLower.register(prelu)

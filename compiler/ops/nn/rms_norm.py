@@ -17,8 +17,8 @@ from compiler.ir.ty import Type
 from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, literal
 from compiler.ops.arg_types import Types, check_floats, normalize_axis, tensor_of_rank
-from compiler.ops.nn.normalize import working
 from compiler.ops.nn.standardized_integers import Norm, annotate_norm, realize_norm
+from compiler.ops.number_format import working
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import reduce_axes, total_dtype
 from compiler.ops.rules.annotate import FQAnnotateRewrite

@@ -17,8 +17,7 @@ from compiler.ir.ty import Dim, TensorType, Type
 from compiler.lir.builder import LirBuilder
 from compiler.lir.routines import externs
 from compiler.ops.arg_types import Types, normalize_axis, tensor
-from compiler.ops.nn.normalize import working
-from compiler.ops.number_format import convert
+from compiler.ops.number_format import convert, working
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute

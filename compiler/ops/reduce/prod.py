@@ -13,7 +13,7 @@ from compiler.ir.ty import Type
 from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.index import imm
 from compiler.lir.scalars import Bin, Cast, Intrin, Scalar, Select, Un, literal
-from compiler.ops.nn.normalize import working
+from compiler.ops.number_format import working
 from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes
 from compiler.ops.reduce.reduction_loops import lowest, reduce_axes, total_dtype
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views

@@ -10,7 +10,7 @@ from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.lir.builder import LirBuilder, Reduction
 from compiler.lir.scalars import Cast, literal
-from compiler.ops.nn.normalize import working
+from compiler.ops.number_format import working
 from compiler.ops.pass_through import annotate_accumulating
 from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes, reduction_layout
 from compiler.ops.reduce.reduction_loops import reduce_axes, total_dtype

@@ -18,7 +18,7 @@ from compiler.ir.ty import TensorType, Type
 from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
 from compiler.ops.arg_types import Types, check_floats, same_dtype, tensor
-from compiler.ops.nn.normalize import working
+from compiler.ops.number_format import working
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.reduce.axes import reduced_axes, reduced_shape
 from compiler.ops.reduce.reduction_loops import reduce_axes, total_dtype

@@ -14,7 +14,7 @@ from compiler.ir.ty import Dim, TensorType, Type
 from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
 from compiler.ops.arg_types import Types, merge_dim, same_dtype, tensor_tuple
-from compiler.ops.nn.normalize import working
+from compiler.ops.number_format import working
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import total_dtype
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views

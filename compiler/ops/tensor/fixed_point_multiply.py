@@ -23,7 +23,7 @@ from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import IntImm, Intrin, Scalar
 from compiler.ops.arg_types import Types, integer_tensor, normalize_axis
-from compiler.ops.number_format import Array
+from compiler.ops.number_format import Array, aligned_vector
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views, elementwise
@@ -106,9 +106,8 @@ def fixed_point_multiply_per_axis_numpy(
 ) -> list[Any]:
     """``fixed_point_multiply`` channel by channel."""
     data, multiplier, shift = args
-    shape = [1] * data.ndim
-    shape[attrs.axis] = -1
-    return [scaled(data, multiplier.reshape(shape), shift.reshape(shape))]
+    factors = (aligned_vector(each, attrs.axis, data.ndim) for each in (multiplier, shift))
+    return [scaled(data, *factors)]
 
 
 @intrinsics.register("fixed_point_multiply")
