@@ -199,8 +199,7 @@ def export_c(module: QModule, to: ExportTarget) -> ExportedFiles:
     """One .h, one .c, and a main.c that runs the module's first sample and compares."""
     from compiler.pipeline import lower
     from compiler.proof.dtypes import check_dtypes
-    from compiler.targets.c.package import c_package
-    from compiler.targets.c.self_check import TOLERANCE
+    from compiler.targets.c.package import TOLERANCE, c_package
 
     inputs, outputs = sample_of(module)
     ordered = [inputs[name] for name in module.input_names]

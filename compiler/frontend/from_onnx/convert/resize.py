@@ -1,19 +1,215 @@
-"""Resize and Upsample: ``image.resize2d`` where it says it all, else a matrix per axis."""
+"""Resize and Upsample: ``image.resize2d`` where one operator says it all, else a matrix per axis.
+
+The general form takes any rank, any axes, every coordinate transformation and filter of ONNX: along
+each axis the result is a constant matrix times the data. Nearest neighbours become ``take``.
+Source: the operator's specification and reference implementation, ONNX Resize since 11.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from compiler.frontend.from_onnx.convert.interpolation import (
-    Axis,
-    Filter,
-    read_filter,
-    resize_by_axes,
-)
+import numpy as np
+from numpy.typing import NDArray
+
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
+
+COORDINATES = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "align_corners",
+    "asymmetric",
+    "pytorch_half_pixel",
+    "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+)
+NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+# The matrix of one axis is a constant of the module.
+MAX_MATRIX_ELEMENTS = 1 << 24
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """How one axis is resized: sizes in elements, scale = output / input before rounding."""
+
+    axis: int
+    size: int
+    new_size: int
+    scale: float
+    start: float = 0.0
+    end: float = 1.0
+
+    @property
+    def is_identity(self) -> bool:
+        """True when nothing happens along the axis."""
+        return self.size == self.new_size and self.scale == 1.0 and (self.start, self.end) == (0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The node's attributes."""
+
+    mode: str
+    coordinates: str
+    rounding: str
+    cubic_alpha: float
+    antialias: bool
+    exclude_outside: bool
+    extrapolation: float
+
+
+def read_filter(node: OnnxNode) -> Filter:
+    """Attributes of a Resize.
+
+    Raises:
+        OnnxImportError: a mode, transformation or rounding that ONNX does not have.
+    """
+    found = Filter(
+        node.attr("mode", "nearest"),
+        node.attr("coordinate_transformation_mode", "half_pixel"),
+        node.attr("nearest_mode", "round_prefer_floor"),
+        node.attr("cubic_coeff_a", -0.75),
+        bool(node.attr("antialias", 0)),
+        bool(node.attr("exclude_outside", 0)),
+        node.attr("extrapolation_value", 0.0),
+    )
+    for value, legal in (
+        (found.mode, ("nearest", "linear", "cubic")),
+        (found.coordinates, COORDINATES),
+        (found.rounding, NEAREST),
+    ):
+        if value not in legal:
+            raise node.error(f"{value!r} is not one of {', '.join(legal)}")
+    return found
+
+
+def resize_by_axes(node: OnnxNode, axes: Sequence[Axis], how: Filter) -> Expr:
+    """The data resized along one axis after the other."""
+    data = node.arg(0)
+    outside: dict[int, NDArray[np.bool_]] = {}
+    for axis in axes:
+        if axis.is_identity:
+            continue
+        if axis.size * axis.new_size > MAX_MATRIX_ELEMENTS:
+            raise node.error(f"resizing {axis.size} elements to {axis.new_size} is too large")
+        x = source_coordinates(axis, how.coordinates)
+        if how.coordinates == "tf_crop_and_resize":
+            outside[axis.axis] = (x < 0) | (x > axis.size - 1)
+        if how.mode == "nearest":
+            indices = nearest_indices(x, axis.size, how.rounding)
+            data = node.call("take", data, node.const(indices), axis=axis.axis)
+        else:
+            data = _times(node, data, axis.axis, weights(x, axis, how))
+    return _extrapolate(node, data, outside, how.extrapolation)
+
+
+def _times(node: OnnxNode, data: Expr, axis: int, matrix: Matrix) -> Expr:
+    """``matrix`` (new size, size) applied along ``axis``."""
+    dtype = data.tensor_type.dtype
+    if not dtype.startswith("float"):
+        raise node.error(f"interpolation of {dtype} is not supported; floats are")
+    rank = node.rank(data)
+    last = rank - 1
+    order = [a for a in range(rank) if a != axis] + [axis]
+    turned = data if axis == last else node.call("transpose", data, axes=tuple(order))
+    weight = node.const(matrix.astype(dtype))
+    flat = node.call("reshape", turned, newshape=(-1, matrix.shape[1]))
+    product = node.call("nn.dense", flat, weight, units=matrix.shape[0])
+    shape = (*node.shape(turned)[:-1], matrix.shape[0])
+    result = node.call("reshape", product, newshape=shape)
+    if axis == last:
+        return result
+    back = tuple(order.index(a) for a in range(rank))
+    return node.call("transpose", result, axes=back)
+
+
+def _extrapolate(
+    node: OnnxNode, data: Expr, outside: dict[int, NDArray[np.bool_]], value: float
+) -> Expr:
+    """``value`` wherever a coordinate lay outside the data."""
+    if not any(mask.any() for mask in outside.values()):
+        return data
+    shape = node.shape(data)
+    mask: NDArray[np.bool_] = np.zeros((), bool)
+    for axis, hit in outside.items():
+        mask = mask | hit.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+    return node.call("where", node.const(mask), node.scalar_like(value, data), data)
+
+
+def source_coordinates(axis: Axis, mode: str) -> NDArray[np.float64]:
+    """Coordinate in the data of every element of the result."""
+    x = np.arange(axis.new_size, dtype=np.float64)
+    length = axis.scale * axis.size
+    if mode == "align_corners":
+        return x * (axis.size - 1) / (length - 1) if length != 1 else np.zeros_like(x)
+    if mode == "asymmetric":
+        return x / axis.scale
+    if mode == "tf_crop_and_resize":
+        span = (axis.end - axis.start) * (axis.size - 1)
+        if length == 1:
+            return np.full_like(x, span / 2 + axis.start * (axis.size - 1))
+        return x * span / (length - 1) + axis.start * (axis.size - 1)
+    if mode == "tf_half_pixel_for_nn":
+        return (x + 0.5) / axis.scale
+    centre = (x + 0.5) / axis.scale - 0.5
+    if mode == "pytorch_half_pixel" and axis.new_size <= 1:
+        return np.zeros_like(x)
+    if mode == "half_pixel_symmetric":
+        return centre + axis.size / 2 * (1 - axis.new_size / length)
+    return centre
+
+
+def nearest_indices(x: NDArray[np.float64], size: int, rounding: str) -> NDArray[np.int64]:
+    """Index of the element nearest to each coordinate, kept inside the data."""
+    rounded: Any = {
+        "round_prefer_floor": np.ceil(x - 0.5),
+        "round_prefer_ceil": np.floor(x + 0.5),
+        "floor": np.floor(x),
+        "ceil": np.ceil(x),
+    }[rounding]
+    return np.asarray(np.clip(rounded, 0, size - 1), np.int64)
+
+
+def weights(x: NDArray[np.float64], axis: Axis, how: Filter) -> Matrix:
+    """Matrix (new size, size) of the interpolation along one axis."""
+    stretch = min(axis.scale, 1.0) if how.antialias else 1.0
+    radius = 1 if how.mode == "linear" else 2
+    # Taps lie at -reach+1 … reach around the element at or before the coordinate.
+    reach = 1 - (math.floor(-radius / stretch) + 1)
+    matrix = np.zeros((axis.new_size, axis.size))
+    for row, centre in enumerate(x):
+        # A coordinate on an element counts as the end of the interval before it.
+        first = math.ceil(centre) - 1
+        taps = np.arange(first - reach + 1, first + reach + 1)
+        distance = np.abs(taps - centre) * stretch
+        taper = _linear(distance) if how.mode == "linear" else _cubic(distance, how.cubic_alpha)
+        if how.antialias:
+            taper = taper / taper.sum()
+        if how.exclude_outside:
+            taper = np.where((taps >= 0) & (taps < axis.size), taper, 0.0)
+            taper = taper / taper.sum()
+        np.add.at(matrix[row], np.clip(taps, 0, axis.size - 1), taper)
+    return matrix
+
+
+def _linear(distance: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.clip(1 - distance, 0.0, 1.0)
+
+
+def _cubic(distance: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
+    """Keys' kernel with parameter ``alpha``."""
+    d = distance
+    near = ((alpha + 2) * d - (alpha + 3)) * d * d + 1
+    far = ((alpha * d - 5 * alpha) * d + 8 * alpha) * d - 4 * alpha
+    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+
 
 # What image.resize2d knows; its transformation is that of the sizes alone.
 _COORDINATES = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel")
