@@ -34,7 +34,7 @@ from qsearch.data import content_hash
 from qsearch.search.context import StudyArtifacts, StudyContext
 from qsearch.search.evaluations import await_workers, gather
 from qsearch.search.objectives import Objective
-from qsearch.search.space import Params, Space, canonical_fields, to_qconfig
+from qsearch.search.space import LATER, Params, Space, canonical_fields, to_qconfig
 from qsearch.search.stages import GLOBAL
 from qsearch.search.surrogate import EarlierStudy
 from workers.messages import CalibrationRequest, CalibrationResult, DatasetRef, Range
@@ -220,6 +220,11 @@ _ALIKE: Final = 0.5
 """Least similarity of operators from which a study is carried over."""
 
 
+_NONE_SIMILAR: Final = (
+    "warm start: no similar study with metric {} in this storage; --storage names one for all"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class FirstChoice:
     """What a study begins with; it keeps that, whatever the store learns later.
@@ -270,7 +275,7 @@ class FirstChoice:
         if warm_start:
             earlier = _similar(context, operators, space, prepared.objective)
             told += [f"warm start: {study}" for study in earlier]
-            told += [] if earlier else ["warm start: no similar study in this storage"]
+            told += [] if earlier else [_NONE_SIMILAR.format(prepared.metric)]
         data = {
             "qconfig": qconfig.to_dict(),
             "decisions": told,
@@ -352,7 +357,8 @@ def similarity(operators: Mapping[str, int], others: Mapping[str, int]) -> float
 
 def _point(space: Space, params: Mapping[str, Any]) -> Params | None:
     """The point of the space that a trial of another study is; None where there is none."""
-    point = space.effective(params)
+    point = space.effective({**LATER, **params})
     choices = {parameter.name: parameter.choices for parameter in space.parameters}
     inside = all(value in choices[name] for name, value in point.items())
-    return point if inside and point.keys() == params.keys() else None
+    # Models without residual sums have no bits of them, and early studies had fewer fields.
+    return point if inside and not (point.keys() ^ params.keys()) - LATER.keys() else None
