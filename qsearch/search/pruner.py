@@ -7,7 +7,9 @@ of SQNR where an incumbent can only be beaten in that (``Objective.decides``). T
 share of all sign patterns (above 12 parts, of 4,095 drawn by seed) whose sum is at least the one
 seen. A trial is stopped below alpha / (number of looks), so one that is as good as the incumbent is
 stopped with a probability of at most alpha (Bonferroni), and what is better with less. Parts are
-spread over the samples, so classes in order do no harm.
+spread over the samples, so classes in order do no harm. The test holds where losses and gains are
+spread alike; a trial that loses a little on nearly all samples and gains much on very few may be
+stopped more often.
 
 The incumbent is the best of the batches before the trial's own. So what is stopped depends on the
 seed and the data, never on workers, kills, or the order of answers. Sources: R. A. Fisher, "The

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qsearch.errors import NoModuleError, SearchFailedError
 from qsearch.process import EXIT_INTERRUPTED, EXIT_OK, EXIT_TARGET_MISSED
-from qsearch.report.build import Costs, full_report, summary
+from qsearch.report.build import Costs, full_report, saved_by_stopping, summary
 from qsearch.report.pareto import front_of, hypervolume_of
 from qsearch.run_folder import RunFolder
 from qsearch.search.calibration import FirstChoice
@@ -95,6 +95,8 @@ class SearchResult:
         s = self.summary
         counts = [f"{count} {state}" for state, count in s["trials"].items() if count]
         trials = ", ".join(counts) or "no trial ended"
+        if s["evaluations_saved"]:
+            trials += f"; early stopping saved {s['evaluations_saved']:.0%} of the evaluations"
         lines = [
             f"study     {s['study']} ({trials}; {s['wall_s']:.1f} s"
             + (f"; stopped: {s['stopped']}" if s["stopped"] else "")
@@ -228,6 +230,7 @@ def finish(
         str(folder.module) if best is not None else None,
         emitted,
     )
+    short["evaluations_saved"] = saved_by_stopping(trials, len(prepared.evaluation.samples))
     if objective.minimize:
         short["front"] = front_of(trials, objective)
         short["hypervolume"] = hypervolume_of(trials, objective)

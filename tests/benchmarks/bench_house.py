@@ -64,6 +64,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "cli: inputs are never replaced, commands by what they do, data on another scale": 74,
     "importer: RNN, GRU, LSTM; shared weights counted once": 254,
     "search: bits of layers within a limit of bytes in every trial": 44,
+    "search: what early stopping saved": 10,
     "dashboard: bundled scripts, the head on pages of modules, trials done in the queue": 100,
 }
 """Features since, and the code lines each added to the packages: the sums of their commits. A new

@@ -98,6 +98,23 @@ def test_an_equal_of_the_incumbent_is_stopped_no_more_often_than_promised() -> N
     assert stops <= runs * ALPHA + 3 * (runs * ALPHA * (1 - ALPHA)) ** 0.5
 
 
+@pytest.mark.parametrize("shared", [0.0, 0.9])
+def test_a_trial_that_would_be_the_best_is_stopped_no_more_often_than_promised(
+    shared: float,
+) -> None:
+    rng = np.random.default_rng(4)
+    runs, stops = 0, 0
+    for _ in range(300):
+        # Samples with large errors hurt both; who is better on all of them is known afterwards.
+        common = rng.lognormal(sigma=1.0, size=PARTS)
+        incumbent, newcomer = rng.lognormal(sigma=0.8, size=(2, PARTS)) * common**shared
+        if newcomer.sum() < incumbent.sum():
+            runs += 1
+            stops += stopped_after(stop(Known((trial(0, 0), incumbent))), newcomer) is not None
+    assert runs > 100
+    assert stops <= runs * ALPHA
+
+
 def test_only_earlier_batches_are_compared_with() -> None:
     worse = np.full(PARTS, 2.0) + np.arange(PARTS) / 100
     test = stop(Known((trial(8, 2), np.ones(PARTS))))

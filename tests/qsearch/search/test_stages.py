@@ -181,6 +181,10 @@ def test_pruned_trials_say_who_was_better(two_objectives: SearchResult) -> None:
         assert trial.outcome.failure is not None
         assert trial.outcome.failure.what.startswith("worse than trial ")
         assert 0 < (trial.outcome.samples or 0) < 400
+    run = [trial.outcome.samples or 0 for trial in two_objectives.trials]
+    saved = 1 - sum(run) / (400 * len(run))
+    assert two_objectives.summary["evaluations_saved"] == pytest.approx(saved, abs=1e-3)
+    assert f"early stopping saved {saved:.0%} of the evaluations" in two_objectives.text()
 
 
 def test_a_space_of_ones_own_under_a_limit_of_bytes(tmp_path: Path) -> None:
