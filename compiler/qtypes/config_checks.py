@@ -171,6 +171,7 @@ CHECKS: dict[str, Check] = {
     "prerequisite_level": _level,
     "equalize": _flag,
     "smooth_alpha": _share,
+    "smooth_clips": _flag,
     "bias_correction": _flag,
     "calibrate_passes": partial(_integer, 1, 2),
     "requantization": partial(_word, ("fixed_point", "float_product", "power_of_two")),

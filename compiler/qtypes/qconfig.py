@@ -76,6 +76,8 @@ class QConfig:
         equalize: even out weight ranges between layers first (same function).
         smooth_alpha: move this share, 0 to 1, of the spread between activation channels into the
             weights first (same function); None moves nothing. Needs calibration data.
+        smooth_clips: smooth_alpha also lifts channels that stay below the limit of a clip (relu6),
+            half the way to it; the function is the same for values up to there.
         bias_correction: biases make up for the mean error of quantized weights. Needs calibration
             data and bias_mode "accumulator".
         calibrate_passes: 2 measures activation ranges again on the quantized network, whose values
@@ -127,6 +129,7 @@ class QConfig:
     prerequisite_level: int | None = None
     equalize: bool = False
     smooth_alpha: float | None = None
+    smooth_clips: bool = False
     bias_correction: bool = False
     calibrate_passes: int = 1
     requantization: str = "fixed_point"
@@ -266,6 +269,7 @@ _CALIBRATION_FIELDS = (
     "prerequisite_level",
     "equalize",
     "smooth_alpha",
+    "smooth_clips",
     "residual_bits",
 )
 

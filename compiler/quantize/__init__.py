@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         register_realize_function as register_realize_function,
     )
     from compiler.quantize._sequential_rounding import sequential_products as sequential_products
+    from compiler.quantize._smoothing import has_limited_clips as has_limited_clips
     from compiler.quantize._smoothing import smooth as smooth
     from compiler.quantize.calibration.activation_scales import (
         activation_scales as activation_scales,
@@ -118,7 +119,7 @@ __getattr__, __all__ = lazy_names(
             "register_realize_function",
         ),
         "compiler.quantize._sequential_rounding": ("sequential_products",),
-        "compiler.quantize._smoothing": ("smooth",),
+        "compiler.quantize._smoothing": ("has_limited_clips", "smooth"),
         "compiler.quantize.calibration.activation_scales": ("activation_scales",),
         "compiler.quantize.calibration.bind_scales": (
             "bind_scales",

@@ -57,6 +57,8 @@ class ChannelGroups:
         axis_of: value of a group → the axis of its channels.
         bridges: in visiting order.
         absorbers: call → its constants that change, with the group whose factors they take up.
+        limits: of each group, the calls that cut off what is above a limit, by their limits: the
+            function is the same only where the factors lift nothing above it that was not.
     """
 
     sizes: tuple[int, ...]
@@ -64,6 +66,7 @@ class ChannelGroups:
     axis_of: Mapping[Expr, int]
     bridges: tuple[Bridge, ...]
     absorbers: Mapping[Expr, tuple[tuple[Absorber, int, int], ...]]
+    limits: tuple[Mapping[Expr, float], ...]
 
     def ones(self) -> list[Factors]:
         """Factors that change nothing."""
@@ -78,7 +81,8 @@ class ChannelGroups:
         done: dict[Expr, Expr] = {}
         for node in post_order(main.body):
             new = with_operands(node, [done[child] for child in node.operands()])
-            changes = self.absorbers.get(node, ())
+            absorbed = self.absorbers.get(node, ())
+            changes = tuple(one for one in absorbed if np.any(factors[one[1]] != 1))
             if changes:
                 assert isinstance(new, Call)
                 new = _absorbed(new, changes, factors)
@@ -214,7 +218,10 @@ class _Finder:
                 group_of[value] = numbers.setdefault(root, len(numbers))
         bridges: list[Bridge] = []
         absorbers: dict[Expr, tuple[tuple[Absorber, int, int], ...]] = {}
+        limits: list[dict[Expr, float]] = [{} for _ in numbers]
         for call, flow in self._flows:
+            if flow.limit is not None and call in group_of:
+                limits[group_of[call]][call] = flow.limit
             changes = []
             for absorber in flow.absorbers:
                 value = call if absorber.place == RESULT else call.args[absorber.place]
@@ -226,7 +233,7 @@ class _Finder:
                     bridges.append(self._bridge(call, flow, group_of))
         sizes = tuple(self._size[root] for root in numbers)
         axis_of = {value: self._axis[self._number[value]] for value in group_of}
-        return ChannelGroups(sizes, group_of, axis_of, tuple(bridges), absorbers)
+        return ChannelGroups(sizes, group_of, axis_of, tuple(bridges), absorbers, tuple(limits))
 
     def _trailing(self, absorber: Absorber, value: Expr) -> int:
         if absorber.trailing is not None:

@@ -7,8 +7,8 @@
 
 s makes the range of every channel of w0 equal to that of the same channel of w1. Neighbours are
 evened out in turn until nothing moves. The function stays the same; no data is needed. A residual
-stream counts as one value with several weights on either side. Clips and other operators that do
-not commute with factors end a stretch (ops/rules/channel_factors.py).
+stream counts as one value with several weights on either side. Clips with a limit and operators
+that do not commute with factors end a stretch (ops/rules/channel_factors.py).
 Source: Nagel et al., "Data-free quantization through weight equalization and bias correction",
 2019, section 4.1.
 """
@@ -54,7 +54,7 @@ def equalizing_factors(groups: ChannelGroups) -> list[Factors]:
     for _ in range(_SWEEPS):
         largest = 0.0
         for group, (sources, sinks) in enumerate(zip(into, out_of, strict=True)):
-            if not sources or not sinks:
+            if not sources or not sinks or groups.limits[group]:
                 continue
             written = np.max([_written(bridge, factors) for bridge in sources], axis=0)
             read = np.max([_read(bridge, factors) for bridge in sinks], axis=0)

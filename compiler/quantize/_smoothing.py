@@ -8,6 +8,10 @@ s = (range of the weight's channel)^(1 - alpha) / (range of the activation's cha
 latter measured on calibration data. With alpha = 1 all channels of the activation get one range,
 with alpha = 0 all columns of the weights. What is in front of the activation must be able to take
 up s (ops/rules/channel_factors.py); the function stays the same.
+
+A clip as of relu6 commutes with factors as long as nothing is cut off that was not before. So with
+``clips`` a channel that was measured at r below the limit l takes factors up to (l / r)^0.5, and a
+channel that reaches the limit stays as it is.
 Source: Xiao et al., "SmoothQuant: accurate and efficient post-training quantization for large
 language models", 2022, section 4; weights count in units of their row's range, since rows may have
 scales of their own.
@@ -15,11 +19,12 @@ scales of their own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
+from compiler.ir.expr import Expr, Function
 from compiler.ir.module import IRModule
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.quantize._channel_groups import Bridge, ChannelGroups, Factors, find_groups
@@ -27,10 +32,15 @@ from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 _FLOOR: Final = 2.0**-10
 """A channel's range counts as at least this part of the largest; data hardly seen says little."""
+_REACHED: Final = 1e-3
+"""Logarithm of limit / range below which a channel reaches the limit of a clip."""
+_LIFTED: Final = 0.5
+"""How far towards the limit a channel may be lifted, 1 being all the way: other data may go higher
+than what was measured."""
 
 
 def smooth(
-    mod: IRModule, ranges: Sequence[ChannelRanges], alpha: float
+    mod: IRModule, ranges: Sequence[ChannelRanges], alpha: float, clips: bool = False
 ) -> tuple[IRModule, list[ChannelRanges]]:
     """The smoothed module, and ``ranges`` as they are in it.
 
@@ -38,17 +48,27 @@ def smooth(
         mod: result of ``prerequisite_optimize``, float32.
         ranges: of the data of each weighted operator, in visiting order.
         alpha: 0 to 1.
+        clips: lift channels towards the limits of clips, too.
     """
     groups = find_groups(mod["main"])
-    factors = smoothing_factors(groups, mod, ranges, alpha)
+    factors = smoothing_factors(groups, mod, ranges, alpha, clips)
     return groups.rescaled(mod, factors), rescaled_ranges(groups, mod, factors, ranges)
 
 
 def smoothing_factors(
-    groups: ChannelGroups, mod: IRModule, ranges: Sequence[ChannelRanges], alpha: float
+    groups: ChannelGroups,
+    mod: IRModule,
+    ranges: Sequence[ChannelRanges],
+    alpha: float,
+    clips: bool = False,
 ) -> list[Factors]:
-    """Factors of each group, geometric mean 1; 1 where no measured operator reads the group."""
+    """Factors of each group, geometric mean 1; 1 where no measured operator reads the group.
+
+    Args:
+        clips: groups with clips take factors as well; else 1.
+    """
     data = {call: r.largest for (call, _), r in zip(weighted_calls(mod["main"]), ranges)}
+    read_by = {call.args[0]: largest for call, largest in data.items()}
     activation: dict[int, Factors] = {}
     weight: dict[int, Factors] = {}
     for bridge in groups.bridges:
@@ -62,8 +82,38 @@ def smoothing_factors(
     factors = groups.ones()
     for group, seen in activation.items():
         exponent = (1 - alpha) * np.log(_floored(weight[group])) - alpha * np.log(_floored(seen))
-        factors[group] = np.exp(exponent - exponent.mean())
+        limits = groups.limits[group]
+        if not limits:
+            factors[group] = np.exp(exponent - exponent.mean())
+        elif clips and limits.keys() <= read_by.keys():
+            factors[group] = np.exp(_limited(exponent, limits, read_by))
     return factors
+
+
+def _limited(
+    exponent: Factors, limits: Mapping[Expr, float], read_by: Mapping[Expr, Factors]
+) -> Factors:
+    """Logarithms of factors that lift no channel further than clips allow.
+
+    Args:
+        exponent: what is wanted, up to a common summand.
+        limits: of the clips of a group.
+        read_by: largest values of each channel of these clips.
+    """
+    tops = [limit / np.maximum(read_by[call], limit * _FLOOR) for call, limit in limits.items()]
+    room = np.log(np.maximum(np.min(tops, axis=0), 1.0))
+    reached = room <= _REACHED
+    middle = exponent[reached].mean() if reached.any() else (exponent - _LIFTED * room).max()
+    found = np.minimum(exponent - middle, _LIFTED * room)
+    found[reached] = 0.0
+    return np.asarray(found)
+
+
+def has_limited_clips(mod: IRModule) -> bool:
+    """Whether ``smooth_clips`` may change a prepared module."""
+    main: Function = mod["main"]
+    read = {call.args[0] for call, _ in weighted_calls(main)}
+    return any(limits and limits.keys() <= read for limits in find_groups(main).limits)
 
 
 def _proportions(bridge: Bridge) -> Factors:

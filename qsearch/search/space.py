@@ -36,7 +36,7 @@ FLOAT_LAYER: Final = "float"
 """Instead of bits: the layer stays in float."""
 
 _NO_EFFECT: Final = ("calibrate_chunk_by",)
-LATER: Final = {"fit_ranges": False, "residual_bits": 8}
+LATER: Final = {"fit_ranges": False, "residual_bits": 8, "smooth_clips": False}
 """Fields that early studies lack, with the value that changes nothing."""
 _ONLY_IN_MODE: Final = {"percentile": "percentile", "global_scale": "global_scale"}
 
@@ -232,6 +232,7 @@ _VARIANTS: Final = 12
 _CHANGED_AT_MOST: Final = 8
 _NOT_MEASURED: Final = "global_scale"
 _SEQUENTIAL: Final = "sequential"
+_WITH_SMOOTHING: Final = (("smooth_alpha", (0.5, 0.75)),)
 _WITH_SEQUENTIAL: Final = (("weight_rounding", (_SEQUENTIAL,)),)
 
 
@@ -256,6 +257,7 @@ def default_space(
     modules: Collection[str] = (),
     sequential: bool = True,
     sums: bool = False,
+    clips: bool = False,
 ) -> Space:
     """What ``qsearch launch`` searches without being told otherwise: 10,368 points, or twice those.
 
@@ -263,28 +265,26 @@ def default_space(
     candidates too. ``rounding`` decides the ties of fixed-point products, so it waits for a
     calibrate_mode whose ranges are no powers of two. A model without ``weighted`` operators has
     nothing to rescale or correct; smoothing settles what equalization would, so it goes first.
-    What seldom gains accuracy is left out, and a space of one's own may name it: ``requantization``
-    and "TONEAREST_EVEN" (for hardware that wants them), ``calibrate_passes``, bits (7 bits of
-    weights make the engine faster on AVX2) and ``layers``.
+    A space of one's own may name what seldom gains accuracy: ``requantization``, "TONEAREST_EVEN",
+    ``calibrate_passes``, bits (7 bits of weights make the engine faster on AVX2) and ``layers``.
 
     Args:
         modules: of the user, whose calibrate modes are searched too.
-        sequential: whether ``weight_rounding`` may be sequential; fitting a large network so takes
-            as long as ten other trials.
+        sequential: whether ``weight_rounding`` may be: for a large network it costs ten trials.
         sums: whether the model adds two computed values.
+        clips: whether ``smooth_clips`` has an effect.
     """
     measured = measured_modes(modules)
     rounding = ("nearest", "adaptive", _SEQUENTIAL) if sequential else ("nearest", "adaptive")
     rescaling: tuple[Parameter, ...] = (
         Parameter("smooth_alpha", (None, 0.5, 0.75)),
+        *([Parameter("smooth_clips", (False, True), _WITH_SMOOTHING)] if clips else []),
         Parameter("equalize", (False, True), (("smooth_alpha", (None,)),)),
         Parameter("bias_correction", (False, True)),
         Parameter("weight_rounding", rounding),
+        *([Parameter("fit_ranges", (False, True), _WITH_SEQUENTIAL)] if sequential else []),
+        *([Parameter("residual_bits", (8, 16))] if sums else []),
     )
-    if sequential:
-        rescaling += (Parameter("fit_ranges", (False, True), _WITH_SEQUENTIAL),)
-    if sums:
-        rescaling += (Parameter("residual_bits", (8, 16)),)
     conversions = ("fully_integral", *(("enabled", "disabled") if allow_float else ()))
     return Space(
         (
@@ -301,7 +301,7 @@ def default_space(
     )
 
 
-_MEASURED_TOGETHER: Final = ("smooth_alpha", "equalize", "residual_bits")
+_MEASURED_TOGETHER: Final = ("smooth_alpha", "smooth_clips", "equalize", "residual_bits")
 
 
 def variants_of(space: Space) -> list[Params]:
@@ -350,7 +350,7 @@ _GOOD_GUESSES: Final[Mapping[int, tuple[Params, ...]]] = {
     ),
     3: (
         {**_FITTED, "smooth_alpha": 0.5},
-        {**_FITTED, "smooth_alpha": 0.75, "weight_scale": "max"},
+        {**_FITTED, "smooth_alpha": 0.75, "weight_scale": "max", "smooth_clips": True},
         {**_REPAIRING, "smooth_alpha": 0.5, "residual_bits": 16},
         _FAR_TENSOR,
         *({**one, "residual_bits": 16} for one in _ADAPTED),

@@ -27,7 +27,13 @@ from compiler.errors import CompilerError, legal_names
 from compiler.ir.module import IRModule
 from compiler.qtypes.layer_choices import WEIGHT_BITS
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import FLOAT_BITS, diagnose, has_residual_sums, sequential_products
+from compiler.quantize import (
+    FLOAT_BITS,
+    diagnose,
+    has_limited_clips,
+    has_residual_sums,
+    sequential_products,
+)
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 from compiler.quantize.choice import MOST_PRODUCTS
 from qsearch.config import read_config_file
@@ -328,7 +334,13 @@ def searched_space(
         modules = {source.name for each in code for source in each.sources}
         affordable = sequential_products(module) <= MOST_PRODUCTS
         space = default_space(
-            settings.allow_float, weighted, modules, affordable, has_residual_sums(module)
+            settings.allow_float,
+            weighted,
+            modules,
+            affordable,
+            sums=has_residual_sums(module),
+            # On 1000 classes of photographs channels went far above what calibration had seen.
+            clips=affordable and has_limited_clips(module),
         )
         asked = SpaceFile(space, bits, tuple(elements))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))

@@ -55,6 +55,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "quantize: weights rounded to what the quantized layers in front give": 400,
     "search: predicted errors as a prior, warm start, policies of studies": 308,
     "search: top-1 in steps of luck": 74,
+    "quantize: smoothing passes clips with a limit": 56,
     "server: queue, tokens, uploads, client": 2180,
     "quantize: ranges fitted to what reads them, residual sums of 16 bits": 191,
     "dashboard: pages prepared by the search, a study at rest": 85,

@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 from compiler.errors import CompilerError
 from compiler.frontend.from_onnx.load import load
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import Calibration, PredictedError, has_residual_sums, prerequisite_optimize
+from compiler.quantize import (
+    Calibration,
+    PredictedError,
+    has_limited_clips,
+    has_residual_sums,
+    prerequisite_optimize,
+)
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.runtime.executor import Executor
 from compiler.targets.engine.executor import EngineExecutor
@@ -65,7 +71,9 @@ class KnownScores:
             for i in range(0, len(calibration), self.batch)
         ]
         self.calibration = Calibration(self.module, batches, percentiles=PERCENTILES)
-        self.space: Space = default_space(sums=has_residual_sums(self.module))
+        self.space: Space = default_space(
+            sums=has_residual_sums(self.module), clips=has_limited_clips(self.module)
+        )
         self.chosen = self.calibration.choose(rounding=False)[0]
         self._predicted: PredictedError | None = None
         self.reference = self._outputs(float_executor(self.module))

@@ -1,7 +1,7 @@
 """How factors per channel pass activations, sums, products, pooling and changes of shape.
 
-Factors are > 0, so f(x * s) == f(x) * s holds for every operator here that ties them. A clip does
-not: its bounds would have to become one per channel.
+Factors are > 0, so f(x * s) == f(x) * s holds for every operator here that ties them; for a clip as
+long as factors lift nothing above its limit.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ def pool_factors(call: Call) -> ChannelFactors:
 
 @FQChannelFactors.register("clip")
 def clip_factors(call: Call) -> ChannelFactors | None:
-    """Only a clip that is a relu, or does nothing."""
+    """What comes in goes out, up to the limit; a lower one may only be that of a relu."""
     attrs: Any = call.attrs
-    if attrs.a_min in (0.0, -math.inf) and attrs.a_max == math.inf:
-        return ChannelFactors(tied={0: _all_axes(call.tensor_type)})
-    return None
+    if attrs.a_min not in (0.0, -math.inf) or attrs.a_max <= 0:
+        return None
+    limit = None if attrs.a_max == math.inf else attrs.a_max
+    return ChannelFactors(tied={0: _all_axes(call.tensor_type)}, limit=limit)
 
 
 @FQChannelFactors.register(*SUMS)

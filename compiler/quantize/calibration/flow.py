@@ -66,7 +66,11 @@ _VARIANTS: Final = 16
 _SCALES: Final = 1024
 """The same for the scales that were chosen from them."""
 
-_NOT_RESCALED: Final[dict[str, Any]] = {"equalize": False, "smooth_alpha": None}
+_NOT_RESCALED: Final[dict[str, Any]] = {
+    "equalize": False,
+    "smooth_alpha": None,
+    "smooth_clips": False,
+}
 
 
 class NoData:

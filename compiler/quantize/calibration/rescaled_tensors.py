@@ -166,7 +166,8 @@ def rescaled_tensors(
         for number, tensor in enumerate(tensors):
             group = groups.group_of.get(tensor)
             if tensor not in inside and isinstance(tensor, Call):
-                if any(arg in groups.group_of for arg in tensor.args):
+                held = (groups.group_of.get(arg) for arg in tensor.args)
+                if any(group is not None and np.any(factors[group] != 1) for group in held):
                     return None  # only what lies near the largest value is measured
             elif group is not None:
                 trailing = len(tensor.tensor_type.shape) - groups.axis_of[tensor] - 1

@@ -47,6 +47,7 @@ DEFAULTS = {
     "prerequisite_level": None,
     "equalize": False,
     "smooth_alpha": None,
+    "smooth_clips": False,
     "bias_correction": False,
     "calibrate_passes": 1,
     "requantization": "fixed_point",

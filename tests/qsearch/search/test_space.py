@@ -129,6 +129,16 @@ def test_a_model_with_sums_begins_with_sums_of_16_bits() -> None:
     assert is_earlier_default(default_space(), space)
 
 
+def test_a_model_with_limited_clips_tries_to_lift_its_channels() -> None:
+    space = default_space(clips=True)
+    points = first_points(space, START)
+    assert {point.get("smooth_clips") for point in points} == {None, False, True}
+    assert all("smooth_clips" not in point for point in first_points(default_space(), START))
+    assert len(points) == len(first_points(default_space(), START))
+    assert is_earlier_default(default_space(), space)
+    assert len(variants_of(default_space(clips=True, sums=True))) == 12
+
+
 def test_fields_of_later_versions_leave_the_hash_of_earlier_configurations() -> None:
     early = {n: v for n, v in START.to_dict().items() if n not in LATER}
     assert config_hash(early) == config_hash(START.to_dict())
