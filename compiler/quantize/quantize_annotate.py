@@ -20,6 +20,7 @@ from compiler.ir.expr import Call, Expr, Function, Op, TempExpr, Tuple
 from compiler.ir.functor.forward_rewriter import ForwardRewriter
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+from compiler.ir.static_shapes import require_static
 from compiler.ir.ty import holds_float
 from compiler.ops.annotation.attach_simulated_quantize import (
     as_input,
@@ -41,7 +42,6 @@ from compiler.qtypes.report import OPERAND_FLOAT, call_places
 from compiler.quantize._first_calls import first_calls
 from compiler.quantize._layers import choices_of
 from compiler.quantize._run_context import context_or_new
-from compiler.quantize._static_shapes import require_static
 
 
 @register_pass("QuantizeAnnotate", opt_level=1, required=("InferType",))

@@ -21,10 +21,10 @@ from compiler.ir.expr import Call, Expr, Function, Tuple, is_op_call
 from compiler.ir.functor.forward_rewriter import ForwardRewriter
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+from compiler.ir.static_shapes import require_static
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.qtypes.context import QuantizeContext
 from compiler.quantize._run_context import constantly, context_or_new
-from compiler.quantize._static_shapes import require_static
 
 
 @register_pass("QuantizePartition", opt_level=1, required=("InferType",))

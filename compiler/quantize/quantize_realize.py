@@ -18,13 +18,13 @@ from compiler.ir.expr import Call, Expr, Function, Tuple
 from compiler.ir.functor.forward_rewriter import ForwardRewriter
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+from compiler.ir.static_shapes import require_static
 from compiler.ir.ty import holds_float
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
 from compiler.ops.rules.zero_point import plainly, zero_point_answer
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.report import OPERAND_FLOAT, call_places
 from compiler.quantize._run_context import context_or_new
-from compiler.quantize._static_shapes import require_static
 
 
 @register_pass("QuantizeRealize", opt_level=1, required=("InferType",))

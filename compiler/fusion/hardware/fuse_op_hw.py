@@ -28,6 +28,7 @@ from compiler.ir.expr import Expr, Function, GlobalVar
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import SKIPPED, ModulePass, PassContext, register_pass
+from compiler.ir.static_shapes import require_static
 
 
 @register_pass("FuseOpHW", opt_level=1, required=("InferType",))
@@ -42,6 +43,7 @@ class FuseOpHW(ModulePass):
     Raises:
         HDFGError: the description is wrong or cannot be found.
         CompilerError: unknown matcher.
+        DynamicShapeError: a size is not known.
     """
 
     hdfg: HDFG | str = "opu"
@@ -55,6 +57,7 @@ class FuseOpHW(ModulePass):
         for gv, function in mod.functions.items():
             if not isinstance(function, Function) or _is_closed(function):
                 continue
+            require_static(function, self.info.name)
             new = self._grouped(function, hdfg, namer)
             if new is not function:
                 changed[gv] = new

@@ -9,9 +9,9 @@ from typing import Any
 from compiler.ir.expr import Function
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import ModulePass, PassContext, register_pass
+from compiler.ir.static_shapes import require_static
 from compiler.qtypes.context import QuantizeContext
 from compiler.quantize._run_context import context_or_new
-from compiler.quantize._static_shapes import require_static
 from compiler.quantize.calibration.bind_scales import bind_scales
 from compiler.quantize.calibration.flow import Calibration
 

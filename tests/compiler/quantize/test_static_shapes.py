@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler import relay
+from compiler import relay, transform
 from compiler.errors import DynamicShapeError
 from compiler.ir.analysis import extract_calls
 from compiler.ir.module import IRModule
@@ -24,7 +24,7 @@ def module(batch: int | AnyDim) -> IRModule:
     return relay.module(relay.Function((x,), relay.op.nn.relu(conv)))
 
 
-@pytest.mark.parametrize("make", [partition, annotate, calibrate, realize])
+@pytest.mark.parametrize("make", [partition, annotate, calibrate, realize, transform.FuseOpHW])
 def test_every_pass_refuses_unknown_sizes_and_names_the_first_operator(
     make: Callable[[], Any],
 ) -> None:

@@ -1,4 +1,7 @@
-"""Quantization needs static shapes: scales, window counts and overflow bounds depend on sizes."""
+"""Passes that need static shapes refuse a function without them.
+
+Scales, window counts and overflow bounds depend on sizes, and so do the limits of an accelerator.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def require_static(fn: Function, pass_name: str) -> None:
     op = node.op if isinstance(node, Call) else None
     name = op.name if isinstance(op, Op) else describe(node)
     raise DynamicShapeError(
-        f"{pass_name}: {name} has the type {ty}; quantization needs static shapes",
+        f"{pass_name}: {name} has the type {ty}; the pass needs static shapes",
         fix="import the model with a value for every dimension (--dim NAME=VALUE, --input-shape)",
         span=node.span,
     )
