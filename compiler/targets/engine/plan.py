@@ -292,8 +292,7 @@ class Emitter:
             None where the kernel has no such loops.
         """
         view = self.allocate(item)
-        item_in = view.buffer.item if scale is None else 4
-        given = row_major(item.shape, item_in)
+        given = row_major(item.shape, 1)
         axis = [0] * len(item.shape)
         if scale is not None and scale.size > 1:
             axis[1] = 1

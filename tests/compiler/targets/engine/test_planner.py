@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,12 +11,13 @@ import numpy as np
 import pytest
 
 from compiler import relay
-from compiler.errors import CodegenError, CompilerError
+from compiler.errors import CodegenError, CompilerError, EvaluationError
 from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
 from compiler.proof.replay import differing_elements
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.engine.executor import EngineExecutor
+from compiler.targets.engine.library import ISA_VARIABLE, detected_isa
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.proof import chains
 from tests.compiler.proof.forged import CLASSES, build
@@ -26,6 +28,7 @@ pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler o
 
 Array = np.ndarray[Any, Any]
 op = relay.op
+TERA = 1 << 40
 
 
 def const(value: Any, dtype: str = "int32") -> Expr:
@@ -103,15 +106,107 @@ RESULTS: dict[str, tuple[Callable[[Expr], Expr], tuple[int, ...], str]] = {
         "int16",
     ),
     "averages of positive numbers whose sum leaves int32": (
-        lambda x: op.nn.global_avg_pool2d(op.clip(wide(x), a_min=0, a_max=1 << 17)),
-        (1, 1, 160, 160),
+        lambda x: op.mean(op.clip(wide(x), a_min=0, a_max=1 << 20), axis=[2, 3]),
+        (1, 1, 64, 80),
         "int32",
     ),
     "some factors are powers of two": (
         lambda x: op.fixed_point_multiply_per_axis(
-            x, const([1 << 30, 3 << 29, 1 << 30]), const([-9, 2, -20]), axis=1
+            op.clip(x, a_min=-99, a_max=99),
+            const([1 << 30, 3 << 29, 1 << 30]),
+            const([-9, 2, -20]),
+            axis=1,
         ),
         (1, 3),
+        "int16",
+    ),
+    "sums of positive numbers wrap": (
+        lambda x: op.nn.relu(op.add(op.clip(x, a_min=0, a_max=127), op.clip(x, a_min=0, a_max=9))),
+        (1, 64),
+        "int8",
+    ),
+    "limits of a product, one at a time": (
+        lambda x: to_int8(op.minimum(op.maximum(dense(x), const(-9)), const(900))),
+        (9, 40),
+        "int8",
+    ),
+    # More operators, and more operands at a time, than one program holds.
+    "a dozen comparisons": (
+        lambda x: functools.reduce(
+            op.add, [op.cast(op.equal(x, const(n, "int8")), dtype="int32") for n in range(12)]
+        ),
+        (1, 256),
+        "int8",
+    ),
+    "eight operands wait": (
+        lambda x: functools.reduce(
+            lambda inner, n: op.subtract(
+                op.maximum(op.clip(x, a_min=-n, a_max=n), const(1 - n)),
+                op.maximum(inner, const(-n)),
+            ),
+            range(2, 10),
+            op.clip(x, a_min=-9, a_max=9),
+        ),
+        (1, 64),
+        "int32",
+    ),
+    "shifts between integers of 64 bits": (
+        lambda x: to_int8(
+            op.subtract(
+                op.add(
+                    wide(op.right_shift(op.cast(x, dtype="int32"), const(3))), const(TERA, "int64")
+                ),
+                const(TERA, "int64"),
+            )
+        ),
+        (1, 64),
+        "int16",
+    ),
+    "results that lie apart": (
+        lambda x: op.concatenate([op.clip(x, a_min=0, a_max=9), x], axis=1),
+        (64, 1),
+        "int16",
+    ),
+    "factors of an axis that is not the last": (
+        lambda x: op.fixed_point_multiply_per_axis(
+            op.clip(x, a_min=-(1 << 20), a_max=1 << 20),
+            const([5 << 28, 3 << 29, 7 << 28]),
+            const([-3, 2, -1]),
+            axis=1,
+        ),
+        (2, 3, 4, 5),
+        "int32",
+    ),
+    "factors of large numbers": (
+        lambda x: scaled(op.clip(x, a_min=-(1 << 30), a_max=1 << 30), 3 << 29, 0),
+        (1, 64),
+        "int32",
+    ),
+    "products of fifteen bits": (
+        lambda x: op.nn.batch_matmul(
+            op.clip(x, a_min=-(1 << 14), a_max=(1 << 14) - 1),
+            op.clip(x, a_min=-(1 << 14), a_max=(1 << 14) - 1),
+            out_dtype="int32",
+        ),
+        (1, 3, 20),
+        "int16",
+    ),
+    "products of sixteen bits, positive": (
+        lambda x: op.nn.batch_matmul(
+            op.clip(x, a_min=0, a_max=(1 << 15) - 1),
+            op.clip(x, a_min=0, a_max=(1 << 15) - 1),
+            out_dtype="int32",
+        ),
+        (1, 3, 20),
+        "int16",
+    ),
+    "products of sixteen bits, negative": (
+        lambda x: op.nn.batch_matmul(
+            op.clip(x, a_min=-(1 << 15), a_max=0),
+            op.clip(x, a_min=-(1 << 15), a_max=0),
+            out_dtype="int32",
+        ),
+        (1, 3, 20),
         "int16",
     ),
     "less of equal ends": (
@@ -218,11 +313,36 @@ RESULTS: dict[str, tuple[Callable[[Expr], Expr], tuple[int, ...], str]] = {
     ),
 }
 
+WITHOUT_KERNEL = {
+    "half of the last place wraps, int8",
+    "half of the last place wraps, uint8",
+    "products of sixteen bits, positive",
+    "products of sixteen bits, negative",
+    "a table of a constant",
+    "windows of padding only",
+    "windows of padding only, wide",
+    "windows beside narrow data",
+    "no elements",
+    "no images",
+}
+"""Cases with an operator that runs on numpy."""
+
 
 @pytest.mark.parametrize("what", RESULTS)
 def test_the_result_is_that_of_the_reference(what: str) -> None:
     build, shape, dtype = RESULTS[what]
-    agree(relay.module(build(relay.var("x", shape, dtype))), anything(shape, dtype))
+    engine = agree(relay.module(build(relay.var("x", shape, dtype))), anything(shape, dtype))
+    assert bool(engine.host_operators) == (what in WITHOUT_KERNEL)
+
+
+def test_sums_that_int32_may_not_hold_have_no_kernel_of_products() -> None:
+    """The positive weights alone leave int32 on the way, though all of them cancel."""
+    weight = relay.const(np.tile(np.array([127, -127], np.int8), (1, 9000)))
+    x = relay.var("x", (1, 18000), "uint8")
+    engine = agree(
+        relay.module(op.nn.dense(x, weight, out_dtype="int32")), anything((1, 18000), "uint8")
+    )
+    assert "gemm" not in {step.kind for step in engine.steps}
 
 
 @pytest.mark.parametrize("limit", [float("inf"), float("nan")])
@@ -331,3 +451,17 @@ def test_sizes_that_no_kernel_has_are_refused_before_a_run() -> None:
     table = const(np.arange(9))
     with pytest.raises(CodegenError, match="no such sizes"):
         EngineExecutor(relay.module(op.nn.integer_softmax(x, table)))
+
+
+def test_a_batch_that_does_not_fit_is_refused() -> None:
+    x = relay.var("x", (1, 4), "int8")
+    engine = EngineExecutor(relay.module(op.add(x, x)))
+    for given in (anything((3, 5)), anything((2, 4)), anything((3, 4), "int16")):
+        with pytest.raises(EvaluationError, match="an input of 3 runs"):
+            engine.run_batch([given], 3)
+
+
+def test_an_instruction_set_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ISA_VARIABLE, "avx3")
+    with pytest.raises(CodegenError, match="avx3"):
+        detected_isa()
