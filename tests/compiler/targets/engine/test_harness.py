@@ -21,7 +21,7 @@ from compiler.targets.engine.library import Library
 from compiler.targets.engine.plan import Plan
 from compiler.targets.engine.planner import plan_function
 from compiler.targets.reference.executor import ReferenceExecutor
-from tests.compiler.targets.engine.test_kernels import drawn, requantized, shifted_to_even
+from tests.compiler.targets.engine.kernel_cases import drawn, requantized, shifted_to_even
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
 

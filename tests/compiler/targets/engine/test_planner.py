@@ -22,7 +22,7 @@ from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.proof import chains
 from tests.compiler.proof.forged import CLASSES, build
 from tests.compiler.targets.engine.forged_inputs import forged_inputs
-from tests.compiler.targets.engine.test_kernels import agree
+from tests.compiler.targets.engine.kernel_cases import agree
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
 

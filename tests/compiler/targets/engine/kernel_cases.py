@@ -1,0 +1,68 @@
+"""Modules for tests of the kernels, and the comparison with the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from compiler import relay
+from compiler.ir.expr import Expr
+from compiler.ir.module import IRModule
+from compiler.targets.engine.executor import EngineExecutor
+from compiler.targets.engine.library import available_isas
+from compiler.targets.reference.executor import ReferenceExecutor
+
+Array = np.ndarray[Any, Any]
+
+
+EXTREMES = {"uint8": [0, 255], "int8": [-128, 127]}
+
+
+def agree(mod: IRModule, *inputs: Array) -> EngineExecutor:
+    """Every instruction set gives the reference's integers; the last executor."""
+    wanted = ReferenceExecutor(mod).run(list(inputs))
+    executor = None
+    for isa in available_isas():
+        executor = EngineExecutor(mod, isa=isa)
+        for left, right in zip(wanted, executor.run(list(inputs)), strict=True):
+            np.testing.assert_array_equal(left, right, err_msg=isa)
+    assert executor is not None
+    return executor
+
+
+def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, extreme: bool) -> Array:
+    if extreme:
+        return rng.choice(EXTREMES[dtype], shape).astype(dtype)
+    info = np.iinfo(dtype)
+    return rng.integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+def requantized(product: Expr, channels: int, axis: int, rng: np.random.Generator) -> Expr:
+    """Bias, factor a channel, clip and cast, as the quantizer writes them."""
+    op = relay.op
+    shape = [1] * 4
+    shape[axis] = channels
+    bias = rng.integers(-5000, 5000, shape[axis:] if axis else shape).astype("int32")
+    wide = op.cast(op.add(product, relay.const(bias)), dtype="int64")
+    powers = rng.random() < 0.2
+    factor = np.where(powers, 1 << 30, rng.integers(1 << 30, (1 << 31) - 1, channels))
+    shift = rng.integers(-14, -1, channels)
+    scaled = op.fixed_point_multiply_per_axis(
+        wide, relay.const(factor.astype("int32")), relay.const(shift.astype("int32")), axis=axis
+    )
+    signed = bool(rng.random() < 0.5)
+    low, high, dtype = (-128, 127, "int8") if signed else (0, 255, "uint8")
+    return op.cast(op.clip(scaled, a_min=low, a_max=high), dtype=dtype)
+
+
+def x_shape(x: Any) -> tuple[int, ...]:
+    return tuple(x.type_annotation.concrete_shape)
+
+
+def shifted_to_even(x: Expr, bits: Array, axis_size: tuple[int, ...]) -> Expr:
+    op, shifts = relay.op, relay.const(bits.astype("int32").reshape(axis_size))
+    below = np.maximum((1 << bits.astype("int32") >> 1) - 1, 0).reshape(axis_size).astype("int32")
+    mask = relay.const((bits > 0).astype("int32").reshape(axis_size))
+    odd = op.bitwise_and(op.right_shift(x, shifts), mask)
+    return op.right_shift(op.add(op.add(x, relay.const(below)), odd), shifts)

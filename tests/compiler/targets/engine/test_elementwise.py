@@ -1,0 +1,146 @@
+"""Programs of elementwise operators give the integers of the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from compiler import relay
+from compiler.ir.expr import Expr
+from compiler.targets.c.toolchain import find_compiler
+from compiler.targets.engine.views import NoProgramError
+from tests.compiler.targets.engine.kernel_cases import agree, drawn, shifted_to_even
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+
+
+def _elementwise(x: Expr, y: Expr) -> Expr:
+    op = relay.op
+    left = op.fixed_point_multiply(op.cast(x, dtype="int32"), multiplier=1268764032, shift=2)
+    total = op.cast(op.add(left, op.cast(y, dtype="int32")), dtype="int64")
+    scaled = op.fixed_point_multiply(total, multiplier=1856257792, shift=-1)
+    return op.cast(op.clip(scaled, a_min=-127, a_max=127), dtype="int8")
+
+
+def _power_of_two(x: Expr, y: Expr) -> Expr:
+    op = relay.op
+    product = op.multiply(op.cast(x, dtype="int32"), op.cast(y, dtype="int32"))
+    half = op.add(product, relay.const(np.int32(64)))
+    return op.clip(op.right_shift(half, relay.const(np.int32(7))), a_min=-100, a_max=100)
+
+
+@pytest.mark.parametrize("chain", [_elementwise, _power_of_two])
+@pytest.mark.parametrize("shape", [(1, 3, 5, 7), (1, 300), (2, 1, 33), (1, 1)])
+@pytest.mark.parametrize("extreme", [False, True])
+def test_chains_of_elementwise_operators_agree(
+    chain: Callable[[Expr, Expr], Expr], shape: tuple[int, ...], extreme: bool
+) -> None:
+    rng = np.random.default_rng(len(shape))
+    x, y = relay.var("x", shape, "int8"), relay.var("y", shape, "uint8")
+    inputs = [drawn(rng, shape, dtype, extreme) for dtype in ("int8", "uint8")]
+    assert agree(relay.module(chain(x, y)), *inputs).host_steps == 0
+
+
+def test_chains_without_a_fast_program_run_in_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise NoProgramError("no program")
+
+    monkeypatch.setattr("compiler.targets.engine.elementwise._emit_fast", refused)
+    op, rng = relay.op, np.random.default_rng(2)
+    x = relay.var("x", (2, 3, 5), "int8")
+    row = relay.const(rng.integers(-30, 30, (5,)).astype("int32"))
+    one = relay.const(np.array(-22, "int32"))
+    scaled = op.fixed_point_multiply(
+        op.cast(op.multiply(op.cast(x, dtype="int32"), row), dtype="int64"),
+        multiplier=1899375104,
+        shift=-5,
+    )
+    clipped = op.cast(op.clip(scaled, a_min=-106, a_max=149), dtype="int32")
+    executor = agree(
+        relay.module(op.cast(op.add(op.add(clipped, one), row), dtype="int16")),
+        drawn(rng, (2, 3, 5), "int8", False),
+    )
+    assert {step.kind for step in executor.steps} == {"quantize", "wide", "dequantize"}
+
+
+@pytest.mark.parametrize("name", ["add", "subtract", "multiply", "left_shift"])
+def test_narrow_results_wrap_before_they_are_widened(name: str) -> None:
+    op, rng = relay.op, np.random.default_rng(3)
+    x, y = relay.var("x", (1, 40), "int8"), relay.var("y", (1, 40), "int8")
+    right = relay.const(np.int8(3)) if name == "left_shift" else y
+    narrow = getattr(op, name)(x, right)
+    mod = relay.module(relay.Tuple((op.cast(narrow, dtype="int32"), y)))
+    agree(mod, *(drawn(rng, (1, 40), "int8", False) for _ in "xy"))
+
+
+@pytest.mark.parametrize("rounding", ["away", "even"])
+@pytest.mark.parametrize("factor", [1234567891, 1 << 30, 3 << 29])
+@pytest.mark.parametrize("bits", [6, 31, 36, 40])
+def test_rounded_products_of_64_bits_agree(rounding: str, factor: int, bits: int) -> None:
+    """Halves are hit where the factor is a power of two, and where sums are large."""
+    op, rng = relay.op, np.random.default_rng(bits)
+
+    def wide(value: int) -> Expr:
+        return relay.const(np.full((4, 1, 1), value, np.int64))
+
+    x = relay.var("x", (1, 4, 3, 5), "int32")
+    narrow = op.clip(x, a_min=-(1 << 24), a_max=1 << 24)
+    product = op.multiply(op.cast(narrow, dtype="int64"), wide(factor))
+    if rounding == "away":
+        half = op.where(
+            op.greater_equal(product, relay.const(np.int64(0))),
+            wide(1 << (bits - 1)),
+            wide((1 << (bits - 1)) - 1),
+        )
+        total = op.add(product, half)
+    else:
+        odd = op.bitwise_and(op.right_shift(product, wide(bits)), wide(1))
+        total = op.add(op.add(product, wide((1 << (bits - 1)) - 1)), odd)
+    shifted = op.cast(op.right_shift(total, wide(bits)), dtype="int32")
+    data = rng.integers(-(1 << 24), 1 << 24, (1, 4, 3, 5)) << (bits % 7)
+    assert agree(relay.module(shifted), data.astype("int32")).host_steps == 0
+
+
+@pytest.mark.parametrize("bits", [[0, 1, 5, 9], [7], [0]])
+@pytest.mark.parametrize("in_front", ["conv2d", "depthwise", "batch_matmul", "add", "shared"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
+def test_shifts_that_round_to_even_agree(bits: list[int], in_front: str, dtype: str) -> None:
+    op, rng, channels = relay.op, np.random.default_rng(len(bits)), 20
+    x = relay.var("x", (1, channels, 5, 6), "int8")
+    wide = op.cast(x, dtype="int32")
+    if in_front == "batch_matmul":
+        rows = op.reshape(x, newshape=(channels, 5, 6))
+        square = op.nn.batch_matmul(rows, rows, out_dtype="int32")
+        total = op.reshape(square, newshape=(1, channels, 5, 5)) if len(bits) > 1 else square
+    elif in_front in ("add", "shared"):
+        total = op.multiply(op.add(wide, op.cast(op.nn.relu(x), dtype="int32")), wide)
+    else:
+        groups = channels if in_front == "depthwise" else 1
+        weight = drawn(rng, (channels, channels // groups, 3, 3), "int8", False)
+        total = op.nn.conv2d(x, relay.const(weight), padding=1, groups=groups, out_dtype="int32")
+    along = (channels, 1, 1) if len(bits) > 1 else (1, 1, 1)
+    made = shifted_to_even(total, np.resize(bits, along[0]), along)
+    if dtype != "int32":
+        info = np.iinfo(dtype)
+        made = op.cast(op.clip(made, a_min=int(info.min), a_max=int(info.max)), dtype=dtype)
+    results = relay.Tuple((made, total)) if in_front == "shared" else made
+    data = drawn(rng, (1, channels, 5, 6), "int8", False)
+    executor = agree(relay.module(results), data)
+    kinds = [step.kind for step in executor.steps]
+    assert executor.host_steps == 0
+    if in_front in ("conv2d", "depthwise") and bits != [0]:
+        assert not {"elementwise", "wide"} & set(kinds)
+
+
+@pytest.mark.parametrize("name", ["less", "greater_equal", "equal", "not_equal", "greater"])
+@pytest.mark.parametrize("dtype", ["int8", "int64"])
+def test_choices_by_comparisons_agree(name: str, dtype: str) -> None:
+    op, rng = relay.op, np.random.default_rng(5)
+    x, y = relay.var("x", (3, 1, 7), dtype), relay.var("y", (3, 4, 7), dtype)
+    chosen = op.where(getattr(op, name)(x, y), op.negative(op.add(y, y)), op.abs(x))
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    drawn_x = rng.choice([low, -1, 0, 1, high], (3, 1, 7)).astype(dtype)
+    drawn_y = rng.choice([low, -1, 0, 1, high], (3, 4, 7)).astype(dtype)
+    assert agree(relay.module(chosen), drawn_x, drawn_y).host_steps == 0

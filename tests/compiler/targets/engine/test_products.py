@@ -1,0 +1,335 @@
+"""Kernels of convolutions and matrix products give the integers of the reference."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compiler import relay
+from compiler.targets.c.toolchain import find_compiler
+from compiler.targets.engine.executor import EngineExecutor
+from compiler.targets.engine.library import available_isas, load_library, shipped_library
+from compiler.targets.engine.steps import layout
+from tests.compiler.targets.engine.kernel_cases import agree, drawn, requantized, x_shape
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    size=st.tuples(st.integers(1, 9), st.integers(1, 11)),
+    kernel=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    strides=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    padding=st.tuples(*[st.integers(0, 2)] * 4),
+    groups=st.sampled_from([1, 1, 1, 2, 3, "depthwise"]),
+    channels=st.tuples(st.integers(1, 21), st.integers(1, 70)),
+    dtype=st.sampled_from(["uint8", "int8"]),
+    extreme=st.booleans(),
+    layout=st.sampled_from(["NCHW", "NHWC"]),
+)
+def test_convolutions_of_any_geometry_agree(
+    seed: int,
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    dilation: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    groups: Any,
+    channels: tuple[int, int],
+    dtype: str,
+    extreme: bool,
+    layout: str,
+) -> None:
+    rng = np.random.default_rng(seed)
+    inner, outer = channels
+    if groups == "depthwise":
+        groups, inner_total, outer = outer, outer, outer
+        inner = 1
+    else:
+        inner_total, outer = inner * groups, outer * groups
+    height, width = (
+        max(n, (k - 1) * d + 1 - before - after)
+        for n, k, d, before, after in zip(size, kernel, dilation, padding[:2], padding[2:])
+    )
+    shape = (1, inner_total, height, width)
+    weight = drawn(rng, (outer, inner, *kernel), "int8", extreme)
+    axes = ["NCHW".index(letter) for letter in layout]
+    x = relay.var("x", tuple(shape[a] for a in axes), dtype)
+    made = relay.op.nn.conv2d(
+        x,
+        relay.const(weight),
+        strides=strides,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        data_layout=layout,
+        out_dtype="int32",
+    )
+    if layout == "NCHW":
+        made = requantized(made, outer, 1, rng)
+    agree(relay.module(made), drawn(rng, shape, dtype, extreme).transpose(axes))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    size=st.tuples(st.integers(1, 6), st.integers(1, 7)),
+    kernel=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    strides=st.tuples(st.integers(1, 3), st.integers(1, 4)),
+    dilation=st.tuples(st.integers(1, 3), st.integers(1, 2)),
+    padding=st.tuples(*[st.integers(0, 3)] * 4),
+    extra=st.integers(0, 2),
+    groups=st.sampled_from([1, 1, 2, "depthwise"]),
+    dtype=st.sampled_from(["uint8", "int8"]),
+    how=st.sampled_from(["operator", "zeros", "cut"]),
+)
+def test_transposed_convolutions_agree(
+    seed: int,
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    dilation: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    extra: int,
+    groups: Any,
+    dtype: str,
+    how: str,
+) -> None:
+    rng, op = np.random.default_rng(seed), relay.op
+    groups, inner, outer = (5, 1, 1) if groups == "depthwise" else (groups, 3, 17)
+    shape = (1, inner * groups, *size)
+    x, weight = relay.var("x", shape, dtype), drawn(rng, (inner, outer, *kernel), "int8", False)
+    spans = [
+        (n - 1) * s + (k - 1) * d + 1 + extra for n, s, k, d in zip(size, strides, kernel, dilation)
+    ]
+    if how == "operator":
+        padding = tuple(min(p, (spans[i % 2] - 1) // 2) for i, p in enumerate(padding))
+        weights = relay.const(np.concatenate([weight] * groups))
+        made = op.nn.conv2d_transpose(
+            x, weights, strides=strides, padding=padding, dilation=dilation, groups=groups,
+            output_padding=(extra, extra), out_dtype="int32",
+        )  # fmt: skip
+    else:
+        n, c, (h, w), (sy, sx) = 1, shape[1], size, strides
+        zeros = ((0, 0), (0, 0), (0, 0), (0, sy - 1), (0, 0), (0, sx - 1))
+        apart = op.reshape(x, newshape=(n, c, h, 1, w, 1))
+        spread = op.nn.pad(apart, relay.const(np.array(0, dtype)), pad_width=zeros)
+        data = op.reshape(spread, newshape=(n, c, h * sy, w * sx))
+        if how == "cut":
+            top, right = min(extra, h * sy - 1), max(w * sx - extra, 1)
+            data = op.strided_slice(
+                data, begin=(0, 0, top, 0), end=(n, c, h * sy, right), strides=(1, 1, 1, 1)
+            )
+        reach = [(k - 1) * d for k, d in zip(kernel, dilation)]
+        padding = tuple(
+            max(p, reach[i % 2]) * (i != 0 or how != "cut") for i, p in enumerate(padding)
+        )
+        if how == "cut" and (h * sy - top + padding[2] <= reach[0] or seed % 2):
+            padding = (reach[0], *padding[1:])
+        weights = relay.const(np.concatenate([weight.transpose(1, 0, 2, 3)] * groups))
+        made = op.nn.conv2d(
+            data, weights, padding=padding, dilation=dilation, groups=groups, out_dtype="int32"
+        )
+    made = requantized(made, outer * groups, 1, rng)
+    assert agree(relay.module(made), drawn(rng, shape, dtype, seed % 3 == 0)).host_steps == 0
+
+
+def test_transposed_convolutions_multiply_no_zeros() -> None:
+    x, weight = relay.var("x", (1, 3, 5, 5), "uint8"), np.ones((3, 7, 4, 4), np.int8)
+    made = relay.op.nn.conv2d_transpose(
+        x, relay.const(weight), strides=(2, 2), padding=1, out_dtype="int32"
+    )
+    executor = agree(
+        relay.module(made), drawn(np.random.default_rng(0), (1, 3, 5, 5), "uint8", False)
+    )
+    assert [step.macs for step in executor.steps if step.kind == "gemm"] == [25 * 3 * 7 * 4] * 4
+
+
+@pytest.mark.parametrize("width", [31, 32, 33, 70])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation"), [(3, 1, 1), (5, 2, 1), (5, 1, 1), (3, 1, 2)]
+)
+def test_depthwise_rows_longer_than_a_pass_agree(
+    width: int, kernel: int, stride: int, dilation: int
+) -> None:
+    rng = np.random.default_rng(width)
+    x = relay.var("x", (1, 19, 11, width), "int8")
+    made = relay.op.nn.conv2d(
+        x,
+        relay.const(drawn(rng, (19, 1, kernel, kernel), "int8", False)),
+        strides=(stride, stride),
+        padding=kernel // 2,
+        dilation=(dilation, dilation),
+        groups=19,
+        out_dtype="int32",
+    )
+    data = drawn(rng, (1, 19, 11, width), "int8", False)
+    agree(relay.module(requantized(made, 19, 1, rng)), data)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    rows=st.integers(1, 60),
+    length=st.integers(1, 300),
+    columns=st.integers(1, 150),
+    dtype=st.sampled_from(["uint8", "int8"]),
+    extreme=st.booleans(),
+)
+def test_products_of_any_size_agree(
+    seed: int, rows: int, length: int, columns: int, dtype: str, extreme: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    x = relay.var("x", (rows, length), dtype)
+    weight = relay.const(drawn(rng, (columns, length), "int8", extreme))
+    mod = relay.module(relay.op.nn.dense(x, weight, out_dtype="int32"))
+    agree(mod, drawn(rng, (rows, length), dtype, extreme))
+
+
+NARROW = [
+    ([-64, 63], True),
+    ([-64, 64, -64, 64], True),
+    ([127, 1], True),
+    ([-128, 0], True),
+    ([127, 2], False),
+    ([-128, -1], False),
+    ([1, 1, 1, 1, 127, 3], False),
+]
+
+
+@pytest.mark.parametrize(("pattern", "is_narrow"), NARROW)
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 2)])
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_weights_whose_pairs_fit_in_sixteen_bits(
+    pattern: list[int], is_narrow: bool, kernel: tuple[int, int], dtype: str
+) -> None:
+    rng = np.random.default_rng(0)
+    inner = 18
+    weight = np.resize(np.array(pattern, np.int8), (37, *kernel, inner))
+    weight[5] = 0
+    x = relay.var("x", (1, inner, 6, 7), dtype)
+    product = relay.op.nn.conv2d(
+        x, relay.const(weight.transpose(0, 3, 1, 2).copy()), padding=1, out_dtype="int32"
+    )
+    mod = relay.module(product)
+    info = np.iinfo(dtype)
+    for data in (
+        np.full((1, inner, 6, 7), info.max, dtype),
+        drawn(rng, (1, inner, 6, 7), dtype, True),
+    ):
+        agree(mod, data)
+    if "avx2" in available_isas():
+        engine = EngineExecutor(mod, isa="avx2")
+        place = layout()[0]["gemm"].index("narrow")
+        kinds = [step.kind for step in engine.steps]
+        assert engine.plan.rows[kinds.index("gemm")][place] == is_narrow
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    rows=st.integers(1, 60),
+    length=st.integers(1, 300),
+    columns=st.integers(1, 150),
+    extreme=st.booleans(),
+)
+def test_products_of_seven_bit_weights_agree(
+    seed: int, rows: int, length: int, columns: int, extreme: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    size = (columns, length)
+    weight = rng.choice([-64, 63], size) if extreme else rng.integers(-64, 64, size)
+    x = relay.var("x", (rows, length), "uint8")
+    made = relay.op.nn.dense(x, relay.const(weight.astype("int8")), out_dtype="int32")
+    agree(relay.module(made), drawn(rng, (rows, length), "uint8", extreme))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    sizes=st.tuples(st.integers(1, 4), st.integers(1, 20), st.integers(1, 40), st.integers(1, 40)),
+    transposed=st.booleans(),
+    dtype=st.sampled_from(["uint8", "int8"]),
+    extreme=st.booleans(),
+)
+def test_products_of_two_activations_agree(
+    seed: int, sizes: tuple[int, int, int, int], transposed: bool, dtype: str, extreme: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    batch, rows, length, columns = sizes
+    right = (batch, columns, length) if transposed else (batch, length, columns)
+    x, y = relay.var("x", (batch, rows, length), dtype), relay.var("y", right, "int8")
+    product = relay.op.nn.batch_matmul(x, y, out_dtype="int32", transpose_b=transposed)
+    wide = relay.op.cast(product, dtype="int64")
+    scaled = relay.op.fixed_point_multiply(wide, multiplier=1518500250, shift=-11)
+    mod = relay.module(relay.op.clip(scaled, a_min=-128, a_max=127))
+    agree(mod, drawn(rng, x_shape(x), dtype, extreme), drawn(rng, right, "int8", extreme))
+
+
+@pytest.mark.parametrize("out", ["int8", "int16"])
+def test_sums_of_products_wrap_in_a_narrow_dtype(out: str) -> None:
+    rng = np.random.default_rng(4)
+    x = relay.var("x", (1, 8, 5, 5), "int8")
+    weight = relay.const(drawn(rng, (4, 8, 3, 3), "int8", False))
+    made = relay.op.nn.conv2d(x, weight, padding=1, out_dtype=out)
+    mod = relay.module(relay.op.cast(made, dtype="int32"))
+    agree(mod, drawn(rng, (1, 8, 5, 5), "int8", False))
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint16"])
+@pytest.mark.parametrize("groups", [1, 2, 8])
+def test_products_of_16_bits_are_sums_of_products_of_bytes(dtype: str, groups: int) -> None:
+    op, rng = relay.op, np.random.default_rng(7)
+    x = relay.var("x", (1, 8, 6, 5), dtype)
+    weight = relay.const(drawn(rng, (8, 8 // groups, 3, 3), "int8", True))
+    conv = op.nn.conv2d(x, weight, padding=1, strides=2, groups=groups, out_dtype="int32")
+    rows = op.reshape(x, newshape=(8, 30))
+    dense = op.nn.dense(rows, relay.const(drawn(rng, (9, 30), "int8", False)), out_dtype="int32")
+    narrow = op.cast(op.clip(rows, a_min=-1023, a_max=1023), dtype="int16")
+    cube = op.reshape(narrow, newshape=(2, 4, 30))
+    square = op.nn.batch_matmul(cube, cube, out_dtype="int32", transpose_b=True)
+    info = np.iinfo(dtype)
+    data = rng.integers(info.min, info.max + 1, (1, 8, 6, 5)).astype(dtype)
+    executor = agree(relay.module(relay.Tuple((conv, dense, square))), data)
+    assert executor.host_steps == 0
+
+
+@pytest.mark.parametrize("isa", available_isas())
+def test_accumulators_stay_in_registers(isa: str) -> None:
+    """No instruction of the innermost loop of a product or of taps touches the stack."""
+    dump = shutil.which("objdump")
+    if dump is None or isa == "generic":
+        return
+    path = shipped_library(isa) or load_library(isa).path
+    text = subprocess.run([dump, "-d", str(path)], capture_output=True, text=True, check=True)
+    multiply = {"vnni": "vpdpbusd", "avx2": "vpmadd", "neon": "sdot"}[isa]
+    pattern = r"<(qk_tile_\w+|qk_taps_\d)>:\n(.*?)\n\n"
+    functions = re.findall(pattern, text.stdout + "\n\n", flags=re.S)
+    assert len(functions) >= 10
+    for name, body in functions:
+        loop = _innermost_loop(body, multiply)
+        assert sum(multiply in line for line in loop) >= 1, name
+        assert not [line for line in loop if "rsp" in line or "rbp" in line or "[sp" in line], name
+
+
+def _innermost_loop(body: str, multiply: str) -> list[str]:
+    """The shortest run of instructions between a backward jump and its target that multiplies."""
+    lines = [line.split("\t") for line in body.splitlines()]
+    places = {int(parts[0].strip(" :"), 16): n for n, parts in enumerate(lines) if len(parts) > 1}
+    loops = []
+    for number, parts in enumerate(lines):
+        jump = re.search(r"\b(j\w+|b\.\w+|cbn?z)\s.*?([0-9a-f]+) <", parts[-1])
+        if jump and places.get(int(jump[2], 16), number + 1) <= number:
+            loop = [p[-1] for p in lines[places[int(jump[2], 16)] : number]]
+            if any(multiply in line for line in loop):
+                loops.append(loop)
+    return min(loops, key=len, default=[])

@@ -1,0 +1,167 @@
+"""Kernels of pools, reductions, tables and orders give the integers of the reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compiler import relay
+from compiler.ir.expr import Expr
+from compiler.targets.c.toolchain import find_compiler
+from tests.compiler.targets.engine.kernel_cases import agree, drawn, requantized
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    shape=st.tuples(st.integers(1, 5), st.integers(1, 200)),
+    bits=st.tuples(st.integers(0, 12), st.integers(1, 14)),
+    epsilon=st.integers(1, 1000),
+    centred=st.booleans(),
+    dtype=st.sampled_from(["int8", "int16"]),
+    extreme=st.booleans(),
+)
+def test_standardized_rows_agree(
+    seed: int,
+    shape: tuple[int, int],
+    bits: tuple[int, int],
+    epsilon: int,
+    centred: bool,
+    dtype: str,
+    extreme: bool,
+) -> None:
+    rng = np.random.default_rng(seed)
+    info = np.iinfo(dtype)
+    x = relay.var("x", shape, dtype)
+    made = relay.op.nn.integer_standardize(
+        x, epsilon=epsilon, root_bits=bits[0], out_bits=bits[1], centred=centred
+    )
+    ends = rng.choice([info.min, info.max], shape)
+    agree(relay.module(made), ends.astype(dtype) if extreme else drawn(rng, shape, dtype, False))
+
+
+@pytest.mark.parametrize("wide", ["nn.global_avg_pool2d", "mean"])
+def test_int32_of_a_kernel_is_read_as_bytes(wide: str) -> None:
+    op, rng = relay.op, np.random.default_rng(1)
+    x = relay.var("x", (1, 8, 4, 4), "uint8")
+    data = op.cast(x, dtype="int32")
+    pooled = op.nn.global_avg_pool2d(data) if "pool" in wide else op.mean(data, axis=(2, 3))
+    narrow = op.reshape(op.cast(pooled, dtype="uint8"), newshape=(1, 8))
+    weight = relay.const(rng.integers(-128, 128, (5, 8)).astype("int8"))
+    agree(
+        relay.module(op.nn.dense(narrow, weight, out_dtype="int32")),
+        drawn(rng, (1, 8, 4, 4), "uint8", False),
+    )
+
+
+def _orders(x: Expr) -> list[Expr]:
+    op = relay.op
+    places = relay.const(np.array([[2, 0], [3, 3]], np.int64))
+    return [
+        op.take(x, places, axis=1),
+        op.tile(x, reps=(1, 2, 1, 3)),
+        op.repeat(x, repeats=2, axis=2),
+        op.reverse(x, axis=3),
+        op.nn.upsampling(x, scale_h=2, scale_w=3, method="nearest_neighbor"),
+        op.nn.mirror_pad(x, pad_width=((0, 0), (0, 0), (1, 1), (0, 2))),
+        op.nn.depth_to_space(x, block_size=2),
+        op.strided_slice(x, begin=(0, 3), end=(2, 0), strides=(1, -2)),
+        op.stack([x, x], axis=2),
+        op.broadcast_to(op.strided_slice(x, begin=(0, 0), end=(2, 1)), shape=(2, 4, 4, 6)),
+        op.nn.pad(x, relay.const(np.int8(7)), pad_width=((1, 0), (0, 2), (1, 1), (0, 3))),
+        op.argmax(x, axis=(1, 3)),
+        op.min(x, axis=2, keepdims=True),
+        op.cast(op.sum(op.cast(x, dtype="int32"), axis=(0, 2)), dtype="int8"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(14))
+@pytest.mark.parametrize("in_front", ["input", "pool"])
+def test_orders_and_reductions_have_kernels(number: int, in_front: str) -> None:
+    x = relay.var("x", (2, 4, 4, 6), "int8")
+    data = x
+    if in_front == "pool":
+        data = relay.op.nn.max_pool2d(x, pool_size=(3, 3), padding=(1, 1, 1, 1))
+    mod = relay.module(_orders(data)[number])
+    executor = agree(mod, drawn(np.random.default_rng(number), (2, 4, 4, 6), "int8", False))
+    assert executor.host_steps == 0
+
+
+@pytest.mark.parametrize("index", ["int64", "uint8"])
+@pytest.mark.parametrize("mode", ["clip", "wrap"])
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_rows_are_taken_by_computed_places(index: str, mode: str, axis: int | None) -> None:
+    rng = np.random.default_rng(6)
+    table = relay.const(rng.integers(-900, 900, (5, 6, 3)).astype("int16"))
+    places = relay.var("i", (2, 7), index)
+    mod = relay.module(relay.op.take(table, places, axis=axis, mode=mode))
+    low = 0 if index == "uint8" else -9
+    found = agree(mod, rng.integers(low, 12, (2, 7)).astype(index))
+    assert found.host_steps == 0
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("entries", ["int8", "int16"])
+@pytest.mark.parametrize("size", [1, 31, 64, 65, 300])
+def test_tables_of_256_entries_agree(dtype: str, entries: str, size: int) -> None:
+    rng = np.random.default_rng(size)
+    table = rng.integers(-128, 128, 256) * (1 if entries == "int8" else 200)
+    x = np.resize(rng.permutation(256), (2, size)).astype(dtype)
+    looked = relay.op.lookup(relay.var("x", x.shape, dtype), relay.const(table.astype(entries)))
+    assert agree(relay.module(looked), x).host_steps == 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    channels=st.integers(1, 70),
+    kernel=st.tuples(st.integers(1, 5), st.integers(1, 4)),
+    strides=st.tuples(st.integers(1, 3), st.integers(1, 2)),
+    pads=st.tuples(*[st.integers(0, 1)] * 4),
+    included=st.booleans(),
+    dtype=st.sampled_from(["uint8", "int8"]),
+    layout=st.sampled_from(["NCHW", "NHWC"]),
+)
+def test_pools_of_any_geometry_agree(
+    seed: int,
+    channels: int,
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    pads: tuple[int, int, int, int],
+    included: bool,
+    dtype: str,
+    layout: str,
+) -> None:
+    rng, op = np.random.default_rng(seed), relay.op
+    pads = tuple(min(p, kernel[i % 2] - 1) for i, p in enumerate(pads))
+    shape = [1, channels, 6, 7] if layout == "NCHW" else [1, 6, 7, channels]
+    x = relay.var("x", tuple(shape), dtype)
+    window = {"pool_size": kernel, "strides": strides, "padding": pads, "layout": layout}
+    most = op.nn.max_pool2d(x, **window)
+    wide = op.cast(x, dtype="int32")
+    mean = op.nn.avg_pool2d(wide, count_include_pad=included, **window)
+    results = relay.Tuple((most, mean, op.nn.max_pool2d(op.multiply(wide, wide), **window)))
+    agree(relay.module(results), drawn(rng, tuple(shape), dtype, seed % 3 == 0))
+
+
+def test_means_of_more_taps_than_sixteen_bits_hold() -> None:
+    x = relay.var("x", (1, 33, 17, 16), "uint8")
+    mean = relay.op.nn.global_avg_pool2d(relay.op.cast(x, dtype="int32"))
+    agree(relay.module(mean), np.full((1, 33, 17, 16), 255, np.uint8))
+
+
+@pytest.mark.parametrize("groups", [2, 5])
+def test_channels_are_shuffled_in_the_order_of_images(groups: int) -> None:
+    op, rng = relay.op, np.random.default_rng(groups)
+    x = relay.var("x", (1, 10, 6, 7), "int8")
+    weight = relay.const(drawn(rng, (10, 10, 3, 3), "int8", False))
+    made = requantized(op.nn.conv2d(x, weight, padding=1, out_dtype="int32"), 10, 1, rng)
+    apart = op.reshape(made, newshape=(1, groups, 10 // groups, 6, 7))
+    mixed = op.reshape(op.transpose(apart, axes=(0, 2, 1, 3, 4)), newshape=(1, 10, 6, 7))
+    last = op.nn.conv2d(op.cast(mixed, dtype="int8"), weight, padding=1, out_dtype="int32")
+    executor = agree(relay.module(last), drawn(rng, (1, 10, 6, 7), "int8", False))
+    assert sum(step.kind == "copy" for step in executor.steps) <= 2  # the shuffle, the output
