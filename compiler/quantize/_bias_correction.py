@@ -77,7 +77,7 @@ def _error(point: Call, given: Constant) -> NDArray[np.float64]:
     values = [arg.data for arg in point.args if isinstance(arg, Constant)]
     quantized = evaluate_call(point, values)
     assert isinstance(quantized, np.ndarray)
-    return quantized.astype(np.float64) - given.data
+    return np.subtract(quantized, given.data, dtype=np.float64)
 
 
 def corrected_bias(bias: Call, product: Call, error: NDArray[np.float64]) -> Call:

@@ -27,8 +27,9 @@ def round_half_away(x: Array) -> Array:
     """sign(x) * floor(|x| + 1/2), exact for every float: 0.49999997 gives 0."""
     if x.dtype.kind != "f":
         return x
-    whole = np.trunc(x)
-    return np.asarray(np.where(np.abs(x - whole) >= 0.5, whole + np.sign(x), whole), x.dtype)
+    # The largest float below one half: its sum with x reaches the next whole number from a half on.
+    below = np.nextafter(x.dtype.type(0.5), x.dtype.type(0))
+    return np.asarray(np.trunc(np.copysign(below, x) + x), x.dtype)
 
 
 def sigmoid(x: Array) -> Array:

@@ -156,10 +156,11 @@ def make_factor(
     right = 31 - np.asarray(shift, np.int64)
     low_x, high_x = (np.broadcast_to(np.asarray(v, np.int64), mult.shape) for v in (low, high))
     most = np.maximum(np.abs(low_x), np.abs(high_x))
+    if int(most.max(initial=0)) > LARGEST_32:
+        return None
     # Where even the largest product is below half of the last place, the result is 0.
-    pairs = zip(most.tolist(), mult.tolist())
-    logs = np.array([(a * b).bit_length() for a, b in pairs], np.int64)
-    gone = (logs < right) | (right - 31 > 32)
+    half_place = np.left_shift(np.int64(1), np.clip(right - 1, 0, 62))
+    gone = ((right > 0) & (most * np.abs(mult) < half_place)) | (right - 31 > 32)
     mult = np.where(gone, 0, mult)
     right = np.where(gone, 32, right)
     left = int(max(0, 32 - right.min(initial=32)))
@@ -172,12 +173,13 @@ def make_factor(
         return None
     half = np.where(gone, 0, np.left_shift(np.int64(1), right - 1))
     add = half + np.left_shift(np.int64(added), right)
-    steps = mult.tolist(), add.tolist(), right.tolist()
     for bound in (low_x, high_x):
-        for x, m, c, r in zip(bound.tolist(), *steps):
-            wide = (x << left) * m + c
-            if not -(1 << 63) <= wide < 1 << 63 or not -(1 << 31) <= wide >> r < 1 << 31:
-                return None
+        product = (bound << left) * mult
+        wide = product + add
+        overflows = (product ^ wide) & (add ^ wide) < 0
+        result = wide >> right
+        if np.any(overflows | (result < -LARGEST_32 - 1) | (result > LARGEST_32)):
+            return None
     return Factor(mult.astype(np.int32), add.astype(np.int64), (right - 32).astype(np.int32), left)
 
 
