@@ -385,6 +385,20 @@ def test_the_module_by_keyboard(dashboard: Dashboard, finished: None, page: Any)
         page.locator(".row", has_text="nn.conv2d").first.focus()
         page.keyboard.press("Enter")
         page.locator(f"[data-detail={colour}]").wait_for()
+    # A kernel has the figure of the layer it is named after, not of those that read it.
+    key = key_of(dashboard)
+    best = dashboard.get(f"/studies/{key}")["best"]["number"]
+    lost = {
+        layer["name"]: layer["upstream_db"]
+        for layer in dashboard.get(f"/studies/{key}/trials/{best}/layers")["layers"]
+    }
+    page.get_by_label("Colour").select_option("loss")
+    for name in ("conv_0", "conv_1"):
+        page.locator("[data-part='integer main'] .name", has_text=name).first.click()
+        assert page.locator("[data-detail=source]").inner_text() == name
+        assert page.locator("[data-detail=loss]").inner_text() == f"{lost[name]:.2f} dB"
+    shades = page.locator("[data-part='integer main'] .box[data-shade]")
+    assert int(shades.first.get_attribute("data-shade")) == 0, "conv_0 loses least"
     page.locator("#tab-graph").focus()
     page.keyboard.press("ArrowRight")
     page.get_by_label("Search in the text").fill("quantized_main")

@@ -74,6 +74,7 @@ export class GraphView {
   place(drawn) {
     const partitioned = drawn.frames.some((frame) => frame.part === "integer main");
     const frames = drawn.frames.filter((frame) => !(partitioned && frame.part === "whole"));
+    this.frames = frames.length;
     this.width = Math.max(240, ...frames.map((frame) => frame.width + 2 * PAD)) + 4;
     let y = 2;
     frames.forEach((frame, index) => {
@@ -113,7 +114,7 @@ export class GraphView {
     const lines = [];
     const group = s("g", { class: `box ${box.kind}`, "data-key": box.key, transform: `translate(${box.x} ${box.y})` },
       s("rect", { class: "body", width: box.width, height: box.height, rx: 6 }), head);
-    act(head, () => this.choose(group, title, box.detail));
+    act(head, () => this.choose(group, title, detailOf(box)));
     if (box.rows.length) group.append(s("path", { class: "edge", d: `M0 ${HEAD}H${box.width}` }));
     box.rows.forEach((row, index) => {
       const y = HEAD + ROW * index;
@@ -183,12 +184,12 @@ export class GraphView {
     this.zoom = Math.max(this.zoom, READABLE);
     this.centre(x, y);
     const row = box.rows.findIndex((each) => ownWords(each).includes(this.words));
-    if (row < 0) this.choose(group, nameOf(box) ?? box.title, box.detail);
+    if (row < 0) this.choose(group, nameOf(box) ?? box.title, detailOf(box));
     else this.choose(lines[row], box.rows[row].title, box.rows[row].detail);
     return this.hit + 1;
   }
 
-  // ``value(box)`` is a number or undefined; the greater, the darker. Least and greatest.
+  // ``value(box)`` is a number or undefined; the greater, the stronger. Least and greatest.
   colour(value) {
     const values = value ? this.boxes.map((each) => value(each.box)) : [];
     const known = values.filter((each) => each !== undefined);
@@ -210,6 +211,11 @@ function ownWords({ title, detail }) {
 // The ONNX node that a box came from; of a kernel, that of its first operator that has one.
 export function nameOf(box) {
   return box.rows.map((row) => row.detail.source).find(Boolean) ?? box.detail.source;
+}
+
+// The last operator of a kernel gives its type; its node is that of the first, after which it is named.
+function detailOf(box) {
+  return box.rows.length ? { ...box.detail, source: nameOf(box) ?? "" } : box.detail;
 }
 
 function fitted(words, width) {
@@ -238,8 +244,11 @@ function bytesOf(box) {
   return (found[1].split(",").filter((word) => word.trim()).reduce((all, word) => all * Number(word), 1) * Number(found[2])) / 8;
 }
 
+// The ONNX nodes that a box computes. The cast at the end of a kernel is made for the node that reads it.
 function sourcesOf(box) {
-  return [...new Set([box.detail.source, ...box.rows.map((row) => row.detail.source)].filter(Boolean))];
+  if (!box.rows.length) return box.detail.source ? [box.detail.source] : [];
+  const own = box.rows.length > 1 && box.rows.at(-1).title.startsWith("cast") ? box.rows.slice(0, -1) : box.rows;
+  return [...new Set(own.map((row) => row.detail.source).filter(Boolean))];
 }
 
 // A graph with its tools, and what a click on a box tells.
@@ -309,7 +318,7 @@ export async function graphPanel({ title, groups, load, measures = [], settings,
       const kinds = new Set(view.boxes.map(({ box }) => box.kind));
       replace(legend, KINDS.filter(([kind]) => kinds.has(kind)).map(([kind, words]) => h("li", {}, s("svg", { width: 22, height: 12, "aria-hidden": "true" },
         s("g", { class: `box ${kind}` }, s("rect", { x: 1.5, y: 1.5, width: 19, height: 9, rx: 3 }))), words)));
-      told.textContent = `${view.boxes.length} boxes in ${drawn.frames.length} function${drawn.frames.length === 1 ? "" : "s"}`;
+      told.textContent = `${view.boxes.length} boxes in ${view.frames} function${view.frames === 1 ? "" : "s"}`;
       await paint();
       if (input.value) search(0);
     } catch (error) {
@@ -329,8 +338,8 @@ export async function graphPanel({ title, groups, load, measures = [], settings,
     onkeydown: (event) => { if (event.key === "Enter" && view) search(event.shiftKey ? -1 : 1); } });
   const acts = [told, input, h("button", { class: "tiny", "aria-label": "Next hit", onclick: () => view && search(1) }, "Next"), groups.length > 1 ? select("Grouping", groups, group, draw) : null,
     select("Colour", colours.map(({ name, words }) => [name, words]), colour, (value) => { colour = value; settings.set("colour", value === colours[0].name ? "" : value, true); paint(); }), h("span", { class: "pair" },
-      h("button", { "aria-label": "Smaller", onclick: () => view?.scale(0.8) }, "−"),
-      h("button", { "aria-label": "Larger", onclick: () => view?.scale(1.25) }, "+"), h("button", { onclick: () => view?.fit(0.02) }, "Fit"))].filter(Boolean);
+      h("button", { class: "tiny", "aria-label": "Smaller", onclick: () => view?.scale(0.8) }, "−"),
+      h("button", { class: "tiny", "aria-label": "Larger", onclick: () => view?.scale(1.25) }, "+"), h("button", { class: "tiny", onclick: () => view?.fit(LEAST) }, "Fit"))].filter(Boolean);
   await draw(group);
   return {
     element: h("div", { class: "split" }, card(title, { acts }, canvas, legend, scale), h("div", { class: "side" }, card("Operator", {}, side))),
