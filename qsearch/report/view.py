@@ -128,7 +128,8 @@ class StudyView:
         missed = [limit["words"] for limit in limits if limit["kept"] is False]
         if self.study.state == "running" or (self.study.state == "paused"):
             so_far = "no trial within limits yet: " + ", ".join(missed) if missed else ""
-            return {"state": "open", "words": so_far or self.phase}
+            phase = "interrupted: no driver is running" if self.silent else self.phase
+            return {"state": "open", "words": so_far or phase}
         if best is None:
             why = f": {self.study.stopped}" if self.study.stopped else ""
             return {"state": "none", "words": f"no trial gave a module{why}"}

@@ -125,9 +125,7 @@ def test_the_task_of_a_person(page: Any, keys: dict[str, str], client: Client) -
     elsewhere.locator("tr[data-trial]").first.wait_for()
     assert numbers(elsewhere) == wanted
     elsewhere.context.close()
-    for number in wanted[:2]:
-        page.get_by_label(f"Pick trial {number}", exact=True).check()
-    page.get_by_role("button", name="Compare 2").click()
+    page.get_by_role("button", name="Compare first 2").click()
     page.locator("#differences").wait_for()
     with page.expect_download() as download:
         page.get_by_role("button", name="CSV").click()
@@ -135,8 +133,16 @@ def test_the_task_of_a_person(page: Any, keys: dict[str, str], client: Client) -
     assert rows[0][1:] == [f"digits #{number}" for number in wanted[:2]]
     page.go_back()
     page.locator("tr[data-trial]").first.wait_for()
-    assert page.url.split("&pick")[0] == address
+    assert page.url == address
     assert numbers(page) == wanted
+    page.get_by_label(f"Pick trial {wanted[3]}", exact=True).check()
+    assert page.get_by_role("button", name="Compare 1").is_disabled()
+    page.get_by_label(f"Pick trial {wanted[2]}", exact=True).check()
+    page.get_by_role("button", name="Compare 2").click()
+    page.locator("#differences thead", has_text=f"#{wanted[2]}").wait_for()
+    page.go_back()
+    page.locator("tr[data-trial]").first.wait_for()
+    assert page.get_by_label(f"Pick trial {wanted[2]}", exact=True).is_checked()
 
 
 def test_what_a_filter_does_not_know_names_the_columns(page: Any, keys: dict[str, str]) -> None:
@@ -268,6 +274,11 @@ def test_trials_of_two_studies_are_compared(page: Any, keys: dict[str, str]) -> 
     head = page.locator("#differences thead th").all_inner_texts()
     assert head == ["Field", "two #1", "two #2", "missed #3"]
     assert "differs" in page.locator("[data-field=calibrate_mode]").get_attribute("class")
+    assert page.locator(".picked").all_inner_texts() == [
+        "two #1 complete ✓ within limits ×",
+        "two #2 complete ✓ within limits ×",
+        "missed #3 complete ✗ not hardware traffic ≤ 10 bytes ×",
+    ]
     address = page.url
     page.get_by_role("button", name="Remove two 2").click()
     page.wait_for_function("() => document.querySelectorAll('#differences thead th').length === 3")

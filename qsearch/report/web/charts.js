@@ -3,6 +3,7 @@
 
 import "./vendor/d3.js";
 import { hideTip, h, replace, s, save, select, showTip } from "./dom.js";
+import { brokenLimits } from "./head.js";
 import { isInfinite, labelOf, measure, number, plain, shown, tick } from "./format.js";
 
 const MANY = 1000;
@@ -410,11 +411,7 @@ export function scatter(plot, trials) {
   // What a measurement took is not what a module costs: no front over it.
   if (plot.x === plot.y || ["seconds", "cpu_s"].some((name) => [plot.x, plot.y].includes(name))) return;
   const better = (a, b, about) => (about.smaller_is_better ? a - b : b - a);
-  const limits = trials.study.limits;
-  const kept = chosen.filter((i) => trials.state(i) === "complete" && limits.every((limit) => {
-    const value = trials.columns.scores[limit.name]?.[i];
-    return value === undefined || (value !== null && (limit.sign === "≥" ? value >= limit.limit - 1e-9 : value <= limit.limit + 1e-9));
-  }));
+  const kept = chosen.filter((i) => trials.state(i) === "complete" && !brokenLimits(trials.study, (name) => trials.columns.scores[name]?.[i]).length);
   kept.sort((a, b) => better(trials.score(plot.x, a), trials.score(plot.x, b), ax) || better(trials.score(plot.y, a), trials.score(plot.y, b), ay));
   const front = [];
   for (const i of kept) if (!front.length || better(trials.score(plot.y, i), trials.score(plot.y, front.at(-1)), ay) < 0) front.push(i);

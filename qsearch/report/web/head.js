@@ -23,6 +23,25 @@ export function verdictLine(study) {
     h("span", { "aria-hidden": "true" }, MARKS[study.verdict.state]), ` ${study.verdict.words}`);
 }
 
+// The limits of its study that a trial does not keep; ``value(name)`` is the trial's figure.
+export function brokenLimits(study, value) {
+  return study.limits.filter((limit) => {
+    const found = value(limit.name);
+    // Fractions of a few hundred samples: the last bit must not decide.
+    const near = 1e-9 * Math.max(1, Math.abs(limit.limit));
+    return typeof found !== "number" || (limit.sign === "≥" ? found < limit.limit - near : found > limit.limit + near);
+  });
+}
+
+// What a trial keeps of the limits, which may differ from the verdict on its study.
+export function limitsLine(study, score) {
+  if (!score || !study.limits.length) return null;
+  const infinite = new Map(study.measures.map((each) => [each.name, each.infinite]));
+  const broken = brokenLimits(study, (name) => (name in score ? score[name] ?? infinite.get(name) : undefined));
+  return h("span", { class: `verdict ${broken.length ? "missed" : "met"}`, "data-limits": broken.length ? "broken" : "kept" },
+    broken.length ? `✗ not ${broken.map((each) => each.words).join(", ")}` : "✓ within limits");
+}
+
 export function objectiveWords(study) {
   return study.objectives.map((each) => `${each.smaller_is_better ? "least" : "most"} ${each.words}`).join(", then ");
 }
@@ -85,5 +104,5 @@ export function progressOf(study) {
   const others = Object.entries(study.counts).map(([state, count]) => `${number(count)} ${study.silent && state === "running" ? "interrupted" : state}`).join(", ");
   const rate = study.rate_per_min ? `${study.rate_per_min.toFixed(1)} trials/min` : "";
   return h("div", { class: "progress" }, h("strong", { "data-tile": "progress" }, `${number(study.finished)} / ${number(study.target_trials)}`), meter(study.finished, study.target_trials),
-    h("span", { class: "small soft" }, [others, rate, goes ? `${duration((60 * left) / study.rate_per_min)} left` : "", study.state === "running" ? study.phase : ""].filter(Boolean).join(" · ")));
+    h("span", { class: "small soft" }, [others, rate, goes ? `${duration((60 * left) / study.rate_per_min)} left` : "", study.state === "running" && !study.silent ? study.phase : ""].filter(Boolean).join(" · ")));
 }

@@ -37,6 +37,7 @@ export class TrialsTable {
     this.before = h("button", { onclick: () => this.turnPage(-1) }, "Previous");
     this.after = h("button", { onclick: () => this.turnPage(1) }, "Next");
     this.compare = h("button", { class: "primary", onclick: () => go(this.comparePath()) }, "Compare");
+    this.shown = [];
     this.unpick = h("button", { class: "tiny", onclick: () => { this.picked.clear(); this.pickedChanged(); this.refresh(this.study); } }, "Clear");
     this.chooser = h("details", { class: "menu" }, h("summary", {}, "Columns"), h("div", {}));
     this.exports = h("span", { class: "pair" });
@@ -99,6 +100,8 @@ export class TrialsTable {
     const all = this.columns();
     const chosen = this.chosenColumns(all);
     const columns = all.filter((column) => chosen.has(column.name));
+    this.shown = found.rows.map((row) => row.number);
+    this.pickedChanged(false);
     this.drawTools(all, chosen);
     this.drawHead(columns);
     const fresh = found.rows.map((row) => this.row(row, columns));
@@ -236,14 +239,19 @@ export class TrialsTable {
 
   pickedChanged(step = true) {
     const count = this.picked.size;
-    this.compare.textContent = count ? `Compare ${count}` : "Compare";
-    this.compare.disabled = count < LEAST;
-    this.compare.title = `Tick ${LEAST} to ${MOST} trials`;
+    this.compare.textContent = `Compare ${count || `first ${LEAST}`}`;
+    this.compare.disabled = this.compared().length < LEAST;
+    this.compare.title = `The ticked trials, ${LEAST} to ${MOST}; where none is ticked, the first ${LEAST} of the table`;
     this.unpick.hidden = !count;
     if (step) keep({ pick: [...this.picked].join(",") }, false);
   }
 
+  // What is ticked; the first of the table where nothing is.
+  compared() {
+    return this.picked.size ? [...this.picked] : this.shown.slice(0, LEAST);
+  }
+
   comparePath() {
-    return `/compare?${[...this.picked].map((number) => `trial=${this.key}:${number}`).join("&")}`;
+    return `/compare?${this.compared().map((number) => `trial=${this.key}:${number}`).join("&")}`;
   }
 }

@@ -1,12 +1,13 @@
 // Two to five trials, of one study or several: what differs first, then scores, layers, the rest.
 
 import { get } from "../api.js";
-import { card, chip, copy, h, link, replace, save, scroller } from "../../web/dom.js";
+import { card, copy, h, link, replace, save, scroller } from "../../web/dom.js";
 import { csv, measure, plain, signed } from "../../web/format.js";
-import { verdictLine } from "../../web/head.js";
+import { limitsLine, trialChip } from "../../web/head.js";
 import { go, settings } from "../router.js";
 
 const MOST = 5;
+const UNCHANGED = "–: the layer reads values as the one before gave them, nothing is rounded in between.";
 
 export async function comparePage(page) {
   const given = new URLSearchParams(location.search).getAll("trial").map((word) => /^([0-9a-f]{8}-\d+):(\d+)$/.exec(word)).filter(Boolean).slice(0, MOST);
@@ -50,7 +51,7 @@ export async function comparePage(page) {
     card("Same in all", { wide: true }, h("details", {}, h("summary", {}, `${fields.length - differing.length} fields`), scroller("Same in all", h("table", {}, h("tbody", {}, fields.filter((field) => !differing.includes(field)).map((field) => row(field, [plain(trials[0].qconfig[field])]))))))),
   ];
   page.show(h("div", { class: "head" }, h("h1", {}, "Compare trials"), tools),
-    h("div", { class: "under chips" }, trials.map((trial, i) => h("span", { class: "picked" }, link(`/studies/${trial.key}`, trial.study.name), ` #${trial.number} `, chip(trial.state), " ", verdictLine(trial.study), " ",
+    h("div", { class: "under chips" }, trials.map((trial, i) => h("span", { class: "picked" }, link(`/studies/${trial.key}`, trial.study.name), ` #${trial.number} `, trialChip(trial.state, trial.study), " ", limitsLine(trial.study, trial.score), " ",
       h("button", { class: "tiny", "aria-label": `Remove ${trial.study.name} ${trial.number}`, onclick: () => go(path(given.filter((_, at) => at !== i).map(([, key, at]) => [key, at]))) }, "×")))),
     await adder(given, path), h("div", { class: "grid" }, body));
   let found = [];
@@ -93,7 +94,7 @@ export async function comparePage(page) {
     const plot = new Plot({ name: "layers", title: "SQNR of what the layers read", settings, draw: (each) => markers(each, known.map(([trial]) => name(trial)), rows, "dB") });
     page.onleave(() => plot.close());
     const delta = (values) => (known.length === 2 && values.every((value) => value !== null) ? signed(values[0] - values[1]) : "");
-    replace(layers.lastChild, h("p", { class: "soft small" }, "Against the float model, of the inputs as they arrive. Further to the right less is lost."), h("div", { class: "tools" }, plot.acts), plot.element,
+    replace(layers.lastChild, h("p", { class: "soft small" }, `Against the float model, of the inputs as they arrive. Further to the right less is lost. ${UNCHANGED}`), h("div", { class: "tools" }, plot.acts), plot.element,
       scroller("SQNR of layers", h("table", { class: "sticky" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Layer"), known.map(([trial]) => h("th", { scope: "col", class: "num" }, name(trial))), known.length === 2 ? h("th", { scope: "col", class: "num" }, "difference (dB)") : null)),
         h("tbody", {}, rows.map((each) => h("tr", { "data-layer-row": each.label }, h("th", { scope: "row" }, each.label), each.values.map((value) => h("td", { class: "num" }, value === null ? "–" : `${value.toFixed(2)} dB`)), known.length === 2 ? h("td", { class: "num" }, delta(each.values)) : null))))),
       told.map((words2) => h("p", { class: "soft small" }, words2)));

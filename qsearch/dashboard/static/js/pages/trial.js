@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { card, chip, h, link, problem, replace, scroller } from "../../web/dom.js";
 import { bytes, duration, measure, number, plain } from "../../web/format.js";
-import { studyChip, trialChip, verdictLine } from "../../web/head.js";
+import { limitsLine, studyChip, trialChip, verdictLine } from "../../web/head.js";
 import { notesCard } from "../notes.js";
 import { again, go, settings } from "../router.js";
 
@@ -54,7 +54,7 @@ function heading(key, study, trial) {
   trial.number > 0 ? link(path(trial.number - 1), "Previous", { class: "button" }) : null,
   trial.number + 1 < Object.values(study.counts).reduce((sum, count) => sum + count, 0)
     ? link(path(trial.number + 1), "Next", { class: "button" }) : null);
-  return [h("div", { class: "head" }, h("h1", {}, `Trial ${trial.number}`), trialChip(trial.state, study),
+  return [h("div", { class: "head" }, h("h1", {}, `Trial ${trial.number}`), trialChip(trial.state, study), limitsLine(study, trial.score),
     trial.is_best ? chip("best", "best of the study") : null, trial.front ? chip("front", "on the front") : null, trial.from_store ? chip("", "known from the store") : null,
     trial.tags.map((tag) => chip("tag", tag)), form),
   h("p", { class: "under" }, `stage ${trial.stage} · batch ${trial.batch} · ${trial.attempts} attempt${trial.attempts === 1 ? "" : "s"}`,
@@ -114,7 +114,7 @@ async function drawRatios({ Plot, markers }, box, key, here, plots) {
     const plot = new Plot({ name: "layers", title: "SQNR of what the layers read", settings, draw: (each) => markers(each, ["weights", "inputs alone", "with all before"], rows, "dB") });
     plots.push(plot);
     box.querySelector("header").append(h("div", { class: "acts" }, plot.acts));
-    replace(box.lastChild, h("p", { class: "soft small" }, "Against the float model, measured now on the first calibration inputs. The further to the right, the less is lost; the figure is that of the inputs as they arrive."), plot.element);
+    replace(box.lastChild, h("p", { class: "soft small" }, "Against the float model, measured now on the first calibration inputs. The further to the right, the less is lost; the figure is that of the inputs as they arrive. A layer without one reads values as the one before gave them."), plot.element);
   } catch (error) {
     if (error.status) replace(box.lastChild, problem(error));
   }
