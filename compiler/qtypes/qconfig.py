@@ -178,8 +178,7 @@ class QConfig:
 
         Scales, bits, rounding and granularity are derived from the statistics later.
         """
-        values = self.to_dict()
-        found = {name: values[name] for name in _CALIBRATION_FIELDS}
+        found = {name: _plain(getattr(self, name)) for name in _CALIBRATION_FIELDS}
         return {**found, "float_layers": list(self.layers.float_layers)}
 
     @property
@@ -258,6 +257,8 @@ _RECOMMENDED: dict[str, Any] = {
     "partition_conversions": "fully_integral",
 }
 
+_SCALARS = frozenset((bool, int, float, str, type(None)))
+
 _CALIBRATION_FIELDS = (
     "skip_conv_layers",
     "skip_dense_layer",
@@ -284,6 +285,8 @@ def _check_names(cls: type[QConfig], names: Iterable[str]) -> None:
 
 
 def _plain(value: Any) -> Any:
+    if type(value) in _SCALARS:  # most fields; LayerChoices is a Mapping, which takes long to ask
+        return value
     if isinstance(value, LayerChoices):
         return value.to_dict()
     return list(value) if isinstance(value, ValueList) else value

@@ -82,8 +82,11 @@ class Database:
             StoreError: the database does not answer.
         """
 
+        # One statement is a transaction of its own: no BEGIN and ROLLBACK go to a server.
+        options = {"isolation_level": "AUTOCOMMIT"} if self.shared else {"reader": True}
+
         def attempt() -> Sequence[Any]:
-            with self.engine.connect().execution_options(reader=True) as connection:
+            with self.engine.connect().execution_options(**options) as connection:
                 try:
                     return connection.execute(statement, given).all()
                 except ValueError as error:  # JSON that is none, or text that is not UTF-8

@@ -195,9 +195,10 @@ def kill_driver(server: Server, study: str) -> None:
 def kill_worker(server: Server, study: str) -> None:
     """kill -9; its trial runs again."""
     driver = until(lambda: server.finished(study) >= 1 and server.pid(study))
-    for worker in descendants(driver):
-        if "process_worker" in command_of(worker):
-            os.kill(worker, signal.SIGKILL)
+    workers = [pid for pid in descendants(driver) if "process_worker" in command_of(pid)]
+    assert workers, "the kill came too late to show anything"
+    for worker in workers:
+        os.kill(worker, signal.SIGKILL)
 
 
 def test_kills_lose_nothing_on_sqlite(
