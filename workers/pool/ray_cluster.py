@@ -101,12 +101,18 @@ def require_resources(ray: Any, num_workers: int, size: WorkerSize, address: str
 
 ASK_EVERY_S = 2.0
 """How often a pool asks for its share of a cluster that others use too."""
+TURN_S = 300.0
+"""How long a pool waits for one place in the row, where there are more pools than CPUs. A worker
+takes seconds to start, and needs the model and what was calibrated."""
 _GONE_S = 30.0
 """A pool that has not asked for so long has ended."""
 
 
 class Shares:
     """Runs as one actor of a cluster: divides its CPUs evenly among the pools that ask.
+
+    Where there are more pools than CPUs, they take turns: every ``TURN_S`` one pool gives its CPUs
+    to the one that has waited longest, so that no study waits until another one ends.
 
     Nothing is lost when the actor ends with the driver that started it: another driver starts it
     anew, and every pool asks again.
@@ -127,7 +133,12 @@ class Shares:
         now = time.monotonic()
         self._asked[pool] = (wanted, cpus, now)
         self._asked = {p: ask for p, ask in self._asked.items() if now - ask[2] < _GONE_S}
-        return divided({p: ask[:2] for p, ask in self._asked.items()}, there)[pool]
+        asks = [(p, ask[:2]) for p, ask in self._asked.items()]
+        given = divided(dict(asks), there)
+        if not all(given.values()):
+            turn = int(now / TURN_S) % len(asks)
+            given = divided(dict(asks[turn:] + asks[:turn]), there)
+        return given[pool]
 
     def leave(self, pool: str) -> None:
         """The pool is closed."""

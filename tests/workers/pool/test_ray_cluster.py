@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from workers.errors import WorkerError
 from workers.pool.protocol import WorkerSize
 from workers.pool.ray_cluster import (
+    TURN_S,
     Shares,
     await_resources,
     connect,
@@ -105,6 +107,26 @@ def test_the_cpus_of_a_cluster_are_divided_evenly(
     asked: dict[str, tuple[int, float]], there: float, given: dict[str, int]
 ) -> None:
     assert divided(asked, there) == given
+
+
+def test_more_pools_than_cpus_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("workers.pool.ray_cluster.time.monotonic", lambda: now)
+    shares, held = Shares(), Counter[str]()
+    for pool in "abc":
+        shares.workers(pool, 4, 1.0, 2.0)
+    before: set[str] = set()
+    for second in range(0, int(6 * TURN_S), 10):
+        now = float(second)
+        given = {pool: shares.workers(pool, 4, 1.0, 2.0) for pool in "abc"}
+        assert sorted(given.values()) == [0, 1, 1]
+        held.update(given)
+        here = {pool for pool in given if given[pool]}
+        assert not before or len(before - here) <= 1, "one worker moves at a time"
+        before = here
+    assert len(set(held.values())) == 1
+    shares.leave("b")
+    assert [shares.workers(pool, 4, 1.0, 2.0) for pool in "ac"] == [1, 1]
 
 
 def test_a_pool_that_leaves_or_is_silent_frees_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
