@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from compiler.ir.op import DEFAULT_LEVEL, OpRule, get_op
 from compiler.ops.rules.annotate import FQAnnotateRewrite
@@ -13,48 +13,34 @@ from compiler.ops.rules.realize import FQRealizeRewrite
 R = TypeVar("R", bound=Callable[..., Any])
 
 
-def _register(
-    table: OpRule[Any], op_name: str, rule: Callable[..., Any] | None, level: int
-) -> Callable[[R], R]:
-    add = table.register(get_op(op_name), level=level)
-    if rule is not None:
-        add(rule)
-    return add
-
-
-def register_partition_function(
-    op_name: str, rule: Callable[..., Any] | None = None, level: int = DEFAULT_LEVEL
-) -> Callable[[R], R]:
-    """Say how an operator takes part in QuantizePartition; also a decorator.
+class Registrar(Protocol):
+    """``register(op_name, rule, level)``; without a rule, a decorator.
 
     Raises:
         UnknownOpError: no such operator.
         CompilerError: it has a rule of this level already.
     """
-    return _register(FQPartitionRewrite, op_name, rule, level)
+
+    def __call__(
+        self, op_name: str, rule: Callable[..., Any] | None = None, level: int = DEFAULT_LEVEL
+    ) -> Callable[[R], R]: ...
 
 
-def register_annotate_function(
-    op_name: str, rule: Callable[..., Any] | None = None, level: int = DEFAULT_LEVEL
-) -> Callable[[R], R]:
-    """Say how an operator takes part in QuantizeAnnotate; also a decorator.
+def _registrar(table: OpRule[Any]) -> Registrar:
+    def register(
+        op_name: str, rule: Callable[..., Any] | None = None, level: int = DEFAULT_LEVEL
+    ) -> Callable[[R], R]:
+        add = table.register(get_op(op_name), level=level)
+        if rule is not None:
+            add(rule)
+        return add
 
-    The rule runs behind the guard of ``debug_enabled_ops``.
-
-    Raises:
-        UnknownOpError: no such operator.
-        CompilerError: it has a rule of this level already.
-    """
-    return _register(FQAnnotateRewrite, op_name, rule, level)
+    return register
 
 
-def register_realize_function(
-    op_name: str, rule: Callable[..., Any] | None = None, level: int = DEFAULT_LEVEL
-) -> Callable[[R], R]:
-    """Say what an operator computes on integers; also a decorator.
-
-    Raises:
-        UnknownOpError: no such operator.
-        CompilerError: it has a rule of this level already.
-    """
-    return _register(FQRealizeRewrite, op_name, rule, level)
+register_partition_function = _registrar(FQPartitionRewrite)
+"""Say how an operator takes part in QuantizePartition."""
+register_annotate_function = _registrar(FQAnnotateRewrite)
+"""Say how an operator takes part in QuantizeAnnotate, behind the guard of ``debug_enabled_ops``."""
+register_realize_function = _registrar(FQRealizeRewrite)
+"""Say what an operator computes on integers."""

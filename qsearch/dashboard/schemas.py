@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -63,14 +63,8 @@ class StageOut(Out):
     @classmethod
     def of(cls, stage: Stage, finished: int) -> StageOut:
         """From the store, with how many of its trials ended."""
-        return cls(
-            name=stage.name,
-            state=stage.state,
-            planned=stage.planned,
-            finished=finished,
-            started_at=stage.started_at,
-            finished_at=stage.finished_at,
-        )
+        fields = {name: getattr(stage, name) for name in cls.model_fields if name != "finished"}
+        return cls(finished=finished, **fields)
 
 
 class DriverOut(Out):
@@ -313,14 +307,7 @@ class EventOut(Out):
     @classmethod
     def of(cls, event: Event) -> EventOut:
         """From the store."""
-        data: Mapping[str, Any] | None = event.data
-        return cls(
-            id=event.id,
-            kind=event.kind,
-            trial=event.trial,
-            data=None if data is None else dict(data),
-            at=event.at,
-        )
+        return cls.model_validate(event, from_attributes=True)
 
 
 class ImportancesOut(Out):

@@ -8,7 +8,6 @@
 Nothing is approximated and nothing is assumed about ranges: where the reference wraps, so does the
 exported graph. It shares no numeric code with the reference or the grid, so it is the independent
 oracle of a proof and an interchange form; it runs an order of magnitude slower than the grid.
-Source: notes/engine.md, section c.
 """
 
 from __future__ import annotations

@@ -23,13 +23,12 @@ import compiler.export.to_onnx.grid_rules
 import compiler.export.to_onnx.qdq_rules  # noqa: F401  (fills the table)
 from compiler.errors import OnnxExportError, legal_names
 from compiler.export.to_onnx.graph_writer import GraphWriter
-from compiler.export.to_onnx.grid import emit_integers
-from compiler.export.to_onnx.grid_emitter import Carried
+from compiler.export.to_onnx.grid import emit_integers, write_graph
 from compiler.export.to_onnx.qdq_emitter import RUNTIMES, FToQdq, QdqEmitter
 from compiler.ir.dataflow import Step, dataflow
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
-from compiler.ir.ty import integer_range, is_float, is_integer
+from compiler.ir.ty import is_float, is_integer
 
 PRODUCTS = ("nn.conv2d", "nn.dense", "nn.matmul", "nn.batch_matmul", "nn.conv2d_transpose")
 _NARROW = ("int8", "uint8")
@@ -71,23 +70,7 @@ def to_qdq_onnx(
         raise OnnxExportError(f"unknown runtime {runtime!r}", fix=legal_names(runtime, RUNTIMES))
     flow = dataflow(mod, function)
     grid = QdqEmitter(GraphWriter(function), RUNTIMES[runtime], reduce_range)
-    for value in flow.inputs:
-        name = grid.writer.input(value.name, value.type)
-        grid.bind(value, name)
-        if is_integer(value.type.dtype):
-            low, high = integer_range(value.type.dtype)
-            small = value.type.dtype in (*_NARROW, "int16", "uint16")
-            carrier = "float32" if small else "int64"
-            grid.carry(value, Carried(grid.writer.cast(name, carrier), carrier, low, high))
-    for step in flow.steps:
-        _emit(step, grid)
-    single = len(flow.outputs) == 1
-    for index, value in enumerate(flow.outputs):
-        integer = is_integer(value.type.dtype)
-        name = grid.native(value) if integer else grid.name(value)
-        grid.writer.output("output" if single else f"output_{index}", name, value.type)
-    model = grid.writer.finish()
-    return _reported(model, flow.steps, grid)
+    return _reported(write_graph(flow, grid, _emit), flow.steps, grid)
 
 
 def _emit(step: Step, grid: QdqEmitter) -> None:
