@@ -174,16 +174,40 @@ def _failure(error: BaseException, name: str, given: str) -> UserCodeError:
         what, place = f"SyntaxError: {error.msg}", f"{error.filename}, line {error.lineno}"
     else:
         told = isinstance(error, CompilerError)
-        what = str(error).partition("\n")[0]
-        what = what if told else f"{type(error).__name__}: {what}".removesuffix(": ")
+        what = str(error).partition("\n")[0] if told else _in_a_line(error)
         trace = traceback.extract_tb(error.__traceback__)
         frames = [f for f in trace if _is_users(f.filename)] or list(trace)
-        place = f"{frames[-1].filename}, line {frames[-1].lineno}: {frames[-1].line}"
+        place = _line_of(frames[-1])
     return UserCodeError(
         f"{given} cannot be imported: {what}",
         where=place,
         fix=getattr(error, "fix", None) or "correct the file and run the same command again",
     )
+
+
+def failure_in_user_code(error: Exception) -> UserCodeError | None:
+    """What to tell of a bug in an imported file; None for others, and for errors of our own."""
+    if isinstance(error, CompilerError):
+        return None
+    files = {source.path for module in _IMPORTED.values() for source in module.sources}
+    trace = traceback.extract_tb(error.__traceback__)
+    frames = [f for f in trace if str(Path(f.filename).resolve()) in files]
+    if not frames:
+        return None
+    name = Path(frames[-1].filename).name
+    return UserCodeError(
+        f"{name} failed: {_in_a_line(error)}",
+        where=f"{_line_of(frames[-1])} (in {frames[-1].name})",
+        fix="correct the file and run the same command again; with -vv it shows the calls",
+    )
+
+
+def _in_a_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".removesuffix(": ")
+
+
+def _line_of(frame: traceback.FrameSummary) -> str:
+    return f"{frame.filename}, line {frame.lineno}: {frame.line}"
 
 
 def _no_module(given: str) -> UserCodeError:

@@ -16,7 +16,7 @@ from workers.messages import (
     EvaluationResult,
     Handle,
 )
-from workers.user_code import UserCode, install
+from workers.user_code import UserCode, failure_in_user_code, install
 
 Fetch = Callable[[Handle], Any]
 """Finds the value of a handle; raises WorkerError for a handle that is not known."""
@@ -100,7 +100,7 @@ def answer(runner: RequestRunner, request: Any, where: str) -> Answer:
     try:
         return runner.run(request), None
     except Exception as error:
-        return None, _portable(error, where)
+        return None, _portable(failure_in_user_code(error) or error, where)
 
 
 def _portable(error: Exception, where: str) -> Exception:

@@ -283,15 +283,18 @@ def _refused_by_system(error: OSError) -> int:
 
 
 def _unforeseen(error: Exception, words: Sequence[str]) -> int:
-    """A bug of ours: one line for the user, and the traceback with -vv."""
-    print(
-        f"error: unforeseen {type(error).__name__}: {error}\n"
-        "  fix: run the same command again (finished trials are kept); with -vv it shows where",
-        file=sys.stderr,
+    """A bug of ours or of --import: a few lines for the user, and the traceback with -vv."""
+    from workers.user_code import failure_in_user_code
+
+    theirs = failure_in_user_code(error)
+    told = theirs or (
+        f"unforeseen {type(error).__name__}: {error}\n"
+        "  fix: run the same command again (finished trials are kept); with -vv it shows where"
     )
+    print(f"error: {told}", file=sys.stderr)
     logger = logging.getLogger("qsearch")
     if any(isinstance(handler, logging.FileHandler) for handler in logger.handlers):
         logger.info("unforeseen error", exc_info=error)
     if "-vv" in words or words.count("-v") > 1:
         traceback.print_exception(error)
-    return EXIT_SEARCH_FAILED
+    return EXIT_SEARCH_FAILED if theirs is None else EXIT_BAD_INPUT

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 from qsearch.config import resolve
 from qsearch.errors import SettingsError
@@ -121,6 +123,21 @@ def test_a_metric_and_a_pass_are_registered_in_every_worker(folder: Path) -> Non
     ]
     values = [row[row.index(name) + 1] for row, name in zip(rows, ("margin", "mine:mean_margin"))]
     assert values[0] == values[1]
+
+
+def test_an_error_in_an_imported_file_names_its_line(tmp_path: Path) -> None:
+    (tmp_path / "rules.py").write_text(
+        "from compiler.frontend.from_onnx.opsets import from_onnx\n\n\n"
+        '@from_onnx("Mine", domain="my.lab")\ndef mine(node):\n    return node.argument(0)\n'
+    )
+    value = [helper.make_tensor_value_info(name, 1, [1, 4]) for name in "xy"]
+    node = helper.make_node("Mine", ["x"], ["y"], domain="my.lab")
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my.lab", 1)]
+    graph = helper.make_graph([node], "g", value[:1], value[1:])
+    onnx.save(helper.make_model(graph, opset_imports=opsets), tmp_path / "m.onnx")
+    told = qsearch(tmp_path, "doctor", "m.onnx", "--import", "rules.py", code=2)
+    assert "error: rules.py failed: AttributeError: 'OnnxNode' object has no attribute" in told
+    assert "rules.py, line 6: return node.argument(0) (in mine)" in told
 
 
 def test_the_settings_of_a_run_folder_import_nothing(tmp_path: Path) -> None:
