@@ -29,6 +29,8 @@ STUDY: Final = "Study"
 OUTPUT: Final = "Output"
 COUNT: Final[dict[str, Any]] = {"metavar": "N", "type": click.IntRange(1)}
 """Of an option that takes a number from 1 up."""
+PRIORITY: Final[dict[str, Any]] = {"metavar": "N", "type": click.IntRange(-10, 10)}
+"""Of an option that takes the priority of a study of a server."""
 _FORMER_OPTIONS: Final = {"--judge": "--evaluator"}
 """Options of version 0.1 that ``--help`` does not list; they are read for one version more."""
 _GIVEN: Final = "qsearch.words"

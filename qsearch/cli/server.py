@@ -270,12 +270,7 @@ def _quota(max_bytes: str | None, max_trials: int | None, max_seconds: int | Non
 )
 @options.verbosity
 def token_command(
-    name: str,
-    folder: str | None,
-    tokens: str | None,
-    may: str,
-    remove: bool,
-    quota: Quota,
+    name: str, folder: str | None, tokens: str | None, may: str, remove: bool, quota: Quota
 ) -> int:
     """Create the token of a user of a server and print it. The file keeps only its hash.
 
@@ -289,9 +284,10 @@ def token_command(
         users.remove(name)
         print(f"removed: {name}")
         return EXIT_OK
+    earlier = "; the earlier token is invalid now" if name in users.users() else ""
     print(users.add(name, "read" if may == "read" else "submit", quota))
     print(
-        f"{name} may {may}; this is shown once. Written: {users.path}. For the client:\n"
+        f"{name} may {may}{earlier}; this is shown once. Written: {users.path}. For the client:\n"
         "export QSEARCH_TOKEN=…",
         file=sys.stderr,
     )
@@ -313,7 +309,7 @@ def server_option(required: bool = False) -> options.Decorator:
 @options.model
 @options.dims
 @server_option(required=True)
-@option("--priority", metavar="N", type=int, default=0, help="-10 to 10; greater runs first (0)")
+@option("--priority", default=0, help="-10 to 10; greater runs first (0)", **options.PRIORITY)
 @option("--wait", help="wait until the study ends")
 @options.output(help="wait, then download and verify the module: m.qmod")
 @options.stacked(*setting_options(without=_NOT_SENT))
@@ -406,7 +402,7 @@ def _finish(client: Client, job: dict[str, Any], out: str | None, quiet: bool) -
 @argument("name", "NAME", "only this study (all)", required=False)
 @server_option(required=True)
 @option("--cancel", help="end the study; a running study writes the best module so far")
-@option("--priority", metavar="N", type=int, help="set the priority: -10 to 10; greater runs first")
+@option("--priority", help="set it: -10 to 10; greater runs first", **options.PRIORITY)
 @option("--uploads", help="list the files that you uploaded instead")
 @option("--forget", metavar="UPLOAD", help="delete an upload that no unfinished study needs")
 @option("--json", "as_json", help="print one JSON array", panel=OUTPUT)

@@ -88,3 +88,19 @@ def test_an_upload_is_listed_and_forgotten(
     asked(capsys, "queue", "--forget", name, "--server", url)
     assert json.loads(asked(capsys, "queue", "--uploads", "--server", url, "--json")) == []
     assert asked(capsys, "queue", "--forget", name, "--server", url, code=2)
+
+
+def test_a_second_token_says_that_the_first_is_invalid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for told in ("may read; this is shown once", "may read; the earlier token is invalid now"):
+        assert run(["token", "ann", str(tmp_path), "--may", "read"]) == 0
+        assert told in capsys.readouterr().err
+
+
+def test_a_priority_out_of_range_is_refused_before_anything_is_sent(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    nowhere = ("--server", "http://127.0.0.1:9")
+    for words in (("submit", "digits"), ("queue", "one")):
+        assert "-10<=x<=10" in asked(capsys, *words, "--priority", 11, *nowhere, code=2)
