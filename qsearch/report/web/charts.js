@@ -274,7 +274,6 @@ export class Plot {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     if (step) {
       event.preventDefault();
-      this.order ??= null;
       const order = [...this.marks.keys()].sort((a, b) => this.marks[a].x - this.marks[b].x || this.marks[a].y - this.marks[b].y);
       const place = order.indexOf(this.at);
       this.at = order[(place + step + order.length) % order.length];
@@ -371,12 +370,18 @@ function byState(plot, trials, chosen, place) {
   }
 }
 
-export function history(plot, trials) {
+// What the float model reaches, in the unit that is shown.
+function floatOf(trials, name) {
+  const about = trials.measures.get(name);
+  const base = trials.study.baseline?.[name];
+  return base === null || base === undefined || isInfinite(base, about) ? undefined : shown(base, about);
+}
+
+function history(plot, trials) {
   const about = trials.measures.get(plot.y);
   const chosen = drawn(plot, trials, (i) => trials.score(plot.y, i) !== undefined);
   if (!chosen.length) return;
-  const base = trials.study.baseline?.[plot.y];
-  const float = base === null || base === undefined || isInfinite(base, about) ? undefined : shown(base, about);
+  const float = floatOf(trials, plot.y);
   const made = plot.frame({ values: chosen.map((i) => trials.number(i)), label: "trial", tight: true },
     { values: [...chosen.map((i) => trials.score(plot.y, i)), ...(float === undefined ? [] : [float])], label: labelOf(about), log: plot.logy, most: mostOf(about) });
   plot.level(float, "float model", "base", made);
@@ -396,12 +401,11 @@ export function history(plot, trials) {
   if (steps.length) plot.line([...steps, [made.area.right, made.sy(best)]], "best so far", "best");
 }
 
-export function scatter(plot, trials) {
+function scatter(plot, trials) {
   const [ax, ay] = [trials.measures.get(plot.x), trials.measures.get(plot.y)];
   const chosen = drawn(plot, trials, (i) => trials.score(plot.x, i) !== undefined && trials.score(plot.y, i) !== undefined);
   if (!chosen.length) return;
-  const base = trials.study.baseline?.[plot.y];
-  const float = base === null || base === undefined || isInfinite(base, ay) ? undefined : shown(base, ay);
+  const float = floatOf(trials, plot.y);
   const made = plot.frame({ values: chosen.map((i) => trials.score(plot.x, i)), label: labelOf(ax), log: plot.logx, most: mostOf(ax) },
     { values: [...chosen.map((i) => trials.score(plot.y, i)), ...(float === undefined ? [] : [float])], label: labelOf(ay), log: plot.logy, most: mostOf(ay) });
   plot.level(float, "float model", "base", made);
@@ -426,7 +430,7 @@ export function scatter(plot, trials) {
   into.append(s("path", { class: "line front", d: `M${stairs.map((p) => p.join(" ")).join("L")}` }), ...front.map((i) => s("circle", { class: "ring", "data-front": trials.number(i), cx: place(i).x, cy: place(i).y, r: 6 })));
 }
 
-export function slice(plot, trials) {
+function slice(plot, trials) {
   const about = trials.measures.get(plot.y);
   const chosen = drawn(plot, trials, (i) => trials.param(plot.x, i) !== undefined && trials.score(plot.y, i) !== undefined);
   if (!chosen.length) return;
@@ -445,7 +449,7 @@ export function slice(plot, trials) {
   byState(plot, trials, chosen, (i) => ({ x: scale(plain(trials.param(plot.x, i))) + half * jitter(trials.number(i)), y: made.sy(trials.score(plot.y, i)) }));
 }
 
-export function rank(plot, trials) {
+function rank(plot, trials) {
   const about = trials.measures.get(plot.m);
   const chosen = drawn(plot, trials, (i) => trials.param(plot.x, i) !== undefined && trials.param(plot.y, i) !== undefined && trials.score(plot.m, i) !== undefined);
   if (!chosen.length) return;
@@ -467,7 +471,7 @@ function jitter(number) {
 }
 
 // ``onbrush({name: values or [low, high]})``: what is chosen on the axes.
-export function parallel(plot, trials, names, onbrush) {
+function parallel(plot, trials, names, onbrush) {
   const about = trials.measures.get(plot.y);
   const chosen = drawn(plot, trials, (i) => trials.state(i) === "complete" && trials.score(plot.y, i) !== undefined);
   const axes = names.filter((name) => trials.columns.params[name].values.length > 1).slice(0, Math.max(2, Math.floor(plot.width / 95)));
@@ -516,7 +520,14 @@ export function parallel(plot, trials, names, onbrush) {
   });
 }
 
-export function timeline(plot, trials) {
+// A scale above rows, with its lines through them.
+function ruler(plot, x, left) {
+  for (const value of ticks(x, Math.max(2, (plot.width - left) / 90))) {
+    plot.svg.append(s("path", { class: "grid faint", d: `M${x(value)} 20V${plot.height - 26}` }), text(x(value), 13, tick(value), "mid soft"));
+  }
+}
+
+function timeline(plot, trials) {
   const { started_at: begins, finished_at: ends, driver_id: drivers, from_store: known } = trials.columns;
   const chosen = [...begins.keys()].filter((i) => begins[i] && ends[i] && !known[i]).sort((a, b) => begins[a] - begins[b]);
   if (!chosen.length) return;
@@ -534,7 +545,7 @@ export function timeline(plot, trials) {
   const [left, top] = [Math.min(120, plot.width * 0.3), 24];
   plot.size(top + row * lanes.length + 26);
   const x = d3.scaleLinear().domain([0, Math.max(...chosen.map((i) => ends[i])) - first]).range([left, plot.width - 14]);
-  ticks(x, Math.max(2, (plot.width - left) / 90)).forEach((value) => plot.svg.append(s("path", { class: "grid faint", d: `M${x(value)} ${top - 6}V${plot.height - 24}` }), text(x(value), 13, tick(value), "mid soft")));
+  ruler(plot, x, left);
   plot.svg.append(text(plot.width - 14, plot.height - 6, "seconds since the first trial began", "end soft"));
   lanes.forEach((lane, index) => {
     const y = top + row * index;
@@ -559,7 +570,7 @@ export function bars(plot, rows, unit) {
   plot.size(48 + row * rows.length);
   const values = rows.map((each) => each.value ?? 0);
   const x = d3.scaleLinear().domain([Math.min(0, ...values), Math.max(...values, 1e-9)]).range([left, plot.width - 60]);
-  ticks(x, Math.max(2, (plot.width - left) / 90)).forEach((value) => plot.svg.append(s("path", { class: "grid faint", d: `M${x(value)} 20V${plot.height - 26}` }), text(x(value), 13, tick(value), "mid soft")));
+  ruler(plot, x, left);
   rows.forEach((each, index) => {
     const y = 22 + row * index;
     const open = each.value === null;
@@ -585,7 +596,7 @@ export function markers(plot, series, rows, unit, top) {
   plot.total = 0;
   const x = d3.scaleLinear().domain([Math.min(0, ...known), top ?? Math.max(...known)]).range([left, plot.width - 52]).clamp(true);
   if (top === undefined) x.nice(5);
-  ticks(x, Math.max(2, (plot.width - left) / 90)).forEach((value) => plot.svg.append(s("path", { class: "grid faint", d: `M${x(value)} 20V${plot.height - 26}` }), text(x(value), 13, tick(value), "mid soft")));
+  ruler(plot, x, left);
   const shownSeries = series.map((words, index) => plot.has(words, `s${index}`, SERIES[index % SERIES.length]));
   rows.forEach((each, index) => {
     const y = 22 + row * index + row / 2;
@@ -629,7 +640,7 @@ export function histogram(point) {
 const FIGURES = [["sqnr_loss_db", "SQNR lost by the outputs (dB)"], ["sqnr_db", "SQNR of the outputs (dB)"], ["weight_elements", "weights"]];
 
 // Names of the figures in which layers differ, those that tell most first.
-export function figuresOf(layers) {
+function figuresOf(layers) {
   const values = new Map();
   for (const layer of layers) {
     for (const [name, value] of Object.entries(layer.figures)) {
@@ -641,7 +652,7 @@ export function figuresOf(layers) {
   return [...values].filter(([, found]) => found.size > 1 || layers.length === 1).map(([name]) => name).sort((a, b) => place(a) - place(b));
 }
 
-export function figureWords(layers, name) {
+function figureWords(layers, name) {
   const bits = new Set(layers.map((layer) => layer.figures.bits));
   const at = bits.size === 1 && name.includes("sqnr") && [...bits][0] ? `, alone at ${[...bits][0]} bits` : "";
   return `${FIGURES.find(([each]) => each === name)?.[1] ?? name}${at}`;

@@ -17,12 +17,16 @@ function filled(element, attributes, children) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(...there(children));
   return element;
 }
 
+function there(children) {
+  return children.flat(3).filter((child) => child !== null && child !== undefined && child !== false);
+}
+
 export function replace(element, ...children) {
-  element.replaceChildren(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+  element.replaceChildren(...there(children));
   return element;
 }
 
@@ -65,6 +69,11 @@ export function toast(words) {
   element.classList.add("on");
   clearTimeout(toastTimer);
   toastTimer = setTimeout(() => element.classList.remove("on"), 5000);
+}
+
+// What failed, and what to do, in one line.
+export function failed(error) {
+  toast([error.what ?? String(error), error.fix].filter(Boolean).join(": "));
 }
 
 export function problem(error) {

@@ -23,7 +23,7 @@ const LEAST = 0.02;
 const MOST = 4;
 const READABLE = 0.7;
 
-export class GraphView {
+class GraphView {
   constructor(drawn, onchoose) {
     this.onchoose = onchoose;
     this.boxes = [];
@@ -209,7 +209,7 @@ function ownWords({ title, detail }) {
 }
 
 // The ONNX node that a box came from; of a kernel, that of its first operator that has one.
-export function nameOf(box) {
+function nameOf(box) {
   return box.rows.map((row) => row.detail.source).find(Boolean) ?? box.detail.source;
 }
 

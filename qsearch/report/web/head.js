@@ -47,7 +47,7 @@ export function objectiveWords(study) {
 }
 
 // What counts of a trial: objectives first, then accuracy, SQNR, size, latency where measured.
-export function headMeasures(study) {
+function headMeasures(study) {
   const wanted = [...study.objectives.map((each) => each.name), study.measure.name, study.accuracy, ...study.limits.map((each) => each.name), "sqnr_db", "model_bytes", "latency_ms", "hw_cycles"];
   const known = new Map((study.measures ?? study.objectives).map((each) => [each.name, each]));
   return [...new Set(wanted)].filter((name) => known.has(name)).map((name) => known.get(name));

@@ -1,6 +1,6 @@
 // The REST API, and the stream of events that reconnects by itself.
 
-export class ApiError extends Error {
+class ApiError extends Error {
   constructor(status, told) {
     super(told.what);
     Object.assign(this, { status, what: told.what, where: told.where, fix: told.fix });
@@ -20,10 +20,6 @@ async function answered(response) {
 
 export async function get(path, signal) {
   return (await answered(await fetch(`/api/v1${path}`, { signal }))).json();
-}
-
-export async function getText(path, signal) {
-  return (await answered(await fetch(`/api/v1${path}`, { signal }))).text();
 }
 
 export async function post(path, body) {

@@ -1,7 +1,7 @@
 // A note and tags on a trial, or on a study where ``trial`` is null.
 
 import { post } from "./api.js";
-import { card, h, toast } from "../web/dom.js";
+import { card, failed, h, toast } from "../web/dom.js";
 
 export function notesCard(key, trial, known, changed) {
   const note = h("textarea", { id: "note", rows: 2, maxlength: 4000 });
@@ -14,7 +14,7 @@ export function notesCard(key, trial, known, changed) {
       toast("kept");
       changed();
     } catch (error) {
-      toast(`${error.what}${error.fix ? `: ${error.fix}` : ""}`);
+      failed(error);
     }
   }
   return card("Note", { id: "notes" }, h("form", { onsubmit: keepNote, class: "form" }, h("label", { for: "note" }, "Note"), note, h("label", { for: "tags" }, "Tags"), tags, h("span", {}), h("button", {}, "Keep")));

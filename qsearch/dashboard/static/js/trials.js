@@ -34,8 +34,8 @@ export class TrialsTable {
     this.states = h("span", { class: "chips" });
     this.told = h("div", { role: "alert" });
     this.count = h("span", { class: "small soft", role: "status" });
-    this.before = h("button", { onclick: () => this.turnPage(-1) }, "Previous");
-    this.after = h("button", { onclick: () => this.turnPage(1) }, "Next");
+    this.before = h("button", { class: "tiny", onclick: () => this.turnPage(-1) }, "Previous");
+    this.after = h("button", { class: "tiny", onclick: () => this.turnPage(1) }, "Next");
     this.compare = h("button", { class: "primary", onclick: () => go(this.comparePath()) }, "Compare");
     this.shown = [];
     this.unpick = h("button", { class: "tiny", onclick: () => { this.picked.clear(); this.pickedChanged(); this.refresh(this.study); } }, "Clear");

@@ -1,7 +1,7 @@
 // Who runs, who waits in which order, who ended; owners move and cancel what is theirs.
 
 import { get, post } from "../api.js";
-import { ask, card, chip, h, link, meter, replace, scroller, toast } from "../../web/dom.js";
+import { ask, card, chip, failed, h, link, meter, replace, scroller } from "../../web/dom.js";
 import { ago, duration, number } from "../../web/format.js";
 
 const EVERY_MS = 2000;
@@ -20,7 +20,7 @@ export async function queuePage(page) {
       await post(path, asked);
       await refresh();
     } catch (error) {
-      toast(`${error.what}${error.fix ? `: ${error.fix}` : ""}`);
+      failed(error);
     }
   }
 

@@ -55,8 +55,8 @@ export async function studiesPage(page) {
     replace(empty, find.value || asked("state") ? h("p", {}, "No study passes.") : [h("p", {}, "No study yet."), h("p", { class: "small" }, "Start one: ",
       h("span", { class: "mono" }, "qsearch launch --model digits"))]);
     replace(pages, found.total <= PER_PAGE ? null : h("div", { class: "pages" },
-      h("button", { disabled: at === 1, onclick: () => choose({ page: String(at - 1) }) }, "Previous"),
-      h("button", { disabled: at * PER_PAGE >= found.total, onclick: () => choose({ page: String(at + 1) }) }, "Next")));
+      h("button", { class: "tiny", disabled: at === 1, onclick: () => choose({ page: String(at - 1) }) }, "Previous"),
+      h("button", { class: "tiny", disabled: at * PER_PAGE >= found.total, onclick: () => choose({ page: String(at + 1) }) }, "Next")));
   }
 
   page.crumbs();

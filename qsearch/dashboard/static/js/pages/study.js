@@ -1,7 +1,7 @@
 // One study, live.
 
 import { follow, get, post } from "../api.js";
-import { ask, card, chip, h, link, problem, replace, toast } from "../../web/dom.js";
+import { ask, card, chip, failed, h, link, problem, replace, toast } from "../../web/dom.js";
 import { duration, plain } from "../../web/format.js";
 import { progressOf, resultHead, studyChip } from "../../web/head.js";
 import { notesCard } from "../notes.js";
@@ -159,7 +159,7 @@ function heading(key, study, changed) {
         : `${kind}: stored, but no driver runs this study now. Run its qsearch launch again.`);
       changed();
     } catch (error) {
-      toast(`${error.what}${error.fix ? `: ${error.fix}` : ""}`);
+      failed(error);
     }
   }
   async function forget() {
@@ -168,7 +168,7 @@ function heading(key, study, changed) {
       await post(`/studies/${key}/delete`, { name: study.name });
       go("/");
     } catch (error) {
-      toast(`${error.what}${error.fix ? `: ${error.fix}` : ""}`);
+      failed(error);
     }
   }
   const may = study.can_change;
