@@ -16,7 +16,6 @@ from compiler.targets.engine.packing import (
     pack_depthwise,
     rows_together,
 )
-from compiler.targets.engine.plan import Address
 from compiler.targets.engine.planner import Planner, rule
 from compiler.targets.engine.products import (
     byte_parts,
@@ -28,7 +27,7 @@ from compiler.targets.engine.products import (
 )
 from compiler.targets.engine.transposed import convolutions_of, transposed
 from compiler.targets.engine.values import Epilogue, Item, Product
-from compiler.targets.engine.views import View
+from compiler.targets.engine.views import Address, View
 
 Array = NDArray[Any]
 
@@ -143,14 +142,12 @@ def _write_depthwise(
         scratch = emitter.scratch(columns * -(-lines // library.k_unit) * 64)
         emitter.step(
             "depthwise",
-            [one.buffer],
-            [made.buffer, scratch],
+            [one],
+            [made, scratch],
             macs=prod(made.shape) * height * width,
             constants=packed.size,
-            source=Address(one.buffer, one.offset),
             in_row=one.strides[0],
             in_pixel=one.strides[1],
-            out=Address(made.buffer, made.offset),
             out_row=made.strides[0],
             out_pixel=made.strides[1],
             height=made.shape[0],
@@ -189,11 +186,11 @@ def _write_convolution(
             one.buffer,
             made.buffer,
             {
-                "source": Address(one.buffer, one.offset),
+                "source": one.address,
                 "in_row": one.strides[0] * sy,
                 "in_pixel": one.strides[1] * sx,
                 "in_group": inner * one.strides[2],
-                "out": Address(made.buffer, made.offset),
+                "out": made.address,
                 "out_row": made.strides[0],
                 "out_pixel": made.strides[1],
                 "out_group": channels // groups * made.strides[2],

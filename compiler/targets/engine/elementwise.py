@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from compiler.ir.ty import bits
 from compiler.targets.engine.epilogue import BY_CHANNEL, scaled_epilogue, to_even_parts
 from compiler.targets.engine.packing import make_factor, padded_channels, shuffled
-from compiler.targets.engine.plan import Address
 from compiler.targets.engine.programs import (
     Operation,
     Slots,
@@ -28,7 +27,7 @@ from compiler.targets.engine.values import (
     Chain,
     Item,
 )
-from compiler.targets.engine.views import NoProgramError, Shape, View, positions
+from compiler.targets.engine.views import Address, NoProgramError, Shape, View, positions
 
 if TYPE_CHECKING:
     from compiler.targets.engine.planner import Planner

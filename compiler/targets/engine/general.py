@@ -13,7 +13,6 @@ from compiler.ops.reduce.axes import reduced_axes
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.targets.engine.elementwise import emit_program
 from compiler.targets.engine.layouts import axis_order
-from compiler.targets.engine.plan import Address
 from compiler.targets.engine.planner import Planner, rule
 from compiler.targets.engine.steps import number
 from compiler.targets.engine.values import Chain, Item, constant
@@ -88,13 +87,11 @@ def reduced(
         fields |= {f"size_{axis}": size, f"in_stride_{axis}": si, f"out_stride_{axis}": so}
     planner.emitter.step(
         "reduce",
-        [view.buffer],
-        [out.buffer],
+        [view],
+        [out],
         how=number(f"REDUCE_{how.upper()}"),
-        source=Address(view.buffer, view.offset),
         type=number(view.buffer.type),
         zero=view.buffer.zero,
-        out=Address(out.buffer, out.offset),
         out_type=number(out.buffer.type),
         out_zero=out.buffer.zero,
         reduced=len(inner),
@@ -135,11 +132,9 @@ def ordered(planner: Planner, step: Step, args: list[Item]) -> bool:
     run = int(np.gcd.reduce(np.append(breaks, len(flat))))
     planner.emitter.step(
         "gather",
-        [view.buffer],
-        [out.buffer],
-        source=Address(view.buffer, view.offset),
+        [view],
+        [out],
         span=span,
-        out=Address(out.buffer, out.offset),
         bytes=run * view.buffer.item,
         count=len(flat) // run,
         offsets=planner.emitter.put(flat[::run]),
@@ -235,18 +230,17 @@ def taken(
     emitter.step(
         "take",
         [index.buffer] if in_blob else [index.buffer, table.buffer],
-        [out.buffer],
-        index=Address(index.buffer, index.offset),
+        [out],
+        index=index.address,
         index_type=number(index.buffer.type),
         index_zero=index.buffer.zero,
         first=first,
         count=prod(indices.shape),
         wraps=int(wraps),
-        source=Address(table.buffer, table.offset),
+        source=table.address,
         in_blob=int(in_blob),
         rows=rows,
         bytes=prod(data.shape) // (outer * rows) * table.buffer.item,
         outer=outer,
-        out=Address(out.buffer, out.offset),
     )
     return True

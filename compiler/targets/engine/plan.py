@@ -18,6 +18,7 @@ from compiler.targets.engine.library import Library
 from compiler.targets.engine.steps import Blob, number, row, row_fields
 from compiler.targets.engine.values import Item
 from compiler.targets.engine.views import (
+    Address,
     Buffer,
     Memory,
     Shape,
@@ -31,14 +32,6 @@ Array = NDArray[Any]
 
 MOST_ARENA: Final = 1 << 30
 """Bytes of one run; bytes of padding and scratch can be many times those of the values."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A place in a buffer, in bytes; a number once memory is planned."""
-
-    buffer: Buffer
-    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,13 +254,20 @@ class Emitter:
     def step(
         self,
         kind: str,
-        reads: Sequence[Buffer],
-        writes: Sequence[Buffer | str],
+        reads: Sequence[Buffer | View],
+        writes: Sequence[Buffer | View | str],
         macs: int = 0,
         constants: int = 0,
         **fields: Any,
     ) -> None:
-        """Append a kernel step; fields as in step.h, addresses where memory is meant."""
+        """Append a kernel step; fields as in step.h, addresses where memory is meant.
+
+        The first view that is read is ``source``, the first that is written ``out``.
+        """
+        for name, sides in (("source", reads), ("out", writes)):
+            if sides and isinstance(sides[0], View):
+                fields.setdefault(name, sides[0].address)
+        read, written = ([_buffer(each) for each in sides] for sides in (reads, writes))
         span = self.span
         info = StepInfo(
             kind,
@@ -277,7 +277,7 @@ class Emitter:
             constants,
             span.results[0].type.concrete_shape if span else (),
         )
-        self.actions.append(Action(kind, tuple(reads), tuple(writes), fields, info=info))
+        self.actions.append(Action(kind, tuple(read), tuple(written), fields, info=info))
 
     def quantize(
         self, source: int, item: Item, scale: Array | None, bounds: tuple[int, int] = (0, 0)
@@ -309,12 +309,11 @@ class Emitter:
         self.step(
             "quantize",
             [],
-            [view.buffer],
+            [view],
             input=source,
             rows=rows[0],
             row_items=items[0],
             planes=planes[0],
-            out=Address(view.buffer, view.offset),
             out_plane=planes[1][1],
             out_row=rows[1][1],
             out_item=items[1][1],
@@ -333,10 +332,9 @@ class Emitter:
         view = self.contiguous(view)
         self.step(
             "dequantize",
-            [view.buffer],
+            [view],
             [f"output{output}"],  # never left out
             output=output,
-            source=Address(view.buffer, view.offset),
             type=number(view.buffer.type),
             zero=view.buffer.zero,
             count=prod(view.shape),
@@ -426,3 +424,7 @@ class Emitter:
             numbers = [[self._resolved(v) for v in operation] for operation in value]
             return self.put(np.array(numbers, np.int64))
         return int(value)
+
+
+def _buffer(place: Buffer | View | str) -> Buffer | str:
+    return place.buffer if isinstance(place, View) else place

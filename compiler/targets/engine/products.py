@@ -20,10 +20,10 @@ from compiler.targets.engine.packing import (
     product_scratch,
     vectors_of,
 )
-from compiler.targets.engine.plan import MOST_ARENA, Address
+from compiler.targets.engine.plan import MOST_ARENA
 from compiler.targets.engine.planner import FORM, Planner, rule
 from compiler.targets.engine.values import Chain, Epilogue, Item, Product, constant
-from compiler.targets.engine.views import View, merged_axes
+from compiler.targets.engine.views import Address, View, merged_axes
 
 Array = NDArray[Any]
 
@@ -204,10 +204,10 @@ def _write_rows(
         source.buffer,
         out.buffer,
         {
-            "source": Address(source.buffer, source.offset),
+            "source": source.address,
             "in_row": rows[0][1][0],
             "in_pixel": rows[1][1][0],
-            "out": Address(out.buffer, out.offset),
+            "out": out.address,
             "out_row": rows[0][1][1],
             "out_pixel": rows[1][1][1],
             "height": rows[0][0],
@@ -271,9 +271,8 @@ def _write_batches(
     stride_a = a.strides[0] if a.shape[0] > 1 else 0
     emitter.step(
         "pack",
-        [b.buffer],
+        [b],
         [weight, bias],
-        source=Address(b.buffer, b.offset),
         in_group=b.strides[0] if b.shape[0] > 1 else 0,
         stride_k=b.strides[1],
         stride_n=b.strides[2],
@@ -293,13 +292,11 @@ def _write_batches(
     fields["bias"] = Address(bias)
     emitter.step(
         "gemm",
-        [a.buffer, weight, bias],
-        [out.buffer, scratch],
+        [a, weight, bias],
+        [out, scratch],
         macs=batch * rows * columns * length,
-        source=Address(a.buffer, a.offset),
         in_pixel=a.strides[1],
         in_group=stride_a,
-        out=Address(out.buffer, out.offset),
         out_pixel=out.strides[1],
         out_group=out.strides[0],
         height=1,

@@ -48,6 +48,14 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
+class Address:
+    """A place in a buffer, in bytes; a number once memory is planned."""
+
+    buffer: Buffer
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """Elements of a buffer.
 
@@ -62,6 +70,11 @@ class View:
     offset: int
     shape: Shape
     strides: Shape
+
+    @property
+    def address(self) -> Address:
+        """Where the first element lies."""
+        return Address(self.buffer, self.offset)
 
     @property
     def axis_order(self) -> Shape:

@@ -14,11 +14,10 @@ from compiler.ops.nn.integer_standardize import output_bound
 from compiler.ops.reduce.axes import reduced_axes
 from compiler.targets.engine.general import taken, total
 from compiler.targets.engine.layouts import MOST_IMAGES, channels_last, layout_of
-from compiler.targets.engine.plan import Address
 from compiler.targets.engine.planner import Planner, rule
 from compiler.targets.engine.steps import number
 from compiler.targets.engine.values import INT32, Item
-from compiler.targets.engine.views import Shape, View, merged_axes
+from compiler.targets.engine.views import Address, Shape, View, merged_axes
 
 Array = NDArray[Any]
 
@@ -230,13 +229,11 @@ def lookup(planner: Planner, step: Step, args: list[Item]) -> bool:
     loops = [(1, (0, 0))] * (2 - len(loops)) + loops
     planner.emitter.step(
         "lookup",
-        [view.buffer],
-        [out.buffer],
-        source=Address(view.buffer, view.offset),
+        [view],
+        [out],
         d0=loops[0][0],
         in_stride=loops[0][1][0],
         columns=loops[1][0],
-        out=Address(out.buffer, out.offset),
         out_stride=loops[0][1][1],
         table=planner.emitter.put((entries + zero).astype(dtype)),
         type=number(kind),
@@ -289,10 +286,8 @@ def integer_softmax(planner: Planner, step: Step, args: list[Item]) -> bool:
     scratch = planner.emitter.scratch(4 * columns)
     planner.emitter.step(
         "softmax",
-        [view.buffer],
-        [out.buffer, scratch],
-        source=Address(view.buffer, view.offset),
-        out=Address(out.buffer, out.offset),
+        [view],
+        [out, scratch],
         rows=rows,
         columns=columns,
         in_stride=stride,
@@ -326,10 +321,8 @@ def integer_standardize(planner: Planner, step: Step, args: list[Item]) -> bool:
     out = _wide_rows(planner, item, axes)
     planner.emitter.step(
         "standardize",
-        [view.buffer],
-        [out.buffer],
-        source=Address(view.buffer, view.offset),
-        out=Address(out.buffer, out.offset),
+        [view],
+        [out],
         rows=rows,
         columns=columns,
         in_stride=stride,
