@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from compiler.targets.engine.planner import Planner
 from compiler.targets.engine.programs import shift_axis
 from compiler.targets.engine.values import Item, constant, constants
+from compiler.targets.engine.views import Shape
 
 Array = NDArray[Any]
 
@@ -26,38 +27,12 @@ def rounded_product(planner: Planner, data: Item, bits: Item) -> Item | None:
         return None
     if not 0 <= bits.low <= bits.high <= 62 or data.view is not None:
         return None
-    half = constants(np.left_shift(np.int64(1), bits.data.astype(np.int64)) >> 1)
-    below = constants(np.maximum(_array(half) - 1, 0))
     first, second = data.chain.args
-    ties = "up"
-    if _equal(second, half):
-        product = first
-    elif second.chain is not None and second.chain.op == "SELECT":
-        product, ties = first, "away"
-        sign, *sides = second.chain.args
-        compared = sign.chain
-        if compared is None or compared.op != "LESS" or compared.args[0] is not product:
-            return None
-        if not _equal(compared.args[1], constant(0)) or not _equal(sides[0], below):
-            return None
-        if not _equal(sides[1], half):
-            return None
-    else:
-        found, ties = _to_even(first, second, bits, below), "even"
-        if found is None:
-            return None
-        product = found
-    x, factor = product, np.ones((), np.int64)
-    while x.view is None and x.chain is not None and x.chain.op == "MUL":
-        inner, times = x.chain.args
-        if times.data is None or times.low < 0 or inner.shape != data.shape:
-            break
-        x, factor = inner, factor * times.data
-    factor, amounts = np.broadcast_arrays(factor, bits.data.astype(np.int64))
-    # Powers of two belong to the shift.
-    lowest = np.where(factor > 0, factor & -factor, 1)
-    spare = np.minimum(np.where(factor >= 1 << 31, lowest, 1), np.left_shift(np.int64(1), amounts))
-    factor, amounts = factor // spare, amounts - np.log2(spare).astype(np.int64)
+    found = _product_and_ties(first, second, bits)
+    if found is None:
+        return None
+    product, ties = found
+    x, factor, amounts = _factored(product, data.shape, bits.data)
     axis: int | None = None
     if factor.size > 1:
         axis = shift_axis(Item(factor.shape, 0, 0, data=factor), data.shape)
@@ -68,10 +43,7 @@ def rounded_product(planner: Planner, data: Item, bits: Item) -> Item | None:
         return None
     apart = ties == "even" or (ties == "away" and x.low < 0)
     if apart:
-        lowest = np.where(factor > 0, factor & -factor, 1)
-        odd = np.left_shift(np.int64(1), np.maximum(amounts, 1) - 1) // lowest
-        reached = most.reshape(odd.shape if most.size > 1 else ()) >= odd
-        apart = bool((reached & (factor > 0) & (amounts > 0)).any())
+        apart = _reaches_half(most, factor, amounts)
     elif factor.size == 1 and int(factor) == 1 and x.low < 0:
         return None  # an addition and a shift
     # Factors as large as those of fixed_point_multiply.
@@ -79,26 +51,72 @@ def rounded_product(planner: Planner, data: Item, bits: Item) -> Item | None:
     factor, shift = np.left_shift(factor, room).reshape(-1), (31 - amounts - room).reshape(-1)
     if int(shift.min()) < -64:
         return None
-
-    def up(value: Item) -> Item:
-        return planner.compose("RESCALE", (value,), factor, shift, axis)
-
-    def minus(value: Item) -> Item:
-        return planner.compose("SUB", (constant(0), value))
-
     if not apart:
-        return up(x)
+        return planner.compose("RESCALE", (x,), factor, shift, axis)
     bits_of = amounts.reshape(-1)
     if ties == "even" and (factor == 1 << 30).all() and (shift == 1 - bits_of).all():
         highest = int(bits_of.max())
         if highest < 31 and max(abs(x.low), abs(x.high)) + (1 << highest) < 1 << 31:
             return planner.compose("TO_EVEN", (x,), bits_of, axis)
+    return _rounded_apart(planner, x, ties, (factor, shift, axis))
+
+
+def _product_and_ties(first: Item, second: Item, bits: Item) -> tuple[Item, str] | None:
+    """``x * m`` of a sum that rounds it, and where halves go: "up", "away" or to "even"."""
+    half = constants(np.left_shift(np.int64(1), _array(bits).astype(np.int64)) >> 1)
+    below = constants(np.maximum(_array(half) - 1, 0))
+    if _equal(second, half):
+        return first, "up"
+    if second.chain is None or second.chain.op != "SELECT":
+        product = _to_even(first, second, bits, below)
+        return None if product is None else (product, "even")
+    sign, *sides = second.chain.args
+    compared = sign.chain
+    if compared is None or compared.op != "LESS" or compared.args[0] is not first:
+        return None
+    ends = _equal(compared.args[1], constant(0)) and _equal(sides[0], below)
+    return (first, "away") if ends and _equal(sides[1], half) else None
+
+
+def _factored(product: Item, shape: Shape, bits: Array) -> tuple[Item, Array, Array]:
+    """x, m and n of ``x * m >> n``; powers of two belong to the shift."""
+    x, factor = product, np.ones((), np.int64)
+    while x.view is None and x.chain is not None and x.chain.op == "MUL":
+        inner, times = x.chain.args
+        if times.data is None or times.low < 0 or inner.shape != shape:
+            break
+        x, factor = inner, factor * times.data
+    factor, amounts = np.broadcast_arrays(factor, bits.astype(np.int64))
+    spare = np.where(factor >= 1 << 31, _lowest_bit(factor), 1)
+    spare = np.minimum(spare, np.left_shift(np.int64(1), amounts))
+    return x, factor // spare, amounts - np.log2(spare).astype(np.int64)
+
+
+def _lowest_bit(factor: Array) -> Array:
+    return np.where(factor > 0, factor & -factor, 1)
+
+
+def _reaches_half(most: Array, factor: Array, amounts: Array) -> bool:
+    """Whether ``x * m`` can be a half for some |x| up to ``most``."""
+    odd = np.left_shift(np.int64(1), np.maximum(amounts, 1) - 1) // _lowest_bit(factor)
+    reached = most.reshape(odd.shape if most.size > 1 else ()) >= odd
+    return bool((reached & (factor > 0) & (amounts > 0)).any())
+
+
+def _rounded_apart(planner: Planner, x: Item, ties: str, params: tuple[Any, ...]) -> Item:
+    """The rounding by the results of x and -x, which RESCALE both rounds up."""
+
+    def up(value: Item) -> Item:
+        return planner.compose("RESCALE", (value,), *params)
+
+    def minus(value: Item) -> Item:
+        return planner.compose("SUB", (constant(0), value))
+
     planner.materialise(x)
     if ties == "away":
         size = up(planner.compose("MAX", (x, minus(x))))
-        return planner.compose(
-            "SELECT", (planner.compose("LESS", (x, constant(0))), minus(size), size)
-        )
+        is_negative = planner.compose("LESS", (x, constant(0)))
+        return planner.compose("SELECT", (is_negative, minus(size), size))
     upper = up(x)
     tie = planner.compose("SUB", (upper, minus(up(minus(x)))))
     is_odd = planner.compose("AND", (upper, constant(1)))
