@@ -121,14 +121,20 @@ def profile_command(
 
 
 def _export_format(
-    format: str, runtime: str | None, reduce_range: bool, hw: str | None, matcher: str | None
+    format: str,
+    runtime: str | None,
+    reduce_range: bool,
+    wide_sums: bool,
+    hw: str | None,
+    matcher: str | None,
 ) -> str | Qdq | Commands:
     from qsearch.modules.export import Commands, Qdq
 
-    _only_of(format, ("qdq",), {"--for": runtime, "--reduce-range": reduce_range})
+    qdq_only = {"--for": runtime, "--reduce-range": reduce_range, "--wide-sums": wide_sums}
+    _only_of(format, ("qdq",), qdq_only)
     _only_of(format, ("commands",), {"--hw": hw, "--matcher": matcher})
     if format == "qdq":
-        return Qdq(runtime or Qdq().runtime, reduce_range)
+        return Qdq(runtime or Qdq().runtime, reduce_range, wide_sums)
     return format if hw is None else Commands(hw, matcher or Commands(hw).matcher)
 
 
@@ -174,6 +180,11 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
     option(
         "--reduce-range",
         help="with qdq: 7-bit weights, for processors without VNNI, whose 8-bit kernels saturate",
+        panel=OUTPUT,
+    ),
+    option(
+        "--wide-sums",
+        help="with qdq: keep residual sums of 16 bits in float (they are narrowed to 8 bits)",
         panel=OUTPUT,
     ),
     options.hardware,

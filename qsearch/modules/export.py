@@ -32,6 +32,9 @@ _WHY_QDQ_DIFFERS = (
     "rounds each part; softmax and layer normalisation are in float; what saturates reaches -128"
 )
 
+_NARROWED = "narrowed"
+"""Fact of a QDQ file: what has fewer bits than in the module."""
+
 
 @dataclass(frozen=True, slots=True)
 class ExportedFiles:
@@ -64,6 +67,8 @@ class ExportedFiles:
             data: as for ``run_module``.
         """
         why = _WHY_QDQ_DIFFERS if self.format == "qdq" else ""
+        if _NARROWED in self.facts:
+            why += "; residual sums have 8 bits, in the module 16"
         found = scores(self.files[0], load_qmod(module_at(Path(path))), data, why)
         return replace(self, facts={**self.facts, **found})
 
@@ -75,10 +80,12 @@ class Qdq:
     Attributes:
         runtime: "onnxruntime", "openvino" or "tensorrt".
         reduce_range: weights of 7 bits, for processors without VNNI.
+        wide_sums: residual sums of 16 bits stay float; else they are narrowed to 8 bits.
     """
 
     runtime: str = "onnxruntime"
     reduce_range: bool = False
+    wide_sums: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +267,9 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
     from compiler.targets.ort.narrow_kernels import are_exact
 
     options = to.options if isinstance(to.options, Qdq) else Qdq()
-    made = to_qdq_onnx(module.module, options.runtime, options.reduce_range)
+    made = to_qdq_onnx(
+        module.module, options.runtime, options.reduce_range, wide_sums=options.wide_sums
+    )
     written = _written("qdq", made.model, module, to, exact=None)
     left = sum(macs for _, _, macs in made.float_products)
     share = left / made.macs if made.macs else 0.0
@@ -273,6 +282,11 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
             f"{op} {where or 'without a name'}: {macs / made.macs:.2%}"
             for op, where, macs in made.float_products
         ]
+    if made.narrowed:
+        facts[_NARROWED] = (
+            f"{made.narrowed} values of residual sums, from 16 bits to 8; --wide-sums keeps them "
+            "in float, which is more exact and slower"
+        )
     if made.float_ops:
         facts["other_float"] = ", ".join(f"{n} x {op}" for op, n in made.float_ops.items())
     if options.runtime == "tensorrt":

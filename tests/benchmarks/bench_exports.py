@@ -1,9 +1,10 @@
 """Every way out of qsearch: how fast, how exact, beside onnxruntime float and quantize_static.
 
     python -m tests.benchmarks.bench_exports [--data DIR] [--models NAME …] [--samples N]
-                                             [--openvino PYTHON] [--json FILE]
+                                             [--openvino PYTHON] [--json FILE] [--residual-bits 16]
 
-A model is quantized once with the recommended configuration and leaves in every form. Columns of
+A model is quantized once with the recommended configuration (``--residual-bits 16``: but for that)
+and leaves in every form. Columns of
 the table: CPU time of one thread per image at batch 1, in turns in one process, over that of
 onnxruntime float; outputs that differ in any bit from the reference executor, at batch 1 and 32;
 top-1; answers that agree with the float model. ONNX files are opened with default session options
@@ -33,6 +34,7 @@ from numpy.typing import NDArray
 import qsearch
 from compiler.runtime.artifact import EXECUTOR_FACTORIES, QModule
 from compiler.targets.c.toolchain import find_compiler
+from qsearch.modules.export import Qdq
 from tests.benchmarks import onnxruntime_peers as peers
 from tests.benchmarks.machine import alternated_ms, machine
 from tests.benchmarks.real_models import DATA, MODELS, Split, read_split
@@ -118,12 +120,15 @@ def batched(run: Run, x: Array, batch: int) -> Array:
     return np.concatenate([run(x[i : i + batch]) for i in range(0, len(x), batch)])
 
 
-def figures(model: str, data: Path, folder: Path, samples: int | None) -> dict[str, Any]:
+def figures(
+    model: str, data: Path, folder: Path, samples: int | None, residual_bits: int
+) -> dict[str, Any]:
     """Everything about one model."""
     calib, dev = (read_split(data, model, split, None) for split in ("calib", "dev"))
     dev = Split(dev.images[:samples], dev.labels[:samples])
     source = data / f"{model}.onnx"
-    module = qsearch.quantize(source, {"input": calib.images})
+    qconfig = {"residual_bits": residual_bits}
+    module = qsearch.quantize(source, {"input": calib.images}, qconfig=qconfig)
     path = folder / f"{model}.qmod"
     module.save(path)
     ways = ways_out(module, path, folder)
@@ -159,6 +164,7 @@ def figures(model: str, data: Path, folder: Path, samples: int | None) -> dict[s
             "top1": float((outputs.argmax(1) == dev.labels).mean()),
             "agrees_with_float": agreement(outputs, known["onnxruntime float"]),
             "agrees_with_module": agreement(outputs, known["module"]),
+            "sqnr_db": sqnr_db(outputs, known["onnxruntime float"]),
         }
     found["qdq_over_static"] = over(ways["ONNX, QDQ"], others["quantize_static"], dev.images[:1])
     return found
@@ -176,6 +182,12 @@ def over(run: Run, peer: Run, x: Array) -> float:
     return ms["run"] / ms["peer"]
 
 
+def sqnr_db(found: Array, wanted: Array) -> float:
+    """Signal to noise of outputs."""
+    noise = max(float(np.square(found - wanted).sum()), 1e-12)
+    return float(10 * np.log10(float(np.square(wanted).sum()) / noise))
+
+
 def agreement(a: Array, b: Array) -> float:
     """Fraction of equal answers."""
     return float((a.argmax(1) == b.argmax(1)).mean())
@@ -183,7 +195,7 @@ def agreement(a: Array, b: Array) -> float:
 
 def in_openvino(python: Path, model: str, data: Path, folder: Path) -> dict[str, Any]:
     """The file for OpenVINO at batch 1 and 32."""
-    made = qsearch.export(folder / f"{model}.qmod", "qdq", folder / "ov.onnx", runtime="openvino")
+    made = qsearch.export(folder / f"{model}.qmod", Qdq("openvino"), folder / "ov.onnx")
     dev = read_split(data, model, "dev", 64)
     np.save(folder / "x.npy", dev.images)
     command = [str(python), "-c", OPENVINO, str(made.files[0]), str(folder / "x.npy")]
@@ -212,13 +224,15 @@ def complaints(model: str, found: dict[str, Any]) -> list[str]:
 
 def table(model: str, found: dict[str, Any]) -> str:
     """Markdown."""
-    rows = [f"| {model}, {found['samples']} samples | / float | other bits | top-1 | = float |"]
-    rows.append("| --- | --- | --- | --- | --- |")
+    rows = [
+        f"| {model}, {found['samples']} samples | / float | other bits | top-1 | = float | dB |"
+    ]
+    rows.append("| --- | --- | --- | --- | --- | --- |")
     for name, way in found["ways"].items():
         bits = " / ".join(f"{n}" for n in way["differing_outputs"].values())
         rows.append(
             f"| {name} | {way['over_float']:.2f} | {bits} of {way['of_outputs']} "
-            f"| {way['top1']:.2%} | {way['agrees_with_float']:.1%} |"
+            f"| {way['top1']:.2%} | {way['agrees_with_float']:.1%} | {way['sqnr_db']:.2f} |"
         )
     return "\n".join(rows)
 
@@ -229,6 +243,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--samples", type=int)
+    parser.add_argument("--residual-bits", type=int, default=8)
     parser.add_argument("--openvino", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -236,7 +251,8 @@ def main() -> int:
     said: list[str] = []
     for model in options.models:
         with tempfile.TemporaryDirectory() as scratch:
-            found = figures(model, options.data, Path(scratch), options.samples)
+            bits = options.residual_bits
+            found = figures(model, options.data, Path(scratch), options.samples, bits)
             if options.openvino is not None:
                 found["openvino"] = in_openvino(
                     options.openvino, model, options.data, Path(scratch)

@@ -45,6 +45,8 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "profile": 478,
     "calibration: kernels in C, checks of the written file": 259,
     "calibration: rescaled networks counted in the passes of the plain one": 177,
+    "calibration: residual sums of 16 bits counted in the same passes": 50,
+    "ONNX: residual sums of 16 bits narrowed in QDQ graphs": 190,
     "launch: bounds of rounding and examination, latency by engine and in C": 95,
     "launch: the winner's rounding travels, thresholds and ranges remembered": 80,
     "trials: who scored, checked by the reference": 110,

@@ -6,8 +6,8 @@
 
 Runtimes replace the groups by their 8 bit kernels. Their requantization is a float product and
 their pools round elsewhere, so a QDQ graph gives nearly the module's integers and not exactly them.
-What it cannot express (sums of more than 8 bits, softmax, layer normalisation, tables) is computed
-in float, or by the grid.
+Residual sums of 16 bits are narrowed to 8 (``qdq_sums``). What it cannot express (softmax, layer
+normalisation, tables) is computed in float, or by the grid.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from compiler.errors import OnnxExportError, legal_names
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.export.to_onnx.grid import emit_integers, write_graph
 from compiler.export.to_onnx.qdq_emitter import RUNTIMES, FToQdq, QdqEmitter
+from compiler.export.to_onnx.qdq_sums import narrow_levels
 from compiler.ir.dataflow import Step, dataflow
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
@@ -43,17 +44,24 @@ class QdqExport:
         float_products: operator, ONNX node that it came from, and multiplications of every product
             that is computed in float.
         float_ops: other operators that QDQ has no integers for, with their number.
+        narrowed: residual sums and inputs of such that have 16 bits in the module, and 8 here.
     """
 
     model: onnx.ModelProto
     macs: int
     float_products: tuple[tuple[str, str, int], ...]
     float_ops: dict[str, int]
+    narrowed: int = 0
 
 
 @collector_rests
 def to_qdq_onnx(
-    mod: IRModule, runtime: str = "onnxruntime", reduce_range: bool = False, function: str = "main"
+    mod: IRModule,
+    runtime: str = "onnxruntime",
+    reduce_range: bool = False,
+    function: str = "main",
+    *,
+    wide_sums: bool = False,
 ) -> QdqExport:
     """Export a realised module for a runtime with 8 bit kernels.
 
@@ -63,13 +71,15 @@ def to_qdq_onnx(
         reduce_range: weights of 7 bits, for processors whose 8 bit kernels add pairs of products in
             16 bits (AVX2 and AVX512 without VNNI).
         function: "main", or another function.
+        wide_sums: residual sums of 16 bits stay float, which is more exact, and slower.
     Raises:
         OnnxExportError: an unknown runtime; an operator with neither a QDQ nor a grid form.
     """
     if runtime not in RUNTIMES:
         raise OnnxExportError(f"unknown runtime {runtime!r}", fix=legal_names(runtime, RUNTIMES))
     flow = dataflow(mod, function)
-    grid = QdqEmitter(GraphWriter(function), RUNTIMES[runtime], reduce_range)
+    wide_sums = wide_sums or all(narrow_levels(step) is None for step in flow.steps)
+    grid = QdqEmitter(GraphWriter(function), RUNTIMES[runtime], reduce_range, wide_sums)
     return _reported(write_graph(flow, grid, _emit), flow.steps, grid)
 
 
@@ -86,6 +96,10 @@ def _emit(step: Step, grid: QdqEmitter) -> None:
         return
     rule = FToQdq.get(step.op)
     made = None if rule is None else rule(step, grid)
+    levels = None if grid.wide_sums else narrow_levels(step)
+    if made is not None and levels is not None:
+        grid.narrow(step, made, float(levels.factor), int(levels.low), int(levels.high))
+        return
     for value in step.results:
         if made is not None:
             grid.set_real(value, made)
@@ -109,7 +123,7 @@ def _reported(model: onnx.ModelProto, steps: tuple[Step, ...], grid: QdqEmitter)
     for step in steps:
         if step.name in ("nn.integer_softmax", "nn.integer_standardize", "lookup"):
             counted[step.name] = counted.get(step.name, 0) + 1
-    return QdqExport(model, sum(map(_macs, products)), left, counted)
+    return QdqExport(model, sum(map(_macs, products)), left, counted, len(grid.narrowed))
 
 
 def _macs(step: Step) -> int:

@@ -27,6 +27,8 @@ Floats = NDArray[np.float64]
 LEVELS = 256
 _ENDS = {"int8": (-128, 127), "uint8": (0, 255)}
 _SIGNED_TOP = 127
+_ONE_NUMBER = 1e-5
+"""Factors that differ by no more of themselves are one: those of the module are rounded."""
 _WIDENED = 32
 """Sums of sums before one of them becomes a tensor: the text of a chain is written once."""
 
@@ -67,6 +69,8 @@ class Quantized:
     zero_point: int
     scale: float
     dtype: str
+    residual: bool = False
+    """The module has 16 bits there."""
 
     @property
     def range(self) -> tuple[float, float]:
@@ -142,7 +146,9 @@ class Real:
         """Limited; the reader may do that itself."""
         if self.tensor is not None and self.scale.size == 1:
             ends = [float(self.scale.reshape(())) * end for end in self.tensor.range]
-            if low <= ends[0] and ends[1] <= high:
+            level = float(self.scale.reshape(())) * self.tensor.scale
+            slack = 1.001 * level if self.tensor.residual else 0.0
+            if low - slack <= ends[0] and ends[1] <= high + slack:
                 return self
         return self._changed(clip=(low, high))
 
@@ -166,14 +172,24 @@ class QdqEmitter(GridEmitter):
         writer: receives the nodes.
         runtime: what the file is for.
         reduce_range: weights have 7 bits, for kernels that add pairs of products in 16 bits.
+        wide_sums: residual sums of 16 bits stay float; else they have 8 bits.
     """
 
-    def __init__(self, writer: GraphWriter, runtime: Runtime, reduce_range: bool = False) -> None:
+    def __init__(
+        self,
+        writer: GraphWriter,
+        runtime: Runtime,
+        reduce_range: bool = False,
+        wide_sums: bool = False,
+    ) -> None:
         super().__init__(writer)
         # A runtime may compute floats in bfloat16.
         self.blocked = False
         self.runtime = runtime
         self.reduce_range = reduce_range
+        self.wide_sums = wide_sums
+        self.narrowed: list[Step] = []
+        """Steps that have 16 bits in the module and 8 here."""
         self.products: dict[str, Step] = {}
         """Tensor → the product that a runtime may compute in 8 bits."""
         self._quantized: dict[Value, Quantized] = {}
@@ -195,6 +211,7 @@ class QdqEmitter(GridEmitter):
     def _shared(self, value: Value, real: Real) -> Real:
         """Written once where several readers would write it anew, or where it grows."""
         narrow = all(user.name == "cast" and _is_narrow(user.result) for user in value.users)
+        narrow |= real.tensor is not None and real.tensor.residual
         if real.depth < _WIDENED and (len(value.users) < 2 or narrow):
             return real
         name: list[str] = []
@@ -223,13 +240,7 @@ class QdqEmitter(GridEmitter):
         """Record the 8 bit tensor of a value within [low, high]."""
         self._quantized[value] = made
 
-        def write(scale: Floats, addend: Floats | None) -> str:
-            moved = made if addend is None else made.moved(addend)
-            if scale.size > 1 or moved is None:
-                return scaled(self.dequantized(made, 1.0), scale, addend, self)
-            return self.dequantized(moved, float(scale.reshape(())))
-
-        self._reals[value] = replace(Real.of(write), tensor=made, scale=np.ones(()))
+        self._reals[value] = self.of_tensor(made)
         name = self.dequantized(made, 1.0)
         if made.scale != 1:
             name = self.node("Round", [name])
@@ -237,6 +248,42 @@ class QdqEmitter(GridEmitter):
         least = min(low, -made.zero_point if made.dtype == "uint8" else low)
         least = max(least, integer_range(value.type.dtype)[0])
         self.carry(value, Carried(name, "float32", least, high))
+
+    def of_tensor(self, made: Quantized) -> Real:
+        """The integers of an 8 bit tensor."""
+
+        def write(scale: Floats, addend: Floats | None) -> str:
+            moved = made if addend is None else made.moved(addend)
+            if (
+                not self.wide_sums
+                and scale.size > 1
+                and np.ptp(scale) <= _ONE_NUMBER * np.abs(scale).max()
+            ):
+                scale = np.asarray(scale.mean())
+            if scale.size > 1 or moved is None:
+                return scaled(self.dequantized(made, 1.0), scale, addend, self)
+            return self.dequantized(moved, float(scale.reshape(())))
+
+        return replace(Real.of(write), tensor=made, scale=np.ones(()))
+
+    def narrow(self, step: Step, real: Real, factor: float, low: int, high: int) -> None:
+        """The 16 bit result of a step becomes an 8 bit tensor: times ``factor``, in [low, high]."""
+        zero, unit, dtype = self._levels(low, high)
+        unit /= factor
+        name = replace(real, clip=None, written={}).emit(self, np.ones(()))
+        made = Quantized(self.quantize(name, zero, unit, dtype), zero, unit, dtype, True)
+        self._reals[step.result] = self.of_tensor(made)
+        self.narrowed.append(step)
+
+    def spread(self, real: Real, low: float, high: float) -> Quantized:
+        """The 8 bit tensor of a real within [low, high], which holds 0."""
+        low, high = min(low, 0.0), max(high, 0.0)
+        zero, unit, dtype = 0, max(-low, high) / _SIGNED_TOP, "int8"
+        if not self.runtime.symmetric:
+            unit, dtype = (high - low) / (LEVELS - 1), "uint8"
+            zero = round(-low / unit)
+        name = real.emit(self, np.ones(()))
+        return Quantized(self.quantize(name, zero, unit, dtype), zero, unit, dtype, True)
 
     def real_of(self, carried: Carried) -> Real:
         """What only the grid has."""

@@ -15,6 +15,7 @@ import qsearch
 from compiler.runtime.artifact import load_qmod
 from compiler.targets.c.toolchain import find_compiler
 from qsearch.cli.main import run
+from tests.compiler.export.to_onnx.test_qdq import residual_network
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +184,18 @@ def test_commands_need_an_accelerator_and_other_formats_take_none(
     assert said in capfd.readouterr().err
 
 
+def test_narrowed_sums_are_named_and_may_be_kept(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    module, _ = residual_network()
+    module.save(tmp_path / "m.qmod")
+    words = ["export", str(tmp_path / "m.qmod"), "--format", "qdq", "-o", str(tmp_path / "q.onnx")]
+    assert run(words) == 0
+    assert "2 values of residual sums, from 16 bits to 8" in capfd.readouterr().out
+    assert run([*words, "--wide-sums", "--json"]) == 0
+    assert "narrowed" not in json.loads(capfd.readouterr().out)
+
+
 def test_qdq_is_scored_beside_the_module(
     digits: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,6 +219,7 @@ def test_qdq_is_scored_beside_the_module(
         (["--format", "qdq", "--for", "openvin"], "openvino"),
         (["--format", "grid", "--for", "openvino"], "--format qdq"),
         (["--reduce-range"], "--format qdq"),
+        (["--wide-sums"], "--format qdq"),
         (["--eval", "x.npz"], "leave it out"),
     ],
 )

@@ -11,6 +11,7 @@ from compiler.export.to_onnx.grid_rules.fixed_point import Factor
 from compiler.export.to_onnx.grid_rules.to_nearest import to_even_chain, to_nearest_chain
 from compiler.export.to_onnx.movement_operators import IDENTITIES, MOVES
 from compiler.export.to_onnx.qdq_emitter import Floats, FToQdq, QdqEmitter, Real, scaled
+from compiler.export.to_onnx.qdq_sums import half_up_chain, narrowed_sides
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_integer
 from compiler.ops.tensor.clip import integer_bound
@@ -81,6 +82,8 @@ def add(step: Step, grid: QdqEmitter) -> Real | None:
     b = _free(rhs, grid)
     if b is None or lhs.type.shape != rhs.type.shape or sign < 0:
         return None
+    if not grid.wide_sums:
+        a, b = narrowed_sides(step, (a, b), grid)
 
     def write(scale: Floats, addend: Floats | None) -> str:
         name = grid.node("Add", [a.emit(grid, scale), b.emit(grid, scale)])
@@ -167,6 +170,8 @@ def fixed_point_multiply_per_axis(step: Step, grid: QdqEmitter) -> Real | None:
 def right_shift(step: Step, grid: QdqEmitter) -> Real | None:
     """Chains that round to nearest are factors; a plain shift rounds down, half a level lower."""
     chain = to_nearest_chain(step) or to_even_chain(step)
+    if chain is None and not grid.wide_sums:
+        chain = half_up_chain(step)  # its addend would hide the 8 bit tensor of a sum
     if chain is not None:
         return _scaled_by(*chain, grid)
     amount, real = step.args[1].data, _free(step.args[0], grid)

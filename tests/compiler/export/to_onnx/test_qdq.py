@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -69,17 +70,22 @@ def test_outputs_are_near_those_of_the_module(changes: dict[str, object]) -> Non
         assert np.mean(found.argmax(axis=1) == wanted.argmax(axis=1)) >= 0.98
 
 
+def kernels(model: onnx.ModelProto, folder: Path) -> collections.Counter[str]:
+    """Operators of the graph that onnxruntime makes of a model."""
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(folder / "optimized.onnx")
+    options.log_severity_level = 3
+    data = model.SerializeToString()
+    onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    optimized = onnx.load(options.optimized_model_filepath)
+    return collections.Counter(node.op_type for node in optimized.graph.node)
+
+
 @pytest.mark.parametrize("changes", [{}, {"nbit_input": 4}, {"nbit_input": 6}], ids=str)
 def test_onnxruntime_finds_its_kernels_everywhere(
     changes: dict[str, object], tmp_path: Path
 ) -> None:
-    options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
-    options.log_severity_level = 3
-    data = to_qdq_onnx(digits(**changes).module).model.SerializeToString()
-    onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    nodes = onnx.load(tmp_path / "optimized.onnx").graph.node
-    kinds = collections.Counter(node.op_type for node in nodes)
+    kinds = kernels(to_qdq_onnx(digits(**changes).module).model, tmp_path)
     assert kinds["QLinearConv"] == 3
     assert (kinds["QGemm"], kinds["QLinearGlobalAveragePool"]) == (1, 1)
     assert kinds["Conv"] == kinds["Gemm"] == kinds["DequantizeLinear"] == 0
@@ -118,6 +124,65 @@ def test_what_has_no_8_bit_form_is_named_with_its_share() -> None:
     data = rng.integers(-100, 100, (1, 8)).astype("float32")
     (wanted,) = QModule(mod).run([data], "reference")
     np.testing.assert_array_equal(outputs(made.model, data), wanted)
+
+
+def residual_network(normalized: bool = False) -> tuple[QModule, list[dict[str, np.ndarray]]]:
+    """Blocks whose results are added to what they read, sums of 16 bits; and the data."""
+    from compiler import relay
+    from compiler.quantize import Calibration, QConfig
+
+    rng, op, nn = np.random.default_rng(3), relay.op, relay.op.nn
+
+    def conv(value: Any) -> Any:
+        weight = relay.const(rng.normal(0, 0.35, (8, 8, 1, 1)).astype("float32"))
+        bias = relay.const(np.full((8, 1, 1), 0.1, "float32"))
+        return op.add(nn.conv2d(value, weight), bias)
+
+    value: Any = relay.var("x", (1, 8, 6, 6))
+    for _ in range(2):
+        value = op.add(value, conv(nn.relu(conv(value))))
+    value = nn.relu(op.add(conv(value), conv(value)))
+    if normalized:
+        scale = relay.const(np.ones(6, "float32"))
+        value = nn.layer_norm(op.add(value, conv(value)), scale, scale)
+    mod = relay.module(conv(value))
+    data = [{"x": rng.normal(0, 1, (1, 8, 6, 6)).astype("float32")} for _ in range(8)]
+    asked = QConfig.recommended(residual_bits=16, calibrate_mode="mse")
+    return QModule(Calibration(mod, data[:4]).candidate(asked).module), data
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino", "tensorrt"])
+def test_residual_sums_of_16_bits_are_narrowed(runtime: str) -> None:
+    module, data = residual_network()
+    narrow = to_qdq_onnx(module.module, runtime)
+    wide = to_qdq_onnx(module.module, runtime, wide_sums=True)
+    onnx.checker.check_model(narrow.model, full_check=True)
+    assert narrow.narrowed > 0 == wide.narrowed
+    wanted, near, far = (
+        np.concatenate([run([batch["x"]])[0] for batch in data])
+        for run in (module.run, OrtExecutor(wide.model).run, OrtExecutor(narrow.model).run)
+    )
+    assert 20 < sqnr_db(far, wanted) < sqnr_db(near, wanted)
+
+
+def test_narrowed_sums_are_added_by_8_bit_kernels(tmp_path: Path) -> None:
+    module, _ = residual_network()
+    kinds = [
+        kernels(to_qdq_onnx(module.module, wide_sums=wide).model, tmp_path)
+        for wide in (False, True)
+    ]
+    # The last of seven convolutions has a float output.
+    assert (kinds[0]["QLinearConv"], kinds[0]["QLinearAdd"]) == (6, 3)
+    assert kinds[0]["FusedConv"] + kinds[0]["Add"] == 0 < kinds[1]["FusedConv"] + kinds[1]["Add"]
+
+
+def test_sums_that_a_layer_norm_reads_keep_their_bits() -> None:
+    module, data = residual_network(normalized=True)
+    made = to_qdq_onnx(module.module)
+    wide = str(module.module).count("a_max=32767")
+    assert (made.narrowed, wide) == (3, 4)
+    (wanted,), (found,) = (run([data[0]["x"]]) for run in (module.run, OrtExecutor(made.model).run))
+    assert sqnr_db(found, wanted) > 20
 
 
 def test_an_unknown_runtime_is_refused() -> None:

@@ -1,0 +1,171 @@
+"""Residual sums of 16 bits in a QDQ graph: in 8 bits, with ranges that the module knows.
+
+    module                                             exported
+    s = clip(conv(x) * r + s0 * t, 16 bits)            b = Q(Conv(DQ(x), DQ(W, r)))
+    next layer reads clip(s * f, 8 bits)               s = Q(Add(DQ(b), DQ(s0))), which it reads
+
+Runtimes have no kernel that adds 16 bits, and the convolution in front of such a sum would be
+computed in float as well. What the layers read of a sum is its range in 8 bits. The range of a side
+follows from that of the sum and of the other side. A sum that no layer reads in 8 bits stays float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from compiler.export.to_onnx.grid_rules.fixed_point import Factor
+from compiler.export.to_onnx.movement_operators import IDENTITIES
+from compiler.export.to_onnx.qdq_emitter import LEVELS, Floats, QdqEmitter, Real
+from compiler.ir.dataflow import Step, Value
+from compiler.ops.tensor.clip import integer_bound
+
+_WIDEST = 1 << 16
+_UNKNOWN_SIDE = 1.0
+"""Range of a side of a sum by that of the sum, where the range of no side is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """8 bit integers that stand for a value: value * factor, within [low, high].
+
+    Attributes:
+        factor: one number, or one per channel, which broadcasts against the value.
+        rectified: a relu stands between the value and its limits.
+    """
+
+    factor: Floats
+    low: float
+    high: float
+    rectified: bool = False
+
+
+def _read_levels(value: Value) -> Levels | None:
+    found: list[tuple[float, Levels]] = []
+    for factor, result in _requantized(value):
+        for clip in _readers(result):
+            limits = _limits(clip)
+            small = limits is not None and limits[1] - limits[0] < LEVELS
+            if limits is not None and small and factor.size == 1 and factor.min() > 0:
+                span = (limits[1] - limits[0]) / float(factor.reshape(()))
+                found.append((span, Levels(factor.reshape(()), *limits)))
+    return max(found, key=lambda one: one[0])[1] if found else None
+
+
+def narrow_levels(step: Step) -> Levels | None:
+    """What layers read of the 16 bits that a step gives; of several, that with the widest range.
+
+    None for other steps, and where no layer reads them in 8 bits.
+    """
+    return _read_levels(step.result) if _is_wide(step) else None
+
+
+def _is_wide(step: Step) -> bool:
+    limits = _limits(step)
+    return limits is not None and LEVELS <= limits[1] - limits[0] < _WIDEST
+
+
+def narrowed_sides(step: Step, sides: tuple[Real, Real], grid: QdqEmitter) -> tuple[Real, Real]:
+    """The sides of a sum, those in 8 bits that a residual sum of 16 bits has in more.
+
+    Args:
+        step: adds two computed values.
+        sides: its operands, no limit waits in them.
+    """
+    levels = _sum_levels(step.result)
+    if levels is None or all(side.tensor is not None for side in sides):
+        return sides
+    low = -levels.high if levels.rectified else levels.low
+    reach = _UNKNOWN_SIDE * max(-low, levels.high)
+    ends = [(-reach, reach)] * 2
+    for place, side in enumerate(sides):
+        if side.tensor is not None:
+            scale = float(np.mean(side.scale * levels.factor))
+            least, most = (end * scale for end in side.tensor.range)
+            ends[1 - place] = low - most, levels.high - least
+    made = list(sides)
+    for place, side in enumerate(sides):
+        if side.tensor is None:
+            tensor = grid.spread(side.times(levels.factor), *ends[place])
+            made[place] = grid.of_tensor(tensor).times(1 / levels.factor)
+    return made[0], made[1]
+
+
+def _sum_levels(value: Value) -> Levels | None:
+    """The 8 bit integers that a sum becomes; None where it becomes several, or others."""
+    rectified = False
+    factor: Floats | None = None
+    while True:
+        readers = list(_readers(value))
+        if len(readers) != 1 or len(readers[0].results) != 1:
+            return None
+        reader, value = readers[0], readers[0].result
+        if reader.name == "nn.relu" and factor is None:
+            rectified = True
+        elif factor is None:
+            requantized = list(_requantized(reader.args[0]))
+            if len(requantized) != 1 or requantized[0][0].min() <= 0:
+                return None
+            factor, value = requantized[0]
+        else:
+            limits = _limits(reader)
+            break
+    if limits is None or not _is_wide(reader):
+        narrow = limits is not None and limits[1] - limits[0] < LEVELS
+        return Levels(factor, *limits, rectified) if limits is not None and narrow else None
+    read = _read_levels(value)
+    if read is None:
+        return None
+    return Levels(factor * read.factor, read.low, read.high, rectified)
+
+
+def _readers(value: Value) -> Iterator[Step]:
+    """The steps that read a value, through what hands it on."""
+    waiting = [value]
+    while waiting:
+        for user in waiting.pop().users:
+            if user.name == "cast" or user.name in IDENTITIES:
+                waiting.append(user.result)
+            else:
+                yield user
+
+
+def _requantized(value: Value) -> Iterator[tuple[Floats, Value]]:
+    """What the readers of a value multiply it by, in a shape that broadcasts, and their results."""
+    for user in _readers(value):
+        if user.name == "fixed_point_multiply":
+            yield Factor.of(user.attrs.multiplier, 31 - user.attrs.shift).real(), user.result
+        elif user.name == "fixed_point_multiply_per_axis":
+            data, multiplier, shift = user.args
+            if multiplier.data is not None and shift.data is not None:
+                rank = len(data.type.shape)
+                shape = (-1, *([1] * (rank - 1 - user.attrs.axis % rank)))
+                shifts = 31 - shift.data.astype(np.int64)
+                factor = Factor.of(multiplier.data.reshape(shape), shifts.reshape(shape))
+                yield factor.real(), user.result
+        elif user.name == "add":
+            for reader in _readers(user.result):
+                chain = half_up_chain(reader)
+                if chain is not None:
+                    yield chain[1].real(), reader.result
+
+
+def half_up_chain(step: Step) -> tuple[Value, Factor] | None:
+    """x and 2^-n of right_shift(add(x, 2^(n-1)), n); None for other steps."""
+    if step.name != "right_shift" or step.args[1].data is None:
+        return None
+    bits, total = step.args[1].data.astype(np.int64), step.args[0].producer
+    if total is None or total.name != "add" or total.args[1].data is None or bits.min() < 1:
+        return None
+    half = np.array_equal(total.args[1].data, np.left_shift(np.int64(1), bits - 1))
+    return (total.args[0], Factor.of(np.ones_like(bits), bits)) if half else None
+
+
+def _limits(step: Step) -> tuple[int, int] | None:
+    if step.name != "clip":
+        return None
+    dtype = step.args[0].type.dtype
+    low, high = (integer_bound(end, dtype) for end in (step.attrs.a_min, step.attrs.a_max))
+    return low, high
