@@ -322,7 +322,7 @@ def _hardware_groups(hw: str | None, matcher: str | None) -> tuple[str | None, s
 
 @click.command(cls=Command)
 @argument("file", "M.onnx|M.qmod", "what to print", type=options.Suggested("FILE"))
-@option("--trial", metavar="N", type=int, help="of a run folder: print all about this trial")
+@option("--trial", metavar="N", type=int, help="print all about this trial of a run folder")
 @grouped(
     "prepared",
     lambda after, dim: {"after": after, "dim": dim},

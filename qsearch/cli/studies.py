@@ -150,7 +150,9 @@ def _least(word: str) -> tuple[str, float]:
         multiple=True,
         help="least value of a metric: top1=0.85; repeatable",
     ),
-    option("--sort", metavar="COLUMN", help="sort by it, least first (number)", panel=OUTPUT),
+    option(
+        "--sort", metavar="COLUMN", help="column to sort by, least first (number)", panel=OUTPUT
+    ),
     option("--reverse", help="with --sort: greatest first", panel=OUTPUT),
     option("--limit", help="at most N rows", panel=OUTPUT, **COUNT),
 )
@@ -360,7 +362,7 @@ def stop_command(study: GivenStudy, server: str | None, pause: bool, resume: boo
 @click.command(cls=Command)
 @given_study
 @option("-y", "--yes", help="do not ask for confirmation")
-@option("--force", help="also if a search seems to be running")
+@option("--force", help="also delete while a search seems to run")
 @options.verbosity
 def delete_command(study: GivenStudy, yes: bool, force: bool) -> int:
     """Delete a study. Asks for confirmation on a terminal; elsewhere --yes is required."""
