@@ -16,6 +16,7 @@ from compiler.ir.ty import integer_range, is_float
 from compiler.ops.number_format import Array, storage_dtype
 from compiler.proof.finding import Finding
 from compiler.proof.wiring import CORE, PREFIX
+from compiler.proof.work import declared_work
 from compiler.runtime.artifact import Sample
 from compiler.runtime.executor import Executor
 from compiler.runtime.executor import Inputs as AnyInputs
@@ -44,6 +45,8 @@ _MOST_TIES = 1 << 24
 """Beyond this float32 holds whole numbers only."""
 REPLAY_FLAGS = ("-O1", *EXACT_FLAGS[1:])
 """A dozen runs do not pay for the compiler's slowest optimisations."""
+_LONG_RUN_MACS = 10**9
+"""Of one run: from here on they pay for more of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +167,7 @@ def _forms(mod: IRModule, compiled: bool) -> dict[str, Callable[[], dict[str, Ex
     """Form → what makes its executors of main and quantized_main."""
 
     def in_c() -> dict[str, Executor]:
-        made = CExecutor(mod, MAIN, REPLAY_FLAGS)
+        made = CExecutor(mod, MAIN, _flags(mod))
         return {MAIN: made, CORE: made.callee(CORE)}
 
     forms: dict[str, Callable[[], dict[str, Executor]]] = {
@@ -174,6 +177,14 @@ def _forms(mod: IRModule, compiled: bool) -> dict[str, Callable[[], dict[str, Ex
     if is_available():
         forms[ENGINE] = lambda: {name: EngineExecutor(mod, name) for name in (MAIN, CORE)}
     return {**forms, IN_C: in_c} if compiled else forms
+
+
+def _flags(mod: IRModule) -> tuple[str, ...]:
+    try:
+        long = declared_work(mod).macs >= _LONG_RUN_MACS
+    except CompilerError:  # nobody can tell, and --allow-large was given
+        long = True
+    return ("-O2", *REPLAY_FLAGS[1:]) if long else REPLAY_FLAGS
 
 
 def _compare_samples(executor: Executor, samples: Sequence[Sample]) -> Comparison:

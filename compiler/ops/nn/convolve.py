@@ -7,6 +7,7 @@ Integers are carried in the smallest float dtype that is exact for the values at
 from __future__ import annotations
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from compiler.ops.nn.exact_matmul import as_result, working_dtype
 from compiler.ops.nn.window import extent, pad_spatial, tap
@@ -14,6 +15,8 @@ from compiler.ops.number_format import Array
 
 # Channels of a depthwise convolution are done in runs whose input, product and sum stay in cache.
 _RUN_BYTES = 1 << 18
+# From this width of a depthwise kernel on, BLAS is faster, though half of its products are by 0.
+_BAND_COLUMNS = 15
 
 
 def convolve(
@@ -42,10 +45,16 @@ def convolve(
     kernel = weight.astype(work, copy=False)
     oh = (padded.shape[2] - extent(weight.shape[2], dilation[0])) // strides[0] + 1
     ow = (padded.shape[3] - extent(weight.shape[3], dilation[1])) // strides[1] + 1
-    depthwise = weight.shape[1] == 1 and groups > 1
-    product = (_depthwise if depthwise else _grouped)(
-        padded, kernel, strides, dilation, groups, (oh, ow)
-    )
+    if weight.shape[1] != 1 or groups == 1:
+        product = _grouped(padded, kernel, strides, dilation, groups, (oh, ow))
+    else:
+        padded = np.repeat(padded, weight.shape[0] // groups, axis=1)
+        # The order of sums changes floats, but no integers.
+        banded = data.dtype.kind in "iu" and strides[1] == dilation[1] == 1
+        if banded and work.kind == "f" and weight.shape[3] >= _BAND_COLUMNS:
+            product = _depthwise_bands(padded, kernel, strides[0], dilation[0], (oh, ow))
+        else:
+            product = _depthwise(padded, kernel, strides, dilation, (oh, ow))
     return as_result(product, dtype)
 
 
@@ -91,15 +100,11 @@ def _depthwise(
     kernel: Array,
     strides: tuple[int, ...],
     dilation: tuple[int, ...],
-    groups: int,
     out: tuple[int, int],
 ) -> Array:
     """Each channel times its own taps; runs of channels so that the working set stays in cache."""
     n = padded.shape[0]
     o, _, kh, kw = kernel.shape
-    multiplier = o // groups
-    if multiplier > 1:
-        padded = np.repeat(padded, multiplier, axis=1)
     result = np.empty((n, o, *out), padded.dtype)
     image_bytes = padded.shape[2] * padded.shape[3] * padded.itemsize
     run = max(1, _RUN_BYTES // max(1, image_bytes))
@@ -120,4 +125,30 @@ def _depthwise(
                 else:
                     np.multiply(view, taps[:, r, s], out=product)
                     into += product
+    return result
+
+
+def _depthwise_bands(
+    padded: Array, kernel: Array, stride: int, dilation: int, out: tuple[int, int]
+) -> Array:
+    """Each row of a channel, in blocks, times a band matrix of one row of its kernel.
+
+    Args:
+        stride, dilation: vertical ones; the horizontal ones are 1.
+    """
+    n, channels, _, width = padded.shape
+    kh, kw = kernel.shape[2:]
+    blocks = -(-out[1] // kw)
+    padded = np.pad(padded, ((0, 0), (0, 0), (0, 0), (0, (blocks + 1) * kw - 1 - width)))
+    bands = np.zeros((channels, kh, 2 * kw - 1, kw), padded.dtype)
+    for column in range(kw):
+        bands[:, :, column : column + kw, column] = kernel[:, 0]
+    result = np.empty((n, channels, *out), padded.dtype)
+    for channel in range(channels):
+        total = np.zeros((n * out[0] * blocks, kw), padded.dtype)
+        for r in range(kh):
+            rows = padded[:, channel, r * dilation :][:, : (out[0] - 1) * stride + 1 : stride]
+            parts = sliding_window_view(rows, 2 * kw - 1, axis=2)[:, :, ::kw]
+            total += parts.reshape(-1, 2 * kw - 1) @ bands[channel, r]
+        result[:, channel] = total.reshape(n, out[0], blocks * kw)[:, :, : out[1]]
     return result

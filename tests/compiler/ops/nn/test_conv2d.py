@@ -121,6 +121,37 @@ def test_every_carrier_of_integer_sums_gives_the_same_bits(magnitude: int) -> No
     )
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize(
+    ("shape", "kernel", "strides", "dilation"),
+    [
+        ((2, 2, 3, 19), (3, 15), (1, 1), (1, 1)),
+        ((1, 2, 9, 33), (2, 16), (2, 1), (3, 1)),
+        ((1, 2, 2, 33), (1, 15), (1, 2), (1, 1)),
+        ((1, 2, 2, 33), (1, 15), (1, 1), (1, 2)),
+    ],
+)
+def test_wide_depthwise_kernels_equal_the_formula(
+    shape: tuple[int, ...],
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    dilation: tuple[int, int],
+    dtype: str,
+) -> None:
+    rng = np.random.default_rng(7)
+    info = np.iinfo(dtype)
+    data = rng.integers(info.min, info.max, shape, dtype=dtype, endpoint=True)
+    weight = rng.integers(-128, 128, (2 * shape[1], 1, *kernel), dtype=np.int8)
+    geometry: dict[str, Any] = {
+        "strides": strides,
+        "padding": (0, 1, 1, 2),
+        "dilation": dilation,
+        "groups": shape[1],
+    }
+    got = run(data, weight, **geometry, out_dtype="int32")
+    np.testing.assert_array_equal(got.astype(object), naive_conv2d(data, weight, **geometry))
+
+
 def test_sums_just_below_and_above_the_exact_range_of_float32_are_exact() -> None:
     for terms in (1040, 1041, 4000):
         data = np.full((1, terms, 1, 1), 127, np.int8)
