@@ -131,7 +131,7 @@ NAMED_ROOMS: Final = frozenset(
 them."""
 
 _FACADE: Final = re.compile(r'"""See ``')
-_CITATION: Final = re.compile(r"spec/[a-z_]+\.md|\bD-\d+|\bR-\d+|the plan")
+_CITATION: Final = re.compile(r"(spec|notes)/[a-z_]+\.md|\bD-\d+|\bR-\d+|the plan")
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _HEAVY: Final = (
     *("scipy.linalg", "scipy.optimize", "sqlalchemy", "alembic", "pandas", "onnxruntime"),
