@@ -1,4 +1,5 @@
-"""Functions of the model itself, inlined before the import; their size is known beforehand."""
+"""Calls that become the nodes of their definition before the import: the model's own functions, and
+standard operators that ONNX defines by others. Their size is known beforehand."""
 
 from __future__ import annotations
 
@@ -6,13 +7,74 @@ from collections.abc import Iterator, Sequence
 
 import onnx
 import onnx.inliner
+import onnx.shape_inference
+from onnx import TensorProto, helper
 
 from compiler.errors import OnnxImportError
+from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS, find_converter
 
 # Thirty functions that call each other twice ask for 2**30 nodes in two kilobytes.
 MAX_INLINED_NODES = 500_000
 
+DEFINED_BY_OTHERS = (
+    "Attention",
+    "CausalConvWithState",
+    "NegativeLogLikelihoodLoss",
+    "RotaryEmbedding",
+    "SoftmaxCrossEntropyLoss",
+    "SwiGLU",
+)
+"""Standard operators without a converter: the function in ONNX's schema is imported."""
+_LARGEST_DEFINITION = 200
+
 _Name = tuple[str, str]
+
+
+def inline_definitions(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    """The model without the operators of DEFINED_BY_OTHERS that have no converter.
+
+    Args:
+        opset: of the standard operators.
+    Raises:
+        OnnxImportError: too many nodes once all are inlined, or inputs that do not fit.
+    """
+    names = {name for name in DEFINED_BY_OTHERS if find_converter(name, opset) is None}
+    used = [node for node in model.graph.node if _is_standard(node) and node.op_type in names]
+    if not used:
+        return model
+    if len(used) * _LARGEST_DEFINITION > MAX_INLINED_NODES:
+        raise OnnxImportError(
+            f"{len(used)} operators that are defined by others are too many",
+            where=used[0].op_type,
+            fix=f"the limit is {MAX_INLINED_NODES // _LARGEST_DEFINITION}",
+        )
+    try:
+        typed = onnx.shape_inference.infer_shapes(model)
+        # Definitions depend on element types. The inliner asks for that of an absent input, too.
+        typed.graph.value_info.append(helper.make_tensor_value_info("", TensorProto.FLOAT, None))
+        return onnx.inliner.inline_selected_functions(
+            typed, [("", name) for name in sorted(names)], inline_schema_functions=True
+        )
+    except _INLINER_ERRORS as error:
+        raise OnnxImportError(
+            f"{used[0].op_type} cannot be written with other operators: "
+            f"{str(error).splitlines()[0]}",
+            where=f"node {used[0].name or used[0].output[0]!r}",
+            fix="export it with other operators, for example with an opset below 23",
+        ) from error
+
+
+def _is_standard(node: onnx.NodeProto) -> bool:
+    return node.domain in STANDARD_DOMAINS
+
+
+# The inliner and shape inference are C++: what they throw arrives as one of these.
+_INLINER_ERRORS = (
+    RuntimeError,
+    ValueError,
+    onnx.checker.ValidationError,
+    onnx.shape_inference.InferenceError,
+)
 
 
 def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -27,8 +89,7 @@ def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     _refuse_explosion(model)
     try:
         return onnx.inliner.inline_local_functions(model)
-    # The inliner is C++: what it throws arrives as one of these.
-    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+    except _INLINER_ERRORS as error:
         raise OnnxImportError(
             f"the model's functions cannot be inlined: {str(error).splitlines()[0]}",
             fix="export the model without functions",

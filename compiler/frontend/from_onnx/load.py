@@ -17,7 +17,7 @@ import compiler.ops  # noqa: F401  (registers the operators)
 from compiler.errors import OnnxImportError
 from compiler.frontend.from_onnx.graph import import_graph
 from compiler.frontend.from_onnx.graph_inputs import InputShapes
-from compiler.frontend.from_onnx.inlining import inline_functions
+from compiler.frontend.from_onnx.inlining import inline_definitions, inline_functions
 from compiler.frontend.from_onnx.model_file import MAX_MODEL_BYTES, read_model
 from compiler.frontend.from_onnx.opsets import OLDEST_OPSET, STANDARD_DOMAINS
 from compiler.ir.garbage import collector_rests
@@ -54,7 +54,7 @@ def load(
     """
     model = read_model(source, max_bytes)
     opsets = _opsets(model)
-    model = inline_functions(model)
+    model = inline_definitions(inline_functions(model), opsets[""])
     shapes = InputShapes(dict(dims or {}), dict(input_shapes or {}), keep_dynamic)
     main, params = import_graph(model.graph, opsets, shapes)
     return infer_module(IRModule({"main": main})), params

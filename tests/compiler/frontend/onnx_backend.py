@@ -29,6 +29,7 @@ from onnx.backend.test.case.node import collect_testcases
 import compiler
 from compiler import transform
 from compiler.errors import CompilerError
+from compiler.frontend.from_onnx.inlining import DEFINED_BY_OTHERS
 from compiler.frontend.from_onnx.load import load
 from compiler.frontend.from_onnx.node import ConstantInputError
 from compiler.frontend.from_onnx.opsets import OLDEST_OPSET, find_converter, versions_of
@@ -86,6 +87,8 @@ class Case:
 
     @property
     def claimed(self) -> bool:
+        if not self.node.domain and self.node.op_type in DEFINED_BY_OTHERS:
+            return True
         return find_converter(self.node.op_type, self.opset, self.node.domain) is not None
 
     def unsupported_types(self) -> set[str]:
@@ -239,7 +242,7 @@ def table(results: Iterable[tuple[Case, Outcome]]) -> list[Row]:
         rows.append(
             Row(
                 operator,
-                versions_of(node.op_type, node.domain),
+                versions_of(node.op_type, node.domain) or first_version(node.op_type),
                 counts["passed"],
                 counts["failed"],
                 counts["refused"],
@@ -249,6 +252,12 @@ def table(results: Iterable[tuple[Case, Outcome]]) -> list[Row]:
             )
         )
     return rows
+
+
+def first_version(operator: str) -> tuple[int, ...]:
+    """The opset that brought a standard operator."""
+    schemas = onnx.defs.get_all_schemas_with_history()
+    return (min(s.since_version for s in schemas if s.name == operator and not s.domain),)
 
 
 def markdown(rows: Sequence[Row]) -> str:

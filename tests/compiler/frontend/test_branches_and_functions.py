@@ -8,11 +8,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import compiler
 from compiler.errors import OnnxImportError
 from compiler.frontend.from_onnx.load import load
 from compiler.frontend.from_onnx.node import ConstantInputError
+from compiler.quantize import QConfig, diagnose, prerequisite_optimize
 
 X = np.array([[-1.0, 2.0]], np.float32)
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
@@ -185,3 +187,49 @@ def test_functions_that_would_explode_are_measured_first() -> None:
     call = helper.make_node("f39", ["x"], ["y"], domain="own")
     with pytest.raises(OnnxImportError, match=str(2**40)):
         run(model([call], functions=tuple(functions)))
+
+
+def attention(opset: int = 23, inputs: str = "q k v", copies: int = 1) -> onnx.ModelProto:
+    """A block of a transformer as exporters write it from opset 23 on."""
+    rng = np.random.default_rng(0)
+    weights = {name: rng.normal(0, 0.4, (8, 8)).astype("f4") for name in "qkvo"}
+    nodes = [helper.make_node("MatMul", ["x", f"w{name}"], [name]) for name in "qkv"]
+    heads = {"q_num_heads": 2, "kv_num_heads": 2}
+    given = inputs.split()
+    nodes += [helper.make_node("Attention", given, [f"a{i}"], **heads) for i in range(copies)]
+    nodes.append(helper.make_node("MatMul", ["a0", "wo"], ["y"]))
+    shape = (1, 4, 8)
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [value("x", shape=shape)],
+        [value("y", shape=shape)],
+        [numpy_helper.from_array(w, f"w{name}") for name, w in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def test_attention_becomes_the_operators_that_define_it() -> None:
+    proto = attention()
+    x = np.random.default_rng(1).normal(size=(1, 4, 8)).astype("f4")
+    mod, params = load(proto.SerializeToString())
+    (wanted,) = ReferenceEvaluator(proto).run(None, {"x": x})
+    (found,) = compiler.evaluate(mod, {"x": x, **params})
+    # The reference of ONNX sums in another order.
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    prepared = prerequisite_optimize(mod, params, 3)
+    assert diagnose(prepared, QConfig.recommended()).fully_integral
+
+
+@pytest.mark.parametrize(
+    ("proto", "says"),
+    [
+        (attention(opset=17), "unsupported operator: Attention"),
+        (attention(inputs="q"), "input 0 is missing"),
+        (attention(copies=3000), "3000 operators that are defined by others are too many"),
+    ],
+)
+def test_attention_that_cannot_be_written_out_is_refused(proto: onnx.ModelProto, says: str) -> None:
+    with pytest.raises(OnnxImportError, match=says):
+        load(proto.SerializeToString())
