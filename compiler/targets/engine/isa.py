@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 HERE: Final = Path(__file__).parent
-SOURCES: Final = tuple(sorted([*HERE.glob("*.c"), *HERE.glob("*.h")]))
+SOURCES: Final = tuple(sorted([HERE / "kernels.c", *HERE.glob("*.h")]))
 
 FLAGS: Final = ("-std=gnu99", "-O3", "-ffp-contract=off", "-fvisibility=hidden")
 
