@@ -50,8 +50,12 @@ def inline_definitions(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         )
     try:
         typed = onnx.shape_inference.infer_shapes(model)
-        # Definitions depend on element types. The inliner asks for that of an absent input, too.
-        typed.graph.value_info.append(helper.make_tensor_value_info("", TensorProto.FLOAT, None))
+        # Definitions depend on element types. The inliner asks for that of an absent input too,
+        # and does not look at initializers.
+        types = {"": TensorProto.FLOAT} | {t.name: t.data_type for t in model.graph.initializer}
+        typed.graph.value_info.extend(
+            helper.make_tensor_value_info(name, dtype, None) for name, dtype in types.items()
+        )
         return onnx.inliner.inline_selected_functions(
             typed, [("", name) for name in sorted(names)], inline_schema_functions=True
         )

@@ -189,10 +189,11 @@ def test_functions_that_would_explode_are_measured_first() -> None:
         run(model([call], functions=tuple(functions)))
 
 
-def attention(opset: int = 23, inputs: str = "q k v", copies: int = 1) -> onnx.ModelProto:
+def attention(opset: int = 23, inputs: str = "q k v mask", copies: int = 1) -> onnx.ModelProto:
     """A block of a transformer as exporters write it from opset 23 on."""
     rng = np.random.default_rng(0)
-    weights = {name: rng.normal(0, 0.4, (8, 8)).astype("f4") for name in "qkvo"}
+    weights = {f"w{name}": rng.normal(0, 0.4, (8, 8)).astype("f4") for name in "qkvo"}
+    weights["mask"] = rng.normal(size=(4, 4)).astype("f4")
     nodes = [helper.make_node("MatMul", ["x", f"w{name}"], [name]) for name in "qkv"]
     heads = {"q_num_heads": 2, "kv_num_heads": 2}
     given = inputs.split()
@@ -204,7 +205,7 @@ def attention(opset: int = 23, inputs: str = "q k v", copies: int = 1) -> onnx.M
         "g",
         [value("x", shape=shape)],
         [value("y", shape=shape)],
-        [numpy_helper.from_array(w, f"w{name}") for name, w in weights.items()],
+        [numpy_helper.from_array(w, name) for name, w in weights.items()],
     )
     opsets = [helper.make_opsetid("", opset)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
