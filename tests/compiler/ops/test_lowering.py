@@ -20,7 +20,7 @@ from compiler.ops.__main__ import matrix
 from compiler.ops.evaluate import Value, evaluate_op, flatten
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.rules.lower import FLower
-from compiler.testing.op_calls import accepted_calls, random_value, result_type
+from compiler.testing.graphs import accepted_calls, random_value, result_type
 from tests.compiler.lowered_calls import lower_call
 
 # Its callee is lowered already.

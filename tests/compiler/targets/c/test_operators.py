@@ -15,7 +15,7 @@ from compiler.lir.nodes import Buffer, PrimFunc
 from compiler.ops.rules.lower import FLower
 from compiler.targets.c.kernel_library import KernelLibrary, storage
 from compiler.targets.c.toolchain import find_compiler
-from compiler.testing.op_calls import accepted_calls
+from compiler.testing.graphs import accepted_calls
 from tests.compiler.lowered_calls import lower_call
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
