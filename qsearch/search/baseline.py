@@ -161,8 +161,9 @@ class Baseline:
         seconds = each * trials / self.context.pool.num_workers
         told = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
         self.context.progress.message(
-            f"estimate: {told} for {trials} trials, {each:.2g} CPU s each (the float model took "
-            f"{self.cpu_s:.2g}); rounding of weights and further calibration come on top"
+            f"estimate: at least {told} for {trials} trials, {each:.2g} CPU s to run each (the "
+            f"float model took {self.cpu_s:.2g}); rounding of weights, most of the time of a small "
+            "model, and further calibration come on top"
         )
 
     def _stored(self) -> tuple[NDArray[Any], ...] | None:

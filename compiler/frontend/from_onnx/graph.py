@@ -16,7 +16,13 @@ from compiler.frontend.from_onnx.graph_inputs import InputShapes, bind_inputs
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS, find_converter, is_kept
 from compiler.frontend.from_onnx.unsupported import instead_of
-from compiler.frontend.from_onnx.values import GraphValues, refuse_huge, typed_call, typed_tuple
+from compiler.frontend.from_onnx.values import (
+    GraphValues,
+    dense,
+    refuse_huge,
+    typed_call,
+    typed_tuple,
+)
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
 from compiler.ir.op import has_op
@@ -48,7 +54,8 @@ def import_graph(
             nodes whose types do not fit, or nodes that read each other in a circle.
     """
     _refuse_unsupported(graph, opsets)
-    initializers = {tensor.name: tensor for tensor in graph.initializer}
+    stored = (*graph.initializer, *map(dense, graph.sparse_initializer))
+    initializers = {tensor.name: tensor for tensor in stored}
     uses = Counter(name for node in graph.node for name in node.input)
     values = GraphValues(initializers, uses)
     params = bind_inputs(graph, inputs, values)
@@ -58,12 +65,6 @@ def import_graph(
 
 
 def _refuse_unsupported(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
-    if graph.sparse_initializer:
-        raise OnnxImportError(
-            "sparse initializers are not supported",
-            where=f"{len(graph.sparse_initializer)} tensors",
-            fix="store them as dense tensors",
-        )
     missing: dict[tuple[str, str], list[str]] = {}
     for index, node in enumerate(graph.node):
         if (

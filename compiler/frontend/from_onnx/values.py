@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -128,6 +129,34 @@ def to_array(tensor: onnx.TensorProto) -> Array:
             fix="the file is damaged; export it again",
         ) from error
     return array.astype(dtype) if str(array.dtype) != dtype else array
+
+
+def dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
+    """A sparse tensor as one with all its elements, of the same name.
+
+    Raises:
+        OnnxImportError: it is too large, or its indices do not fit its shape.
+    """
+    values, indices = to_array(sparse.values), to_array(sparse.indices)
+    where, shape = f"sparse tensor {sparse.values.name!r}", tuple(sparse.dims)
+    flat = indices.ndim == 1
+    limits = [math.prod(shape)] if flat else shape
+    fits = indices.shape in ((values.size,), (values.size, len(shape))) and bool(
+        ((indices >= 0) & (indices < limits)).all()
+    )
+    if not fits or any(size < 0 for size in shape):
+        raise OnnxImportError(
+            f"indices of shape {indices.shape} do not place {values.size} values in {shape}",
+            where=where,
+            fix="the file is damaged; export it again",
+        )
+    refuse_huge(TensorType(shape, str(values.dtype)), where)
+    whole = np.zeros(shape, values.dtype)
+    if flat:
+        whole.reshape(-1)[indices] = values
+    else:
+        whole[tuple(indices.T)] = values
+    return numpy_helper.from_array(whole, sparse.values.name)
 
 
 def dtype_of(data_type: int, where: str) -> str:

@@ -404,6 +404,7 @@ def test_how_long_it_will_take_is_said_before_the_first_trial(tmp_path: Path) ->
         if "baseline" in told:
             (estimate,) = estimates
             assert told.index("baseline") < told.index(estimate) < told.index(TRIALS)
+            assert estimate.startswith("estimate: at least ")
             assert "for 2 trials" in estimate
         else:
             assert not estimates

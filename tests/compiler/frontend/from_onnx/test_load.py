@@ -436,3 +436,37 @@ def test_what_newer_opsets_add_to_an_operator_has_been_looked_at() -> None:
         if new - REVIEWED.get(name, set()):
             unknown[name] = new - REVIEWED.get(name, set())
     assert unknown == {}
+
+
+def sparse_model(indices: np.ndarray, shape: tuple[int, ...] = (3, 4)) -> onnx.ModelProto:
+    proto = model([node("MatMul", "x w")], {"x": [2, 3]})
+    values = numpy_helper.from_array(np.array([2.0, -1.0, 3.0], np.float32), "w")
+    places = numpy_helper.from_array(indices.astype(np.int64), "places")
+    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, shape))
+    return proto
+
+
+@pytest.mark.parametrize("indices", [np.array([1, 6, 11]), np.array([[0, 1], [1, 2], [2, 3]])])
+def test_a_sparse_weight_is_one_with_all_its_elements(indices: np.ndarray) -> None:
+    mod, params = imported(sparse_model(indices))
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    wanted = np.zeros((3, 4), np.float32)
+    wanted[[0, 1, 2], [1, 2, 3]] = [2, -1, 3]
+    (found,) = evaluate(mod, {"x": x, **params})
+    np.testing.assert_array_equal(found, x @ wanted)
+
+
+@pytest.mark.parametrize(
+    ("indices", "shape", "says"),
+    [
+        (np.array([1, 6, 12]), (3, 4), "do not place 3 values"),
+        (np.array([1, 6]), (3, 4), "do not place 3 values"),
+        (np.array([-1, 6, 7]), (3, 4), "do not place 3 values"),
+        (np.array([1, 6, 7]), (1 << 20, 1 << 20), "the limit is"),
+    ],
+)
+def test_a_damaged_sparse_weight_is_refused(
+    indices: np.ndarray, shape: tuple[int, ...], says: str
+) -> None:
+    with pytest.raises(OnnxImportError, match=says):
+        imported(sparse_model(indices, shape))
