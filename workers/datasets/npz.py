@@ -210,6 +210,11 @@ class ArrayDataset:
             for layout, axes in (("NHWC", (0, 3, 1, 2)), ("NCHW", (0, 2, 3, 1))):
                 if array.ndim == 4 and tuple(array.shape[a] for a in axes)[1:] == spec.shape[1:]:
                     fix = f"the data are {layout}; store {spec.name}.transpose{axes}"
+            if array.shape[1:] == spec.shape and spec.shape[0] > 1:
+                fix = (
+                    "axis 0 of the model's input counts samples. If it counts steps of a sequence, "
+                )
+                fix += "export the model with the batch first (PyTorch: batch_first=True)"
             raise DatasetError(
                 f"{spec.name!r} is {list(array.shape)} in the data and {list(spec.shape)} "
                 "in the model",

@@ -111,6 +111,13 @@ def test_data_that_does_not_fit_names_both_sides(
         assert detail in str(caught.value)
 
 
+def test_sequences_that_fill_the_whole_input_are_told_of_the_batch(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", image=np.zeros((40, 12, 1, 6), np.float32))
+    sequence = InputSpec("image", (12, 1, 6), "float32")
+    with pytest.raises(DatasetError, match="batch_first=True"):
+        open_dataset(npz(tmp_path / "d.npz"), [sequence])
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_value_that_is_not_finite_is_reported_with_its_sample(
     tmp_path: Path, value: float
