@@ -102,6 +102,13 @@ class Policy:
                 fix=f"give {MIN_TOKEN} or more: "
                 "python -c 'import secrets; print(secrets.token_hex(16))'",
             )
+        user = self.tokens.find(self.token) if self.token and self.tokens else None
+        if user is not None:
+            raise SettingsError(
+                f"the server's own token is that of {user.name}, who could change everything",
+                where="--token, QSEARCH_TOKEN",
+                fix="unset QSEARCH_TOKEN where the server is started, or give another one",
+            )
 
     @property
     def is_local(self) -> bool:

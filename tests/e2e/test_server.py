@@ -269,8 +269,8 @@ def test_kills_lose_nothing_on_postgres_and_two_ray_nodes(
         told(nodes, "kill 0")
         told(nodes, "add")
         kill_driver(server, "two")
-        kill_server(server, "three")
         kill_worker(server, "three")
+        kill_server(server, "three")
         end_equal(server, undisturbed, tmp_path)
     finally:
         nodes.communicate(timeout=120)

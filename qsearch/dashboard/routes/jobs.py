@@ -202,8 +202,8 @@ def _study_of(found: Shared, queue: JobQueue, job: Job) -> tuple[str | None, int
     if folder is not None and not folder.database.is_file():
         return None, None
     source = found.sources.of(None if folder is None else folder.path)
-    repository = found.sources.repository(source)
     try:
+        repository = found.sources.repository(source)
         study = repository.find_study(job.name)
         if study is None:
             return None, None

@@ -17,6 +17,8 @@ from qsearch.run_folder import RunFolder
 from qsearch.server.queue import JobQueue
 from qsearch.server.submission import ServerOptions
 from qsearch.server.tokens import OPERATOR
+from qsearch.store.engine import open_engine
+from qsearch.store.repository import Repository
 from tests.qsearch.dashboard.server import served
 
 
@@ -104,3 +106,18 @@ def test_a_priority_out_of_range_is_refused_before_anything_is_sent(
     nowhere = ("--server", "http://127.0.0.1:9")
     for words in (("submit", "digits"), ("queue", "one")):
         assert "-10<=x<=10" in asked(capsys, *words, "--priority", 11, *nowhere, code=2)
+
+
+def test_a_job_whose_driver_has_only_made_the_file_of_its_store_has_no_study_yet(
+    url: str, root: Path
+) -> None:
+    client = qsearch.Client(url)
+    client.submit("digits", study="new", trials=2)
+    repository = Repository(open_engine(f"sqlite:///{root / 'queue.db'}"))
+    (job,) = repository.jobs((root / ".jobs" / "server").read_text(), name="new")
+    repository.start_job(job.id)
+    (root / "new").mkdir(exist_ok=True)
+    (root / "new" / "study.db").touch()
+    assert client.job("new")["study"] is None
+    repository.end_job(job.id, "cancelled")
+    repository.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from qsearch.dashboard.security import Policy
 from qsearch.errors import SettingsError
 from qsearch.server.tokens import Quota, Tokens, session_of
 
@@ -68,3 +69,11 @@ def test_a_damaged_file_lets_nobody_in(tokens: Tokens, text: str) -> None:
     tokens.path.write_text(text)
     with pytest.raises(SettingsError, match="cannot be used"):
         tokens.find("x")
+
+
+def test_the_token_of_a_user_is_not_taken_as_that_of_the_operator(tokens: Tokens) -> None:
+    """As in a shell that has QSEARCH_TOKEN set for the client."""
+    ann = tokens.add("ann", "read", Quota())
+    with pytest.raises(SettingsError, match="own token is that of ann"):
+        Policy(token=ann, tokens=tokens)
+    assert Policy(token="a" * 32, tokens=tokens).asks_token
