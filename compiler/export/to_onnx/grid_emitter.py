@@ -29,7 +29,7 @@ Bound = NDArray[np.int64]
 """Integer bounds that broadcast against the tensor: rank 0, or one per channel."""
 
 
-NarrowConv = Callable[[Array | None, Array, int], str]
+NarrowConv = Callable[[Array | None, Array, int], str | None]
 """``emit(bias, factor, zero point)`` writes clip(rint(fl((sum + bias) * factor))) + zero point."""
 
 

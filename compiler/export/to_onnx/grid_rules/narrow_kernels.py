@@ -40,8 +40,10 @@ def narrow_conv(step: Step, x: Carried, weight: Array, grid: GridEmitter) -> Nar
         return None
     attrs = step.attrs
 
-    def emit(bias: Array | None, factor: Array, out_zero: int) -> str:
+    def emit(bias: Array | None, factor: Array, out_zero: int) -> str | None:
         channels = weight.shape[0]
+        if factor.size > 1 and factor.shape != (channels, 1, 1):
+            return None  # factors of rows or of samples
         scales = np.broadcast_to(factor.astype("float32").reshape(-1), channels).copy()
         one = grid.float_constant(1)
         inputs = [
@@ -95,6 +97,8 @@ def requantized_narrow(
     if not plain_product_holds(factor, *bounds, *limits):
         return None
     name = product.narrow(product.bias, factor.real(), shift)
+    if name is None:
+        return None
     if limits[1] + shift < LEVELS - 1 or (shift == 0 and limits[0] > 0):
         ends = [grid.writer.constant(np.asarray(b + shift, "uint8")) for b in limits]
         name = grid.node("Clip", [name, *ends])

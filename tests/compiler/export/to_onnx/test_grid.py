@@ -189,6 +189,19 @@ def test_shifts_of_the_only_sample_are_no_shifts_of_channels() -> None:
     assert_same_integers(module(x, dequantized(result)), inputs)
 
 
+@pytest.mark.parametrize(("axis", "size"), [(2, 2), (2, 4), (3, 4)])
+def test_factors_of_rows_are_no_factors_of_channels(axis: int, size: int) -> None:
+    rng = np.random.default_rng(size)
+    x = relay.var("x", (1, 3, size, size), "int8")
+    weight = constant(rng.integers(-9, 9, (4, 3, 1, 1)), "int8")
+    total = op.nn.conv2d(x, weight, out_dtype="int32")
+    factors = constant(rng.integers(1 << 30, (1 << 31) - 1, size)), constant(-9 - np.arange(size))
+    scaled = op.fixed_point_multiply_per_axis(total, *factors, axis=axis)
+    result = op.cast(op.clip(scaled, a_min=-128, a_max=127), dtype="int8")
+    inputs = {"x": rng.integers(-128, 128, (1, 3, size, size)).astype("int8")}
+    assert_same_integers(module(x, dequantized(result)), inputs)
+
+
 def test_limits_of_a_float16_clip_are_those_that_float16_holds() -> None:
     x = relay.var("x", (1, 5), "float16")
     values = np.array([[np.inf, 65504, 40000, -np.inf, np.nan]], "float16")
