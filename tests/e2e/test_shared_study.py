@@ -37,7 +37,7 @@ def test_two_commands_share_a_study_and_one_takes_over_what_a_killed_one_left(
     study = repository.study("digits")
     trials = repository.trials_of(study.id)
     assert [t.number for t in trials] == list(range(TRIALS))
-    assert all(t.state == "complete" for t in trials)
+    assert {t.state for t in trials} <= {"complete", "pruned"}
     told = [(t.number, t.params, t.outcome.score, t.outcome.outputs_sha256) for t in trials]
     assert told == [
         (t.number, t.params, t.outcome.score, t.outcome.outputs_sha256) for t in unbroken.trials()
