@@ -293,6 +293,11 @@ RESULTS: dict[str, tuple[Callable[[Expr], Expr], tuple[int, ...], str]] = {
         (1, 2, 3, 3),
         "uint8",
     ),
+    "windows of a constant": (
+        lambda x: largest(op.clip(x, a_min=3, a_max=3)),
+        (1, 2, 3, 3),
+        "int8",
+    ),
     "windows beside narrow data": (
         lambda x: op.nn.max_pool2d(
             op.nn.relu(x), pool_size=(2, 1), dilation=(3, 1), padding=(1, 0, 2, 0)
@@ -321,6 +326,7 @@ WITHOUT_KERNEL = {
     "a table of a constant",
     "windows of padding only",
     "windows of padding only, wide",
+    "windows of a constant",
     "windows beside narrow data",
     "no elements",
     "no images",
