@@ -57,3 +57,8 @@ def test_parts_add_up_to_the_whole() -> None:
 def test_a_name_that_only_some_parts_have_is_summed_over_those() -> None:
     parts = [{"m": {"total": 2.0}}, {"m": {"total": 3.0, "value of rare": 1.0}}]
     assert merge_sums(parts) == {"m": {"total": 5.0, "value of rare": 1.0}}
+
+
+def test_a_function_of_the_user_needs_neither_labels_nor_the_float_model() -> None:
+    metric = CustomMetric(per_call, "mine:answer")
+    assert (metric.needs_labels, metric.needs_reference) == (False, False)
