@@ -124,7 +124,8 @@ class RangeFitting:
 
     def _reading(self, point: Call) -> Callable[[Values], list[Values]]:
         """What the readers of a point make of its value."""
-        new: dict[Expr, Expr] = {point: Var("value", point.checked_type)}
+        value = Var("value", point.checked_type)
+        new: dict[Expr, Expr] = {point: value}
         results: list[Expr] = []
         waiting: list[Expr] = [point]
         while waiting:
@@ -138,11 +139,9 @@ class RangeFitting:
                     waiting.append(user)
                 else:
                     results.append(alone)
-        fields = tuple(dict.fromkeys(results)) or (new[point],)
-        if fields == (new[point],):
-            return lambda value: [value]
-        (value,) = (new[point],)
-        assert isinstance(value, Var)
+        fields = tuple(dict.fromkeys(results)) or (value,)
+        if fields == (value,):
+            return lambda held: [held]
         run = float_executor(infer_module(IRModule.from_expr(Function((value,), Tuple(fields)))))
         return lambda held: list(run.run([held]))
 

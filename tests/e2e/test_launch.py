@@ -115,8 +115,14 @@ def test_status_and_trials_tell_what_happened(
         "complete",
         f"{TRIALS}/{TRIALS}",
     )
-    assert run(["trials", str(unbroken.folder), "-f", "json", "--state", "complete"]) == 0
-    assert len(json.loads(capsys.readouterr().out)) == TRIALS
+    # A search by top-1 stops trials early whose SQNR cannot become the best.
+    ended = 0
+    for state in ("complete", "pruned"):
+        assert run(["trials", str(unbroken.folder), "-f", "json", "--state", state]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        assert {row["state"] for row in rows} <= {state}
+        ended += len(rows)
+    assert ended == TRIALS
     assert run(["trials", str(unbroken.folder)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == TRIALS + 1
     assert run(["show", str(unbroken.folder / "best.qmod")]) == 0

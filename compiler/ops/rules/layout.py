@@ -116,11 +116,6 @@ def axis_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
     return Relaid((order, *(None,) * (len(call.args) - 1)), order, moved)
 
 
-def integer_axis_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
-    """``axis_layout`` where sums along the axis are exact: of integers."""
-    return None if _holds_float(call) else axis_layout(call, orders)
-
-
 def image_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
     """For image operators with ``layout`` and perhaps ``out_layout``: integers go to IMAGE_LAYOUT.
 
