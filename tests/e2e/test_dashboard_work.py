@@ -368,6 +368,22 @@ def test_thousands_of_trials_are_drawn_as_densities(page: Any, keys: dict[str, s
     assert card.locator("path[data-trial]").count() == 0
 
 
+def test_plots_whose_script_is_lost_are_drawn_later(page: Any, keys: dict[str, str]) -> None:
+    lost: list[str] = []
+
+    def lose(route: Any) -> None:
+        lost.append(route.request.url)
+        if len(lost) == 1:
+            route.fulfill(status=400)
+        else:
+            route.continue_()
+
+    page.route("**/web/charts.js*", lose)
+    page.goto(f"/studies/{keys['two']}")
+    page.get_by_label("Parameter of the slice").locator("option").first.wait_for(state="attached")
+    assert len(lost) == 2
+
+
 def test_notes_are_kept_and_studies_deleted_after_a_question(
     page: Any, keys: dict[str, str], client: Client
 ) -> None:

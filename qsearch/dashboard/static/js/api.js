@@ -40,6 +40,19 @@ export async function upload(kind, file) {
   return response.json();
 }
 
+let failures = 0;
+
+// The script of the plots, for pages that have some. A browser remembers an import that failed, so
+// the next attempt has another address.
+export async function charts() {
+  try {
+    return await (failures ? import(`../web/charts.js?${failures}`) : import("../web/charts.js"));
+  } catch (error) {
+    failures += 1;
+    throw error;
+  }
+}
+
 export function query(values) {
   const words = new URLSearchParams();
   for (const [name, value] of Object.entries(values)) {

@@ -1,6 +1,6 @@
 // Two to five trials, of one study or several: what differs first, then scores, layers, the rest.
 
-import { get } from "../api.js";
+import { charts, get } from "../api.js";
 import { card, copy, h, link, replace, save, scroller } from "../../web/dom.js";
 import { csv, measure, plain, signed } from "../../web/format.js";
 import { limitsLine, trialChip } from "../../web/head.js";
@@ -71,7 +71,7 @@ export async function comparePage(page) {
   }
 
   async function drawLayers() {
-    const { Plot, markers } = await import("../../web/charts.js");
+    const { Plot, markers } = await charts();
     const told = [];
     found = await Promise.all(trials.map(async (trial) => {
       if (!trial.can_measure) return null;

@@ -1,6 +1,6 @@
 // One study, live.
 
-import { follow, get, post } from "../api.js";
+import { charts, follow, get, post } from "../api.js";
 import { ask, card, chip, failed, h, link, problem, replace, toast } from "../../web/dom.js";
 import { duration, plain } from "../../web/format.js";
 import { progressOf, resultHead, studyChip } from "../../web/head.js";
@@ -60,8 +60,9 @@ export async function studyPage(page, key) {
       study = found;
       draw();
       if (study.version !== tabled || study.state !== states) {
-        tabled = study.version;
+        const { version } = study;
         const [, told] = await Promise.all([table.refresh(study), askFailures()]);
+        tabled = version;
         drawFailures(told);
       }
       if (study.version !== plotted) {
@@ -87,12 +88,20 @@ export async function studyPage(page, key) {
     table.close();
   });
 
-  // Every trial is sent once a version; the plots are drawn here.
+  // Every trial is sent once a version; the plots are drawn here, and later where something is lost.
   async function plot() {
-    plotted = study.version;
+    const { version } = study;
     plottedAt = performance.now();
-    const [{ Trials, studyPlots }, columns, layers] = await Promise.all([import("../../web/charts.js"), get(`/studies/${key}/points`), get(`/studies/${key}/layers`)]);
+    let sent;
+    try {
+      sent = await Promise.all([charts(), get(`/studies/${key}/points`), get(`/studies/${key}/layers`)]);
+    } catch {
+      soon(PLOTS_MS);
+      return;
+    }
+    const [{ Trials, studyPlots }, columns, layers] = sent;
     if (!page.current()) return;
+    plotted = version;
     const asking = new Map();
     source = Object.assign(source ?? {}, { study, layers, trials: new Trials(columns, study),
       importances: (name) => {

@@ -1,6 +1,6 @@
 // One trial: scores, configuration, shards, layers, ranges, logs.
 
-import { get } from "../api.js";
+import { charts, get } from "../api.js";
 import { card, chip, h, link, problem, replace, scroller } from "../../web/dom.js";
 import { bytes, duration, measure, number, plain } from "../../web/format.js";
 import { limitsLine, studyChip, trialChip, verdictLine } from "../../web/head.js";
@@ -23,10 +23,10 @@ export async function trialPage(page, key, text) {
   const plots = [];
   page.onleave(() => plots.forEach((plot) => plot.close()));
   if (ratios || layers || trial.has_ranges) {
-    const charts = await import("../../web/charts.js");
-    if (ratios) drawRatios(charts, ratios, key, here, plots);
-    if (layers) drawLayers(charts, layers, key, study, plots);
-    if (trial.has_ranges) drawRanges(charts, ranges, key, here);
+    const drawing = await charts();
+    if (ratios) drawRatios(drawing, ratios, key, here, plots);
+    if (layers) drawLayers(drawing, layers, key, study, plots);
+    if (trial.has_ranges) drawRanges(drawing, ranges, key, here);
   }
   if (["waiting", "running"].includes(trial.state)) {
     const timer = setInterval(async () => {
