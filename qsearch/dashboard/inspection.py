@@ -174,7 +174,8 @@ class Inspection:
             except Exception as error:
                 job.error = error
             with self._lock:
-                del self._jobs[key]
+                if self._jobs.get(key) is job:
+                    del self._jobs[key]
                 if job.answer is not None:
                     self._keep(key, job.answer)
             job.done.set()
@@ -201,6 +202,8 @@ class Inspection:
                 return
             job.waiting -= 1
             if job.waiting == 0:
+                # Whoever asks from now on gets a job of its own.
+                del self._jobs[key]
                 job.given_up = True
                 if job.reader is not None:
                     job.reader.end()

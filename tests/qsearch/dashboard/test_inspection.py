@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections import Counter
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from qsearch.dashboard.inspection import Inspection
+from qsearch.dashboard.inspection import WATCH_S, Inspection
 
 
 @pytest.fixture
@@ -47,6 +48,31 @@ def test_a_kept_answer_is_given_while_others_are_computed(slow: Any, tmp_path: P
     for other in others:
         other.join()
     assert slow.counted["text"] == 1
+
+
+def test_a_question_that_was_given_up_is_computed_for_the_next_who_asks(
+    slow: Any, tmp_path: Path
+) -> None:
+    class Gone:
+        async def is_disconnected(self) -> bool:
+            return True
+
+    async def leave_and_ask() -> bytes:
+        slow.go.clear()
+        left = asyncio.create_task(slow.answer(Gone(), "text", file))
+        while not slow.counted["text"]:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(3 * WATCH_S)
+        again = asyncio.create_task(asyncio.to_thread(slow.ask, "text", file))
+        await asyncio.sleep(0.1)
+        slow.go.set()
+        await asyncio.wait({left})
+        return await again
+
+    file = tmp_path / "m.qmod"
+    file.write_bytes(b"x")
+    assert asyncio.run(leave_and_ask()) == b'"text"'
+    assert slow.counted["text"] == 2
 
 
 def test_equal_questions_are_computed_once(slow: Any, tmp_path: Path) -> None:
