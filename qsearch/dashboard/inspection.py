@@ -216,12 +216,19 @@ class Inspection:
         while len(self._kept) > 1 and sum(map(len, self._kept.values())) > KEPT_BYTES:
             self._kept.popitem(last=False)
 
+    def _warm(self) -> Reader:
+        while self._idle:
+            reader = self._idle.pop()
+            if reader.process.poll() is None:
+                return reader
+        return Reader()
+
     def _run(self, job: _Job, task: str, file: Path, options: Mapping[str, Any]) -> bytes:
         with self._slots, tempfile.TemporaryDirectory(prefix="qsearch-answer-") as folder:
             with self._lock:
                 if job.given_up:
                     raise InspectionError("nobody waits for it any more", where=file.name)
-                reader = job.reader = self._idle.pop() if self._idle else Reader()
+                reader = job.reader = self._warm()
             out = Path(folder) / "answer"
             words = {
                 "file": str(file.absolute()),
@@ -232,12 +239,14 @@ class Inspection:
             }
             begun = time.monotonic()
             code = reader.ask(words, self.time_s)
+            with self._lock:
+                # From now on the reader may answer others: who leaves must not end it.
+                job.reader = None
+                if code is not None:
+                    self._idle.append(reader)
             if code is None:
                 reader.end()
                 reader.process.wait()
-            else:
-                with self._lock:
-                    self._idle.append(reader)
             size = out.stat().st_size if out.is_file() else 0
             with out.open("rb") if size else io.BytesIO() as stream:
                 answer = stream.read(MAX_ANSWER_BYTES + 1)

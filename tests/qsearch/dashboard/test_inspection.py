@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from qsearch.dashboard.inspection import WATCH_S, Inspection
@@ -90,3 +91,18 @@ def test_equal_questions_are_computed_once(slow: Any, tmp_path: Path) -> None:
         each.join()
     assert answers == [b'"proof"'] * 5
     assert slow.counted["proof"] == 1
+
+
+def test_a_reader_that_was_killed_between_questions_is_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "x.npy"
+    np.save(file, np.zeros((2, 3), np.float32))
+    inspection = Inspection()
+    try:
+        answer = inspection.ask("npy", file)
+        (reader,) = inspection._idle
+        reader.end()
+        reader.process.wait()
+        np.save(file, np.zeros((4, 3), np.float32))
+        assert inspection.ask("npy", file) != answer
+    finally:
+        inspection.close()
