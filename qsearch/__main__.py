@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 
-from qsearch.process import EXIT_INTERRUPTED
-
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
-    try:
+    try:  # every import stands inside: Ctrl-C while one runs is no traceback
         from qsearch.cli.main import run
 
         code = run(sys.argv[1:])
-    except KeyboardInterrupt:  # while the imports of this very line run
+    except KeyboardInterrupt:
+        from qsearch.process import EXIT_INTERRUPTED
+
         print("interrupted", file=sys.stderr)
         code = EXIT_INTERRUPTED
     sys.exit(code)

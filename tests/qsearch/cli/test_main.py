@@ -104,3 +104,21 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
     assert plan["metric"] == "top1"
     assert "400 samples, labels" in plan["evaluation"]
     assert not folder.exists()
+
+
+def test_ctrl_c_during_the_first_import_is_no_traceback() -> None:
+    code = (
+        "import sys, qsearch\n"
+        "class PressesCtrlC:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name != 'qsearch.__main__':\n"
+        "            sys.meta_path.remove(self)\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, PressesCtrlC())\n"
+        "from qsearch.__main__ import main\n"
+        "main()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=240
+    )
+    assert (ended.returncode, ended.stderr) == (130, "interrupted\n")
