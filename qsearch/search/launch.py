@@ -29,7 +29,6 @@ from qsearch.search.baseline import examination
 from qsearch.search.context import Callback, Control, Stopwatch, StudyContext
 from qsearch.search.result import SearchResult
 from qsearch.search.session import Session
-from qsearch.search.space import Space, is_earlier_default
 from qsearch.search.study import PreparedStudy, open_study, prepare_study, study_name
 from qsearch.settings import Settings
 from qsearch.signing import private_key
@@ -243,7 +242,9 @@ def run_search(
                         code = (module.check_unchanged for module in prepared.code)
                         checks = (folder_is_there, source.check_unchanged, store_is_there, *code)
                         control = replace(control or Control(), checks=checks)
-                        prepared = _as_begun(prepared, repository, folder)
+                        found = repository.find_study(study_name(settings, folder))
+                        if found is not None and not settings.fresh:
+                            prepared = prepared.resumed(found.spec)
                         study = open_study(repository, prepared, folder, progress)
                         context = StudyContext(repository, study, pool, progress)
                         session = Session(prepared, folder, context, watch, control, signer)
@@ -264,30 +265,6 @@ def run_search(
                     raise
     finally:
         progress.close()
-
-
-def _as_begun(prepared: PreparedStudy, repository: Repository, folder: RunFolder) -> PreparedStudy:
-    """A study of an earlier version goes on with its policy, its ranking and its default spaces."""
-    settings = prepared.settings
-    found = repository.find_study(study_name(settings, folder))
-    if found is None or settings.fresh:
-        return prepared
-    # Studies that rank by every answer did not weigh what --max-drop allows by top-1.
-    begun = ("policy", "ranking", *(("max_drop",) if "ranking" not in found.spec else ()))
-    kept = {n: v for n, v in prepared.spec.items() if n not in begun or n in found.spec}
-    stored = {n: found.spec[n] for n in ("policy", "ranking") if n in found.spec}
-    prepared = replace(prepared, spec={**kept, **stored})
-    if settings.space is not None:
-        return prepared
-    bits = found.spec.get("layers", {}).get("bits")
-    if bits is not None and prepared.layers is not None:
-        layers = replace(prepared.layers, bits=tuple(bits))
-        spec = {**prepared.spec, "layers": layers.to_dict()}
-        prepared = replace(prepared, layers=layers, spec=spec)
-    space = Space.from_dict(found.spec["space"])
-    if space == prepared.space or not is_earlier_default(space, prepared.space):
-        return prepared
-    return replace(prepared, space=space, spec={**prepared.spec, "space": found.spec["space"]})
 
 
 @contextlib.contextmanager

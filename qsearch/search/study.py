@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ from qsearch.search.layer_space import LayerSpace
 from qsearch.search.objectives import RANKING, Objective, weighs_accuracy
 from qsearch.search.optuna_study import AUTO, HISTORY_FREE, own_sampler
 from qsearch.search.pruner import DEFAULT_ALPHA
-from qsearch.search.space import POLICY, Space, early_fields
+from qsearch.search.space import POLICY, Space, early_fields, is_earlier_default
 from qsearch.search.space_file import percentiles_of, searched_space
 from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import NewStudy, Study
@@ -58,6 +58,9 @@ SOMETIMES_SCORED = ("hw", *TIMED, "max_drop", "ranking", "imports")
 """Parts of the spec that decide scores where they are there: the accelerator of ``--hw``, the
 machine that latency is measured on, the accuracy that may be lost, what trials are ranked by, the
 user's modules."""
+
+_NOT_IN_EARLY_SPECS = ("policy", "ranking", "max_drop")
+"""Studies that rank by every answer did not weigh by top-1 what ``--max-drop`` allows."""
 
 PREREQUISITE_LEVEL = 3
 """Opt level of the passes before quantization: batch norms folded, bias_add canonical."""
@@ -112,6 +115,25 @@ class PreparedStudy:
         """sha256 of the spec."""
         return content_hash(self.spec)
 
+    def resumed(self, begun: Mapping[str, Any]) -> PreparedStudy:
+        """The study as an earlier version began it: its policy, ranking and default spaces.
+
+        Args:
+            begun: spec of the stored study.
+        """
+        spec = {n: v for n, v in self.spec.items() if n in begun or n not in _NOT_IN_EARLY_SPECS}
+        spec |= {name: begun[name] for name in ("policy", "ranking") if name in begun}
+        space, layers = self.space, self.layers
+        if self.settings.space is None:
+            bits = begun.get("layers", {}).get("bits")
+            if layers is not None and bits is not None:
+                layers = replace(layers, bits=tuple(bits))
+                spec["layers"] = layers.to_dict()
+            stored = Space.from_dict(begun["space"])
+            if is_earlier_default(stored, space):
+                space, spec["space"] = stored, begun["space"]
+        return replace(self, spec=spec, space=space, layers=layers)
+
 
 def prepare_study(
     settings: Settings,
@@ -131,18 +153,13 @@ def prepare_study(
     Raises:
         OnnxImportError, DatasetError, DataError, SettingsError, MetricError: see there.
     """
+    own_metric = settings.metric is not None and is_import_path(settings.metric)
     if is_import_path(settings.sampler):
         own_sampler(settings.sampler)
-    if settings.metric is not None and is_import_path(settings.metric):
-        custom_metric(settings.metric)
-    mod, params = load(source.path, dims=dict(settings.dim))
-    source.check_unchanged()
-    module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
-    if settings.passes:
-        module = run_user_passes(module, settings.passes)
-    _note_given_points(module, source)
+    if own_metric:
+        custom_metric(settings.metric or "")
+    module = _module(settings, source)
     inputs = input_specs(module)
-    blob = ModuleBlob.pack(module)
     options: dict[str, Any] = {
         "preprocess": read_preprocess(settings.preprocess),
         "objects_folder": objects_folder,
@@ -150,87 +167,107 @@ def prepare_study(
     }
     calib_given = _first(calib, settings.calib, source.calib)
     eval_given = _first(evaluation, settings.eval, source.eval)
-    calib_data = prepare_data(calib_given, inputs, name="calib", **options)
-    eval_data = calib_data
+    calib_data = eval_data = prepare_data(calib_given, inputs, name="calib", **options)
     if eval_given is not None:
         # What a metric of the user calls labels may be anything.
-        own = settings.metric is not None and is_import_path(settings.metric)
-        classes = None if own else classes_of(module)
-        eval_data = prepare_data(eval_given, inputs, name="eval", classes=classes, **options)
+        options["classes"] = None if own_metric else classes_of(module)
+        eval_data = prepare_data(eval_given, inputs, name="eval", **options)
     has_labels = eval_given is not None and eval_data.has_labels
+    metric = _metric(settings, eval_data, has_labels)
+    diagnosis = diagnose(module, QConfig.recommended())
+    code = import_user_code(settings.imports)
+    asked = searched_space(settings, module, metric, diagnosis.fully_integral, code)
+    costs = (metric, *settings.minimize, *dict(settings.at_most))
+    evaluator = evaluators.evaluator_of_flag(settings.evaluator)
+    study = PreparedStudy(
+        settings=settings,
+        source=source,
+        module=module,
+        blob=ModuleBlob.pack(module),
+        inputs=inputs,
+        calib=calib_data,
+        evaluation=eval_data,
+        has_labels=has_labels,
+        metric=metric,
+        space=asked.space,
+        start=asked.start,
+        spec={},
+        warnings=(
+            *_float_warning(diagnosis, asked.start),
+            *_warnings(calib_data, eval_given, has_labels),
+            *evaluators.slow_evaluator(settings.evaluator, evaluator),
+            *doubtful_data(calib_data, eval_data, settings.preprocess),
+            *(() if asked.layers is None else asked.layers.doubt(settings.max_size)),
+        ),
+        hardware=_hardware(settings, costs),
+        layers=asked.layers if settings.sampler == AUTO else None,
+        code=code,
+    )
+    timed: dict[str, Any] = {name: _timed_where(settings, name) for name in TIMED if name in costs}
+    layers: dict[str, Any] = {} if asked.layers is None else {"layers": asked.layers.to_dict()}
+    return replace(study, spec={**_spec(study, evaluator), **layers, **timed})
+
+
+def _module(settings: Settings, source: ModelSource) -> IRModule:
+    """The model as it is quantized: imported, simplified, after the passes of the user."""
+    mod, params = load(source.path, dims=dict(settings.dim))
+    source.check_unchanged()
+    module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
+    if settings.passes:
+        module = run_user_passes(module, settings.passes)
+    _note_given_points(module, source)
+    return module
+
+
+def _metric(settings: Settings, data: PreparedData, has_labels: bool) -> str:
+    """What is maximised; without ``--metric`` top-1 where there are labels, else SQNR."""
     metric = settings.metric or ("top1" if has_labels else "sqnr")
     if metric == "top1" and not has_labels:
         raise SettingsError(
             "the metric top1 needs labels",
-            where=f"evaluation data: {eval_data.described}",
+            where=f"evaluation data: {data.described}",
             fix="give --eval with labels (an array `labels`, or class folders), "
             "or use --metric agreement|sqnr",
         )
-    diagnosis = diagnose(module, QConfig.recommended())
-    code = import_user_code(settings.imports) if settings.imports else ()
-    asked = searched_space(settings, module, metric, diagnosis.fully_integral, code)
-    spec = {
-        "model_sha256": source.sha256,
-        "module_sha256": blob.sha256,
+    return metric
+
+
+def _spec(study: PreparedStudy, evaluator: str) -> dict[str, Any]:
+    """What decides the trials and their scores, as plain values."""
+    settings = study.settings
+    spec: dict[str, Any] = {
+        "model_sha256": study.source.sha256,
+        "module_sha256": study.blob.sha256,
         "dim": dict(settings.dim),
-        "calib_sha256": calib_data.sha256,
-        "eval_sha256": eval_data.sha256,
-        "labels": has_labels,
-        "metric": metric,
-        "evaluator": evaluators.evaluator_of_flag(settings.evaluator),
+        "calib_sha256": study.calib.sha256,
+        "eval_sha256": study.evaluation.sha256,
+        "labels": study.has_labels,
+        "metric": study.metric,
+        "evaluator": evaluator,
         "seed": settings.seed,
         "sampler": settings.sampler,
         "batch": settings.batch_size,
         "policy": POLICY,
         "ranking": RANKING,
-        "space": asked.space.to_dict(),
-        "start": early_fields(asked.start.to_dict()),
-        "percentiles": percentiles_of(asked.space),
+        "space": study.space.to_dict(),
+        "start": early_fields(study.start.to_dict()),
+        "percentiles": percentiles_of(study.space),
         "collapse_after": evaluators.COLLAPSE_AFTER,
         "prune": _prune(settings),
     }
-    if code:
-        spec["imports"] = hashes(code)
-    if asked.layers is not None:
-        spec["layers"] = asked.layers.to_dict()
+    if study.code:
+        spec["imports"] = hashes(study.code)
     if settings.minimize:
         spec["minimize"] = list(settings.minimize)
     if settings.max_size is not None:
         spec["max_size"] = settings.max_size
     if settings.at_most:
         spec["at_most"] = dict(settings.at_most)
-    if weighs_accuracy(metric, settings.minimize, has_labels):
+    if weighs_accuracy(study.metric, settings.minimize, study.has_labels):
         spec["max_drop"] = str(settings.max_drop)
-    costs = (metric, *settings.minimize, *dict(settings.at_most))
-    hardware = _hardware(settings, costs)
-    if hardware is not None:
-        spec["hw"] = hashlib.sha256(hardware[0].encode()).hexdigest()
-    spec |= {name: _timed_where(settings, name) for name in TIMED if name in costs}
-    warnings = (
-        *_float_warning(diagnosis, asked.start),
-        *_warnings(calib_data, eval_given, has_labels),
-        *evaluators.slow_evaluator(settings.evaluator, spec["evaluator"]),
-        *doubtful_data(calib_data, eval_data, settings.preprocess),
-        *(() if asked.layers is None else asked.layers.doubt(settings.max_size)),
-    )
-    return PreparedStudy(
-        settings,
-        source,
-        module,
-        blob,
-        inputs,
-        calib_data,
-        eval_data,
-        has_labels,
-        metric,
-        asked.space,
-        asked.start,
-        spec,
-        warnings,
-        hardware,
-        asked.layers if settings.sampler == AUTO else None,
-        code,
-    )
+    if study.hardware is not None:
+        spec["hw"] = hashlib.sha256(study.hardware[0].encode()).hexdigest()
+    return spec
 
 
 def _hardware(settings: Settings, costs: Sequence[str]) -> tuple[str, str] | None:
