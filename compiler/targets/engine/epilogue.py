@@ -9,13 +9,7 @@ from numpy.typing import NDArray
 
 from compiler.targets.engine.packing import make_factor, padded_channels, shuffled
 from compiler.targets.engine.steps import number
-from compiler.targets.engine.values import (
-    INT32,
-    Chain,
-    Epilogue,
-    Item,
-    Product,
-)
+from compiler.targets.engine.values import INT32, Chain, Epilogue, Item, Product
 
 if TYPE_CHECKING:
     from compiler.targets.engine.planner import Planner
@@ -28,10 +22,22 @@ BY_CHANNEL = ("RESCALE", "TO_EVEN")
 
 def scaled_epilogue(item: Item) -> tuple[Product, Epilogue] | None:
     """The product at the start of a chain, and the chain as its epilogue; None if it is none."""
-    chain: list[Chain] = []
-    at = item
+    under = _product_under(item)
+    if under is None:
+        return None
+    product, chain = under
+    epilogue = Epilogue(np.zeros(item.shape[product.channel_axis], np.int64))
+    if all(_take(epilogue, link, product.channel_axis, len(item.shape)) for link in chain):
+        return (product, epilogue) if _fits(epilogue, product, item.storage[1]) else None
+    return None
+
+
+def _product_under(item: Item) -> tuple[Product, list[Chain]] | None:
+    """The product that a chain of elementwise operators begins with, and the chain from it on."""
     if item.storage[0] == "S64":
         return None
+    chain: list[Chain] = []
+    at = item
     while at.chain is not None:
         chain.append(at.chain)
         inner = [a for a in at.chain.args if a.data is None]
@@ -40,72 +46,89 @@ def scaled_epilogue(item: Item) -> tuple[Product, Epilogue] | None:
         at = inner[0]
         if at.view is not None or at.uses > 1:
             return None
-    if at.product is None:
-        return None
-    product = at.product
-    axis, channels = product.channel_axis, item.shape[product.channel_axis]
-    found = Epilogue(np.zeros(channels, np.int64))
-    scaled = False
-    for link in reversed(chain):
-        constant = next((a.data for a in link.args if a.data is not None), None)
-        if link.op == "ADD" and constant is not None:
-            along = _along_channel(constant, axis, len(item.shape), channels)
-            if along is None or found.low > INT32[0] or found.high < INT32[1]:
-                return None
-            if not scaled:
-                found.bias = found.bias + along
-            elif (along == along[0]).all():
-                found.added += int(along[0])
-            else:
-                return None
-        elif link.op in ("CLIP", "MAX", "MIN"):
-            if link.op == "CLIP":
-                low, high = link.params
-            else:
-                if constant is None or constant.size != 1:
-                    return None
-                bound = int(constant.reshape(()))
-                low, high = (bound, INT32[1]) if link.op == "MAX" else (INT32[0], bound)
-            found.low, found.high = _clipped(found, max(low, INT32[0]), min(high, INT32[1]))
-        elif link.op in BY_CHANNEL and not scaled:
-            *factors, along_axis = link.params
-            # A factor >= 0 keeps 0 and the order, so a relu in front is one behind.
-            if found.low not in (INT32[0], 0) or found.high != INT32[1]:
-                return None
-            if along_axis is not None and along_axis != axis:
-                return None
-            if link.op == "TO_EVEN":
-                found.to_even = factors[0]
-            else:
-                found.multiplier, found.shift = factors
-                if found.low == 0 and (factors[0] < 0).any():
-                    return None
-            scaled = True
-        elif link.op == "SHIFT" and not scaled:
-            if found.low not in (INT32[0], 0) or found.high != INT32[1]:
-                return None
-            found.bits, scaled = link.params[0], True
+    return None if at.product is None else (at.product, chain[::-1])
+
+
+def _take(epilogue: Epilogue, link: Chain, axis: int, rank: int) -> bool:
+    """Make the next operator of the chain a part of the epilogue; whether it can be one.
+
+    Args:
+        axis: of the channels, in a tensor of this rank.
+    """
+    if link.op in ("CLIP", "MAX", "MIN", "ADD"):
+        return _take_constant(epilogue, link, axis, rank)
+    # A factor >= 0 keeps 0 and the order, so a relu in front is one behind.
+    if epilogue.scaled or epilogue.low not in (INT32[0], 0) or epilogue.high != INT32[1]:
+        return False
+    if link.op in BY_CHANNEL:
+        *factors, along_axis = link.params
+        if along_axis not in (None, axis):
+            return False
+        if link.op == "TO_EVEN":
+            epilogue.to_even = factors[0]
         else:
-            return None
-    if scaled and found.added and found.multiplier is None:
-        return None
-    if np.abs(found.bias).max(initial=0) > INT32[1] or (
-        found.bias.any() and not product.takes_bias
-    ):
-        return None
-    low, high = product.low + found.bias, product.high + found.bias
-    if found.multiplier is not None:
-        if make_factor(*factor_arguments(found, channels), low, high, found.added) is None:
-            return None
-    elif found.to_even is not None:
-        zero = item.storage[1] << int(found.to_even.max())
-        if max(int(high.max()), -int(low.min())) + 2 * zero > INT32[1] or (
-            zero and not product.takes_bias
-        ):
-            return None  # as below
-    elif max(int(high.max()), 0) + (item.storage[1] << found.bits) > INT32[1]:
-        return None  # the zero of the storage is added before the shift
-    return product, found
+            epilogue.multiplier, epilogue.shift = factors
+            if epilogue.low == 0 and (factors[0] < 0).any():
+                return False
+    elif link.op == "SHIFT":
+        epilogue.bits = link.params[0]
+    else:
+        return False
+    epilogue.scaled = True
+    return True
+
+
+def _take_constant(epilogue: Epilogue, link: Chain, axis: int, rank: int) -> bool:
+    """A bias, or the bounds of a clip; see ``_take``."""
+    constant = next((a.data for a in link.args if a.data is not None), None)
+    if link.op == "ADD":
+        if constant is None:
+            return False
+        along = _along_channel(constant, axis, rank, len(epilogue.bias))
+        if along is None or epilogue.low > INT32[0] or epilogue.high < INT32[1]:
+            return False
+        if not epilogue.scaled:
+            epilogue.bias = epilogue.bias + along
+        elif (along == along[0]).all():
+            epilogue.added += int(along[0])
+        else:
+            return False
+        return True
+    if link.op == "CLIP":
+        low, high = link.params
+    elif constant is None or constant.size != 1:
+        return False
+    else:
+        bound = int(constant.reshape(()))
+        low, high = (bound, INT32[1]) if link.op == "MAX" else (INT32[0], bound)
+    low, high = max(low, INT32[0]), min(high, INT32[1])
+    # In the order max(min(x, high), low).
+    epilogue.low = max(min(epilogue.low, high), low)
+    epilogue.high = max(min(epilogue.high, high), low)
+    return True
+
+
+def _fits(epilogue: Epilogue, product: Product, zero: int) -> bool:
+    """Whether 32 bits hold every sum of the epilogue, and the product can take its bias.
+
+    Args:
+        zero: of the storage; it is added in front of a shift.
+    """
+    if epilogue.scaled and epilogue.added and epilogue.multiplier is None:
+        return False
+    if epilogue.bias.any() and not product.takes_bias:
+        return False
+    if np.abs(epilogue.bias).max(initial=0) > INT32[1]:
+        return False
+    low, high = product.low + epilogue.bias, product.high + epilogue.bias
+    if epilogue.multiplier is not None:
+        factors = factor_arguments(epilogue, len(epilogue.bias))
+        return make_factor(*factors, low, high, epilogue.added) is not None
+    if epilogue.to_even is not None:
+        zero <<= int(epilogue.to_even.max())
+        most = max(int(high.max()), -int(low.min())) + 2 * zero
+        return most <= INT32[1] and (not zero or product.takes_bias)
+    return max(int(high.max()), 0) + (zero << epilogue.bits) <= INT32[1]
 
 
 def factor_arguments(epilogue: Epilogue, channels: int) -> tuple[Array, Array]:
@@ -116,11 +139,6 @@ def factor_arguments(epilogue: Epilogue, channels: int) -> tuple[Array, Array]:
         np.broadcast_to(epilogue.multiplier, (channels,)),
         np.broadcast_to(epilogue.shift, (channels,)),
     )
-
-
-def _clipped(found: Epilogue, low: int, high: int) -> tuple[int, int]:
-    """Bounds after another clip, in the order max(min(x, high), low)."""
-    return max(min(found.low, high), low), max(min(found.high, high), low)
 
 
 def _along_channel(constant: Array, axis: int, rank: int, channels: int) -> Array | None:

@@ -124,9 +124,13 @@ class Product:
 
 @dataclass(slots=True, eq=False)
 class Epilogue:
-    """out = clip(rescale(sum + bias)), integers; see qk_requantize."""
+    """out = clip(rescale(sum + bias)), integers; see qk_requantize.
+
+    ``scaled`` says that the chain holds a factor or a shift, also one by 0 bits.
+    """
 
     bias: Array
+    scaled: bool = False
     multiplier: Array | None = None
     shift: Array | None = None
     bits: int = 0

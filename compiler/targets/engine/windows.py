@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,11 @@ from compiler.targets.engine.values import INT32, Item
 from compiler.targets.engine.views import Address, Shape, View, merged_axes
 
 Array = NDArray[Any]
+Window = tuple[Sequence[int], ...]
+"""Kernel, strides, dilation, padding: of height and width."""
+
+_PLAIN: Final = ((1, 1), (1, 1), (0, 0, 0, 0))
+"""Strides, dilation and padding of a pool without them."""
 
 
 def _factor_in_front(planner: Planner, data: Item) -> tuple[Item, int]:
@@ -33,6 +39,20 @@ def _factor_in_front(planner: Planner, data: Item) -> tuple[Item, int]:
     if factor.data is None or factor.data.size != 1 or inner.shape != data.shape:
         return data, 1
     return inner, int(factor.data.reshape(()))
+
+
+def _sums_fit(data: Item, terms: int, factor: int) -> bool:
+    """Whether 32 bits hold a sum of so many values, and 62 its product with the factor."""
+    most = terms * max(abs(data.low), abs(data.high))
+    return most < 1 << 31 and most * abs(factor) < 1 << 62 and abs(factor) < 1 << 30
+
+
+def _window(step: Step, size: Sequence[int]) -> Window:
+    """Kernel, strides, dilation and padding; the window of a global pool has the data's size."""
+    attrs: Any = step.attrs
+    if "global" in step.name:
+        return size, *_PLAIN
+    return attrs.pool_size, attrs.strides, attrs.dilation, attrs.padding
 
 
 @rule("nn.max_pool2d", "nn.avg_pool2d", "nn.global_avg_pool2d", "nn.global_max_pool2d")
@@ -51,23 +71,20 @@ def pool(planner: Planner, step: Step, args: list[Item]) -> bool:
     if data.data is not None or not prod(data.shape) or planner.on_arena(data) is None:
         return False
     axes = [layout.index(c) for c in "NHWC"]
-    height, width = data.shape[axes[1]], data.shape[axes[2]]
-    size, strides, dilation, padding = (height, width), (1, 1), (1, 1), (0, 0, 0, 0)
-    if "global" not in step.name:
-        size, strides, dilation = attrs.pool_size, attrs.strides, attrs.dilation
-        padding = attrs.padding
     shape = step.results[0].type.concrete_shape
-    sizes = [(data.shape[a], shape[out_layout.index(c)]) for a, c in zip(axes[1:3], "HW")]
-    if not average and not all(map(_reached, sizes, size, strides, dilation, padding)):
-        return False
+    window = _window(step, [data.shape[a] for a in axes[1:3]])
+    size, padding = window[0], window[-1]
     count = 0
-    if average and getattr(attrs, "count_include_pad", False) and any(padding):
+    if not average:
+        sizes = [(data.shape[a], shape[out_layout.index(c)]) for a, c in zip(axes[1:3], "HW")]
+        if not all(map(_reached, sizes, *window)):
+            return False
+    elif not _sums_fit(data, prod(size), factor):
+        return False
+    elif getattr(attrs, "count_include_pad", False) and any(padding):
         if attrs.ceil_mode:
             return False
-        count = size[0] * size[1]
-    most = prod(size) * max(abs(data.low), abs(data.high))
-    if average and (most >= 1 << 31 or most * abs(factor) >= 1 << 62 or abs(factor) >= 1 << 30):
-        return False
+        count = prod(size)
     low, high = data.low * factor, data.high * factor
     if count:
         low, high = min(low, 0), max(high, 0)
@@ -82,24 +99,7 @@ def pool(planner: Planner, step: Step, args: list[Item]) -> bool:
         return False
     item.view = planner.emitter.allocate(item, channels_last(out_layout))
     target = item.view.permuted([out_layout.index(c) for c in "NHWC"])
-    for image in range(shape[out_layout.index("N")]):
-        _write_pool(
-            planner,
-            source,
-            target,
-            image,
-            how=number("POOL_AVERAGE" if average else "POOL_MAX"),
-            kernel_y=size[0],
-            kernel_x=size[1],
-            stride_y=strides[0],
-            stride_x=strides[1],
-            dilation_y=dilation[0],
-            dilation_x=dilation[1],
-            top=padding[0],
-            left=padding[1],
-            factor=factor,
-            count=count,
-        )
+    _write_pool(planner, "AVERAGE" if average else "MAX", source, target, window, factor, count)
     return True
 
 
@@ -114,27 +114,41 @@ def _reached(sizes: tuple[int, int], kernel: int, stride: int, dilation: int, be
     return bool(((tap < kernel) & (start + tap * dilation < sizes[0])).all())
 
 
-def _write_pool(planner: Planner, source: View, target: View, image: int, **fields: int) -> None:
-    """One image; both views in the order batch, height, width, channels."""
-    planner.emitter.step(
-        "pool",
-        [source.buffer],
-        [target.buffer],
-        type=number(source.buffer.type),
-        source=Address(source.buffer, source.offset + image * source.strides[0]),
-        in_row=source.strides[1],
-        in_pixel=source.strides[2],
-        in_height=source.shape[1],
-        in_width=source.shape[2],
-        out=Address(target.buffer, target.offset + image * target.strides[0]),
-        out_row=target.strides[1],
-        out_pixel=target.strides[2],
-        height=target.shape[1],
-        width=target.shape[2],
-        channels=target.shape[3],
-        zero=source.buffer.zero,
-        **fields,
-    )
+def _write_pool(
+    planner: Planner, how: str, source: View, target: View, window: Window, factor: int, count: int
+) -> None:
+    """A step for each image; both views in the order batch, height, width, channels."""
+    kernel, strides, dilation, padding = window
+    for image in range(target.shape[0]):
+        planner.emitter.step(
+            "pool",
+            [source.buffer],
+            [target.buffer],
+            type=number(source.buffer.type),
+            source=Address(source.buffer, source.offset + image * source.strides[0]),
+            in_row=source.strides[1],
+            in_pixel=source.strides[2],
+            in_height=source.shape[1],
+            in_width=source.shape[2],
+            out=Address(target.buffer, target.offset + image * target.strides[0]),
+            out_row=target.strides[1],
+            out_pixel=target.strides[2],
+            height=target.shape[1],
+            width=target.shape[2],
+            channels=target.shape[3],
+            zero=source.buffer.zero,
+            how=number(f"POOL_{how}"),
+            kernel_y=kernel[0],
+            kernel_x=kernel[1],
+            stride_y=strides[0],
+            stride_x=strides[1],
+            dilation_y=dilation[0],
+            dilation_x=dilation[1],
+            top=padding[0],
+            left=padding[1],
+            factor=factor,
+            count=count,
+        )
 
 
 @rule("mean", "sum")
@@ -161,8 +175,7 @@ def _pooled(planner: Planner, step: Step, args: list[Item]) -> bool:
         return False
     gone = [(1, (0,))] * (2 - len(gone)) + gone
     terms = prod(shape_gone)
-    most = terms * max(abs(data.low), abs(data.high))
-    if most >= 1 << 31 or most * abs(factor) >= 1 << 62 or abs(factor) >= 1 << 30:
+    if not _sums_fit(data, terms, factor):
         return False
     scale = factor if average else terms
     low, high = data.low * scale, data.high * scale
@@ -179,23 +192,8 @@ def _pooled(planner: Planner, step: Step, args: list[Item]) -> bool:
         (0, gone[0][1][0], gone[1][1][0], source.buffer.item),
     )
     target = View(item.view.buffer, item.view.offset, (1, 1, 1, channels), (0, 0, 0, 4))
-    _write_pool(
-        planner,
-        whole,
-        target,
-        0,
-        how=number("POOL_AVERAGE"),
-        kernel_y=gone[0][0],
-        kernel_x=gone[1][0],
-        stride_y=1,
-        stride_x=1,
-        dilation_y=1,
-        dilation_x=1,
-        top=0,
-        left=0,
-        factor=factor if average else 1,
-        count=0 if average else 1,
-    )
+    window = ([gone[0][0], gone[1][0]], *_PLAIN)
+    _write_pool(planner, "AVERAGE", whole, target, window, factor, count=0 if average else 1)
     return True
 
 
