@@ -357,7 +357,7 @@ _GOOD_GUESSES: Final[Mapping[int, tuple[Params, ...]]] = {
     ),
 }
 """By the first policy that has them, the best first, by SQNR on small CNNs and a vision
-transformer: outliers in activations need smoothing, other models gain most from sequential rounding.
+transformer: outliers in activations need smoothing, other models gain from sequential rounding.
 A guess is made without the fields of ``LATER`` that the space lacks."""
 
 POLICY: Final = 4
