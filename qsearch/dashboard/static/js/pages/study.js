@@ -39,8 +39,8 @@ export async function studyPage(page, key) {
   // Words and numbers first: plots of many trials take longer.
   drawFailures(reasons);
   await table.refresh(study, rows);
-  // The table is painted before the plots are fetched.
-  requestAnimationFrame(() => setTimeout(() => page.current() && plot()));
+  // The table is painted before the plots are fetched, unless a refresh has fetched them by then.
+  requestAnimationFrame(() => setTimeout(() => page.current() && !plottedAt && plot()));
 
   function soon(delay = REFRESH_MS) {
     if (!pending) pending = setTimeout(refresh, delay);

@@ -24,9 +24,10 @@ export async function trialPage(page, key, text) {
   page.onleave(() => plots.forEach((plot) => plot.close()));
   if (ratios || layers || trial.has_ranges) {
     const drawing = await charts();
-    if (ratios) drawRatios(drawing, ratios, key, here, plots);
-    if (layers) drawLayers(drawing, layers, key, study, plots);
-    if (trial.has_ranges) drawRanges(drawing, ranges, key, here);
+    const ours = `/studies/${key}/trials/${here}`;
+    if (ratios) fill(ratios, `${ours}/layers`, (found) => drawRatios(drawing, ratios, found, plots));
+    if (layers) fill(layers, `/studies/${key}/layers`, (found) => drawLayers(drawing, layers, found, study, plots));
+    if (trial.has_ranges) fill(ranges, `${ours}/histograms`, (found) => drawRanges(drawing, ranges, found));
   }
   if (["waiting", "running"].includes(trial.state)) {
     const timer = setInterval(async () => {
@@ -106,22 +107,28 @@ function shards(study, trial) {
     h("td", { class: "num" }, duration(shard.cpu_s))))))));
 }
 
-async function drawRatios({ Plot, markers }, box, key, here, plots) {
+// Draws what the server answers in a card; an error stands where the answer would.
+async function fill(box, path, draw) {
+  let found;
   try {
-    const found = await get(`/studies/${key}/trials/${here}/layers`);
-    const row = (layer) => ({ label: layer.name, values: [layer.weights_db, layer.alone_db, layer.upstream_db], note: layer.upstream_db === null ? "" : layer.upstream_db.toFixed(1) });
-    const rows = [...found.layers.map(row), { label: "outputs", values: [null, null, found.output_db], note: found.output_db === null ? "" : found.output_db.toFixed(1) }];
-    const plot = new Plot({ name: "layers", title: "SQNR of what the layers read", settings, draw: (each) => markers(each, ["weights", "inputs alone", "with all before"], rows, "dB") });
-    plots.push(plot);
-    box.querySelector("header").append(h("div", { class: "acts" }, plot.acts));
-    replace(box.lastChild, h("p", { class: "soft small" }, "Against the float model, measured now on the first calibration inputs. The further to the right, the less is lost; the figure is that of the inputs as they arrive. A layer without one reads values as the one before gave them."), plot.element);
+    found = await get(path);
   } catch (error) {
-    if (error.status) replace(box.lastChild, problem(error));
+    replace(box.lastChild, problem(error.status ? error : { what: "no answer from the server", fix: "Reload the page." }));
+    return;
   }
+  draw(found);
 }
 
-async function drawLayers({ layersPlot }, box, key, study, plots) {
-  const layers = await get(`/studies/${key}/layers`);
+function drawRatios({ Plot, markers }, box, found, plots) {
+  const row = (layer) => ({ label: layer.name, values: [layer.weights_db, layer.alone_db, layer.upstream_db], note: layer.upstream_db === null ? "" : layer.upstream_db.toFixed(1) });
+  const rows = [...found.layers.map(row), { label: "outputs", values: [null, null, found.output_db], note: found.output_db === null ? "" : found.output_db.toFixed(1) }];
+  const plot = new Plot({ name: "layers", title: "SQNR of what the layers read", settings, draw: (each) => markers(each, ["weights", "inputs alone", "with all before"], rows, "dB") });
+  plots.push(plot);
+  box.querySelector("header").append(h("div", { class: "acts" }, plot.acts));
+  replace(box.lastChild, h("p", { class: "soft small" }, "Against the float model, measured now on the first calibration inputs. The further to the right, the less is lost; the figure is that of the inputs as they arrive. A layer without one reads values as the one before gave them."), plot.element);
+}
+
+function drawLayers({ layersPlot }, box, layers, study, plots) {
   for (const kind of study.layer_kinds) {
     const plot = layersPlot({ layers }, kind, settings);
     plots.push(plot);
@@ -129,18 +136,12 @@ async function drawLayers({ layersPlot }, box, key, study, plots) {
   }
 }
 
-async function drawRanges({ histogram }, box, key, here) {
-  const target = box.lastChild;
-  try {
-    const found = await get(`/studies/${key}/trials/${here}/histograms`);
-    const figures = found.points.map((point) => h("figure", { "data-point": point.label }, h("figcaption", { title: point.label }, rangeOf(point)), histogram(point),
-      h("figcaption", {}, `${number(point.low)} … ${number(point.high)}`,
-        point.threshold_high === null ? "" : `, kept ${number(point.threshold_low)} … ${number(point.threshold_high)}`)));
-    replace(target, "Values on a logarithmic scale; lines are the ends of the range that this configuration keeps.");
-    target.after(h("div", { class: "hists" }, figures));
-  } catch (error) {
-    if (error.status) replace(target, error.what, error.fix ? `; ${error.fix}` : "");
-  }
+function drawRanges({ histogram }, box, found) {
+  const figures = found.points.map((point) => h("figure", { "data-point": point.label }, h("figcaption", { title: point.label }, rangeOf(point)), histogram(point),
+    h("figcaption", {}, `${number(point.low)} … ${number(point.high)}`,
+      point.threshold_high === null ? "" : `, kept ${number(point.threshold_low)} … ${number(point.threshold_high)}`)));
+  replace(box.lastChild, "Values on a logarithmic scale; lines are the ends of the range that this configuration keeps.");
+  box.lastChild.after(h("div", { class: "hists" }, figures));
 }
 
 // The operator that gives the values, and the layers that read them.
