@@ -5,7 +5,8 @@
 y is the tensor in the quantized network, whose layers in front are rounded already, x in the float
 network, q_r rounds to the grid of the range. A reader whose other operands are constants is taken
 with them as they are in the float network; what reads a tensor through moves and pools sees what
-they hand on; of any other reader, such as an add of two computed values, f is the tensor itself.
+they hand on; of any other reader, such as an add of two computed values or a comparison, f is the
+tensor itself.
 
 The error is no smooth function of the range. Where a tensor holds one value at many places, such as
 the background of images, all of them err alike, and layers add such errors up instead of averaging
@@ -29,6 +30,7 @@ from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, Var
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.ir.ty import is_float, tensor_fields
 from compiler.ops.annotation.attach_simulated_quantize import point_attrs, quantize_kind
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
 from compiler.qtypes.qconfig import QAnnotateKind
@@ -174,8 +176,10 @@ def _hands_on(node: Expr, operand: Expr) -> bool:
 
 
 def _with_constants(user: Expr, operand: Expr, new: Expr) -> Call | None:
-    """A call over the new form of its first operand and float constants; None for other nodes."""
+    """A float call over the new form of its first operand and constants; None for other nodes."""
     if not isinstance(user, Call) or user.args[:1] != (operand,):
+        return None
+    if not all(is_float(ty.dtype) for ty in tensor_fields(user.checked_type)):
         return None
     rest = [source_of(arg) for arg in user.args[1:]]
     if not all(isinstance(arg, Constant) for arg in rest):

@@ -83,6 +83,21 @@ def test_fitted_ranges_err_less_on_a_background() -> None:
     assert min(rows) < 0.7, rows
 
 
+def test_a_tensor_that_is_compared_is_fitted_by_its_own_values() -> None:
+    rng = np.random.default_rng(2)
+    op, nn = relay.op, relay.op.nn
+    x = relay.var("x", (4, 1, 12, 12))
+    held = nn.relu(nn.conv2d(x, const(rng, 6, 1, 3, 3)))
+    zero = op.equal(held, relay.const(np.float32(0)))
+    chosen = op.where(zero, nn.conv2d(held, const(rng, 6, 6, 1, 1)), held)
+    mod = relay.module(relay.Function([x], chosen))
+    data = pictures(rng, 4)
+    config = SEQUENTIAL.with_overrides(fit_ranges=True, partition_conversions="enabled")
+    simulated = calibrated(mod, config, data, channel_stats(mod, data, sample=True)).simulated
+    got, wanted = evaluate(simulated, data[0])[0], evaluate(mod, data[0])[0]
+    assert np.square(got - wanted).sum() < 1e-3 * np.square(wanted).sum()
+
+
 def test_sums_of_16_bits_err_less() -> None:
     rows = [lost(blocks, seed, residual_bits=16) for seed in range(3)]
     assert np.exp(np.mean(np.log(rows))) < 0.8, rows
