@@ -80,6 +80,16 @@ def test_prepared_groups_are_legal_and_keep_every_bit(
     np.testing.assert_array_equal(evaluate(new, [x])[0], evaluate(mod, [x])[0])
 
 
+@pytest.mark.parametrize("hdfg", ["opu_q", "npu"])
+def test_zero_points_are_subtracted_on_the_accelerator(hdfg: str) -> None:
+    q, r = (relay.var(name, (1, 4, 6, 6), "uint8") for name in "qr")
+    zero = relay.const(np.int32(3))
+    a, b = (relay.op.subtract(relay.op.cast(v, dtype="int32"), zero) for v in (q, r))
+    total = relay.op.clip(relay.op.add(a, b), a_min=-127, a_max=127)
+    mod = relay.module(relay.op.cast(total, dtype="int8"))
+    assert hardware_cost(mod, load_hdfg(hdfg)).totals()["hw_host_calls"] == 0
+
+
 def shared_sums() -> IRModule:
     x = relay.var("x", (1, 4, 6, 6), "int32")
 
