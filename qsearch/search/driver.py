@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 BEAT_S: Final = 2.0
 """Seconds between two beats."""
 
+TOGETHER_S: Final = 0.25
+"""Seconds that a trial that ended may wait for others to be stored with it."""
+
 LEASE_S: Final = 20.0
 """Seconds without a beat after which a driver is taken for dead."""
 
@@ -241,6 +244,11 @@ class Driver:
         shares = self._others and self.queue.sampler.needs_history
         return workers + (0 if shares else max(3, workers // 4))
 
+    @property
+    def _all_busy(self) -> bool:
+        """Whether more trials are in the pool than workers."""
+        return len(self.evaluations) > self.context.pool.num_workers
+
     def _fill(self) -> bool:
         running = len(self.evaluations)
         return not self._paused and self.queue.fill(running=running, reserve=self._capacity)
@@ -249,8 +257,7 @@ class Driver:
         """Lease waiting trials and hand them to the pool; whether there were any."""
         room = self._capacity - len(self.evaluations)
         waiting = self.queue.trials.unfinished - len(self.evaluations)
-        enough = len(self.evaluations) > self.context.pool.num_workers
-        if self._paused or enough or room <= 0 or waiting <= 0:
+        if self._paused or self._all_busy or room <= 0 or waiting <= 0:
             return False
         claims = self.context.repository.claim_trials(
             self.context.study_id,
@@ -268,21 +275,27 @@ class Driver:
         ends: list[Ended] = []
         for trial in claims.run:
             try:
-                scales = self.queue.scales_for(QConfig.from_dict(trial.qconfig))
+                qconfig = QConfig.from_dict(trial.qconfig)
+                scales = self.queue.scales_for(qconfig)
             except BrokenRunError:
                 raise
             except CompilerError as error:
                 ends.append(Ended(trial, failed(error, attempts=0)))
                 continue
-            self.evaluations.begin(trial, scales, self.budget.clock())
+            self.evaluations.begin(trial, qconfig, scales, self.budget.clock())
         self._store(ends)
         return bool(claims.run or claims.answered)
 
     def _collect(self) -> None:
-        """Wait for what the pool finishes, and store it."""
+        """Wait for what the pool finishes, and store it.
+
+        What ends in the next ``TOGETHER_S`` is stored in the same transaction, as long as no
+        worker waits for a trial.
+        """
         ends: list[Ended] = []
         try:
             finished = self.context.pool.next_finished(timeout_s=self._wait_s())
+            until = self.budget.clock() + TOGETHER_S
             if finished is None and self.context.pool.pending == 0:
                 raise SearchFailedError(
                     f"the pool lost {len(self.evaluations)} requests without an answer",
@@ -296,7 +309,8 @@ class Driver:
                     ends.append(end)
                     if len(ends) >= self.context.pool.num_workers:
                         break
-                finished = self.context.pool.next_finished(timeout_s=0.0)
+                left = until - self.budget.clock() if self._all_busy else 0.0
+                finished = self.context.pool.next_finished(timeout_s=max(0.0, left))
             self._count_losses()
         finally:
             self._store(ends)

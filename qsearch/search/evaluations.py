@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from numpy.typing import NDArray
 
+from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SearchFailedError
 from qsearch.progress import Progress
 from qsearch.search.evaluator import Evaluator, failed, merge
@@ -136,10 +137,12 @@ class Evaluations:
         """Numbers of the running trials."""
         return list(self._running)
 
-    def begin(self, trial: Trial, scales: tuple[float, ...] | None, now: float) -> None:
-        """Hand a trial to the pool."""
+    def begin(
+        self, trial: Trial, qconfig: QConfig, scales: tuple[float, ...] | None, now: float
+    ) -> None:
+        """Hand a trial with its configuration to the pool."""
         checked = self.evaluator.is_checked(trial.number)
-        requests = self.evaluator.requests(trial.qconfig, scales, checked)
+        requests = self.evaluator.requests(qconfig, scales, checked)
         self._running[trial.number] = _Run(trial, now, len(requests))
         for part, request in enumerate(requests):
             tag = (trial.number, part)

@@ -108,7 +108,7 @@ class Evaluator:
 
     def requests(
         self,
-        qconfig: Mapping[str, Any],
+        qconfig: QConfig,
         scales: tuple[float, ...] | None,
         spot_check: bool = False,
     ) -> list[EvaluationRequest]:
@@ -117,11 +117,12 @@ class Evaluator:
         Args:
             spot_check: compare a few outputs with the reference's.
         """
+        fields = qconfig.to_dict()
         request = EvaluationRequest(
             blob=self.blob,
-            qconfig=dict(qconfig),
+            qconfig=fields,
             activation_scales=scales,
-            evaluator=self.name_for(qconfig),
+            evaluator=self.name_for(fields),
             dataset=self.dataset,
             samples=self.samples,
             metrics=self.metrics,
@@ -135,10 +136,9 @@ class Evaluator:
         )
         return split(request, self.parts)
 
-    def channels_of(self, qconfig: Mapping[str, Any]) -> Any:
+    def channels_of(self, qconfig: QConfig) -> Any:
         """The handle of channel statistics where the configuration needs them, else None."""
-        asked = QConfig.from_dict(qconfig)
-        return self.channels(asked) if self.channels and asked.needs_channels else None
+        return self.channels(qconfig) if self.channels and qconfig.needs_channels else None
 
     def outcome(
         self, trial: Trial, result: EvaluationResult, seconds: float, stopped: str | None = None

@@ -127,7 +127,7 @@ class Sensitivities:
         return [(name, bits) for name in self.layers.elements for bits in measured]
 
     def _request(self, qconfig: QConfig, scales: tuple[float, ...] | None) -> EvaluationRequest:
-        first = self.evaluator.requests(qconfig.to_dict(), scales)[0]
+        first = self.evaluator.requests(qconfig, scales)[0]
         return replace(first, collapse_after=None, return_outputs=False, hardware=None, latency=())
 
     def _filled(self, alone: Mapping[tuple[str, int], float], base: float, full: int) -> Damage:

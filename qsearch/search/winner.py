@@ -183,7 +183,7 @@ def check_winner(
         samples=samples,
         metrics=evaluator.metrics,
         return_outputs=True,
-        channels=evaluator.channels_of(best.qconfig),
+        channels=evaluator.channels_of(QConfig.from_dict(best.qconfig)),
     )
     shipped = replace(whole, module=pool.put(module))
 

@@ -52,7 +52,7 @@ _COLUMNS = _T.columns
 _TWIN = _T.alias("twin")
 
 _FREE: Final = (
-    select(*_COLUMNS)
+    select(_T.c.id, _T.c.work_hash)
     .where(
         _T.c.study_id == bindparam("of_study"),
         _T.c.number < bindparam("below"),
@@ -70,6 +70,8 @@ _FREE: Final = (
     .limit(bindparam("most", type_=Integer))
 )
 """Trials that a driver may claim: no other runs the same work."""
+
+_BY_ID: Final = select(*_COLUMNS).where(_T.c.id.in_(bindparam("ids", expanding=True)))
 
 _ANSWERS: Final = (
     select(*_COLUMNS)
@@ -93,17 +95,26 @@ _LEASE: Final = (
     )
 )
 
+_OPEN: Final = (
+    select(_T.c.id)
+    .where(_T.c.id.in_(bindparam("ids", expanding=True)), _T.c.state.in_(UNFINISHED))
+    .order_by(_T.c.id)
+    .with_for_update()
+)
+"""Those of some trials that have not ended; no other driver ends them before this one has."""
+
 _APART: Final = ("attempts", "failure", "scored_by")
 _COPIED: Final = tuple(name for name in names_of(Outcome) if name not in _APART)
 _OUTCOME: Final = (*_COPIED, "error_what", "error_where", "error_fix", "finished_at")
 _FINISH: Final = (
     update(_T)
-    .where(_T.c.id == bindparam("trial_id"), _T.c.state.in_(UNFINISHED))
+    .where(_T.c.id == bindparam("trial_id"))
     .values(
         attempts=_T.c.attempts + bindparam("more_attempts"),
         **{name: bindparam(f"new_{name}") for name in _OUTCOME},
     )
 )
+_NEW_EVENT, _NEW_SHARD, _NEW_LOG = insert(EventRow), insert(ShardRow), insert(LogRow)
 
 
 class TrialQueries(Database):
@@ -232,21 +243,22 @@ class TrialQueries(Database):
         def work(connection: Connection) -> Claims:
             if self.shared:
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CLAIM_LOCK})")
-            free = [trial_of(row) for row in connection.execute(_FREE, wanted)]
-            answers = _answers(connection, [trial.work_hash for trial in free])
-            answered = [t for t in free if t.work_hash in answers]
-            known = [Ended(trial, _again(answers[trial.work_hash].outcome)) for trial in answered]
-            ends = [valued(end) for end in known]
+            free: list[tuple[int, str]] = [(*row,) for row in connection.execute(_FREE, wanted)]
+            answers = _answers(connection, [work_hash for _, work_hash in free])
+            answered = [row_id for row_id, work_hash in free if work_hash in answers]
+            first: dict[str, int] = {}
+            for row_id, work_hash in free:
+                if work_hash not in answers and len(first) < limit:
+                    first.setdefault(work_hash, row_id)
+            chosen = [*first.values()]
+            trials = _by_id(connection, [*chosen, *answered])
+            known = [trials[row_id] for row_id in answered]
+            ends = [valued(Ended(t, _again(answers[t.work_hash].outcome))) for t in known]
             stored = self._store_ends(connection, study_id, ends)
-            chosen: dict[str, Trial] = {}
-            for trial in free:
-                if trial.work_hash not in answers and len(chosen) < limit:
-                    chosen.setdefault(trial.work_hash, trial)
             if chosen:
-                ids = [trial.id for trial in chosen.values()]
-                now = self._clock()
-                connection.execute(_LEASE, {"ids": ids, "driver": driver_id, "now": now})
-            return Claims(tuple(chosen.values()), tuple(stored))
+                lease = {"ids": chosen, "driver": driver_id, "now": self._clock()}
+                connection.execute(_LEASE, lease)
+            return Claims(tuple(trials[row_id] for row_id in chosen), tuple(stored))
 
         return self.write(work)
 
@@ -316,39 +328,24 @@ class TrialQueries(Database):
     def _store_ends(
         self, connection: Connection, study_id: int, ends: Sequence[Ended]
     ) -> list[Trial]:
+        if not ends:
+            return []
         now = self._clock()
-        stored: list[Trial] = []
-        rows: dict[Any, list[dict[str, Any]]] = {EventRow: [], ShardRow: [], LogRow: []}
-        for end in ends:
-            trial, outcome = end.trial, end.outcome
-            if connection.execute(_FINISH, _finished(trial.id, outcome, now)).rowcount != 1:
-                continue
-            stored.append(_with_outcome(trial, outcome, now))
-            data = {"state": outcome.state}
-            rows[EventRow].append(
-                {
-                    "study_id": study_id,
-                    "kind": "trial",
-                    "trial": trial.number,
-                    "data": data,
-                    "at": now,
-                }
-            )
-            rows[ShardRow] += [{"trial_id": trial.id, **columns_of(s)} for s in end.shards]
-            if end.log:
-                rows[LogRow].append(
-                    {
-                        "study_id": study_id,
-                        "trial": trial.number,
-                        "source": "trial",
-                        "excerpt": end.log,
-                        "at": now,
-                    }
-                )
-        for table, values in rows.items():
+        still = set(connection.execute(_OPEN, {"ids": [end.trial.id for end in ends]}).scalars())
+        ends = [end for end in ends if end.trial.id in still]
+        of = [{"study_id": study_id, "trial": end.trial.number, "at": now} for end in ends]
+        states = [{"kind": "trial", "data": {"state": end.outcome.state}} for end in ends]
+        shards = [{"trial_id": end.trial.id, **columns_of(s)} for end in ends for s in end.shards]
+        logs = [{"source": "trial", "excerpt": end.log, **o} for end, o in zip(ends, of) if end.log]
+        for statement, values in (
+            (_FINISH, [_finished(end.trial.id, end.outcome, now) for end in ends]),
+            (_NEW_EVENT, [{**state, **o} for state, o in zip(states, of)]),
+            (_NEW_SHARD, shards),
+            (_NEW_LOG, logs),
+        ):
             if values:
-                connection.execute(insert(table), values)
-        return stored
+                connection.execute(statement, values)
+        return [replace(end.trial, outcome=end.outcome, finished_at=now) for end in ends]
 
 
 def _answers(connection: Connection, work_hashes: Sequence[str]) -> dict[str, Trial]:
@@ -357,6 +354,11 @@ def _answers(connection: Connection, work_hashes: Sequence[str]) -> dict[str, Tr
         for row in connection.execute(_ANSWERS, {"hashes": sorted(set(work_hashes))}):
             answers.setdefault(row.work_hash, trial_of(row))
     return answers
+
+
+def _by_id(connection: Connection, ids: Sequence[int]) -> dict[int, Trial]:
+    rows = connection.execute(_BY_ID, {"ids": ids}) if ids else ()
+    return {row.id: trial_of(row) for row in rows}
 
 
 def _again(outcome: Outcome) -> Outcome:
@@ -375,7 +377,3 @@ def _finished(trial_id: int, outcome: Outcome, now: float) -> Mapping[str, Any]:
         "new_error_fix": failure.fix if failure else None,
         "new_finished_at": now,
     }
-
-
-def _with_outcome(trial: Trial, outcome: Outcome, now: float) -> Trial:
-    return replace(trial, outcome=outcome, finished_at=now)

@@ -19,6 +19,7 @@ from workers.pool.protocol import Finished
 from workers.pool.queued_pool import JobQueue
 
 PARTS = 3
+CONFIG = QConfig.recommended()
 
 
 class Queue(JobQueue):
@@ -74,7 +75,7 @@ def run(order: Sequence[int], stop: StopAfter, collapsed: bool = False) -> Ended
         5,
         0,
         {},
-        QConfig.recommended().to_dict(),
+        CONFIG.to_dict(),
         "c",
         "w",
         id=1,
@@ -84,7 +85,7 @@ def run(order: Sequence[int], stop: StopAfter, collapsed: bool = False) -> Ended
         started_at=0.0,
         finished_at=None,
     )
-    evaluations.begin(trial, (1.0,), now=0.0)
+    evaluations.begin(trial, CONFIG, (1.0,), now=0.0)
     assert len(pool) == PARTS
     for part in order:
         found = result(part, collapsed and part == 0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.benchmarks import bench_scale
 from tests.benchmarks.bench_scale import Report, simulate
 from workers.pool.ray_cluster import ASK_EVERY_S
 
@@ -23,6 +24,15 @@ def test_no_trial_of_ten_studies_is_lost_or_runs_twice(report: Report) -> None:
 def test_a_trial_costs_few_statements_and_transactions(report: Report) -> None:
     assert report.statements_a_trial <= 11
     assert report.writes_a_trial <= 2
+
+
+def test_trials_that_end_together_share_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 workers end 32 trials a second; none of the workers waits for that."""
+    monkeypatch.setattr(bench_scale, "WANTED", (64,))
+    found = simulate(64, 1, 192, charge_cpu=False)
+    assert (found.lost, found.doubled, found.efficiency) == (0, 0, 1.0)
+    assert found.writes_a_trial <= 0.6
+    assert found.statements_a_trial <= 4
 
 
 def test_workers_of_a_shared_cluster_are_kept_busy(report: Report) -> None:
