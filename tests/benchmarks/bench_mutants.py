@@ -27,6 +27,7 @@ import xml.etree.ElementTree as ET
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -71,26 +72,36 @@ _OTHER_COMPARE: dict[type[ast.cmpop], type[ast.cmpop]] = {
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change: the file as it becomes, and how people read it."""
+    """One change, as people read it.
+
+    Attributes:
+        number: of the change among those of its file.
+    """
 
     path: str
     line: int
     kind: str
     before: str
     after: str
-    source: str
+    number: int
 
 
 def mutants_of(path: Path, name: str) -> Iterator[Mutant]:
-    """Every mutant of a file; each is applied to the tree, printed, and taken back."""
-    tree = ast.parse(path.read_text("utf-8"))
-    for owner, field, place, node in list(_code_nodes(tree)):
+    """Every mutant of a file."""
+    number = 0
+    for _, _, _, node in _code_nodes(ast.parse(path.read_text("utf-8"))):
         for kind, other in _changes(node):
-            _put(owner, field, place, other)
-            yield Mutant(
-                name, node.lineno, kind, _short(node), _short(other), ast.unparse(tree) + "\n"
-            )
-            _put(owner, field, place, node)
+            yield Mutant(name, node.lineno, kind, _short(node), _short(other), number)
+            number += 1
+
+
+def mutated(source: str, number: int) -> str:
+    """The text of a file with one of its changes."""
+    tree = ast.parse(source)
+    changes = ((*at, c) for *at, node in _code_nodes(tree) for _, c in _changes(node))
+    owner, field, place, other = next(islice(changes, number, None))
+    _put(owner, field, place, other)
+    return ast.unparse(tree) + "\n"
 
 
 def _code_nodes(tree: ast.Module) -> Iterator[tuple[ast.AST, str, int | None, ast.expr | ast.stmt]]:
@@ -256,7 +267,7 @@ def judge(mutant: Mutant, tests: list[str], seconds: float, tree: Path) -> str:
         return "unreached"
     path = tree / mutant.path
     original = path.read_text("utf-8")
-    path.write_text(mutant.source, "utf-8")
+    path.write_text(mutated(original, mutant.number), "utf-8")
     try:
         command = [sys.executable, "-m", "pytest", "-x", "--tb=no", *_PYTEST, *tests]
         code, output = _run(command, tree, 120 + 6 * seconds)
@@ -317,7 +328,7 @@ def main() -> int:
         verdict = judge(mutant, chosen, sum(reach.seconds.get(n, 0) for n in chosen), tree)
         place = f"{mutant.path}:{mutant.line}"
         print(f"{place} {mutant.kind}: {mutant.before} -> {mutant.after}: {verdict}", flush=True)
-        rows.append({**asdict(mutant), "source": "", "verdict": verdict})
+        rows.append({**asdict(mutant), "verdict": verdict})
         if args.json:
             args.json.write_text(json.dumps(rows, indent=1))
     survivors = sum(not row["verdict"].startswith("killed") for row in rows)
