@@ -207,9 +207,9 @@ class GramCollector:
         if depthwise is not None:
             data = parts[0] if len(parts) == 1 else np.concatenate(parts)
             units = self._units[index]
-            found, sums = _within(self._kernels.window_products(data, units, _STEPS, depthwise[1]))
-            self._products[index] += found.reshape(self._products[index].shape)
-            self._sums[index] += sums.reshape(self._sums[index].shape)
+            into = self._products[index], self._sums[index]
+            found = self._kernels.window_products(data, units, _STEPS, depthwise[1], *into)
+            _within(found or None)
             return
         cut = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
         some = slice(first, first + len(cut))

@@ -178,10 +178,11 @@ def test_steps_beyond_the_limit_are_no_steps(kernels: Kernels, wrong: float) -> 
     window = Window((1, 1, 1, 1), (3, 3), (1, 1), (1, 1), (6, 6))
     images = values.reshape(1, 9, 6, 6)
     assert kernels.steps(values, units, LIMIT) is not None
-    assert kernels.window_products(images, units, LIMIT, window) is not None
+    into = np.zeros((9, 9, 9), np.int64), np.zeros((9, 9), np.int64)
+    assert kernels.window_products(images, units, LIMIT, window, *into)
     values[0, 8, 35] = wrong
     assert kernels.steps(values, units, LIMIT) is None
-    assert kernels.window_products(images, units, LIMIT, window) is None
+    assert not kernels.window_products(images, units, LIMIT, window, *into)
 
 
 @pytest.mark.parametrize(
@@ -194,6 +195,7 @@ def test_steps_beyond_the_limit_are_no_steps(kernels: Kernels, wrong: float) -> 
         (1, (6, 11), (0, 0, 0, 0), (1, 4), (3, 1), (1, 3)),
         (9, (5, 5), (2, 2, 2, 2), (5, 5), (1, 1), (1, 1)),
         (8, (7, 1), (0, 0, 0, 0), (7, 1), (1, 1), (1, 1)),
+        (5, (67, 8), (3, 3, 3, 3), (7, 7), (1, 2), (1, 1)),
     ],
 )
 def test_products_of_windows_are_those_of_their_columns(
@@ -218,10 +220,11 @@ def test_products_of_windows_are_those_of_their_columns(
     taken = views[:, :, :: strides[0], :: strides[1], :: dilation[0], :: dilation[1]]
     columns = taken.reshape(2, channels, out[0] * out[1], window[0] * window[1])
     asked = Window(padding, window, strides, dilation, (out[0], out[1]))
-    found = kernels.window_products(values, units, LIMIT, asked)
-    assert found is not None
-    np.testing.assert_array_equal(found[0], np.einsum("ncpk,ncpl->ckl", columns, columns))
-    np.testing.assert_array_equal(found[1], columns.sum((0, 2)))
+    taps = window[0] * window[1]
+    products, sums = np.ones((channels, taps, taps), np.int64), np.ones((channels, taps), np.int64)
+    assert kernels.window_products(values, units, LIMIT, asked, products, sums)
+    np.testing.assert_array_equal(products - 1, np.einsum("ncpk,ncpl->ckl", columns, columns))
+    np.testing.assert_array_equal(sums - 1, columns.sum((0, 2)))
 
 
 def rounding_case(seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

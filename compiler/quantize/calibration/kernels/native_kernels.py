@@ -16,9 +16,10 @@ from compiler.quantize.calibration.kernels.protocol import UPPER_COUNTERS, KeyTi
 from compiler.targets.c.toolchain import build_library
 
 _SOURCES = [Path(__file__).with_name(name) for name in ("calibrate.c", "products.c")]
-_LANES = 4  # LANES, TEAM and GROUP of the sources
+_LANES = 4  # LANES, TEAM, the largest GROUP, and LAGS of the sources
 _TEAM = 8
 _GROUP = 8
+_LAGS = 3
 
 
 def _pointer(array: NDArray[Any]) -> ctypes.c_void_p:
@@ -59,6 +60,7 @@ class NativeKernels:
         self._lock = threading.Lock()
         self._upper_scratch = np.zeros(_LANES * UPPER_COUNTERS, np.uint32)
         self._bin_scratch = np.zeros(0, np.uint32)
+        self._window_scratch = np.empty(0, np.float64)
         self._low, self._slot = np.empty(0, np.uint16), np.empty(0, np.uint8)
         self._times = np.empty(0, np.int32)
 
@@ -152,31 +154,39 @@ class NativeKernels:
         return out if fits else None
 
     def window_products(
-        self, values: NDArray[np.float32], units: NDArray[np.float64], limit: float, window: Window
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        self,
+        values: NDArray[np.float32],
+        units: NDArray[np.float64],
+        limit: float,
+        window: Window,
+        products: NDArray[np.int64],
+        sums: NDArray[np.int64],
+    ) -> bool:
         images, channels, height, width = values.shape
         rows, columns = window.size
         top, left, bottom, right = window.padding
-        padded = (height + top + bottom, width + left + right)
+        # An odd width: rows of a power of two would meet in a few sets of the cache.
+        padded = (height + top + bottom, (width + left + right) | 1)
         shape = (height, width, top, left, *padded, *window.size, *window.strides)
         numbers = (ctypes.c_int32 * 14)(*shape, *window.dilation, *window.out)
-        taps = rows * columns
-        vectors = padded[0] * (padded[1] + columns * (columns + 1)) + rows + taps * (taps + 1)
-        scratch = np.empty(_GROUP * vectors, np.float64)
-        products = np.empty((channels, taps, taps), np.int64)
-        sums = np.empty((channels, taps), np.int64)
-        fits = self._window_products(
-            _pointer(values),
-            ctypes.c_int32(images),
-            ctypes.c_int32(channels),
-            _pointer(units),
-            ctypes.c_double(limit),
-            numbers,
-            _pointer(scratch),
-            _pointer(products),
-            _pointer(sums),
-        )
-        return (products, sums) if fits else None
+        taps, margin = rows * columns, (columns + _LAGS) * window.dilation[1]
+        vectors = padded[0] * padded[1] + 2 * margin + _LAGS * rows * (padded[1] + 1) + columns
+        size = _GROUP * (vectors + taps * (taps + 1) + 1)
+        with self._lock:
+            if self._window_scratch.size < size:
+                self._window_scratch = np.empty(size, np.float64)
+            fits = self._window_products(
+                _pointer(values),
+                ctypes.c_int32(images),
+                ctypes.c_int32(channels),
+                _pointer(units),
+                ctypes.c_double(limit),
+                numbers,
+                _pointer(self._window_scratch),
+                _pointer(products),
+                _pointer(sums),
+            )
+        return bool(fits)
 
     def round_columns(
         self, values: NDArray[np.float64], factor: NDArray[np.float64], limit: int

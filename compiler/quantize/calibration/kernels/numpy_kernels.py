@@ -100,17 +100,21 @@ class NumpyKernels:
         return steps if np.abs(steps).max(initial=0) <= limit else None
 
     def window_products(
-        self, values: NDArray[np.float32], units: NDArray[np.float64], limit: float, window: Window
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        self,
+        values: NDArray[np.float32],
+        units: NDArray[np.float64],
+        limit: float,
+        window: Window,
+        products: NDArray[np.int64],
+        sums: NDArray[np.int64],
+    ) -> bool:
         images, channels = values.shape[:2]
         steps = self.steps(values.reshape(images, channels, -1), units, limit)
         if steps is None:
-            return None
+            return False
         padded = pad_spatial(steps.reshape(values.shape), window.padding, 0)
         (rows, columns), (down, right) = window.size, window.dilation
         taps, positions = rows * columns, window.out[0] * window.out[1]
-        products = np.zeros((channels, taps, taps), np.int64)
-        sums = np.zeros((channels, taps), np.int64)
         some = max(_PIECE_BYTES // (8 * taps * positions), 1)
         for image in padded[:, None]:
             for first in range(0, channels, some):
@@ -121,7 +125,7 @@ class NumpyKernels:
                 # Whole numbers below 2^53: exact in any order.
                 products[part] += (cut @ cut.transpose(0, 2, 1)).astype(np.int64)
                 sums[part] += cut.sum(axis=2).astype(np.int64)
-        return products, sums
+        return True
 
     def round_columns(
         self, values: NDArray[np.float64], factor: NDArray[np.float64], limit: int

@@ -6,8 +6,14 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Vectors of GROUP channels; the compiler splits them where registers are narrower. */
+/* Vectors of GROUP channels, as many doubles as a register holds. */
+#if defined(__AVX512F__)
 #define GROUP 8
+#elif defined(__AVX__)
+#define GROUP 4
+#else
+#define GROUP 2
+#endif
 typedef double Group __attribute__((vector_size(8 * GROUP), aligned(8)));
 #define TO_WHOLE 6755399441055744.0 /* 1.5 * 2^52: adding it rounds halves to even, as rint does */
 
@@ -41,7 +47,8 @@ int32_t qs_steps(const float *x, int64_t outer, int64_t channels, int64_t inner,
 /* What a depthwise convolution reads of one image, of the numbers that qs_steps gives. */
 typedef struct {
     int32_t height, width, top, left;      /* of a channel; zeros above and on the left */
-    int32_t padded_height, padded_width;   /* with all zeros around it */
+    int32_t padded_height, padded_width;   /* with all zeros around it; an odd width is in memory, so
+                                              that rows do not meet in a few sets of the cache */
     int32_t rows, columns;                 /* of the window */
     int32_t row_stride, column_stride, row_dilation, column_dilation;
     int32_t out_height, out_width;
@@ -81,97 +88,158 @@ static int gather_group(const float *x, int32_t channels, int32_t first, const d
     return all;
 }
 
-/* sums[s * (columns + 1) + t], s and t columns of the window: the products of a[p + s] and
- * b[p + t] over all columns p of the output; t = columns stands for a[p + s] alone. Neighbouring
- * sums of one distance t - s differ in their ends only. Whole numbers below 2^53: all exact.
- */
-static void row_products(const Group *a, const Group *b, const Window *w, int same, Group *sums) {
-    int32_t columns = w->columns, stride = w->column_stride, dilation = w->column_dilation;
-    int32_t reach = stride * w->out_width;
-    for (int32_t s = 0; s < columns; s++) {
-        for (int32_t t = same ? s : 0; t <= columns - !same; t++) {
-            int alone = t == columns;
-            Group *sum = sums + s * (columns + 1) + t;
-            if (dilation == 1 && s >= stride && (alone || t >= stride)) {
-                const Group *before = sum - stride * (columns + 1) - (alone ? 0 : stride);
-                const Group *p = a + s - stride, *q = b + t - stride;
-                *sum = alone ? *before - p[0] + p[reach]
-                             : *before - p[0] * q[0] + p[reach] * q[reach];
-                continue;
+#define LAGS 3  /* distances of taps whose sums are kept in registers together, ... */
+#define PIECE 32 /* ... over so many rows, which stay in the first cache */
+
+/* sums[d][x] = sum of a[y][x] * b[y][x + d * apart] over count rows y that lie below each other,
+ * for d < LAGS; sums[d] lies next groups behind sums[d - 1]. Writes an even number of columns. */
+static inline __attribute__((always_inline)) void
+lag_sums(const Group *a, const Group *b, int64_t apart, int32_t count, int64_t below, int32_t width,
+         Group *sums, int64_t next) {
+    for (int32_t start = 0; start < count; start += PIECE) {
+        int32_t rows = count - start < PIECE ? count - start : PIECE;
+        for (int32_t x = 0; x < width; x += 2) {
+            const Group *p = a + start * below + x, *q = b + start * below + x;
+            const Group *r = q + apart, *t = r + apart;
+            Group u0 = {0}, u1 = {0}, v0 = {0}, v1 = {0}, w0 = {0}, w1 = {0};
+            for (int32_t y = 0; y < rows; y++) {
+                Group p0 = p[0], p1 = p[1];
+                __asm__("" : : : "memory"); /* or gcc 12 reads them again for every product */
+                u0 += p0 * q[0], u1 += p1 * q[1];
+                v0 += p0 * r[0], v1 += p1 * r[1];
+                w0 += p0 * t[0], w1 += p1 * t[1];
+                p += below, q += below, r += below, t += below;
             }
-            const Group *p = a + s * dilation, *q = b + t * dilation;
-            Group even = {0}, odd = {0};
-            int32_t k = 0;
-            if (alone) {
-                for (; k < w->out_width; k++) even += p[(int64_t)k * stride];
-            } else {
-                for (; k + 1 < w->out_width; k += 2) {
-                    int64_t here = (int64_t)k * stride, next = here + stride;
-                    even += p[here] * q[here];
-                    odd += p[next] * q[next];
-                }
-                if (k < w->out_width) even += p[(int64_t)k * stride] * q[(int64_t)k * stride];
-            }
-            *sum = even + odd;
+            Group *u = sums + x, *v = u + next, *w = v + next;
+            if (start) u0 += u[0], u1 += u[1], v0 += v[0], v1 += v[1], w0 += w[0], w1 += w[1];
+            u[0] = u0, u[1] = u1, v[0] = v0, v[1] = v1, w[0] = w0, w[1] = w1;
         }
     }
 }
 
-/* Sum over the rows of the output of one entry of row_products, for window row r. */
-static Group over_rows(const Group *entry, int64_t width, const Window *w, int32_t r,
-                       const Group *earlier) {
-    int32_t stride = w->row_stride;
-    if (w->row_dilation == 1 && r >= stride)
-        return earlier[r - stride] - entry[(r - stride) * width] +
-               entry[(int64_t)(r - stride + stride * w->out_height) * width];
-    Group total = {0};
-    for (int32_t p = 0; p < w->out_height; p++)
-        total += entry[(int64_t)(p * stride + r * w->row_dilation) * width];
-    return total;
+/* sums[s] = what column s of the window reads of one row of sums of columns. */
+static void window_sums(const Group *from, const Window *w, int32_t first, int32_t end,
+                        Group *sums) {
+    int64_t stride = w->column_stride;
+    for (int32_t s = first; s < end; s++) {
+        const Group *read = from + s * w->column_dilation;
+        Group even = {0}, odd = {0};
+        if (w->column_dilation == 1 && s - first >= stride) {
+            even = sums[s - stride] - read[-stride] + read[stride * (w->out_width - 1)];
+        } else {
+            for (int32_t k = 0; k + 1 < w->out_width; k += 2)
+                even += read[k * stride], odd += read[(k + 1) * stride];
+            if (w->out_width % 2) even += read[(w->out_width - 1) * stride];
+        }
+        sums[s] = even + odd;
+    }
 }
 
-/* products[c][k][l] = sum over positions of all images of what taps k and l read of channel c, and
- * sums[c][k] of tap k, in whole steps of unit[c]. x: (images, channels, height, width).
- * scratch: GROUP * (padded_height * (padded_width + columns * (columns + 1)) + rows +
- * taps * (taps + 1)) doubles.
+/* all[k][l] += products of taps k and l, l being down rows below k and right .. right + LAGS - 1
+ * columns beside it, over all positions. They are summed along columns first, so that pairs of one
+ * distance share those sums but for the first and last rows. Whole numbers below 2^53: all exact.
+ * columns: LAGS * rows * (padded_width + 1) groups, then one for each column of the window.
+ */
+static void distance_products(const Group *block, const Window *w, int32_t down, int32_t right,
+                              Group *columns, Group *all) {
+    int32_t taps = w->rows * w->columns, height = w->out_height, width = w->padded_width;
+    int64_t line = width, apart = w->column_dilation, below = w->row_stride * line;
+    int64_t next = w->rows * (line + 1);
+    Group *totals = columns + LAGS * next;
+    const Group *other = block + down * w->row_dilation * line + right * apart;
+    for (int32_t r = 0; r + down < w->rows; r++) {
+        Group *sums = columns + r * (line + 1);
+        const Group *a = block + r * w->row_dilation * line;
+        const Group *b = other + r * w->row_dilation * line;
+        if (w->row_dilation == 1 && r >= w->row_stride) {
+            for (int32_t d = 0; d < LAGS; d++) {
+                Group *to = sums + d * next;
+                const Group *before = to - w->row_stride * (line + 1), *gone = a - below;
+                const Group *lag = b - below + d * apart, *come = gone + below * height;
+                for (int32_t x = 0; x < width; x++)
+                    to[x] = before[x] - gone[x] * lag[x] + come[x] * lag[x + below * height];
+            }
+        } else if (apart == 1) {
+            lag_sums(a, b, 1, height, below, width, sums, next);
+        } else {
+            lag_sums(a, b, apart, height, below, width, sums, next);
+        }
+        for (int32_t d = 0, away = right; d < LAGS && away < w->columns; d++, away++) {
+            int32_t first = away < 0 ? -away : 0, end = w->columns - (away < 0 ? 0 : away);
+            window_sums(sums + d * next, w, first, end, totals);
+            for (int32_t s = first; s < end; s++) {
+                int32_t k = r * w->columns + s;
+                all[k * (taps + 1) + k + down * w->columns + away] += totals[s];
+            }
+        }
+    }
+}
+
+/* all[k][taps] += what tap k reads, over all positions; columns as above. */
+static void tap_sums(const Group *block, const Window *w, Group *columns, Group *all) {
+    int32_t taps = w->rows * w->columns, height = w->out_height;
+    int64_t line = w->padded_width, below = w->row_stride * line;
+    Group *totals = columns + w->rows * line;
+    for (int32_t r = 0; r < w->rows; r++) {
+        Group *sums = columns + r * line;
+        const Group *top = block + r * w->row_dilation * line;
+        int shared = w->row_dilation == 1 && r >= w->row_stride;
+        for (int64_t x = 0; x < line; x++) {
+            const Group *at = top + x;
+            Group even = {0}, odd = {0};
+            if (shared) {
+                even = sums[x - below] - at[-below] + at[below * (height - 1)];
+            } else {
+                for (int32_t y = 0; y + 1 < height; y += 2, at += 2 * below)
+                    even += at[0], odd += at[below];
+                if (height % 2) even += at[0];
+            }
+            sums[x] = even + odd;
+        }
+        window_sums(sums, w, 0, w->columns, totals);
+        for (int32_t s = 0; s < w->columns; s++)
+            all[(r * w->columns + s) * (taps + 1) + taps] += totals[s];
+    }
+}
+
+/* products[c][k][l] += sum over positions of all images of what taps k and l read of channel c, and
+ * sums[c][k] += that of tap k, in whole steps of unit[c]. x: (images, channels, height, width).
+ * scratch: GROUP times as many doubles as padded_width * padded_height + 2 * margin +
+ * LAGS * rows * (padded_width + 1) + columns + taps * (taps + 1) + 1, margin being
+ * (columns + LAGS) * column_dilation: distances that no window has are multiplied and not read.
  * Returns whether all steps are within limit; if not, the sums are not defined.
  */
 int32_t qs_window_products(const float *x, int32_t images, int32_t channels, const double *unit,
                            double limit, const Window *w, double *scratch, int64_t *products,
                            int64_t *sums) {
-    int32_t rows = w->rows, columns = w->columns, taps = rows * columns;
-    int64_t line = w->padded_width, width = columns * (columns + 1);
+    int32_t taps = w->rows * w->columns;
     int64_t image_size = (int64_t)channels * w->height * w->width;
-    Group *block = (Group *)scratch, *found = block + line * w->padded_height;
-    Group *totals = found + width * w->padded_height, *all = totals + rows;
+    int64_t margin = (int64_t)(w->columns + LAGS) * w->column_dilation;
+    int64_t block_size = (int64_t)w->padded_width * w->padded_height;
+    Group *start = (Group *)(((uintptr_t)scratch + sizeof(Group) - 1) & ~(sizeof(Group) - 1));
+    Group *block = start + margin, *columns = block + block_size + margin;
+    Group *all = columns + LAGS * w->rows * ((int64_t)w->padded_width + 1) + w->columns;
+    memset(start, 0, sizeof(Group) * (size_t)(2 * margin + block_size));
     for (int32_t first = 0; first < channels; first += GROUP) {
         /* all: (taps, taps + 1), the last column for the sums */
         memset(all, 0, sizeof(Group) * (size_t)taps * (taps + 1));
         for (int32_t image = 0; image < images; image++) {
             if (!gather_group(x + image * image_size, channels, first, unit, limit, w, block))
                 return 0;
-            for (int32_t down = 0; down < rows; down++) {
-                int32_t below = down * w->row_dilation;
-                for (int32_t r = 0; r + below < w->padded_height; r++)
-                    row_products(block + r * line, block + (r + below) * line, w, down == 0,
-                                 found + r * width);
-                for (int32_t s = 0; s < columns; s++)
-                    for (int32_t t = down ? 0 : s; t <= columns - (down > 0); t++)
-                        for (int32_t r = 0; r + down < rows; r++) {
-                            const Group *entry = found + s * (columns + 1) + t;
-                            totals[r] = over_rows(entry, width, w, r, totals);
-                            int32_t l = t == columns ? taps : (r + down) * columns + t;
-                            all[(r * columns + s) * (taps + 1) + l] += totals[r];
-                        }
-            }
+            tap_sums(block, w, columns, all);
+            for (int32_t down = 0; down < w->rows; down++)
+                for (int32_t right = down ? 1 - w->columns : 0; right < w->columns; right += LAGS)
+                    distance_products(block, w, down, right, columns, all);
         }
         for (int32_t c = 0; c < GROUP && first + c < channels; c++) {
             int64_t *own = products + (int64_t)(first + c) * taps * taps;
             for (int32_t k = 0; k < taps; k++) {
                 const Group *of_tap = all + k * (taps + 1);
-                sums[(int64_t)(first + c) * taps + k] = (int64_t)of_tap[taps][c];
-                for (int32_t l = k; l < taps; l++)
-                    own[k * taps + l] = own[l * taps + k] = (int64_t)of_tap[l][c];
+                sums[(int64_t)(first + c) * taps + k] += (int64_t)of_tap[taps][c];
+                for (int32_t l = k; l < taps; l++) {
+                    own[k * taps + l] += (int64_t)of_tap[l][c];
+                    own[l * taps + k] = own[k * taps + l];
+                }
             }
         }
     }

@@ -74,11 +74,17 @@ class Kernels(Protocol):
         """
 
     def window_products(
-        self, values: NDArray[np.float32], units: NDArray[np.float64], limit: float, window: Window
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """Products (channels, taps, taps) and sums (channels, taps) of what the taps of a window
-        read of ``values`` (images, channels, height, width) over all its positions, in whole steps
-        as of ``steps``; None where it gives None.
+        self,
+        values: NDArray[np.float32],
+        units: NDArray[np.float64],
+        limit: float,
+        window: Window,
+        products: NDArray[np.int64],
+        sums: NDArray[np.int64],
+    ) -> bool:
+        """Add to products (channels, taps, taps) and sums (channels, taps) those of what the taps
+        of a window read of ``values`` (images, channels, height, width) over all its positions, in
+        whole steps as of ``steps``; False where it gives None, and then part may be added.
         """
 
     def round_columns(
