@@ -167,8 +167,9 @@ def _wrong_value(error: ValidationError, place: Callable[[str], str]) -> Setting
     if isinstance(cause, UnknownWordError):
         what = f"{key} cannot be {cause.word!r}"
         return SettingsError(what, where=place(key), fix=cause.fix)
-    why = cause or f"expected {_expected(Settings.model_fields[names_of_keys()[key]])}"
-    fix = f"see {flag} in qsearch launch --help"
+    field = Settings.model_fields[names_of_keys()[key]]
+    why = cause or f"expected {_expected(field)}"
+    fix = f"{flag}: {field.description}"
     return SettingsError(f"{what}: {why}", where=place(key), fix=fix)
 
 

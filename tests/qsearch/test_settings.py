@@ -75,6 +75,7 @@ def test_resolved_settings_can_be_read_back(tmp_path: Path) -> None:
         ("allow_float", "perhaps", "true or false"),
         ("dim", ["batch"], "NAME=N"),
         ("seed", "1.5", "seed cannot be"),
+        ("patience", "0", "--patience: stop after K trials in a row without improvement"),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_is_legal(key: str, value: object, says: str) -> None:
@@ -82,6 +83,7 @@ def test_a_wrong_setting_is_named_with_what_is_legal(key: str, value: object, sa
         resolve({key: value}, environment={})
     assert says in str(caught.value)
     assert caught.value.fix
+    assert "launch" not in caught.value.fix  # submit and the server say it as well
     assert caught.value.exit_code == 2
 
 
