@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import gc
 from dataclasses import replace
 
 import pytest
 
+from qsearch.dashboard import snapshots
 from qsearch.dashboard.app import DashboardOptions
 from tests.qsearch.dashboard.server import served
 from tests.qsearch.dashboard.stores import new_trial
@@ -38,6 +40,18 @@ def test_both_directions_agree(client, column):
     assert [v for v in down if v is not None] == sorted(known, reverse=True)
     # What has no value comes last, whichever way.
     assert up[len(known) :] == down[len(known) :] == [None] * (len(up) - len(known))
+
+
+@pytest.mark.parametrize(("many", "left_out"), [(30, True), (31, False)])
+def test_the_garbage_collector_leaves_many_points_out(client, monkeypatch, many, left_out):
+    """A collection in the middle of a request would walk all of them."""
+    monkeypatch.setattr(snapshots, "MANY", many)
+    before = gc.get_freeze_count()
+    try:
+        assert rows(client)["matched"] == 30
+        assert (gc.get_freeze_count() > before) == left_out
+    finally:
+        gc.unfreeze()
 
 
 def test_filters_narrow_the_list(client):
