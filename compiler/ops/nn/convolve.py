@@ -15,6 +15,8 @@ from compiler.ops.number_format import Array
 
 # Channels of a depthwise convolution are done in runs whose input, product and sum stay in cache.
 _RUN_BYTES = 1 << 18
+# Rows of at most so many elements are short for a loop of numpy: there channels lie side by side.
+_SHORT_ROW = 64
 # From this width of a depthwise kernel on, BLAS is faster, though half of its products are by 0.
 _BAND_COLUMNS = 15
 
@@ -105,10 +107,14 @@ def _depthwise(
     """Each channel times its own taps; runs of channels so that the working set stays in cache."""
     n = padded.shape[0]
     o, _, kh, kw = kernel.shape
-    result = np.empty((n, o, *out), padded.dtype)
     image_bytes = padded.shape[2] * padded.shape[3] * padded.itemsize
     run = max(1, _RUN_BYTES // max(1, image_bytes))
-    scratch = np.empty((n, min(run, o), *out), padded.dtype)
+    if padded.shape[3] > _SHORT_ROW:
+        result, scratch = (np.empty((n, c, *out), padded.dtype) for c in (o, min(run, o)))
+    else:
+        run, last = o, (0, 3, 1, 2)
+        padded = np.ascontiguousarray(padded.transpose(0, 2, 3, 1)).transpose(last)
+        result, scratch = (np.empty((n, *out, o), padded.dtype).transpose(last) for _ in range(2))
     for start in range(0, o, run):
         stop = min(start + run, o)
         part, into, product = (
@@ -116,16 +122,16 @@ def _depthwise(
             result[:, start:stop],
             scratch[:, : stop - start],
         )
-        taps = kernel[start:stop, 0, :, :, None, None]
+        taps = np.ascontiguousarray(kernel[start:stop, 0].transpose(1, 2, 0))[..., None, None]
         for r in range(kh):
             for s in range(kw):
                 view = tap(part, r * dilation[0], s * dilation[1], out, strides)
                 if r == s == 0:
-                    np.multiply(view, taps[:, r, s], out=into)
+                    np.multiply(view, taps[r, s], out=into)
                 else:
-                    np.multiply(view, taps[:, r, s], out=product)
+                    np.multiply(view, taps[r, s], out=product)
                     into += product
-    return result
+    return np.ascontiguousarray(result)
 
 
 def _depthwise_bands(

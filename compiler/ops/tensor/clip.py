@@ -63,11 +63,12 @@ def clip_numpy(attrs: ClipAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """NaN stays NaN."""
     data = args[0]
     if data.dtype.kind == "f":
-        kind = data.dtype.type
-        return [np.maximum(np.minimum(data, kind(attrs.a_max)), kind(attrs.a_min))]
-    dtype = str(data.dtype)
-    low, high = integer_bound(attrs.a_min, dtype), integer_bound(attrs.a_max, dtype)
-    return [np.maximum(np.minimum(data, data.dtype.type(high)), data.dtype.type(low))]
+        low, high = attrs.a_min, attrs.a_max
+    else:
+        dtype = str(data.dtype)
+        low, high = integer_bound(attrs.a_min, dtype), integer_bound(attrs.a_max, dtype)
+    held = np.asarray(np.minimum(data, data.dtype.type(high)))
+    return [np.maximum(held, data.dtype.type(low), out=held)]
 
 
 FQPartitionRewrite.register(clip)(partition_pass_through)

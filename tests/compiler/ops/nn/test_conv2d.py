@@ -129,9 +129,11 @@ def test_every_carrier_of_integer_sums_gives_the_same_bits(magnitude: int) -> No
         ((1, 2, 9, 33), (2, 16), (2, 1), (3, 1)),
         ((1, 2, 2, 33), (1, 15), (1, 2), (1, 1)),
         ((1, 2, 2, 33), (1, 15), (1, 1), (1, 2)),
+        ((2, 3, 4, 71), (3, 2), (1, 1), (1, 1)),
+        ((2, 3, 4, 9), (3, 2), (2, 1), (1, 2)),
     ],
 )
-def test_wide_depthwise_kernels_equal_the_formula(
+def test_depthwise_convolutions_of_wide_kernels_and_rows_equal_the_formula(
     shape: tuple[int, ...],
     kernel: tuple[int, int],
     strides: tuple[int, int],
