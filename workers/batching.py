@@ -1,4 +1,4 @@
-"""Samples in the batch size the model was compiled for."""
+"""Samples in the batch size that the model was compiled for, and the hash of its outputs."""
 
 from __future__ import annotations
 
@@ -33,6 +33,18 @@ class ModelBatch:
 def batch_size(inputs: Sequence[InputSpec]) -> int:
     """Samples that one run takes: the first axis of the model's first input, 1 for none."""
     return inputs[0].shape[0] if inputs and inputs[0].shape else 1
+
+
+def hash_outputs(digest: Any, outputs: Sequence[NDArray[Any]]) -> None:
+    """Add the outputs of some samples to a digest, little-endian float32, sample after sample.
+
+    Args:
+        digest: of ``hashlib``.
+        outputs: one array per output of the model, samples on axis 0.
+    """
+    for sample in range(len(outputs[0])):
+        for rows in outputs:
+            digest.update(np.ascontiguousarray(rows[sample], "<f4").tobytes())
 
 
 def model_batches(

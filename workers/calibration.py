@@ -22,10 +22,10 @@ from compiler.quantize.calibration.measurement import (
 )
 from compiler.quantize.calibration.stats import CalibrationStats
 from workers.batching import model_batches
-from workers.datasets.protocol import Dataset, InputSpec
+from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import OpenDatasets, input_specs
-from workers.errors import DatasetError, WorkerError
-from workers.messages import CalibrationRequest, CalibrationResult, Handle, Range
+from workers.errors import DatasetError
+from workers.messages import CalibrationRequest, CalibrationResult
 from workers.object_store import ObjectStore
 from workers.process import CpuClock, peak_rss_bytes
 
@@ -107,26 +107,6 @@ class CalibrationActor:
     def _batches(
         self, request: CalibrationRequest, inputs: tuple[InputSpec, ...]
     ) -> Iterator[dict[str, NDArray[np.generic]]]:
-        dataset: Dataset = self._datasets.open(request.dataset, inputs)
-        return _batches(dataset, request.samples, inputs)
-
-
-def _batches(
-    dataset: Dataset, samples: Range, inputs: tuple[InputSpec, ...]
-) -> Iterator[dict[str, NDArray[np.generic]]]:
-    for batch in model_batches(dataset, samples, inputs, _CHUNK):
-        yield dict(batch.inputs)
-
-
-def calibrate_shard(request: CalibrationRequest) -> CalibrationResult:
-    """One shard in this process, nothing remembered; see ``CalibrationActor.run``."""
-    return CalibrationActor(ObjectStore(no_handles)).run(request)
-
-
-def no_handles(handle: Handle) -> Any:
-    """Looks up nothing.
-
-    Raises:
-        WorkerError: always.
-    """
-    raise WorkerError(f"no pool knows the handle {handle.key[:12]}", fix="put the value itself")
+        dataset = self._datasets.open(request.dataset, inputs)
+        for batch in model_batches(dataset, request.samples, inputs, _CHUNK):
+            yield batch.inputs

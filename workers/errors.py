@@ -1,4 +1,4 @@
-"""What goes wrong in workers, told so that a driver can act on it; all survive pickling."""
+"""Errors of workers; all survive pickling, so that the driver gets them as they were raised."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class DifferingOutputsError(WorkerError):
 
 
 class BrokenRunError(WorkerError):
-    """Something that the whole run stands on changed or is gone: the error ends the run, whichever
-    request met it, and is the outcome of no trial."""
+    """Data, code or a cluster that the whole run needs has changed or is gone. The error ends the
+    run and is never stored as the outcome of a trial."""
 
 
 class LostClusterError(BrokenRunError):
-    """Ray itself ended: no worker answers any more, and none will come back."""
+    """Ray itself ended: no worker answers, and none is restarted."""
 
 
 class UserCodeError(WorkerError):

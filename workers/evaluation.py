@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.batching import ModelBatch, batch_size, model_batches
-from workers.calibration import no_handles
+from workers.batching import ModelBatch, batch_size, hash_outputs, model_batches
 from workers.candidates import Builder, Runnable
 from workers.datasets.protocol import Dataset
 from workers.datasets.registry import OpenDatasets
@@ -228,9 +227,7 @@ class _Evaluation:
         return tuple(rows[first : first + batch.count] for rows in self._reference)
 
     def _record(self, outputs: Rows) -> None:
-        for sample in range(len(outputs[0])):
-            for rows in outputs:
-                self.digest.update(np.ascontiguousarray(rows[sample], "<f4").tobytes())
+        hash_outputs(self.digest, outputs)
         if self._request.return_outputs:
             self._kept.append(outputs)
 
@@ -240,8 +237,3 @@ def _rows(output: NDArray[Any], count: int, size: int) -> NDArray[Any]:
     if size == 1 and (output.ndim == 0 or output.shape[0] != 1):
         return output[None]
     return output[:count]
-
-
-def evaluate_shard(request: EvaluationRequest) -> EvaluationResult:
-    """One request in this process, nothing remembered; see ``EvaluationActor.run``."""
-    return EvaluationActor(ObjectStore(no_handles)).run(request)

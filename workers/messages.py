@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compiler.quantize.calibration.rescaled_tensors import CountedTensor
 
 EvaluatorName = Literal["engine", "grid", "simulated", "float", "reference"]
-"""Who computes the outputs.
+"""What computes the outputs.
 
 engine      realised integers by the kernels of compiler.targets.engine; on the grid where this
             worker has no compiler, or an operator no kernel: the bits are the same
@@ -124,21 +124,22 @@ class EvaluationRequest:
         metrics: names of ``workers.metrics.registry``.
         reference: outputs of the float model for exactly these samples, one array per output with
             the samples on axis 0, or their handle; None for the baseline itself.
-        collapse_after: look at the metrics once after so many samples, spread evenly over the
-            range, and stop when the candidate collapsed; None never stops.
+        collapse_after: compute the metrics once after so many samples, spread evenly over the
+            range, and stop if the candidate collapsed; None never stops.
         collapse_below: agreement (or top-1 relative to the baseline) that counts as collapse.
         return_outputs: send the outputs back (baseline and final check).
         channels: channel statistics as arrays, or their handle, where the candidate's
             ``needs_channels``.
         part: (k, n): of the model's runs over the samples, only numbers k, k+n, k+2n …, so that
-            every part is spread over them. Parts of one evaluation merge by ``workers.batching``.
+            every part is spread over them. ``run_samples`` of the result says how to put the
+            outputs of all parts in order.
         hardware: text of a hardware description and the name of its file, as ``parse_hdfg`` takes
             them, where the candidate's cost on that accelerator is wanted.
         latency: time the candidate on the engine ("latency") and as C ("c_latency"); of an
             evaluation in parts, the first part does.
         spot_check: run one of the samples, or of the model's runs where its batch is larger, by the
             exact reference too and compare all outputs, where the evaluator computes integers.
-        return_rounding: send back what rounding of weights has found, so that nobody fits again.
+        return_rounding: send back the rounded weights, so that they need not be computed again.
         module: bytes of a .qmod, or their handle, to run in place of the candidate: by the
             evaluator "reference", or else by the fastest executor that is exact (``QModule.run``).
     """
@@ -173,7 +174,7 @@ class EvaluationResult:
         samples: how many were scored (fewer than asked when the candidate collapsed).
         collapsed: stopped early.
         outputs_sha256: over the little-endian float32 outputs, sample after sample, batch 1; of a
-            collapsed candidate over those that were looked at.
+            collapsed candidate over those that it ran.
         outputs: one array per model output, samples on axis 0, or None.
         compile_cpu_s, run_cpu_s: CPU seconds of building and of running the candidate.
         fully_integral: no float inside quantized_main; None where nothing was realised or cut.
@@ -184,8 +185,8 @@ class EvaluationResult:
             ``latency_ms`` and ``c_latency_ms``, CPU milliseconds a sample; None for the float
             model.
         rounding: arrays of ``Rounding``, where they were asked for.
-        scored_by: who computed the outputs, which is "grid" where the engine was asked for and
-            has no kernels here; ", checked" behind it where the reference gave the same outputs.
+        scored_by: the evaluator that computed the outputs: "grid" where the engine was asked for
+            and has no kernels here; followed by ", checked" where the reference gave the same.
     """
 
     sums: Mapping[str, Mapping[str, float]]

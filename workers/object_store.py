@@ -43,6 +43,17 @@ def _feed(digest: Any, value: Any) -> None:
         )
 
 
+def find(values: Mapping[str, Any], handle: Handle) -> Any:
+    """The value of a handle among those that one pool stored.
+
+    Raises:
+        WorkerError: another pool stored it.
+    """
+    if handle.key not in values:
+        raise WorkerError(f"the handle {handle.key[:12]} was put into another pool")
+    return values[handle.key]
+
+
 class ObjectStore:
     """Resolves the handles of requests in one worker; the last few values stay in memory.
 

@@ -1,6 +1,6 @@
-"""What a process of a pool is: the code it runs, where it finds modules, what it costs.
+"""Facts about a process of a pool: its code version, its import path, CPU time and memory.
 
-Workers of other code would give other scores, so they are refused.
+Workers that run other code would give other scores, so pools refuse them.
 """
 
 from __future__ import annotations

@@ -99,11 +99,12 @@ def import_user_code(words: Sequence[str]) -> UserCode:
     for word in words:
         path = Path(word)
         if path.suffix == ".py" or os.sep in word:
-            name, folder = _imported_file(path), path.resolve().parent
+            name, folder = _importable(path), path.resolve().parent
         elif all(map(str.isidentifier, word.split("."))):
-            name, folder = _imported(word, word), None
+            name, folder = word, None
         else:
             raise _no_module(word)
+        _import(name, word)
         module = _IMPORTED.get(name)
         if module is None:
             module = UserModule(name, word, _sources(name, folder))
@@ -122,8 +123,8 @@ def hashes(code: UserCode) -> dict[str, str]:
     return {module.name: module.sha256 for module in code}
 
 
-def _imported_file(path: Path) -> str:
-    """Import a file under its own name; the files beside it can be imported too."""
+def _importable(path: Path) -> str:
+    """The name under which a file can be imported now, and the files beside it too."""
     name, home = path.stem, path.resolve()
     if not home.is_file() or path.suffix != ".py":
         raise UserCodeError(
@@ -148,11 +149,11 @@ def _imported_file(path: Path) -> str:
         )
     if str(home.parent) not in sys.path:
         sys.path.append(str(home.parent))
-    return _imported(name, str(path))
+    return name
 
 
-def _imported(name: str, given: str) -> str:
-    """The name of a module that is imported now.
+def _import(name: str, given: str) -> None:
+    """Import a module.
 
     Raises:
         UserCodeError: what it raised, in one sentence, and the line of the user's file.
@@ -163,7 +164,6 @@ def _imported(name: str, given: str) -> str:
         raise
     except BaseException as error:
         raise _failure(error, name, given) from error
-    return name
 
 
 def _failure(error: BaseException, name: str, given: str) -> UserCodeError:
@@ -352,4 +352,4 @@ def install(code: UserCode) -> None:
     readable = {n: s for n, s in sources.items() if s.path.endswith(".py")}
     sys.meta_path.insert(0, _Finder(readable))
     for module in code:
-        _imported(module.name, module.given)
+        _import(module.name, module.given)

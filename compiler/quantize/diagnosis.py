@@ -267,7 +267,10 @@ def _advice(
         node = f" ({cause.onnx_nodes[0]})" if cause.onnx_nodes else ""
         return f"follows once {cause.op}{node} is integer"
     kind, _, pass_name = record.reason.partition(":")
-    return _ADVICE.get(kind, _unknown)(record, pass_name, qconfig)
+    advice = _ADVICE.get(kind)
+    if advice is None:
+        return f"leave it float with partition_conversions=enabled ({record.reason})"
+    return advice(record, pass_name, qconfig)
 
 
 def _skipped_layer(record: CallRecord, _pass: str, qconfig: QConfig) -> str:
@@ -275,10 +278,6 @@ def _skipped_layer(record: CallRecord, _pass: str, qconfig: QConfig) -> str:
         return f"take float of {record.layer!r} out of layers"
     kept = [i for i in qconfig.skip_conv_layers or () if i != record.conv_index]
     return f"set skip_conv_layers={kept}"
-
-
-def _guard(record: CallRecord, _pass: str, _qconfig: QConfig) -> str:
-    return f"add {record.op} to debug_enabled_ops, or set debug_enabled_ops=None"
 
 
 def _no_rule(record: CallRecord, pass_name: str, qconfig: QConfig) -> str:
@@ -290,34 +289,24 @@ def _no_rule(record: CallRecord, pass_name: str, qconfig: QConfig) -> str:
     )
 
 
-def _rule_aborted(record: CallRecord, _pass: str, _qconfig: QConfig) -> str:
-    return (
-        f"the rule of {record.op} declines these operands (weights that are no constants, a form "
-        "it does not handle, or float beside integers): change them in the model, or leave it "
-        "float with partition_conversions=enabled"
-    )
-
-
-def _operand_float(record: CallRecord, _pass: str, _qconfig: QConfig) -> str:
-    return (
-        f"no operand of {record.op} is quantized: it lies outside the integer part of the model; "
-        "move it into the pre- or postprocessing, or leave it float with "
-        "partition_conversions=enabled"
-    )
-
-
-def _unknown(record: CallRecord, _pass: str, _qconfig: QConfig) -> str:
-    return f"leave it float with partition_conversions=enabled ({record.reason})"
-
-
 _ADVICE: dict[str, Callable[[CallRecord, str, QConfig], str]] = {
     "skipped_layer": _skipped_layer,
     "skipped_dense": lambda *_: "set skip_dense_layer=False",
     "stopped": lambda *_: "set stop_after_global_pool=False",
-    "guard": _guard,
+    "guard": lambda record, *_: (
+        f"add {record.op} to debug_enabled_ops, or set debug_enabled_ops=None"
+    ),
     "no_rule": _no_rule,
-    "rule_aborted": _rule_aborted,
-    OPERAND_FLOAT: _operand_float,
+    "rule_aborted": lambda record, *_: (
+        f"the rule of {record.op} declines these operands (weights that are no constants, a form "
+        "it does not handle, or float beside integers): change them in the model, or leave it "
+        "float with partition_conversions=enabled"
+    ),
+    OPERAND_FLOAT: lambda record, *_: (
+        f"no operand of {record.op} is quantized: it lies outside the integer part of the model; "
+        "move it into the pre- or postprocessing, or leave it float with "
+        "partition_conversions=enabled"
+    ),
 }
 
 

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import numpy as np
-
 from compiler.errors import CompilerError, NotFullyIntegralError
 from compiler.qtypes.qconfig import QConfig
 from qsearch.search.objectives import UNCERTAIN, Score
 from qsearch.settings import is_import_path
 from qsearch.store.records import Failure, Outcome, Trial
+from workers.batching import hash_outputs
 from workers.errors import LostWorkerError, WorkerError
 from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, EvaluatorName, Range
 from workers.metrics.custom import named_values
@@ -77,7 +76,7 @@ class Evaluator:
         reference: outputs of the float model for ``samples``, or the pool's handle of them.
         score_of: merged metric sums → score.
         channels: gives the pool's handle of the channel statistics that a configuration needs.
-        parts: requests of one trial, that idle workers may share; see ``workers.batching``.
+        parts: requests of one trial, that idle workers may share; see ``merge``.
         hardware: description whose cost is part of the score, see EvaluationRequest.
         latency: how candidates are timed, see EvaluationRequest.
         compared: what a score of so many samples holds beside the module's own figures.
@@ -320,14 +319,10 @@ def _scorers(names: Iterable[str]) -> list[str]:
 
 
 def _outputs_sha256(results: Sequence[EvaluationResult]) -> str:
-    """sha256 over the little-endian float32 outputs, sample after sample."""
+    """sha256 over the outputs in the order of the samples: the parts take turns, run by run."""
     size = results[0].run_samples
-    rows = [result.outputs or () for result in results]
     digest = hashlib.sha256()
-    longest = max(result.samples for result in results)
-    for start in range(0, longest, size):
-        for outputs in rows:
-            for sample in range(start, min(start + size, len(outputs[0]))):
-                for output in outputs:
-                    digest.update(np.ascontiguousarray(output[sample], "<f4").tobytes())
+    for start in range(0, max(result.samples for result in results), size):
+        for result in results:
+            hash_outputs(digest, [out[start : start + size] for out in result.outputs or ()])
     return digest.hexdigest()

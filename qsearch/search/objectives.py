@@ -214,7 +214,7 @@ class Objective:
         parts = []
         for name in self.names:
             value = self.shown(score) if name == self.metric else score.get(score_key(name))
-            told = "unknown" if value is None else by_option(name).told(value)
+            told = "unknown" if value is None else by_option(name).formatted(value)
             parts.append(f"{name} {told}")
         return ", ".join(parts)
 

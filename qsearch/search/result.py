@@ -179,7 +179,7 @@ def _told(each: Measure, score: Mapping[str, Any]) -> str:
     value = score.get(each.name)
     if value is None:
         return "unknown" if each.infinite is None else "infinite"
-    return each.told(value)
+    return each.formatted(value)
 
 
 def _scores(score: Mapping[str, Any] | None) -> str:
@@ -189,7 +189,7 @@ def _scores(score: Mapping[str, Any] | None) -> str:
     for each in known_measures():
         there = score.get(each.name) is not None
         if not each.smaller_is_better and (there or each.infinite is not None):
-            parts.append(f"{each.words or each.name} {_told(each, score)}")
+            parts.append(f"{each.words} {_told(each, score)}")
         elif there and each.name in _ALWAYS_TOLD:
             unit = f"{each.unit} of " if each.unit else ""
             parts.append(f"{_told(each, score)} {unit}{each.words}")

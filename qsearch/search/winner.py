@@ -40,7 +40,7 @@ from qsearch.search.study import PreparedStudy
 from qsearch.signing import sign_file
 from qsearch.store.artifacts import MODULE_GRAPH, MODULE_TEXT, write_atomically
 from qsearch.store.records import Trial
-from workers.batching import batch_size, model_batches
+from workers.batching import batch_size, hash_outputs, model_batches
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset
 from workers.messages import EvaluationRequest, Range
@@ -206,8 +206,9 @@ def check_winner(
     exact = run(replace(shipped, evaluator="reference"), spread, "reference")
     rows = [row - samples.start for part in spread for row in range(part.start, part.stop)]
     equal, cpu_s = 1.0, found.cpu_s + exact.cpu_s
-    digest = outputs_sha256(found.outputs)
-    if digest != best.outcome.outputs_sha256:
+    digest = hashlib.sha256()
+    hash_outputs(digest, found.outputs)
+    if digest.hexdigest() != best.outcome.outputs_sha256:
         scored = run(whole, shards(samples), name)
         equal = equal_fraction(found.outputs, scored.outputs)
         cpu_s += scored.cpu_s
@@ -216,18 +217,9 @@ def check_winner(
         equal,
         len(rows),
         equal_fraction(exact.outputs, [out[rows] for out in found.outputs]),
-        digest,
+        digest.hexdigest(),
         cpu_s,
     )
-
-
-def outputs_sha256(outputs: Sequence[NDArray[Any]]) -> str:
-    """sha256 over the little-endian float32 outputs, sample after sample, as workers hash them."""
-    digest = hashlib.sha256()
-    for sample in range(len(outputs[0])):
-        for rows in outputs:
-            digest.update(np.ascontiguousarray(rows[sample], "<f4").tobytes())
-    return digest.hexdigest()
 
 
 def equal_fraction(ours: Sequence[NDArray[Any]], theirs: Sequence[NDArray[Any]]) -> float:

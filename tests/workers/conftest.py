@@ -16,7 +16,7 @@ from compiler.quantize import QConfig, activation_scales, prerequisite_optimize
 from compiler.quantize.calibration.measurement import Step
 from compiler.quantize.calibration.stats import CalibrationStats
 from compiler.testing.models import residual_net
-from workers.calibration import calibrate_shard
+from tests.workers.shards import calibrate_shard
 from workers.messages import (
     CalibrationRequest,
     DatasetRef,

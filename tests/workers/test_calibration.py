@@ -18,7 +18,8 @@ from compiler.quantize import (
 from compiler.quantize.calibration.input_grams import InputGrams
 from compiler.quantize.calibration.measurement import Step
 from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
-from workers.calibration import CalibrationActor, calibrate_shard
+from tests.workers.shards import calibrate_shard
+from workers.calibration import CalibrationActor
 from workers.errors import DatasetError
 from workers.messages import CalibrationResult, DatasetRef, Handle, Range
 from workers.object_store import ObjectStore

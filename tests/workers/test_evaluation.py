@@ -11,10 +11,11 @@ from compiler import evaluate
 from compiler.errors import QuantizeError
 from compiler.quantize import QConfig, build_candidate
 from compiler.targets.c.toolchain import find_compiler
+from tests.workers.shards import evaluate_shard
 from workers import candidates
 from workers.candidates import Made
 from workers.errors import DifferingOutputsError, MetricError, WorkerError
-from workers.evaluation import EvaluationActor, evaluate_shard
+from workers.evaluation import EvaluationActor
 from workers.messages import EvaluationResult, Handle, Range
 from workers.metrics.registry import merge_sums, results
 from workers.object_store import ObjectStore

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from qsearch.search.evaluator import merge, parts_of, split
+from tests.workers.shards import evaluate_shard
 from workers.errors import WorkerError
-from workers.evaluation import evaluate_shard
 from workers.messages import EvaluationResult, Range
 from workers.metrics.registry import results
 

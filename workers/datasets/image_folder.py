@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.datasets.preprocess import Preprocess
+from workers.datasets.preprocess import LARGEST_IMAGE, Preprocess
 from workers.datasets.protocol import Batch, Dataset, InputSpec, check_range
 from workers.datasets.registry import datasets, take_options
 from workers.errors import DatasetError
@@ -18,8 +18,6 @@ from workers.messages import Range
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 _LISTING = "classes.txt"
-
-_MAX_PIXELS = 1 << 28
 
 _DECODED_BYTES = 128 << 20
 """What decoded images may occupy; the rest is decoded again each time."""
@@ -92,7 +90,7 @@ class ImageFolderDataset:
 
         try:
             with Image.open(path) as image:
-                if image.width * image.height > _MAX_PIXELS:
+                if image.width * image.height > LARGEST_IMAGE:
                     raise DatasetError(
                         f"an image of {image.width}x{image.height} pixels is too large",
                         where=str(path),

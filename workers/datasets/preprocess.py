@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _FIELDS = ("resize", "crop", "channel_order", "layout", "mean", "std")
 MOST_PIXELS = 1 << 14
 """Longest side that an image is resized or cropped to."""
-_LARGEST_IMAGE = 1 << 28
+LARGEST_IMAGE = 1 << 28
+"""Pixels of an image that is decoded, or that ``resize`` makes."""
 _CHANNELS = {"RGB": 3, "BGR": 3, "GRAY": 1}
 
 
@@ -107,7 +108,7 @@ class Preprocess:
         if self.resize is not None and min(image.size) != self.resize:
             ratio = self.resize / min(image.size)
             width, height = (max(1, round(side * ratio)) for side in image.size)
-            if width * height > _LARGEST_IMAGE:
+            if width * height > LARGEST_IMAGE:
                 raise DatasetError(
                     f"an image of {image.height}x{image.width} would be resized to "
                     f"{height}x{width}",

@@ -184,8 +184,10 @@ def open_variant(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dat
         DatasetError: there is no such variant, or the dataset cannot be opened.
     """
     of, samples, variant = take_options("variant", options, of=..., samples=..., variant="as_given")
-    if variant not in VARIANTS or not samples:
-        raise DatasetError(f"no variant {variant!r} of {len(samples)} samples")
+    if variant not in VARIANTS:
+        raise DatasetError(f"unknown variant {variant!r}", fix=f"legal: {', '.join(VARIANTS)}")
+    if not samples:
+        raise DatasetError("a variant of no samples", fix="name at least one sample")
     return VariantDataset(
         datasets.require(of["kind"])(of["options"], inputs), samples, variant, inputs
     )

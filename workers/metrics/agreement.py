@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from workers.errors import MetricError
 from workers.metrics.protocol import Outputs, State
 from workers.metrics.registry import Measure, measures, metrics
-from workers.metrics.top_k import answers
+from workers.metrics.top_k import Fraction, answers
 
 
-class Agreement:
-    """Fraction of decisions equal to the float model's; first output of the model."""
+class Agreement(Fraction):
+    """Fraction of decisions equal to the float model's."""
 
     needs_labels = False
     needs_reference = True
-
-    def init(self) -> State:
-        return {"equal": 0.0, "total": 0.0}
+    counted = "equal"
 
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
-        """Count decisions that equal those of the float model.
-
-        Raises:
-            MetricError: there is no reference.
-        """
-        if reference is None:
-            raise MetricError("metric 'agreement' needs the float model's outputs")
-        found, wanted = answers(outputs[0]), answers(reference[0])
-        state["equal"] += float(np.count_nonzero(found == wanted))
-        state["total"] += float(found.size)
-
-    def standard_error(self, state: Mapping[str, float]) -> float | None:
-        """None: the interval of a fraction follows from its value and the number of samples."""
-
-    def result(self, state: Mapping[str, float]) -> float | None:
-        return state["equal"] / state["total"] if state["total"] else None
+        """Count decisions that equal those of the float model."""
+        assert reference is not None  # needs_reference
+        self.add(state, answers(outputs[0]) == answers(reference[0]))
 
 
 metrics.register("agreement")(Agreement())

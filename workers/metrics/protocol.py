@@ -26,7 +26,12 @@ class Metric(Protocol):
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
-        """Add samples; ``reference`` is the float model's outputs for them, ``labels`` int64."""
+        """Add samples.
+
+        Args:
+            reference: outputs of the float model for them; given where ``needs_reference``.
+            labels: int64; given where ``needs_labels``.
+        """
 
     def standard_error(self, state: Mapping[str, float]) -> float | None:
         """How far the score could be off, were the samples drawn anew; None where it is unknown."""

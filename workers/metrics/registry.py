@@ -64,16 +64,6 @@ class Measure:
         """Name for people."""
         return self.title or self.name
 
-    @property
-    def label(self) -> str:
-        """Name and unit, for an axis."""
-        return f"{self.words} ({self.unit})" if self.unit else self.words
-
-    @property
-    def most(self) -> float:
-        """The greatest value that can be shown."""
-        return 100.0 if self.unit == "%" else math.inf
-
     def finite(self, value: float | None) -> float | None:
         """A stored value as a finite number; a score holds None for infinity."""
         if value is None or math.isinf(value):
@@ -84,8 +74,8 @@ class Measure:
         """A stored value in the unit that is shown."""
         return value if value is None or self.unit != "%" else 100.0 * value
 
-    def told(self, value: float) -> str:
-        """A stored value in a sentence."""
+    def formatted(self, value: float) -> str:
+        """A stored value as text, with its unit where ``template`` has one."""
         if self.template:
             return self.template.format(value)
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +27,33 @@ def answers(output: NDArray[Any]) -> NDArray[np.int64]:
     return np.asarray(np.argmax(rows, axis=axis), np.int64)
 
 
-class Top1:
-    """Fraction of samples whose highest output is the label; first output of the model."""
+class Fraction:
+    """Fraction of decisions that are right, of the first output of the model."""
+
+    counted: ClassVar[str]
+    """Name of the sum over the right ones; "total" counts all."""
+
+    def init(self) -> State:
+        return {self.counted: 0.0, "total": 0.0}
+
+    def add(self, state: State, right: NDArray[np.bool_]) -> None:
+        """Count some decisions."""
+        state[self.counted] += float(np.count_nonzero(right))
+        state["total"] += float(right.size)
+
+    def standard_error(self, state: Mapping[str, float]) -> float | None:
+        """None: the interval of a fraction follows from its value and the number of samples."""
+
+    def result(self, state: Mapping[str, float]) -> float | None:
+        return state[self.counted] / state["total"] if state["total"] else None
+
+
+class Top1(Fraction):
+    """Fraction of samples whose highest output is the label."""
 
     needs_labels = True
     needs_reference = False
-
-    def init(self) -> State:
-        return {"correct": 0.0, "total": 0.0}
+    counted = "correct"
 
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
@@ -42,27 +61,16 @@ class Top1:
         """Count samples whose highest output is the label.
 
         Raises:
-            MetricError: labels are missing or do not fit the output.
+            MetricError: labels do not fit the output.
         """
-        if labels is None:
-            raise MetricError(
-                "metric 'top1' needs labels and the data has none",
-                fix="add labels to the data, or use the metric agreement or sqnr",
-            )
+        assert labels is not None  # needs_labels
         found = answers(outputs[0])
         if found.shape != labels.shape:
             raise MetricError(
                 f"labels of shape {labels.shape} do not fit answers of shape {found.shape}",
                 where=f"output of shape {outputs[0].shape}",
             )
-        state["correct"] += float(np.count_nonzero(found == labels))
-        state["total"] += float(found.size)
-
-    def standard_error(self, state: Mapping[str, float]) -> float | None:
-        """None: the interval of a fraction follows from its value and the number of samples."""
-
-    def result(self, state: Mapping[str, float]) -> float | None:
-        return state["correct"] / state["total"] if state["total"] else None
+        self.add(state, found == labels)
 
 
 metrics.register("top1")(Top1())

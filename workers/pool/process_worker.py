@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import functools
 import os
 import resource
 import signal
@@ -12,8 +13,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from workers.errors import WorkerError
-from workers.messages import Handle
+from workers.object_store import find
 from workers.pool.queued_pool import load_factory
 from workers.process import code_version
 from workers.worker import answer, with_user_code
@@ -33,16 +33,10 @@ def main(fd: int, runner_path: str, memory_bytes: int = 0) -> None:
     faulthandler.enable()  # a crash in native code leaves its stack in the log
     # Ctrl-C reaches the whole process group; the driver decides what ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_after, args=(os.getppid(),), daemon=True).start()
     pipe = Connection(fd)
     values: dict[str, Any] = {}
-
-    def fetch(handle: Handle) -> Any:
-        if handle.key not in values:
-            raise WorkerError(f"the handle {handle.key[:12]} was put into another pool")
-        return values[handle.key]
-
-    runner = load_factory(runner_path)(fetch)
+    runner = load_factory(runner_path)(functools.partial(find, values))
     where = f"worker process, pid {os.getpid()}"
     try:
         pipe.send(("ready", code_version()))
@@ -58,8 +52,8 @@ def main(fd: int, runner_path: str, memory_bytes: int = 0) -> None:
         return
 
 
-def _end_with(parent: int) -> None:
-    """A driver that was killed leaves its workers; they end within a second."""
+def _end_after(parent: int) -> None:
+    """End this process within a second after its driver was killed."""
     while os.getppid() == parent:
         time.sleep(_WATCH_S)
     os._exit(1)

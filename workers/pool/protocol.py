@@ -35,7 +35,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A worker that died while it ran the request ``tag``: which, why, and its last words."""
+    """A worker that died while it ran the request ``tag``: which, why, and the end of its log."""
 
     tag: Hashable
     where: str
@@ -104,7 +104,7 @@ class WorkerPool(Protocol):
         """Forget queued requests; those that run go on, and end as usual."""
 
     def give_back(self, finished: Iterable[Finished]) -> None:
-        """Return what was taken for somebody else; ``next_finished`` gives it again."""
+        """Return results that belong to another caller; ``next_finished`` gives them again."""
 
     def cancel_all(self) -> None:
         """Drop queued requests and stop running ones."""
@@ -114,7 +114,7 @@ class WorkerPool(Protocol):
 
 
 def running_cluster() -> str | None:
-    """Address of the cluster that `ray start` began on this machine last, if somebody answers."""
+    """Address of the cluster that `ray start` began on this machine last; None if it has ended."""
     # Where Ray keeps its files; Ray itself takes long to import.
     folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
     try:

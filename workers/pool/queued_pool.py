@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
 import importlib
 import math
@@ -17,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from workers.errors import LostWorkerError, WorkerError
 from workers.messages import Handle
-from workers.object_store import content_key
+from workers.object_store import content_key, find
 from workers.pool.protocol import Finished, Loss
 from workers.worker import Fetch, RequestRunner, answer
 
@@ -28,8 +29,9 @@ DEFAULT_RUNNER = "workers.worker:Worker"
 
 MAX_ATTEMPTS = 3
 STEAL_FROM = 2
+"""Jobs that a group must have left before a worker of another group takes one."""
 LOG_BYTES = 4096
-"""How much of a dead worker's log is kept."""
+"""Bytes of the end of a dead worker's log that are kept."""
 
 
 def load_factory(path: str) -> RunnerFactory:
@@ -117,7 +119,7 @@ class JobQueue:
             heapq.heappush(self._fresh, (self._ages[group], group))
 
     def take(self, worker: Hashable = None) -> Job | None:
-        """The job that ``worker`` runs next; None where there is none worth its while."""
+        """The job that ``worker`` runs next; None where it should stay idle."""
         group = self._group_for(worker)
         if group is None:
             return None
@@ -211,7 +213,7 @@ class JobQueue:
 
 
 def log_tail(path: str | Path) -> str | None:
-    """The last words in a log file; None where there are none or it lies on another machine."""
+    """The end of a log file; None where it is empty or lies on another machine."""
     try:
         with Path(path).open("rb") as stream:
             stream.seek(0, os.SEEK_END)
@@ -367,7 +369,7 @@ class QueuedPool(ABC, Generic[S]):
     def _done(self, slot: S, result: Any, error: Exception | None) -> None:
         """The worker answered its job."""
         job, slot.job, slot.deadline = slot.job, None, math.inf
-        # While some workers work, whatever kills others at their start is no reason to give up.
+        # While some workers answer, the pool does not give up because others fail to start.
         self._failed_starts = 0
         if job is not None:
             self._jobs.done(job, result, error)
@@ -428,13 +430,8 @@ class InlinePool(QueuedPool[Slot]):
 
     def _run(self, slot: Slot, job: Job) -> None:
         if self._runner is None:
-            self._runner = self._factory(self._fetch)
+            self._runner = self._factory(functools.partial(find, self._values))
         self._jobs.done(job, *answer(self._runner, job.request, "this process"))
 
     def _end(self, slot: Slot) -> None:
         """There is no worker to end."""
-
-    def _fetch(self, handle: Handle) -> Any:
-        if handle.key not in self._values:
-            raise WorkerError(f"the handle {handle.key[:12]} was put into another pool")
-        return self._values[handle.key]

@@ -24,7 +24,8 @@ JOIN_S = 30.0
 _LOOK_AGAIN_S = 0.2
 
 SILENCE_S = 30.0
-"""A head that is silent for so long is lost; after 60 s Ray ends the process."""
+"""Seconds without an answer of the head after which it counts as lost; after 60 s Ray ends the
+process."""
 _LOOK_EVERY_S = 2.0
 _LOOPBACK = "127.0.0.1"
 
@@ -36,7 +37,7 @@ def connect(ray: Any, address: str | None, num_workers: int, size: WorkerSize) -
     """Join the cluster at ``address``, or start one on this machine with room for the workers.
 
     Raises:
-        WorkerError: nobody answers there, or refuses us.
+        WorkerError: there is no cluster, or it refuses this process.
     """
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address is None:
@@ -85,10 +86,10 @@ def require_resources(ray: Any, num_workers: int, size: WorkerSize, address: str
     Raises:
         WorkerError: it has fewer CPUs or GPUs, or less memory.
     """
-    there = ray.cluster_resources()
+    total = ray.cluster_resources()
     each = {"CPU": size.cpus, "GPU": size.gpus, "memory": size.memory_bytes or 0}
     for name, amount in each.items():
-        has = there.get(name, 0.0)
+        has = total.get(name, 0.0)
         if has < num_workers * amount:
             unit = "bytes of memory" if name == "memory" else f"{name}s"
             raise WorkerError(
@@ -102,10 +103,10 @@ def require_resources(ray: Any, num_workers: int, size: WorkerSize, address: str
 ASK_EVERY_S = 2.0
 """How often a pool asks for its share of a cluster that others use too."""
 TURN_S = 300.0
-"""How long a pool waits for one place in the row, where there are more pools than CPUs. A worker
-takes seconds to start, and needs the model and what was calibrated."""
+"""Length of a turn where there are more pools than CPUs. It is long because a worker takes seconds
+to start and has to fetch the model and the statistics."""
 _GONE_S = 30.0
-"""A pool that has not asked for so long has ended."""
+"""A pool that has not asked for so many seconds counts as closed."""
 
 
 class Shares:
@@ -121,23 +122,23 @@ class Shares:
     def __init__(self) -> None:
         self._asked: dict[str, tuple[int, float, float]] = {}
 
-    def workers(self, pool: str, wanted: int, cpus: float, there: float) -> int:
+    def workers(self, pool: str, wanted: int, cpus: float, total: float) -> int:
         """How many workers a pool may have now.
 
         Args:
             pool: any name of its own.
             wanted: its workers.
             cpus: of each worker.
-            there: CPUs of the cluster.
+            total: CPUs of the cluster.
         """
         now = time.monotonic()
         self._asked[pool] = (wanted, cpus, now)
         self._asked = {p: ask for p, ask in self._asked.items() if now - ask[2] < _GONE_S}
         asks = [(p, ask[:2]) for p, ask in self._asked.items()]
-        given = divided(dict(asks), there)
+        given = divided(dict(asks), total)
         if not all(given.values()):
             turn = int(now / TURN_S) % len(asks)
-            given = divided(dict(asks[turn:] + asks[:turn]), there)
+            given = divided(dict(asks[turn:] + asks[:turn]), total)
         return given[pool]
 
     def leave(self, pool: str) -> None:
@@ -145,21 +146,21 @@ class Shares:
         self._asked.pop(pool, None)
 
 
-def divided(asked: Mapping[str, tuple[int, float]], there: float) -> dict[str, int]:
+def divided(asked: Mapping[str, tuple[int, float]], total: float) -> dict[str, int]:
     """Workers of every pool: one after another goes to the pool with the fewest CPUs (max-min).
 
     Args:
         asked: workers and CPUs of each, by pool; earlier ones win ties.
-        there: CPUs to divide.
+        total: CPUs to divide.
     """
-    given = dict.fromkeys(asked, 0)
+    given, left = dict.fromkeys(asked, 0), total
     waiting = [(0.0, place, pool) for place, pool in enumerate(asked)]
     while waiting:
         held, place, pool = heapq.heappop(waiting)
         wanted, cpus = asked[pool]
-        if given[pool] < wanted and cpus <= there + 1e-9:
+        if given[pool] < wanted and cpus <= left + 1e-9:
             given[pool] += 1
-            there -= cpus
+            left -= cpus
             heapq.heappush(waiting, (held + cpus, place, pool))
     return given
 
@@ -184,27 +185,27 @@ class Share:
         self._actor: Any = None
         self._call: Any = None
         self._next = 0.0
-        self._may = 1
+        self._allowed = 1
 
     def workers(self) -> int:
-        """How many workers the pool may have, as it was answered last; 1 before that."""
+        """How many workers the pool may have by the last answer; 1 before the first one."""
         now = time.monotonic()
         try:
             if self._call is None and now >= self._next:
                 self._next = now + ASK_EVERY_S
                 self._actor = self._actor or self._class.remote()
-                there = self._ray.cluster_resources().get("CPU", 0.0)
-                ask = (self._name, self._wanted, self._cpus, there)
+                total = self._ray.cluster_resources().get("CPU", 0.0)
+                ask = (self._name, self._wanted, self._cpus, total)
                 self._call = self._actor.workers.remote(*ask)
             if self._call is not None and self._ray.wait([self._call], timeout=0.0)[0]:
                 call, self._call = self._call, None
-                self._may = int(self._ray.get(call))
+                self._allowed = int(self._ray.get(call))
         except self._ray.exceptions.RayError:  # the actor ended with its driver
             self._actor = self._call = None
-        return self._may
+        return self._allowed
 
     def leave(self) -> None:
-        """Leave everything to the others."""
+        """Give up the share."""
         if self._actor is not None:
             self._actor.leave.remote(self._name)
 
@@ -273,7 +274,7 @@ class ClusterMonitor:
                 socket.create_connection((host, int(port)), timeout=_LOOK_EVERY_S).close()
                 self._asked = None
             except ConnectionRefusedError:
-                # A head on another machine may be started again; ours has nobody who does it.
+                # A supervisor may restart a head on another machine; nothing restarts a local one.
                 self._head_ended = host == _LOOPBACK
             except OSError:
                 continue

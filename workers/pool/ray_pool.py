@@ -138,9 +138,9 @@ class RayPool(QueuedPool[_Actor]):
         self._size = size or WorkerSize()
         self._refs: dict[str, Any] = {}
         self._ray: Any = None
-        self._watch: ClusterMonitor | None = None
+        self._monitor: ClusterMonitor | None = None
         self._share: Share | None = None
-        self._too_many = 0
+        self._surplus = 0
         self._start_error: Exception | None = None
         self._started = threading.Event()
         self._stopping = threading.Event()
@@ -187,7 +187,7 @@ class RayPool(QueuedPool[_Actor]):
             if ours:
                 connect(ray, self._address, self._count, self._size)
             await_resources(ray, self._count, self._size, self._address, self._stopping)
-            self._watch = ClusterMonitor(ray, self._stopping)
+            self._monitor = ClusterMonitor(ray, self._stopping)
             if self._address is not None:
                 self._share = Share(ray, self._count, self._size.cpus)
             self._ray = ray
@@ -197,8 +197,8 @@ class RayPool(QueuedPool[_Actor]):
         self._stopping.wait()
         if ours and self._ray is not None:
             self._ray.shutdown()
-        if self._watch is not None:
-            self._watch.close()
+        if self._monitor is not None:
+            self._monitor.close()
 
     def _advance(self, timeout_s: float) -> None:
         """Wait for Ray to start, or for news of the actors."""
@@ -226,10 +226,10 @@ class RayPool(QueuedPool[_Actor]):
         if self._stopping.is_set():
             raise WorkerError("the pool is closed")
         self._check_cluster()
-        may = self._count if self._share is None else self._share.workers()
-        while len(self._slots) < may:
+        allowed = self._count if self._share is None else self._share.workers()
+        while len(self._slots) < allowed:
             self._slots.append(self._new_actor())
-        self._too_many = max(len(self._slots) - may, 0)
+        self._surplus = max(len(self._slots) - allowed, 0)
         self._dispatch()
         calls = {actor.call: actor for actor in self._slots if actor.call is not None}
         if calls:
@@ -245,10 +245,10 @@ class RayPool(QueuedPool[_Actor]):
         self._dispatch()
 
     def _check_cluster(self) -> None:
-        """Forget the actors of a cluster that ended: there is nobody to take them back."""
-        assert self._watch is not None
+        """Forget the actors of a cluster that ended: they cannot be released any more."""
+        assert self._monitor is not None
         try:
-            self._watch.check()
+            self._monitor.check()
         except LostClusterError:
             self._slots.clear()
             raise
@@ -271,11 +271,11 @@ class RayPool(QueuedPool[_Actor]):
 
     def _dispatch(self) -> None:
         self._check_cluster()
-        # Other searches wait for the CPUs of what is too many; a worker ends between two requests.
+        # Other searches wait for the CPUs of surplus workers, which end between two requests.
         idle = sorted((a for a in self._slots if a.job is None), key=lambda actor: actor.ready)
-        for actor in idle[: self._too_many]:
+        for actor in idle[: self._surplus]:
             self._end(actor)
-            self._too_many -= 1
+            self._surplus -= 1
         super()._dispatch()
 
     def _run(self, slot: _Actor, job: Job) -> None:
@@ -325,7 +325,7 @@ class RayPool(QueuedPool[_Actor]):
     def _died(self, actor: _Actor, error: Exception) -> None:
         actor.restarts += 1
         why = type(error).__name__
-        # Calls fail every two seconds until it is placed again; that it is gone is told once.
+        # Calls fail every two seconds until Ray has restarted the actor; the first is logged.
         level = logging.WARNING if actor.restarts == 1 else logging.DEBUG
         job = f" with {actor.job}" if actor.job else ""
         _log.log(level, "%s was lost (%s)%s", actor, why, job)
@@ -350,7 +350,7 @@ class RayPool(QueuedPool[_Actor]):
 
     def _overdue(self, actor: _Actor) -> None:
         if actor.job is None:
-            if self._num_ready:  # its node is gone, or full; the others work, and nodes may come
+            if self._num_ready:  # its node is gone or full; the others work, and nodes may join
                 actor.deadline = time.monotonic() + self._start_timeout_s
                 return
             raise WorkerError(

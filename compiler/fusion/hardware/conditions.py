@@ -1,7 +1,8 @@
 """Conditions: what must hold of a call for a unit to take it, such as ``attr(groups, ==, 1)``.
 
 Each condition is a function of its arguments that returns a test of a DFG node; to add one, write
-it here under ``@conditions.register``. A test sees typed nodes and never raises.
+it here under ``@conditions.register``, or a test under ``@_without_arguments``. A test sees typed
+nodes and never raises.
 """
 
 from __future__ import annotations
@@ -59,6 +60,17 @@ def _exactly(count: int, args: Sequence[Any], form: str) -> None:
         )
 
 
+def _without_arguments(test: Test) -> Test:
+    """Register a test under its own name; the condition takes no arguments."""
+
+    def made(args: Sequence[Any], op: Op) -> Test:
+        _exactly(0, args, test.__name__)
+        return test
+
+    conditions.register(test.__name__)(made)
+    return test
+
+
 def _whole(value: Any, form: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise HDFGError(f"{value!r} is no whole number", fix=f"write {form}")
@@ -110,18 +122,16 @@ def const_operand(args: Sequence[Any], op: Op) -> Test:
     return lambda node: place < len(node.preds) and node.preds[place].constant
 
 
-@conditions.register("no_const_operand")
-def no_const_operand(args: Sequence[Any], op: Op) -> Test:
+@_without_arguments
+def no_const_operand(node: Node) -> bool:
     """No operand is constant."""
-    _exactly(0, args, "no_const_operand")
-    return lambda node: not any(pred.constant for pred in node.preds)
+    return not any(pred.constant for pred in node.preds)
 
 
-@conditions.register("distinct_operands")
-def distinct_operands(args: Sequence[Any], op: Op) -> Test:
+@_without_arguments
+def distinct_operands(node: Node) -> bool:
     """No value is used twice, in another shape neither: a reshape makes no second operand."""
-    _exactly(0, args, "distinct_operands")
-    return lambda node: len(set(map(_unshaped, node.preds))) == len(node.preds)
+    return len(set(map(_unshaped, node.preds))) == len(node.preds)
 
 
 def _unshaped(node: Node) -> Node:
@@ -131,32 +141,25 @@ def _unshaped(node: Node) -> Node:
     return node
 
 
-@conditions.register("same_shape_operands")
-def same_shape_operands(args: Sequence[Any], op: Op) -> Test:
+@_without_arguments
+def same_shape_operands(node: Node) -> bool:
     """All operands are tensors of one known shape."""
-    _exactly(0, args, "same_shape_operands")
-
-    def holds(node: Node) -> bool:
-        shapes = {static_shape(tensor_of(pred.ref)) for pred in node.preds}
-        return len(shapes) == 1 and None not in shapes
-
-    return holds
+    shapes = {static_shape(tensor_of(pred.ref)) for pred in node.preds}
+    return len(shapes) == 1 and None not in shapes
 
 
-@conditions.register("scalar_const")
-def scalar_const(args: Sequence[Any], op: Op) -> Test:
+@_without_arguments
+def scalar_const(node: Node) -> bool:
     """Some operand is constant, and every constant operand has one element."""
-    _exactly(0, args, "scalar_const")
-    return lambda node: _all_constants(node, lambda shape, result: all(d == 1 for d in shape))
+    return _all_constants(node, lambda shape, result: all(d == 1 for d in shape))
 
 
-@conditions.register("scalar_or_channel_const")
-def scalar_or_channel_const(args: Sequence[Any], op: Op) -> Test:
+@_without_arguments
+def scalar_or_channel_const(node: Node) -> bool:
     """Some operand is constant; every constant has one element, or one per channel of the result.
 
     The channel axis is that of ``channel_axis``.
     """
-    _exactly(0, args, "scalar_or_channel_const")
 
     def per_channel(shape: tuple[int, ...], result: tuple[int, ...]) -> bool:
         if all(d == 1 for d in shape):
@@ -165,7 +168,7 @@ def scalar_or_channel_const(args: Sequence[Any], op: Op) -> Test:
         lead = len(result) - len(shape)
         return lead >= 0 and all(d == 1 or lead + axis == channel for axis, d in enumerate(shape))
 
-    return lambda node: _all_constants(node, per_channel)
+    return _all_constants(node, per_channel)
 
 
 def _all_constants(node: Node, test: Callable[[tuple[int, ...], tuple[int, ...]], bool]) -> bool:
@@ -251,17 +254,12 @@ def dtype_in(args: Sequence[Any], op: Op) -> Test:
     return holds
 
 
-@conditions.register("spatial_pad_only")
-def spatial_pad_only(args: Sequence[Any], op: Op) -> Test:
+@_without_arguments
+def spatial_pad_only(node: Node) -> bool:
     """The two leading axes, batch and channel, are not padded, and nothing is cut off."""
-    _exactly(0, args, "spatial_pad_only")
-
-    def holds(node: Node) -> bool:
-        width = getattr(node.call.attrs, "pad_width", ())
-        padded = all(size >= 0 for pair in width for size in pair)
-        return len(width) > 2 and padded and all(tuple(pair) == (0, 0) for pair in width[:2])
-
-    return holds
+    width = getattr(node.call.attrs, "pad_width", ())
+    padded = all(size >= 0 for pair in width for size in pair)
+    return len(width) > 2 and padded and all(tuple(pair) == (0, 0) for pair in width[:2])
 
 
 @conditions.register("pad_value")
