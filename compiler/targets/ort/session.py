@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class OrtExecutor:
 
     Args:
         model: ModelProto or its bytes.
+        names: of the inputs as callers give them, in order; None are those in the model.
         threads: threads within one operator; 1 makes CPU time comparable.
         optimize: False runs the graph exactly as written, for comparison.
     Raises:
@@ -47,7 +49,12 @@ class OrtExecutor:
     """
 
     def __init__(
-        self, model: onnx.ModelProto | bytes, threads: int = 1, optimize: bool = True
+        self,
+        model: onnx.ModelProto | bytes,
+        names: Sequence[str] | None = None,
+        *,
+        threads: int = 1,
+        optimize: bool = True,
     ) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -70,12 +77,13 @@ class OrtExecutor:
             i.name: _NUMPY_TYPES.get(i.type, i.type[len("tensor(") : -1])
             for i in self._session.get_inputs()
         }
+        self._names = tuple(self._dtypes if names is None else names)
         self._shapes = {i.name: tuple(i.shape) for i in self._session.get_inputs()}
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Names of the inputs, in order."""
-        return tuple(self._dtypes)
+        """Names of the inputs, in order; two may have one name."""
+        return self._names
 
     @property
     def output_names(self) -> tuple[str, ...]:
