@@ -139,7 +139,9 @@ class _Annotator:
             return "skipped_dense"
         if was_stopped:
             return "stopped"
-        if ref_call in self.context.float_layers or self.context.conv2d_counter != counter:
+        counted = self.context.conv2d_counter != counter
+        skipped = counted and counter in (cfg.skip_conv_layers or ())
+        if skipped or ref_call in self.context.float_layers:
             return "skipped_layer"
         quantized = any(kind_of(arg) is not None for arg in args)
         return "rule_aborted" if quantized else OPERAND_FLOAT

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import InternalQuantizeError
-from compiler.ir.expr import Args, Call, Expr, describe, is_op_call
+from compiler.ir.expr import Args, Call, Expr, is_op_call
 from compiler.ops.annotation.attach_simulated_quantize import (
     as_input,
     attach_simulated_quantize,
@@ -42,22 +41,15 @@ from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 def annotate_matmul_like(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Input point on the data, weight point on the weight; the result is an accumulator.
 
-    With ``integer_tables`` the computed weight of an nn.dense is an activation like the data.
-
-    Raises:
-        InternalQuantizeError: the weight is itself the result of quantized operators.
+    With ``integer_tables`` the computed weight of an nn.dense is an activation like the data. A
+    convolution whose weight quantized operators compute stays in float.
     """
     if ctx.check_to_skip(ref_call):
         return None
     data, weight = args
     if kind_of(weight) is not None:
-        if ctx.qconfig.integer_tables and is_op_call(ref_call, "nn.dense"):
-            return _both_narrow(ref_call, args, ctx)
-        raise InternalQuantizeError(
-            f"the weight of this {describe(ref_call)} is computed by quantized operators",
-            fix="leave the operators that compute it in float (skip_conv_layers)",
-            span=ref_call.span,
-        )
+        dense = ctx.qconfig.integer_tables and is_op_call(ref_call, "nn.dense")
+        return _both_narrow(ref_call, args, ctx) if dense else None
     quantized = attach_simulated_quantize(weight, QAnnotateKind.WEIGHT, context=ctx)
     call = with_args(ref_call, (as_input(data, ctx), quantized))
     return QAnnotateExpr(call, QAnnotateKind.ACTIVATION)

@@ -21,6 +21,7 @@ from compiler.quantize import (
     QConfig,
     QuantizeContext,
     attach_simulated_quantize,
+    diagnose,
     mark,
     qconfig,
     quantize,
@@ -357,6 +358,21 @@ def @main(%x: (1,2,6,6) float32, %y: (2,2,5,5) float32) {
 """)
     with qconfig(skip_conv_layers=[]), pytest.raises(AssertionError, match="kernel"):
         quantize(mod)
+
+
+def test_a_convolution_whose_kernel_an_integer_operator_computes_stays_float(bound: Graph) -> None:
+    mod = bound("""
+def @main(%x: (1,2,6,6) float32, %z: (1,4) float32) {
+  %0 = nn.dense(%z, const<D (36,4) float32>);
+  %1 = reshape(%0, newshape=[2, 2, 3, 3]);
+  %2 = nn.conv2d(%x, %1);
+  %2
+}
+""")
+    found = diagnose(mod, QConfig.recommended())
+    assert [(o.op, o.reason) for o in found.operators if o.reason] == [
+        ("nn.conv2d", "rule_aborted")
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
