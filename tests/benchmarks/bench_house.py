@@ -68,6 +68,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "importer: operators that ONNX defines by others, sparse weights": 72,
     "cli: errors of imported files, sequences before batches": 22,
     "importer: RNN, GRU, LSTM; shared weights counted once": 254,
+    "quantize: quotients, numbers of truth values, picks at any places": 47,
     "search: bits of layers within a limit of bytes in every trial": 44,
     "search: what early stopping saved": 10,
     "dashboard: bundled scripts, the head on pages of modules, trials done in the queue": 100,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import NARROW_DTYPES, TensorType, Type, bits, integer_range, is_integer
 from compiler.lir.index import imm, plus
@@ -17,8 +18,15 @@ from compiler.lir.scalars import Bin, Cast, Scalar
 from compiler.ops.arg_types import Types, tensor
 from compiler.ops.number_format import Array, convert, storage_dtype
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, with_args
+from compiler.ops.rules.dom_scale import DomScale, as_scale
+from compiler.ops.rules.integer_calls import cast as cast_call
 from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.realize import FQRealizeRewrite, integers
+from compiler.ops.rules.with_tables import with_tables
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.qconfig import QAnnotateKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,3 +93,27 @@ def cast_lower(attrs: CastAttrs, x: Scalar) -> Scalar:
     # Wraps to the 16 values from the lowest on.
     rest = Bin("&", plus(_shortest("int32", x), -low), imm(15))
     return Cast(storage, plus(rest, low))
+
+
+def _is_truth_value(call: Call) -> bool:
+    """True for truth values that become numbers, such as a mask that was computed."""
+    return (call.args[0].tensor_type.dtype, call.tensor_type.dtype) == ("bool", "float32")
+
+
+@FQAnnotateRewrite.register(cast)
+@with_tables
+def cast_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Truth values are narrow integers already; other casts stay."""
+    if not _is_truth_value(ref_call) or ctx.check_to_skip(ref_call):
+        return None
+    return QAnnotateExpr(with_args(ref_call, args), QAnnotateKind.INPUT)
+
+
+@FQRealizeRewrite.register(cast)
+@with_tables
+def cast_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """0 and 1 at the scale 1."""
+    if not _is_truth_value(ref_call):
+        return None
+    dtype = ctx.qconfig.dtype_input
+    return integers(cast_call(args[0], dtype), DomScale(as_scale(1.0)), dtype, 0, 1)

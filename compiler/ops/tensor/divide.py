@@ -1,4 +1,8 @@
-"""divide: out = lhs / rhs, broadcast; integers truncate toward zero, and give 0 over 0."""
+"""divide: out = lhs / rhs, broadcast; integers truncate toward zero, and give 0 over 0.
+
+before (scales s, t)          after
+divide(x, y)                  multiply(x, lookup(y, round(1 / (t y) / r))), scale s r
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.lir.scalars import Bin, Scalar
-from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.nn.matmul_like import annotate_both_sides
+from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.lower import elementwise
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
-from compiler.ops.rules.realize import FQRealizeRewrite
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
+from compiler.ops.rules.realize import FQRealizeRewrite, both_realized
+from compiler.ops.rules.with_tables import tabulates
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint
 from compiler.ops.tensor.broadcast import binary_op
 from compiler.ops.tensor.integer_division import truncated_quotient
+from compiler.ops.tensor.multiply import multiply, multiply_realize
 from compiler.ops.tensor.scale_change import (
     annotate_scale_change,
     changed_scale,
     realize_scale_change,
 )
+from compiler.ops.tensor.unary_formula import (
+    UnaryFormulaAttrs,
+    unary_formula,
+    unary_formula_realize,
+)
+from compiler.qtypes.context import QuantizeContext
 
 
 def _quotient(lhs: NDArray[Any], rhs: NDArray[Any]) -> Any:
@@ -35,8 +49,35 @@ def divide_lower(attrs: Any, a: Scalar, b: Scalar) -> Scalar:
 
 divide = binary_op("divide", _quotient, divide_lower)
 
-FQAnnotateRewrite.register(divide)(annotate_scale_change)
-FQRealizeRewrite.register(divide)(realize_scale_change)
+
+@FQAnnotateRewrite.register(divide)
+def divide_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """By a constant: another scale. By a computed value: narrow operands, as for a product."""
+    computed = not isinstance(ref_call.args[1], Constant) and any(map(kind_of, args))
+    if not computed or not ctx.qconfig.integer_tables or not tabulates(ctx):
+        return annotate_scale_change(ref_call, args, ctx)
+    return annotate_both_sides(ref_call, args, ctx)
+
+
+@FQRealizeRewrite.register(divide)
+def divide_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """The product with a table of reciprocals; a divisor that rounds to 0 counts as one step."""
+    pair = both_realized(args)
+    if pair is None:
+        return realize_scale_change(ref_call, args, ctx)
+    step = float(pair[1].dom_scale.data.max())
+    attrs = UnaryFormulaAttrs(f"1.0 x abs {step / 2} less {step} x where divide")
+    inverse = Call(unary_formula, (ref_call.args[1],), attrs, span=ref_call.span)
+    factor = unary_formula_realize(inverse, (pair[1],), ctx)
+    product = Call(multiply, ref_call.args, span=ref_call.span)
+    return None if factor is None else multiply_realize(product, (pair[0], factor), ctx)
+
+
+@FQZeroPoint.register(divide)
+def divide_zero_point(call: Call, place: int) -> ZeroPoint:
+    """The table of the divisor accounts for it."""
+    return ZeroPoint.TAKES if place else ZeroPoint.CENTRES
+
+
 FQDomScale.register(divide)(changed_scale)
-FQZeroPoint.register(divide)(always(ZeroPoint.CENTRES))
 FNeverNegative.register(divide)(all_positive)

@@ -57,26 +57,27 @@ MOVES = (
 # Below the default level, so that a registration of one's own takes the place of these rules.
 LEVEL = DEFAULT_LEVEL - 5
 PICKED = ("max", "min", "nn.global_max_pool2d")
+PICKS = ("take", "gather", "gather_nd")
 
 moves_elements(*MOVES, level=LEVEL, needs_tables=True)
 FQAnnotateRewrite.register(*PICKED, level=LEVEL)(with_tables(annotate_max_pool))
 FQRealizeRewrite.register(*PICKED, level=LEVEL)(with_tables(realize_max_pool))
 FQZeroPoint.register(*PICKED, level=LEVEL)(always(ZeroPoint.KEEPS))
-FNeverNegative.register(*PICKED, "split", "take", "gather")(first_positive)
+FNeverNegative.register(*PICKED, "split", *PICKS)(first_positive)
 
 
-@FQAnnotateRewrite.register("take", "gather", level=LEVEL)
+@FQAnnotateRewrite.register(*PICKS, level=LEVEL)
 @with_tables
 def pick_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Constant indices pick the same elements for every input; computed ones may pick from a
-    constant table (an embedding), which then is stored in integers.
+    """Elements of computed data stay as they are; a constant table that computed indices pick from
+    (an embedding) is stored in integers.
 
     A table whose rows are added up for a layer norm keeps 16 bits, as such sums do.
     """
     table, indices = (unannotated(arg) for arg in args)
-    if isinstance(indices, Constant):
+    if not isinstance(table, Constant):
         return annotate_pass_through(ref_call, args, ctx)
-    if not isinstance(table, Constant) or ctx.check_to_skip(ref_call):
+    if isinstance(indices, Constant) or ctx.check_to_skip(ref_call):
         return None
     wide = ref_call in ctx.wide_values
     point = attach_simulated_quantize(
@@ -86,7 +87,7 @@ def pick_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
     return QAnnotateExpr(with_args(ref_call, (point, indices)), kind)
 
 
-@FQRealizeRewrite.register("take", "gather", level=LEVEL)
+@FQRealizeRewrite.register(*PICKS, level=LEVEL)
 @with_tables
 def pick_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Elements of the integers. A table that is too wide for inputs is stored in int16."""
@@ -99,8 +100,8 @@ def pick_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
     return realize_moving_channels(ref_call, (data, *rest), ctx)
 
 
-FQZeroPoint.register("take", "gather", level=LEVEL)(always(ZeroPoint.KEEPS))
-FQDomScale.register("take", "gather")(moved_scale)
+FQZeroPoint.register(*PICKS, level=LEVEL)(always(ZeroPoint.KEEPS))
+FQDomScale.register(*PICKS)(moved_scale)
 
 
 @FQAnnotateRewrite.register("nn.pad", level=LEVEL)

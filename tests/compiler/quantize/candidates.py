@@ -55,7 +55,7 @@ def assert_same_integers(module: IRModule | None, data: Iterable[Batch], far: fl
     ]
     for batch in data:
         for reach in (1.0, far):
-            inputs = {"x": batch["x"] * np.float32(reach)}
+            inputs = {**batch, "x": batch["x"] * np.float32(reach)}
             wanted = evaluate(module, inputs)
             for other in others:
                 for found, right in zip(other.run(inputs), wanted, strict=True):

@@ -18,7 +18,7 @@ from compiler.quantize import (
     prerequisite_optimize,
 )
 from compiler.quantize._masks import bounded_masks
-from tests.compiler.quantize.candidates import Batch, calibrated, sqnr_db
+from tests.compiler.quantize.candidates import Batch, assert_same_integers, calibrated, sqnr_db
 
 op = relay.op
 TOKENS, WIDTH = 6, 8
@@ -157,3 +157,24 @@ def test_a_mask_of_integers_that_is_an_input_leaves_no_float(spelled: Any) -> No
     assert made.partitioned is not None
     assert derive_static(made.partitioned).findings == ()
     assert sqnr_db(mod, made.partitioned, data) > 25
+
+
+def test_a_mean_over_what_a_mask_shows_leaves_no_float() -> None:
+    """As sentence encoders pool: truth values become numbers, their count divides the sum."""
+    ids = relay.var("ids", (1, TOKENS), "int64")
+    seen = op.cast(op.logical_not(op.equal(ids, relay.const(np.int64(0)))), dtype="float32")
+    shown = op.expand_dims(seen, axis=2)
+    x = relay.var("x", (1, TOKENS, 8))
+    count = op.add(op.sum(shown, axis=1), constant(1e-6))
+    pooled = op.divide(op.sum(op.multiply(op.tanh(x), shown), axis=1), count)
+    mod = infer_module(IRModule.from_expr(relay.Function((x, ids), pooled)))
+
+    def sample(seed: int) -> Batch:
+        rng = np.random.default_rng(seed)
+        words = np.where(np.arange(TOKENS) < rng.integers(1, TOKENS + 1), 7, 0)[None]
+        return {"x": rng.standard_normal((1, TOKENS, 8)).astype(np.float32), "ids": words}
+
+    data = [sample(seed) for seed in range(20)]
+    made = calibrated(mod, QConfig.recommended(calibrate_mode="max"), data)
+    assert_same_integers(made.partitioned, data[:3])
+    assert sqnr_db(mod, made.partitioned, data) > 30

@@ -179,6 +179,11 @@ def prelu(*slopes: float) -> Callable[[Expr], Expr]:
     return lambda x: op.nn.prelu(x, relay.const(alpha))
 
 
+def above_one(x: Expr) -> Expr:
+    return op.add(op.nn.relu(x), relay.const(np.float32(1)))
+
+
+PLACES = np.stack([np.zeros(20, np.int64), np.arange(20) % 8, np.arange(20) % 7])
 MASK = np.random.default_rng(4).random((7, 7)) > 0.4
 ISLANDS |= {
     "prelu": prelu(0.25, 0.1, 0.0, 0.7),
@@ -198,6 +203,14 @@ ISLANDS |= {
     "l2 norm": l2_norm,
     "rms norm": root_mean_square,
     "length": normalized_by_its_length,
+    "quotient": lambda x: op.divide(x, above_one(conv(x, 8, 8, seed=6))),
+    "quotient, one divisor": lambda x: op.divide(
+        x, above_one(op.mean(op.nn.relu(x), axis=(2, 3), keepdims=True))
+    ),
+    "gather_nd": lambda x: op.reshape(op.gather_nd(x, relay.const(PLACES)), newshape=(1, 4, 5, 7)),
+    "picked where a mean is largest": lambda x: op.take(
+        x, op.argmax(op.mean(x, axis=(2, 3)), axis=1), axis=1
+    ),
 }
 
 
