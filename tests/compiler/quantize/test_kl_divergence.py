@@ -136,6 +136,26 @@ def test_divergences_equal_the_literal_definition_bit_for_bit(name: str, kernels
     np.testing.assert_array_equal(found.view(np.int32), expected.view(np.int32))
 
 
+@pytest.mark.parametrize("name", ["normal_s0", "relu_normal_s2", "few_s9"])
+def test_terms_of_groups_are_their_masses_times_logarithms(name: str, kernels: Kernels) -> None:
+    hist, _ = histogram_of(samples(name), kernels)
+    prefix = np.concatenate([[0], np.cumsum(hist)])
+    filled = np.concatenate([[0], np.cumsum(hist != 0)])
+    candidates = np.arange(127, 4001, dtype=np.int32)
+    p_less, q_less = np.random.default_rng(0).uniform(0, 1e-3, (2, candidates.size))
+    found = kernels.group_terms(prefix, filled, candidates, 255, p_less, q_less)
+    same = choose_kernels("numpy").group_terms(prefix, filled, candidates, 255, p_less, q_less)
+    np.testing.assert_array_equal(found, same)
+    for place in (0, 1, 500, 3873):
+        i, total = int(candidates[place]), 0.0
+        width = (2 * i + 1) // 255
+        for begin in range(ZERO_BIN - i + width, ZERO_BIN - i + 254 * width, width):
+            mass, count = (sums[begin + width] - sums[begin] for sums in (prefix, filled))
+            if count:
+                total += (mass - p_less[place] * count) * np.log(mass / count - q_less[place])
+        np.testing.assert_allclose(found[place], total, rtol=1e-12)  # another order, another log
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_numpy_estimate_and_c_search_agree_on_odd_histograms(seed: int) -> None:
     rng = np.random.default_rng(seed)

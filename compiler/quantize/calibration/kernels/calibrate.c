@@ -200,6 +200,45 @@ static inline double log_series(double x) {
     return e * 0.6931471805599453 + (s + s) * sum;
 }
 
+/* out[c] = for candidate c the sum of P' ln Q' over the filled bins of all groups but the first and
+ * the last; P' = P - p_less, Q' = Q - q_less. prefix and filled hold whole numbers. Groups of
+ * neighbouring candidates are equally wide and begin one bin earlier.
+ * work: 3 * num doubles.
+ */
+#define TERMS 8192 /* summed at a time, as the twin does */
+void qs_group_terms(const double *prefix, const double *filled, int32_t bins,
+                    const int32_t *candidates, int32_t num, int32_t levels, const double *p_less,
+                    const double *q_less, double *work, double *out) {
+    double *p = work, *q = p + num, *sums = q + num;
+    for (int32_t start = 0, stop; start < num; start = stop) {
+        int32_t width = (2 * candidates[start] + 1) / levels;
+        for (stop = start; stop < num && (2 * candidates[stop] + 1) / levels == width;) stop++;
+        int32_t some = stop - start, rows = TERMS / some > 1 ? TERMS / some : 1;
+        /* The last candidate comes first: it begins at the lowest bin. */
+        for (int32_t k = 0; k < some; k++) {
+            p[k] = p_less[stop - 1 - k];
+            q[k] = q_less[stop - 1 - k];
+        }
+        for (int32_t first = 1; first < levels - 1; first += rows) {
+            int32_t end = first + rows < levels - 1 ? first + rows : levels - 1;
+            for (int32_t k = 0; k < some; k++) sums[k] = 0.0;
+            for (int32_t group = first; group < end; group++) {
+                int32_t begin = bins / 2 - candidates[stop - 1] + group * width;
+                const double *low = prefix + begin, *high = low + width;
+                const double *empty = filled + begin, *full = empty + width;
+                if (full[some - 1] == empty[0]) continue; /* no bin is filled */
+                for (int32_t k = 0; k < some; k++) {
+                    double mass = high[k] - low[k], count = full[k] - empty[k];
+                    double value = mass / (count > 1.0 ? count : 1.0) - q[k];
+                    value = value > 1e-300 ? value : 1e-300;
+                    sums[k] += (mass - p[k] * count) * log_series(value);
+                }
+            }
+            for (int32_t k = 0; k < some; k++) out[stop - 1 - k] += sums[k];
+        }
+    }
+}
+
 /* Sum over bins begin .. end-1, from prefix sums (prefix[k] = sum of the first k bins). */
 static inline int64_t span_sum(const int64_t *prefix, int32_t begin, int32_t end) {
     return prefix[end] - prefix[begin];

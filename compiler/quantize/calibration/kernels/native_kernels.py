@@ -48,13 +48,14 @@ class NativeKernels:
         self._collect_low = library.qs_collect_low
         self._collect_low.restype = ctypes.c_int64
         self._divergences = library.qs_divergences_float32
+        self._group_terms = library.qs_group_terms
         self._steps = library.qs_steps
         self._window_products = library.qs_window_products
         self._round_columns = library.qs_round_columns
         self._move_rows = library.qs_move_rows
         for function in (
             *(self._count_ranges, self._histogram, self._divergences),
-            *(self._round_columns, self._move_rows),
+            *(self._group_terms, self._round_columns, self._move_rows),
         ):
             function.restype = None
         self._lock = threading.Lock()
@@ -135,6 +136,31 @@ class NativeKernels:
             _pointer(candidates),
             ctypes.c_int32(candidates.size),
             ctypes.c_int32(levels),
+            _pointer(work),
+            _pointer(out),
+        )
+        return out
+
+    def group_terms(
+        self,
+        prefix: NDArray[np.int64],
+        filled: NDArray[np.int64],
+        candidates: NDArray[np.int32],
+        levels: int,
+        p_less: NDArray[np.float64],
+        q_less: NDArray[np.float64],
+    ) -> NDArray[np.float64]:
+        out = np.zeros(candidates.size, np.float64)
+        whole = [sums.astype(np.float64) for sums in (prefix, filled)]
+        work = np.empty(3 * candidates.size, np.float64)
+        self._group_terms(
+            *map(_pointer, whole),
+            ctypes.c_int32(prefix.size - 1),
+            _pointer(candidates),
+            ctypes.c_int32(candidates.size),
+            ctypes.c_int32(levels),
+            _pointer(p_less),
+            _pointer(q_less),
             _pointer(work),
             _pointer(out),
         )

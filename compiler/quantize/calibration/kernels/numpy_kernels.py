@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from compiler.ops.nn.window import pad_spatial, tap
@@ -15,6 +16,9 @@ _EPS = np.float32(0.0001)
 _BLOCK = 1 << 16
 # Columns of windows are made in pieces of about this size.
 _PIECE_BYTES = 1 << 25
+# Logarithms taken at a time: their operands stay in cache.
+_TERMS = 8192
+_TINY = 1e-300
 _SERIES = (*(1.0 / k for k in range(21, 2, -2)), 1.0)
 
 
@@ -92,6 +96,47 @@ class NumpyKernels:
     ) -> NDArray[np.float32]:
         results = [_divergence(hist, prefix, filled, int(i), levels) for i in candidates]
         return np.asarray(results, np.float32)
+
+    def group_terms(
+        self,
+        prefix: NDArray[np.int64],
+        filled: NDArray[np.int64],
+        candidates: NDArray[np.int32],
+        levels: int,
+        p_less: NDArray[np.float64],
+        q_less: NDArray[np.float64],
+    ) -> NDArray[np.float64]:
+        """Groups of neighbouring candidates are equally wide and begin one bin earlier, so that
+        they are slices of the prefix sums.
+        """
+        i = candidates.astype(np.int64)
+        out = np.zeros(i.size)
+        zero = filled.size // 2 - 1
+        # Backwards, so that neighbouring candidates are neighbours in memory.
+        backwards = [prefix[::-1].astype(np.float64), filled[::-1].astype(np.float64)]
+        widths = (2 * i + 1) // levels
+        starts = np.flatnonzero(np.diff(widths, prepend=0))
+        for start, stop in zip(starts, np.append(starts[1:], i.size)):
+            width, some = int(widths[start]), int(stop - start)
+            part = slice(start, stop)
+            begin = zero - int(i[start])
+            # Row: where a group begins; column: candidates. The last group begins within the bins.
+            masses, counts = (
+                as_strided(row[filled.size - 1 - begin :], (levels, some), (-8 * width, 8))
+                for row in backwards
+            )
+            rows = max(_TERMS // some, 1)
+            for group in range(1, levels - 1, rows):
+                last = min(group + rows, levels - 1)
+                if filled[begin + group * width - some + 1] == filled[begin + last * width]:
+                    continue
+                bounds = slice(group, last + 1)
+                mass, bins = np.diff(masses[bounds], axis=0), np.diff(counts[bounds], axis=0)
+                # Groups without filled bins have no mass; their logarithm only has to be finite.
+                value = np.maximum(mass / np.maximum(bins, 1.0) - q_less[part], _TINY)
+                terms = (mass - p_less[part] * bins) * log_series(value)
+                out[part] += np.add.accumulate(terms, axis=0)[-1]
+        return out
 
     def steps(
         self, values: NDArray[np.float32], units: NDArray[np.float64], limit: float

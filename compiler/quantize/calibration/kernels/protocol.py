@@ -66,6 +66,19 @@ class Kernels(Protocol):
         ``prefix`` and ``filled`` are the exclusive prefix sums of ``hist`` and of ``hist != 0``.
         """
 
+    def group_terms(
+        self,
+        prefix: NDArray[np.int64],
+        filled: NDArray[np.int64],
+        candidates: NDArray[np.int32],
+        levels: int,
+        p_less: NDArray[np.float64],
+        q_less: NDArray[np.float64],
+    ) -> NDArray[np.float64]:
+        """For neighbouring KL candidates, ascending: the sum of P' ln Q' over the filled bins of
+        all groups but the first and the last, where P' = P - ``p_less`` and Q' = Q - ``q_less``.
+        """
+
     def steps(
         self, values: NDArray[np.float32], units: NDArray[np.float64], limit: float
     ) -> NDArray[np.float64] | None:
