@@ -14,8 +14,7 @@ from compiler.errors import CompilerError, OnnxImportError, TypeInferenceError
 from compiler.frontend.from_onnx.branches import is_branching, taken_branch
 from compiler.frontend.from_onnx.graph_inputs import InputShapes, bind_inputs
 from compiler.frontend.from_onnx.node import OnnxNode
-from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS, find_converter, is_kept
-from compiler.frontend.from_onnx.unsupported import instead_of
+from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS, find_converter, instead_of, is_kept
 from compiler.frontend.from_onnx.values import (
     GraphValues,
     dense,

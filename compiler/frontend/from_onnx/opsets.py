@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from compiler.errors import CompilerError
+from compiler.errors import CompilerError, nearest
 from compiler.ir.expr import Expr
 
 if TYPE_CHECKING:
@@ -74,3 +74,40 @@ def supported_operators() -> list[str]:
 
 def _domain(domain: str) -> str:
     return "" if domain in STANDARD_DOMAINS else domain
+
+
+# Operators without a converter -------------------------------------------------------------------
+
+_MICROSOFT = "com.microsoft"
+# How onnxruntime's own operators on integers are called: QGemm, DynamicQuantizeMatMul, MatMulNBits.
+_QUANTIZED = ("Quant", "MatMulInteger", "NBits", "Bnb4")
+
+
+def instead_of(missing: Iterable[tuple[str, str]]) -> str:
+    """Advice for operators given as (domain, name): one sentence per kind of reason."""
+    advice: dict[str, None] = {}
+    for domain, name in sorted(missing):
+        advice[_instead_of_one(domain, name)] = None
+    return "; ".join(advice)
+
+
+def _instead_of_one(domain: str, name: str) -> str:
+    if domain == _MICROSOFT and (name.startswith("Q") or any(k in name for k in _QUANTIZED)):
+        return (
+            "the model is in a quantized format of onnxruntime's own: give the float model, or "
+            "quantize it with quantize_static(..., quant_format=QuantFormat.QDQ)"
+        )
+    versions = versions_of(name, domain)
+    if versions:
+        return (
+            f"{name} is read from opset {versions[0]} on: convert the model with "
+            "onnx.version_converter.convert_version(model, 17)"
+        )
+    close = nearest(name, supported_operators())
+    like = f" (nearest names that are read: {', '.join(close)})" if close else ""
+    if domain == _MICROSOFT:
+        return f"give the model as it was before onnxruntime's optimizer fused {name} in it{like}"
+    return (
+        f"write {name} with other operators before the export{like}, or define it in a file of "
+        "your own (--import, tests/tutorials/operator.md)"
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from compiler.fusion.hardware.chains import only_users
 from compiler.fusion.hardware.dfg import DFG, Creator, Node
 from compiler.fusion.hardware.groups import Group, Partition
 from compiler.fusion.hardware.hdfg import HDFG, MARKERS, Stage
@@ -135,3 +134,28 @@ def partition(function: Function, hdfg: HDFG, matcher: str = "greedy") -> Partit
     keep = hdfg.keep_if
     groups = [group for group in fuser.groups if keep is None or keep(group)]
     return Partition(hdfg, fuser.dfg, groups)
+
+
+def only_users(dfg: DFG, absorbable: Callable[[Node], bool]) -> dict[Node, Node]:
+    """The one node that uses a value, for the nodes that have one; absorbable nodes are seen
+    through.
+
+    A node is missing when two nodes use it, when a way leads out of the function, or when nothing
+    uses it. One sweep against post-order: every edge is looked at once.
+    """
+    found: dict[Node, Node] = {}
+    through: dict[Node, bool] = {}
+    for node in reversed(dfg.nodes):
+        through[node] = absorbable(node) and not node.extern
+        if node.extern or not node.succs:
+            continue
+        end: Node | None = None
+        for user in node.succs:
+            goal = found.get(user) if through[user] else user
+            if goal is None or (end is not None and goal is not end):
+                break
+            end = goal
+        else:
+            assert end is not None
+            found[node] = end
+    return found

@@ -8,6 +8,7 @@ in the program is bounded by memory only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,10 +27,32 @@ from compiler.runtime.executor import Inputs
 from compiler.runtime.kernels import ModuleKernels
 from compiler.targets.reference.inputs import checked_inputs
 from compiler.targets.reference.plan import Block, Do, Plan, Step, make_plan
-from compiler.targets.reference.values import AdtValue, Cell, Closure
 
 Tap = Callable[[Expr, Value], None]
 Kernel = Callable[[list[NDArray[Any]]], list[NDArray[Any]]]
+
+
+@dataclass(slots=True, eq=False)
+class Closure:
+    """A function with the values it captured, in the order of ``plan.captures``."""
+
+    plan: Plan
+    captured: list[Any]
+
+
+@dataclass(slots=True, eq=False)
+class Cell:
+    """A mutable reference."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AdtValue:
+    """A value of an algebraic data type."""
+
+    constructor: Constructor
+    fields: tuple[Any, ...]
 
 
 class ReferenceExecutor:

@@ -4,7 +4,6 @@
 
 from compiler.export.to_onnx.integer_rules import (
     arithmetic,
-    cast,
     fixed_point,
     movement,
     pool,

@@ -16,9 +16,7 @@ from compiler.frontend.from_onnx.convert import (
     recurrent,
     reduce,
     resize,
-    scatter,
     tensor,
     thresholds,
     transform,
-    trigonometry,
 )

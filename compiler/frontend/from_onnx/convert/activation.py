@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import numpy as np
 
@@ -71,33 +72,32 @@ def prelu(node: OnnxNode) -> Expr:
     return node.call("where", positive, data, node.call("multiply", data, slope))
 
 
-def _unary(op_type: str, op: str, since: int = 1) -> None:
-    @from_onnx(op_type, since=since)
+_UNARY: Final = {
+    **{
+        name: name.lower()
+        for name in (
+            *("Abs", "Ceil", "Floor", "Sign", "IsNaN", "Sqrt", "Exp", "Log", "Erf", "Sigmoid"),
+            *("Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
+            *("Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh"),
+        )
+    },
+    "Neg": "negative",
+    "Not": "logical_not",
+    "Round": "round_even",
+}
+"""ONNX operators that are one of our unary operators."""
+
+
+def _register_unary(op_type: str, op: str) -> None:
+    @from_onnx(op_type)
     def convert(node: OnnxNode) -> Expr:
         return node.call(op, node.arg(0))
 
     convert.__doc__ = f"{op_type} is {op}."
 
 
-for _op_type, _op in {
-    "Sigmoid": "sigmoid",
-    "Tanh": "tanh",
-    "Erf": "erf",
-    "Exp": "exp",
-    "Log": "log",
-    "Sqrt": "sqrt",
-    "Floor": "floor",
-    "Ceil": "ceil",
-    "Round": "round_even",
-    "Sign": "sign",
-    "Sin": "sin",
-    "Cos": "cos",
-    "Abs": "abs",
-    "Neg": "negative",
-    "Not": "logical_not",
-    "IsNaN": "isnan",
-}.items():
-    _unary(_op_type, _op)
+for _op_type, _op in _UNARY.items():
+    _register_unary(_op_type, _op)
 
 
 @from_onnx("IsInf")
