@@ -40,7 +40,8 @@ class Snapshot:
     """One study at one moment.
 
     Attributes:
-        version: grows whenever anything that is shown changed; plots are cached by it.
+        version: grows whenever anything that is shown changed, also over restarts of the server:
+            milliseconds since the epoch. Pages keep what they drew by it.
         open_ones: places in ``points`` of the trials that wait or run, by number.
         derived: what was computed from this version, by name.
         notes: the newest note of every trial that has one; of the study under None.
@@ -222,7 +223,7 @@ class Snapshots:
             known.study = study
             known.notes = known.notes | {note.trial: note for note in notes}
             known.derived = {}
-            known.version += 1
+            known.version = max(known.version + 1, int(1000 * time.time()))
             if len(renewed) >= max(MANY, 2 * known.settled):
                 # Points form no cycles and reference counts free them. A collection that walks
                 # 10,000 of them takes 0.1 s, in the middle of whatever request it falls into.

@@ -59,6 +59,15 @@ def test_new_trials_appear(client, repository):
     assert after["best"]["score"]["sqnr_db"] is None
 
 
+def test_the_version_of_a_study_grows_over_a_restart_of_the_server(folder, repository):
+    options = DashboardOptions(root=folder)
+    with served(options) as client:
+        before = client.get(client.study).json()
+    repository.add_trials(1, [new_trial(30)])
+    with served(options) as client:
+        assert client.get(client.study).json()["version"] > before["version"]
+
+
 def test_failures_are_grouped_by_reason(client):
     found = {row["what"]: row for row in client.get(f"{client.study}/failures").json()}
     assert found["the worker ran out of memory"]["trials"] == [12, 25]
