@@ -75,6 +75,21 @@ def integer_tensor(op: str, types: Types, index: int, name: str) -> TensorType:
     )
 
 
+def index_tensor(op: str, types: Types, index: int, name: str) -> TensorType:
+    """Argument ``index`` as a tensor of positions, which int64 holds.
+
+    Raises:
+        TypeInferenceError: its dtype is no integer, or uint64.
+    """
+    ty = integer_tensor(op, types, index, name)
+    if ty.dtype != "uint64":
+        return ty
+    raise TypeInferenceError(
+        f"{op}: argument {index} ({name}) is {ty}; positions are counted in int64",
+        fix="cast it to int64",
+    )
+
+
 def check_floats(op: str, data: TensorType, name: str = "data") -> None:
     """An argument that must have a float dtype.
 

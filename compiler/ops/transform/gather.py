@@ -13,7 +13,7 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Scalar
-from compiler.ops.arg_types import Types, integer_tensor, normalize_axis, tensor
+from compiler.ops.arg_types import Types, index_tensor, normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -37,7 +37,7 @@ def gather(types: Types, attrs: GatherAttrs) -> Type:
         TypeInferenceError: ranks differ or the indices reach beyond the data.
     """
     data = tensor("gather", types, 0, "data")
-    indices = integer_tensor("gather", types, 1, "indices")
+    indices = index_tensor("gather", types, 1, "indices")
     axis = normalize_axis("gather", attrs.axis, len(data.shape))
     if len(indices.shape) != len(data.shape):
         raise TypeInferenceError(f"gather: data {data} and indices {indices} differ in rank")

@@ -17,7 +17,7 @@ from compiler.ir.ty import TensorType, Type
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.index import imm
 from compiler.lir.scalars import Scalar
-from compiler.ops.arg_types import Types, integer_tensor, merge_dim, tensor
+from compiler.ops.arg_types import Types, index_tensor, merge_dim, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -45,7 +45,7 @@ def gather_nd(types: Types, attrs: GatherNDAttrs) -> Type:
         TypeInferenceError: tuples are longer than the rank of the data, or of unknown length.
     """
     data = tensor("gather_nd", types, 0, "data")
-    indices = integer_tensor("gather_nd", types, 1, "indices")
+    indices = index_tensor("gather_nd", types, 1, "indices")
     if not indices.shape:
         raise TypeInferenceError("gather_nd: indices are a scalar, rank 1 or more is needed")
     length = indices.shape[0] if isinstance(indices.shape[0], int) else attrs.index_rank

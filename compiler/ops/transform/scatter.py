@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from compiler.errors import TypeInferenceError, legal_names
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type
-from compiler.ops.arg_types import Types, integer_tensor, normalize_axis, same_dtype, tensor
+from compiler.ops.arg_types import Types, index_tensor, normalize_axis, same_dtype, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, library_routine
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -59,7 +59,7 @@ def scatter_elements(types: Types, attrs: ScatterElementsAttrs) -> Type:
     """
     op = "scatter_elements"
     data = tensor(op, types, 0, "data")
-    indices = integer_tensor(op, types, 1, "indices")
+    indices = index_tensor(op, types, 1, "indices")
     updates = tensor(op, types, 2, "updates")
     same_dtype(op, data, updates)
     axis = normalize_axis(op, attrs.axis, len(data.shape))
@@ -88,7 +88,7 @@ def scatter_nd(types: Types, attrs: ScatterNDAttrs) -> Type:
     """
     op = "scatter_nd"
     data = tensor(op, types, 0, "data")
-    indices = integer_tensor(op, types, 1, "indices")
+    indices = index_tensor(op, types, 1, "indices")
     updates = tensor(op, types, 2, "updates")
     same_dtype(op, data, updates)
     _check_mode(op, attrs.mode)

@@ -20,7 +20,7 @@ from compiler.ir.ty import TensorType, Type
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
-from compiler.ops.arg_types import Types, integer_tensor, merge_dim, normalize_axis, tensor
+from compiler.ops.arg_types import Types, index_tensor, merge_dim, normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -44,7 +44,7 @@ def take(types: Types, attrs: TakeAttrs) -> Type:
         TypeInferenceError: indices are no integers, or batch axes do not agree.
     """
     data = tensor("take", types, 0, "data")
-    indices = integer_tensor("take", types, 1, "indices")
+    indices = index_tensor("take", types, 1, "indices")
     if attrs.mode not in ("clip", "wrap", "fast"):
         raise TypeInferenceError(f"take: mode {attrs.mode!r} is unknown", fix="clip, wrap or fast")
     if attrs.axis is None:

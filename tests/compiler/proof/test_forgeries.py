@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from compiler.errors import TypeInferenceError
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.parser import parse
@@ -191,3 +192,15 @@ def test_integers_that_wrap_in_a_conversion_are_found(
     )
     proof = derive_static(mod)
     assert any(f"@{function}, %" in one for one in found(proof)), found(proof)
+
+
+@pytest.mark.parametrize("name", ["take", "gather"])
+def test_positions_that_int64_does_not_hold_are_refused(name: str) -> None:
+    """As int64 they are negative: the first entry, where the bounds have the last."""
+    data = 'cast(%q, dtype="int32")' if name == "gather" else "meta[relay.Constant][0]"
+    tensors = {"k0": np.array([1 << 63], "uint64")}
+    places = f'add(cast(%q, dtype="uint64"), meta[relay.Constant][{name == "take":d}])'
+    if name == "take":
+        tensors = {"k0": np.array([100, 1, 2], "int32"), "k1": tensors["k0"]}
+    with pytest.raises(TypeInferenceError, match="positions are counted in int64"):
+        module(tensors, CORE=f"{name}({data}, {places}, axis=0)")

@@ -53,10 +53,8 @@ def _indices(value: Value, size: int, mode: str, e: Emitter) -> str:
         name, dtype = e.writer.cast(name, "int64"), "int64"
     if mode == "wrap":
         return e.node("Mod", [name, e.writer.constant(np.asarray(size, dtype))], fmod=0)
-    if mode == "clip":
-        limits = (e.writer.constant(np.asarray(limit, dtype)) for limit in (0, last))
-        return e.node("Clip", [name, *limits])
-    return name
+    limits = (e.writer.constant(np.asarray(limit, dtype)) for limit in (0, last))
+    return e.node("Clip", [name, *limits])
 
 
 @FToOnnx.register("take")

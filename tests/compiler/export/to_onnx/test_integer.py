@@ -293,6 +293,14 @@ def test_movements_keep_every_integer(seed: int, dtype: str) -> None:
     assert_same_bits(module([x], body), {"x": whole(rng, (2, 4, 6), dtype)})
 
 
+@pytest.mark.parametrize("mode", ["clip", "wrap", "fast"])
+def test_positions_outside_are_those_of_the_reference(mode: str) -> None:
+    x = relay.var("x", (6,), "int32")
+    table = constant([7, 8, 9], "int8")
+    values = np.array([-9, -1, 0, 2, 3, 9], "int32")
+    assert_same_bits(module([x], op.take(table, x, axis=0, mode=mode)), {"x": values})
+
+
 @given(
     seed=seeds,
     dtype=st.sampled_from(("int8", "int16", "int32")),
