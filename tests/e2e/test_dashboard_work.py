@@ -320,6 +320,13 @@ def test_plots_zoom_toggle_answer_the_keyboard_and_are_saved(
         assert Path(download.value.path()).read_bytes().startswith(head)
     card.locator(".canvas").focus()
     page.keyboard.press("ArrowRight")
+    page.locator("#tip", has_text="trial").wait_for()
+    # A plot that is drawn anew keeps the trial that the keyboard reached.
+    wide = card.locator(".canvas svg").get_attribute("width")
+    page.set_viewport_size({"width": 900, "height": 800})
+    page.wait_for_function(
+        "wide => document.querySelector('.canvas svg').getAttribute('width') !== wide", arg=wide
+    )
     page.keyboard.press("Enter")
     page.locator("h1", has_text="Trial").wait_for()
 

@@ -119,6 +119,8 @@ export class Plot {
     this.stale = !this.visible;
     if (this.stale || this.canvas.clientWidth < 100) return;
     this.width = this.canvas.clientWidth;
+    // Who goes through the marks with the keyboard stays at the same trial.
+    const at = this.marks[this.at]?.trial;
     this.marks = [];
     this.at = -1;
     this.series = [];
@@ -127,6 +129,8 @@ export class Plot {
     await this.drawing(this);
     if (!this.svg.childNodes.length) this.svg = this.nothing("nothing to draw yet");
     replace(this.canvas, this.svg);
+    this.at = at === undefined ? -1 : this.marks.findIndex((mark) => mark.trial === at);
+    if (this.at >= 0) this.point(this.at);
     this.reset.hidden = !this.zoom;
     replace(this.legend, this.series.map(([kind, shape, words]) => h("button", { class: "tiny", "aria-pressed": String(!this.hidden.has(words)),
       onclick: () => {
