@@ -9,25 +9,29 @@ from typing import Any, Final
 
 from compiler.errors import CompilerError, NotFullyIntegralError
 from compiler.qtypes.qconfig import QConfig
+from qsearch.data import content_hash
+from qsearch.errors import SettingsError
 from qsearch.search.objectives import UNCERTAIN, Score
-from qsearch.settings import is_import_path
+from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import Failure, Outcome, Trial
 from workers.batching import hash_outputs
 from workers.errors import LostWorkerError, WorkerError
 from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, EvaluatorName, Range
 from workers.metrics.custom import named_values
-from workers.metrics.registry import Measure, find_metric, known_measures, merge_sums, results
+from workers.metrics.latency import timed_by
+from workers.metrics.registry import (
+    Measure,
+    by_option,
+    find_metric,
+    known_measures,
+    merge_sums,
+    results,
+)
 
 CHECKED_ONE_OF: Final = 8
 """One trial of so many is compared with the exact reference on one run of the model."""
 COLLAPSE_AFTER: Final = 32
 """Samples after which a configuration that lost nearly everything is stopped."""
-
-_OF_FLAG: Final[Mapping[str, EvaluatorName]] = {
-    "engine": "engine",
-    "grid": "grid",
-    "simulated": "simulated",
-}
 
 
 def evaluator_of_flag(flag: str) -> EvaluatorName:
@@ -42,7 +46,9 @@ def evaluator_of_flag(flag: str) -> EvaluatorName:
 
     if flag == "engine" and not is_available():
         required_compiler()
-    return _OF_FLAG.get(flag) or ("engine" if is_available() else "grid")
+    if flag == "simulated":
+        return "simulated"
+    return "engine" if flag == "engine" or (flag == "auto" and is_available()) else "grid"
 
 
 def same_scores(evaluator: Any) -> Any:
@@ -58,6 +64,50 @@ def slow_evaluator(asked: str, evaluator: Any) -> tuple[str, ...]:
         "no C compiler found: onnxruntime scores candidates (--evaluator grid); with one (apt-get "
         "install gcc, or pip install ziglang) the engine gives the same scores in less time",
     )
+
+
+def hardware_of(settings: Settings, costs: Sequence[str]) -> tuple[str, str] | None:
+    """Text and name of the description that ``--hw`` names, checked before anything runs.
+
+    Args:
+        costs: options of the metric and of all costs.
+    Raises:
+        SettingsError: a cost needs ``--hw``.
+        HDFGError: the description is wrong.
+    """
+    if settings.hw is None:
+        needs = [name for name in costs if by_option(name).needs == "hardware"]
+        if needs:
+            raise SettingsError(
+                f"the metric {needs[0]} needs an accelerator",
+                where="--metric, --minimize, --at-most",
+                fix="add --hw opu_q, --hw npu, or a description of your own",
+            )
+        return None
+    from compiler.fusion.hardware.description import parse_hdfg, read_description
+
+    described = read_description(settings.hw)
+    parse_hdfg(*described)
+    return described
+
+
+def timed_on(settings: Settings, cost: str) -> str:
+    """The machine that candidates are timed on: on others their figures are different.
+
+    Raises:
+        SettingsError: nothing can be compiled here, where the workers are.
+    """
+    if settings.address is not None:
+        return "cluster"
+    facts = timed_by(cost)
+    if facts is None:
+        raise SettingsError(
+            f"{cost} is measured on compiled code, and there is no C compiler",
+            where="--metric, --minimize, --at-most",
+            fix="install one (apt-get install gcc, or pip install ziglang), or minimise "
+            "bit_operations",
+        )
+    return content_hash(facts)
 
 
 ScoreOf = Callable[[Mapping[str, Mapping[str, float]]], dict[str, float | None]]

@@ -46,8 +46,7 @@ from qsearch.user_code import check_imports, run_user_passes
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 from workers.metrics.custom import custom_metric
-from workers.metrics.latency import TIMED, timed_by
-from workers.metrics.registry import by_option
+from workers.metrics.latency import TIMED
 from workers.process import code_version
 from workers.user_code import UserCode, hashes, import_user_code
 
@@ -199,11 +198,13 @@ def prepare_study(
             *doubtful_data(calib_data, eval_data, settings.preprocess),
             *(() if asked.layers is None else asked.layers.doubt(settings.max_size)),
         ),
-        hardware=_hardware(settings, costs),
+        hardware=evaluators.hardware_of(settings, costs),
         layers=asked.layers if settings.sampler == AUTO else None,
         code=code,
     )
-    timed: dict[str, Any] = {name: _timed_where(settings, name) for name in TIMED if name in costs}
+    timed: dict[str, Any] = {
+        name: evaluators.timed_on(settings, name) for name in TIMED if name in costs
+    }
     layers: dict[str, Any] = {} if asked.layers is None else {"layers": asked.layers.to_dict()}
     return replace(study, spec={**_spec(study, evaluator), **layers, **timed})
 
@@ -270,43 +271,6 @@ def _spec(study: PreparedStudy, evaluator: str) -> dict[str, Any]:
     return spec
 
 
-def _hardware(settings: Settings, costs: Sequence[str]) -> tuple[str, str] | None:
-    """The description that ``--hw`` names, checked before anything runs."""
-    if settings.hw is None:
-        needs = [name for name in costs if by_option(name).needs == "hardware"]
-        if needs:
-            raise SettingsError(
-                f"the metric {needs[0]} needs an accelerator",
-                where="--metric, --minimize, --at-most",
-                fix="add --hw opu_q, --hw npu, or a description of your own",
-            )
-        return None
-    from compiler.fusion.hardware.description import parse_hdfg, read_description
-
-    described = read_description(settings.hw)
-    parse_hdfg(*described)
-    return described
-
-
-def _timed_where(settings: Settings, cost: str) -> str:
-    """The machine that candidates are timed on: on others their figures are different.
-
-    Raises:
-        SettingsError: nothing can be compiled here, where the workers are.
-    """
-    if settings.address is not None:
-        return "cluster"
-    facts = timed_by(cost)
-    if facts is None:
-        raise SettingsError(
-            f"{cost} is measured on compiled code, and there is no C compiler",
-            where="--metric, --minimize, --at-most",
-            fix="install one (apt-get install gcc, or pip install ziglang), or minimise "
-            "bit_operations",
-        )
-    return content_hash(facts)
-
-
 def _prune(settings: Settings) -> float:
     """Without history there is nothing to compare a trial with, unless the user asks for it."""
     if settings.prune is not None:
@@ -357,17 +321,6 @@ def _warnings(calib: PreparedData, eval_given: Any, has_labels: bool) -> tuple[s
     return tuple(found)
 
 
-def leaves_ranges(module: IRModule) -> bool:
-    """False for a model that brings the ranges of all its activations along."""
-    if given_points(module).count == 0:
-        return True
-    return bool(measured_points(_annotated(module)))
-
-
-def _annotated(module: IRModule) -> IRModule:
-    return mark(module, QConfig.recommended(partition_conversions="disabled"))[0]
-
-
 def _note_given_points(module: IRModule, source: ModelSource) -> None:
     """Say what becomes of a model that is quantized already.
 
@@ -377,7 +330,8 @@ def _note_given_points(module: IRModule, source: ModelSource) -> None:
     note = given_points(module).note
     if not note:
         return
-    if not leaves_ranges(module) and not ungiven_weights(_annotated(module)):
+    annotated, _ = mark(module, QConfig.recommended(partition_conversions="disabled"))
+    if not measured_points(annotated) and not ungiven_weights(annotated):
         raise SettingsError(
             f"{source.name}: {note}; it leaves nothing to search for",
             fix="write its integer module with `qsearch compile`, or search the float model",
