@@ -137,25 +137,23 @@ def dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
     Raises:
         OnnxImportError: it is too large, or its indices do not fit its shape.
     """
-    values, indices = to_array(sparse.values), to_array(sparse.indices)
+    values, indices = to_array(sparse.values).reshape(-1), to_array(sparse.indices)
     where, shape = f"sparse tensor {sparse.values.name!r}", tuple(sparse.dims)
-    flat = indices.ndim == 1
-    limits = [math.prod(shape)] if flat else shape
-    fits = indices.shape in ((values.size,), (values.size, len(shape))) and bool(
-        ((indices >= 0) & (indices < limits)).all()
-    )
-    if not fits or any(size < 0 for size in shape):
+    limits, rows = shape, indices
+    if indices.ndim == 1:
+        limits, rows = (math.prod(shape),), indices[:, None]
+    fits = rows.shape == (values.size, len(limits)) and rows.dtype == np.int64
+    if not fits or min(shape, default=0) < 0 or ((rows < 0) | (rows >= limits)).any():
         raise OnnxImportError(
-            f"indices of shape {indices.shape} do not place {values.size} values in {shape}",
+            f"{indices.dtype} indices of shape {indices.shape} do not place {values.size} values "
+            f"in {shape}",
             where=where,
             fix="the file is damaged; export it again",
         )
     refuse_huge(TensorType(shape, str(values.dtype)), where)
     whole = np.zeros(shape, values.dtype)
-    if flat:
-        whole.reshape(-1)[indices] = values
-    else:
-        whole[tuple(indices.T)] = values
+    steps = [math.prod(limits[axis + 1 :]) for axis in range(len(limits))]
+    whole.reshape(-1)[rows @ np.array(steps, np.int64)] = values
     return numpy_helper.from_array(whole, sparse.values.name)
 
 

@@ -441,7 +441,7 @@ def test_what_newer_opsets_add_to_an_operator_has_been_looked_at() -> None:
 def sparse_model(indices: np.ndarray, shape: tuple[int, ...] = (3, 4)) -> onnx.ModelProto:
     proto = model([node("MatMul", "x w")], {"x": [2, 3]})
     values = numpy_helper.from_array(np.array([2.0, -1.0, 3.0], np.float32), "w")
-    places = numpy_helper.from_array(indices.astype(np.int64), "places")
+    places = numpy_helper.from_array(indices, "places")
     proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, shape))
     return proto
 
@@ -456,12 +456,26 @@ def test_a_sparse_weight_is_one_with_all_its_elements(indices: np.ndarray) -> No
     np.testing.assert_array_equal(found, x @ wanted)
 
 
+def test_a_sparse_weight_of_one_value_may_have_no_axis() -> None:
+    proto = sparse_model(np.zeros((1, 0), np.int64), ())
+    proto.graph.sparse_initializer[0].values.CopyFrom(
+        numpy_helper.from_array(np.full((1, 1), 2.5, np.float32), "w")
+    )
+    proto.graph.node[0].op_type = "Mul"
+    mod, params = imported(proto)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(evaluate(mod, {"x": x, **params})[0], x * np.float32(2.5))
+
+
 @pytest.mark.parametrize(
     ("indices", "shape", "says"),
     [
         (np.array([1, 6, 12]), (3, 4), "do not place 3 values"),
         (np.array([1, 6]), (3, 4), "do not place 3 values"),
         (np.array([-1, 6, 7]), (3, 4), "do not place 3 values"),
+        (np.array([1.0, 6.0, 7.0]), (3, 4), "float64 indices of shape"),
+        (np.array([True, False, True]), (3, 4), "bool indices of shape"),
+        (np.zeros((3, 0), np.int64), (3, 4), "do not place 3 values"),
         (np.array([1, 6, 7]), (1 << 20, 1 << 20), "the limit is"),
     ],
 )
