@@ -63,12 +63,14 @@ class InputGrams:
         products: int64 (groups * blocks, taps of a block, taps of a block) of each operator.
         sums: int64 (groups * blocks, taps of a block) of each operator.
         counts: positions of each operator, int64.
+        halves: the products as ``to_arrays`` gives them, where they were read from there.
         fits: weights that were fitted to the products of each operator.
     """
 
     products: tuple[NDArray[np.int64], ...]
     sums: tuple[NDArray[np.int64], ...]
     counts: NDArray[np.int64]
+    halves: NDArray[np.int64] | None = None
     fits: tuple[Fits, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -90,10 +92,13 @@ class InputGrams:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Flat arrays, such as an .npz holds; no pickle. Products are symmetric: one half stays."""
-        halves = [_upper_half(products) for products in self.products]
+        halves = self.halves
+        if halves is None:
+            rows = [_upper_half(products) for products in self.products]
+            halves = np.concatenate([*rows, np.zeros(0, np.int64)])
         return {
             "gram_shapes": np.asarray([p.shape[:2] for p in self.products], np.int64),
-            "gram_products": np.concatenate([*halves, np.zeros(0, np.int64)]),
+            "gram_products": halves,
             "gram_sums": np.concatenate(
                 [*(s.reshape(-1) for s in self.sums), np.zeros(0, np.int64)]
             ),
@@ -118,7 +123,8 @@ class InputGrams:
             products.append(whole)
             sums.append(arrays["gram_sums"][summed : summed + groups * taps].reshape(groups, taps))
             taken, summed = taken + size, summed + groups * taps
-        return InputGrams(tuple(products), tuple(sums), np.asarray(arrays["gram_counts"]))
+        counts, halves = (np.asarray(arrays[name]) for name in ("gram_counts", "gram_products"))
+        return InputGrams(tuple(products), tuple(sums), counts, halves)
 
 
 def _upper_half(products: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -218,11 +224,10 @@ class GramCollector:
         self._sums[index][some] += cut.sum(axis=2).astype(np.int64)
 
     def result(self) -> InputGrams:
-        """The products so far."""
+        """The products so far; ``update`` counts on in them."""
         for index, first in list(self._held):
             self._multiply(index, first)
-        products = tuple(p.copy() for p in self._products)
-        return InputGrams(products, tuple(s.copy() for s in self._sums), self._counts.copy())
+        return InputGrams(tuple(self._products), tuple(self._sums), self._counts)
 
 
 def units_of(ranges: ChannelRanges) -> NDArray[np.float64]:
