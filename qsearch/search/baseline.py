@@ -9,7 +9,7 @@ correlated proportions or percentages", Psychometrika 1947 (here exact: binomial
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +22,7 @@ from qsearch.data import PreparedData
 from qsearch.progress import Progress, SilentProgress
 from qsearch.report.build import wilson
 from qsearch.search.context import StudyArtifacts, StudyContext
-from qsearch.search.evaluations import await_workers, gather
+from qsearch.search.evaluations import await_workers, run_requests
 from qsearch.search.evaluator import baseline_score
 from qsearch.settings import is_import_path
 from workers.datasets.protocol import InputSpec
@@ -72,24 +72,15 @@ def evaluate_split(
     Raises:
         Exception: the first error of a request, after the others were cancelled.
     """
-    for index, request in enumerate(requests):
-        pool.submit((tag, index), request)
-    results: dict[Hashable, EvaluationResult] = {}
-    for key, result in gather(pool, [(tag, index) for index in range(len(requests))]):
-        results[key] = result
-        progress.advance(result.samples)
-    ordered = [results[tag, index] for index in range(len(requests))]
-    return SplitEvaluation(
-        sums=merge_sums(result.sums for result in ordered),
-        outputs=tuple(_joined(ordered)),
-        cpu_s=sum(result.compile_cpu_s + result.run_cpu_s for result in ordered),
+    results: list[EvaluationResult] = run_requests(
+        pool, requests, tag, lambda result: progress.advance(result.samples)
     )
-
-
-def _joined(results: Sequence[EvaluationResult]) -> Iterator[NDArray[Any]]:
     columns = zip(*(result.outputs or () for result in results), strict=True)
-    for parts in columns:
-        yield np.concatenate(parts)
+    return SplitEvaluation(
+        sums=merge_sums(result.sums for result in results),
+        outputs=tuple(np.concatenate(parts) for parts in columns),
+        cpu_s=sum(result.compile_cpu_s + result.run_cpu_s for result in results),
+    )
 
 
 def float_requests(

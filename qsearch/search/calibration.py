@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +32,7 @@ from compiler.quantize.calibration.statistics_store import (
 )
 from qsearch.data import content_hash
 from qsearch.search.context import StudyArtifacts, StudyContext
-from qsearch.search.evaluations import await_workers, gather
+from qsearch.search.evaluations import await_workers, run_requests
 from qsearch.search.objectives import Objective
 from qsearch.search.space import LATER, Params, Space, canonical_fields, to_qconfig
 from qsearch.search.stages import GLOBAL
@@ -86,7 +86,11 @@ class PooledData:
             ranges=measurement.ranges,
             counted=measurement.counted,
         )
-        return [measurement.read(result.arrays) for result in self._results(whole)]
+        shards = self.samples.split(self.context.pool.num_workers)
+        requests = [replace(whole, samples=shard) for shard in shards]
+        name = f"calibration, {whole.step}"
+        results = run_requests(self.context.pool, requests, name, self._note)
+        return [measurement.read(result.arrays) for result in results]
 
     def channels_handle(self, channels: ChannelStats) -> Any:
         """Channel statistics as the pool's handle of their arrays, put there once."""
@@ -94,18 +98,9 @@ class PooledData:
             self._handles[channels] = self.context.pool.put(channels.to_arrays())
         return self._handles[channels]
 
-    def _results(self, whole: CalibrationRequest) -> list[CalibrationResult]:
-        """Answers of all shards in order."""
-        shards = self.samples.split(self.context.pool.num_workers)
-        tags: list[Hashable] = [("calibration", whole.step, index) for index in range(len(shards))]
-        for tag, shard in zip(tags, shards):
-            self.context.pool.submit(tag, replace(whole, samples=shard))
-        results: dict[Hashable, CalibrationResult] = {}
-        for tag, result in gather(self.context.pool, tags):
-            results[tag] = result
-            self.worker_cpu_s += result.cpu_s
-            self.context.progress.advance(result.samples)
-        return [results[tag] for tag in tags]
+    def _note(self, result: CalibrationResult) -> None:
+        self.worker_cpu_s += result.cpu_s
+        self.context.progress.advance(result.samples)
 
 
 _PASSES: Final = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -45,14 +45,24 @@ def await_workers(
     progress.phase(STARTING, ready or pool.num_workers, ready)
 
 
-def gather(pool: WorkerPool, tags: Iterable[Hashable]) -> Iterator[tuple[Hashable, Any]]:
-    """Results of the requests with these tags, as they end; others' are given back.
+def run_requests(
+    pool: WorkerPool, requests: Sequence[Any], name: str, ended: Callable[[Any], None]
+) -> list[Any]:
+    """Submit requests and wait for their results, which come back in the order of the requests.
 
+    Args:
+        pool: results of other requests are given back to it.
+        name: of the requests, for logs.
+        ended: called with each result as soon as it is there.
     Raises:
         Exception: the first error of a request; those that wait are dropped.
         SearchFailedError: the pool is idle and a result is missing.
     """
+    tags: list[Hashable] = [(name, place) for place in range(len(requests))]
+    for tag, request in zip(tags, requests, strict=True):
+        pool.submit(tag, request)
     missing = set(tags)
+    results: dict[Hashable, Any] = {}
     others: list[Finished] = []
     try:
         while missing:
@@ -71,10 +81,12 @@ def gather(pool: WorkerPool, tags: Iterable[Hashable]) -> Iterator[tuple[Hashabl
             if finished.error is not None:
                 raise finished.error
             missing.discard(finished.tag)
-            yield finished.tag, finished.result
+            results[finished.tag] = finished.result
+            ended(finished.result)
     finally:
         pool.drop(missing)
         pool.give_back(others)
+    return [results[tag] for tag in tags]
 
 
 class Pruner(Protocol):

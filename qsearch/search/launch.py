@@ -329,11 +329,6 @@ def storage_url(settings: Settings, folder: RunFolder) -> str:
     return settings.storage or f"sqlite:///{folder.database}"
 
 
-def worker_count(settings: Settings) -> int:
-    """Workers: as told, or one per core this process may use."""
-    return settings.worker_count
-
-
 def write_config(folder: RunFolder, resolved: Resolved, prepared: PreparedStudy) -> None:
     """``config.resolved.yaml``: every setting with where it came from; usable as ``-c``."""
     settings = resolved.settings
@@ -374,7 +369,7 @@ def _pool(settings: Settings) -> Iterator[WorkerPool]:
     size = WorkerSize(settings.worker_cpus, settings.worker_gpus, settings.worker_memory)
     pool = open_pool(
         settings.pool_kind,
-        worker_count(settings),
+        settings.worker_count,
         settings.ray_address,
         settings.trial_timeout,
         size,
@@ -388,7 +383,7 @@ def _pool(settings: Settings) -> Iterator[WorkerPool]:
 
 def _workers_line(settings: Settings) -> str:
     """Which workers run, and the other pools where the user named none."""
-    count, kind = worker_count(settings), settings.pool_kind
+    count, kind = settings.worker_count, settings.pool_kind
     if kind == "inline":
         return "in this process"
     if kind == "ray":

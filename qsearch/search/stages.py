@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import FLOAT_BITS
 from qsearch.search.context import StudyContext
-from qsearch.search.evaluations import await_workers, gather
+from qsearch.search.evaluations import await_workers, run_requests
 from qsearch.search.evaluator import Evaluator
 from qsearch.search.layer_space import LayerSpace, choice_of
 from qsearch.search.space import layer_parameter, to_qconfig
@@ -110,15 +110,13 @@ class Sensitivities:
 
     def _noises(self, candidates: Sequence[Base]) -> list[float]:
         """Squared error over signal of each."""
-        tags = [(SENSITIVITY, place) for place in range(len(candidates))]
-        for tag, (qconfig, scales) in zip(tags, candidates, strict=True):
-            self.context.pool.submit(tag, self._request(qconfig, scales))
-        results: dict[object, EvaluationResult] = {}
-        for answered, result in gather(self.context.pool, tags):
-            results[answered] = result
-            self.cpu_s += result.compile_cpu_s + result.run_cpu_s
-            self.context.progress.advance(1)
-        return [_noise(results[tag].sums["sqnr"]) for tag in tags]
+        requests = [self._request(qconfig, scales) for qconfig, scales in candidates]
+        results = run_requests(self.context.pool, requests, SENSITIVITY, self._note)
+        return [_noise(result.sums["sqnr"]) for result in results]
+
+    def _note(self, result: EvaluationResult) -> None:
+        self.cpu_s += result.compile_cpu_s + result.run_cpu_s
+        self.context.progress.advance(1)
 
     def _to_measure(self, full: int) -> list[tuple[str, int]]:
         fewer = [bits for bits in self.layers.bits if bits < full]

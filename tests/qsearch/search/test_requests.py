@@ -10,7 +10,7 @@ import pytest
 
 from qsearch.errors import SearchFailedError
 from qsearch.progress import PlainProgress
-from qsearch.search.evaluations import await_workers, gather
+from qsearch.search.evaluations import await_workers, run_requests
 from workers.pool.queued_pool import InlinePool
 
 
@@ -67,6 +67,9 @@ class ForgetfulPool(InlinePool):
 
     asked = 0
 
+    def submit(self, *_: object) -> None:
+        """The request is lost."""
+
     def next_finished(self, timeout_s: float | None = None) -> None:
         self.asked += 1
         assert self.asked < 3
@@ -74,4 +77,4 @@ class ForgetfulPool(InlinePool):
 
 def test_an_idle_pool_that_owes_results_ends_the_wait() -> None:
     with pytest.raises(SearchFailedError, match="lost 2 requests"):
-        list(gather(ForgetfulPool(), ["a", "b"]))
+        run_requests(ForgetfulPool(), ["a", "b"], "x", print)
