@@ -328,7 +328,7 @@ class Planner:
         if view.buffer.type == "U8":
             return item
         same = Chain("CLIP", (item,), (item.low, item.high))
-        made = replace(item, view=None, host=None, product=None, chain=same, stored=None)
+        made = replace(item, view=None, host=None, data=None, product=None, chain=same, stored=None)
         self.materialise(made)
         return made
 

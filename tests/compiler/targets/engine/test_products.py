@@ -17,7 +17,7 @@ from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import available_isas, load_library, shipped_library
 from compiler.targets.engine.steps import layout
-from tests.compiler.targets.engine.kernel_cases import agree, drawn, requantized, x_shape
+from tests.compiler.targets.engine.kernel_cases import agree, drawn, requantized
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
 
@@ -260,19 +260,32 @@ def test_products_of_seven_bit_weights_agree(
     transposed=st.booleans(),
     dtype=st.sampled_from(["uint8", "int8"]),
     extreme=st.booleans(),
+    known=st.sampled_from(["", "x", "y"]),
 )
-def test_products_of_two_activations_agree(
-    seed: int, sizes: tuple[int, int, int, int], transposed: bool, dtype: str, extreme: bool
+def test_products_of_batches_agree(
+    seed: int,
+    sizes: tuple[int, int, int, int],
+    transposed: bool,
+    dtype: str,
+    extreme: bool,
+    known: str,
 ) -> None:
     rng = np.random.default_rng(seed)
     batch, rows, length, columns = sizes
     right = (batch, columns, length) if transposed else (batch, length, columns)
-    x, y = relay.var("x", (batch, rows, length), dtype), relay.var("y", right, "int8")
+    values = {
+        "x": drawn(rng, (batch, rows, length), dtype, extreme),
+        "y": drawn(rng, right, "int8", extreme),
+    }
+    x, y = (
+        relay.const(array) if name == known else relay.var(name, array.shape, str(array.dtype))
+        for name, array in values.items()
+    )
     product = relay.op.nn.batch_matmul(x, y, out_dtype="int32", transpose_b=transposed)
     wide = relay.op.cast(product, dtype="int64")
     scaled = relay.op.fixed_point_multiply(wide, multiplier=1518500250, shift=-11)
     mod = relay.module(relay.op.clip(scaled, a_min=-128, a_max=127))
-    agree(mod, drawn(rng, x_shape(x), dtype, extreme), drawn(rng, right, "int8", extreme))
+    agree(mod, *(array for name, array in values.items() if name != known))
 
 
 @pytest.mark.parametrize("out", ["int8", "int16"])
