@@ -37,27 +37,7 @@ if TYPE_CHECKING:
     from compiler.pipeline import lower as lower
     from compiler.targets.external_codegen import register_external as register_external
 
-__getattr__, __all__ = lazy_names(
-    __name__,
-    {
-        "compiler.opt": (),
-        "compiler.quantize": (),
-        "compiler.relay": (),
-        "compiler.testing": (),
-        "compiler.transform": (),
-        "compiler.fusion.fuse_ops": ("fuse_report",),
-        "compiler.fusion.hardware.hdfg": ("HDFG", "Stage"),
-        "compiler.fusion.hardware.report": ("hw_report",),
-        "compiler.ir.infer_type": ("infer_expr", "infer_module"),
-        "compiler.ir.module": ("IRModule",),
-        "compiler.ir.parser": ("parse", "parse_expr"),
-        "compiler.ir.printer": ("astext", "text"),
-        "compiler.ir.structural": ("assert_structural_equal", "structural_equal"),
-        "compiler.ir.structural_digest": ("structural_hash",),
-        "compiler.pipeline": ("evaluate", "lower"),
-        "compiler.targets.external_codegen": ("register_external",),
-    },
-)
+__getattr__, __all__ = lazy_names(__name__)
 
 
 def __dir__() -> list[str]:

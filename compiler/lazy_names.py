@@ -1,40 +1,53 @@
 """Packages whose public names are loaded when they are first used (PEP 562).
 
-A package that publishes names of many modules would import all of them for one. It names them
-here instead, and once more in imports under TYPE_CHECKING, for type checkers and editors.
+A package that publishes names of many modules would import all of them for one. Such a package
+imports its public names under ``if TYPE_CHECKING`` only, where type checkers and editors find
+them. At run time the same imports are read from its source, so each name is written once.
 """
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
-def lazy_names(
-    package: str, published: Mapping[str, tuple[str, ...]]
-) -> tuple[Callable[[str], Any], list[str]]:
+def lazy_names(package: str) -> tuple[Callable[[str], Any], list[str]]:
     """The ``__getattr__`` and the ``__all__`` of a package.
 
     Args:
         package: its ``__name__``.
-        published: module -> names that the package publishes; a module without names is itself
-            published, under the last part of its name.
     """
-    homes = {name: module for module, names in published.items() for name in names}
-    modules = {
-        module.rpartition(".")[2]: module for module, names in published.items() if not names
-    }
+    homes = _published(package)
 
     def load(name: str) -> Any:
-        if name in homes:
-            value = getattr(import_module(homes[name]), name)
-        elif name in modules:
-            value = import_module(modules[name])
-        else:
+        if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = homes[name]
+        own_module = home == package
+        value = (
+            import_module(f"{home}.{name}") if own_module else getattr(import_module(home), name)
+        )
         setattr(sys.modules[package], name, value)
         return value
 
-    return load, sorted((*homes, *modules))
+    return load, sorted(homes)
+
+
+@cache
+def _published(package: str) -> dict[str, str]:
+    """Name → module that defines it; a module of the package itself → the package."""
+    source = Path(sys.modules[package].__file__ or "").read_text(encoding="utf-8")
+    blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
+    imports = [
+        node
+        for block in blocks
+        if isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+    ]
+    return {alias.name: str(node.module) for node in imports for alias in node.names}

@@ -9,9 +9,8 @@ that ``import qsearch`` stays cheap.
 from __future__ import annotations
 
 import importlib.util
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qsearch.data import Dataset
@@ -63,33 +62,16 @@ __all__ = [
     "verify",
     "write_trial",
 ]
-_PUBLISHED: Final = {
-    "data": ("Dataset",),
-    "modules.analysis": ("doctor", "insight"),
-    "modules.data_source": ("DataSource",),
-    "modules.export": ("Commands", "Qdq", "export"),
-    "modules.quantization": ("load", "quantize", "run_module"),
-    "server.client": ("Client",),
-    "signing": ("keygen",),
-    "modules.trial_module": ("write_trial",),
-    "modules.verification": ("verify",),
-    "modules.views": ("diff", "draw", "show_hardware", "show_text"),
-    "report.listing": ("TrialFilter",),
-    "search.launch": ("launch", "launch_async"),
-    "search.result": ("SearchResult",),
-    "studies": (
-        *("best", "compare", "delete", "export_optuna"),
-        *("status", "stop", "trial", "trials"),
-    ),
-}
-_HOMES: Final = {name: home for home, names in _PUBLISHED.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'qsearch' has no attribute {name!r}")
     check_own_packages()
-    return getattr(import_module(f"qsearch.{_HOMES[name]}"), name)
+    from compiler.lazy_names import lazy_names
+
+    load, _ = lazy_names(__name__)
+    return load(name)
 
 
 _OURS = ("compiler", "workers")
