@@ -74,6 +74,12 @@ def times(kernel: relay.Constant, scale: np.ndarray) -> relay.Constant:
 # --- the backward half
 
 
+def test_a_gate_that_is_computed_of_the_input_stays() -> None:
+    image = relay.var("x", (1, 4, 6, 6))
+    gate = op.sigmoid(conv(op.nn.global_avg_pool2d(image), weight(3, 4, 1, 1)))
+    stays(relay.Function((image,), conv(image) * gate))
+
+
 def test_a_scale_behind_a_convolution_moves_into_output_channels() -> None:
     s = signed(3, 1, 1)
     check(fn(conv(x) * s), fn(conv(x, times(w, s.data.reshape(3, 1, 1, 1)))))

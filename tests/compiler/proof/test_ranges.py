@@ -328,6 +328,15 @@ def test_the_place_of_an_extremum_is_below_the_number_of_elements() -> None:
     assert result(module([x], op.argmin(x, axis=(0,)))) == (0, 1)
 
 
+@pytest.mark.parametrize("reduction", ["sum", "mean", "max"])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_a_reduction_keeps_the_bounds_of_each_channel(reduction: str, keepdims: bool) -> None:
+    x = relay.var("x", (2, 5), "int32")
+    rows = relay.call(reduction, op.multiply(x, constant([[1], [0]])), axis=(1,), keepdims=keepdims)
+    other = constant([0, 1] if not keepdims else [[0], [1]])
+    assert result(module([x], op.multiply(rows, other)), (-9, 7)) == (0, 0)
+
+
 def test_truth_values_are_0_or_1() -> None:
     x = relay.var("x", (2,), "bool")
     assert result(module([x], op.cast(x, dtype="int32"))) == (0, 1)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler import relay
+from compiler import relay, transform
 from compiler.errors import ArtifactError
 from compiler.ir.expr import Expr
 from compiler.ir.infer_type import infer_module
@@ -119,6 +119,13 @@ def test_a_function_counts_as_often_as_it_is_called() -> None:
     assert declared_work(mod).steps == 32
     with pytest.raises(ArtifactError, match="units of work beside"):
         check_work(Work(steps=declared_work(mod, "f199").steps), 4, 2000)
+
+
+def test_a_lowered_function_counts_by_its_call() -> None:
+    x = relay.var("x", (4,), "int8")
+    mod = relay.module(relay.Function((x,), op.nn.relu(x)))
+    work = declared_work(transform.LowerTE()(transform.FuseOps()(mod)))
+    assert (work.bytes, work.steps) == (4, 1)
 
 
 @pytest.mark.parametrize(
