@@ -100,10 +100,10 @@ def test_operands_that_float32_does_not_hold_are_refused() -> None:
     assert not says_same(half, "up", -10, 10, (0, 1 << 20))
 
 
-def test_a_factor_of_zero_gives_zero() -> None:
-    assert same_as_float_product(
-        np.zeros(1, np.int64), np.full(1, 31), "up", -1000, 1000, (-127, 127)
-    ).all()
+@pytest.mark.parametrize(("low", "same"), [(-EXACT, True), (-EXACT - 1, False)])
+def test_a_factor_of_zero_gives_zero_for_all_that_float32_holds(low: int, same: bool) -> None:
+    zero, shift = np.zeros(1, np.int64), np.full(1, 31)
+    assert same_as_float_product(zero, shift, "up", low, EXACT, (-127, 127)).tolist() == [same]
 
 
 @settings(max_examples=40, deadline=None)
