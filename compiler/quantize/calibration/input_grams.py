@@ -251,8 +251,7 @@ def _within(found: T | None) -> T:
 
 def _window_of(rule: InputColumns | None) -> tuple[tuple[int, ...], Window] | None:
     """Axes and window of a depthwise convolution whose taps are one block."""
-    whole = rule is not None and rule.channels.shape[1] <= MAX_TAPS
-    return rule.depthwise if rule is not None and whole else None
+    return None if rule is None or rule.channels.shape[1] > MAX_TAPS else rule.depthwise
 
 
 def _some(rule: InputColumns) -> slice:

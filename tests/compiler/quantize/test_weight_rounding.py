@@ -122,6 +122,26 @@ def test_shards_in_any_order_and_of_any_size_give_the_same_bits() -> None:
         np.testing.assert_array_equal(one, other)
 
 
+def test_products_of_many_taps_are_the_blocks_on_the_diagonal_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of convolutions, depthwise ones and dense layers alike."""
+    rng = np.random.default_rng(4)
+    mod, data = network(rng), batches(rng, count=1)
+    whole = measured(mod, data).grams
+    monkeypatch.setattr("compiler.quantize.calibration.input_grams.MAX_TAPS", 4)
+    cut = measured(mod, data).grams
+    assert whole is not None
+    assert cut is not None
+    for one, all_taps in zip(cut.products, whole.products, strict=True):
+        taps = one.shape[1]
+        assert taps <= 4
+        blocks = all_taps.shape[1] // taps
+        for group, block in enumerate(one):
+            at = slice(group % blocks * taps, (group % blocks + 1) * taps)
+            np.testing.assert_array_equal(block, all_taps[group // blocks, at, at])
+
+
 def test_candidates_that_share_weights_and_data_share_their_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
