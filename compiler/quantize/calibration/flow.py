@@ -374,7 +374,6 @@ def quantize(
         QuantizeError: layers of the model multiply integers already.
     """
     if qconfig == "auto":
-        require_reiterable(() if dataset is None else dataset)
         prepared = prerequisite_optimize(mod, params, QConfig.recommended().prerequisite_level)
         calibration = Calibration(prepared, dataset)
         return calibration.candidate(calibration.choose()[0]).module

@@ -351,6 +351,20 @@ def @main(%x: (1,2,4,4) float32) {
     check_same_bits(mod, x=X)
 
 
+def test_a_call_that_returns_integers_in_a_tuple_is_one_border(graph: Graph) -> None:
+    mod = graph("""
+def @main(%x: (1,2,4,4) int8) {
+  %0 = nn.relu(%x);
+  %1 = split(%0, indices_or_sections=2, axis=1);
+  %1
+}
+""")
+    core, suffix = partition_suffix(mod, DTYPES)
+    assert_structural_equal(core, mod)
+    (whole,) = suffix["main"].params
+    assert suffix["main"].body is whole
+
+
 FLOAT_TAIL = """
 def @main(%x: (1,2,4,4) float32, %y: (1,3,2,2) float32) {
   %0 = nn.conv2d(%x, const<W (3,2,3,3) float32>);

@@ -307,3 +307,5 @@ def test_missing_products_are_named() -> None:
         quantize(mod, context=QuantizeContext(ADAPTIVE))
     with pytest.raises(TypeError, match="only once"):
         channel_stats(mod, iter(data), grams=True)
+    with pytest.raises(TypeError, match="only once"):
+        quantize(mod, dataset=iter(data), qconfig="auto")
