@@ -17,87 +17,44 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from compiler.errors import AttrError, UnknownOpError, nearest
-from compiler.ir.adt import (
-    Clause,
-    Constructor,
-    Match,
-    PatternConstructor,
-    PatternTuple,
-    PatternVar,
-    PatternWildcard,
-    RefCreate,
-    RefRead,
-    RefWrite,
-    TypeData,
-)
-from compiler.ir.expr import (
-    Call,
-    Constant,
-    Expr,
-    Function,
-    GlobalVar,
-    If,
-    Let,
-    Op,
-    Tuple,
-    TupleGetItem,
-    Var,
-    as_expr,
-)
+from compiler.ir.adt import Clause as Clause
+from compiler.ir.adt import Constructor as Constructor
+from compiler.ir.adt import Match as Match
+from compiler.ir.adt import PatternConstructor as PatternConstructor
+from compiler.ir.adt import PatternTuple as PatternTuple
+from compiler.ir.adt import PatternVar as PatternVar
+from compiler.ir.adt import PatternWildcard as PatternWildcard
+from compiler.ir.adt import RefCreate as RefCreate
+from compiler.ir.adt import RefRead as RefRead
+from compiler.ir.adt import RefWrite as RefWrite
+from compiler.ir.adt import TypeData as TypeData
+from compiler.ir.expr import Call as Call
+from compiler.ir.expr import Constant as Constant
+from compiler.ir.expr import Expr as Expr
+from compiler.ir.expr import Function as Function
+from compiler.ir.expr import GlobalVar as GlobalVar
+from compiler.ir.expr import If as If
+from compiler.ir.expr import Let as Let
+from compiler.ir.expr import Op, as_expr
+from compiler.ir.expr import Tuple as Tuple
+from compiler.ir.expr import TupleGetItem as TupleGetItem
+from compiler.ir.expr import Var as Var
 from compiler.ir.infer_type import infer_module
-from compiler.ir.module import IRModule
+from compiler.ir.module import IRModule as IRModule
 from compiler.ir.op import all_ops, has_op
-from compiler.ir.ty import Any as AnyDim
-from compiler.ir.ty import (
-    FuncType,
-    GlobalTypeVar,
-    RefType,
-    TensorType,
-    TupleType,
-    Type,
-    TypeCall,
-    TypeVar,
-)
+from compiler.ir.ty import Any as _AnyDim
+from compiler.ir.ty import FuncType as FuncType
+from compiler.ir.ty import GlobalTypeVar as GlobalTypeVar
+from compiler.ir.ty import RefType as RefType
+from compiler.ir.ty import TensorType as TensorType
+from compiler.ir.ty import TupleType as TupleType
+from compiler.ir.ty import Type as Type
+from compiler.ir.ty import TypeCall as TypeCall
+from compiler.ir.ty import TypeVar as TypeVar
 from compiler.ops.op_call import op_call
 
-__all__ = [
-    "AnyDim",
-    "Call",
-    "Clause",
-    "Constant",
-    "Constructor",
-    "Expr",
-    "FuncType",
-    "Function",
-    "GlobalTypeVar",
-    "GlobalVar",
-    "IRModule",
-    "If",
-    "Let",
-    "Match",
-    "PatternConstructor",
-    "PatternTuple",
-    "PatternVar",
-    "PatternWildcard",
-    "RefCreate",
-    "RefRead",
-    "RefType",
-    "RefWrite",
-    "TensorType",
-    "Tuple",
-    "TupleGetItem",
-    "TupleType",
-    "Type",
-    "TypeCall",
-    "TypeData",
-    "TypeVar",
-    "Var",
-    "call",
-    "const",
-    "module",
-    "op",
-    "var",
-]
+AnyDim = _AnyDim
+"""A dimension whose size is not known."""
 
 
 def var(
