@@ -38,10 +38,10 @@ PathLike = str | os.PathLike[str]
 T = TypeVar("T")
 
 API: Final = "1."
-"""How the versions begin of servers that this client understands."""
+"""Prefix of the API versions that this client supports."""
 POLL_S: Final = 1.0
 AWAY_S: Final = 60.0
-"""How long ``wait`` waits for a server that went away: it may be starting again."""
+"""How long ``wait`` waits for a server that does not answer, for it may be restarting."""
 _ENDED: Final = ("done", "failed", "cancelled")
 _PAGE: Final = 500
 
@@ -70,7 +70,7 @@ class Client:
         self.url = self._server.url
 
     def me(self) -> dict[str, Any]:
-        """Who the token stands for, what that user may do, and what is used of the quota."""
+        """The user of the token, the user's rights, and how much of the quota is used."""
         found: dict[str, Any] = self._server.ask("/me")
         if not str(found["api"]).startswith(API):
             raise UnreachableError(
@@ -94,7 +94,7 @@ class Client:
         config: PathLike | None = None,
         **settings: Any,
     ) -> dict[str, Any]:
-        """Upload what the server has not, and queue a study; the same call again continues it.
+        """Upload the files that the server lacks and queue a study; the same call continues it.
 
         Args:
             model: path of an ONNX file, a shipped model ("digits"), a ModelProto, or its bytes.
@@ -229,7 +229,7 @@ class Client:
         timeout_s: float | None = None,
         told: Callable[[dict[str, Any], int], None] | None = None,
     ) -> dict[str, Any]:
-        """Wait until a job is over; a server that starts again is waited for.
+        """Wait until a job has ended, also while the server restarts.
 
         Args:
             timeout_s: None waits as long as it takes.
@@ -260,12 +260,12 @@ class Client:
     # Changing and taking --------------------------------------------------------------------------
 
     def cancel(self, name: str) -> dict[str, Any]:
-        """End a job in good order: one that runs writes the best so far first."""
+        """End a job; a running one first writes the best module so far."""
         found: dict[str, Any] = self._server.ask(f"/jobs/{quote(name, safe='')}/cancel", {})
         return found
 
     def command(self, name: str, kind: str) -> int:
-        """Tell the drivers of a study to ``stop``, ``pause`` or ``resume``; how many listen."""
+        """Send ``stop``, ``pause`` or ``resume`` to the drivers of a study; how many read it."""
         path = f"/studies/{self._key(name)}/commands"
         return int(self._server.ask(path, {"kind": kind})["listening"])
 

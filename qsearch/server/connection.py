@@ -27,11 +27,11 @@ class UnreachableError(SearchError):
 
 
 class NotFoundError(ServerError):
-    """The server has no such thing."""
+    """The server has no resource of this name."""
 
 
 class UnavailableError(ServerError):
-    """The server cannot answer now: it starts again, or its database does."""
+    """The server cannot answer now: it or its database restarts."""
 
 
 class Connection:
@@ -126,7 +126,7 @@ class Connection:
 
     def _no_server(self) -> UnreachableError:
         return UnreachableError(
-            "what answers there is no server of qsearch",
+            "the server at this address is not a qsearch server",
             where=self.url,
             fix="check the address that `qsearch serve` printed",
         )
@@ -140,7 +140,7 @@ class _NoRedirect(HTTPRedirectHandler):
 
 
 class Whole:
-    """A body whose end is an error where less came than was announced."""
+    """A body that raises an error if it is shorter than its Content-Length."""
 
     def __init__(self, answer: http.client.HTTPResponse) -> None:
         self._answer = answer

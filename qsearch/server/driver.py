@@ -1,9 +1,9 @@
 """The driver of a job: a process of its own, which the server starts, watches and survives.
 
 ``python -m qsearch.server.driver JOB LOCK`` runs one job and stores how it ended. LOCK is an open
-file that the server locked: the lock ends with the process, however that ends. A server that was
-killed finds the jobs of living drivers locked, and waits for them. A job that is not locked and has
-no end was left by a driver that died: it waits again, and its study goes on with its trials.
+file that the server locked; the lock ends with the process, also when it is killed. A server that
+starts again finds the jobs of running drivers locked and waits for them. A running job that is not
+locked lost its driver: it is queued again, and its study continues with the trials that it has.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from qsearch.store.repository import Repository
 from workers.errors import BrokenRunError
 
 COUNT_S: Final = 5.0
-"""How often the time of running jobs is added to what their owners used."""
+"""How often the time of running jobs is added to the use of their owners."""
 MOST_DEATHS: Final = 8
 """Drivers that may die one after the other before a job counts as failed."""
 STEADY_S: Final = 60.0
-"""A driver that lived so long got on: deaths are counted anew."""
+"""After so long a driver has made progress, and deaths are counted from 0 again."""
 KILL_S: Final = 60.0
 """How long a driver may take to write the best so far once it is told to end."""
 _SECRETS: Final = ("QSEARCH_TOKEN", STORAGE_VARIABLE)
@@ -68,14 +68,14 @@ class _Running:
 
 @dataclass(slots=True)
 class Drivers:
-    """The drivers of a server's jobs: starts them, and finds out which of them died."""
+    """Starts the drivers of a server's jobs and finds those that died."""
 
     options: ServerOptions
     repository: Repository
     _running: dict[int, _Running] = field(default_factory=dict)
 
     def start(self, job: Job) -> None:
-        """Start the driver of a job; it inherits the lock that says it lives."""
+        """Start the driver of a job; it inherits the lock of the job."""
         folder = self.options.folder(job.name)
         folder.path.mkdir(parents=True, exist_ok=True)
         environment = {k: v for k, v in os.environ.items() if k not in _SECRETS}
@@ -101,7 +101,7 @@ class Drivers:
             process.stdin.close()
         self.repository.note_driver(job.id, process.pid)
 
-    def lives(self, job: Job) -> bool:
+    def is_alive(self, job: Job) -> bool:
         """Whether a driver holds the lock of the job, whichever server started it."""
         known = self._running.get(job.id)
         if known is not None and known.process is not None:
@@ -114,7 +114,7 @@ class Drivers:
         return lives
 
     def watch(self, job: Job) -> bool:
-        """Count a driver's time, and end it where it is told to; whether time was added."""
+        """Count a driver's time, and end it if its job was cancelled; whether time was added."""
         known, now = self._running[job.id], time.monotonic()
         counts = now - known.counted >= COUNT_S
         if counts:
@@ -129,11 +129,13 @@ class Drivers:
         return counts
 
     def reap(self, gone: Job) -> None:
-        """A driver is gone: its job waits again, unless the driver stored how it ended."""
+        """Queue the job of a driver that ended again, unless the driver stored an outcome."""
         known, now = self._running.pop(gone.id, None), time.monotonic()
         if known is not None:
             self.repository.add_seconds(gone.id, now - known.counted)
-        job = self.repository.job(gone.id)  # read after the lock: the driver stores, then lets go
+        job = self.repository.job(
+            gone.id
+        )  # read after the lock: a driver stores the outcome, then releases it
         if job is None or job.state != "running":
             return
         if job.cancelled:
@@ -154,7 +156,7 @@ class Drivers:
         self.repository.requeue_job(job.id, deaths, delay_after(deaths))
 
     def _take_back(self, job: Job) -> None:
-        """Free the trials of a driver of this machine that is known to be dead: no lease runs."""
+        """Requeue the trials of a driver of this machine that is dead, before its lease ends."""
         study = self.repository.find_study(job.name) if self.options.storage is not None else None
         if study is None or job.pid is None:
             return
@@ -209,7 +211,7 @@ def main(job_id: int, lock: int) -> None:
     now = queue.job(job_id)
     if now is not None and now.cancelled:
         queue.end_job(job_id, "cancelled", code)
-    else:  # told to end by somebody else, such as the machine
+    else:  # another process ended it, such as a shutdown of the machine
         queue.requeue_job(job_id, job.attempts)
 
 
@@ -222,7 +224,7 @@ def _search(job: Job, options: ServerOptions) -> int:
 
 
 def _broken(queue: Repository, job: Job, failure: Failure) -> None:
-    """A cluster that is gone may come back: the job waits, and tells why."""
+    """Queue a job again whose cluster or data were lost, with the reason."""
     deaths = job.attempts + 1
     if deaths >= MOST_DEATHS:
         queue.end_job(job.id, "failed", EXIT_SEARCH_FAILED, failure)

@@ -1,4 +1,4 @@
-"""The queue of a server: who may submit what, who waits, and who is next."""
+"""The queue of a server: it takes submissions, checks quotas and decides which study runs next."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DAY_S: Final = 24 * 3600.0
 RISE_S: Final = 1800.0
 MOST_WAITING: Final = 1000
 _RETRY: Final = RetryPolicy(5.0)
-"""A user is better told that the database is away than kept waiting."""
+"""A request fails after 5 s without the database; it does not wait for it."""
 PRIORITIES: Final = range(-10, 11)
 log = logging.getLogger("qsearch.server")
 
@@ -41,7 +41,7 @@ class UnknownJobError(SearchError):
 
 
 class ForbiddenError(SearchError):
-    """A user may not change what another one submitted, or nothing at all."""
+    """A user may not change a study of another user, or may only read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ class Usage:
 
 
 class JobQueue:
-    """Takes submissions, and runs them by priority, a few at a time.
+    """Takes submissions and runs them by priority, a few at a time.
 
-    Users with fewer running studies go first among equal priorities, then older submissions. While
-    none of a user's studies starts, those that wait rise by a priority every ``RISE_S``: nobody
-    waits for ever behind the greater priorities of others.
+    Among equal priorities, users with fewer running studies go first, then older submissions. While
+    none of a user's studies starts, the priority of those that wait rises by one every ``RISE_S``,
+    so that studies of other users with a greater priority do not block them for ever.
 
     Args:
         options: where studies lie and what they run on.
@@ -85,7 +85,7 @@ class JobQueue:
         self._thread: threading.Thread | None = None
 
     def open(self, *, serve: bool = True) -> None:
-        """Take the folder, open the queue, and begin to run what waits; once.
+        """Lock the folder, open the queue, and begin to run its studies; does nothing when open.
 
         Args:
             serve: call ``step`` in a thread, several times a second.
@@ -126,7 +126,7 @@ class JobQueue:
             self._thread.start()
 
     def close(self) -> None:
-        """Start no more; drivers go on, and the next server finds them."""
+        """Start no more studies; running drivers continue, and the next server finds them."""
         self._stop.set()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join()
@@ -143,7 +143,7 @@ class JobQueue:
         stem: str = "study",
         priority: int = 0,
     ) -> Job:
-        """Queue a study; the same submission once more goes on with the study that is there.
+        """Queue a study; an equal submission continues the study that is there.
 
         Args:
             settings: of ``launch``; files as references of uploads.
@@ -208,18 +208,18 @@ class JobQueue:
         return found
 
     def job_of(self, study: str) -> Job | None:
-        """The job of a study; None for one that was started otherwise."""
+        """The job of a study; None for a study that was not submitted."""
         found = self.repository.jobs(self.server, name=study)
         return found[0] if found else None
 
     def jobs(self) -> list[tuple[Job, int | None]]:
-        """All jobs, oldest first, with the place of those that wait: 1 is next."""
+        """All jobs, oldest first, with the position of those that wait; 1 runs next."""
         jobs = self.repository.jobs(self.server)
         places = {job.id: place for place, job in enumerate(self._in_order(jobs), 1)}
         return [(job, places.get(job.id)) for job in jobs]
 
     def cancel(self, name: str, user: User) -> Job:
-        """End a job in good order: a running one writes the best so far.
+        """End a job; a running one first writes the best module so far.
 
         Raises:
             ForbiddenError: it is another user's.
@@ -229,7 +229,7 @@ class JobQueue:
         self.repository.cancel_job(job.id)
         return self.job(name)
 
-    def move(self, name: str, user: User, priority: int) -> Job:
+    def set_priority(self, name: str, user: User, priority: int) -> Job:
         """Give a job that waits another priority.
 
         Raises:
@@ -323,11 +323,11 @@ class JobQueue:
             self._stop.wait(POLL_S)
 
     def step(self) -> None:
-        """Settle the jobs whose drivers are gone, and start those that are next."""
+        """Handle the jobs whose drivers ended, and start those that are next."""
         jobs = self.repository.jobs(self.server, states=["queued", "running"])
         running = [job for job in jobs if job.state == "running"]
         for job in running:
-            if not self._drivers.lives(job):
+            if not self._drivers.is_alive(job):
                 self._drivers.reap(job)
             elif self._drivers.watch(job):
                 self._check_time(job)
@@ -339,7 +339,11 @@ class JobQueue:
                 self._drivers.start(job)
 
     def _in_order(self, jobs: Sequence[Job]) -> list[Job]:
-        """Those that wait, in the order in which they run; with all that run, for fairness."""
+        """The waiting jobs in the order in which they will start.
+
+        Args:
+            jobs: those that wait and those that run, which decide between equal priorities.
+        """
         busy = Counter(job.owner for job in jobs if job.state == "running")
         waiting = [job for job in jobs if job.state == "queued"]
         if len(waiting) < 2:
@@ -378,7 +382,7 @@ def require_owner(job: Job, user: User) -> None:
 
 
 def _goes_on(job: Job, trials: int) -> bool:
-    """Whether a submission of a study that is there asks for more than it has or will have."""
+    """Whether a submission asks for more trials than a known study has or will have."""
     if job.state in ("queued", "running"):
         return False
     return job.state != "done" or trials > job.trials

@@ -34,9 +34,9 @@ SUBMITTED: Final = (
     *("trials", "timeout", "patience", "prune", "sampler", "seed", "batch", "warm_start"),
     *("pool", "workers", "worker_cpus", "worker_gpus", "worker_memory", "trial_timeout"),
 )
-"""Settings that a server takes; all others are places of its machine, or code."""
+"""Settings that a server accepts; all others name places of its machine, or code."""
 GROWING: Final = ("trials", "timeout", "patience", "workers", "pool", NAMES)
-"""What may differ when a study goes on: it decides how long it takes, not what it finds."""
+"""Settings that may change when a study is continued: they do not change its results."""
 WORKER_CPUS: Final = 64
 
 

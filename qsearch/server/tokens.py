@@ -51,7 +51,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who sends a request; the operator may change what others own."""
+    """The user who sends a request; the operator may change studies of all users."""
 
     name: str
     may: May
@@ -93,7 +93,7 @@ _FILE: Final = TypeAdapter(dict[str, _Entry])
 
 
 def session_of(token: str) -> str:
-    """What a cookie holds in place of the token: shows knowledge of it without being it."""
+    """What a cookie holds instead of the token; it follows from the token, not the reverse."""
     return hmac.new(token.encode(), b"qsearch session", "sha256").hexdigest()
 
 
@@ -114,7 +114,10 @@ class Tokens:
         return self._find("session", session)
 
     def add(self, name: str, may: May, quota: Quota) -> str:
-        """Give a user a new token, in place of an earlier one; the token, which is not stored.
+        """Give a user a new token, which replaces an earlier one.
+
+        Returns:
+            The token; the file keeps only its hash.
 
         Raises:
             SettingsError: no name for a user, or the file cannot be read.
@@ -133,7 +136,7 @@ class Tokens:
         return token
 
     def remove(self, name: str) -> None:
-        """Take a user's token back, at once.
+        """Remove a user and the token.
 
         Raises:
             SettingsError: there is no such user.

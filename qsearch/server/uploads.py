@@ -1,4 +1,4 @@
-"""Files that users sent: kept once under their sha256, counted for each user who sent them."""
+"""Uploads: each file is stored once under its sha256 and counted for every user who sent it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def references(word: object) -> bool:
 
 @dataclass(slots=True)
 class Uploads:
-    """The files below a folder, and the books of who sent them.
+    """The uploaded files in a folder, and which user sent each of them.
 
     Args:
         folder: where files lie, each under its sha256.
@@ -82,7 +82,7 @@ class Uploads:
         return None
 
     def require(self, user: User, reference: str) -> None:
-        """Refuse a file that another user sent: knowing a hash is not having the file.
+        """Refuse a file that this user has not sent: to know a hash is not enough.
 
         Raises:
             SettingsError: the user has not sent it.
@@ -147,7 +147,7 @@ class Uploads:
             shutil.rmtree(folder, ignore_errors=True)
 
     def keep(self, user: User, found: Path, sha256: str, kind: str) -> Upload:
-        """Give a file, or an unpacked folder, that was found to be good its name.
+        """Store a file or an unpacked folder that passed all checks.
 
         Raises:
             SizeQuotaError: unpacked it is more than the quota allows; nothing is kept.
@@ -165,7 +165,7 @@ class Uploads:
         return upload
 
     def forget(self, user: User, sha256: str) -> None:
-        """Take a file from a user's list; the last one who forgets it deletes it."""
+        """Remove a file from a user's list; it is deleted when no user lists it."""
         if self.repository.forget_upload(self.server, user.name, sha256) == 0:
             for kind in (*MODELS, *DATA):
                 place = self._place(sha256, kind)
@@ -175,7 +175,7 @@ class Uploads:
                     place.unlink(missing_ok=True)
 
     def clear_parts(self) -> None:
-        """Delete what a server that was killed had half received."""
+        """Delete the incomplete files of a server that was killed."""
         for part in self.folder.glob(".part-*"):
             if part.is_dir():
                 shutil.rmtree(part, ignore_errors=True)

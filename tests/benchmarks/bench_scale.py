@@ -106,7 +106,7 @@ class Pretending(Drivers):
 
         self._service.simulation.start("driver", run)
 
-    def lives(self, job: Job) -> bool:
+    def is_alive(self, job: Job) -> bool:
         """Whether its thread runs."""
         return job.id in self._alive
 

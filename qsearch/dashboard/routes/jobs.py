@@ -153,7 +153,7 @@ def cancel_job(name: Name, found: SharedDep, user: UserDep) -> JobOut:
 def set_priority(name: Name, asked: PriorityIn, found: SharedDep, user: UserDep) -> JobOut:
     """Move a job that waits: greater goes first."""
     queue = require_queue(found)
-    return _told(found, queue, user, queue.move(name, user, asked.priority))
+    return _told(found, queue, user, queue.set_priority(name, user, asked.priority))
 
 
 def require_queue(found: Shared) -> JobQueue:

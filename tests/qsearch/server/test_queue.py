@@ -58,7 +58,7 @@ def test_greater_priorities_go_first_then_owners_take_turns(queue: JobQueue) -> 
     queue.submit(BOB, DIGITS, name="b1")
     queue.submit(BOB, DIGITS, name="urgent", priority=3)
     assert names(queue) == ["urgent", "a1", "a2", "b1", "a3"]
-    queue.move("a3", ANN, 5)
+    queue.set_priority("a3", ANN, 5)
     assert names(queue)[:2] == ["a3", "urgent"]
     with pytest.raises(SettingsError, match="no priority"):
         queue.submit(ANN, DIGITS, name="x", priority=11)
@@ -90,7 +90,7 @@ def test_users_change_their_own_jobs_and_the_operator_all(queue: JobQueue) -> No
         with pytest.raises(ForbiddenError):
             queue.cancel("mine", who)
         with pytest.raises(ForbiddenError):
-            queue.move("mine", who, 1)
+            queue.set_priority("mine", who, 1)
     assert queue.cancel("mine", OPERATOR).state == "cancelled"
 
 
@@ -123,7 +123,7 @@ class Forever(Drivers):
     def start(self, job: Job) -> None:
         """It runs at once."""
 
-    def lives(self, job: Job) -> bool:
+    def is_alive(self, job: Job) -> bool:
         """Until it is told to end."""
         return not job.cancelled
 
