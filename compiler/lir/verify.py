@@ -223,6 +223,10 @@ def _check_load(load: Load, facts: Facts, where: str) -> None:
         f"{buffer.name} has rank {len(buffer.shape)}, {len(load.index)} indices are given",
         where,
     )
+    impossible = any(low > high for low, high in facts.values())
+    low, high = facts.get("", (0, 0))  # of constants: what a sum without terms would be
+    if impossible or not low <= 0 <= high:
+        return  # the guards contradict each other: it is never read
     for axis, (index, size) in enumerate(zip(load.index, buffer.shape)):
         _require(index.dtype == INDEX_DTYPE, f"an index of dtype {index.dtype}", where)
         held = value_range(index, facts)

@@ -142,3 +142,10 @@ def test_scalars_refuse_dtypes_that_do_not_fit() -> None:
     ):
         with pytest.raises(LoweringError):
             build()  # type: ignore[no-untyped-call]
+
+
+def test_what_stands_behind_an_impossible_guard_is_never_read() -> None:
+    one, four = literal(1, "int32"), literal(4, "int32")
+    for index in (Bin("floormod", I, four), Bin("+", I, four)):
+        guarded = Select(Bin("<", one, one), Load(P, (index,)), literal(0, "int32"))
+        verify(function(Compute(O, (I,), guarded, (I,))))
