@@ -31,7 +31,7 @@ from compiler.ir.ty import TensorType
 from compiler.ops.nn.leaky_relu import LeakyReluAttrs
 from compiler.ops.op_call import op_call
 from compiler.ops.tensor.clip import ClipAttrs
-from compiler.ops.tensor.formula import COMPARISONS, MAX_WORDS, OPERATORS
+from compiler.ops.tensor.formula import MAX_WORDS, OPERATORS
 
 Words = tuple[str, ...]
 
@@ -102,7 +102,7 @@ class _Finder:
         ty = call.checked_type
         if make is None or not isinstance(ty, TensorType):
             return
-        if ty.dtype != "float32" and not (_name(call) in COMPARISONS and ty.dtype == "bool"):
+        if ty.dtype not in ("float32", "bool"):
             return
         variables = [arg for arg in call.args if _number(arg) is None]
         for source in self._sources(variables):
@@ -179,6 +179,10 @@ def _words_of(call: Call) -> Callable[[list[Words]], Words] | None:
     name, attrs = _name(call), call.attrs
     if name in OPERATORS:
         return lambda parts: (*(word for part in parts for word in part), name)
+    if name == "logical_not":
+        return lambda parts: (*parts[0], "0.0", "1.0", "where", "0.5", "greater")
+    if name == "cast" and call.args[0].tensor_type.dtype == "bool":
+        return lambda parts: (*parts[0], "1.0", "0.0", "where")
     if name == "nn.relu":
         return lambda parts: (*parts[0], "0.0", "maximum")
     if isinstance(attrs, ClipAttrs):

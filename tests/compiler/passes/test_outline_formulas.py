@@ -39,6 +39,10 @@ def test_random_elementwise_graphs_keep_their_values(seed: int, size: int) -> No
             made = call(str(rng.choice(UNARY)), values[rng.integers(len(values))])
         elif rng.random() < 0.1:
             made = op.clip(values[-1], a_min=-1.0, a_max=float(rng.integers(0, 4)))
+        elif rng.random() < 0.2:
+            above = op.greater(values[rng.integers(len(values))], number(rng.normal()))
+            above = op.logical_not(above) if rng.random() < 0.5 else above
+            made = op.cast(above, dtype="float32")
         else:
             other = (
                 number(rng.normal()) if rng.random() < 0.5 else values[rng.integers(len(values))]
@@ -76,3 +80,16 @@ def test_a_value_that_a_tuple_reads_as_well_is_outlined_by_itself() -> None:
     made = [node for node in post_order(new["main"].body) if is_op_call(node, "unary_formula")]
     assert len(made) == 2
     assert not any(is_op_call(node, "tanh") for node in post_order(new["main"].body))
+
+
+def test_branches_that_truth_values_choose_by_products_are_one_formula() -> None:
+    """As converters from TensorFlow Lite write selu and elu."""
+    x = relay.var("x", (2, 3))
+    above = op.greater(x, number(0))
+    right = op.multiply(op.cast(above, dtype="float32"), op.multiply(x, number(1.05)))
+    left = op.multiply(op.cast(op.logical_not(above), dtype="float32"), op.exp(x))
+    mod = infer_module(IRModule.from_expr(relay.Function((x,), op.add(right, left))))
+    new = OutlineFormulas()(mod)
+    assert is_op_call(new["main"].body, "unary_formula")
+    data = [np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)]
+    np.testing.assert_array_equal(evaluate(new, data)[0], evaluate(mod, data)[0])
