@@ -82,6 +82,8 @@ _MICROSOFT = "com.microsoft"
 # How onnxruntime's own operators on integers are called: QGemm, DynamicQuantizeMatMul, MatMulNBits.
 _QUANTIZED = ("Quant", "MatMulInteger", "NBits", "Bnb4")
 
+_SIZED_BY_DATA = ("Compress", "NonMaxSuppression", "NonZero", "Unique")
+
 
 def instead_of(missing: Iterable[tuple[str, str]]) -> str:
     """Advice for operators given as (domain, name): one sentence per kind of reason."""
@@ -102,6 +104,13 @@ def _instead_of_one(domain: str, name: str) -> str:
         return (
             f"{name} is read from opset {versions[0]} on: convert the model with "
             "onnx.version_converter.convert_version(model, 17)"
+        )
+    if not domain and name in ("Loop", "Scan"):
+        return f"write the steps of {name} out before the export (Keras: unroll=True)"
+    if not domain and name in _SIZED_BY_DATA:
+        return (
+            f"end the model in front of {name}, whose result has a size that depends on the data "
+            "(onnx.utils.extract_model cuts it), and run the rest on the outputs"
         )
     close = nearest(name, supported_operators())
     like = f" (nearest names that are read: {', '.join(close)})" if close else ""

@@ -253,6 +253,16 @@ def test_an_unsupported_operator_is_told_with_the_nearest_names_only() -> None:
     assert "Conv" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [("NonZero", "end the model in front of NonZero"), ("Loop", "write the steps of Loop out")],
+)
+def test_what_has_no_static_form_is_told_with_what_to_do(name: str, advice: str) -> None:
+    with pytest.raises(OnnxImportError, match=name) as error:
+        imported(model([node(name, "x")], {"x": [1, 2]}))
+    assert advice in str(error.value.fix)
+
+
 @pytest.mark.parametrize("name", ["QGemm", "QLinearAdd", "DynamicQuantizeMatMul", "MatMulNBits"])
 def test_a_quantized_format_of_onnxruntime_is_refused_with_the_two_that_are_read(name: str) -> None:
     own = helper.make_node(name, ["x"], ["y"], name="fc", domain="com.microsoft")
