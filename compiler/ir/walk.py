@@ -18,14 +18,18 @@ def post_order(
         operands: asked once of every node; () does not enter it.
     """
     done: set[Expr] = set()
-    stack: list[tuple[Expr, bool]] = [(root, False)]
+    entered: list[Expr] = []
+    stack: list[Expr | None] = [root]  # None: all operands of the node entered last are done
     while stack:
-        node, operands_pushed = stack.pop()
-        if node in done:
+        node = stack.pop()
+        if node is None:
+            node = entered.pop()
+        elif node in done:
             continue
-        if operands_pushed:
-            done.add(node)
-            yield node
-        else:
-            stack.append((node, True))
-            stack.extend((arg, False) for arg in reversed(operands(node)) if arg not in done)
+        elif below := operands(node):
+            entered.append(node)
+            stack.append(None)
+            stack += below[::-1]
+            continue
+        done.add(node)
+        yield node

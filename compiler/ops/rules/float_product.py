@@ -71,7 +71,7 @@ def same_as_float_product(
     if max(-int(lows.min(initial=0)), int(highs.max(initial=0))) > EXACT:
         return np.zeros(channels, bool)
     same = np.ldexp(multiplier.astype(np.float64), -shift.astype(np.int32)) < _LARGEST
-    for levels in _in_order_of_error(np.arange(low + 1, high + 1)):
+    for levels in _in_order_of_error(low, high):
         left = np.flatnonzero(same)
         some = multiplier[left], shift[left]
         rows, steps = _near_ties(*some, lows[left], highs[left], levels)
@@ -81,10 +81,12 @@ def same_as_float_product(
     return same
 
 
-def _in_order_of_error(levels: Ints) -> list[Ints]:
-    """The levels in groups: a product's error grows with its magnitude, so that a channel that
-    differs nearly always differs in the first group, and the others need not be compared.
+@functools.lru_cache(maxsize=64)
+def _in_order_of_error(low: int, high: int) -> list[Ints]:
+    """The levels above ``low`` in groups: a product's error grows with its magnitude, so that a
+    channel that differs nearly always differs in the first group, and no other is compared.
     """
+    levels = np.arange(low + 1, high + 1)
     ordered = levels[np.argsort(-np.abs(levels - 0.5), kind="stable")]
     return [part for part in np.split(ordered, _FIRST_GROUPS) if part.size]
 
