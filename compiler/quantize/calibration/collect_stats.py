@@ -25,11 +25,11 @@ _log = logging.getLogger("compiler.quantize.calibrate")
 def float_executor(mod: IRModule) -> Executor:
     """Fastest executor of a float module: onnxruntime, else the numpy reference."""
     from compiler.export.to_onnx.float_model import to_onnx
-    from compiler.targets.ort.session import OrtExecutor
+    from compiler.targets.ort.segments import SegmentedExecutor
     from compiler.targets.reference.executor import ReferenceExecutor
 
     try:
-        return OrtExecutor(to_onnx(mod), threads=1)
+        return SegmentedExecutor(to_onnx(mod))
     except OnnxExportError as error:
         _log.info("the profile function runs in the numpy reference executor: %s", error.what)
         return ReferenceExecutor(mod)

@@ -1,0 +1,71 @@
+"""A graph in several sessions gives the bits of one, and is cut only between kept tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from compiler.errors import EvaluationError
+from compiler.export.to_onnx.float_model import to_onnx
+from compiler.frontend.from_onnx.load import load
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize import mark, prerequisite_optimize
+from compiler.quantize.calibration.profile_function import profile_function
+from compiler.targets.ort.segments import SegmentedExecutor, segments
+from compiler.targets.ort.session import OrtExecutor
+from tests.benchmarks.bench_graph_scale import residual_chain
+
+
+@pytest.fixture(scope="module")
+def profile() -> onnx.ModelProto:
+    """What calibration runs of six blocks x + relu(conv(x))."""
+    float_module = prerequisite_optimize(*load(residual_chain(24)), opt_level=3)
+    annotated, _ = mark(float_module, QConfig.recommended())
+    return to_onnx(profile_function(annotated)[0])
+
+
+@pytest.mark.parametrize("nodes", [1, 5])
+def test_the_bits_are_those_of_one_session(profile: onnx.ModelProto, nodes: int) -> None:
+    parts = list(segments(profile, nodes))
+    assert len(parts) >= 4
+    assert sum(len(part.graph.node) for part in parts) == len(profile.graph.node)
+    assert all(len(part.graph.node) >= nodes for part in parts[:-1])
+    whole, cut = OrtExecutor(profile), SegmentedExecutor(profile, nodes)
+    assert cut.input_names == whole.input_names
+    x = np.random.default_rng(0).normal(size=(1, 4, 2, 2)).astype("float32")
+    for ours, theirs in zip(cut.run({"x": x}), whole.run({"x": x}), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_graph_of_bounded_size_is_left_whole(profile: onnx.ModelProto) -> None:
+    assert list(segments(profile, len(profile.graph.node) // 2)) == [profile]
+
+
+def test_an_input_that_is_missing_is_named(profile: onnx.ModelProto) -> None:
+    with pytest.raises(EvaluationError, match="input 'x' is missing"):
+        SegmentedExecutor(profile, 1).run({})
+
+
+@pytest.mark.parametrize(
+    ("second", "outputs", "parts"),
+    [
+        ("Relu", ("a", "b", "c"), 3),
+        ("Relu", ("b", "c"), 2),  # a is kept by nobody
+        ("Transpose", ("a", "b", "c"), 1),  # may be fused with what makes and reads its tensors
+    ],
+)
+def test_a_graph_is_cut_between_kept_tensors_only(
+    second: str, outputs: tuple[str, ...], parts: int
+) -> None:
+    def value(name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, (2, 2))
+
+    nodes = [
+        helper.make_node("MatMul", ["x", "x"], ["a"]),
+        helper.make_node(second, ["a"], ["b"]),
+        helper.make_node("Add", ["b", "x"], ["c"]),
+    ]
+    graph = helper.make_graph(nodes, "g", [value("x")], [value(name) for name in outputs])
+    assert len(list(segments(helper.make_model(graph), 1))) == parts
