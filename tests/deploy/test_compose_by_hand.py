@@ -68,7 +68,7 @@ def test_the_readme_names_every_program_of_ray_that_listens(stack: Stack) -> Non
     assert not {port for _, _, port in found} & {8265, 10001}
 
 
-def test_nobody_without_the_token_joins_the_cluster(stack: Stack, told: dict[str, str]) -> None:
+def test_no_process_without_the_token_joins_the_cluster(stack: Stack, told: dict[str, str]) -> None:
     right = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": told["RAY_AUTH_TOKEN"]}
     wrong = right | {"RAY_AUTH_TOKEN": "0" * 48}
     none = {"RAY_AUTH_MODE": "disabled"}

@@ -364,7 +364,9 @@ def test_the_head_is_the_same_in_page_report_and_module(
     assert page.errors == []
 
 
-def test_the_module_by_keyboard(dashboard: Dashboard, finished: None, page: Any) -> None:
+def test_the_module_page_can_be_used_by_keyboard(
+    dashboard: Dashboard, finished: None, page: Any
+) -> None:
     page.goto(f"{dashboard.url}/studies/{key_of(dashboard)}/module")
     page.locator(".graph .box").first.wait_for()
     parts = page.locator(".cluster")

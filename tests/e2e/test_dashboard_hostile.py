@@ -67,7 +67,7 @@ def graph() -> str:
     return json.dumps({"groups": "none", "frames": [{**frame, "boxes": boxes, "edges": edges}]})
 
 
-def test_words_stay_words(hostile: Path, browser: Any) -> None:
+def test_hostile_words_are_shown_as_text(hostile: Path, browser: Any) -> None:
     page, errors = watched_page(browser)
     with served(DashboardOptions(root=hostile)) as client:
         url, key = str(client.base_url).rstrip("/"), client.key

@@ -97,7 +97,9 @@ def plot(page: Any, title: str) -> Any:
     return card
 
 
-def test_the_task_of_a_person(page: Any, keys: dict[str, str], client: Client) -> None:
+def test_the_best_sqnr_among_trials_with_little_traffic_is_found_with_five_clicks(
+    page: Any, keys: dict[str, str], client: Client
+) -> None:
     """Of the trials with little traffic the best SQNR, against the second, as CSV and a link."""
     page.goto(f"/studies/{keys['digits']}")
     page.get_by_label("Filter trials").fill("hw_traffic<=80% state=complete")
@@ -194,7 +196,7 @@ def test_two_objectives_have_a_front(page: Any, keys: dict[str, str], client: Cl
 @pytest.mark.parametrize(
     ("name", "words"), [("missed", "no trial within limits"), ("two", "met: top-1 ≥ 86 %")]
 )
-def test_the_result_is_said_in_words(
+def test_the_result_is_printed_in_words(
     page: Any, keys: dict[str, str], name: str, words: str
 ) -> None:
     page.goto(f"/studies/{keys[name]}")

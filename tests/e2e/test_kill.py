@@ -84,7 +84,7 @@ def test_a_killed_driver_loses_no_finished_trial_and_repeats_none(
         pytest.param("ray", "ray::_RayWorker", marks=pytest.mark.ray),
     ],
 )
-def test_a_killed_worker_is_as_if_nothing_happened(
+def test_a_killed_worker_changes_no_result(
     unbroken: Any, launch: Callable[..., Any], pool: str, worker: str
 ) -> None:
     search = launch("digits", "--trials", str(TRIALS), "--pool", pool, "--workers", "2")

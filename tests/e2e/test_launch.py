@@ -76,7 +76,7 @@ def test_every_pool_makes_the_same_trials_and_the_same_file(
     assert ours.read_bytes() == theirs.read_bytes()
 
 
-def test_the_same_command_again_does_nothing_twice(unbroken: Any) -> None:
+def test_the_same_command_again_repeats_no_work(unbroken: Any) -> None:
     before = unbroken.trials()
     module = (unbroken.folder / "best.qmod").read_bytes()
     summary = unbroken.finish("--pool", "inline")
@@ -197,7 +197,7 @@ def test_five_lines_of_python_do_the_main_job(tmp_path: Path) -> None:
     assert result.exit_code == 0
 
 
-def test_without_data_it_runs_and_says_what_the_score_is_not(
+def test_without_data_a_launch_warns_what_its_score_means(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = Path(qsearch.__file__).parent / "models" / "digits_cnn.onnx"

@@ -45,7 +45,7 @@ def test_a_study_of_version_0_1_goes_on_where_it_stopped(run_folder: Path) -> No
     assert json.loads(launched.stdout)["best"]["trial"] == 3
 
 
-def test_words_of_version_0_1_are_read_as_those_of_today(run_folder: Path) -> None:
+def test_words_of_version_0_1_are_still_read(run_folder: Path) -> None:
     shown = qsearch(
         run_folder, "launch", "-c", str(run_folder / "config.resolved.yaml"), "--dry-run"
     )

@@ -30,7 +30,7 @@ def test_equal_arrays_have_equal_hashes_wherever_they_lie(tmp_path: Path) -> Non
     assert prepared(one).sha256 != prepared(other).sha256
 
 
-def test_labels_are_noticed(tmp_path: Path) -> None:
+def test_labels_in_the_data_are_noticed(tmp_path: Path) -> None:
     path = tmp_path / "d.npz"
     np.savez(path, x=GOOD, labels=np.arange(5))
     data = prepared(path)

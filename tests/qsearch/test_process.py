@@ -50,7 +50,7 @@ def test_an_interrupt_takes_effect_when_the_imports_are_done(number: signal.Sign
     assert {n: signal.getsignal(n) for n in before} == before
 
 
-def test_a_second_one_takes_effect_at_once() -> None:
+def test_a_second_interrupt_takes_effect_at_once() -> None:
     done: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         interrupted_import([signal.SIGINT, signal.SIGINT], done)
@@ -88,7 +88,7 @@ def test_other_threads_are_left_alone() -> None:
     assert done == ["imports"]
 
 
-def test_without_one_nothing_happens() -> None:
+def test_without_an_interrupt_the_block_just_runs() -> None:
     with interrupts_kept():
         done = True
     assert done

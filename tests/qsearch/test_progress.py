@@ -37,7 +37,7 @@ def test_the_rate_of_a_resumed_phase_counts_what_was_done_now() -> None:
     ]
 
 
-def test_a_phase_that_comes_back_is_not_told_again() -> None:
+def test_a_short_phase_that_returns_is_not_printed_again() -> None:
     now = [0.0]
     out = io.StringIO()
     progress = PlainProgress(out, every_s=5, clock=lambda: now[0])
@@ -61,7 +61,7 @@ def test_a_phase_that_comes_back_is_not_told_again() -> None:
     ]
 
 
-def test_what_comes_back_and_takes_long_is_told() -> None:
+def test_a_phase_that_returns_and_takes_long_is_printed_again() -> None:
     now = [0.0]
     out = io.StringIO()
     progress = PlainProgress(out, every_s=5, clock=lambda: now[0])

@@ -203,7 +203,7 @@ def test_keygen_replaces_nothing_and_keeps_the_private_key_private(
 
 @pytest.mark.parametrize("flag", ["--sign", "--key"])
 @pytest.mark.parametrize("content", [None, b"", b"hello", b"\xff" * 20_000, "the other half"])
-def test_a_key_that_cannot_be_used_is_an_error_with_a_way_out(
+def test_a_key_that_cannot_be_used_is_an_error_with_a_fix(
     flag: str,
     content: bytes | str | None,
     module: Path,

@@ -51,7 +51,9 @@ def test_the_only_study_of_runs_need_not_be_named(here: Path) -> None:
     assert qsearch.status() == qsearch.status("runs/digits")
 
 
-def test_inside_a_run_folder_it_is_meant(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inside_a_run_folder_its_study_is_the_default(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(searched(here / "runs" / "digits"))
     assert [row["study"] for row in qsearch.status()] == ["digits"]
 
@@ -77,7 +79,7 @@ def test_a_name_that_is_nearly_right_is_told(here: Path) -> None:
         find_study(here / "elsewhere" / "x")
 
 
-def test_where_nothing_was_searched_the_way_in_is_told() -> None:
+def test_an_empty_folder_names_the_command_that_starts_a_search() -> None:
     with pytest.raises(StoreError, match="name a run folder or --storage"):
         find_studies()
     for command in ("status", "trials", "best", "stop"):

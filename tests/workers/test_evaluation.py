@@ -120,7 +120,7 @@ def test_a_collapsed_candidate_stops_early(study, baseline, scales) -> None:
     assert (full.collapsed, full.samples) == (False, 48)
 
 
-def test_looking_for_collapse_does_not_change_a_sound_answer(study, baseline, scales) -> None:
+def test_a_probe_for_collapse_does_not_change_the_result(study, baseline, scales) -> None:
     request = study.evaluation(
         "grid", activation_scales=scales, metrics=ALL, reference=baseline.outputs
     )
@@ -164,7 +164,7 @@ def test_metrics_and_references_that_do_not_fit_are_refused(study, baseline) -> 
 
 
 @pytest.mark.parametrize("evaluator", ["engine", "grid", "simulated"])
-def test_who_scored_is_told_and_integers_are_compared_with_the_reference(
+def test_a_result_names_its_evaluator_and_integers_are_checked(
     study, scales, evaluator: str
 ) -> None:
     request = study.evaluation(evaluator, activation_scales=scales, samples=Range(0, 4))

@@ -52,7 +52,7 @@ def test_equal_values_have_equal_keys_and_others_do_not() -> None:
         content_key("text")
 
 
-def test_recent_keeps_what_was_used_last() -> None:
+def test_the_cache_keeps_the_values_that_were_used_last() -> None:
     made: list[str] = []
     recent: LRUCache[str] = LRUCache(2)
 

@@ -94,7 +94,7 @@ def test_nodes_without_names_are_matched_by_their_place() -> None:
     assert found.first.operator_b == "add"
 
 
-def test_names_are_enough_on_one_side() -> None:
+def test_nodes_are_named_if_one_module_has_names() -> None:
     mod = network()
     found = compare_modules(mod, network("b", names=False), batches(mod))
     assert found.first is not None

@@ -29,12 +29,12 @@ def state(inner: int = 0) -> bool:
     return gc.isenabled()
 
 
-def test_it_rests_until_the_outermost_call_returns() -> None:
+def test_the_collector_rests_until_the_outermost_call_returns() -> None:
     assert not state(3)
     assert gc.isenabled()
 
 
-def test_an_error_wakes_it() -> None:
+def test_an_error_ends_the_rest_of_the_collector() -> None:
     @collector_rests
     def fail() -> None:
         raise ValueError("no")
@@ -44,7 +44,7 @@ def test_an_error_wakes_it() -> None:
     assert gc.isenabled()
 
 
-def test_one_who_switched_it_off_finds_it_off() -> None:
+def test_a_collector_that_was_off_stays_off() -> None:
     gc.disable()
     assert not state()
     assert not gc.isenabled()

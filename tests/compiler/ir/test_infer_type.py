@@ -125,7 +125,7 @@ class TestErrors:
             ("%x: float32", "@nowhere(%x)", ["@nowhere"]),
         ],
     )
-    def test_each_is_a_type_error_that_shows_the_values(
+    def test_a_wrong_call_is_a_type_error_that_shows_its_types(
         self, params: str, body: str, parts: list[str]
     ) -> None:
         with pytest.raises(TypeInferenceError) as caught:
@@ -150,7 +150,7 @@ class TestErrors:
         assert "type errors" not in str(caught.value)
         assert "nn.relu" not in str(caught.value)
 
-    def test_at_most_ten_are_shown(self) -> None:
+    def test_a_message_shows_at_most_ten_type_errors(self) -> None:
         bad = ", ".join(["add(%x, %y)"] * 14)
         with pytest.raises(TypeInferenceError) as caught:
             result_of("%x: Tensor[(2), float32], %y: Tensor[(3), float32]", f"({bad})")
@@ -196,12 +196,14 @@ class TestUnknownDimensions:
             ("multiply", "(2, ?)", "(2, 5)", (2, 5)),
         ],
     )
-    def test_broadcast(self, op: str, lhs: str, rhs: str, shape: tuple[object, ...]) -> None:
+    def test_shapes_are_broadcast(
+        self, op: str, lhs: str, rhs: str, shape: tuple[object, ...]
+    ) -> None:
         params = f"%x: Tensor[{lhs}, float32], %y: Tensor[{rhs}, float32]"
         assert result_of(params, f"{op}(%x, %y)") == TensorType(shape, F32)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("newshape", ["[-1, 64]", "[0, -1]"])
-    def test_reshape(self, newshape: str) -> None:
+    def test_reshape_keeps_an_unknown_size(self, newshape: str) -> None:
         found = result_of("%x: Tensor[(?, 8, 8), float32]", f"reshape(%x, newshape={newshape})")
         assert found == TensorType((Any(), 64), F32)
 
@@ -225,7 +227,7 @@ class TestKinds:
         assert found == TupleType((TensorType((), F32), TensorType((), "int32")))
         assert result_of("", "()") == TupleType()
 
-    def test_references(self) -> None:
+    def test_references_have_reference_types(self) -> None:
         x = Var("x", TensorType((2,)))
         cell = RefCreate(x)
         typed = infer_expr(Tuple((cell, RefRead(cell), RefWrite(cell, x))))

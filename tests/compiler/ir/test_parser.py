@@ -141,14 +141,16 @@ class TestLanguage:
             ("False", "bool", False),
         ],
     )
-    def test_numbers(self, written: str, dtype: str, value: float) -> None:
+    def test_a_number_has_the_dtype_of_its_suffix(
+        self, written: str, dtype: str, value: float
+    ) -> None:
         constant = parse_expr(written)
         assert isinstance(constant, Constant)
         assert constant.data.dtype == dtype
         assert constant.data == np.asarray(value, dtype)
 
     @pytest.mark.parametrize("shape", ["(10)", "(10,)", "(10i64)"])
-    def test_shapes_of_rank_one(self, shape: str) -> None:
+    def test_a_shape_of_rank_one_may_have_a_trailing_comma(self, shape: str) -> None:
         var = parse_expr(f"free_var %x: Tensor[{shape}, float32]; %x")
         assert isinstance(var, Var)
         assert var.type_annotation == TensorType((10,))
@@ -246,7 +248,7 @@ class TestErrors:
             ("def @main() { 1 }\n#[metadata]\n{oops", "2:12", ["JSON"]),
         ],
     )
-    def test_each_shows_line_column_and_caret(
+    def test_a_parse_error_shows_line_column_and_caret(
         self, source: str, place: str, parts: list[str]
     ) -> None:
         with pytest.raises(ParseError) as caught:

@@ -65,7 +65,7 @@ class TestContext:
             assert PassContext.current().opt_level == 1
         assert PassContext.current().opt_level == 2
 
-    def test_another_thread_does_not_see_it(self) -> None:
+    def test_another_thread_does_not_see_the_context(self) -> None:
         seen = []
         with PassContext(opt_level=4):
             thread = threading.Thread(target=lambda: seen.append(PassContext.current().opt_level))

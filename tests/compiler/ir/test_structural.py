@@ -80,7 +80,7 @@ class TestVariables:
         assert not both_ways(Function((x, y), x - y), Function((y, x), x - y))
         assert both_ways(Function((x, y), x - y), Function((y, x), y - x))
 
-    def test_let_binds(self) -> None:
+    def test_a_let_binds_its_variable(self) -> None:
         x, a = Var("x"), Var("a")
         assert both_ways(Let(x, const(1), x), Let(a, const(1), a))
         assert not both_ways(Let(x, const(1), x), Let(x, const(1), a))
@@ -199,7 +199,7 @@ PROGRAM = f"import compiler; print(compiler.structural_hash(compiler.parse({CASE
 
 
 class TestHash:
-    def test_it_is_the_same_in_every_interpreter(self) -> None:
+    def test_the_hash_is_the_same_in_every_interpreter(self) -> None:
         found = set()
         for seed in ("1", "2"):
             environment = {**os.environ, "PYTHONHASHSEED": seed}

@@ -22,7 +22,7 @@ def test_equal_devices_are_one_object() -> None:
 @pytest.mark.parametrize(
     "remake", [copy.copy, copy.deepcopy, lambda d: pickle.loads(pickle.dumps(d))]
 )
-def test_copies_are_the_same_object(remake: object) -> None:
+def test_copies_of_a_device_are_the_same_object(remake: object) -> None:
     assert remake(CPU) is CPU  # type: ignore[operator]
     assert UNCONSTRAINED.device_type is None
 

@@ -88,7 +88,7 @@ def test_what_looks_at_axes_is_not_passed(between: Any) -> None:
     check(op.transpose(between(op.transpose(x(), axes=LAST)), axes=FIRST), 2)
 
 
-def test_nothing_moves_where_no_transpose_goes_away() -> None:
+def test_transposes_stay_where_none_can_be_cancelled() -> None:
     check(op.nn.relu(op.transpose(x(), axes=LAST)), 1)
 
 

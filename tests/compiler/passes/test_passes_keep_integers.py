@@ -59,7 +59,7 @@ def integers(mod: IRModule, inputs: dict[str, NDArray[Any]]) -> list[NDArray[Any
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 400))
-def test_integers_stay(pipeline: str, seed: int) -> None:
+def test_passes_keep_the_integers_of_a_quantized_module(pipeline: str, seed: int) -> None:
     mod, inputs = quantized(seed)
     assume(mod.contains("quantized_main"))
     with transform.PassContext(opt_level=4, verify=True):

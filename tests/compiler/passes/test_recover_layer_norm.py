@@ -89,7 +89,7 @@ def test_written_out_norms_are_one_operator_with_the_same_values(
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_it_undoes_simplify_inference() -> None:
+def test_the_pass_undoes_simplify_inference() -> None:
     gamma, beta = const(1, 2, 3, 4), const(0, -1, 1, 0)
     mod = module(lambda x: op.nn.layer_norm(x, gamma, beta, epsilon=1e-4))
     new = RecoverLayerNorm()(SimplifyInference()(mod))

@@ -264,7 +264,7 @@ def seen(expr: Expr, before: Expr) -> str:
         ("multiply", "IA", "same", "input", "A"),
     ],
 )
-def test_binary_rules(
+def test_binary_annotate_rules_give_the_listed_kinds(
     op: str, letters: str, lhs: str | None, rhs: str | None, kind: str | None
 ) -> None:
     result, before = apply(op, letters)
@@ -291,7 +291,7 @@ def test_binary_rules(
         ("clip", "p", {"a_min": 0.0, "a_max": 6.0}, None, None),
     ],
 )
-def test_unary_rules(
+def test_unary_annotate_rules_give_the_listed_kinds(
     op: str, letter: str, attrs: dict[str, Any], arg: str | None, kind: str | None
 ) -> None:
     result, (before,) = apply(op, letter, **attrs)

@@ -45,7 +45,7 @@ B6 = [
 
 
 @pytest.mark.parametrize(("values", "s_power2", "scale_power2", "s_max", "scale_max"), B6)
-def test_weight_ranges(
+def test_weight_ranges_are_those_of_the_modes(
     values: list[float], s_power2: float, scale_power2: float, s_max: float, scale_max: float
 ) -> None:
     tensor = np.array(values, np.float32)

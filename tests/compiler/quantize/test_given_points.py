@@ -85,7 +85,7 @@ def imported(proto: onnx.ModelProto) -> IRModule:
     return prerequisite_optimize(mod, params, 3, simplify=True)
 
 
-def test_their_integers_scales_and_answers_are_kept(theirs: onnx.ModelProto) -> None:
+def test_a_qdq_model_keeps_its_integers_scales_and_outputs(theirs: onnx.ModelProto) -> None:
     mod = imported(theirs)
     config = QConfig.recommended(calibrate_mode="max", weight_scale="mse", rounding="TONEAREST")
     annotated, _ = mark(mod, config)

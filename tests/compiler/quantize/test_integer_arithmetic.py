@@ -103,7 +103,7 @@ A3 = {
 
 
 @pytest.mark.parametrize("factor", A3)
-def test_multiplier_and_shift(factor: float) -> None:
+def test_multiplier_and_shift_are_the_specified_ones(factor: float) -> None:
     multiplier, shift = multiplier_and_shift(as_scale(factor))
     assert (int(multiplier), int(shift)) == A3[factor][0]
 

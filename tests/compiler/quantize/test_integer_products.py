@@ -63,7 +63,7 @@ def test_searches_and_the_diagnosis_refuse_it_alike(dynamic: Path) -> None:
             ask(mod, QConfig.recommended())
 
 
-def test_it_is_imported_and_evaluated_all_the_same(dynamic: Path) -> None:
+def test_a_dynamically_quantized_model_is_imported_and_evaluated(dynamic: Path) -> None:
     """onnxruntime is no oracle here: its kernels for uint8 by int8 saturate without VNNI."""
     x = np.random.default_rng(1).standard_normal((1, 8)).astype(np.float32)
     mod = bind_params(*load(dynamic))

@@ -93,7 +93,7 @@ def test_networks_are_integers_from_end_to_end_and_close_to_the_float_ones(
     assert noise < signal / 10**1.6
 
 
-def test_without_the_field_the_same_network_keeps_float_parts() -> None:
+def test_without_integer_tables_the_network_keeps_float_parts() -> None:
     qconfig = QConfig.recommended(calibrate_mode="max", integer_tables=False)
     with pytest.raises(NotFullyIntegralError, match="integers only"):
         candidate(built("transformer"), qconfig, images(2, (1, 3, 8, 8)))

@@ -106,7 +106,9 @@ def test_statistics_do_not_depend_on_what_is_measured_with_them(rescaling: dict[
 
 
 @pytest.mark.parametrize("rescaling", RESCALINGS[1:])
-def test_they_are_those_of_the_rescaled_network_but_for_rounding(rescaling: dict[str, Any]) -> None:
+def test_rescaled_statistics_are_those_of_the_rescaled_network_but_for_rounding(
+    rescaling: dict[str, Any],
+) -> None:
     rng = np.random.default_rng(13)
     mod = chain(rng)
     data = batches(rng)

@@ -33,7 +33,7 @@ def test_every_pass_refuses_unknown_sizes_and_names_the_first_operator(
     assert caught.value.span == CONV
 
 
-def test_quantize_refuses_them_as_well() -> None:
+def test_quantize_refuses_unknown_sizes() -> None:
     with pytest.raises(DynamicShapeError, match=r"nn\.conv2d"):
         quantize(module(AnyDim()))
 

@@ -64,7 +64,7 @@ def rewritten(path: Path, change: dict[str, bytes | None]) -> Path:
     return copy
 
 
-def test_everything_comes_back(saved: Path) -> None:
+def test_a_loaded_module_is_the_saved_one(saved: Path) -> None:
     found = load_qmod(saved)
     assert structural_equal(found.module, integer_module())
     assert found.qconfig == CONFIG

@@ -237,7 +237,7 @@ def test_a_command_line_that_means_nothing(
 
 
 @pytest.mark.parametrize("flag", ["--metric", "--sampler"])
-def test_code_that_is_not_there_leaves_no_study_behind(
+def test_missing_user_code_leaves_no_study_behind(
     refused: Refusal, tmp_path: Path, flag: str
 ) -> None:
     message = refused(*launch(tmp_path, "digits", flag, "no_such_module:name"))

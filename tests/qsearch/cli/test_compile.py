@@ -28,7 +28,7 @@ def test_the_passes_leave_their_modules_in_a_folder(
     assert "int8" in texts[-1]
 
 
-def test_changes_given_one_by_one_all_count_and_the_folder_is_made(tmp_path: Path) -> None:
+def test_several_qconfig_options_add_up_and_the_folder_is_made(tmp_path: Path) -> None:
     out = tmp_path / "new" / "folder" / "digits.qmod"
     changes = ["--qconfig", "calibrate_mode=max", "--qconfig", "weight_granularity=tensor"]
     assert run(["compile", "--model", "digits", "-o", str(out), *changes]) == 0

@@ -83,7 +83,7 @@ def test_json_holds_every_operator_and_the_open_dimensions(tmp_path: Path, capfd
     assert len(found["hints"]) == 2
 
 
-def test_the_configuration_counts(capfd: Output) -> None:
+def test_doctor_follows_the_given_configuration(capfd: Output) -> None:
     assert run(["doctor", "--model", "digits", "--qconfig", "skip_dense_layer=True"]) == 1
     assert "set skip_dense_layer=False" in capfd.readouterr().out
 
@@ -166,7 +166,7 @@ def test_a_refused_quantized_file_is_warned_of_as_well(
         ([], "--model"),
     ],
 )
-def test_what_cannot_be_used_exits_two(words: list[str], says: str, capfd: Output) -> None:
+def test_unusable_input_exits_with_code_2(words: list[str], says: str, capfd: Output) -> None:
     assert run(["doctor", *words]) == 2
     assert says in capfd.readouterr().err
 

@@ -63,6 +63,6 @@ def test_the_configuration_of_a_module_is_taken_from_its_file(
         (["--model", "none.onnx"], "there is no model"),
     ],
 )
-def test_what_cannot_be_used_exits_two(words: list[str], says: str, capfd: Output) -> None:
+def test_unusable_input_exits_with_code_2(words: list[str], says: str, capfd: Output) -> None:
     assert run(["insight", *words]) == 2
     assert says in capfd.readouterr().err

@@ -107,7 +107,7 @@ def test_a_program_is_told_no_next_command(option: str, tmp_path: Path, capfd: O
         assert json.loads(told.out.splitlines()[-1])["module"]
 
 
-def test_compile_says_it_beside_the_path(
+def test_compile_prints_next_commands_on_stderr(
     tmp_path: Path, capfd: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

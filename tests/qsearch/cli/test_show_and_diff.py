@@ -36,7 +36,7 @@ def changed_digits(tmp_path: Path) -> Path:
     return path
 
 
-def test_text_is_what_the_parser_reads(capfd: Output) -> None:
+def test_show_prints_text_that_the_parser_reads(capfd: Output) -> None:
     assert run(["show", "digits"]) == 0
     shown = capfd.readouterr().out
     assert "nn.conv2d" in shown
@@ -125,7 +125,7 @@ def test_a_place_that_cannot_be_written_is_bad_input(tmp_path: Path, capfd: Outp
     assert "cannot be written" in capfd.readouterr().err
 
 
-def test_no_colour_where_nobody_looks(capfd: Output) -> None:
+def test_output_that_is_no_terminal_has_no_colour(capfd: Output) -> None:
     assert run(["show", "digits"]) == 0
     assert "\x1b[" not in capfd.readouterr().out
 

@@ -56,7 +56,7 @@ def test_a_client_that_comes_back_gets_what_it_missed(client, repository):
         assert [next(told)[2]["trial"] for _ in range(3)] == [30, 31, 32]
 
 
-def test_who_missed_too_much_is_told_to_read_everything(client, repository):
+def test_a_client_that_missed_too_many_events_is_told_to_reload(client, repository):
     for number in range(1001):
         repository.add_event(1, "note", data={"n": number})
     with streamed(client, **{"Last-Event-ID": "1"}) as stream:

@@ -89,7 +89,7 @@ def test_groups_are_boxes_whose_rows_are_operators(searched, groups):
     assert all("int32" in row["detail"]["type"] for row in convolutions)
 
 
-def test_the_text_is_the_modules(searched, runs):
+def test_the_text_view_shows_text_and_qconfig_of_the_best_module(searched, runs):
     found = searched.get(f"{searched.study}/module/text").json()
     assert "def @quantized_main" in found["text"]
     module = qsearch.load(runs / "digits" / "best.qmod")

@@ -98,7 +98,7 @@ def test_what_was_added_since_is_shown(shown, written):
     assert [row["number"] for row in rows] == list(range(TRIALS, TRIALS + 5))
 
 
-def test_wishes_are_stored_and_events_are_streamed(shown, written):
+def test_commands_are_stored_and_events_are_streamed(shown, written):
     base = shown.study
     study = written.study(shown.get(base).json()["name"])
     with shown.stream("GET", f"{base}/events/stream", headers={"Last-Event-ID": "0"}) as stream:

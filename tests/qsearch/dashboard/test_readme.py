@@ -16,7 +16,7 @@ COMMANDS = re.findall(r"^qsearch .*$", TEXT, re.MULTILINE)
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_commands_are_understood(line: str) -> None:
+def test_the_commands_of_the_readme_can_be_parsed(line: str) -> None:
     words = shlex.split(line, comments=True)[1:]
     assert parse(words).info_name == words[0]
 

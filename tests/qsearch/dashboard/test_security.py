@@ -105,7 +105,7 @@ def test_a_foreign_host_is_refused(client, host):
     told(client.get("/", headers={"Host": host}), 400)
 
 
-def test_known_hosts_pass():
+def test_only_known_hosts_pass():
     local = Policy()
     assert all(local.knows_host(h) for h in ("localhost:1", "127.0.0.1", "[::1]:8090"))
     assert not local.knows_host("10.0.0.7")

@@ -33,7 +33,7 @@ def test_a_study_is_listed_with_its_progress_and_best(client, repository):
     assert study["spark"][-1] == study["best"]["value"]
 
 
-def test_a_best_that_breaks_a_limit_is_told(client, repository):
+def test_a_best_trial_that_breaks_a_limit_names_the_limit(client, repository):
     assert client.get(client.study).json()["best"]["breaks"] == []
     score = {"top1": 0.99, "model_bytes": 100, "keeps_accuracy": 1.0}
     lost = {"top1": 0.5, "model_bytes": 101, "keeps_accuracy": 0.0}

@@ -72,7 +72,7 @@ def test_what_a_model_says_of_itself_stays_text() -> None:
     assert EVIL in json.dumps(data_of(page(EVIL))).replace('\\"', '"')
 
 
-def test_the_range_in_use_is_marked() -> None:
+def test_the_chosen_calibrate_mode_is_marked() -> None:
     ranges = next(p for p in data_of(page())["plots"] if p["name"] == "Ranges by method")
     assert ranges["series"] == list(MODES)
     assert ranges["rows"][0]["chosen"] == MODES.index("percentile")

@@ -27,7 +27,7 @@ def test_a_driver_that_does_not_beat_for_a_lease_is_dead() -> None:
     assert now[0] > LEASE_S
 
 
-def test_what_the_observer_did_not_see_ends_no_lease() -> None:
+def test_time_without_the_store_ends_no_lease() -> None:
     now = [0.0]
     watch = LeaseMonitor(clock=lambda: now[0])
     for _ in range(3):
@@ -44,7 +44,7 @@ def test_a_driver_that_beats_again_is_alive() -> None:
         now[0] += 0.4 * LEASE_S
 
 
-def test_a_heart_beats_in_the_store_while_its_block_lasts(tmp_path: Path) -> None:
+def test_a_heartbeat_grows_in_the_store_while_its_block_runs(tmp_path: Path) -> None:
     repository = Repository(open_engine(f"sqlite:///{tmp_path / 'study.db'}"))
     study = repository.create_study(NewStudy("s", "m", "a" * 64, {}, "b" * 64, 0, 4, "v1"))
     me = repository.join(study.id, "host:1", "v1", 2)

@@ -18,7 +18,7 @@ print("after")
 """
 
 
-def test_noise_is_dropped_and_nothing_else() -> None:
+def test_notes_of_ray_are_dropped_and_nothing_else() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("before\nseen\nafter\n", "")
 

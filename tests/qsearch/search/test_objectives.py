@@ -155,7 +155,7 @@ def test_of_equal_accuracy_the_smaller_is_best_so_the_best_lies_on_the_front() -
     assert ranked == sorted(ranked, reverse=True)
 
 
-def test_what_breaks_a_limit_ranks_behind_what_breaks_none() -> None:
+def test_trials_that_break_a_limit_rank_behind_those_that_keep_all() -> None:
     objective = Objective("sqnr", max_size=1000.0)
     fits = {"sqnr_db": 20.0, "model_bytes": 1000.0, "keeps_accuracy": 1.0}
     ranked = [

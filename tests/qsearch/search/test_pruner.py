@@ -88,7 +88,7 @@ def test_what_is_clearly_worse_is_stopped_at_the_first_look() -> None:
     assert stopped_after(test, incumbent - 0.5) is None
 
 
-def test_an_equal_of_the_incumbent_is_stopped_no_more_often_than_promised() -> None:
+def test_a_trial_equal_to_the_best_is_stopped_no_more_often_than_alpha() -> None:
     rng = np.random.default_rng(2)
     runs, stops = 400, 0
     for _ in range(runs):
@@ -99,7 +99,7 @@ def test_an_equal_of_the_incumbent_is_stopped_no_more_often_than_promised() -> N
 
 
 @pytest.mark.parametrize("shared", [0.0, 0.9])
-def test_a_trial_that_would_be_the_best_is_stopped_no_more_often_than_promised(
+def test_a_better_trial_is_stopped_no_more_often_than_alpha(
     shared: float,
 ) -> None:
     rng = np.random.default_rng(4)
@@ -129,7 +129,7 @@ def test_a_trial_that_costs_less_than_every_better_one_is_never_stopped() -> Non
     assert stopped_after(test, worse, size=100.0) == LOOKS[0]
 
 
-def test_what_breaks_a_limit_stops_nobody() -> None:
+def test_a_trial_that_breaks_a_limit_stops_no_other_trial() -> None:
     big = trial(0, 0, size=500.0)
     test = stop(Known((big, np.ones(PARTS))), Objective("sqnr", max_size=200.0))
     worse = np.full(PARTS, 2.0) + np.arange(PARTS) / 100
@@ -146,7 +146,7 @@ def test_outputs_that_are_not_finite_are_worse_than_any() -> None:
     assert worse_by_sign_flips(np.array([1.0, np.inf, 1.0]), 0) == 0.0
 
 
-def test_six_parts_that_all_lose_have_the_chance_of_six_coins() -> None:
+def test_six_losing_parts_have_the_p_value_of_six_coins() -> None:
     assert worse_by_sign_flips(np.arange(1.0, 7.0), 0) == pytest.approx(1 / 64)
     assert worse_by_sign_flips(-np.arange(1.0, 7.0), 0) == 1.0
     assert worse_by_sign_flips(np.zeros(6), 0) == 1.0
@@ -158,7 +158,7 @@ def test_drawn_patterns_depend_on_the_seed_alone() -> None:
     assert worse_by_sign_flips(values, 5) == pytest.approx(worse_by_sign_flips(values, 6), abs=0.05)
 
 
-def test_accuracies_lose_by_their_wrong_answers() -> None:
+def test_the_loss_of_an_accuracy_counts_wrong_answers() -> None:
     sums = [part(1.0, right=30.0).sums, part(1.0, right=31.0).sums]
     found = losses("top1", sums)
     assert found is not None

@@ -86,7 +86,7 @@ def test_two_good_values_seen_apart_are_proposed_together() -> None:
     assert score(point) == 30.0
 
 
-def test_what_breaks_a_limit_is_no_example() -> None:
+def test_trials_that_break_a_limit_are_not_refined() -> None:
     refinement = Refinement(SPACE, START, Objective("sqnr"))
     points = spread(24)
     for number, params in enumerate(points):

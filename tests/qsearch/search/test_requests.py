@@ -43,7 +43,7 @@ def told(ready: list[int], **options: Any) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def test_the_start_of_workers_is_no_time_of_the_calibration() -> None:
+def test_the_time_of_calibration_excludes_the_start_of_workers() -> None:
     assert told([0, 0, 0, 0, 0, 1]) == [
         "starting workers: 0/4",
         "starting workers: 0/4, 6 s",
@@ -58,7 +58,7 @@ def test_workers_that_have_started_are_not_mentioned(ready: int) -> None:
     assert told([ready]) == ["calibration: 0/2", "calibration: 2/2, 1 s"]
 
 
-def test_whoever_stops_the_search_does_not_wait_for_workers() -> None:
+def test_a_stopped_search_does_not_wait_for_workers() -> None:
     assert told([0], stopped=lambda: True)[0] == "starting workers: 0/4"
 
 
@@ -75,6 +75,6 @@ class ForgetfulPool(InlinePool):
         assert self.asked < 3
 
 
-def test_an_idle_pool_that_owes_results_ends_the_wait() -> None:
+def test_an_idle_pool_with_missing_results_is_an_error() -> None:
     with pytest.raises(SearchFailedError, match="lost 2 requests"):
         run_requests(ForgetfulPool(), ["a", "b"], "x", print)

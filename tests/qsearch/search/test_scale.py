@@ -40,6 +40,6 @@ def test_workers_of_a_shared_cluster_are_kept_busy(report: Report) -> None:
     assert report.efficiency >= 0.8
 
 
-def test_a_study_has_its_share_soon(report: Report) -> None:
+def test_a_new_study_gets_its_share_soon(report: Report) -> None:
     """It asks every two seconds, and the others end the trials that they run: three at most."""
     assert report.below_share_s <= ASK_EVERY_S + 3.0

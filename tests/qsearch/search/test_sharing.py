@@ -148,7 +148,7 @@ def test_a_dead_driver_of_another_study_holds_up_no_equal_work(storage_url: str)
     repository.close()
 
 
-def test_a_wish_to_stop_ends_the_search_with_nothing_running(sqlite_url: str) -> None:
+def test_a_request_to_stop_ends_the_search_with_nothing_running(sqlite_url: str) -> None:
     repository = Repository(open_engine(sqlite_url))
     asked = threading.Event()
 

@@ -33,7 +33,7 @@ def additive(point: Params) -> float:
     )
 
 
-def test_half_of_the_points_tells_which_of_the_others_are_best() -> None:
+def test_half_of_the_points_predict_the_best_of_the_others() -> None:
     tried, rest = MIXED[:30], MIXED[30:]
     fitted = Surrogate(SPACE, tried, [additive(p) for p in tried])
     mean, deviation = fitted.predict(rest)
@@ -43,14 +43,14 @@ def test_half_of_the_points_tells_which_of_the_others_are_best() -> None:
     assert max(hopeful) == max(map(additive, rest))
 
 
-def test_what_was_tried_is_known_and_promises_nothing() -> None:
+def test_a_tried_point_promises_no_improvement() -> None:
     tried, rest = MIXED[:30], MIXED[30:]
     fitted = Surrogate(SPACE, tried, [additive(p) for p in tried])
     assert fitted.predict(tried)[1].max() < 0.3 * fitted.predict(rest)[1].max()
     assert fitted.improvement(tried).max() < fitted.improvement(rest).max()
 
 
-def test_a_point_on_its_way_makes_its_like_less_urgent() -> None:
+def test_a_pending_point_lowers_the_improvement_of_similar_points() -> None:
     tried = MIXED[:12]
     fitted = Surrogate(SPACE, tried, [additive(p) for p in tried])
     rest = [p for p in POINTS if p not in tried]
@@ -70,7 +70,7 @@ def test_how_far_a_module_collapsed_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("scores", [[3.0], [1.0, 1.0, 1.0], [-math.inf, -math.inf]])
-def test_scores_that_tell_nothing_are_taken(scores: list[float]) -> None:
+def test_equal_or_few_scores_give_a_finite_improvement(scores: list[float]) -> None:
     fitted = Surrogate(SPACE, POINTS[: len(scores)], scores)
     assert np.isfinite(fitted.improvement(POINTS)).all()
 

@@ -94,7 +94,7 @@ def test_users_change_their_own_jobs_and_the_operator_all(queue: JobQueue) -> No
     assert queue.cancel("mine", OPERATOR).state == "cancelled"
 
 
-def test_nobody_waits_for_ever_behind_greater_priorities(opened: Callable[..., JobQueue]) -> None:
+def test_a_low_priority_does_not_wait_for_ever(opened: Callable[..., JobQueue]) -> None:
     """A user of whom nothing starts rises; the many old studies of a busy one do not."""
     queue = opened()
     busy, now = User("ann", "submit"), [1_000_000.0]
@@ -235,7 +235,7 @@ def test_a_server_reads_no_path_and_runs_no_code_of_a_user(
     assert "antigravity" not in sys.modules
 
 
-def test_another_users_upload_is_not_ones_own(queue: JobQueue) -> None:
+def test_the_upload_of_another_user_cannot_be_submitted(queue: JobQueue) -> None:
     file = queue.uploads.folder / f"{'a' * 64}.npz"
     file.parent.mkdir()
     file.write_bytes(b"x")

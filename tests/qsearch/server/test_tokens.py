@@ -56,7 +56,7 @@ def test_a_running_server_sees_what_a_command_changes(tokens: Tokens) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "operator", "a b", "../x", "x" * 65, "-a"])
-def test_names_are_plain_and_the_servers_own_is_taken(tokens: Tokens, name: str) -> None:
+def test_user_names_are_plain_and_operator_is_reserved(tokens: Tokens, name: str) -> None:
     with pytest.raises(SettingsError, match="no name for a user"):
         tokens.add(name, "read", Quota())
 

@@ -19,7 +19,7 @@ def url() -> str:
     return f"memory://{uuid.uuid4().hex}"
 
 
-def test_what_one_driver_puts_another_gets(url: str, tmp_path: Path) -> None:
+def test_an_artifact_of_one_driver_is_read_by_another(url: str, tmp_path: Path) -> None:
     here, there = (RemoteArtifactStore(tmp_path / name, url) for name in ("a", "b"))
     artifact = here.put_arrays("inputs", {"x": np.arange(5)})
     assert there.has("inputs", artifact.sha256)

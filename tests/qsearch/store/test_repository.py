@@ -168,7 +168,9 @@ def test_of_trials_with_the_same_work_one_runs_and_answers_the_others(
     assert (claims.run, [t.number for t in claims.answered]) == ((), [1, 2])
 
 
-def test_what_a_driver_holds_without_knowing_is_given_to_it_again(repository: Repository) -> None:
+def test_a_trial_whose_claim_was_lost_is_claimed_again_by_its_driver(
+    repository: Repository,
+) -> None:
     study = repository.create_study(new_study())
     repository.add_trials(study.id, [new_trial(0), new_trial(1)])
     here, there = (repository.join(study.id, name, "v1", 2) for name in ("here", "there"))
@@ -178,7 +180,7 @@ def test_what_a_driver_holds_without_knowing_is_given_to_it_again(repository: Re
     assert repository.claim_trials(study.id, here, 4, below=8, held=[lost.id]).run == ()
 
 
-def test_lost_workers_are_counted_with_their_last_words(repository: Repository) -> None:
+def test_lost_workers_are_counted_with_the_end_of_their_logs(repository: Repository) -> None:
     study = repository.create_study(new_study())
     repository.add_trials(study.id, [new_trial(0)])
     driver = repository.join(study.id, "here", "v1", 2)

@@ -124,7 +124,7 @@ def test_preprocess_mistakes_are_told(tmp_path: Path, preprocess: Any, message: 
         ((1, 3, 8, 8), {"crop": 9}, "leave crop out, or crop: [8, 8]"),
     ],
 )
-def test_the_fix_is_that_of_the_input(
+def test_the_fix_names_what_the_input_needs(
     tmp_path: Path, shape: tuple[int, ...], preprocess: Any, fix: str
 ) -> None:
     draw(tmp_path / "a.png")

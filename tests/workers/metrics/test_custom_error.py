@@ -36,12 +36,12 @@ def per_call(outputs: Any) -> float:
 
 
 @pytest.mark.parametrize("calls", [1, 4, 40])
-def test_of_one_value_a_sample_it_is_the_error_of_a_mean(calls: int) -> None:
+def test_the_error_of_one_value_per_sample_is_that_of_a_mean(calls: int) -> None:
     expected = VALUES.std(ddof=1) / np.sqrt(len(VALUES))
     assert error_of(state_of(per_sample, calls)) == pytest.approx(expected, rel=1e-12)
 
 
-def test_of_one_value_a_call_it_is_that_of_the_calls() -> None:
+def test_the_error_of_one_value_per_call_counts_calls() -> None:
     means = VALUES.reshape(8, 5).mean(axis=1)
     expected = means.std(ddof=1) / np.sqrt(8)
     assert error_of(state_of(per_call, 8)) == pytest.approx(expected, rel=1e-12)

@@ -25,7 +25,7 @@ def test_the_error_is_that_of_the_bootstrap_and_merges() -> None:
     assert error == pytest.approx(resampled.std(), rel=0.1)
 
 
-def test_every_output_needs_its_reference() -> None:
+def test_sqnr_needs_a_reference_for_every_output() -> None:
     outputs = [np.ones((2, 3)), np.ones((2, 3))]
     with pytest.raises(ValueError, match="zip"):
         Sqnr().update(Sqnr().init(), outputs, outputs[:1], None)

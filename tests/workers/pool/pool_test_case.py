@@ -97,7 +97,7 @@ class PoolTestCase:
             pool.submit(number, Ask("sum", large=handle))
         assert {f.result for f in drain(pool).values()} == {499500.0}
 
-    def test_cancel_drops_what_is_queued(self, pool: WorkerPool) -> None:
+    def test_cancel_drops_queued_requests(self, pool: WorkerPool) -> None:
         for number in range(5):
             pool.submit(number, Ask("double", number))
         pool.cancel_all()
@@ -180,7 +180,7 @@ class SeparateWorkersTestCase(PoolTestCase):
         assert len(list(tmp_path.iterdir())) == 3
         assert ended["sound"].result == 8
 
-    def test_cancel_stops_what_runs(self, pool: WorkerPool, tmp_path: Path) -> None:
+    def test_cancel_stops_running_requests(self, pool: WorkerPool, tmp_path: Path) -> None:
         pool.submit("long", Ask("sleep", 300.0, str(tmp_path)))
         stop = time.monotonic() + TIMEOUT_S
         while not list(tmp_path.iterdir()):

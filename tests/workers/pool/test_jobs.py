@@ -88,7 +88,7 @@ def test_every_job_is_taken_once_whoever_asks_in_which_order(
     assert len(found) == len(set(found)) == sum(sizes)
 
 
-def test_the_tail_of_a_log_is_its_last_words(tmp_path: Path) -> None:
+def test_log_tail_gives_the_end_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "0.log"
     assert log_tail(log) is None
     log.write_text("  \n")

@@ -53,7 +53,7 @@ def test_a_cluster_that_is_joined_keeps_its_size() -> None:
     assert "num_cpus" not in ray.options
 
 
-def test_who_cannot_join_is_told_what_to_check() -> None:
+def test_a_cluster_that_cannot_be_joined_is_an_error_with_a_fix() -> None:
     with pytest.raises(WorkerError, match="cannot connect to Ray at host:6379: refused") as caught:
         connect(Ray(ConnectionError("refused")), "host:6379", 1, WorkerSize())
     assert "RAY_AUTH_TOKEN" in (caught.value.fix or "")
@@ -83,7 +83,7 @@ def test_nodes_that_are_still_joining_are_waited_for() -> None:
         await_resources(Growing(), 3, WorkerSize(), None, never)
 
 
-def test_whoever_stops_waits_for_no_node() -> None:
+def test_a_stopped_pool_does_not_wait_for_nodes() -> None:
     stopping = threading.Event()
     stopping.set()
     with pytest.raises(WorkerError, match="the Ray cluster has 1"):

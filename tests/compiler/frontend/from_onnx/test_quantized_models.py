@@ -126,7 +126,7 @@ def test_realized_it_computes_on_int8_with_the_scales_of_the_model() -> None:
     assert np.mean(got != want) < 0.01
 
 
-def test_it_survives_text_and_export() -> None:
+def test_a_quantized_import_survives_text_and_export() -> None:
     mod = imported(model(np.int8(0)))
     assert compiler.structural_equal(compiler.parse(compiler.text(mod)), mod)
     x = on_halves()

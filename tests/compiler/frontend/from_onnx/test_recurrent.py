@@ -86,7 +86,7 @@ def test_a_gru_that_resets_after_the_product(biased: bool, from_zero: bool) -> N
     assert_same_as_onnxruntime(proto, {"x": drawn(STEPS, BATCH, FEATURES)})
 
 
-def test_a_cell_that_its_gates_see() -> None:
+def test_an_lstm_may_have_peepholes() -> None:
     held = weights("LSTM") | {"p": drawn(1, 3 * HIDDEN, seed=5), "c": drawn(1, BATCH, HIDDEN)}
     held["h"] = drawn(1, BATCH, HIDDEN, seed=6)
     proto = whole("LSTM", held, "x w r b - h c p")

@@ -99,7 +99,7 @@ def test_the_report_of_a_fused_module_finds_the_shipped_description() -> None:
     assert "opu_q" in (caught.value.fix or "")
 
 
-def test_one_is_written_in_the_singular() -> None:
+def test_one_group_and_one_operator_are_written_in_the_singular() -> None:
     x = relay.var("x", (1, 4, 8, 8))
     one = str(hw_report(relay.module(relay.op.sigmoid(nn.relu(x))), "opu"))
     assert one.splitlines()[0] == "1 group on opu"

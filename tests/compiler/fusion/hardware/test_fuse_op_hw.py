@@ -201,7 +201,7 @@ def test_the_text_of_a_fused_module_reads_back() -> None:
 
 
 @pytest.mark.parametrize("matcher", ["greedy", "optimal"])
-def test_depth_is_no_limit(matcher: str) -> None:
+def test_a_deep_graph_is_handled_without_recursion(matcher: str) -> None:
     value: Expr = x_var()
     for _ in range(10_000):
         value = nn.relu(value)

@@ -26,7 +26,9 @@ def defined(row: list[int], table: list[int], out_bits: int) -> list[int]:
     st.integers(0, 1 << 20),
 )
 @settings(max_examples=60, deadline=None)
-def test_it_is_its_definition(dtype: str, n: int, out_bits: int, size: int, seed: int) -> None:
+def test_the_operator_is_its_definition(
+    dtype: str, n: int, out_bits: int, size: int, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     info = np.iinfo(dtype)
     data = rng.integers(info.min, info.max, (3, n), dtype, endpoint=True)

@@ -34,7 +34,7 @@ def rows(draw: st.DrawFn) -> tuple[str, list[list[int]]]:
 
 @given(rows(), st.integers(0, 1 << 30), st.integers(0, 4), st.integers(0, 14))
 @settings(max_examples=150, deadline=None)
-def test_it_is_its_definition(
+def test_the_operator_is_its_definition(
     drawn: tuple[str, list[list[int]]], epsilon: int, root_bits: int, out_bits: int
 ) -> None:
     dtype, data = drawn
@@ -66,7 +66,7 @@ def test_roots_are_exact(value: int) -> None:
     assert integer_sqrt(np.array([value], np.int64))[0] == math.isqrt(value)
 
 
-def test_it_normalises() -> None:
+def test_integer_standardize_normalises() -> None:
     rng = np.random.default_rng(0)
     data = rng.integers(-9000, 9000, (20, 64)).astype("int16")
     x = relay.var("x", data.shape, "int16")

@@ -59,7 +59,7 @@ def test_no_result_is_below_zero_where_the_rule_says_so(name: str) -> None:
     assert checked > 0 or name in ("gather", "take")
 
 
-def test_signs_flow_through_a_graph() -> None:
+def test_never_negative_follows_signs_through_a_graph() -> None:
     op = relay.op
     x = relay.var("x", (1, 4))
     positive: list[Expr] = [op.nn.relu(x), op.sigmoid(x), op.clip(x, a_min=0.0, a_max=6.0)]

@@ -102,7 +102,7 @@ def test_a_computed_weight_allows_none() -> None:
         assert (call.args[0] in may_have_zero_point(nodes)) is expected
 
 
-def test_an_answer_does_not_speak_for_a_realize_rule_of_ones_own() -> None:
+def test_a_zero_point_answer_does_not_hold_for_a_users_realize_rule() -> None:
     """Whoever registers another rule has not promised to look at zero points."""
     op = Op.get("nn.mirror_pad")
     call = Call(op, (relay.var("x", (2, 2)),))
@@ -115,7 +115,7 @@ def test_an_answer_does_not_speak_for_a_realize_rule_of_ones_own() -> None:
         FQRealizeRewrite._rules = held
 
 
-def test_one_answer_for_all_operands() -> None:
+def test_always_gives_one_answer_for_all_operands() -> None:
     rule = always(ZeroPoint.CENTRES)
     assert {rule(Call(Op.get("add"), ()), place) for place in range(3)} == {ZeroPoint.CENTRES}
 

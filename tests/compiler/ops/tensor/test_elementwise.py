@@ -98,7 +98,7 @@ def test_clip_bounds_of_integers_are_truncated_and_saturated() -> None:
     assert run("clip", [-1.0, 9.0], a_min=0.0, a_max=6.0).tolist() == [0, 6]
 
 
-def test_integers_wrap() -> None:
+def test_integer_arithmetic_wraps() -> None:
     big = np.array([2**31 - 1], np.int32)
     one = np.array([1], np.int32)
     assert run("add", big, one).item() == -(2**31)

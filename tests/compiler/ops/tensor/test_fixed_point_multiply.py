@@ -58,7 +58,9 @@ def exact(value: int, multiplier: int, shift: int) -> int:
 
 
 @pytest.mark.parametrize(("multiplier", "shift", "products"), CASES)
-def test_products_of_case_a3(multiplier: int, shift: int, products: str) -> None:
+def test_fixed_point_products_are_the_specified_ones(
+    multiplier: int, shift: int, products: str
+) -> None:
     got = multiply(np.array(OPERANDS, np.int32), multiplier, shift)
     assert got.tolist() == [int(p) for p in products.split()]
     assert got.dtype == np.int32

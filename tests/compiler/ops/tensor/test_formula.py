@@ -36,7 +36,7 @@ def test_a_formula_has_the_values_of_its_function(formula: str, function: object
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_it_computes_in_the_dtype_of_its_data(dtype: str) -> None:
+def test_a_formula_computes_in_the_dtype_of_its_data(dtype: str) -> None:
     x = np.linspace(-3, 3, 100).astype(dtype)
     got = value_of("x 0.1 multiply", x)
     assert got.dtype == x.dtype

@@ -53,7 +53,7 @@ def test_classes_suppress_each_other_when_forced() -> None:
     assert suppress(0.5, force_suppress=True)[0].tolist() == [[1, 4, -1, -1, -1]]
 
 
-def test_little_overlap_is_no_reason() -> None:
+def test_boxes_with_little_overlap_are_kept() -> None:
     assert suppress(0.99)[1].tolist() == [[4]]
 
 

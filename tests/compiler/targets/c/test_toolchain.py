@@ -69,7 +69,7 @@ def test_a_cache_that_others_can_write_to_is_not_used(
     assert private.stat().st_mode & 0o077 == 0
 
 
-def test_no_compiler_is_an_error_with_a_way_out(
+def test_a_missing_compiler_is_an_error_with_a_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toolchain, "find_compiler", lambda: None)

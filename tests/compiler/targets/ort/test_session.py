@@ -22,7 +22,7 @@ def executor() -> OrtExecutor:
     return OrtExecutor(to_onnx(relay.module(relay.Function((x, y), op.add(x, y)))))
 
 
-def test_it_runs_and_names_its_inputs(executor: OrtExecutor) -> None:
+def test_a_session_runs_and_names_its_inputs(executor: OrtExecutor) -> None:
     protocol: Executor = executor
     assert protocol.input_names == ("x", "y")
     (found,) = protocol.run({"x": np.ones((2, 3), "float32"), "y": np.ones(3, "float32")})
