@@ -70,7 +70,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "cli: errors of imported files, sequences before batches": 22,
     "importer: RNN, GRU, LSTM; shared weights counted once": 254,
     "quantize: quotients, numbers of truth values, picks at any places": 52,
-    "importer: advice for operators without a static form": 11,
+    "importer: advice for operators without a static form, LpPool, scikit-learn": 42,
     "search: bits of layers within a limit of bytes in every trial": 44,
     "search: what early stopping saved": 10,
     "dashboard: bundled scripts, the head on pages of modules, trials done in the queue": 100,

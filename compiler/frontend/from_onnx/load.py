@@ -65,13 +65,15 @@ def _opsets(model: onnx.ModelProto) -> dict[str, int]:
         "" if entry.domain in STANDARD_DOMAINS else entry.domain: entry.version
         for entry in model.opset_import
     }
+    newest = onnx.defs.onnx_opset_version()
+    if not any(node.domain in STANDARD_DOMAINS for node in model.graph.node):
+        opsets.setdefault("", newest)  # what the converters of other domains build
     version = opsets.get("")
     if version is None:
         raise OnnxImportError(
             "the model names no opset of the standard operators",
             fix="export it again, or add opset_import",
         )
-    newest = onnx.defs.onnx_opset_version()
     if not OLDEST_OPSET <= version <= newest:
         raise OnnxImportError(
             f"opset {version} is not supported",

@@ -34,7 +34,7 @@ from compiler.frontend.from_onnx.load import load
 from compiler.frontend.from_onnx.node import ConstantInputError
 from compiler.frontend.from_onnx.opsets import OLDEST_OPSET, find_converter, versions_of
 from compiler.ir.analysis import bind, post_order
-from compiler.ir.expr import Call, Constant, Function, Op
+from compiler.ir.expr import Call, Constant, Function, Op, is_op_call
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ops.rules.realize import FQRealizeRewrite
@@ -194,8 +194,15 @@ def has_integer_form(mod: IRModule, values: dict[str, Any]) -> bool:
     closed = infer_module(mod.with_function("main", bind(main, weights)))
     tidy = transform.FoldConstant()(transform.SimplifyInference()(closed))["main"]
     assert isinstance(tidy, Function)
-    calls = [node.op for node in post_order(tidy.body) if isinstance(node, Call)]
-    return bool(calls) and all(isinstance(op, Op) and op in FQRealizeRewrite for op in calls)
+    calls = [node for node in post_order(tidy.body) if isinstance(node, Call)]
+    return bool(calls) and all(map(_has_integer_form, calls))
+
+
+def _has_integer_form(call: Call) -> bool:
+    """A cast has one for truth values only."""
+    if is_op_call(call, "cast") and call.args[0].tensor_type.dtype != "bool":
+        return False
+    return isinstance(call.op, Op) and call.op in FQRealizeRewrite
 
 
 def one_line(error: BaseException) -> str:

@@ -48,6 +48,15 @@ def _slice(
     )
 
 
+@from_onnx("ArrayFeatureExtractor", since=1, domain="ai.onnx.ml")
+def array_feature_extractor(node: OnnxNode) -> Expr:
+    """Columns at constant or computed places, such as the label of the best class."""
+    data, places = node.arg(0), node.call("reshape", node.arg(1), newshape=(-1,))
+    if node.rank(data) == 1:
+        data = node.call("expand_dims", data, axis=0)
+    return node.call("take", data, places, axis=-1)
+
+
 @from_onnx("Slice")
 def slice_attributes(node: OnnxNode) -> Expr:
     """Bounds as attributes."""

@@ -98,6 +98,14 @@ def _group_norm(node: OnnxNode, groups: int, gamma: Expr, beta: Expr) -> Expr:
     )
 
 
+@from_onnx("Scaler", since=1, domain="ai.onnx.ml")
+def scaler(node: OnnxNode) -> Expr:
+    """(x - offset) * scale along the last axis, in float32."""
+    data = node.call("cast", node.arg(0), dtype="float32")
+    moved = node.call("subtract", data, node.const(node.attr("offset", [0.0]), "float32"))
+    return node.call("multiply", moved, node.const(node.attr("scale", [1.0]), "float32"))
+
+
 @from_onnx("LayerNormalization", since=1)
 @from_onnx("LayerNormalization", since=1, domain="com.microsoft")
 def layer_normalization(node: OnnxNode) -> list[Expr]:

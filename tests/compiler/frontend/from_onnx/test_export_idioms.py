@@ -81,3 +81,40 @@ def test_transposes_padding_division_and_shape_arithmetic_are_gone() -> None:
     (want,) = onnxruntime.InferenceSession(proto).run(None, {"x": x})
     # onnxruntime sums in another order than numpy.
     np.testing.assert_allclose(compiler.evaluate(mod, [x])[0], want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_classifier_of_scikit_learn_gives_labels_and_probabilities() -> None:
+    """Its scaler and its labels are operators of ai.onnx.ml."""
+    rng = np.random.default_rng(0)
+    own = "ai.onnx.ml"
+    arrays = {
+        "w": rng.standard_normal((3, 4)).astype(np.float32),
+        "classes": np.array([10, 20, 30, 40]),
+        "flat": np.array([-1]),
+    }
+    nodes = [
+        node("Scaler", ["x"], ["s"], domain=own, offset=[0.5, 0.0, -1.0], scale=[2.0, 1.0, 0.5]),
+        node("MatMul", ["s", "w"], ["z"]),
+        node("Softmax", ["z"], ["p"]),
+        node("ArgMax", ["p"], ["best"], axis=1),
+        node("ArrayFeatureExtractor", ["classes", "best"], ["label"], domain=own),
+        node("Reshape", ["label", "flat"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [5, 3])],
+        [
+            helper.make_tensor_value_info("y", onnx.TensorProto.INT64, [5]),
+            helper.make_tensor_value_info("p", onnx.TensorProto.FLOAT, [5, 4]),
+        ],
+        [numpy_helper.from_array(a, name) for name, a in arrays.items()],
+    )
+    opsets = [helper.make_opsetid("", 15), helper.make_opsetid(own, 1)]
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    x = rng.standard_normal((5, 3)).astype(np.float32)
+    labels, chances = onnxruntime.InferenceSession(proto).run(None, {"x": x})
+    mod, params = load(proto)
+    found = compiler.evaluate(compiler.quantize.bind_params(mod, params), {"x": x})
+    np.testing.assert_array_equal(found[0], labels)
+    np.testing.assert_allclose(found[1], chances, rtol=1e-5)
