@@ -1,4 +1,4 @@
-"""Bias correction: biases make up for what quantized weights add to the mean of the output.
+"""Bias correction: biases compensate the mean error that quantized weights cause.
 
     before                                    after
     add(nn.conv2d(q(%x), q(w)), q(b))         add(nn.conv2d(q(%x), q(w)), q(b - e))

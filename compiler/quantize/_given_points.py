@@ -1,4 +1,4 @@
-"""Models with their own quantize points (ONNX QuantizeLinear, DequantizeLinear).
+"""Models with quantize points of their own (ONNX QuantizeLinear, DequantizeLinear).
 
 Their points keep scale and zero point, and their weights the grid they lie on; what a QConfig says
 of ranges and weight scales counts only for what such a model leaves in float.
@@ -32,7 +32,7 @@ class GivenPoints:
 
     @property
     def note(self) -> str:
-        """What is done about them, for people; "" where there are none."""
+        """A sentence on how they are used; "" where there are none."""
         if self.count == 0:
             return ""
         zeros = (

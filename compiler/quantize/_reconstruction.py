@@ -1,4 +1,4 @@
-"""Integers for the rows of a weight whose output errs least on measured data.
+"""Integers for the rows of a weight with the least error of the output on measured data.
 
     minimise  (w - q)^T H (w - q)  over whole numbers q of the grid,   H = columns^T columns
 
@@ -72,7 +72,7 @@ def _error(difference: Floats, slope: Floats) -> Floats:
 
 
 def _made_up_for(rows: Floats, hessian: Floats, limit: int) -> Floats:
-    """Column by column, the rest moving to make up for what rounding has changed."""
+    """Round column by column; later columns compensate the error of earlier ones."""
     taps, kernels = rows.shape[2], choose_kernels()
     factor = _inverse_factor(hessian)
     free = rows.copy()

@@ -1,4 +1,4 @@
-"""Relay's spelling of giving an operator its quantization rules, for operators of one's own."""
+"""Relay's functions that register quantization rules, for operators of users."""
 
 from __future__ import annotations
 

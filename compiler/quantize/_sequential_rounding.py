@@ -1,4 +1,4 @@
-"""Sequential rounding: layer after layer, each makes up for what the layers before it have lost.
+"""Sequential rounding: each layer compensates the errors of the layers before it.
 
     minimise  |W X - Q Y|^2  over whole numbers Q of the grid
 
@@ -72,7 +72,7 @@ def round_sequentially(
     rounded: Rounding | None = None,
     fitting: RangeFitting | None = None,
 ) -> IRModule:
-    """The simulated module with rounded weights, and biases for what the weights still lose.
+    """The simulated module with rounded weights, and biases that correct the rest of the error.
 
     Args:
         simulated: result of ``bind_scales``.

@@ -1,4 +1,4 @@
-"""Adaptive rounding: every weight goes to the level that the output of its layer errs least with.
+"""Adaptive rounding: weights get the levels with the least error at their layer's output.
 
     before                                      after, w' on the grid of the point
     nn.conv2d(q(%x), q(w))                      nn.conv2d(q(%x), q(w'))

@@ -141,7 +141,7 @@ _ROUNDED: Final = {"nearest": 1.0, "adaptive": 0.5, "sequential": 0.4}
 
 @dataclass(slots=True, eq=False)
 class PredictedError:
-    """What configurations lose, from statistics alone: no module is built and none runs.
+    """The error of configurations, predicted from statistics; no module is built.
 
     The errors of all activations and weights, each over its signal, are taken to add up; what
     layers amplify is not known. So the figure tells bad configurations from good ones, and hardly

@@ -1,4 +1,4 @@
-"""What is corrected once scales are bound: how weights are rounded, then biases for that."""
+"""Corrections after scales are bound: rounding of weights, then biases."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def _operators(
 def _root(
     call: Call, record: CallRecord, places: Mapping[Expr, int], roots: Sequence[int | None]
 ) -> int | None:
-    """Place of the operator that is to blame for this call being float; None for integer ones."""
+    """Place of the operator that causes this call to be float; None for integer calls."""
     if record.status == "integer":
         return None
     if record.reason == OPERAND_FLOAT:

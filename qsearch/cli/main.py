@@ -203,7 +203,7 @@ _OUTPUTS: Final = frozenset(("out", "space_out"))
 
 
 def _refuse_to_overwrite(context: click.Context) -> None:
-    """Keep what the command reads from being replaced by what it writes.
+    """Refuse to write to a file that the command reads.
 
     Raises:
         SettingsError: one file is named for both.

@@ -82,7 +82,7 @@ class Choice(click.Choice[str]):
     """One of some words; an error names the nearest."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        """What a word that is none of them is told."""
+        """The error for a word that is not among the choices."""
         from compiler.errors import legal_names
 
         return f"{value!r} is unknown: {legal_names(str(value), self.choices)}"
@@ -148,7 +148,7 @@ def _check_options(ctx: click.Context, words: Sequence[str], params: Sequence[ob
 
 
 def unknown_option(ctx: click.Context, name: str, known: Iterable[str]) -> SettingsError:
-    """What ``--modle`` is told."""
+    """The error for an unknown option such as ``--modle``."""
     from compiler.errors import nearest
     from qsearch.errors import SettingsError
 
@@ -167,7 +167,7 @@ def refused(ctx: click.Context, what: str) -> SettingsError:
 
 
 def _refusal(error: click.UsageError, ctx: click.Context) -> SettingsError:
-    """Click's message as one of ours."""
+    """A SettingsError with Click's message."""
     if isinstance(error, click.NoSuchOption):
         known = [name for param in ctx.command.get_params(ctx) for name in param.opts]
         return unknown_option(ctx, error.option_name, known)

@@ -50,7 +50,7 @@ def print_legend(names: Iterable[str]) -> None:
 
 
 def terminal_width() -> int | None:
-    """Letters of a line of the terminal that is printed to; None where it is a file or a pipe."""
+    """Width of the terminal in letters; None where output goes to a file or a pipe."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -69,7 +69,7 @@ def wrapped(line: str, indent: str = "") -> str:
 
 
 def table(rows: Rows, width: int | None = None, elsewhere: str = "") -> str:
-    """Columns padded to their widest value; floats to four places, counts to none.
+    """Columns padded to their widest value; floats have four decimals, counts none.
 
     Args:
         width: letters of a line. The last columns are left out until lines fit, and named below.

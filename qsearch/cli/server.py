@@ -377,7 +377,7 @@ def _tell(job: dict[str, Any], finished: int) -> None:
 
 
 def _finish(client: Client, job: dict[str, Any], out: str | None, quiet: bool) -> int:
-    """What became of a job; its exit code."""
+    """Print how a job ended; its exit code."""
     from qsearch.cli.studies import print_best
     from qsearch.errors import SearchFailedError
 

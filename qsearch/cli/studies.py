@@ -34,7 +34,7 @@ _SELDOM: Final = ("drivers", "pruned", "failed", "infeasible", "from_store")
 
 @dataclass(frozen=True, slots=True)
 class GivenStudy:
-    """Which study the words of a command mean: a run folder, or a storage and a name."""
+    """The study that a command names: a run folder, or a storage and a name."""
 
     folder: str | None
     storage: str | None

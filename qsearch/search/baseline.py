@@ -250,7 +250,7 @@ class Plausibility:
 
 @dataclass(slots=True)
 class Examination:
-    """Compares the float model's answers with those to other preparations and to other labels.
+    """Compares the float model's score with its scores on other preparations and other labels.
 
     Args:
         pool: its workers run the float model; idle.
@@ -394,14 +394,14 @@ class Examination:
 
 
 def examination(prepared: PreparedStudy, pool: WorkerPool, blob: Any) -> Examination:
-    """Of the float model on the evaluation data; of nothing where labels are the user's own."""
+    """The examination of the float model on the evaluation data; none for a metric of the user."""
     classes = None if is_import_path(prepared.metric) else classes_of(prepared.module)
     silent = SilentProgress()
     return Examination(pool, silent, blob, prepared.evaluation, prepared.inputs, classes)
 
 
 def _told(other: Right, words: str, fix: str, right: Right) -> tuple[float, str]:
-    """Share of right answers and the sentence; no sentence where it is not clearly better."""
+    """Share of right answers, and a warning if it is significantly better."""
     p = _better_by_chance(other, right)
     share = float(other.mean())
     if p >= _SIGNIFICANT or share <= right.mean():

@@ -113,7 +113,7 @@ _PASSES: Final = {
 
 
 def phase_of(measurement: Measurement) -> str:
-    """What one reading of the data is for, and why the data are read again."""
+    """What a pass over the data measures, and why the data are read again."""
     told = f"calibration: {_PASSES.get(measurement.step, measurement.step)}"
     if measurement.step not in ("ranges", "histograms"):
         return told
@@ -159,7 +159,7 @@ class StoredStatistics:
         return None
 
     def save(self, kind: str, fields: Mapping[str, Any], found: Storable) -> None:
-        """Keep arrays, and what they cost since they were looked for or the last ones were kept."""
+        """Store arrays, with the CPU seconds since ``load`` was asked or the last ``save``."""
         workers, own = self._since
         cpu_s = self.data.worker_cpu_s - workers or self.clock() - own
         self._since = (self.data.worker_cpu_s, self.clock())
@@ -168,7 +168,7 @@ class StoredStatistics:
 
 
 def statistics_key(spec: Mapping[str, Any], code: str) -> dict[str, Any]:
-    """All that decides statistics beside the QConfig, of a study with this spec.
+    """What decides the statistics of a study with this spec, beside the QConfig.
 
     Args:
         code: version of the code that measured.
@@ -183,7 +183,7 @@ def statistics_key(spec: Mapping[str, Any], code: str) -> dict[str, Any]:
 
 
 def stored_key(key: Mapping[str, Any], kind: str, fields: Mapping[str, Any]) -> str:
-    """The key under which a study keeps what ``fields`` of a QConfig decide.
+    """The key of the arrays that these fields of a QConfig decide.
 
     Args:
         key: as of ``StoredStatistics``.
@@ -222,7 +222,7 @@ _NONE_SIMILAR: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FirstChoice:
-    """What a study begins with; it keeps that, whatever the store learns later.
+    """What a study begins with; later studies in the store do not change it.
 
     Attributes:
         qconfig: what the statistics suggest.
@@ -238,7 +238,7 @@ class FirstChoice:
 
     @staticmethod
     def stored(repository: Repository, study_id: int) -> FirstChoice | None:
-        """What the store says of a study; None where it began without."""
+        """The choice that the store holds for a study; None if the study began without one."""
         for event in repository.events_of(study_id, limit=FIRST_EVENTS):
             if event.kind == CHOSEN and event.data:
                 row = event.data
@@ -252,7 +252,7 @@ class FirstChoice:
 
     @staticmethod
     def of(context: StudyContext, prepared: PreparedStudy, calibration: Calibration) -> FirstChoice:
-        """What the store holds; for a new study it is chosen, noted in the store and told.
+        """The stored choice; for a new study it is made, stored and printed.
 
         Nothing for a study that began without it, and where no trial measures channels.
         """
@@ -342,7 +342,7 @@ def _similar(
 
 
 def similarity(operators: Mapping[str, int], others: Mapping[str, int]) -> float:
-    """How alike two models are, 0 to 1: what their shares of operators have in common."""
+    """Similarity of two models, 0 to 1: the overlap of their shares of operators."""
     mine, theirs = sum(operators.values()), sum(others.values())
     if not mine or not theirs:
         return 0.0
@@ -351,7 +351,7 @@ def similarity(operators: Mapping[str, int], others: Mapping[str, int]) -> float
 
 
 def _point(space: Space, params: Mapping[str, Any]) -> Params | None:
-    """The point of the space that a trial of another study is; None where there is none."""
+    """The point of this space that equals a trial of another study; None if there is none."""
     point = space.effective({**LATER, **params})
     choices = {parameter.name: parameter.choices for parameter in space.parameters}
     inside = all(value in choices[name] for name, value in point.items())

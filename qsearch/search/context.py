@@ -1,4 +1,4 @@
-"""What the parts of one run share: the study in the store, the workers, the budget, the control."""
+"""What the parts of one run share: the study in the store, the workers, budget and control."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ Callback = Callable[[Trial], Any]
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Callbacks of one run, the event that stops it in good order, and what it stands on.
+    """Callbacks of one run, the event that stops it, and checks that its files are still there.
 
     Attributes:
         callbacks: called in order, in the driver's thread.

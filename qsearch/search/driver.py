@@ -1,4 +1,4 @@
-"""The loop: propose batches, store them, run what is unfinished, tell, repeat.
+"""The loop: propose batches, store them, run their trials, tell the sampler, repeat.
 
 A batch is stored whole before any of it runs, and proposed from the trials of earlier batches
 only. So a driver may be killed at any moment: the rows say which trials are finished, the others
@@ -55,7 +55,7 @@ log = logging.getLogger("qsearch.search.driver")
 
 
 class Heartbeat:
-    """Beats in a thread of its own while the block lasts, whatever the driver waits for.
+    """Sends heartbeats in a thread of its own while the block runs.
 
     Args:
         repository: its engine gives the thread a connection of its own.
@@ -188,14 +188,14 @@ class Driver:
             repository.end_drivers([self._me])
 
     def _standing(self) -> str:
-        """What is finished and what was cut off, for the user who goes on later."""
+        """How many trials are finished and which were interrupted, for the error message."""
         cut_off = sorted(self.evaluations.numbers)
         listed = f"{'trials' if len(cut_off) > 1 else 'trial'} {', '.join(map(str, cut_off))}"
         lost = f"{listed} ran and will begin again" if cut_off else "none was running"
         return f"{self.queue.trials.finished} of {self.budget.trials} trials are finished; {lost}"
 
     def _load(self) -> None:
-        """Read the study's trials, and take back what dead drivers left running."""
+        """Read the study's trials, and requeue those of dead drivers."""
         study_id = self.context.study_id
         self._seen_command = self.context.repository.last_command(study_id)
         if not self.context.repository.shared:
@@ -355,7 +355,7 @@ class Driver:
         return replace(end, outcome=replace(outcome, objective_values=values))
 
     def _ended(self, trials: tuple[Trial, ...] | list[Trial]) -> None:
-        """Take note of trials that ended here, and say so."""
+        """Note and report trials that ended here."""
         for trial in self.queue.trials.note_all(trials):
             outcome = trial.outcome
             self.finished_here += 1
@@ -392,7 +392,7 @@ class Driver:
     # others --------------------------------------------------------------------------------------
 
     def _look_around(self) -> str | None:
-        """Time, commands, and what other drivers did; why to stop, or None."""
+        """Check the time, commands and other drivers; the reason to stop, or None."""
         if self.budget.out_of_time:
             return TIMEOUT
         if self.control.stop.is_set():
@@ -437,7 +437,7 @@ class Driver:
             self.context.progress.advance(trials.finished - before, self._best_note())
 
     def _requeue(self, dead: Sequence[DriverRecord]) -> None:
-        """Let what dead drivers ran wait again, with the same parameters."""
+        """Queue the trials of dead drivers again, with the same parameters."""
         for study_id in {driver.study_id for driver in dead}:
             ids = [driver.id for driver in dead if driver.study_id == study_id]
             requeued = self.context.repository.requeue(ids)

@@ -1,4 +1,4 @@
-"""Trials on their way through the pool: cut into parts, gathered, stopped early, put together."""
+"""Trials in the pool: split into parts, gathered, pruned and merged."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def run_requests(
 
 
 class Pruner(Protocol):
-    """Decides, part after part, whether the rest of a trial is worth its time."""
+    """Decides after each part of a trial whether to evaluate the others."""
 
     def reason_to_prune(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
         """Why to stop after these first parts of a trial, in order; None goes on.
@@ -101,7 +101,7 @@ class Pruner(Protocol):
 
 
 class NopPruner:
-    """Judges every trial on all samples, unless it collapses."""
+    """Evaluates every trial on all samples, unless it collapses."""
 
     def reason_to_prune(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
         """None: go on."""
@@ -169,7 +169,7 @@ class Evaluations:
         return run.trial
 
     def take(self, finished: Finished, now: float) -> Ended | None:
-        """Take in what the pool says; the trial's end, if this is it.
+        """Take a result of the pool; how the trial ended, if this was its last part.
 
         Raises:
             BrokenRunError: no trial's fault; the trial runs again when the search goes on.

@@ -1,4 +1,4 @@
-"""How candidates are evaluated: the requests, and what the answers are as scores and outcomes."""
+"""How candidates are evaluated: requests, and scores and outcomes from their results."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def same_scores(evaluator: Any) -> Any:
 
 
 def slow_evaluator(asked: str, evaluator: Any) -> tuple[str, ...]:
-    """What would be faster."""
+    """A warning if a faster evaluator exists."""
     if asked != "auto" or evaluator != "grid":
         return ()
     return (
@@ -92,7 +92,7 @@ def hardware_of(settings: Settings, costs: Sequence[str]) -> tuple[str, str] | N
 
 
 def timed_on(settings: Settings, cost: str) -> str:
-    """The machine that candidates are timed on: on others their figures are different.
+    """A hash of the machine that candidates are timed on; figures of other machines differ.
 
     Raises:
         SettingsError: nothing can be compiled here, where the workers are.
@@ -290,7 +290,7 @@ def _custom(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
 
 
 def baseline_score(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
-    """The float model's score; beside itself it agrees, and its SQNR is infinite."""
+    """The float model's score; its agreement with itself is 1 and its SQNR infinite."""
     values = results(sums)
     score = {m.name: values.get(m.option, m.perfect) for m in _accuracies()}
     return score | _custom(sums)
@@ -303,7 +303,7 @@ MOST_PARTS: Final = 32
 
 
 def parts_of(samples: int, run_samples: int = 1) -> int:
-    """Into how many parts an evaluation is cut.
+    """The number of parts of an evaluation.
 
     Args:
         samples: that are scored.
@@ -363,7 +363,7 @@ def merge(results: Sequence[EvaluationResult]) -> EvaluationResult:
 
 
 def _scorers(names: Iterable[str]) -> list[str]:
-    """The names in order, without those that another one begins with."""
+    """The names in order, without names that are a prefix of another."""
     unique = list(dict.fromkeys(names))
     return [a for a in unique if not any(b != a and b.startswith(a) for b in unique)]
 

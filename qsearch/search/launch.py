@@ -282,7 +282,7 @@ def _repository(storage: str) -> Iterator[tuple[Repository, Callable[[], None]]]
 
 
 def plan(resolved: Resolved) -> dict[str, Any]:
-    """What would be done: nothing is written and no worker started."""
+    """The settings of a search; writes nothing and starts no worker."""
     from qsearch.store.engine import masked, parse_url
 
     settings = resolved.settings

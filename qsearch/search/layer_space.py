@@ -97,7 +97,7 @@ class LayerSpace:
 
 
 def choice_of(bits: int) -> Value:
-    """What a layer's parameter says for these bits."""
+    """The value of a layer's parameter for these bits."""
     return FLOAT_LAYER if bits == FLOAT_BITS else bits
 
 
@@ -177,11 +177,11 @@ class LayerPlan:
 
     @cached_property
     def _solved(self) -> dict[tuple[object, ...], dict[str, int]]:
-        """Programmes solved so far: looking for an unseen point asks for all of them."""
+        """Integer programmes that were solved; the search for an unseen point needs all of them."""
         return {}
 
     def _allocated(self, fraction: float, given: Mapping[str, int] | None = None) -> dict[str, int]:
-        """Bits of all layers, of some of them as given; without those that leave no room."""
+        """Bits of all layers where some are given; those that exceed the budget are dropped."""
         key = (fraction, *sorted((given or {}).items()))
         if key not in self._solved:
             self._solved[key] = self._programme(fraction, given or {})
@@ -300,7 +300,7 @@ def _check(damage: Table, size: Table, budget: float) -> None:
 
 @contextlib.contextmanager
 def native_stdout_dropped() -> Iterator[None]:
-    """What compiled code prints to standard output inside the block goes nowhere.
+    """Drop what compiled code prints to standard output inside the block.
 
     HiGHS 1.12, which SciPy 1.17 carries, prints a line left from debugging (ERGO-Code/HiGHS #2783).
     On a pipe C keeps it until the process ends, where it would follow the last line of ``--json``.

@@ -1,4 +1,4 @@
-"""What a search is after: a metric to maximise, costs to minimise, limits to keep."""
+"""What a search optimises: a metric to maximise, costs to minimise, limits to keep."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def sqnr_value(score: Score) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """One metric, and perhaps costs beside it.
+    """A metric, and optionally costs and limits.
 
     Ties go to the lower costs, so that the best lies on the front; then to SQNR, agreement, and the
     earlier trial.

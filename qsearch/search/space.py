@@ -91,7 +91,7 @@ class Space:
         return params
 
     def effective(self, params: Mapping[str, Value]) -> Params:
-        """``params`` without what has no effect, missing ones at their first choice."""
+        """``params`` without parameters that have no effect; missing ones get the first choice."""
         kept: Params = {}
         for parameter in self.parameters:
             if parameter.active(kept):
@@ -259,7 +259,7 @@ def default_space(
     sums: bool = False,
     clips: bool = False,
 ) -> Space:
-    """What ``qsearch launch`` searches without being told otherwise: 10,368 points, or twice those.
+    """The space that ``qsearch launch`` searches by default: 10,368 points, or twice as many.
 
     Granularity comes first, it is worth most; with ``allow_float`` modules with float parts are
     candidates too. ``rounding`` decides the ties of fixed-point products, so it waits for a
@@ -367,7 +367,7 @@ POLICY: Final = 4
 def first_points(
     space: Space, start: QConfig, chosen: QConfig | None = None, policy: int = POLICY
 ) -> list[Params]:
-    """Tried before the sampler is asked: ``chosen``, ``start``, then what served our models best.
+    """Points tried before the sampler proposes: ``chosen``, ``start``, then good guesses.
 
     Args:
         chosen: what the statistics suggest; fields that the space lacks are left out.

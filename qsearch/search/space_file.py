@@ -80,7 +80,7 @@ class SpaceFile:
 
 
 def read_space(source: str | Path | Mapping[str, Any], layers: Sequence[str]) -> SpaceFile:
-    """Read a file, or what it would hold.
+    """Read a file, or a mapping with the same content.
 
     Args:
         source: path of a YAML, TOML or JSON file, or its content.

@@ -1,4 +1,4 @@
-"""The stages of a search, and the first of them: how much each layer suffers from fewer bits.
+"""The stages of a search, and the first stage: the error of each layer with fewer bits.
 
     sensitivity   every layer alone with fewer bits, all else as a base; on a few samples
     global        what holds for all layers: good first guesses, then the sampler
@@ -167,7 +167,7 @@ class Sensitivities:
 
 @dataclass(slots=True)
 class StageTracker:
-    """Says in the store which stage stands where.
+    """Stores the state of each stage.
 
     Args:
         repository, study_id: where.
@@ -191,7 +191,7 @@ class StageTracker:
             self.repository.save_stage(self.study_id, Stage(name, position, state, None, data))
 
     def begin(self, name: str, planned: int | None = None) -> None:
-        """A stage begins, or goes on; asked again, it costs nothing."""
+        """Store that a stage runs; further calls cost nothing."""
         if name in self._running:
             return
         self._running.add(name)

@@ -142,7 +142,7 @@ def prepare_study(
     evaluation: Any = None,
     objects_folder: Path | None = None,
 ) -> PreparedStudy:
-    """Import the model, open the data, and settle what the study is.
+    """Import the model, open the data, and decide what the study searches.
 
     Args:
         settings: checked options.
@@ -322,7 +322,7 @@ def _warnings(calib: PreparedData, eval_given: Any, has_labels: bool) -> tuple[s
 
 
 def _note_given_points(module: IRModule, source: ModelSource) -> None:
-    """Say what becomes of a model that is quantized already.
+    """Warn that a model is quantized already, and how its ranges are used.
 
     Raises:
         SettingsError: it leaves nothing to search for.
@@ -382,14 +382,14 @@ def open_study(
 
 
 def study_name(settings: Settings, folder: RunFolder) -> str:
-    """Name of the study in the storage: as told, or the folder's."""
+    """Name of the study in the storage: ``--study``, or the name of the folder."""
     return settings.study or folder.path.absolute().name
 
 
 def check_same_study(
     found: Study, prepared: PreparedStudy, folder: RunFolder, *, batch_told: bool = True
 ) -> None:
-    """Refuse to go on with a study that is about something else.
+    """Refuse to resume a study of another model, other data or other settings.
 
     Args:
         batch_told: False lets a study keep its batch size on a machine of another size.
@@ -426,7 +426,7 @@ def check_same_study(
 
 
 def _now_given(prepared: PreparedStudy, differing: Sequence[str]) -> list[str]:
-    """The data that are not those of the study, by the names of their files."""
+    """The data that differ from those of the study, with the names of their files."""
     given = {"calib_sha256": prepared.calib, "eval_sha256": prepared.evaluation}
     words = {"calib_sha256": "calibration", "eval_sha256": "evaluation"}
     return [

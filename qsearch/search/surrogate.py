@@ -1,4 +1,4 @@
-"""What to change at the best trials so far: the changes a Gaussian process expects most of.
+"""Changes to the best trials with the largest expected improvement by a Gaussian process.
 
 Candidates differ from one of the best trials in one value or two; of two, one may pay only with
 the other. They are ranked by expected improvement. The next of a batch is chosen as if the ones
@@ -186,7 +186,7 @@ class Surrogate:
         return np.insert(rows, 0, 0, axis=1) if self._earlier else rows
 
     def believe(self, point: Point) -> None:
-        """Take a point that is on its way as seen, with the score that is expected of it."""
+        """Treat a pending point as evaluated with its expected score."""
         mean, _ = self.predict([point])
         self._best = max(self._best, float(mean[0]))
         mean -= self._trend.at([point])
@@ -334,7 +334,7 @@ NOTHING_KNOWN: Final = Known()
 
 
 class Refinement:
-    """Proposes changes of what was best.
+    """Proposes changes to the best trials.
 
     Args:
         space: of the trials.

@@ -1,4 +1,4 @@
-"""The queue of a study: batch after batch is proposed and stored, and told when it has ended."""
+"""The queue of a study: proposes and stores batches, and tells the sampler how they ended."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TrialQueue:
     _variants: set[str] = field(default_factory=set)
 
     def load(self, *, alone: bool) -> None:
-        """Go on from the trials that are known; with other drivers the last batch is not ours."""
+        """Continue after the known trials; with other drivers the last batch belongs to them."""
         # The last batch may lack trials that an earlier, smaller budget had no room for.
         self._next_batch = max(self.trials.last_batch, 0)
         if not alone and self.trials.by_number:
@@ -110,7 +110,7 @@ class TrialQueue:
         return self.trials.note_all(new)
 
     def scales_for(self, qconfig: QConfig) -> tuple[float, ...] | None:
-        """Scales; where that is the first of what is measured, calibration was in between.
+        """Scales of a configuration; the progress returns to the trials after a new calibration.
 
         Raises:
             CompilerError: there are none.

@@ -57,7 +57,7 @@ class StudyTrials:
         return True
 
     def _weigh(self, trial: Trial) -> None:
-        """Keep the front of those that break no limit; before there is one, the best counts."""
+        """Update the front of trials within all limits; until then the best counts."""
         score = trial.outcome.score or {}
         if not self.objective.feasible(score):
             if self.best is trial:

@@ -1,4 +1,4 @@
-"""The end of a search: the winner is built again, written, and the file is run.
+"""The end of a search: build the winner, write it, and run the written file.
 
 ``best.qmod`` and ``qconfig.json`` are the same bytes for the same search. The first calibration
 inputs are stored as well, so that any trial can be examined later.
@@ -300,7 +300,7 @@ def text_of(file: Path) -> dict[str, Any]:
 def provenance_of(
     spec: Mapping[str, Any], interface: Mapping[str, Any] | None, outputs_sha256: str | None
 ) -> dict[str, Any]:
-    """What a module of a study says of where it comes from.
+    """The provenance that a module of a study holds.
 
     Args:
         spec: of the study.
