@@ -89,6 +89,18 @@ def test_a_worker_that_takes_too_long_is_replaced(tmp_path: Path) -> None:
         pool.close()
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_worker_that_ends_by_itself_is_told_with_its_exit_code(code: int) -> None:
+    pool = ProcessPool(1, max_attempts=1, runner="pool_runner:Runner")
+    try:
+        pool.submit("ends", Ask("end", code))
+        error = drain(pool)["ends"].error
+    finally:
+        pool.close()
+    assert isinstance(error, LostWorkerError)
+    assert f"exit code {code}" in str(error)
+
+
 @pytest.mark.parametrize(
     ("cpus", "given", "threads"), [(1, None, "1"), (3, None, "3"), (0.5, None, "1"), (3, "7", "7")]
 )
