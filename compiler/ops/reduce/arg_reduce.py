@@ -51,6 +51,8 @@ class ArgReduceAttrs(OpAttrs):
 def _arg_reduce_rel(op: str) -> TypeRelation:
     def infer(types: Types, attrs: ArgReduceAttrs) -> Type:
         data = tensor(op, types, 0, "data")
+        if data.dtype == "bool":
+            raise TypeInferenceError(f"{op}: argument 0 (data) is {data}, numbers are needed")
         check_integer_dtype(op, attrs.dtype)
         axes = reduced_axes(op, len(data.shape), attrs.axis, attrs.exclude)
         if any(data.shape[a] == 0 and isinstance(data.shape[a], int) for a in axes):

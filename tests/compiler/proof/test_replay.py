@@ -159,14 +159,24 @@ def @main(%x: Tensor[(2, 50), {given}]) {{
     assert sum("special floats" in one.what for one in found) == 2 + compiled + is_available()
 
 
-def test_a_condition_that_is_an_integer_is_true_where_it_is_not_0_in_every_form() -> None:
+@pytest.mark.parametrize(
+    "core",
+    [
+        'where(%q, 7, cast(%q, dtype="int32"))',
+        'cast(where(%q, %q, cast(9, dtype="int8")), dtype="int32")',
+        """%0 = cast(%q, dtype="bool");
+  cast(where(%q, logical_not(%0), True), dtype="int32")""",
+    ],
+)
+def test_a_condition_that_is_an_integer_is_true_where_it_is_not_0_in_every_form(core: str) -> None:
     mod = infer_module(
-        parse("""#[version = "0.0.5"]
+        parse(
+            """#[version = "0.0.5"]
 def @quantize_inputs(%x: Tensor[(2, 50), float32]) {
   (cast(clip(round(%x), a_min=-2f, a_max=2f), dtype="int8"),)
 }
 def @quantized_main(%q: Tensor[(2, 50), int8]) {
-  where(%q, 7, cast(%q, dtype="int32"))
+  CORE
 }
 def @dequantize_outputs(%r: Tensor[(2, 50), int32]) {
   cast(%r, dtype="float32")
@@ -176,7 +186,8 @@ def @main(%x: Tensor[(2, 50), float32]) {
   let %b = @quantized_main(%a.0);
   @dequantize_outputs(%b)
 }
-""")
+""".replace("CORE", core)
+        )
     )
     found, findings = replay_module(mod, [(-2, 2)], [], np.random.default_rng(1))
     assert findings == ()

@@ -60,9 +60,20 @@ for _op, _op_type in {
     "logical_and": "And",
     "logical_or": "Or",
     "logical_xor": "Xor",
-    "where": "Where",
 }.items():
     _register(_op_type, _op)
+
+
+@FToOnnx.register("where")
+def where(step: Step, e: Emitter) -> str:
+    """Where; a number that is not 0 is true, and onnxruntime cannot choose between bools."""
+    condition, a, b = e.args(step)
+    if step.args[0].type.dtype != "bool":
+        condition = e.writer.cast(condition, "bool")
+    if step.result.type.dtype != "bool":
+        return e.node("Where", [condition, a, b])
+    chosen = e.node("And", [condition, a])
+    return e.node("Or", [chosen, e.node("And", [e.node("Not", [condition]), b])])
 
 
 @FToOnnx.register("not_equal")

@@ -27,14 +27,12 @@ from compiler.ops.tensor.clip import integer_bound
     "greater_equal",
 )
 def plain(step: Step, e: IntegerEmitter) -> list[str]:
-    """The operator's plain form on widened operands; a bool condition stays bool."""
+    """The operator's plain form on widened operands; bools stay bools."""
     work = e.working_dtype(step)
     inner = Emitter(e.writer)
     for value in step.args:
         whole = is_integer(value.type.dtype)
         inner.bind(value, e.widened(value, work) if whole else e.name(value))
-    if step.name == "where" and step.args[0].type.dtype != "bool":
-        inner.bind(step.args[0], e.writer.cast(e.name(step.args[0]), "bool"))
     names = FToOnnx.require(step.op)(step, inner)
     names = [names] if isinstance(names, str) else names
     return [

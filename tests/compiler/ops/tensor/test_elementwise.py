@@ -154,6 +154,8 @@ def test_comparisons_give_bool() -> None:
         ("right_shift", [((2,), "float32"), ((2,), "float32")], ["integer"]),
         ("logical_and", [((2,), "int8"), ((2,), "int8")], ["bool"]),
         ("exp", [((2,), "int8")], ["float"]),
+        ("less", [((2,), "bool"), ((2,), "bool")], ["bool", "number"]),
+        ("argmax", [((2,), "bool")], ["bool", "numbers"]),
     ],
 )
 def test_operands_that_do_not_fit_are_type_errors(
