@@ -34,7 +34,7 @@ from qsearch.data import content_hash
 from qsearch.search.context import StudyArtifacts, StudyContext
 from qsearch.search.evaluations import await_workers, run_requests
 from qsearch.search.objectives import Objective
-from qsearch.search.space import LATER, Params, Space, canonical_fields, to_qconfig
+from qsearch.search.space import LATER, ONCE, Params, Space, canonical_fields, to_qconfig
 from qsearch.search.stages import GLOBAL
 from qsearch.search.surrogate import EarlierStudy
 from workers.messages import CalibrationRequest, CalibrationResult, DatasetRef, Range
@@ -355,5 +355,5 @@ def _point(space: Space, params: Mapping[str, Any]) -> Params | None:
     point = space.effective({**LATER, **params})
     choices = {parameter.name: parameter.choices for parameter in space.parameters}
     inside = all(value in choices[name] for name, value in point.items())
-    # Models without residual sums have no bits of them, and early studies had fewer fields.
-    return point if inside and not (point.keys() ^ params.keys()) - LATER.keys() else None
+    # Models without residual sums have no bits of them, and early studies had other fields.
+    return point if inside and not (point.keys() ^ params.keys()) - {*LATER, *ONCE} else None

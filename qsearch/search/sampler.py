@@ -1,4 +1,4 @@
-"""From the trials of earlier batches to the next batch: stages, duplicates, grids.
+"""From the trials of earlier batches to the next batch: guesses, stages, duplicates, grids.
 
 ``auto`` is the default. It tries good guesses first. Then a Gaussian process makes the proposals;
 from trial 16 on TPE makes one of eight, and from 2,000 trials on NSGA-II makes all. The other
@@ -7,7 +7,7 @@ samplers are Optuna's alone, and start from the first configuration of the study
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,11 +31,11 @@ from qsearch.search.optuna_study import (
     quiet_optuna,
 )
 from qsearch.search.space import (
+    LATER,
     POLICY,
     Params,
     Space,
     config_hash,
-    first_points,
     is_of_layer,
     to_qconfig,
 )
@@ -47,10 +47,80 @@ WARM_UP: Final = 12
 """Trials of the global stage before layers differ: what holds for all layers decides most."""
 _EXPLORES: Final = 8
 """TPE makes one proposal in so many; the Gaussian process makes the others."""
-_EXPLORES_FROM: Final = {1: 0, 2: 16, 3: 16, 4: 16}
-"""Trial from which on TPE proposes, by policy: of fewer trials it learns nothing."""
+_EXPLORES_FROM: Final = 16
+"""Trial from which on TPE proposes, from policy 2 on: of fewer trials it learns nothing."""
 _PROGRAMMES: Final = 16
 """Budgets that are solved before the sampler of the stage "layers" is asked."""
+
+
+_FINE: Final[Params] = {"calibrate_mode": "mse", "weight_scale": "mse", "bias_correction": True}
+_ASYMMETRIC: Final[Params] = {**_FINE, "activation_scheme": "asymmetric"}
+_ADAPTIVE: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "adaptive", "bias_correction": False}
+_REPAIRING: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "sequential"}
+_FITTED: Final[Params] = {**_REPAIRING, "fit_ranges": True, "residual_bits": 16}
+_FAR: Final[Params] = {**_REPAIRING, "calibrate_mode": "percentile", "percentile": 0.999999}
+_FAR_TENSOR: Final[Params] = {**_FAR, "smooth_alpha": 0.75, "weight_granularity": "tensor"}
+_SMOOTHER: Final[Params] = {**_ADAPTIVE, "smooth_alpha": 0.75}
+_SHARPER: Final[Params] = {**_ADAPTIVE, "smooth_alpha": 0.5, "weight_scale": "max"}
+_ADAPTED: Final = (_SHARPER, {**_ADAPTIVE, "bias_correction": True})
+_GOOD_GUESSES: Final[Mapping[int, tuple[Params, ...]]] = {
+    1: ({**_ASYMMETRIC, "smooth_alpha": 0.75}, _REPAIRING, *_ADAPTED, _SMOOTHER, _ASYMMETRIC),
+    2: (
+        {**_REPAIRING, "smooth_alpha": 0.5},
+        {**_REPAIRING, "smooth_alpha": 0.75, "weight_scale": "max"},
+        _FAR_TENSOR,
+        *_ADAPTED,
+        _SMOOTHER,
+    ),
+    3: (
+        {**_FITTED, "smooth_alpha": 0.5},
+        {**_FITTED, "smooth_alpha": 0.75, "weight_scale": "max", "smooth_clips": True},
+        {**_REPAIRING, "smooth_alpha": 0.5, "residual_bits": 16},
+        _FAR_TENSOR,
+        *({**one, "residual_bits": 16} for one in _ADAPTED),
+    ),
+    5: (
+        {**_FITTED, "smooth_alpha": 0.5},
+        {**_FITTED, "smooth_alpha": 0.75, "weight_scale": "max", "smooth_clips": True},
+        {**_FITTED, "smooth_alpha": 0.75},
+        *({**one, "residual_bits": 16} for one in _ADAPTED),
+    ),
+}
+"""By the first policy that has them, the best first, by SQNR on small CNNs and a vision
+transformer: outliers in activations need smoothing, other models gain from sequential rounding.
+A guess is made without the fields of ``LATER`` that the space lacks. From policy 5 on, the guesses
+with adaptive rounding are for spaces without sequential rounding: beside it they were never the
+best."""
+_GUESSES: Final = 3
+"""Guesses from policy 5 on: trials that the surrogate proposes gain more than further guesses."""
+
+
+def first_points(
+    space: Space, start: QConfig, chosen: QConfig | None = None, policy: int = POLICY
+) -> list[Params]:
+    """Points tried before the sampler proposes: ``chosen``, ``start``, then good guesses.
+
+    Args:
+        chosen: what the statistics suggest; fields that the space lacks are left out.
+        policy: decides what follows.
+    Raises:
+        SearchError: ``start`` is not a point of the space.
+    """
+    points = [space.params_of(start)]
+    known = {p.name: p.choices for p in space.parameters}
+    for guess in _GOOD_GUESSES[max(since for since in _GOOD_GUESSES if since <= policy)]:
+        wanted = {name: v for name, v in guess.items() if name in known or name not in LATER}
+        if all(value in known.get(name, ()) for name, value in wanted.items()):
+            points.append(space.effective({**points[0], **wanted}))
+    if policy > 4:
+        del points[1 + _GUESSES :]
+    if chosen is not None:
+        usual, fields = QConfig.recommended().to_dict(), chosen.to_dict()
+        decided = {name: value for name, value in fields.items() if value != usual[name]}
+        fitting = {name: v for name, v in decided.items() if v in known.get(name, ())}
+        first = space.effective({**points[0], **fitting})
+        points = [first, *(point for point in points if point != first)]
+    return points
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +214,9 @@ class StudySampler:
             fixed, count = 1 + (known.chosen is not None), len(self._guesses)
             best = [space.effective(study.points[0]) for study in known.earlier]
             order = [*self._guesses[:fixed], *best, *self._guesses[fixed:]]
-            self._guesses = [p for n, p in enumerate(order) if p not in order[:n]][:count]
+            self._guesses = [p for n, p in enumerate(order) if p not in order[:n]]
+            if spec.policy < 5:
+                del self._guesses[count:]
         start = start if plan is None else plan.within(start)
         self.space = space
         self.start = start
@@ -262,7 +334,7 @@ class StudySampler:
         explores = place % _EXPLORES == _EXPLORES - 1
         if self._spec.sampler != AUTO or place >= TPE_UP_TO:
             return None
-        if explores and place >= _EXPLORES_FROM[self._spec.policy]:
+        if explores and (self._spec.policy == 1 or place >= _EXPLORES_FROM):
             return None
         return self._refinement.propose(
             seen, batch_seed(self._spec.seed, batch, self.batch_size + slot)

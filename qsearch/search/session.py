@@ -49,8 +49,8 @@ from qsearch.search.layer_space import LayerPlan
 from qsearch.search.objectives import comparisons
 from qsearch.search.pruner import SignFlipPruner
 from qsearch.search.result import SearchResult, finish
-from qsearch.search.sampler import SamplerSpec, StudySampler
-from qsearch.search.space import first_points, to_qconfig, variants_of
+from qsearch.search.sampler import SamplerSpec, StudySampler, first_points
+from qsearch.search.space import to_qconfig, variants_of
 from qsearch.search.stages import LAYERS, SENSITIVITY, STAGES, Base, Sensitivities, StageTracker
 from qsearch.search.study import SOMETIMES_SCORED, PreparedStudy
 from qsearch.search.surrogate import NOTHING_KNOWN, Known

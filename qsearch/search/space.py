@@ -38,6 +38,9 @@ FLOAT_LAYER: Final = "float"
 _NO_EFFECT: Final = ("calibrate_chunk_by",)
 LATER: Final = {"fit_ranges": False, "residual_bits": 8, "smooth_clips": False}
 """Fields that early studies lack, with the value that changes nothing."""
+ONCE: Final = ("rounding",)
+"""Fields of early default spaces. ``rounding`` decides the ties of fixed-point products, which do
+not occur: in 16 pairs of networks all outputs were equal."""
 _ONLY_IN_MODE: Final = {"percentile": "percentile", "global_scale": "global_scale"}
 
 
@@ -259,14 +262,14 @@ def default_space(
     sums: bool = False,
     clips: bool = False,
 ) -> Space:
-    """The space that ``qsearch launch`` searches by default: 10,368 points, or twice as many.
+    """The space that ``qsearch launch`` searches by default: 6,336 points, or twice as many.
 
     Granularity comes first, it is worth most; with ``allow_float`` modules with float parts are
-    candidates too. ``rounding`` decides the ties of fixed-point products, so it waits for a
-    calibrate_mode whose ranges are no powers of two. A model without ``weighted`` operators has
-    nothing to rescale or correct; smoothing settles what equalization would, so it goes first.
-    A space of one's own may name what seldom gains accuracy: ``requantization``, "TONEAREST_EVEN",
-    ``calibrate_passes``, bits (7 bits of weights make the engine faster on AVX2) and ``layers``.
+    candidates too. A model without ``weighted`` operators has nothing to rescale or correct;
+    smoothing settles what equalization would, so it goes first. A space of one's own may name what
+    seldom gains accuracy: ``rounding``, which decides the ties of fixed-point products,
+    ``requantization``, ``calibrate_passes``, bits (7 bits of weights make the engine faster on
+    AVX2) and ``layers``.
 
     Args:
         modules: of the user, whose calibrate modes are searched too.
@@ -294,7 +297,6 @@ def default_space(
             Parameter("calibrate_mode", (*measured, _NOT_MEASURED)),
             Parameter("percentile", PERCENTILES, (("calibrate_mode", ("percentile",)),)),
             Parameter("global_scale", GLOBAL_SCALES, (("calibrate_mode", (_NOT_MEASURED,)),)),
-            Parameter("rounding", ("UPWARD", "TONEAREST"), (("calibrate_mode", measured),)),
             *(rescaling if weighted else ()),
             Parameter("partition_conversions", conversions),
         )
@@ -317,10 +319,11 @@ def variants_of(space: Space) -> list[Params]:
 def is_earlier_default(stored: Space, default: Space) -> bool:
     """Whether ``stored`` is the space of an earlier version where ``default`` is searched now.
 
-    Versions add ``LATER`` and values to fields, and leave ``_SEQUENTIAL`` out of large networks.
-    Which float parts a module may have is the user's choice.
+    Versions add ``LATER`` and values to fields, and leave out ``ONCE`` and, of large networks,
+    ``_SEQUENTIAL``. Which float parts a module may have is the user's choice.
     """
-    then, now = ([p for p in s.parameters if p.name not in LATER] for s in (stored, default))
+    left_out = {*LATER, *ONCE}
+    then, now = ([p for p in s.parameters if p.name not in left_out] for s in (stored, default))
     return len(then) == len(now) and all(
         old.name == new.name
         and set(old.choices) <= {*new.choices, _SEQUENTIAL}
@@ -329,65 +332,8 @@ def is_earlier_default(stored: Space, default: Space) -> bool:
     )
 
 
-_FINE: Final[Params] = {"calibrate_mode": "mse", "weight_scale": "mse", "bias_correction": True}
-_ASYMMETRIC: Final[Params] = {**_FINE, "activation_scheme": "asymmetric"}
-_ADAPTIVE: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "adaptive", "bias_correction": False}
-_REPAIRING: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "sequential"}
-_FITTED: Final[Params] = {**_REPAIRING, "fit_ranges": True, "residual_bits": 16}
-_FAR: Final[Params] = {**_REPAIRING, "calibrate_mode": "percentile", "percentile": 0.999999}
-_FAR_TENSOR: Final[Params] = {**_FAR, "smooth_alpha": 0.75, "weight_granularity": "tensor"}
-_SMOOTHER: Final[Params] = {**_ADAPTIVE, "smooth_alpha": 0.75}
-_SHARPER: Final[Params] = {**_ADAPTIVE, "smooth_alpha": 0.5, "weight_scale": "max"}
-_ADAPTED: Final = (_SHARPER, {**_ADAPTIVE, "bias_correction": True})
-_GOOD_GUESSES: Final[Mapping[int, tuple[Params, ...]]] = {
-    1: ({**_ASYMMETRIC, "smooth_alpha": 0.75}, _REPAIRING, *_ADAPTED, _SMOOTHER, _ASYMMETRIC),
-    2: (
-        {**_REPAIRING, "smooth_alpha": 0.5},
-        {**_REPAIRING, "smooth_alpha": 0.75, "weight_scale": "max"},
-        _FAR_TENSOR,
-        *_ADAPTED,
-        _SMOOTHER,
-    ),
-    3: (
-        {**_FITTED, "smooth_alpha": 0.5},
-        {**_FITTED, "smooth_alpha": 0.75, "weight_scale": "max", "smooth_clips": True},
-        {**_REPAIRING, "smooth_alpha": 0.5, "residual_bits": 16},
-        _FAR_TENSOR,
-        *({**one, "residual_bits": 16} for one in _ADAPTED),
-    ),
-}
-"""By the first policy that has them, the best first, by SQNR on small CNNs and a vision
-transformer: outliers in activations need smoothing, other models gain from sequential rounding.
-A guess is made without the fields of ``LATER`` that the space lacks."""
-
-POLICY: Final = 4
+POLICY: Final = 5
 """How proposals of new studies are made; a study keeps the policy it began with."""
-
-
-def first_points(
-    space: Space, start: QConfig, chosen: QConfig | None = None, policy: int = POLICY
-) -> list[Params]:
-    """Points tried before the sampler proposes: ``chosen``, ``start``, then good guesses.
-
-    Args:
-        chosen: what the statistics suggest; fields that the space lacks are left out.
-        policy: decides what follows.
-    Raises:
-        SearchError: ``start`` is not a point of the space.
-    """
-    points = [space.params_of(start)]
-    known = {p.name: p.choices for p in space.parameters}
-    for guess in _GOOD_GUESSES[min(policy, max(_GOOD_GUESSES))]:
-        wanted = {name: v for name, v in guess.items() if name in known or name not in LATER}
-        if all(value in known.get(name, ()) for name, value in wanted.items()):
-            points.append(space.effective({**points[0], **wanted}))
-    if chosen is not None:
-        usual, fields = QConfig.recommended().to_dict(), chosen.to_dict()
-        decided = {name: value for name, value in fields.items() if value != usual[name]}
-        fitting = {name: v for name, v in decided.items() if v in known.get(name, ())}
-        first = space.effective({**points[0], **fitting})
-        points = [first, *(point for point in points if point != first)]
-    return points
 
 
 def to_qconfig(params: Mapping[str, Value], start: QConfig) -> QConfig:

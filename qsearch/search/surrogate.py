@@ -33,7 +33,7 @@ Snoek, Adams, "Multi-task Bayesian optimization", 2013 (earlier studies).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -308,6 +308,7 @@ def _fitted(apart: Floats, values: Floats, means: Sequence[float]) -> Floats:
     return found
 
 
+_OF_RANGES: Final = ("activation_scheme", "calibrate_mode", "percentile", "global_scale")
 _CENTRES: Final = 3
 _PAIRS: Final = 256
 """Changes of two values that are looked at, for each of the best trials."""
@@ -357,8 +358,10 @@ class Refinement:
         self.objective = objective
         self._weights = {} if policy == 1 else _HARDLY_MATTERS
         self._known = known
+        self._tells_repeats = policy > 4
         self._trials: list[Trial] = []
         self._surrogate: Surrogate | None = None
+        self._tried: set[Hashable] = set()
 
     def note(self, trial: Trial) -> None:
         """Take in a trial that ended."""
@@ -393,10 +396,24 @@ class Refinement:
         gain = np.round(gain / max(float(gain.max()), 1e-300), 6)
         for place in np.argsort(-gain, kind="stable"):
             point = points[int(place)]
-            if config_hash(to_qconfig(point, self.start).to_dict()) not in seen:
-                self._surrogate.believe(point)
-                return point
+            if config_hash(to_qconfig(point, self.start).to_dict()) in seen:
+                continue
+            if self._tells_repeats and self._work(point) in self._tried:
+                continue
+            self._surrogate.believe(point)
+            self._tried.add(self._work(point))
+            return point
         return None
+
+    def _work(self, point: Params) -> Hashable:
+        """Equal for points that are predicted to have equal ranges, and agree in all else.
+
+        Where no tensor is negative two schemes are one, and a high percentile is the maximum.
+        """
+        if self._known.prior is None:
+            return tuple(point.items())
+        kept = tuple(one for one in point.items() if one[0] not in _OF_RANGES)
+        return self._known.prior(point), kept
 
     def _fitted(self, ranked: list[Trial]) -> Surrogate:
         kept = {t.number: t for t in (*ranked[:_MOST_KEPT], *self._trials[-_MOST_KEPT:])}
@@ -410,6 +427,7 @@ class Refinement:
             for t, b in zip(trials, broken, strict=True)
         ]
         points = [self.space.effective(t.params) for t in trials]
+        self._tried = {self._work(point) for point in points}
         known = self._known
         return Surrogate(self.space, points, scores, self._weights, known.earlier, known.prior)
 

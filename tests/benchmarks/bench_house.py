@@ -73,6 +73,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "importer: advice for operators without a static form, LpPool, scikit-learn": 42,
     "search: bits of layers within a limit of bytes in every trial": 44,
     "search: what early stopping saved": 10,
+    "search: repeats told by predicted ranges, guesses that leave room": 27,
     "dashboard: bundled scripts, the head on pages of modules, trials done in the queue": 100,
 }
 """Features since, and the code lines each added to the packages: the sums of their commits. A new

@@ -23,9 +23,9 @@ best, and its hypervolume at least NSGA-II's.
 
 compares policies by looking scores up in tables that OUT keeps: how far 16 trials end below the
 best of all that is known (so many random points, and whatever any policy asked for), for the policy
-of new studies, the same without predicted errors, and with a warm start from the other models; the
-policy and the space before; and 64 random trials. Goals: at most 0.3 dB, median over seeds, and not
-below random.
+of new studies, the same without predicted errors, with random trials instead of refinement, and
+with a warm start from the other models; the policy and the space before; and 64 random trials.
+Goals: at most 0.3 dB, median over seeds, and not below random.
 """
 
 from __future__ import annotations

@@ -217,13 +217,13 @@ def test_a_model_that_stays_partly_float_is_told_first_and_tries_mixed_modules_f
     data = (np.random.default_rng(2).random((40, 8)) + 0.5).astype(np.float32)
     np.savez(tmp_path / "data.npz", x=data)
     words = ["launch", "--model", str(path), "--calib", str(tmp_path / "data.npz")]
-    words += ["--trials", "8", "--pool", "inline", "--max-drop", "1"]
+    words += ["--trials", "4", "--pool", "inline", "--max-drop", "1"]
     assert run([*words, "-o", str(tmp_path / "loose"), "--allow-float"]) == 0
     shown = capfd.readouterr().err
     assert shown.index("quotient") < shown.index("calibration:")
     assert "modules with float parts are tried first" in shown
     report = json.loads((tmp_path / "loose" / "report.json").read_text())
-    assert report["trials"]["complete"] == 8
+    assert report["trials"]["complete"] == 4
     assert run([*words, "-o", str(tmp_path / "strict")]) == 1
     shown = capfd.readouterr().err
     assert shown.index("--allow-float") < shown.index("calibration:")
