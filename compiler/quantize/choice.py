@@ -23,7 +23,7 @@ from compiler.quantize._layers import choices_of
 from compiler.quantize._sequential_rounding import sequential_products
 from compiler.quantize.calibration.activation_scales import activation_scales
 from compiler.quantize.calibration.channel_stats import ChannelStats
-from compiler.quantize.calibration.stats import CalibrationStats, TensorStats
+from compiler.quantize.calibration.stats import NUM_BINS, CalibrationStats, TensorStats
 from compiler.quantize.calibration.weight_scale import weight_range
 from compiler.quantize.calibration.weighted_calls import weight_of, weighted_calls
 
@@ -207,10 +207,10 @@ class PredictedError:
 
 def _relative_error(one: TensorStats, low: float, high: float, nbit: int) -> float:
     """Squared error of a grid of 2^nbit levels over [low, high] by the squares of the values."""
-    assert one.hist is not None
-    filled = np.flatnonzero(one.hist)
-    centre = (filled - one.hist.size // 2) * (2.0 * float(one.largest) / one.hist.size)
-    counts: NDArray[Any] = one.hist[filled].astype(np.float64)
+    assert one.bins is not None
+    filled = one.bins.keys.astype(np.int64)
+    centre = (filled - NUM_BINS // 2) * (2.0 * float(one.largest) / NUM_BINS)
+    counts: NDArray[Any] = one.bins.counts.astype(np.float64)
     step = max((high - low) / (2**nbit - 1), 1e-30)
     held = np.clip(np.rint(centre / step), np.rint(low / step), np.rint(high / step)) * step
     signal = float(np.square(centre) @ counts)

@@ -37,7 +37,8 @@ def histograms_of(statistics: Path, scales: Path | None) -> dict[str, Any]:
             break
         one = stats.tensor(int(tensor))
         low, high = float(one.minimum), float(one.maximum)
-        counts = [] if one.hist is None else _thinned(one.hist, low, high)
+        hist = one.hist
+        counts = [] if hist is None else _thinned(hist, low, high)
         points.append(
             {
                 "label": one.label,

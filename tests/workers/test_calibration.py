@@ -103,7 +103,7 @@ def test_shards_of_the_second_calibration_merge_to_that_of_one_process(study) ->
     alone = Calibration(study.mod, batches)
     assert alone.scales_for(config.with_overrides(calibrate_passes=1)) == first
     expected = alone.stats_for(config).to_arrays()
-    for name in ("minimum", "maximum", "count", "hist", "point_tensor"):
+    for name in ("minimum", "maximum", "count", "hist_keys", "hist_counts", "point_tensor"):
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
     assert not np.array_equal(found["maximum"], study.stats().maximum)
 

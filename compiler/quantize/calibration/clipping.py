@@ -64,13 +64,14 @@ def heavily_clipped(
     found: dict[int, Clipping] = {}
     for place, index in enumerate(stats.point_tensor):
         tensor = stats.tensor(int(index))
-        if tensor.hist is None or tensor.largest == 0:
+        hist = tensor.hist
+        if hist is None or tensor.largest == 0:
             continue
-        half = tensor.hist.size // 2
-        magnitude = np.abs(np.arange(-half, half + 1)) * (2.0 * tensor.largest / tensor.hist.size)
+        half = hist.size // 2
+        magnitude = np.abs(np.arange(-half, half + 1)) * (2.0 * tensor.largest / hist.size)
         beyond = np.maximum(magnitude - float(ranges[place]), 0.0)
-        energy = float(tensor.hist @ np.square(magnitude))
-        share = float(tensor.hist @ np.square(beyond)) / energy if energy > 0 else 0.0
+        energy = float(hist @ np.square(magnitude))
+        share = float(hist @ np.square(beyond)) / energy if energy > 0 else 0.0
         if share > much and (int(index) not in found or found[int(index)].share < share):
             reach = float(ranges[place]) / float(tensor.largest)
             found[int(index)] = Clipping(tensor.label, share, reach)

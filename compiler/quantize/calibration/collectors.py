@@ -23,6 +23,7 @@ from compiler.quantize.calibration.stats import (
     CalibrationStats,
     PointMap,
     bin_edges,
+    bins_of,
     percentile_rank,
 )
 
@@ -136,10 +137,10 @@ class HistogramCollector:
         self._ranges = ranges
         self._percentiles = wanted
         self._kernels = kernels or choose_kernels()
-        tensors = len(ranges.labels)
-        self._hist = np.zeros((tensors, NUM_BINS), np.int64)
-        stats = [ranges.tensor(index) for index in range(tensors)]
-        self._edges = [bin_edges(tensor.largest) for tensor in stats]
+        stats = [ranges.tensor(index) for index in range(len(ranges.labels))]
+        self._largest = [tensor.largest for tensor in stats]
+        self._few = [KeyCounter() for _ in stats]
+        self._tables: dict[int, tuple[NDArray[np.float32], NDArray[np.int64]]] = {}
         self._buckets = [
             np.asarray(
                 sorted({tensor.upper.find(percentile_rank(tensor.count, p))[0] for p in wanted}),
@@ -153,20 +154,33 @@ class HistogramCollector:
         """Add one batch: one array per tensor, any shape."""
         for index, values in enumerate(tensors):
             row = _row(values)
-            self._kernels.histogram(row, self._edges[index], self._hist[index])
+            self._count_bins(index, row)
             found = self._kernels.collect_low(row, self._buckets[index])
             for counter, (keys, times) in zip(self._lower[index], found, strict=True):
                 counter.add(keys, times)
 
+    def _count_bins(self, index: int, row: NDArray[np.float32]) -> None:
+        if row.size < _FEW_VALUES and index not in self._tables:
+            keys = bins_of(row, self._largest[index])
+            self._few[index].add(keys, np.ones(row.size, np.int32))
+            return
+        if index not in self._tables:
+            self._tables[index] = bin_edges(self._largest[index]), np.zeros(NUM_BINS, np.int64)
+        self._kernels.histogram(row, *self._tables[index])
+
+    def _bins(self, index: int) -> BucketCounts:
+        few, table = self._few[index].result(), self._tables.get(index)
+        return few if table is None else few.merge(BucketCounts.from_dense(table[1]))
+
     def result(self) -> CalibrationStats:
-        """Statistics of both rounds; ``update`` counts on in their histograms."""
+        """Statistics of both rounds."""
         lower = tuple(
             {int(b): counter.result() for b, counter in zip(buckets, counters, strict=True)}
             for buckets, counters in zip(self._buckets, self._lower, strict=True)
         )
         return replace(
             self._ranges,
-            hist=self._hist,
+            hist=tuple(self._bins(index) for index in range(len(self._few))),
             lower=lower,
             percentiles=self._percentiles,
             memos=(),

@@ -99,14 +99,13 @@ def kl_scale(stats: TensorStats, qconfig: QConfig, nbit: int) -> np.float32:
     Raises:
         CalibrationError: there is no histogram.
     """
-    if stats.hist is None:
+    hist, levels = stats.hist, 2**nbit - 1
+    if hist is None:
         raise CalibrationError("no histogram was collected", where=stats.label)
-    levels = 2**nbit - 1
-    if levels > stats.hist.size:
+    if levels > hist.size:
         return stats.largest
-    candidate, _ = kl_candidate(stats.hist, levels)
-    edges = bin_edges(stats.largest, stats.hist.size)
-    return np.float32(edges[stats.hist.size // 2 + candidate + 1])
+    candidate, _ = kl_candidate(hist, levels)
+    return np.float32(bin_edges(stats.largest, hist.size)[hist.size // 2 + candidate + 1])
 
 
 def _least(

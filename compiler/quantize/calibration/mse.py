@@ -54,11 +54,12 @@ def mse_scale(stats: TensorStats, qconfig: QConfig, nbit: int) -> np.float32:
     Raises:
         CalibrationError: there is no histogram.
     """
-    if stats.hist is None:
+    hist = stats.hist
+    if hist is None:
         raise CalibrationError("no histogram was collected", where=stats.label)
     if nbit >= _NOTHING_TO_CLIP or stats.largest == 0:
         return stats.largest
-    return mse_threshold(stats.hist, float(stats.largest), nbit)
+    return mse_threshold(hist, float(stats.largest), nbit)
 
 
 _SHARES = np.linspace(0.2, 1.0, 41)
@@ -116,10 +117,11 @@ def mse_two_sided(stats: TensorStats, qconfig: QConfig, nbit: int) -> tuple[floa
     Raises:
         CalibrationError: there is no histogram.
     """
-    if stats.hist is None:
+    hist = stats.hist
+    if hist is None:
         raise CalibrationError("no histogram was collected", where=stats.label)
     low, high = min(float(stats.minimum), 0.0), max(float(stats.maximum), 0.0)
     if nbit >= _NOTHING_TO_CLIP or low == high:
         return low, high
-    found = mse_ends(stats.hist, low, high, nbit)
+    found = mse_ends(hist, low, high, nbit)
     return float(found[0]), float(found[1])

@@ -36,6 +36,12 @@ class BucketCounts:
         ends = np.flatnonzero(np.append(np.diff(keys[order]) != 0, True)) if keys.size else order
         return BucketCounts(keys[order][ends], np.diff(running[ends], prepend=0))
 
+    def dense(self, size: int) -> NDArray[np.int64]:
+        """The table of so many keys, the inverse of ``from_dense``."""
+        table = np.zeros(size, np.int64)
+        table[self.keys] = self.counts
+        return table
+
     @property
     def total(self) -> int:
         """Number of counted values."""

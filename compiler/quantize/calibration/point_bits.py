@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import Call, Expr, Function
+from compiler.ir.expr import Call, Expr, Function, Op
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
 from compiler.ops.rules.product_shape import FQProductShape
@@ -48,7 +48,9 @@ def point_readers(main: Function) -> dict[Expr, Readers]:
             readers, through = frozenset((layers[node],)), _NONE
         elif kind is not None or (through and not _moves(node)):
             readers, through = readers | _OTHER, _NONE
-        for operand in node.operands():
+        # An operator is an operand of all its calls: their readers would gather there.
+        calls_op = isinstance(node, Call) and isinstance(node.op, Op)
+        for operand in node.operands()[calls_op:]:
             read[operand] = read.get(operand, _NONE) | readers
             stored[operand] = stored.get(operand, _NONE) | through
     return found

@@ -47,6 +47,19 @@ def bin_edges(largest: np.float32, num_bins: int = NUM_BINS) -> NDArray[np.float
     return np.linspace(-span, span, num_bins + 1, dtype=np.float64).astype(np.float32)
 
 
+def bins_of(values: NDArray[np.float32], largest: np.float32) -> NDArray[np.uint16]:
+    """The bin of each value among ``bin_edges``; those beyond the edges are in the outer bins."""
+    span = float(largest) or 0.5
+    if not 1e-30 < span < 1e38:  # float32 edges coincide, or their distance is beyond float32
+        return np.searchsorted(bin_edges(largest)[1:-1], values, side="right").astype(np.uint16)
+    width = 2 * span / NUM_BINS
+    found = np.clip(((values + np.float64(span)) / width).astype(np.int64), 0, NUM_BINS - 1)
+    # An edge in float32 is less than a bin from where it is in float64.
+    found -= values < (found * width - span).astype(np.float32)
+    found += values >= ((found + 1) * width - span).astype(np.float32)
+    return np.clip(found, 0, NUM_BINS - 1).astype(np.uint16)
+
+
 def percentile_rank(count: int, fraction: float) -> int:
     """0-based rank k = int(count * fraction), at most count - 1."""
     return min(int(count * fraction), count - 1)
@@ -61,7 +74,7 @@ class TensorStats:
         minimum, maximum: extremes.
         count: number of values.
         upper, lower: counters of the bit pattern of |x|, see ``BucketCounts``.
-        hist: round-2 counts of NUM_BINS bins over [-largest, largest]; None after round 1.
+        bins: round-2 counts of NUM_BINS bins over [-largest, largest]; None after round 1.
     """
 
     label: str
@@ -70,7 +83,12 @@ class TensorStats:
     count: int
     upper: BucketCounts
     lower: Mapping[int, BucketCounts]
-    hist: NDArray[np.int64] | None
+    bins: BucketCounts | None
+
+    @property
+    def hist(self) -> NDArray[np.int64] | None:
+        """``bins`` as a new array of shape (NUM_BINS,)."""
+        return None if self.bins is None else self.bins.dense(NUM_BINS)
 
     @property
     def largest(self) -> np.float32:
@@ -126,7 +144,7 @@ class CalibrationStats:
         minimum, maximum: float32, shape (tensors,).
         count: int64, shape (tensors,).
         upper: counters of the upper 16 bits of |x| per tensor.
-        hist: int64, shape (tensors, NUM_BINS), or None after round 1.
+        hist: counts of the bins of round 2 per tensor; None after round 1.
         lower: per tensor: bucket → counters of the lower 16 bits of the |x| in it.
         percentiles: the fractions whose order statistics ``lower`` serves.
         memos: ranges that were chosen for each tensor; variants that share a tensor share them.
@@ -140,7 +158,7 @@ class CalibrationStats:
     count: NDArray[np.int64]
     upper: tuple[BucketCounts, ...]
     readers: tuple[Readers, ...]
-    hist: NDArray[np.int64] | None = None
+    hist: tuple[BucketCounts, ...] | None = None
     lower: tuple[Mapping[int, BucketCounts], ...] = ()
     percentiles: tuple[float, ...] = ()
     memos: tuple[dict[Any, Any], ...] = field(default=(), repr=False)
@@ -153,8 +171,7 @@ class CalibrationStats:
     def of_nothing() -> CalibrationStats:
         """Both rounds of a module that leaves no range to be measured."""
         none, zeros = np.zeros(0, np.int64), np.zeros(0, np.float32)
-        hist = np.zeros((0, NUM_BINS), np.int64)
-        return CalibrationStats((), none, none, zeros, zeros, none, (), (), hist)
+        return CalibrationStats((), none, none, zeros, zeros, none, (), (), ())
 
     @property
     def round(self) -> int:
@@ -212,7 +229,8 @@ class CalibrationStats:
             {bucket: counts.merge(b[bucket]) for bucket, counts in a.items()}
             for a, b in zip(self.lower, other.lower, strict=True)
         )
-        return replace(self, hist=self.hist + other.hist, lower=lower, memos=())
+        hist = tuple(a.merge(b) for a, b in zip(self.hist, other.hist, strict=True))
+        return replace(self, hist=hist, lower=lower, memos=())
 
     def of_points(self, points: PointMap, places: Sequence[int]) -> CalibrationStats:
         """Other points over some of the tensors: their tensor i is the one of ``places[i]``."""
@@ -227,7 +245,7 @@ class CalibrationStats:
             maximum=self.maximum[some],
             count=self.count[some],
             upper=tuple(self.upper[place] for place in some),
-            hist=None if self.hist is None else self.hist[some],
+            hist=None if self.hist is None else tuple(self.hist[place] for place in some),
             lower=tuple(self.lower[place] for place in some) if self.lower else (),
             memos=tuple(self.memos[place] for place in some),
         )
@@ -246,7 +264,7 @@ class CalibrationStats:
         arrays |= _pack_readers(self.readers)
         arrays |= _pack("upper", [(index, 0, c) for index, c in enumerate(self.upper)])
         if self.hist is not None:
-            arrays["hist"] = self.hist
+            arrays |= _pack("hist", [(index, 0, counts) for index, counts in enumerate(self.hist)])
             entries = [
                 (index, bucket, counts)
                 for index, buckets in enumerate(self.lower)
@@ -265,7 +283,12 @@ class CalibrationStats:
         try:
             upper = tuple(counts for _, _, counts in _unpack("upper", arrays))
             lower: list[dict[int, BucketCounts]] = [{} for _ in upper]
-            if "hist" in arrays:
+            hist: tuple[BucketCounts, ...] | None = None
+            if "hist" in arrays:  # of version 0.1, one row a tensor
+                hist = tuple(BucketCounts.from_dense(row) for row in arrays["hist"])
+            elif "hist_sizes" in arrays:
+                hist = tuple(counts for _, _, counts in _unpack("hist", arrays))
+            if hist is not None:
                 for index, bucket, counts in _unpack("lower", arrays):
                     lower[index][bucket] = counts
             return CalibrationStats(
@@ -277,7 +300,7 @@ class CalibrationStats:
                 np.asarray(arrays["count"]),
                 upper,
                 _unpack_readers(arrays),
-                np.asarray(arrays["hist"]) if "hist" in arrays else None,
+                hist,
                 tuple(lower),
                 tuple(float(p) for p in arrays["percentiles"]),
             )

@@ -18,8 +18,11 @@ from compiler.quantize.calibration.modes import find_scale_by_percentile
 from compiler.quantize.calibration.mse import mse_threshold
 from compiler.quantize.calibration.order_statistics import KeyCounter
 from compiler.quantize.calibration.stats import (
+    NUM_BINS,
     CalibrationStats,
     PointMap,
+    bin_edges,
+    bins_of,
     merge_stats,
     percentile_rank,
 )
@@ -138,6 +141,23 @@ def test_flat_arrays_bring_back_the_same_statistics(tmp_path) -> None:
         back = CalibrationStats.from_arrays(dict(arrays))
     same_bits(stats, back)
     assert back.round == 2
+
+
+def test_histograms_that_version_0_1_stored_are_read() -> None:
+    stats = collect(batches(2), [slice(0, 2)])
+    arrays = {k: v for k, v in stats.to_arrays().items() if not k.startswith("hist_")}
+    rows = [stats.tensor(index).hist for index in range(3)]
+    same_bits(CalibrationStats.from_arrays({**arrays, "hist": np.asarray(rows)}), stats)
+
+
+@pytest.mark.parametrize("largest", [0.0, 1e-40, 2e-30, 0.37, 1.0, 6.02, 1e20, 3e38])
+def test_the_bin_of_a_value_is_that_of_the_edges(largest: float) -> None:
+    edges = bin_edges(np.float32(largest))
+    near = np.concatenate([np.nextafter(edges, np.float32(side)) for side in (-np.inf, np.inf)])
+    drawn = np.random.default_rng(3).uniform(-largest, largest, 4000).astype(np.float32)
+    values = np.concatenate([edges, near[np.abs(near) <= edges[-1]], drawn])
+    expected = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, NUM_BINS - 1)
+    np.testing.assert_array_equal(bins_of(values, np.float32(largest)), expected)
 
 
 def test_arrays_whose_readers_lack_a_name_are_refused() -> None:
