@@ -214,13 +214,7 @@ def run_search(
     signer = None if settings.sign is None else private_key(Path(settings.sign))
     folder = run_folder(settings, source)
     storage = storage_url(settings, folder)
-    if settings.storage is not None:
-        from qsearch.store.engine import parse_url
-
-        parse_url(storage)
-    check_exists(settings.calib, "calib")
-    check_exists(settings.eval, "eval")
-    read_preprocess(settings.preprocess)
+    _check_given(settings)
     try:
         with folder.in_use() as folder_is_there:
             folder.prepare(source.sha256, fresh=settings.fresh)
@@ -255,16 +249,43 @@ def run_search(
                             control.check()  # a folder that is gone shows itself as many errors
                             raise
                 except Exception as error:
-                    if isinstance(error, BrokenRunError) and calib is None and evaluation is None:
-                        again = f"qsearch launch -c {shlex.quote(str(folder.config))}"
-                        error.add_note(f"to go on: `{again}`")
-                    if folder.imports and not settings.imports:
-                        had = f"its search was begun with {folder.imports}"
-                        error.add_note(f"{had}: give it again, if you trust it")
+                    _note_how_to_resume(
+                        error, folder, settings, calib is None and evaluation is None
+                    )
                     log.info("the search ended with an error", exc_info=True)
                     raise
     finally:
         progress.close()
+
+
+def _check_given(settings: Settings) -> None:
+    """Refuse a storage and files that cannot be used, before anything is written.
+
+    Raises:
+        CompilerError: no such file, or no URL of a storage.
+    """
+    if settings.storage is not None:
+        from qsearch.store.engine import parse_url
+
+        parse_url(settings.storage)
+    check_exists(settings.calib, "calib")
+    check_exists(settings.eval, "eval")
+    read_preprocess(settings.preprocess)
+
+
+def _note_how_to_resume(
+    error: Exception, folder: RunFolder, settings: Settings, from_files: bool
+) -> None:
+    """Add the command that resumes the search to its error.
+
+    Args:
+        from_files: all data came from files, which the command can read again.
+    """
+    if isinstance(error, BrokenRunError) and from_files:
+        error.add_note(f"to go on: `qsearch launch -c {shlex.quote(str(folder.config))}`")
+    if folder.imports and not settings.imports:
+        had = f"its search was begun with {folder.imports}"
+        error.add_note(f"{had}: give it again, if you trust it")
 
 
 @contextlib.contextmanager

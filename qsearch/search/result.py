@@ -234,20 +234,9 @@ def finish(
     if objective.minimize:
         short["front"] = front_of(trials, objective)
         short["hypervolume"] = hypervolume_of(trials, objective)
-    name, value = accuracy_of(score)
-    before = float(baseline.get(name) or 0.0)
     first = FirstChoice.stored(repository, study.id)
     told = {
-        "target": {
-            "measure": name,
-            "max_drop": str(settings.max_drop),
-            "drop": before - value,
-            "relative_drop": (before - value) / before if before else None,
-            "kept": kept,
-            "max_size": objective.max_size,
-            "at_most": dict(objective.at_most),
-            "fits": fits,
-        },
+        "target": {**_target(prepared, score, baseline), "kept": kept, "fits": fits},
         "warnings": warnings,
         "data": {"calib": prepared.calib.described, "eval": prepared.evaluation.described},
         "float_ops": winner.float_ops,
@@ -272,6 +261,22 @@ def finish(
         objective=objective,
         warnings=warnings,
     )
+
+
+def _target(
+    prepared: PreparedStudy, score: Mapping[str, Any], baseline: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The limits of a search, and the accuracy that the winner loses."""
+    name, value = accuracy_of(score)
+    before = float(baseline.get(name) or 0.0)
+    return {
+        "measure": name,
+        "max_drop": str(prepared.settings.max_drop),
+        "drop": before - value,
+        "relative_drop": (before - value) / before if before else None,
+        "max_size": prepared.objective.max_size,
+        "at_most": dict(prepared.objective.at_most),
+    }
 
 
 _INDENT: Final = " " * 10

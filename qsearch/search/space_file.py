@@ -29,6 +29,7 @@ from compiler.qtypes.layer_choices import WEIGHT_BITS
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import (
     FLOAT_BITS,
+    Diagnosis,
     diagnose,
     has_limited_clips,
     has_residual_sums,
@@ -386,3 +387,22 @@ def described_space(settings: Settings, module: IRModule, model: str) -> str:
         return text
     bits = ", ".join(map(str, LAYER_BITS))
     return f"{text}# layers:                  # layers may differ\n#   nbit_weight: [{bits}]\n"
+
+
+def float_warning(diagnosis: Diagnosis, start: QConfig) -> tuple[str, ...]:
+    """What the diagnosis knows before calibration of a model that is not fully integral."""
+    if diagnosis.fully_integral:
+        return ()
+    causes = [f"{row['op']}{_first_node(row)}" for row in diagnosis.causes()]
+    shown = ", ".join(causes[:3]) + (f" and {len(causes) - 3} more" if len(causes) > 3 else "")
+    why = f"{shown} in float" if shown else diagnosis.obstacles[0].splitlines()[0]
+    outlook = (
+        "modules with float parts are tried first"
+        if start.partition_conversions != "fully_integral"
+        else "its trials will be infeasible; --allow-float admits modules with float parts"
+    )
+    return (f"the model will not be on integers only ({why}; see qsearch doctor): {outlook}",)
+
+
+def _first_node(cause: Mapping[str, Any]) -> str:
+    return f" {cause['onnx_nodes'][0]!r}" if cause["onnx_nodes"] else ""

@@ -19,7 +19,6 @@ from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import (
-    Diagnosis,
     diagnose,
     given_points,
     mark,
@@ -39,7 +38,7 @@ from qsearch.search.objectives import RANKING, Objective, weighs_accuracy
 from qsearch.search.optuna_study import AUTO, HISTORY_FREE, own_sampler
 from qsearch.search.pruner import DEFAULT_ALPHA
 from qsearch.search.space import POLICY, Space, early_fields, is_earlier_default
-from qsearch.search.space_file import percentiles_of, searched_space
+from qsearch.search.space_file import float_warning, percentiles_of, searched_space
 from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import NewStudy, Study
 from qsearch.user_code import check_imports, run_user_passes
@@ -152,26 +151,14 @@ def prepare_study(
     Raises:
         OnnxImportError, DatasetError, DataError, SettingsError, MetricError: see there.
     """
-    own_metric = settings.metric is not None and is_import_path(settings.metric)
     if is_import_path(settings.sampler):
         own_sampler(settings.sampler)
-    if own_metric:
-        custom_metric(settings.metric or "")
+    if settings.metric is not None and is_import_path(settings.metric):
+        custom_metric(settings.metric)
     module = _module(settings, source)
     inputs = input_specs(module)
-    options: dict[str, Any] = {
-        "preprocess": read_preprocess(settings.preprocess),
-        "objects_folder": objects_folder,
-        "seed": settings.seed,
-    }
-    calib_given = _first(calib, settings.calib, source.calib)
-    eval_given = _first(evaluation, settings.eval, source.eval)
-    calib_data = eval_data = prepare_data(calib_given, inputs, name="calib", **options)
-    if eval_given is not None:
-        # What a metric of the user calls labels may be anything.
-        options["classes"] = None if own_metric else classes_of(module)
-        eval_data = prepare_data(eval_given, inputs, name="eval", **options)
-    has_labels = eval_given is not None and eval_data.has_labels
+    calib_data, eval_data = _data(settings, source, module, (calib, evaluation), objects_folder)
+    has_labels = eval_data is not calib_data and eval_data.has_labels
     metric = _metric(settings, eval_data, has_labels)
     diagnosis = diagnose(module, QConfig.recommended())
     code = import_user_code(settings.imports)
@@ -192,8 +179,8 @@ def prepare_study(
         start=asked.start,
         spec={},
         warnings=(
-            *_float_warning(diagnosis, asked.start),
-            *_warnings(calib_data, eval_given, has_labels),
+            *float_warning(diagnosis, asked.start),
+            *_warnings(calib_data, eval_data, has_labels),
             *evaluators.slow_evaluator(settings.evaluator, evaluator),
             *doubtful_data(calib_data, eval_data, settings.preprocess),
             *(() if asked.layers is None else asked.layers.doubt(settings.max_size)),
@@ -218,6 +205,36 @@ def _module(settings: Settings, source: ModelSource) -> IRModule:
         module = run_user_passes(module, settings.passes)
     _note_given_points(module, source)
     return module
+
+
+def _data(
+    settings: Settings,
+    source: ModelSource,
+    module: IRModule,
+    objects: tuple[Any, Any],
+    folder: Path | None,
+) -> tuple[PreparedData, PreparedData]:
+    """Calibration and evaluation data; the same object twice where no evaluation data is given.
+
+    Args:
+        objects: Python objects that go before the paths of the settings.
+        folder: where they are written.
+    """
+    inputs = input_specs(module)
+    options: dict[str, Any] = {
+        "preprocess": read_preprocess(settings.preprocess),
+        "objects_folder": folder,
+        "seed": settings.seed,
+    }
+    calib_given = _first(objects[0], settings.calib, source.calib)
+    eval_given = _first(objects[1], settings.eval, source.eval)
+    calib = prepare_data(calib_given, inputs, name="calib", **options)
+    if eval_given is None:
+        return calib, calib
+    # What a metric of the user calls labels may be anything.
+    own = settings.metric is not None and is_import_path(settings.metric)
+    classes = None if own else classes_of(module)
+    return calib, prepare_data(eval_given, inputs, name="eval", classes=classes, **options)
 
 
 def _metric(settings: Settings, data: PreparedData, has_labels: bool) -> str:
@@ -282,33 +299,14 @@ def _first(*given: Any) -> Any:
     return next((value for value in given if value is not None), None)
 
 
-def _float_warning(diagnosis: Diagnosis, start: QConfig) -> tuple[str, ...]:
-    """What the diagnosis knows before calibration of a model that is not fully integral."""
-    if diagnosis.fully_integral:
-        return ()
-    causes = [f"{row['op']}{_first_node(row)}" for row in diagnosis.causes()]
-    shown = ", ".join(causes[:3]) + (f" and {len(causes) - 3} more" if len(causes) > 3 else "")
-    why = f"{shown} in float" if shown else diagnosis.obstacles[0].splitlines()[0]
-    outlook = (
-        "modules with float parts are tried first"
-        if start.partition_conversions != "fully_integral"
-        else "its trials will be infeasible; --allow-float admits modules with float parts"
-    )
-    return (f"the model will not be on integers only ({why}; see qsearch doctor): {outlook}",)
-
-
-def _first_node(cause: Mapping[str, Any]) -> str:
-    return f" {cause['onnx_nodes'][0]!r}" if cause["onnx_nodes"] else ""
-
-
-def _warnings(calib: PreparedData, eval_given: Any, has_labels: bool) -> tuple[str, ...]:
+def _warnings(calib: PreparedData, evaluation: PreparedData, has_labels: bool) -> tuple[str, ...]:
     found = []
     if calib.synthetic:
         found.append(
             "no calibration data was given: activation ranges come from random inputs and will "
             "not fit real ones; give --calib before using the result"
         )
-    if eval_given is None:
+    if evaluation is calib:
         found.append(
             "no evaluation data was given: the score is agreement with the float model and SQNR "
             f"on the {'random' if calib.synthetic else 'calibration'} inputs, not accuracy"
