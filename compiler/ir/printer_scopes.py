@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 
 from compiler.ir.adt import Match
 from compiler.ir.expr import Expr, Function, If, Let, Op
@@ -33,13 +34,9 @@ def plan_scopes(root: Expr, order: list[Expr]) -> ScopePlan:
 
     A node's scope is the lowest common ancestor of the scopes of its uses, found users first.
     """
-    plan = ScopePlan(Counter())
-    scoped = isinstance(root, Let)
-    for node in order:
-        plan.uses.update(node.operands())
-        # The body of the root is one scope: nothing is used from outside.
-        scoped = scoped or (node is not root and isinstance(node, _SCOPES))
-    if scoped:
+    plan = ScopePlan(Counter(chain.from_iterable(node.operands() for node in order)))
+    # The body of the root is one scope: nothing is used from outside.
+    if isinstance(root, Let) or any(isinstance(n, _SCOPES) for n in order if n is not root):
         _place(root, order, plan)
     return plan
 

@@ -98,7 +98,8 @@ class NameTable:
         while found in self._taken:
             number += 1
             found = f"{hint}{number}"
-        self._next[hint] = number
+        if number:
+            self._next[hint] = number
         self._taken.add(found)
         return found
 
