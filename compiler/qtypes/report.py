@@ -122,4 +122,4 @@ def call_places(main: Function) -> Mapping[Expr, int]:
 
 def _plain(values: NDArray[Any]) -> float | tuple[float, ...]:
     array = np.asarray(values)
-    return float(array) if array.ndim == 0 else tuple(float(v) for v in array)
+    return float(array) if array.ndim == 0 else tuple(array.astype(np.float64).tolist())

@@ -19,6 +19,7 @@ from compiler.lru_cache import LRUCache
 from compiler.named_table import NamedTable
 from compiler.ops.rules.dom_scale import SMALLEST_RANGE
 from compiler.qtypes.errors import ConfigValueError
+from compiler.quantize.calibration.kernels.protocol import choose_kernels
 
 Rows = NDArray[np.float32]
 """(channels, elements of a channel); one row for a whole tensor."""
@@ -89,17 +90,13 @@ def _least_error(
     levels = np.float32(2 ** (nbit - 1) - 1)
     best = np.full(len(magnitudes), np.inf)
     chosen = center.copy()
+    lost, kernels = np.empty_like(magnitudes), choose_kernels()
     for step in steps[::-1]:
         fraction = np.minimum(center + step, 1.0) if around else np.full(len(center), step)
         scale = (widest * fraction / 2 ** (nbit - 1)).astype(np.float32)
         scale[scale == 0] = 1.0
-        grid = magnitudes / scale[:, None]
-        grid += np.float32(0.5)
-        np.floor(grid, out=grid)
-        np.minimum(grid, levels, out=grid)
-        grid *= scale[:, None]
-        grid -= magnitudes
-        error = np.einsum("ck,ck->c", grid, grid)
+        kernels.grid_errors(magnitudes, scale, float(levels), lost)
+        error = np.einsum("ck,ck->c", lost, lost)
         better = error < best
         best[better] = error[better]
         chosen[better] = fraction[better]

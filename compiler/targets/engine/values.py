@@ -160,6 +160,11 @@ def chain_bounds(op: str, args: Sequence[Item], params: tuple[Any, ...]) -> tupl
         return a.low >> params[0], a.high >> params[0]
     if op == "RESCALE":
         multiplier, shift, _ = params
+        right = 31 - shift.astype(np.int64)
+        if -INT32[0] >= max(-a.low, a.high) and right.min() > 0 and right.max() <= 62:
+            wide = np.array([[a.low], [a.high]]) * multiplier.astype(np.int64)
+            scaled = (wide + (np.int64(1) << (right - 1))) >> right
+            return int(scaled.min()), int(scaled.max())
         factors = set(zip(multiplier.tolist(), shift.tolist()))
         ends = [rescaled(x, m, s) for x in (a.low, a.high) for m, s in factors]
         return min(ends), max(ends)

@@ -227,6 +227,17 @@ def test_products_of_windows_are_those_of_their_columns(
     np.testing.assert_array_equal(sums - 1, columns.sum((0, 2)))
 
 
+def test_errors_of_grids_are_those_of_float32_operations(kernels: Kernels) -> None:
+    rng = np.random.default_rng(5)
+    magnitudes = np.abs(rng.normal(0, 1, (5, 77))).astype(np.float32)
+    magnitudes[:, ::5] = np.round(magnitudes[:, ::5] * 4) / 4 + np.float32(0.125)
+    scale = np.array([0.25, 0.01, 0.3, 1.0, 1e-20], np.float32)
+    found = np.empty_like(magnitudes)
+    kernels.grid_errors(magnitudes, scale, 127.0, found)
+    steps = np.minimum(np.floor(magnitudes / scale[:, None] + np.float32(0.5)), np.float32(127))
+    np.testing.assert_array_equal(found, steps * scale[:, None] - magnitudes)
+
+
 def rounding_case(seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(2, 3, 7) weights in steps, some of them halves, and positive definite matrices."""
     rng = np.random.default_rng(seed)

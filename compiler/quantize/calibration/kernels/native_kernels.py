@@ -51,11 +51,12 @@ class NativeKernels:
         self._group_terms = library.qs_group_terms
         self._steps = library.qs_steps
         self._window_products = library.qs_window_products
+        self._grid_errors = library.qs_grid_errors
         self._round_columns = library.qs_round_columns
         self._move_rows = library.qs_move_rows
         for function in (
             *(self._count_ranges, self._histogram, self._divergences),
-            *(self._group_terms, self._round_columns, self._move_rows),
+            *(self._group_terms, self._grid_errors, self._round_columns, self._move_rows),
         ):
             function.restype = None
         self._lock = threading.Lock()
@@ -213,6 +214,21 @@ class NativeKernels:
                 _pointer(sums),
             )
         return bool(fits)
+
+    def grid_errors(
+        self,
+        magnitudes: NDArray[np.float32],
+        scale: NDArray[np.float32],
+        levels: float,
+        out: NDArray[np.float32],
+    ) -> None:
+        self._grid_errors(
+            _pointer(magnitudes),
+            *(ctypes.c_int64(size) for size in magnitudes.shape),
+            _pointer(scale),
+            ctypes.c_float(levels),
+            _pointer(out),
+        )
 
     def round_columns(
         self, values: NDArray[np.float64], factor: NDArray[np.float64], limit: int

@@ -172,6 +172,20 @@ class NumpyKernels:
                 sums[part] += cut.sum(axis=2).astype(np.int64)
         return True
 
+    def grid_errors(
+        self,
+        magnitudes: NDArray[np.float32],
+        scale: NDArray[np.float32],
+        levels: float,
+        out: NDArray[np.float32],
+    ) -> None:
+        np.divide(magnitudes, scale[:, None], out=out)
+        out += np.float32(0.5)
+        np.floor(out, out=out)
+        np.minimum(out, np.float32(levels), out=out)
+        out *= scale[:, None]
+        out -= magnitudes
+
     def round_columns(
         self, values: NDArray[np.float64], factor: NDArray[np.float64], limit: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

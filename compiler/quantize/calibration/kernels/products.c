@@ -246,6 +246,19 @@ int32_t qs_window_products(const float *x, int32_t images, int32_t channels, con
     return 1;
 }
 
+/* out = what x >= 0 loses on the grid 0 .. levels times the scale of its row, halves going up. */
+void qs_grid_errors(const float *restrict x, int64_t rows, int64_t columns, const float *scale,
+                    float levels, float *restrict out) {
+    for (int64_t row = 0; row < rows; row++, x += columns, out += columns) {
+        float unit = scale[row];
+        for (int64_t k = 0; k < columns; k++) {
+            float level = floorf(x[k] / unit + 0.5f);
+            level = level < levels ? level : levels;
+            out[k] = level * unit - x[k];
+        }
+    }
+}
+
 /* The nearest whole number within limit, halves away from zero. */
 static inline double on_grid(double value, double limit) {
     double whole = trunc(value + copysign(0.5, value));

@@ -100,6 +100,17 @@ class Kernels(Protocol):
         whole steps as of ``steps``; False where it gives None, and then part may be added.
         """
 
+    def grid_errors(
+        self,
+        magnitudes: NDArray[np.float32],
+        scale: NDArray[np.float32],
+        levels: float,
+        out: NDArray[np.float32],
+    ) -> None:
+        """out[r, k] = what ``magnitudes`` (rows, columns) lose on a grid, 0 to ``levels`` times the
+        scale of their row: halves go up, operations are those of float32.
+        """
+
     def round_columns(
         self, values: NDArray[np.float64], factor: NDArray[np.float64], limit: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -10,6 +10,7 @@ import pytest
 from compiler import relay
 from compiler.ir.expr import Expr
 from compiler.targets.c.toolchain import find_compiler
+from compiler.targets.engine.values import Item, chain_bounds, rescaled
 from compiler.targets.engine.views import NoProgramError
 from tests.compiler.targets.engine.kernel_cases import agree, drawn, shifted_to_even
 
@@ -144,3 +145,16 @@ def test_choices_by_comparisons_agree(name: str, dtype: str) -> None:
     drawn_x = rng.choice([low, -1, 0, 1, high], (3, 1, 7)).astype(dtype)
     drawn_y = rng.choice([low, -1, 0, 1, high], (3, 4, 7)).astype(dtype)
     assert agree(relay.module(chosen), drawn_x, drawn_y).host_steps == 0
+
+
+@pytest.mark.parametrize("largest", [1 << 6, 1 << 31, 1 << 33])
+def test_bounds_of_rescaled_values_are_those_of_python_integers(largest: int) -> None:
+    rng = np.random.default_rng(largest)
+    for _ in range(200):
+        low, high = sorted(map(int, rng.integers(-largest, largest, 2)))
+        multiplier = rng.integers(0, 1 << 31, 3).astype(np.int32)
+        shift = rng.integers(-34, 32, 3).astype(np.int32)
+        pairs = list(zip(multiplier.tolist(), shift.tolist(), strict=True))
+        ends = [rescaled(x, m, s) for x in (low, high) for m, s in pairs]
+        found = chain_bounds("RESCALE", (Item((), low, high),), (multiplier, shift, None))
+        assert found == (min(ends), max(ends))
