@@ -61,7 +61,8 @@ class DatasetRef:
     """A dataset that every worker can open: a registered kind and its options (plain JSON values).
 
     Attributes:
-        kind: a key of ``workers.datasets.registry``: "npz", "image_folder", "synthetic".
+        kind: a key of ``workers.datasets.registry``: "npz", "image_folder", "synthetic",
+            "variant".
         options: of that kind.
         sha256: of ``Contents``, for data in files: opening the dataset compares it with the
             files. Empty compares nothing.
