@@ -13,6 +13,7 @@ is tested where a module is exported: a batch gives what its samples give alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -49,7 +50,10 @@ def with_batch(
     try:
         inferred = onnx.shape_inference.infer_shapes(tried, strict_mode=True, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
-        raise _mixing(str(error).strip().splitlines()[-1]) from error
+        told = str(error).strip().splitlines()[-1]
+        node = re.search(r"op_type:(\w+)", told)
+        why = f"a {node[1]} has the samples on another axis than the first" if node else told
+        raise _mixing(why) from error
     for before, after in zip(made.graph.output, inferred.graph.output, strict=True):
         if before.name not in tensors:
             continue

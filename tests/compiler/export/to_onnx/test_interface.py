@@ -42,6 +42,15 @@ def test_a_batch_gives_what_its_samples_give(batch: int | None) -> None:
         np.testing.assert_array_equal(found[sample : sample + 1], expected)
 
 
+def test_an_operator_that_cuts_a_moved_axis_of_samples_is_named() -> None:
+    x = relay.var("x", (1, 4, 3))
+    rows = op.reshape(op.transpose(x, axes=(1, 0, 2)), newshape=(4, 3))
+    pieces = op.split(rows, indices_or_sections=4, axis=0)
+    mod = relay.module(op.add(relay.TupleGetItem(pieces, 0), relay.TupleGetItem(pieces, 1)))
+    with pytest.raises(OnnxExportError, match="has the samples on another axis"):
+        with_batch(to_onnx(mod), None)
+
+
 def test_an_operator_that_joins_samples_is_refused() -> None:
     x = relay.var("x", (1, 4))
     other = relay.const(np.ones((1, 4), "float32"))
