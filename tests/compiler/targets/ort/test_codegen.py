@@ -12,7 +12,7 @@ from compiler import relay
 from compiler.frontend.from_onnx.load import load
 from compiler.quantize import prerequisite_optimize
 from compiler.runtime.lowered_module import LoweredModule
-from compiler.targets.ort.supported import is_supported
+from compiler.targets.ort.codegen import is_supported
 from compiler.transform import PartitionGraph
 
 op, nn = relay.op, relay.op.nn
