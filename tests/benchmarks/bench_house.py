@@ -67,7 +67,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "server: waiting studies rise, uploads forgotten": 25,
     "cli: inputs are never replaced, commands by what they do, data on another scale": 74,
     "importer: operators that ONNX defines by others, sparse weights": 72,
-    "cli: errors of imported files, sequences before batches": 22,
+    "cli: errors of imported files, sequences before batches, one-hot labels": 26,
     "importer: RNN, GRU, LSTM; shared weights counted once": 254,
     "quantize: quotients, numbers of truth values, picks at any places": 52,
     "importer: advice for operators without a static form, LpPool, scikit-learn": 42,

@@ -69,6 +69,7 @@ class Top1(Fraction):
             raise MetricError(
                 f"labels of shape {labels.shape} do not fit answers of shape {found.shape}",
                 where=f"output of shape {outputs[0].shape}",
+                fix="one class index per answer (of one-hot labels: labels.argmax(1))",
             )
         self.add(state, found == labels)
 
