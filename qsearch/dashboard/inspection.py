@@ -101,7 +101,7 @@ class Inspection:
     """Answers questions about files in ``qsearch.dashboard.inspector``, a few at a time.
 
     An answer that is kept is given at once, whatever else is computed; equal questions share one
-    computation; one that nobody waits for any more is ended.
+    computation; it ends when no client waits for it any more.
 
     Args:
         memory_bytes: address space of a process.
@@ -122,7 +122,7 @@ class Inspection:
         self._slots = threading.Semaphore(self.parallel)
 
     async def answer(self, request: Request, task: str, file: Path, **options: Any) -> bytes:
-        """``ask`` for a client: when it goes away and nobody else waits, the work ends.
+        """``ask`` for a client: when the last client leaves, the work ends.
 
         Raises:
             InspectionError: as ``ask``.
@@ -227,7 +227,7 @@ class Inspection:
         with self._slots, tempfile.TemporaryDirectory(prefix="qsearch-answer-") as folder:
             with self._lock:
                 if job.given_up:
-                    raise InspectionError("nobody waits for it any more", where=file.name)
+                    raise InspectionError("no client waits for it any more", where=file.name)
                 reader = job.reader = self._warm()
             out = Path(folder) / "answer"
             words = {

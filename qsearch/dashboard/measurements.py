@@ -1,4 +1,4 @@
-"""Which stored files a trial was made from: module, statistics, ranges, inputs."""
+"""The stored files that a trial was made from: module, statistics, ranges, inputs."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class PromptProtocol(H11Protocol):
 
 
 class DashboardServer(uvicorn.Server):
-    """A uvicorn server that ends its streams first, and that hardly wakes while nobody asks."""
+    """A uvicorn server that ends its streams first, and wakes once a second without requests."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""What is known of a study, kept in memory and brought up to date by what changed since.
+"""Studies in memory, updated with the rows that changed since they were read.
 
 A finished trial never changes, so a refresh reads only those that were unfinished, and new ones.
 """

@@ -55,7 +55,7 @@ log = logging.getLogger("qsearch.store")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long a server that went away, or a lock of SQLite, is waited for.
+    """How long to wait for a database server that restarts, or for a lock of SQLite.
 
     Attributes:
         seconds: then the error is raised.

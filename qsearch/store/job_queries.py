@@ -27,7 +27,7 @@ _UNFINISHED = ("queued", "running")
 
 
 class JobQueries(Database):
-    """Queue, start and end jobs; keep the books of uploads.
+    """Queue, start and end jobs; store who uploaded which file.
 
     A job changes its state only from the state that the caller names, so a server that starts again
     and a driver that ends at the same time do not undo each other's work.
@@ -92,7 +92,7 @@ class JobQueries(Database):
     def requeue_job(
         self, job_id: int, attempts: int, delay_s: float = 0.0, failure: Failure | None = None
     ) -> bool:
-        """Let a job whose driver is gone wait again; ``failure`` says why where that is known."""
+        """Queue a job again whose driver ended; ``failure`` says why where that is known."""
         return self._change(
             job_id,
             ("running",),
@@ -116,7 +116,7 @@ class JobQueries(Database):
         return self._change(job_id, _UNFINISHED, **ended, finished_at=self._clock())
 
     def reopen_job(self, job_id: int, settings: Mapping[str, Any], trials: int) -> bool:
-        """Queue a job that ended once more; the study goes on where it stood."""
+        """Queue an ended job again; its study continues with the trials it has."""
         changed = update(JobRow).where(JobRow.id == job_id, JobRow.state.not_in(_UNFINISHED))
         fresh = {"state": "queued", "attempts": 0, "cancelled": False, "exit_code": None}
         times = {"created_at": self._clock(), "finished_at": None, "retry_at": None}

@@ -75,7 +75,7 @@ class StudyRow(Table):
 
 
 class TrialRow(OfStudy, Table):
-    """One configuration and what became of it.
+    """A configuration and its outcome.
 
     ``state`` is waiting, running, complete, pruned, failed or infeasible. ``config_hash`` is
     unique in the study; ``work_hash`` names the same work in any study of the storage. A running
@@ -217,7 +217,7 @@ class CommandRow(OfStudy, Table):
 
 
 class LogRow(OfStudy, Table):
-    """The end of a log that explains something: a worker's last words, a traceback."""
+    """The end of a log that explains a failure: a worker's output, a traceback."""
 
     __tablename__ = "qs_log"
     __table_args__ = (Index(None, "study_id", "trial"),)

@@ -199,7 +199,7 @@ class Ended:
     """A trial that ended, as it is to be stored.
 
     Attributes:
-        log: last words of what ran it, where that explains a failure.
+        log: the end of the worker's log, where it explains a failure.
     """
 
     trial: Trial

@@ -109,11 +109,11 @@ class StudyQueries(Database):
         self._update_study(study_id, target_trials=trials)
 
     def set_study_state(self, study_id: int, state: StudyState, stopped: str | None = None) -> None:
-        """Say how the study stands; ``stopped`` tells why it ended before its target."""
+        """Store the state of the study; ``stopped`` is the reason if it ended before its target."""
         self._update_study(study_id, state=state, stopped=stopped)
 
     def set_code_version(self, study_id: int, version: str) -> None:
-        """Note that newer code goes on with the study."""
+        """Note that newer code resumed the study."""
         self._update_study(study_id, code_version=version)
 
     def _update_study(self, study_id: int, **values: Any) -> None:
@@ -128,7 +128,7 @@ _DRIVER_COLUMNS = DriverRow.__table__.columns
 
 
 class DriverQueries(Database):
-    """Who drives, who still lives, what they are asked to do."""
+    """Drivers of studies, their heartbeats, and the commands for them."""
 
     def join(self, study_id: int, name: str, code_version: str, workers: int) -> int:
         """Enter a driver; the id under which it leases trials."""

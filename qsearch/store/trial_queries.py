@@ -118,7 +118,7 @@ _NEW_EVENT, _NEW_SHARD, _NEW_LOG = insert(EventRow), insert(ShardRow), insert(Lo
 
 
 class TrialQueries(Database):
-    """The queue of a study and what became of it."""
+    """The trials of a study: queued, claimed and finished."""
 
     def add_trials(self, study_id: int, trials: Sequence[NewTrial]) -> list[Trial]:
         """Queue a batch in one transaction: all of it is stored or nothing.
@@ -296,7 +296,7 @@ class TrialQueries(Database):
         self.execute(*statements)
 
     def requeue(self, driver_ids: Collection[int]) -> int:
-        """Let what these drivers run wait again, with the same parameters; how many trials."""
+        """Queue the trials of these drivers again, with the same parameters; how many."""
         held = TrialRow.driver_id.in_(list(driver_ids))
         back = update(TrialRow).where(TrialRow.state == "running", held)
         return self.execute(back.values(state="waiting", started_at=None, driver_id=None))

@@ -61,10 +61,10 @@ class Job:
 class JobQueue:
     """Queued jobs by group, and finished ones.
 
-    A worker stays with the group it has begun; then it begins the oldest that nobody has; and when
-    every group is begun it steals from the one with most left. A single job left is not worth the
-    preparation: its group's own worker takes it next. Every step takes the same time however many
-    jobs wait and workers work, but for a theft, which looks at the groups with jobs to steal.
+    A worker stays with its group. Without jobs of that group it takes the oldest group that no
+    worker has begun, and then a job of the group with the most jobs left (work stealing). A group's
+    last job is left to its own worker, for another one would have to prepare for it. Every step
+    takes constant time, except stealing, which looks at all groups with jobs to steal.
     """
 
     def __init__(self, max_attempts: int) -> None:

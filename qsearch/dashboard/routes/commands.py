@@ -1,4 +1,4 @@
-"""What changes something: wishes for drivers, and the session's cookie."""
+"""Routes that change something: commands for drivers, notes, and the cookie of a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue: uploads, submissions, who waits, and what a user may still use."""
+"""The queue: uploads, submissions, positions and quotas."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Kind = Annotated[str, Query(pattern="^(onnx|npz|npy|zip)$")]
 
 @router.get("/api/v1/me")
 def get_me(found: SharedDep, user: UserDep) -> MeOut:
-    """Who asks, what that user may do, and what is used of the quota."""
+    """The user, the user's rights, and how much of the quota is used."""
     queue = found.queue
     used = None if queue is None else queue.usage(user)
     return MeOut(
@@ -144,7 +144,7 @@ def get_job(name: Name, found: SharedDep, user: UserDep) -> JobOut:
 
 @router.post("/api/v1/jobs/{name}/cancel")
 def cancel_job(name: Name, found: SharedDep, user: UserDep) -> JobOut:
-    """End a job in good order: one that runs writes the best so far first."""
+    """End a job; a running one first writes the best module so far."""
     queue = require_queue(found)
     return _told(found, queue, user, queue.cancel(name, user))
 
