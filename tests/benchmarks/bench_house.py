@@ -47,6 +47,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "calibration: rescaled networks counted in the passes of the plain one": 177,
     "calibration: residual sums of 16 bits counted in the same passes": 50,
     "calibration: divergences and errors of weight grids in C, products added in place": 98,
+    "quantize: steps of float products compared in C": 57,
     "ONNX: residual sums of 16 bits narrowed in QDQ graphs": 190,
     "launch: bounds of rounding and examination, latency by engine and in C": 95,
     "launch: the winner's rounding travels, thresholds and ranges remembered": 80,

@@ -17,6 +17,7 @@ onnxruntime's integer kernels among them: a module with such factors gives the s
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Literal
 
@@ -36,11 +37,11 @@ _RINGS = (0, 1, 2, 4, 9, 65)
 # Twice the error of two roundings, relative to the product; for operands up to EXACT that is at
 # most 2 of their units.
 _MARGIN = 2.0**-22
-_BEYOND = 4
+BEYOND = 4
 _LARGEST = 2.0**16
 _AT_ONCE = 1 << 13
 _FIRST_GROUPS = (8, 32)
-"""Where the groups of levels end that are compared first."""
+"""Levels after which the channels that are left are gathered anew."""
 
 
 def same_as_float_product(
@@ -71,24 +72,47 @@ def same_as_float_product(
     if max(-int(lows.min(initial=0)), int(highs.max(initial=0))) > EXACT:
         return np.zeros(channels, bool)
     same = np.ldexp(multiplier.astype(np.float64), -shift.astype(np.int32)) < _LARGEST
-    for levels in _in_order_of_error(low, high):
-        left = np.flatnonzero(same)
-        some = multiplier[left], shift[left]
-        rows, steps = _near_ties(*some, lows[left], highs[left], levels)
-        rows = left[rows]
-        good = _steps_there(multiplier[rows], shift[rows], ties, lows[rows], highs[rows], steps)
-        same[rows[~good]] = False
+    comparers[-1](multiplier, shift, ties, lows, highs, np.arange(low + 1, high + 1), same)
     return same
 
 
-@functools.lru_cache(maxsize=64)
-def _in_order_of_error(low: int, high: int) -> list[Ints]:
-    """The levels above ``low`` in groups: a product's error grows with its magnitude, so that a
-    channel that differs nearly always differs in the first group, and no other is compared.
+def compare_steps(
+    multiplier: Ints,
+    shift: Ints,
+    ties: Ties,
+    x_low: Ints,
+    x_high: Ints,
+    levels: Ints,
+    same: NDArray[np.bool_],
+) -> None:
+    """Clear ``same`` of each channel whose float32 product takes the step to one of ``levels``
+    elsewhere than the definition; see ``same_as_float_product``.
     """
-    levels = np.arange(low + 1, high + 1)
-    ordered = levels[np.argsort(-np.abs(levels - 0.5), kind="stable")]
-    return [part for part in np.split(ordered, _FIRST_GROUPS) if part.size]
+    for part in np.split(in_order_of_error(levels), _FIRST_GROUPS):
+        left = np.flatnonzero(same)
+        some = multiplier[left], shift[left]
+        rows, steps = _near_ties(*some, x_low[left], x_high[left], part)
+        rows = left[rows]
+        good = _steps_there(multiplier[rows], shift[rows], ties, x_low[rows], x_high[rows], steps)
+        same[rows[~good]] = False
+
+
+comparers: list[Callable[[Ints, Ints, Ties, Ints, Ints, Ints, NDArray[np.bool_]], None]] = [
+    compare_steps
+]
+"""What compares the steps: the last of them. Each gives the same answers as the first."""
+
+
+def in_order_of_error(levels: Ints) -> Ints:
+    """A product's error grows with its magnitude, so that a channel that differs nearly always
+    differs at the first levels, and the others need not be compared.
+    """
+    return levels[np.argsort(-np.abs(levels - 0.5), kind="stable")]
+
+
+def margin_of(multiplier: Ints) -> float:
+    """How far the two roundings move a product at most, relative to it, or half as far again."""
+    return _MARGIN if int(multiplier.max(initial=0)) > EXACT else _MARGIN / 2
 
 
 def _near_ties(
@@ -96,7 +120,7 @@ def _near_ties(
 ) -> tuple[Ints, Ints]:
     """(channels, levels k of ``steps``): the levels that rounding to float32 may move."""
     halves = steps - 0.5
-    margin = _MARGIN if int(multiplier.max(initial=0)) > EXACT else _MARGIN / 2
+    margin = margin_of(multiplier)
     rows: list[Ints] = []
     levels: list[Ints] = []
     count = max(_AT_ONCE // max(halves.size, 1), 1)
@@ -117,7 +141,7 @@ def _near_ties(
     empty = [np.zeros(0, np.int64)]
     row, level = np.concatenate(rows or empty), np.concatenate(levels or empty)
     u = (level - 0.5) * inverse[row]
-    reached = (u >= x_low[row] - _BEYOND) & (u <= x_high[row] + _BEYOND)
+    reached = (u >= x_low[row] - BEYOND) & (u <= x_high[row] + BEYOND)
     return row[reached], level[reached]
 
 

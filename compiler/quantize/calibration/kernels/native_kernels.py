@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
+from compiler.ops.rules import float_product
+from compiler.ops.rules.float_product import Ties
 from compiler.ops.rules.input_columns import Window
 from compiler.quantize.calibration.kernels.protocol import UPPER_COUNTERS, KeyTimes
 from compiler.targets.c.toolchain import build_library
@@ -20,6 +22,7 @@ _LANES = 4  # LANES, TEAM, the largest GROUP, and LAGS of the sources
 _TEAM = 8
 _GROUP = 8
 _LAGS = 3
+_TIES = ("up", "away", "even")  # as the sources count them
 
 
 def _pointer(array: NDArray[Any]) -> ctypes.c_void_p:
@@ -52,11 +55,13 @@ class NativeKernels:
         self._steps = library.qs_steps
         self._window_products = library.qs_window_products
         self._grid_errors = library.qs_grid_errors
+        self._compare_steps = library.qs_compare_steps
         self._round_columns = library.qs_round_columns
         self._move_rows = library.qs_move_rows
         for function in (
             *(self._count_ranges, self._histogram, self._divergences),
-            *(self._group_terms, self._grid_errors, self._round_columns, self._move_rows),
+            *(self._group_terms, self._grid_errors, self._compare_steps),
+            *(self._round_columns, self._move_rows),
         ):
             function.restype = None
         self._lock = threading.Lock()
@@ -228,6 +233,30 @@ class NativeKernels:
             _pointer(scale),
             ctypes.c_float(levels),
             _pointer(out),
+        )
+
+    def compare_steps(
+        self,
+        multiplier: NDArray[np.int64],
+        shift: NDArray[np.int64],
+        ties: Ties,
+        x_low: NDArray[np.int64],
+        x_high: NDArray[np.int64],
+        levels: NDArray[np.int64],
+        same: NDArray[np.bool_],
+    ) -> None:
+        exact = np.ldexp(multiplier.astype(np.float64), -shift.astype(np.int32))
+        rows = [np.ascontiguousarray(each, np.int64) for each in (multiplier, shift, x_low, x_high)]
+        ordered = float_product.in_order_of_error(levels)
+        self._compare_steps(
+            *map(_pointer, (exact, *rows)),
+            ctypes.c_int64(multiplier.size),
+            ctypes.c_int32(_TIES.index(ties)),
+            _pointer(ordered),
+            ctypes.c_int64(ordered.size),
+            ctypes.c_double(float_product.margin_of(multiplier)),
+            ctypes.c_double(float_product.BEYOND),
+            _pointer(same),
         )
 
     def round_columns(

@@ -7,6 +7,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from compiler.ops.nn.window import pad_spatial, tap
+from compiler.ops.rules import float_product
 from compiler.ops.rules.input_columns import Window
 from compiler.quantize.calibration.kernels.protocol import UPPER_COUNTERS, KeyTimes, order_key
 
@@ -185,6 +186,8 @@ class NumpyKernels:
         np.minimum(out, np.float32(levels), out=out)
         out *= scale[:, None]
         out -= magnitudes
+
+    compare_steps = staticmethod(float_product.compare_steps)
 
     def round_columns(
         self, values: NDArray[np.float64], factor: NDArray[np.float64], limit: int

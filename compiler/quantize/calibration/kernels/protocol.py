@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
+from compiler.ops.rules import float_product
+from compiler.ops.rules.float_product import Ties
 from compiler.ops.rules.input_columns import Window
 
 _log = logging.getLogger("compiler.quantize.calibrate")
@@ -111,6 +113,20 @@ class Kernels(Protocol):
         scale of their row: halves go up, operations are those of float32.
         """
 
+    def compare_steps(
+        self,
+        multiplier: NDArray[np.int64],
+        shift: NDArray[np.int64],
+        ties: Ties,
+        x_low: NDArray[np.int64],
+        x_high: NDArray[np.int64],
+        levels: NDArray[np.int64],
+        same: NDArray[np.bool_],
+    ) -> None:
+        """Clear ``same`` of each channel whose float32 product takes a step to one of ``levels``
+        elsewhere than the definition: what ``float_product.compare_steps`` does in numpy.
+        """
+
     def round_columns(
         self, values: NDArray[np.float64], factor: NDArray[np.float64], limit: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -171,3 +187,6 @@ def _choose(choice: str) -> Kernels:
     except CodegenError as error:
         _log.info("calibration runs in numpy, same results but slower: %s", error.what)
         return NumpyKernels()
+
+
+float_product.comparers.append(lambda *steps: choose_kernels().compare_steps(*steps))

@@ -167,10 +167,12 @@ def test_a_wide_accumulator_costs_few_comparisons_a_channel(
         return there(*args)
 
     monkeypatch.setattr(float_product, "_steps_there", counted)
+    monkeypatch.setattr(float_product, "comparers", [float_product.compare_steps])
     factor = np.full(256, 1.1045782e-05, np.float32)
     if distinct:
         factor = factor * np.linspace(1, 2, 256, dtype=np.float32)
     nearest_float_factors(factor, "up", (-(1 << 24), 1 << 24), (-127, 127))
+    assert compared
     # Two per channel and tried neighbour; all levels of all neighbours are 28,000 per channel.
     assert sum(compared) < 256 * 4096
     if not distinct:
