@@ -17,7 +17,7 @@ Not handled: axes in the middle, computed gamma or beta.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,34 +74,38 @@ def _call(norm: _Norm, new: Mapping[Expr, Expr], node: Expr) -> Expr:
 
 def _layer_norm(node: Expr) -> _Norm | None:
     """What ``node`` normalises, when it is the whole or the part without beta or gamma."""
-    if is_op_call(node, "add"):
-        whole = _with_constant(node)
-        if whole is None:
-            return None
-        inner, constant = whole
-        norm = _scaled(inner)
-        beta = None if norm is None else _along(constant, norm, inner)
-        if norm is None or beta is None:
-            return None
-        norm.beta = beta
-        return norm
-    return _scaled(node)
+    if not is_op_call(node, "add"):
+        return _scaled(node)
+    found = _with_vector(node, _scaled)
+    if found is None:
+        return None
+    norm, beta = found
+    norm.beta = beta
+    return norm
 
 
 def _scaled(node: Expr) -> _Norm | None:
     plain = _standardized(node)
     if plain is not None or not is_op_call(node, "multiply"):
         return plain
-    whole = _with_constant(node)
-    if whole is None:
+    found = _with_vector(node, _standardized)
+    if found is None:
         return None
-    inner, constant = whole
-    norm = _standardized(inner)
-    gamma = None if norm is None else _along(constant, norm, inner)
-    if norm is None or gamma is None:
-        return None
+    norm, gamma = found
     norm.gamma = gamma
     return norm
+
+
+def _with_vector(
+    node: Expr, inner_norm: Callable[[Expr], _Norm | None]
+) -> tuple[_Norm, NDArray[Any]] | None:
+    """The norm and the constant along its axis that a call joins."""
+    whole = _with_constant(node)
+    norm = None if whole is None else inner_norm(whole[0])
+    if whole is None or norm is None:
+        return None
+    vector = _along(whole[1], norm, whole[0])
+    return None if vector is None else (norm, vector)
 
 
 def _standardized(node: Expr) -> _Norm | None:
