@@ -8,6 +8,7 @@ from typing import Any
 from compiler.errors import MutatorError
 from compiler.ir.adt import Clause, Match, RefCreate, RefRead, RefWrite
 from compiler.ir.expr import Call, Expr, Function, If, Let, Tuple, TupleGetItem, Var, describe
+from compiler.ir.walk import post_order
 
 Operands = Sequence[Expr]
 
@@ -33,17 +34,9 @@ def substitute(root: Expr, mapping: Mapping[Any, Expr]) -> Expr:
     Replacements are not visited again. Untouched parts are the very same objects.
     """
     done: dict[Expr, Expr] = dict(mapping)
-    stack: list[tuple[Expr, bool]] = [(root, False)]
-    while stack:
-        node, operands_pushed = stack.pop()
-        if node in done:
-            continue
-        operands = node.operands()
-        if operands_pushed or not operands:
-            done[node] = with_operands(node, [done[child] for child in operands])
-        else:
-            stack.append((node, True))
-            stack.extend((child, False) for child in reversed(operands) if child not in done)
+    for node in post_order(root, lambda node: () if node in mapping else node.operands()):
+        if node not in done:
+            done[node] = with_operands(node, [done[child] for child in node.operands()])
     return done[root]
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from compiler.ir.analysis import free_vars, post_order
+from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Let, Op, Tuple, TupleGetItem, Var
 from compiler.ir.rebuild import substitute
 from compiler.ir.ty import holds_float
@@ -102,31 +102,22 @@ def split_prefix(main: Function) -> tuple[Function, Function]:
     for node in post_order(main.body):
         if not isinstance(node, Constant) or node in feeding:
             cuts.visit(node)
+    keys: dict[Expr, int | Var] = {**cuts.cut_of, **{param: param for param in main.params}}
+    core_nodes = post_order(main.body, lambda node: () if node in keys else node.operands())
     names = _Names()
     core_vars: dict[int | Var, Var] = {}
-    replaced: dict[Expr, Expr] = {}
-    for node, number in cuts.cut_of.items():
-        if number not in core_vars:
-            first, inputs = cuts.cut[number]
-            core_vars[number] = Var("_".join(v.name_hint for v in inputs), first.checked_type)
-        replaced[node] = core_vars[number]
-    for param in main.params:
-        core_vars[param] = Var(param.name_hint, param.checked_type)
-        replaced[param] = core_vars[param]
-    body = substitute(main.body, replaced)
-    source = {var: key for key, var in core_vars.items()}
-    used = free_vars(body)
-    renamed = {var: Var(names.unique(var.name_hint), var.type_annotation) for var in used}
-    core = Function(tuple(renamed.values()), substitute(body, dict(renamed)), main.ret_type)
     lets: list[tuple[Var, Expr]] = []
     fields: list[Expr] = []
-    for var in used:
-        key = source[var]
-        if isinstance(key, Var):
-            fields.append(key)
-        else:
-            lets.append((Var(var.name_hint), cuts.cut[key][0]))
-            fields.append(lets[-1][0])
+    for key in dict.fromkeys(keys[node] for node in core_nodes if node in keys):
+        source: Expr = key if isinstance(key, Var) else cuts.cut[key][0]
+        inputs = (key,) if isinstance(key, Var) else cuts.cut[key][1]
+        hint = "_".join(var.name_hint for var in inputs)
+        core_vars[key] = Var(names.unique(hint), source.checked_type)
+        if key is not source:
+            lets.append((Var(hint), source))
+        fields.append(source if key is source else lets[-1][0])
+    replaced: dict[Expr, Expr] = {n: core_vars[key] for n, key in keys.items() if key in core_vars}
+    core = Function(tuple(core_vars.values()), substitute(main.body, replaced), main.ret_type)
     result: Expr = Tuple(tuple(fields))
     for let_var, value in reversed(lets):
         result = Let(let_var, value, result)
