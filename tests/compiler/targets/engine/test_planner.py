@@ -125,6 +125,14 @@ RESULTS: dict[str, tuple[Callable[[Expr], Expr], tuple[int, ...], str]] = {
         (1, 64),
         "int8",
     ),
+    "limits of a product, one for each channel": (
+        lambda x: op.maximum(
+            op.nn.dense(x, relay.const(np.ones((3, 4), "int8")), out_dtype="int32"),
+            relay.const(np.array([[1, -200, 300]], "int32")),
+        ),
+        (2, 4),
+        "int8",
+    ),
     "limits of a product, one at a time": (
         lambda x: to_int8(op.minimum(op.maximum(dense(x), const(-9)), const(900))),
         (9, 40),
