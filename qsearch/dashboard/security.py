@@ -48,7 +48,8 @@ USER: Final = "qsearch.user"
 """Where the guard leaves the user in the scope of a request."""
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _SAFE: Final = frozenset({"GET", "HEAD"})
-_PASSWORD: Final = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)\S*@", re.IGNORECASE)
+# Bounded, so that no text takes longer than its length.
+_PASSWORD: Final = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^\s/:@]*:)\S{0,500}@", re.IGNORECASE)
 
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; "

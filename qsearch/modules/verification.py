@@ -64,7 +64,8 @@ PathLike = str | os.PathLike[str]
 LoweredState = Literal["missing", "agrees", "unknown"]
 
 
-_TYPE: Final = re.compile(r"/\* ty=(.*?) (?:span=[^*]*)?\*/")
+# No part of it can match what another part does: hostile comments are read once.
+_TYPE: Final = re.compile(r"/\* ty=([^*\n]*) \*/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +287,7 @@ def lowered_state(module: IRModule, lowered: LoweredModule | None) -> LoweredSta
 
 def declared_types(source: str, module: IRModule) -> tuple[Finding, ...]:
     """Where the types that the text states differ from those that inference finds."""
-    stated = _TYPE.findall(source)
+    stated = [found.partition(" span=")[0] for found in _TYPE.findall(source)]
     derived = _TYPE.findall(text(module, external_data={}, show_spans=False))
     if len(stated) != len(derived):
         what = f"states {len(stated)} types, the module has {len(derived)}"
