@@ -17,13 +17,13 @@ from compiler.quantize import (
 )
 
 
-def two_layers(rng: np.random.Generator, spread: float) -> IRModule:
+def two_layers(rng: np.random.Generator, spread: float, batch: int = 1) -> IRModule:
     """Two convolutions; one channel between them is ``spread`` times the others."""
     first = rng.normal(size=(8, 3, 1, 1)).astype(np.float32)
     second = rng.normal(size=(4, 8, 1, 1)).astype(np.float32)
     first[0] *= spread
     second[:, 0] /= spread
-    x = relay.var("x", (1, 3, 8, 8))
+    x = relay.var("x", (batch, 3, 8, 8))
     hidden = relay.op.nn.relu(relay.op.nn.conv2d(x, relay.const(first)))
     return relay.module(relay.op.nn.conv2d(hidden, relay.const(second)))
 
@@ -105,12 +105,22 @@ def test_errors_predicted_from_statistics_rank_configurations_as_running_them_do
     assert told[6] < predicted.sqnr_db(mixed) < told[0]
 
 
-@pytest.mark.parametrize(("runs", "rounding"), [(31, "nearest"), (32, "sequential")])
-def test_weights_are_fitted_to_samples_where_there_are_enough(runs: int, rounding: str) -> None:
+@pytest.mark.parametrize(
+    ("runs", "batch", "rounding", "fits"),
+    [
+        (31, 1, "nearest", False),
+        (32, 1, "sequential", True),
+        (2, 16, "sequential", True),
+        (8, 16, "sequential", False),
+    ],
+)
+def test_weights_are_fitted_to_samples_where_there_are_enough(
+    runs: int, batch: int, rounding: str, fits: bool
+) -> None:
     rng = np.random.default_rng(0)
-    data = [batches(rng)[0] for _ in range(runs)]
-    calibration = Calibration(two_layers(rng, 1.0), data)
+    data = [{"x": rng.normal(size=(batch, 3, 8, 8)).astype(np.float32)} for _ in range(runs)]
+    calibration = Calibration(two_layers(rng, 1.0, batch), data)
     qconfig, decisions = calibration.choose()
-    assert qconfig.weight_rounding == rounding
-    assert f"{runs} " in decisions[-1].why
+    assert (qconfig.weight_rounding, qconfig.fit_ranges) == (rounding, fits)
+    assert f"{runs * batch} " in decisions[-1].why
     assert calibration.choose(rounding=False)[0].weight_rounding == "nearest"
