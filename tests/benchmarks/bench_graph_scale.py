@@ -51,7 +51,7 @@ def residual_chain(operators: int, seed: int = 0) -> bytes:
 
     value = "x"
     for i in range(operators // BLOCK):
-        w = weight(f"w{i}", rng.normal(0, 0.01, (CHANNELS, CHANNELS, 1, 1)))
+        w = weight(f"w{i}", rng.normal(0, 1e-4, (CHANNELS, CHANNELS, 1, 1)))
         bn = [
             weight(f"gamma{i}", rng.uniform(0.9, 1.1, CHANNELS)),
             weight(f"beta{i}", rng.normal(0, 0.01, CHANNELS)),
@@ -95,6 +95,7 @@ class Stopwatch:
             result = run(*values)
             took.append(time.process_time() - start)
         self.seconds[stage] = statistics.median(took)
+        print(f"{stage}: {self.seconds[stage]:.2f} s", file=sys.stderr, flush=True)
         return result
 
 
