@@ -229,7 +229,7 @@ def _check_load(load: Load, facts: Facts, where: str) -> None:
         return  # the guards contradict each other: it is never read
     for axis, (index, size) in enumerate(zip(load.index, buffer.shape)):
         _require(index.dtype == INDEX_DTYPE, f"an index of dtype {index.dtype}", where)
-        held = value_range(index, facts)
+        held = _reached(index, facts)
         if held is None or held[0] < 0 or held[1] >= size:
             if held is not None and held[0] > held[1]:
                 continue  # the guards contradict each other: it is never read
@@ -239,6 +239,24 @@ def _check_load(load: Load, facts: Facts, where: str) -> None:
                 where=where,
                 fix="guard the load by a Select, or clamp the index",
             )
+
+
+def _reached(index: Scalar, facts: Facts) -> Range | None:
+    """Range of an index; each side of a choice counts where its condition lets it."""
+    found: list[Range | None] = []
+    stack = [(index, facts)]
+    while stack:
+        node, known = stack.pop()
+        if isinstance(node, Select):
+            stack.append((node.a, _with_guards(node.condition, known)))
+            stack.append((node.b, _with_opposite(node.condition, known)))
+        else:
+            found.append(value_range(node, known))
+    ranges = [held for held in found if held is not None]
+    if len(ranges) < len(found):
+        return None
+    possible = [held for held in ranges if held[0] <= held[1]] or ranges[:1]
+    return min(low for low, _ in possible), max(high for _, high in possible)
 
 
 def _check_target(block: Compute, names: set[str], where: str) -> None:

@@ -149,3 +149,15 @@ def test_what_stands_behind_an_impossible_guard_is_never_read() -> None:
     for index in (Bin("floormod", I, four), Bin("+", I, four)):
         guarded = Select(Bin("<", one, one), Load(P, (index,)), literal(0, "int32"))
         verify(function(Compute(O, (I,), guarded, (I,))))
+
+
+@pytest.mark.parametrize(("length", "problem"), [(3, ""), (5, "its index is 1 to 4")])
+def test_an_index_may_choose_between_two_places(length: int, problem: str) -> None:
+    """The first ``length`` elements back to front, the others as they are."""
+    turned = Bin("-", literal(length - 1, "int32"), I)
+    index = Select(Bin("<", I, literal(min(length, 4), "int32")), turned, I)
+    func = function(Compute(O, (I,), Load(P, (index,)), (I,)))
+    if problem:
+        refused(func, problem)
+    else:
+        verify(func)
