@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compiler.errors import CodegenError, OnnxExportError
+from compiler.errors import CodegenError, EvaluationError, OnnxExportError
 from compiler.runtime.artifact import QModule, Sample
 from qsearch.errors import RunFolderError
 from qsearch.modules.quantization import Runnable, run_samples, runnable
@@ -70,7 +70,7 @@ def write_onnx(
     try:
         made = with_batch(model, interface, batch)
         compare_samples(made, samples, tolerance)
-    except (OnnxExportError, CodegenError) as error:
+    except (OnnxExportError, CodegenError, EvaluationError) as error:
         if batch not in (None, 1):
             raise
         made, note = model, error.what
