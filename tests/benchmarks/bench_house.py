@@ -73,6 +73,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "quantize: quotients, numbers of truth values, picks at any places": 52,
     "importer: advice for operators without a static form, LpPool, scikit-learn": 42,
     "ONNX: which operator keeps samples off the first axis": 4,
+    "lir: an index may choose between two places": 15,
     "search: bits of layers within a limit of bytes in every trial": 44,
     "search: what early stopping saved": 10,
     "search: repeats told by predicted ranges, guesses that leave room": 27,
