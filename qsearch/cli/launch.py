@@ -52,6 +52,12 @@ def setting_options(without: Collection[str] = ()) -> Iterator[Decorator]:
             )
 
 
+def given_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a command line gave, by their keys, without those it left out."""
+    names = {name: field.alias or name for name, field in Settings.model_fields.items()}
+    return {names[name]: value for name, value in given.items() if value not in (None, ())}
+
+
 @click.command(cls=Command)
 @options.model
 @options.dims
@@ -76,11 +82,7 @@ def launch_command(dashboard: bool, config: str | None, **given: Any) -> int:
     # An orderly stop, like Ctrl-C: running trials return to the queue, the best is written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     options.find_user_code()
-    flags = {
-        Settings.model_fields[name].alias or name: value
-        for name, value in given.items()
-        if value not in (None, ())
-    }
+    flags = given_settings(given)
     flags["verbosity"] = options.given_verbosity()
     resolved = resolve(flags, config_file=config)
     options.named_model(resolved.settings.model or None)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from qsearch.cli import options
-from qsearch.cli.launch import setting_options
+from qsearch.cli.launch import given_settings, setting_options
 from qsearch.cli.options import OUTPUT, STUDY, Choice, Command, argument, grouped, option
 from qsearch.cli.output import table
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
-from qsearch.settings import POOLS, Settings
+from qsearch.settings import POOLS
 
 if TYPE_CHECKING:
     from qsearch.server.client import Client
@@ -333,11 +333,7 @@ def submit_command(
     from qsearch.config import resolve
     from qsearch.server.client import Client
 
-    flags = {
-        Settings.model_fields[name].alias or name: value
-        for name, value in given.items()
-        if value not in (None, ())
-    }
+    flags = given_settings(given)
     told = resolve(flags, config_file=config).settings.model
     flags.pop("model", None)
     model = options.named_model(told or None)

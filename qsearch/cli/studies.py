@@ -378,12 +378,8 @@ def delete_command(study: GivenStudy, yes: bool, force: bool) -> int:
     if not yes:
         if not sys.stdin.isatty():
             raise SettingsError("deleting needs a yes", where="qsearch delete", fix="say --yes")
-        if (
-            input(f"delete {study.name or study.folder} with all its trials? [y/N] ")
-            .strip()
-            .lower()
-            != "y"
-        ):
+        answer = input(f"delete {study.name or study.folder} with all its trials? [y/N] ")
+        if answer.strip().lower() != "y":
             return EXIT_TARGET_MISSED
     name = stored.delete(study.folder, storage=study.storage, study=study.name, force=force)
     print(f"deleted: study {name}")
