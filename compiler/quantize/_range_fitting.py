@@ -4,15 +4,15 @@
 
 y is the tensor in the quantized network, whose layers in front are rounded already, x in the float
 network, q_r rounds to the grid of the range. A reader whose other operands are constants is taken
-with them as they are in the float network; what reads a tensor through moves and pools sees what
-they hand on; of any other reader, such as an add of two computed values or a comparison, f is the
-tensor itself.
+with them as they are in the float network. Moves and pools between the tensor and a reader belong
+to f. For any other reader, such as an add of two computed values or a comparison, f is the tensor
+itself.
 
 The error is no smooth function of the range. Where a tensor holds one value at many places, such as
-the background of images, all of them err alike, and layers add such errors up instead of averaging
-them. So some ranges are tried, around the one that was given: the steps of the grid shrink or grow,
-its integers stay. Of two points with nothing but moves and pools between them the second also tries
-the range of the first, which rounds nothing twice.
+the background of images, all of these places have the same error, and layers add such errors up
+instead of averaging them. So some ranges are tried, around the one that was given: the steps of the
+grid shrink or grow, its integers stay. Of two points with nothing but moves and pools between them
+the second also tries the range of the first, which rounds nothing twice.
 Source: Nagel et al., "A white paper on neural network quantization", 2021, section 3.1 (ranges by
 the error of a later tensor); the inputs are those of Li et al., "GPTAQ", 2025.
 """

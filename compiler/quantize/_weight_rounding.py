@@ -5,8 +5,8 @@
 
 w' = scale * integers, which the point leaves as they are, so simulation, realization and every
 executor follow without a rule of their own. Scales stay. The integers come from
-``_reconstruction.py`` and the products that calibration has measured on the float network; with
-``bias_correction``, which makes up for the mean error anyway, from deviations from the mean.
+``_reconstruction.py`` and the products that calibration has measured on the float network. With
+``bias_correction``, which corrects the mean error, they come from deviations from the mean.
 Operators without FQInputColumns keep the nearest levels. Fits are kept with the products.
 """
 
