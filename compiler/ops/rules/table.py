@@ -37,8 +37,9 @@ class RealTable:
 
     @property
     def magnitude(self) -> float:
-        """Largest absolute value that can be reached."""
-        return float(np.abs(self.values[self.first : self.last + 1]).max())
+        """Largest absolute value that can be reached and is finite; 0 where none is."""
+        reached = np.abs(self.values[self.first : self.last + 1])
+        return float(reached.max(where=np.isfinite(reached), initial=0.0))
 
     def rounded(self, scale: float, low: int, high: int) -> Ints:
         """Every value in units of ``scale``, half away from zero, within [low, high]."""

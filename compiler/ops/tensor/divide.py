@@ -65,8 +65,7 @@ def divide_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
     pair = both_realized(args)
     if pair is None:
         return realize_scale_change(ref_call, args, ctx)
-    step = float(pair[1].dom_scale.data.max())
-    attrs = UnaryFormulaAttrs(f"1.0 x abs {step / 2} less {step} x where divide")
+    attrs = UnaryFormulaAttrs("1.0 x divide")
     inverse = Call(unary_formula, (ref_call.args[1],), attrs, span=ref_call.span)
     factor = unary_formula_realize(inverse, (pair[1],), ctx)
     product = Call(multiply, ref_call.args, span=ref_call.span)

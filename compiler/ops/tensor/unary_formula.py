@@ -96,7 +96,8 @@ def unary_formula_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> E
     lowest, highest = integer_limits(dtype)
     steps = np.arange(lowest, highest + 1) - data.zero_point
     reals = steps * float(data.dom_scale.data)
-    values = np.nan_to_num(evaluate(attrs.formula, reals), nan=0.0)
+    values = evaluate(attrs.formula, reals)
+    values = np.where(np.isnan(values), 0.0, values)
     table = RealTable(cast_if_needed(data, dtype), values, data.low - lowest, data.high - lowest)
     largest = min(table.magnitude, float(np.finfo(np.float32).max))
     scale = DomScale(chosen_scale(largest / _WIDE if largest > 0 else 1.0, ctx.qconfig), wide=True)

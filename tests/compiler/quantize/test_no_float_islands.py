@@ -179,6 +179,12 @@ def prelu(*slopes: float) -> Callable[[Expr], Expr]:
     return lambda x: op.nn.prelu(x, relay.const(alpha))
 
 
+def log_sum_exp(x: Expr) -> Expr:
+    top = op.max(x, axis=(3,), keepdims=True)
+    total = op.sum(op.exp(op.subtract(x, top)), axis=(3,), keepdims=True)
+    return op.add(op.log(total), top)
+
+
 def above_one(x: Expr) -> Expr:
     return op.add(op.nn.relu(x), relay.const(np.float32(1)))
 
@@ -203,6 +209,7 @@ ISLANDS |= {
     "l2 norm": l2_norm,
     "rms norm": root_mean_square,
     "length": normalized_by_its_length,
+    "log sum exp": log_sum_exp,
     "quotient": lambda x: op.divide(x, above_one(conv(x, 8, 8, seed=6))),
     "quotient, one divisor": lambda x: op.divide(
         x, above_one(op.mean(op.nn.relu(x), axis=(2, 3), keepdims=True))

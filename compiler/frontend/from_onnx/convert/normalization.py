@@ -184,7 +184,7 @@ def lp_normalization(node: OnnxNode) -> Expr:
     else:
         raise node.error(f"p={order} is not supported; 1 and 2 are")
     # Where all elements are 0, so is the result.
-    zero = node.call("equal", norm, node.scalar_like(0, norm))
+    zero = node.call("less_equal", norm, node.scalar_like(0, norm))
     safe = node.call("where", zero, node.scalar_like(1, norm), norm)
     return node.call("divide", data, safe)
 
