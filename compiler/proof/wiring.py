@@ -65,7 +65,7 @@ def check_wiring(mod: IRModule) -> tuple[Finding, ...]:
 
 def passed_through(mod: IRModule) -> tuple[str, ...]:
     """One sentence for every output that is not computed, as ``check_wiring`` has checked it."""
-    names = [p.name_hint for p in mod["main"].params]
+    names = _names(mod["main"])
     found: list[str] = []
     for key, source in mod.attrs.get(PASSTHROUGH, {}).items():
         what = "a constant"
@@ -199,8 +199,8 @@ def _compare(
     mod: IRModule, main: Function, given: Mapping[str, list[Wire]], returned: list[Wire]
 ) -> Iterator[Finding]:
     """Every part against the results of the part before it, the outputs against the last part."""
-    names = [p.name_hint for p in main.params]
-    source, count = _INPUT, sum(_size(p.checked_type) for p in main.params)
+    names = _names(main)
+    source, count = _INPUT, len(names)
     for part in (PREFIX, CORE, SUFFIX):
         if part not in given:
             yield Finding("wiring", "@main", f"@{part} is called, and its result is not used")
@@ -274,6 +274,16 @@ def _shown(names: Sequence[str], wire: Wire) -> str:
     if source == _INPUT:
         return f"%{names[number]}" if number < len(names) else f"input {number}"
     return "a constant" if source == _CONSTANT else f"result {number} of @{source}"
+
+
+def _names(main: Function) -> list[str]:
+    """Of every tensor that @main is given: %x, and %x.0, %x.1, … where the parameter is a tuple."""
+    names: list[str] = []
+    for param in main.params:
+        name, size = param.name_hint, _size(param.checked_type)
+        whole = not isinstance(param.checked_type, TupleType)
+        names += [name] if whole else [f"{name}.{place}" for place in range(size)]
+    return names
 
 
 def _size(ty: Type) -> int:

@@ -187,6 +187,18 @@ def test_a_declaration_that_is_not_what_main_does_is_refused(
     assert any(what in found for found in whats(mod)), whats(mod)
 
 
+def test_parameters_that_are_tuples_are_counted_by_their_tensors() -> None:
+    pair = "%x: (Tensor[(4), float32], Tensor[(4), int32]), %y: Tensor[(4), int32]"
+    source = TEXT.replace("%x: Tensor[(4), float32], %y: Tensor[(4), int32]", pair)
+    source = source.replace("multiply(%x,", "multiply(%x.0,")
+    source = source.replace("  %d\n", "  (%d.0, %d.1, %x.1)\n")
+    mod = infer_module(parse(source)).with_attr("passthrough", {"2": "input:y"})
+    assert any("returns %x.1 as output 2, declared is input:y" in found for found in whats(mod))
+    mod = mod.with_attr("passthrough", {"2": "input:x.1"})
+    assert whats(mod) == []
+    assert passed_through(mod) == ("output 2 is input 1 (%x.1), copied; not computed",)
+
+
 @pytest.mark.parametrize("declared", [{}, "constant", 3, {"1": 1}, ["0"]])
 def test_a_declaration_of_another_form_is_refused(declared: Any) -> None:
     mod = module().with_attr("passthrough", declared)
