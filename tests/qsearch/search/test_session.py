@@ -169,8 +169,8 @@ def test_other_data_is_refused_with_what_changed(tmp_path: Path) -> None:
     assert fresh.summary["trials"]["complete"] == 1
 
 
-def _quotient_model(path: Path) -> Path:
-    """A model whose division of two activations stays in float."""
+def _product_model(path: Path) -> Path:
+    """A model whose product over the elements of a tensor stays in float."""
     import onnx
     from onnx import TensorProto, helper
 
@@ -178,8 +178,8 @@ def _quotient_model(path: Path) -> Path:
     graph = helper.make_graph(
         [
             helper.make_node("MatMul", ["x", "w"], ["h"]),
-            helper.make_node("MatMul", ["x", "p"], ["g"]),
-            helper.make_node("Div", ["h", "g"], ["s"], name="quotient"),
+            helper.make_node("ReduceProd", ["h"], ["p"], name="keeps_float", axes=[1]),
+            helper.make_node("Add", ["h", "p"], ["s"]),
             helper.make_node("MatMul", ["s", "v"], ["y"]),
         ],
         "g",
@@ -187,7 +187,6 @@ def _quotient_model(path: Path) -> Path:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 8))],
         [
             onnx.numpy_helper.from_array(weight, "w"),
-            onnx.numpy_helper.from_array(np.abs(weight), "p"),
             onnx.numpy_helper.from_array(weight.T.copy(), "v"),
         ],
     )
@@ -198,7 +197,7 @@ def _quotient_model(path: Path) -> Path:
 def test_a_model_that_cannot_be_integer_says_why_and_runs_with_allow_float(
     tmp_path: Path,
 ) -> None:
-    path = _quotient_model(tmp_path / "quotient.onnx")
+    path = _product_model(tmp_path / "product.onnx")
     data = (np.random.default_rng(2).random((40, 8)) + 0.5).astype(np.float32)
     options = {"calib": data, "eval": data, "trials": 8, "pool": "inline"}
     with pytest.raises(SearchFailedError, match="none of 8 trials gave a module: 8 keep"):
@@ -213,14 +212,14 @@ def test_a_model_that_cannot_be_integer_says_why_and_runs_with_allow_float(
 def test_a_model_that_stays_partly_float_is_told_first_and_tries_mixed_modules_first(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = _quotient_model(tmp_path / "quotient.onnx")
+    path = _product_model(tmp_path / "product.onnx")
     data = (np.random.default_rng(2).random((40, 8)) + 0.5).astype(np.float32)
     np.savez(tmp_path / "data.npz", x=data)
     words = ["launch", "--model", str(path), "--calib", str(tmp_path / "data.npz")]
     words += ["--trials", "4", "--pool", "inline", "--max-drop", "1"]
     assert run([*words, "-o", str(tmp_path / "loose"), "--allow-float"]) == 0
     shown = capfd.readouterr().err
-    assert shown.index("quotient") < shown.index("calibration:")
+    assert shown.index("keeps_float") < shown.index("calibration:")
     assert "modules with float parts are tried first" in shown
     report = json.loads((tmp_path / "loose" / "report.json").read_text())
     assert report["trials"]["complete"] == 4
