@@ -398,10 +398,11 @@ class Refinement:
             point = points[int(place)]
             if config_hash(to_qconfig(point, self.start).to_dict()) in seen:
                 continue
-            if self._tells_repeats and self._work(point) in self._tried:
+            work = self._work(point)
+            if self._tells_repeats and work in self._tried:
                 continue
             self._surrogate.believe(point)
-            self._tried.add(self._work(point))
+            self._tried.add(work)
             return point
         return None
 
