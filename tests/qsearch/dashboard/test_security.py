@@ -351,6 +351,8 @@ def test_passwords_of_storages_are_masked(client):
     (log,) = trial["logs"]
     assert log["excerpt"] == "connect postgresql://me:***@db/x failed"
     assert without_passwords("x postgresql://a:p@ss@h/d y") == "x postgresql://a:***@h/d y"
+    assert without_passwords(f"sqlite://a:{'p' * 2000}@h/d") == "sqlite://a:***@h/d"
+    assert without_passwords("see a://b:c and d@e") == "see a://b:c and d@e"
 
 
 def test_the_server_prints_no_secret(tmp_path):
