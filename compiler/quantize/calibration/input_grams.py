@@ -13,7 +13,7 @@ with another.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -63,18 +63,16 @@ class InputGrams:
         products: int64 (groups * blocks, taps of a block, taps of a block) of each operator.
         sums: int64 (groups * blocks, taps of a block) of each operator.
         counts: positions of each operator, int64.
-        halves: the products as ``to_arrays`` gives them, where they were read from there.
         fits: weights that were fitted to the products of each operator.
     """
 
-    products: tuple[NDArray[np.int64], ...]
+    products: Sequence[NDArray[np.int64]]
     sums: tuple[NDArray[np.int64], ...]
     counts: NDArray[np.int64]
-    halves: NDArray[np.int64] | None = None
     fits: tuple[Fits, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fits", tuple(Fits() for _ in self.products))
+        object.__setattr__(self, "fits", tuple(Fits() for _ in self.counts))
 
     def merge(self, other: InputGrams) -> InputGrams:
         """Products of both shards together; exact, commutative and associative.
@@ -92,13 +90,11 @@ class InputGrams:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Flat arrays, such as an .npz holds; no pickle. Products are symmetric: one half stays."""
-        halves = self.halves
-        if halves is None:
-            rows = [_upper_half(products) for products in self.products]
-            halves = np.concatenate([*rows, np.zeros(0, np.int64)])
+        read = self.products
+        halves = read if isinstance(read, _Halves) else _Halves.of(read)
         return {
-            "gram_shapes": np.asarray([p.shape[:2] for p in self.products], np.int64),
-            "gram_products": halves,
+            "gram_shapes": halves.shapes,
+            "gram_products": halves.flat,
             "gram_sums": np.concatenate(
                 [*(s.reshape(-1) for s in self.sums), np.zeros(0, np.int64)]
             ),
@@ -110,21 +106,56 @@ class InputGrams:
         """Inverse of ``to_arrays``; None where the arrays hold none."""
         if "gram_shapes" not in arrays:
             return None
-        products, sums, taken, summed = [], [], 0, 0
-        for groups, taps in arrays["gram_shapes"].tolist():
-            size = groups * taps * (taps + 1) // 2
-            half = arrays["gram_products"][taken : taken + size].reshape(groups, -1)
-            whole = np.zeros((groups, taps, taps), np.int64)
-            begin = 0
-            for row in range(taps):
-                stop = begin + taps - row
-                whole[:, row, row:] = whole[:, row:, row] = half[:, begin:stop]
-                begin = stop
-            products.append(whole)
-            sums.append(arrays["gram_sums"][summed : summed + groups * taps].reshape(groups, taps))
-            taken, summed = taken + size, summed + groups * taps
-        counts, halves = (np.asarray(arrays[name]) for name in ("gram_counts", "gram_products"))
-        return InputGrams(tuple(products), tuple(sums), counts, halves)
+        shapes, flat, sums = (arrays[f"gram_{name}"] for name in ("shapes", "products", "sums"))
+        ends = np.cumsum(shapes.prod(axis=1))
+        parts = zip(np.split(sums, ends), shapes.tolist())  # behind the last end is an empty rest
+        return InputGrams(
+            _Halves(shapes, flat),
+            tuple(part.reshape(shape) for part, shape in parts),
+            np.asarray(arrays["gram_counts"]),
+        )
+
+
+class _Halves(Sequence[NDArray[np.int64]]):
+    """Products, which are symmetric, by their upper halves; each is made whole when first read.
+
+    Args:
+        shapes: int64 (operators, 2): groups * blocks and taps of each.
+        flat: int64: of each operator and group, row after row from the diagonal on.
+    """
+
+    def __init__(self, shapes: NDArray[np.int64], flat: NDArray[np.int64]) -> None:
+        self.shapes, self.flat = shapes, flat
+        groups, taps = shapes[:, 0], shapes[:, 1]
+        self._ends = np.cumsum(groups * taps * (taps + 1) // 2).tolist()
+        self._whole: dict[int, NDArray[np.int64]] = {}
+
+    @staticmethod
+    def of(products: Sequence[NDArray[np.int64]]) -> _Halves:
+        """The halves of whole products."""
+        shapes = np.asarray([one.shape[:2] for one in products], np.int64).reshape(-1, 2)
+        rows = [_upper_half(one) for one in products]
+        return _Halves(shapes, np.concatenate([*rows, np.zeros(0, np.int64)]))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: Any) -> Any:
+        if index not in self._whole:
+            self._whole[index] = self._made_whole(range(len(self))[index])
+        return self._whole[index]
+
+    def _made_whole(self, index: int) -> NDArray[np.int64]:
+        groups, taps = self.shapes[index].tolist()
+        begin = self._ends[index - 1] if index else 0
+        half = self.flat[begin : self._ends[index]].reshape(groups, -1)
+        whole = np.zeros((groups, taps, taps), np.int64)
+        begin = 0
+        for row in range(taps):
+            stop = begin + taps - row
+            whole[:, row, row:] = whole[:, row:, row] = half[:, begin:stop]
+            begin = stop
+        return whole
 
 
 def _upper_half(products: NDArray[np.int64]) -> NDArray[np.int64]:
