@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+HELD_TO = "QSEARCH_BENCHMARKS_HELD_TO"
+"""Environment variable that avx2_only.py sets to the instructions that onnxruntime is held to."""
+
 
 def machine() -> dict[str, Any]:
     """Processor, load and versions."""
@@ -40,7 +43,9 @@ def alternated_ms(
 
 
 def instruction_set() -> str:
-    """The widest instructions for integer products that the processor has."""
+    """The widest instructions for integer products that the processor has, or is held to."""
+    if HELD_TO in os.environ:
+        return os.environ[HELD_TO]
     flags = set((_cpuinfo("flags") or _cpuinfo("Features")).split())
     names = {
         "avx512_vnni": "AVX512-VNNI",
