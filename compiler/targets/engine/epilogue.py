@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.targets.engine.packing import make_factor, padded_channels, shuffled
+from compiler.targets.engine.packing import as_real, make_factor, padded_channels, shuffled
 from compiler.targets.engine.steps import number
 from compiler.targets.engine.values import INT32, Chain, Epilogue, Item, Product
 
@@ -172,14 +172,22 @@ def put_epilogue(
             *factor_arguments(epilogue, channels), low, high, epilogue.added + zero
         )
         assert factor is not None
-        add = padded_channels(factor.add, groups, "int64")
-        fields |= {
-            "rq_kind": number("FACTOR"),
-            "rq_left": factor.left,
-            "rq_mult": emitter.put(padded_channels(factor.mult, groups, "int32")),
-            "rq_add": emitter.put(shuffled(add, library)),
-            "rq_shift": emitter.put(padded_channels(factor.shift, groups, "int32")),
-        }
+        real = as_real(factor, low, high) if library.has_reals else None
+        if real is not None:
+            fields |= {
+                "rq_kind": number("REAL"),
+                "rq_mult": emitter.put(padded_channels(real, groups, "float32")),
+                "rq_add": epilogue.added + zero,
+            }
+        else:
+            add = padded_channels(factor.add, groups, "int64")
+            fields |= {
+                "rq_kind": number("FACTOR"),
+                "rq_left": factor.left,
+                "rq_mult": emitter.put(padded_channels(factor.mult, groups, "int32")),
+                "rq_add": emitter.put(shuffled(add, library)),
+                "rq_shift": emitter.put(padded_channels(factor.shift, groups, "int32")),
+            }
     elif epilogue.to_even is not None:
         # The zero of the storage is even, so it changes no rounding in front of the shift.
         shifts = np.broadcast_to(epilogue.to_even, (channels,))

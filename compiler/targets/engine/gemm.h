@@ -178,6 +178,13 @@ static inline void qk_finish(const qk_requantize *rq, const uint8_t *blob, int64
         } else {
             QK_FINISH_ROWS(QK_SCALE, QK_SCALE_BYTES)
         }
+#ifdef QK_REALS
+    } else if (rq->kind == QK_REAL) {
+        const qk_real factor = qk_load_real(blob + rq->mult + 4 * channel);
+        const qk_vec less = qk_all(QK_REAL_BITS - (int32_t)rq->add);
+#define QK_TIMES(x) qk_times(x, factor, less)
+        QK_FINISH_ROWS(QK_TIMES, QK_TIMES)
+#endif
     } else if (rq->kind == QK_SHIFT) {
         const qk_vec half = qk_load((const int32_t *)(blob + rq->mult) + channel);
         const qk_vec bits = qk_load((const int32_t *)(blob + rq->shift) + channel);
@@ -197,6 +204,7 @@ static inline void qk_finish(const qk_requantize *rq, const uint8_t *blob, int64
 #undef QK_SCALE
 #undef QK_SCALE_BYTES
 #undef QK_SHIFT_SCALE
+#undef QK_TIMES
 #undef QK_ROUND
 #undef QK_ROUND_TO_EVEN
 #undef QK_SAME

@@ -38,7 +38,7 @@ ISAS: Final[Mapping[str, Isa]] = {
         _X86,
         frozenset((*_VNNI[:-1], "avx512_vnni")),
     ),
-    "avx2": Isa("QK_AVX2", ("-mavx2",), _X86, frozenset(("avx2",))),
+    "avx2": Isa("QK_AVX2", ("-mavx2", "-mfma"), _X86, frozenset(("avx2", "fma"))),
     "neon": Isa("QK_NEON", ("-march=armv8.2-a+dotprod",), _ARM, frozenset(("asimddp",))),
     "generic": Isa("QK_GENERIC", (), (), frozenset()),
 }

@@ -21,6 +21,7 @@
 #define QK_ROWS(nv) 6
 #define QK_MAX_ROWS 6
 #define QK_NARROW 1
+#define QK_REALS 1
 #define QK_PAIR_PIXELS 4 /* of a depthwise convolution, two output rows together */
 #define QK_FOUR_PIXELS 2 /* three or four output rows together */
 
@@ -150,6 +151,25 @@ static inline __m256i qk_scale_half(__m256i x, const qk_half_factor *f)
 static inline qk_vec qk_scale(qk_vec x, const qk_factor *f)
 {
     qk_vec v = {qk_scale_half(x.a, &f->a), qk_scale_half(x.b, &f->b)};
+    return v;
+}
+
+typedef struct {
+    __m256 a, b;
+} qk_real;
+static inline qk_real qk_load_real(const void *p)
+{
+    qk_real f = {_mm256_loadu_ps((const float *)p), _mm256_loadu_ps((const float *)p + 8)};
+    return f;
+}
+static inline __m256i qk_times_half(__m256i x, __m256 factor, __m256i less)
+{
+    const __m256 sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(x), factor, _mm256_set1_ps(QK_REAL_ONE));
+    return _mm256_sub_epi32(_mm256_castps_si256(sum), less);
+}
+static inline qk_vec qk_times(qk_vec x, qk_real factor, qk_vec less)
+{
+    qk_vec v = {qk_times_half(x.a, factor.a, less.a), qk_times_half(x.b, factor.b, less.b)};
     return v;
 }
 

@@ -18,6 +18,7 @@
 #define QK_NV 1
 #define QK_ROWS(nv) 6
 #define QK_MAX_ROWS 6
+#define QK_REALS 1
 #define QK_PAIR_PIXELS 2 /* of a depthwise convolution, two output rows together */
 #define QK_FOUR_PIXELS 1 /* three or four output rows together */
 
@@ -145,6 +146,27 @@ static inline qk_vec qk_scale(qk_vec x, const qk_factor *f)
         qk_scale4(x.c, f->mult.c, f->add[4], f->add[5], f->shift.c),
         qk_scale4(x.d, f->mult.d, f->add[6], f->add[7], f->shift.d),
     };
+    return v;
+}
+
+typedef struct {
+    float32x4_t a, b, c, d;
+} qk_real;
+static inline qk_real qk_load_real(const void *p)
+{
+    const float *q = (const float *)p;
+    qk_real f = {vld1q_f32(q), vld1q_f32(q + 4), vld1q_f32(q + 8), vld1q_f32(q + 12)};
+    return f;
+}
+static inline int32x4_t qk_times4(int32x4_t x, float32x4_t factor, int32x4_t less)
+{
+    const float32x4_t sum = vfmaq_f32(vdupq_n_f32(QK_REAL_ONE), vcvtq_f32_s32(x), factor);
+    return vsubq_s32(vreinterpretq_s32_f32(sum), less);
+}
+static inline qk_vec qk_times(qk_vec x, qk_real f, qk_vec less)
+{
+    qk_vec v = {qk_times4(x.a, f.a, less.a), qk_times4(x.b, f.b, less.b), qk_times4(x.c, f.c, less.c),
+                qk_times4(x.d, f.d, less.d)};
     return v;
 }
 

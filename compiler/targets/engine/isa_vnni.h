@@ -25,6 +25,7 @@
 #define QK_NV 4          /* widest panel, in vectors */
 #define QK_ROWS(nv) ((nv) == 4 ? 6 : 8)
 #define QK_MAX_ROWS 8
+#define QK_REALS 1       /* float32 products that are rounded once */
 #define QK_PAIR_PIXELS 4 /* of a depthwise convolution, two output rows together */
 #define QK_FOUR_PIXELS 4 /* three or four output rows together */
 
@@ -95,6 +96,15 @@ static inline qk_vec qk_scale(qk_vec x, const qk_factor *f)
     __m512i odd = _mm512_add_epi64(_mm512_mul_epi32(_mm512_srli_epi64(x, 32), f->odd), f->add_odd);
     __m512i high = _mm512_mask_blend_epi32(0xAAAA, _mm512_srli_epi64(even, 32), odd);
     return _mm512_srav_epi32(high, f->shift);
+}
+
+/* x times a float32 a lane, rounded once to the nearest integer, plus QK_REAL_BITS - less. */
+typedef __m512 qk_real;
+static inline qk_real qk_load_real(const void *p) { return _mm512_loadu_ps(p); }
+static inline qk_vec qk_times(qk_vec x, qk_real factor, qk_vec less)
+{
+    const __m512 sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(x), factor, _mm512_set1_ps(QK_REAL_ONE));
+    return _mm512_sub_epi32(_mm512_castps_si512(sum), less);
 }
 
 static inline qk_vec qk_shift_left(qk_vec x, int bits) { return _mm512_sll_epi32(x, _mm_cvtsi32_si128(bits)); }

@@ -3,6 +3,8 @@
  * One of QK_AVX2, QK_VNNI, QK_NEON, QK_GENERIC chooses the primitives. A run allocates nothing and
  * keeps nothing: everything lies in the arena of the caller, so runs may go on at the same time.
  */
+#include "step.h"
+
 #if defined(QK_VNNI)
 #include "isa_vnni.h"
 #elif defined(QK_AVX2)
@@ -26,7 +28,7 @@
 #define QK_EXPORT __attribute__((visibility("default")))
 
 /* What planning must know: k unit, weight bytes, lanes of addends, widest panel, activation shift,
- * widened, columns innermost, kernels for narrow weights. Returns the name. */
+ * widened, columns innermost, kernels for narrow weights, float32 factors. Returns the name. */
 QK_EXPORT const char *qk_isa(int64_t *facts)
 {
     facts[0] = QK_KU;
@@ -41,6 +43,11 @@ QK_EXPORT const char *qk_isa(int64_t *facts)
     facts[6] = 0;
 #endif
     facts[7] = QK_NARROW;
+#ifdef QK_REALS
+    facts[8] = 1;
+#else
+    facts[8] = 0;
+#endif
     return QK_NAME;
 }
 
@@ -89,6 +96,10 @@ static int qk_check_requantize(const qk_requantize *q, const qk_limits *l, int64
         return 0;
     if (q->kind == QK_PLAIN)
         return 1;
+#ifdef QK_REALS
+    if (q->kind == QK_REAL)
+        return qk_span(l->blob, q->mult, 4 * channels);
+#endif
     return q->kind > QK_PLAIN && q->kind <= QK_EVEN && qk_span(l->blob, q->mult, 4 * channels) &&
            qk_span(l->blob, q->shift, 4 * channels) &&
            (q->kind == QK_SHIFT || qk_span(l->blob, q->add, (q->kind == QK_FACTOR ? 8 : 4) * channels));

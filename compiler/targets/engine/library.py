@@ -38,6 +38,7 @@ class Library:
         widens: rows are copied as int16 before the product.
         columns_outside: packed weights are [column][k] rather than [k][column][unit].
         has_narrow: there are kernels for weights whose pairs of products fit in 16 bits.
+        has_reals: sums may be scaled by float32 factors.
     """
 
     path: Path
@@ -51,6 +52,7 @@ class Library:
     widens: bool
     columns_outside: bool
     has_narrow: bool
+    has_reals: bool
 
 
 def detected_isa() -> str:
@@ -107,7 +109,7 @@ def load_library(isa: str | None = None) -> Library:
 def open_library(path: Path) -> Library:
     """The kernels of one library file."""
     loaded = ctypes.CDLL(str(path))
-    facts = (ctypes.c_int64 * 8)()
+    facts = (ctypes.c_int64 * 9)()
     loaded.qk_isa.restype = ctypes.c_char_p
     name = loaded.qk_isa(facts).decode()
     loaded.qk_run.restype = ctypes.c_int64
@@ -117,7 +119,6 @@ def open_library(path: Path) -> Library:
         address, address, number, address, address, number,  # inputs, outputs
         number, address,  # samples, seconds
     ]  # fmt: skip
-    unit, weight_bytes, lanes, panel, shift, widens, outside, narrow = facts
+    unit, weight_bytes, lanes, panel, shift, *flags = facts
     run = loaded.qk_run
-    flags = bool(widens), bool(outside), bool(narrow)
-    return Library(path, name, run, unit, weight_bytes, lanes, panel, shift, *flags)
+    return Library(path, name, run, unit, weight_bytes, lanes, panel, shift, *map(bool, flags))

@@ -183,6 +183,30 @@ def make_factor(
     return Factor(mult.astype(np.int32), add.astype(np.int64), (right - 32).astype(np.int32), left)
 
 
+def as_real(factor: Factor, low: Array, high: Array) -> Array | None:
+    """The multipliers as float32, where one product that is rounded once gives the same integers.
+
+    Products are rounded to the nearest integer, halves to even; ``add`` must be half of the last
+    place and a whole number, which is left to the caller.
+
+    Args:
+        low, high: bounds of x, per channel.
+    Returns:
+        None where a multiplier has more than 24 bits, x or a result has more than float32 holds,
+        or a product could end in exactly a half.
+    """
+    mult, right = np.abs(factor.mult.astype(np.int64)), factor.shift.astype(np.int64) + 32
+    last = mult & -mult
+    most = np.maximum(np.abs(low), np.abs(high)) << factor.left
+    wide = (mult >> 24 >= last) | (most > 1 << 24 + factor.left)
+    wide |= (most * mult >> right >= 1 << 21) | (
+        most >= np.left_shift(np.int64(1), right - 1) // np.maximum(last, 1)
+    )
+    if np.any(wide & (mult > 0)):
+        return None
+    return np.asarray(factor.mult * np.exp2(factor.left - right), np.float32)
+
+
 def shuffled(add: Array, library: Library) -> Array:
     """64-bit addends in the order of ``qk_load_factor``; whole vectors only."""
     if library.lanes == 1:

@@ -5,12 +5,14 @@
 #ifndef QK_SCALAR_INTRINSICS_H
 #define QK_SCALAR_INTRINSICS_H
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
 typedef struct { int32_t s32[16]; } __m512i;
 typedef struct { int8_t byte[32]; } __m256i;
 typedef struct { int8_t byte[16]; } __m128i;
+typedef struct { float f32[16]; } __m512;
 typedef uint16_t __mmask16;
 
 #define QK_I for (int i = 0; i < 16; i++)
@@ -33,6 +35,15 @@ QK_LANEWISE(_mm512_min_epi32, x < y ? x : y)
 QK_LANEWISE(_mm512_max_epi32, x > y ? x : y)
 QK_LANEWISE(_mm512_srav_epi32, x >> ((uint32_t)y > 31 ? 31 : y))
 
+static inline __m512 _mm512_loadu_ps(const void *p) { __m512 v; memcpy(&v, p, 64); return v; }
+static inline __m512 _mm512_set1_ps(float x) { __m512 v; QK_I v.f32[i] = x; return v; }
+static inline __m512 _mm512_cvtepi32_ps(__m512i x) { __m512 v; QK_I v.f32[i] = (float)x.s32[i]; return v; }
+static inline __m512i _mm512_castps_si512(__m512 x) { __m512i v; memcpy(&v, &x, 64); return v; }
+static inline __m512 _mm512_fmadd_ps(__m512 a, __m512 b, __m512 c)
+{
+    QK_I a.f32[i] = fmaf(a.f32[i], b.f32[i], c.f32[i]);
+    return a;
+}
 static inline __m512i _mm512_loadu_si512(const void *p) { __m512i v; memcpy(&v, p, 64); return v; }
 static inline void _mm512_storeu_si512(void *p, __m512i v) { memcpy(p, &v, 64); }
 static inline __m256i _mm256_loadu_si256(const __m256i *p) { __m256i v; memcpy(&v, p, 32); return v; }

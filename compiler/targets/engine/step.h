@@ -24,15 +24,22 @@ static inline int64_t qk_size_of(int64_t type)
     return type == QK_U8 ? 1 : type == QK_S16 ? 2 : type == QK_S32 ? 4 : 8;
 }
 
-/* How an int32 becomes an output: as it is, times a fixed-point factor, or by a shift that rounds
- * halves up, or to even. */
-enum { QK_PLAIN, QK_FACTOR, QK_SHIFT, QK_EVEN };
+/* How an int32 becomes an output: as it is, times a fixed-point factor, by a shift that rounds halves
+ * up, or to even, or times a float32 factor, rounded once to the nearest integer. Planning chooses
+ * QK_REAL only where it gives the integers of the fixed-point factor. */
+enum { QK_PLAIN, QK_FACTOR, QK_SHIFT, QK_EVEN, QK_REAL };
+
+/* 1.5 * 2^23 and its bits. A float32 of that size has no place behind the point: a sum with it is
+ * rounded to an integer, and its bits are these bits plus that integer. */
+#define QK_REAL_ONE 12582912.0f
+#define QK_REAL_BITS 0x4B400000
 
 typedef struct {
-    int64_t kind;             /* QK_PLAIN .. QK_EVEN */
+    int64_t kind;             /* QK_PLAIN .. QK_REAL */
     int64_t left;             /* shifted left by this first */
     int64_t mult, add, shift; /* blob: int32, int64, int32 a channel. QK_SHIFT and QK_EVEN: mult is added;
-                                 QK_EVEN: add is int32, 1 where bits are shifted out, else 0 */
+                                 QK_EVEN: add is int32, 1 where bits are shifted out, else 0;
+                                 QK_REAL: mult is float32, add itself is added at the end */
     int64_t low, high;        /* clip, in carrier bytes where the output is QK_U8 */
     int64_t type;             /* of the output */
 } qk_requantize;

@@ -47,6 +47,8 @@ def requantized(product: Expr, channels: int, axis: int, rng: np.random.Generato
     wide = op.cast(op.add(product, relay.const(bias)), dtype="int64")
     powers = rng.random() < 0.2
     factor = np.where(powers, 1 << 30, rng.integers(1 << 30, (1 << 31) - 1, channels))
+    if rng.random() < 0.7:  # most scales are float32, of 24 bits
+        factor &= ~127
     shift = rng.integers(-14, -1, channels)
     scaled = op.fixed_point_multiply_per_axis(
         wide, relay.const(factor.astype("int32")), relay.const(shift.astype("int32")), axis=axis

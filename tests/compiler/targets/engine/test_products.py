@@ -16,6 +16,7 @@ from compiler import relay
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import available_isas, load_library, shipped_library
+from compiler.targets.engine.packing import as_real, make_factor
 from compiler.targets.engine.steps import layout
 from tests.compiler.targets.engine.kernel_cases import agree, drawn, requantized
 
@@ -286,6 +287,43 @@ def test_products_of_batches_agree(
     scaled = relay.op.fixed_point_multiply(wide, multiplier=1518500250, shift=-11)
     mod = relay.module(relay.op.clip(scaled, a_min=-128, a_max=127))
     agree(mod, *(array for name, array in values.items() if name != known))
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), bits=st.integers(1, 31), shift=st.integers(-20, 3))
+def test_every_sum_is_scaled_as_its_factor_says(seed: int, bits: int, shift: int) -> None:
+    """All pairs of bytes, so all sums of 15 bits, with factors of so many bits and their ties."""
+    rng, op = np.random.default_rng(seed), relay.op
+    x = relay.var("x", (1 << 16, 2), "int8")
+    weight = np.array([[127, 1], [-127, -1], [126, 1], [1, 0]] * 5, np.int8)
+    factor = rng.integers(1 << bits - 1, 1 << bits, len(weight)) << 31 - bits
+    wide = op.cast(op.nn.dense(x, relay.const(weight), out_dtype="int32"), dtype="int64")
+    scaled = op.fixed_point_multiply_per_axis(
+        wide,
+        relay.const(factor.astype("int32")),
+        relay.const(rng.integers(shift - 1, shift + 1, len(weight)).astype("int32")),
+        axis=1,
+    )
+    low, high = sorted(rng.integers(-128, 128, 2).tolist())
+    made = op.cast(op.clip(scaled, a_min=low, a_max=high), dtype="int8")
+    pairs = np.arange(1 << 16, dtype=np.uint16).view(np.int8).reshape(-1, 2)
+    agree(relay.module(made), pairs)
+
+
+def test_factors_of_24_bits_without_ties_are_float32() -> None:
+    low, high = np.array([-(1 << 20)]), np.array([1 << 20])
+    factor = (3 << 29) + 128
+
+    def real(multiplier: int, shift: int) -> object:
+        made = make_factor(np.array([multiplier]), np.array([shift]), low, high, 0)
+        assert made is not None
+        return as_real(made, low, high)
+
+    assert real(factor, -8) == np.float32(factor * 2.0**-39)
+    assert real(factor + 1, -8) is None  # 31 bits
+    assert real(1 << 30, -8) is None  # 256 times an odd number ends in a half
+    assert real(1 << 30, -21) is not None  # no sum of 20 bits does
+    assert real(factor, 2) is None  # results of more than 21 bits
 
 
 @pytest.mark.parametrize("out", ["int8", "int16"])
