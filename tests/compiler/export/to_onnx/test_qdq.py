@@ -37,9 +37,9 @@ def sqnr_db(found: np.ndarray, wanted: np.ndarray) -> float:
     return 10 * float(np.log10(np.square(wanted).sum() / max(noise, 1e-12)))
 
 
-def outputs(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
-    """One sample after the other."""
-    session = OrtExecutor(model)
+def outputs(model: onnx.ModelProto, x: np.ndarray, kernels: bool = False) -> np.ndarray:
+    """One sample after the other, as the graph says, or by 8 bit kernels, which may saturate."""
+    session = OrtExecutor(model, optimize=kernels)
     return np.concatenate([session.run([x[i : i + 1]])[0] for i in range(len(x))])
 
 
@@ -68,6 +68,11 @@ def test_outputs_are_near_those_of_the_module(changes: dict[str, object]) -> Non
         found = outputs(made.model, x)
         assert sqnr_db(found, wanted) > least
         assert np.mean(found.argmax(axis=1) == wanted.argmax(axis=1)) >= 0.98
+
+
+def test_kernels_of_every_processor_compute_a_graph_of_reduced_range() -> None:
+    model, x = to_qdq_onnx(digits().module, reduce_range=True).model, images()
+    assert sqnr_db(outputs(model, x, kernels=True), outputs(model, x)) > 40
 
 
 def kernels(model: onnx.ModelProto, folder: Path) -> collections.Counter[str]:
