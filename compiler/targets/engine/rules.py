@@ -111,7 +111,7 @@ def bias_add(planner: Planner, step: Step, args: list[Item]) -> bool:
 @rule("nn.relu")
 def relu(planner: Planner, step: Step, args: list[Item]) -> bool:
     """A clip with one bound."""
-    return planner.elementwise(step, "CLIP", args, 0, INT32[1])
+    return planner.elementwise(step, "CLIP", args, 0, max(args[0].high, INT32[1]))
 
 
 @rule("clip")

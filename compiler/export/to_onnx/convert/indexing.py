@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+from compiler.export.to_onnx.ordered import limited
 from compiler.ir.dataflow import Step, Value
 
 
@@ -48,13 +49,18 @@ def _indices(value: Value, size: int, mode: str, e: Emitter) -> str:
     if value.data is not None:
         data = value.data.astype(np.int64)
         return e.writer.constant(data % size if mode == "wrap" else np.clip(data, 0, last))
-    name, dtype = e.name(value), value.type.dtype
-    if dtype not in ("int32", "int64"):
-        name, dtype = e.writer.cast(name, "int64"), "int64"
+    name, dtype = _as_index(value, e)
     if mode == "wrap":
         return e.node("Mod", [name, e.writer.constant(np.asarray(size, dtype))], fmod=0)
-    limits = (e.writer.constant(np.asarray(limit, dtype)) for limit in (0, last))
-    return e.node("Clip", [name, *limits])
+    return limited(e, name, 0, last, dtype)
+
+
+def _as_index(value: Value, e: Emitter) -> tuple[str, str]:
+    """An integer tensor in int32 where that holds it, else in int64, and which of them."""
+    own = value.type.dtype
+    dtype = "int64" if own in ("int64", "uint32", "uint64") else "int32"
+    name = e.name(value)
+    return (name if own == dtype else e.writer.cast(name, dtype)), dtype
 
 
 @FToOnnx.register("take")
@@ -84,13 +90,12 @@ def gather_nd(step: Step, e: Emitter) -> str:
     """GatherND of clipped indices; ours has the index vector along the first axis."""
     data, indices = step.args
     batch, shape = step.attrs.batch_dims, indices.type.concrete_shape
-    name = e.name(indices)
-    if indices.type.dtype != "int64":
-        name = e.writer.cast(name, "int64")
-    sizes = np.asarray(data.type.concrete_shape[batch : batch + shape[0]], np.int64)
+    name, dtype = _as_index(indices, e)
+    sizes = np.asarray(data.type.concrete_shape[batch : batch + shape[0]])
     last = np.maximum(sizes - 1, 0).reshape(-1, *[1] * (len(shape) - 1))
-    name = e.node("Max", [name, e.writer.constant(np.zeros((), np.int64))])
-    name = e.node("Min", [name, e.writer.constant(last)])
+    name = limited(e, name, np.asarray(0), last, dtype)
+    if dtype != "int64":
+        name = e.writer.cast(name, "int64")
     if len(shape) > 1:
         name = e.node("Transpose", [name], perm=[*range(1, len(shape)), 0])
     return e.node("GatherND", [e.name(data), name], batch_dims=batch)

@@ -126,6 +126,8 @@ def clip(step: Step, grid: GridEmitter) -> Carried:
     """Clip with the bounds truncated as the integer kernels do."""
     dtype = step.args[0].type.dtype
     low, high = (integer_bound(b, dtype) for b in (step.attrs.a_min, step.attrs.a_max))
+    # Where the limits are crossed, the lower one wins.
+    high = max(low, high)
     return clamped(grid.carried(step.args[0]), np.asarray(low), np.asarray(high), grid)
 
 

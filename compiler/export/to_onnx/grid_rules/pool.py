@@ -17,13 +17,15 @@ from compiler.export.to_onnx.grid_emitter import (
     narrowed,
 )
 from compiler.export.to_onnx.grid_rules.narrow_kernels import from_narrow
+from compiler.export.to_onnx.ordered import summed_along
 from compiler.export.to_onnx.windows import window_attributes
 from compiler.ir.dataflow import Step
 from compiler.ops.nn.avg_pool2d import window_counts
 from compiler.ops.number_format import Array
 
-Total = Callable[[str], str]
-"""Writes the sum over each window of a tensor, in the tensor's dtype, and gives its name."""
+Total = Callable[[str, int], str]
+"""Writes the sum over each window of a tensor, whose elements have a magnitude of at most a bound,
+in the tensor's dtype, and gives its name."""
 
 
 @FToGrid.register("nn.max_pool2d")
@@ -74,7 +76,7 @@ def avg_pool2d(step: Step, grid: GridEmitter) -> Carried:
         needed = (out[axis] - 1) * attrs.strides[axis] + reach - size - pads[axis]
         pads[axis + 2] = max(pads[axis + 2], needed)
 
-    def total(name: str) -> str:
+    def total(name: str, reach: int) -> str:
         ones = grid.writer.constant(np.ones((channels, 1, *attrs.pool_size), "float32"))
         return grid.node(
             "Conv",
@@ -95,7 +97,7 @@ def global_avg_pool2d(step: Step, grid: GridEmitter) -> Carried:
     require_layout(step, grid, step.attrs.layout)
     height, width = step.args[0].type.concrete_shape[2:]
     counts = np.asarray(height * width)
-    return _average(step, grid, height * width, counts, _summed([2, 3], True, grid))
+    return _average(step, grid, height * width, counts, _summed(step, [2, 3], True, grid))
 
 
 @FToGrid.register("mean")
@@ -103,9 +105,8 @@ def mean(step: Step, grid: GridEmitter) -> Carried:
     """Sum over the axes, then the division."""
     axes = reduced_axes(step)
     count = int(np.prod([step.args[0].type.concrete_shape[a] for a in axes]))
-    return _average(
-        step, grid, count, np.asarray(count), _summed(axes, bool(step.attrs.keepdims), grid)
-    )
+    total = _summed(step, axes, bool(step.attrs.keepdims), grid)
+    return _average(step, grid, count, np.asarray(count), total)
 
 
 @FToGrid.register("sum")
@@ -115,17 +116,15 @@ def reduce_sum(step: Step, grid: GridEmitter) -> Carried:
     count = int(np.prod([step.args[0].type.concrete_shape[a] for a in axes]))
     source = grid.carried(step.args[0])
     low, high = count * min(source.low, 0), count * max(source.high, 0)
-    total = _summed(axes, bool(step.attrs.keepdims), grid)
+    total = _summed(step, axes, bool(step.attrs.keepdims), grid)
+    reach = source.magnitude
     if max(-low, high) < FLOAT_LIMIT:
-        return Carried(total(grid.as_float(source)), "float32", low, high)
-    return narrowed(total(grid.as_int64(source)), "int64", low, high, grid)
+        return Carried(total(grid.as_float(source), reach), "float32", low, high)
+    return narrowed(total(grid.as_int64(source), reach), "int64", low, high, grid)
 
 
-def _summed(axes: list[int], keepdims: bool, grid: GridEmitter) -> Total:
-    def total(name: str) -> str:
-        return grid.node("ReduceSum", [name, grid.ints(axes)], keepdims=int(keepdims))
-
-    return total
+def _summed(step: Step, axes: list[int], keepdims: bool, grid: GridEmitter) -> Total:
+    return lambda name, reach: summed_along(step, grid, name, axes, keepdims, reach)
 
 
 def _average(step: Step, grid: GridEmitter, taps: int, counts: Array, total: Total) -> Carried:
@@ -140,7 +139,7 @@ def _average(step: Step, grid: GridEmitter, taps: int, counts: Array, total: Tot
         largest = int(factor.max()) * max(-low, high)
         exact = not np.any(multiple % counts)
         if exact and base.carrier == "float32" and largest < FLOAT_LIMIT:
-            name = total(base.name)
+            name = total(base.name, base.magnitude)
             if np.any(factor != 1):
                 name = grid.node("Mul", [name, grid.float_constant(factor)])
             return Carried(name, "float32", low * int(factor.max()), high * int(factor.max()))
@@ -148,7 +147,7 @@ def _average(step: Step, grid: GridEmitter, taps: int, counts: Array, total: Tot
     if max(-low, high) >= FLOAT_LIMIT or source.carrier != "float32":
         return _wide_average(step, grid, taps, counts, total)
     # |sum| < 2^24 and whole: the rounded quotient never reaches the next integer.
-    quotient = total(source.name)
+    quotient = total(source.name, source.magnitude)
     if np.any(counts != 1):
         quotient = grid.node("Div", [quotient, grid.float_constant(counts)])
         quotient = grid.node("Floor", [quotient]) if low == 0 else truncated(quotient, grid)
@@ -161,7 +160,7 @@ def _wide_average(step: Step, grid: GridEmitter, taps: int, counts: Array, total
     if step.name == "nn.avg_pool2d":
         summed = _sum_of_digits(source, taps, total, grid)
     else:
-        summed = total(grid.as_int64(source))
+        summed = total(grid.as_int64(source), source.magnitude)
     quotient = grid.node("Div", [summed, grid.writer.constant(counts)])
     return narrowed(quotient, "int64", min(source.low, 0), max(source.high, 0), grid)
 
@@ -178,7 +177,7 @@ def _sum_of_digits(source: Carried, taps: int, total: Total, grid: GridEmitter) 
     while True:
         last = magnitude * taps < FLOAT_LIMIT
         digit = rest if last else grid.node("Mod", [rest, divisor], fmod=0)
-        part = grid.writer.cast(total(grid.writer.cast(digit, "float32")), "int64")
+        part = grid.writer.cast(total(grid.writer.cast(digit, "float32"), base), "int64")
         if place > 1:
             part = grid.node("Mul", [part, grid.ints([place])])
         summed = part if summed is None else grid.node("Add", [summed, part])

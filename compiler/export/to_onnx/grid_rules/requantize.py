@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.export.to_onnx.convert.tensor import rounded_half_away
+from compiler.export.to_onnx.convert.tensor import low_bits, rounded_half_away
 from compiler.export.to_onnx.grid_emitter import (
     FLOAT_LIMIT,
     Bound,
@@ -32,9 +32,10 @@ from compiler.export.to_onnx.grid_rules.narrow_kernels import requantized_narrow
 from compiler.export.to_onnx.grid_rules.to_nearest import to_even_chain, to_nearest_chain
 from compiler.export.to_onnx.ordered import limited
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.ty import TensorType, integer_range, is_integer
+from compiler.ir.ty import TensorType, bits, integer_range, is_integer
 from compiler.ops.number_format import Array
 from compiler.ops.tensor.clip import integer_bound
+from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO
 
 ROUNDER = 3 << 22
 LAYOUT_LIMIT = 1 << 22
@@ -85,14 +86,15 @@ def rounded_in_layout(
 
 DOUBLE_BITS = 53
 _FAR = 1 << 30
+_MOST_BITS = 62
 _TAKES_UP_FACTORS = ("Conv", "Gemm", "MatMul")
 
 
 @FToGrid.register("fixed_point_multiply")
 def fixed_point_multiply(step: Step, grid: GridEmitter) -> Carried:
     """One factor for the whole tensor."""
-    factor = Factor.of(step.attrs.multiplier, 31 - step.attrs.shift)
-    return _requantized(step.args[0], factor, step, grid)
+    multiplier, shift = np.asarray(step.attrs.multiplier), np.asarray(step.attrs.shift)
+    return _requantized(step.args[0], _factor(step, multiplier, shift), step, grid)
 
 
 @FToGrid.register("fixed_point_multiply_per_axis")
@@ -104,9 +106,16 @@ def fixed_point_multiply_per_axis(step: Step, grid: GridEmitter) -> Carried:
     rank = len(data.type.shape)
     # Leading axes of size 1 are left out, so that bounds and biases keep the shape (C, 1, 1).
     shape = (-1, *([1] * (rank - 1 - step.attrs.axis % rank)))
-    shifts = 31 - shift.data.astype(np.int64)
-    factor = Factor.of(multiplier.data.reshape(shape), shifts.reshape(shape))
+    factor = _factor(step, multiplier.data.reshape(shape), shift.data.reshape(shape))
     return _requantized(data, factor, step, grid)
+
+
+def _factor(step: Step, multiplier: Array, shift: Array) -> Factor:
+    """multiplier * 2^(shift - 31), which is 0 where the operator shifts all bits out."""
+    width = bits(step.args[0].type.dtype)
+    vanishes = shift < np.where(multiplier == POWER_OF_TWO, 2 - width, -32)
+    kept = np.where(vanishes, 0, multiplier)
+    return Factor.of(kept, np.where(vanishes, 31, 31 - shift.astype(np.int64)))
 
 
 def _requantized(value: Value, factor: Factor, step: Step, grid: GridEmitter) -> Carried:
@@ -316,12 +325,17 @@ def shifted_right(
 @FToGrid.register("bitwise_and")
 def bitwise_and(step: Step, grid: GridEmitter) -> Carried:
     """x & (2^n - 1) = x modulo 2^n."""
+    rest = low_bits(step, grid, grid.as_int64(grid.carried(step.args[0])))
     mask = step.args[1].data
-    if mask is None or np.any(mask & (mask + 1)) or np.any(mask < 0):
-        raise grid.refuse(step, "its mask is not 2^n - 1")
-    below = grid.writer.constant(mask.astype(np.int64) + 1)
-    rest = grid.node("Mod", [grid.as_int64(grid.carried(step.args[0])), below], fmod=0)
-    return narrowed(rest, "int64", 0, int(mask.max(initial=0)), grid)
+    return narrowed(rest, "int64", 0, 0 if mask is None else int(mask.max(initial=0)), grid)
+
+
+def _constant_shift(step: Step, grid: GridEmitter) -> Bound:
+    """The numbers of bits; 2^n of each is an int64."""
+    amount = step.args[1].data
+    if amount is None or np.any(amount > _MOST_BITS):
+        raise grid.refuse(step, f"its shift amount is not constant, or above {_MOST_BITS}")
+    return amount.astype(np.int64)
 
 
 @FToGrid.register("right_shift")
@@ -331,10 +345,7 @@ def right_shift(step: Step, grid: GridEmitter) -> Carried:
     if to_nearest is not None:
         value, factor = to_nearest
         return _requantized(value, factor, step, grid)
-    amount = step.args[1].data
-    if amount is None:
-        raise grid.refuse(step, "its shift amount is not constant")
-    bits = amount.astype(np.int64)
+    bits = _constant_shift(step, grid)
     source = grid.carried(step.args[0])
     base, addend = (source, np.zeros((), np.int64)) if source.offset is None else source.offset
     inner, limits = base, None
@@ -358,11 +369,8 @@ def right_shift(step: Step, grid: GridEmitter) -> Carried:
 @FToGrid.register("left_shift")
 def left_shift(step: Step, grid: GridEmitter) -> Carried:
     """x * 2^n for constant n."""
-    amount = step.args[1].data
-    if amount is None:
-        raise grid.refuse(step, "its shift amount is not constant")
     source = grid.carried(step.args[0])
-    factor = np.left_shift(np.int64(1), amount.astype(np.int64))
+    factor = np.left_shift(np.int64(1), _constant_shift(step, grid))
     largest = int(factor.max(initial=1))
     low, high = min(source.low * largest, source.low), max(source.high * largest, source.high)
     if max(abs(low), abs(high)) < FLOAT_LIMIT:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from compiler.export.to_onnx.convert.tensor import low_bits
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
 from compiler.ir.dataflow import Step, Value
 from compiler.ops.number_format import Array
@@ -51,11 +52,7 @@ def shift(step: Step, e: IntegerEmitter) -> str:
 @FToInteger.register("bitwise_and")
 def bitwise_and(step: Step, e: IntegerEmitter) -> str:
     """x & (2^n - 1) = x modulo 2^n; opset 17 knows no other conjunction of numbers."""
-    mask = step.args[1].data
-    if mask is None or np.any(mask & (mask + 1)) or np.any(mask < 0):
-        raise e.refuse(step, "its mask is not 2^n - 1", "use constants such as 1, 3, 7")
-    data = e.widened(step.args[0], "int64")
-    rest = e.node("Mod", [data, e.array(mask.astype(np.int64) + 1, "int64")], fmod=0)
+    rest = low_bits(step, e, e.widened(step.args[0], "int64"))
     return e.writer.cast(rest, step.result.type.dtype)
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from compiler.export.to_onnx.convert.reduce import reduced_axes
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
 from compiler.export.to_onnx.integer_rules.product import from_nchw, to_nchw
-from compiler.export.to_onnx.ordered import larger, largest_along
+from compiler.export.to_onnx.ordered import larger, largest_along, summed_along
 from compiler.ir.dataflow import Step
-from compiler.ir.ty import integer_range
+from compiler.ir.ty import bits, integer_range
 from compiler.ops.nn.avg_pool2d import window_counts
 from compiler.ops.nn.pool import padding_to_cover, pool_windows
 from compiler.ops.number_format import Array
@@ -75,8 +75,9 @@ def _quotient(total: str, counts: Array, e: IntegerEmitter) -> str:
 
 def _reduced(step: Step, e: IntegerEmitter, axes: Sequence[int], keepdims: bool) -> str:
     """Sum over axes in int64."""
-    wide = e.widened(step.args[0], "int64")
-    return e.node("ReduceSum", [wide, e.ints(axes)], keepdims=int(keepdims))
+    data = step.args[0]
+    reach = 1 << bits(data.type.dtype)
+    return summed_along(step, e, e.widened(data, "int64"), axes, keepdims, reach)
 
 
 def _mean(step: Step, e: IntegerEmitter, axes: Sequence[int], keepdims: bool) -> str:
