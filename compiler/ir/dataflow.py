@@ -109,6 +109,12 @@ class Dataflow:
     steps: tuple[Step, ...]
     outputs: tuple[Value, ...]
 
+    def unlink(self) -> None:
+        """Steps forget their values, when all has been read: both know each other, and so reference
+        counts alone would not free them."""
+        for step in self.steps:
+            step.args = step.results = ()
+
 
 # A tensor, or a tuple of results; nested tuples are nested Python tuples.
 Result = Any

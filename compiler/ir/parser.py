@@ -59,37 +59,28 @@ def parse_expr(
     return _ModuleParser(text, source_name, external_data).expression()
 
 
-class _ModuleParser:
-    """Top level: version, type definitions, functions, attributes, metadata."""
+class _ModuleNames:
+    """Functions and metadata of a module by name; it knows no parser, as parsers know it."""
 
-    def __init__(self, text: str, source_name: str, external_data: ExternalArrays | None) -> None:
-        self.stream = TokenStream(Source(text, source_name))
-        self.types = TypeParser(self.stream)
-        self.globals: dict[str, GlobalVar] = {}
-        self.constructors: dict[str, Constructor] = {}
-        self.definitions: dict[GlobalTypeVar, TypeData] = {}
-        self.functions: dict[str, Function | LoweredFunction] = {}
-        self.attrs: dict[str, Any] = {}
-        try:
-            self._metadata = MetadataReader(self.stream.metadata, external_data)
-        except CompilerError as error:
-            self.stream.source.error(len(text) - len(self.stream.metadata), error.what)
-        self.values = ValueParser(self.stream, self.global_var, self.meta)
+    def __init__(self, source: Source, metadata: MetadataReader) -> None:
+        self._source = source
+        self._metadata = metadata
+        self._globals: dict[str, GlobalVar] = {}
 
     def global_var(self, name: str) -> GlobalVar:
         """The one GlobalVar of this name."""
-        if name not in self.globals:
-            self.globals[name] = GlobalVar(name)
-        return self.globals[name]
+        if name not in self._globals:
+            self._globals[name] = GlobalVar(name)
+        return self._globals[name]
 
     def meta(self, kind: str, index: int, token: Token) -> Any:
         """Object of a metadata reference; the same object every time."""
         try:
-            return self._metadata.get(kind, index, self.attr_values)
+            return self._metadata.get(kind, index, self._attr_values)
         except CompilerError as error:
-            return self.stream.source.error(token.start, error.what, fix=error.fix)
+            return self._source.error(token.start, error.what, fix=error.fix)
 
-    def attr_values(self, fields: dict[str, str]) -> dict[str, Any]:
+    def _attr_values(self, fields: dict[str, str]) -> dict[str, Any]:
         """Values of an attribute record kept in the metadata as text."""
         found = {}
         for key, text in fields.items():
@@ -97,10 +88,28 @@ class _ModuleParser:
             found[key] = ValueParser(stream, self.global_var, self.meta).parse()
         return found
 
+
+class _ModuleParser:
+    """Top level: version, type definitions, functions, attributes, metadata."""
+
+    def __init__(self, text: str, source_name: str, external_data: ExternalArrays | None) -> None:
+        self.stream = TokenStream(Source(text, source_name))
+        self.types = TypeParser(self.stream)
+        self.constructors: dict[str, Constructor] = {}
+        self.definitions: dict[GlobalTypeVar, TypeData] = {}
+        self.functions: dict[str, Function | LoweredFunction] = {}
+        self.attrs: dict[str, Any] = {}
+        try:
+            metadata = MetadataReader(self.stream.metadata, external_data)
+        except CompilerError as error:
+            self.stream.source.error(len(text) - len(self.stream.metadata), error.what)
+        self.names = _ModuleNames(self.stream.source, metadata)
+        self.values = ValueParser(self.stream, self.names.global_var, self.names.meta)
+
     def expression(self) -> Expr:
         """The whole text as one expression."""
         self._version(required=False)
-        body = BodyParser(self.stream, self.types, self.values, self, self.constructors)
+        body = BodyParser(self.stream, self.types, self.values, self.names, self.constructors)
         result = body.body()
         if self.stream.token.kind != "end":
             self.stream.fail(f"expected the end of the expression, found {self.stream.shown()}")
@@ -126,7 +135,7 @@ class _ModuleParser:
         for _, at in items["attributes"]:
             self.stream.at = at
             self._attributes()
-        functions = {self.global_var(name): fn for name, fn in self.functions.items()}
+        functions = {self.names.global_var(name): fn for name, fn in self.functions.items()}
         return IRModule(functions, self.definitions, self.attrs)
 
     def _version(self, *, required: bool) -> None:
@@ -200,8 +209,8 @@ class _ModuleParser:
         name = name_of(stream, token)
         if name in self.functions:
             stream.source.error(token.start, f"@{name} is defined twice")
-        self.global_var(name)
-        body = BodyParser(stream, self.types, self.values, self, self.constructors)
+        self.names.global_var(name)
+        body = BodyParser(stream, self.types, self.values, self.names, self.constructors)
         self.functions[name] = body.function(token.start)
 
     def _lowered(self, token: Token) -> None:
@@ -219,10 +228,10 @@ class _ModuleParser:
             )
         if name in self.functions:
             self.stream.source.error(token.start, f"@{name} is defined twice")
-        self.global_var(name)
+        self.names.global_var(name)
 
         def constant(index: int) -> Any:
-            return self.meta("relay.Constant", index, token).data
+            return self.names.meta("relay.Constant", index, token).data
 
         start = token.start + token.text.index(keyword, len(head))
         self.functions[name] = parse_definition(self.stream.source, start, token.end, constant)

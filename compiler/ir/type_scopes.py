@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakMethod
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.adt import Match, TypeData
@@ -41,7 +42,8 @@ class ScopeConstraints:
         self.met_typed = False
         self.bound: set[Var] = set()
         self.mistakes: list[TypeMistake] = []
-        self.solver = TypeSolver(budget, self._relation_failed)
+        # Weak: the types of a whole graph are then freed when they have been read.
+        self.solver = TypeSolver(budget, WeakMethod(self._relation_failed))
         self.trust = trust
         self._global_type = global_type
         self._definitions = definitions

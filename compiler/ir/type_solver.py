@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
+from weakref import WeakMethod
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call, Op
@@ -55,11 +56,12 @@ class TypeSolver:
 
     Args:
         budget: shared by all functions of a module.
-        on_error: told of a relation that failed, with its call; the solver goes on.
+        on_error: told of a relation that failed, with its call; the solver goes on. The owner of
+            the method owns the solver.
     """
 
     def __init__(
-        self, budget: PartsBudget, on_error: Callable[[Call, TypeInferenceError], None]
+        self, budget: PartsBudget, on_error: WeakMethod[Callable[[Call, TypeInferenceError], None]]
     ) -> None:
         self._budget = budget
         self._bound: dict[IncompleteType, Type] = {}
@@ -238,14 +240,14 @@ class TypeSolver:
             self._finish(call)
             self.mark_failed(types[-1])
             if not any(self.is_failed(t) for t in types[:-1]):
-                self._on_error(call, error)
+                self._tell(call, error)
             return
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             # A relation that trips over a kind of type it did not foresee has met a wrong argument.
             self._finish(call)
             self.mark_failed(types[-1])
             what = f"these argument types do not fit ({type(error).__name__}: {error})"
-            self._on_error(call, TypeInferenceError(what))
+            self._tell(call, TypeInferenceError(what))
             return
         if solved:
             self._finish(call)
@@ -256,6 +258,11 @@ class TypeSolver:
         self._unsolved[call] = item
         for hole in {h for t in known for h in self.holes(t)}:
             self._waiting.setdefault(hole, []).append(item)
+
+    def _tell(self, call: Call, error: TypeInferenceError) -> None:
+        on_error = self._on_error()
+        assert on_error is not None
+        on_error(call, error)
 
     def _finish(self, call: Call) -> None:
         if call in self._unsolved:

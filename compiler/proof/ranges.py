@@ -240,6 +240,7 @@ def analyse(
         _analyse_step(step, ctx)
         rows += [_row(value, names.of, ctx) for value in step.results if _whole(value)]
     outputs = tuple(ctx.of(value) if _whole(value) else None for value in flow.outputs)
+    flow.unlink()
     return Ranges(tuple(rows), tuple(ctx.intermediates), tuple(ctx.findings), outputs)
 
 

@@ -84,7 +84,7 @@ class Stopwatch:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
-    def time(self, stage: str, run: Callable[[Any], Any], *given: Any) -> Any:
+    def time(self, stage: str, run: Callable[..., Any], *given: Any) -> Any:
         """Result of ``run(*given)``; a callable given is called anew before each run, untimed."""
         took: list[float] = []
         while sum(took) < TARGET_SECONDS and len(took) < MOST_RUNS:

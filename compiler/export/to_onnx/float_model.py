@@ -36,6 +36,7 @@ def to_onnx(mod: IRModule, function: str | Function = "main") -> onnx.ModelProto
     for step in flow.steps:
         emit_step(step, emitter)
     write_outputs(flow, emitter)
+    flow.unlink()
     return writer.finish()
 
 

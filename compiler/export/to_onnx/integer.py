@@ -46,6 +46,7 @@ def to_integer_onnx(mod: IRModule, function: str = "main") -> onnx.ModelProto:
     for step in flow.steps:
         _emit(step, emitter)
     write_outputs(flow, emitter)
+    flow.unlink()
     return emitter.writer.finish()
 
 

@@ -69,6 +69,11 @@ class DFG:
     nodes: list[Node]
     node_of: dict[Expr, Node]
 
+    def unlink(self) -> None:
+        """Nodes forget each other, when all has been read: reference counts then free them."""
+        for node in self.nodes:
+            node.preds, node.succs = [], []
+
     def calls(self) -> Iterator[Node]:
         """Nodes that call an operator, in post-order."""
         return (node for node in self.nodes if node.op_name is not None)

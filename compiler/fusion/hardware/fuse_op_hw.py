@@ -72,6 +72,7 @@ class FuseOpHW(ModulePass):
             if drawn.groups or inner:
                 functions = {g: group_function(g, hdfg.name, namer.next()) for g in drawn.groups}
                 literals[scope] = with_group_calls(scope, drawn, functions, inner)
+            drawn.dfg.unlink()
         new = literals.get(function, function)
         assert isinstance(new, Function)
         return new

@@ -90,6 +90,21 @@ class NoData:
         raise CalibrationError(needs, fix=fix)
 
 
+class _LastMark:
+    """``mark`` of one module, which keeps its last result."""
+
+    def __init__(self, mark: Mark) -> None:
+        self._mark = mark
+        self._last: tuple[QConfig, tuple[IRModule, QuantizeContext]] | None = None
+
+    def __call__(
+        self, mod: IRModule, qconfig: QConfig, channels: ChannelStats | None
+    ) -> tuple[IRModule, QuantizeContext]:
+        if self._last is None or self._last[0] != qconfig:
+            self._last = (qconfig, self._mark(mod, qconfig, channels))
+        return self._last[1]
+
+
 class Calibration:
     """Scales and modules of configurations of one module; each thing is measured once.
 
@@ -131,7 +146,7 @@ class Calibration:
         self._percentiles = None if percentiles is None else tuple(percentiles)
         self._store = NoStore() if store is None else store
         self._marks = mark
-        self._marked: tuple[QConfig, IRModule, QuantizeContext] | None = None
+        self._mark = _LastMark(mark)
         self._data: CalibrationData = NoData()
         if isinstance(data, CalibrationData):
             self._data = data
@@ -316,14 +331,6 @@ class Calibration:
         percentiles = self._percentiles or (qconfig.percentile,)
         reading = Measurement("ranges", qconfig, percentiles, channels, ranges)
         return merged_points(self._data, reading)
-
-    def _mark(
-        self, mod: IRModule, qconfig: QConfig, channels: ChannelStats | None
-    ) -> tuple[IRModule, QuantizeContext]:
-        """``mod`` partitioned and annotated; the result of the last configuration is kept."""
-        if self._marked is None or self._marked[0] != qconfig:
-            self._marked = (qconfig, *self._marks(mod, qconfig, channels))
-        return self._marked[1:]
 
     def _key(self, fields: Mapping[str, Any], qconfig: QConfig) -> str:
         own = None if self._percentiles is not None else qconfig.percentile
