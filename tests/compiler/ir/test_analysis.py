@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from weakref import ref
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,30 @@ def const(value: float = 1) -> Constant:
 
 
 class TestWalks:
+    def test_post_order_of_a_function_is_the_same_when_it_is_walked_again(self) -> None:
+        x, y = relay.var("x", (2,)), relay.var("y", (2,))
+        body: Expr = y
+        for _ in range(100):
+            body = relay.op.add(body, relay.op.tanh(x))
+        fn = relay.Function((x, y), body)
+        order = list(post_order(fn))
+        assert order[:2] == [x, y]
+        assert order[-2:] == [body, fn]
+        assert len(order) == len(set(order))
+        for root in (fn, body):
+            assert list(post_order(root)) == list(post_order(root))
+        assert [node for node in post_order(body) if node not in (x, y)] == order[2:-1]
+
+    def test_a_walk_keeps_no_graph_alive(self) -> None:
+        body: Call = relay.op.tanh(relay.var("x", (2,)))
+        for _ in range(100):
+            body = relay.op.tanh(body)
+        list(post_order(body))
+        inner, outer = ref(body.args[0]), ref(body)
+        del body
+        assert inner() is None
+        assert outer() is None
+
     def test_post_order_gives_operands_first_and_each_node_once(self) -> None:
         x = Var("x")
         t = x + x
