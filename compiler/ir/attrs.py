@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import Any, ClassVar, Protocol, Self
 
 from compiler.errors import AttrError, legal_names
@@ -35,10 +35,10 @@ class Attrs:
             cls.type_key = cls.__name__
 
     def __post_init__(self) -> None:
-        for f in dataclasses.fields(self):
-            value = getattr(self, f.name)
+        for name in _fields(type(self)):
+            value = getattr(self, name)
             if isinstance(value, list):
-                object.__setattr__(self, f.name, _as_tuple(value))
+                object.__setattr__(self, name, _as_tuple(value))
 
     @classmethod
     def make(cls, **values: Any) -> Self:
@@ -47,21 +47,16 @@ class Attrs:
         Raises:
             AttrError: an unknown name (the legal ones are listed) or a missing required one.
         """
-        names = [f.name for f in dataclasses.fields(cls)]
+        fields = _fields(cls)
         for name in values:
-            if name not in names:
+            if name not in fields:
                 raise AttrError(
-                    f"{cls.type_key}: unknown attribute {name!r}", fix=legal_names(name, names)
+                    f"{cls.type_key}: unknown attribute {name!r}",
+                    fix=legal_names(name, list(fields)),
                 )
-        missing = [
-            f.name
-            for f in dataclasses.fields(cls)
-            if f.default is dataclasses.MISSING
-            and f.default_factory is dataclasses.MISSING
-            and f.name not in values
-        ]
-        if missing:
-            raise AttrError(f"{cls.type_key}: attribute {missing[0]!r} is required")
+        for name, default in fields.items():
+            if default is MISSING and name not in values:
+                raise AttrError(f"{cls.type_key}: attribute {name!r} is required")
         return cls(**values)
 
     @classmethod
@@ -80,15 +75,15 @@ class Attrs:
 
     def items(self) -> Iterator[tuple[str, Any]]:
         """Every field with its value, in declaration order."""
-        for f in dataclasses.fields(self):
-            yield f.name, getattr(self, f.name)
+        for name in _fields(type(self)):
+            yield name, getattr(self, name)
 
     def non_default_items(self) -> Iterator[tuple[str, Any]]:
         """Fields that differ from their declared default, in declaration order."""
-        for f in dataclasses.fields(self):
-            value = getattr(self, f.name)
-            if value is not f.default and _key(value) != _key(f.default):
-                yield f.name, value
+        for name, default in _fields(type(self)).items():
+            value = getattr(self, name)
+            if value is not default and _key(value) != _key(default):
+                yield name, value
 
     def with_values(self, **changed: Any) -> Self:
         """A copy with some fields changed."""
@@ -102,6 +97,17 @@ class Attrs:
 
     def __hash__(self) -> int:
         return hash((type(self).__name__, self._value_key()))
+
+
+_FIELDS: dict[type, dict[str, Any]] = {}
+
+
+def _fields(cls: type[Attrs]) -> dict[str, Any]:
+    """Name and default of every field, MISSING for what must be given."""
+    found = _FIELDS.get(cls)
+    if found is None:
+        found = _FIELDS[cls] = {f.name: f.default for f in dataclasses.fields(cls)}
+    return found
 
 
 def _as_tuple(value: Any) -> Any:

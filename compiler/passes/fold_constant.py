@@ -142,6 +142,10 @@ class _ConstantFolder(OpaquePrimitives):
 
 def _value_of(expr: Expr) -> Value | None:
     """The value of a Constant or of a Tuple of them (nested, device marks ignored); else None."""
+    if isinstance(expr, Constant):
+        return expr.data
+    if not isinstance(expr, Tuple) and not is_op_call(expr, _DEVICE_MARK):
+        return None
     values: dict[Expr, Value] = {}
     for node in post_order(expr, _looked_into):
         if isinstance(node, Constant):

@@ -32,8 +32,14 @@ EXACT = (1 << 24) - 1
 """Every integer of this magnitude and below is a float32."""
 MAX_STEPS = 1 << 12
 
-# Neighbours are tried ring after ring: four channels of five are through after the first.
-_RINGS = (0, 1, 2, 4, 9, 65)
+# Neighbours are tried ring after ring: four channels of five are through after the first. Of two
+# as far away the larger comes first: what was meant to be a tie, as with 1/36, then goes away from
+# zero as in the simulation.
+_MOVES = [
+    np.array(sorted({*range(near, far), *range(-far + 1, 1 - near)}, key=lambda d: (abs(d), -d)))
+    for near, far in pairwise((0, 1, 2, 4, 9, 65))
+]
+_MOVES = [moves.astype(np.int32) for moves in _MOVES]
 # Twice the error of two roundings, relative to the product; for operands up to EXACT that is at
 # most 2 of their units.
 _MARGIN = 2.0**-22
@@ -192,15 +198,10 @@ def nearest_float_factors(
 @functools.lru_cache(maxsize=512)  # candidates that differ in roundings only have equal factors
 def _nearest(factor: bytes, ties: Ties, reach: tuple[int, int], limits: tuple[int, int]) -> bytes:
     """``nearest_float_factors`` of float32 bytes."""
-    # A layer whose channels have equal weights has one factor.
+    # A layer whose channels have equal weights has one factor. Bits of positive floats count them.
     chosen, channel = np.unique(np.frombuffer(factor, np.float32), return_inverse=True)
     left = np.flatnonzero((chosen > 0) & (chosen < _LARGEST))
-    for nearest, farthest in pairwise(_RINGS):
-        distances = np.arange(nearest, farthest)
-        # Bits of positive floats count them: d further on is the d-th neighbour. Larger ones first:
-        # what was meant to be a tie, as with 1/36, then goes away from zero as in the simulation.
-        moves = np.unique(np.stack([distances, -distances], axis=1))[::-1]
-        moves = moves[np.argsort(np.abs(moves), kind="stable")].astype(np.int32)
+    for moves in _MOVES:
         tried = np.maximum(chosen[left].view(np.int32)[:, None] + moves, 1).view(np.float32)
         fraction, exponent = np.frexp(tried.reshape(-1))
         multiplier = np.ldexp(fraction.astype(np.float64), 24).astype(np.int64)
