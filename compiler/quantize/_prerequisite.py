@@ -19,6 +19,7 @@ import compiler.passes.fold_scale_axis
 import compiler.passes.simplify_expr
 import compiler.passes.simplify_inference  # noqa: F401  (the passes named below)
 from compiler.ir.expr import Constant, Expr, Function
+from compiler.ir.garbage import collector_rests
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
@@ -33,6 +34,7 @@ SIMPLIFY = ("CancelTransposes", "SimplifyExpr")
 PASSES = ("SimplifyInference", "FoldConstant", "FoldScaleAxis", "CanonicalizeOps", "FoldConstant")
 
 
+@collector_rests
 def prerequisite_optimize(
     mod: IRModule,
     params: Params | None = None,

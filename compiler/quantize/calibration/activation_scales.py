@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
+from compiler.ir.garbage import collector_rests
 from compiler.ir.ty import bits
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize.calibration import kl_divergence, mse  # noqa: F401 - each registers a calibrate_mode
@@ -14,6 +15,7 @@ from compiler.quantize.calibration.point_bits import input_bits
 from compiler.quantize.calibration.stats import CalibrationStats
 
 
+@collector_rests
 def activation_scales(stats: CalibrationStats, qconfig: QConfig) -> NDArray[np.float32]:
     """Range S of every non-WEIGHT quantize point in binding order, shape (points,).
 

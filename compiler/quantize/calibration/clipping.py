@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.garbage import collector_rests
 from compiler.quantize.calibration.stats import CalibrationStats
 
 MUCH = 0.01
@@ -51,6 +52,7 @@ def clipping_note(found: Sequence[Clipping], calibrate_mode: str) -> tuple[str, 
     )
 
 
+@collector_rests
 def heavily_clipped(
     stats: CalibrationStats, ranges: Sequence[float] | NDArray[np.float32], much: float = MUCH
 ) -> list[Clipping]:

@@ -170,21 +170,21 @@ class Profile:
             CalibrationError: no batch, one lacks an input, values are not finite, or the merged
                 ranges are missing.
         """
-        collector: RangeCollector | HistogramCollector
+        collector = self._collector(measurement)
+        _run(self._executor, collector_rests(collector.update), batches, measurement.counted)
+        return collector_rests(collector.result)()
+
+    @collector_rests
+    def _collector(self, measurement: Measurement) -> RangeCollector | HistogramCollector:
         if measurement.step == "ranges":
             points = counted_points(self._points, measurement.counted)
-            collector = RangeCollector(points, self._kernels)
-        elif measurement.merged is None:
+            return RangeCollector(points, self._kernels)
+        if measurement.merged is None:
             raise CalibrationError(
                 "histograms need the merged ranges of all shards",
                 fix='measure the step "ranges" first and merge what all shards give',
             )
-        else:
-            collector = HistogramCollector(
-                measurement.merged, measurement.percentiles, self._kernels
-            )
-        _run(self._executor, collector.update, batches, measurement.counted)
-        return collector.result()
+        return HistogramCollector(measurement.merged, measurement.percentiles, self._kernels)
 
 
 def measure_channels(
