@@ -1,9 +1,10 @@
 /* Products: convolutions, dense layers and batched matrix products as one tiled loop.
  *
  * Weights lie in panels of up to QK_NV vectors of sixteen columns, [steps][columns][QK_KU]. A tile
- * holds QK_ROWS rows of one panel in registers while it walks the reduced axis. Its sums are stored
- * to the first-level cache and requantized there: with the 64-bit products of the requantization
- * in the same function, gcc would keep accumulators in memory inside the loop.
+ * holds QK_ROWS rows of one panel in registers while it walks the reduced axis. Bytes that are
+ * scaled by float32 factors leave the tile as bytes. All other sums are stored to the first-level
+ * cache and requantized there: with the 64-bit products of the requantization in the same function,
+ * gcc would keep accumulators in memory inside the loop.
  */
 #include "step.h"
 
@@ -22,13 +23,22 @@
 #endif
 #define QK_UNIT(g) ((g)->narrow ? 4 : QK_KU)
 
+/* How the sums of a tile become bytes, and where they go: to the rows from `out` on, `offset` further. */
+typedef struct {
+    const uint8_t *factors;
+    int32_t less;
+    qk_bounds bounds;
+    uint8_t *const *out;
+    int64_t offset;
+} qk_bytes;
+
 #ifndef QK_OWN_TILES
 /* One tile: named accumulators, because gcc keeps arrays of vectors in memory. */
 #define QK_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 
 static inline __attribute__((always_inline)) void qk_tile(
-    const int mr, const int nv, const int narrow, const uint8_t *const *rows, const int64_t *segment, int64_t segments,
-    int64_t steps, const uint8_t *weight, const int32_t *bias, int32_t *sums)
+    const int mr, const int nv, const int narrow, const int real, const uint8_t *const *rows, const int64_t *segment,
+    int64_t segments, int64_t steps, const uint8_t *weight, const int32_t *bias, int32_t *sums, const qk_bytes *b)
 {
     const int stride = 16 * nv;
 #define QK_DECLARE(r)                                               \
@@ -54,11 +64,65 @@ static inline __attribute__((always_inline)) void qk_tile(
         if (nv > 1) c##r##_1 = qk_dot(c##r##_1, a, w1);   \
         if (nv > 2) c##r##_2 = qk_dot(c##r##_2, a, w2);   \
         if (nv > 3) c##r##_3 = qk_dot(c##r##_3, a, w3);   \
+        if (real) {                                       \
+            QK_HOLD_VECTOR(c##r##_0);                     \
+            if (nv > 1) QK_HOLD_VECTOR(c##r##_1);         \
+            if (nv > 2) QK_HOLD_VECTOR(c##r##_2);         \
+            if (nv > 3) QK_HOLD_VECTOR(c##r##_3);         \
+        }                                                 \
     }
             QK_EACH_ROW(QK_STEP)
 #undef QK_STEP
             weight += 64 * nv;
         }
+    }
+    if (real) {
+        __asm__ volatile("" : "+r"(b)); /* what b holds is not kept in registers during the loop */
+        const qk_vec less = qk_all(b->less);
+        const qk_real f0 = qk_load_real(b->factors), f1 = nv > 1 ? qk_load_real(b->factors + 64) : f0;
+        const qk_real f2 = nv > 2 ? qk_load_real(b->factors + 128) : f0;
+        const qk_real f3 = nv > 3 ? qk_load_real(b->factors + 192) : f0;
+        uint8_t *const *out = b->out;
+        const int64_t offset = b->offset;
+        const qk_bounds bounds = b->bounds;
+#define QK_SCALE_ROW(r)                                         \
+    if (mr > r) {                                               \
+        c##r##_0 = qk_times(c##r##_0, f0, less);                \
+        if (nv > 1) c##r##_1 = qk_times(c##r##_1, f1, less);    \
+        if (nv > 2) c##r##_2 = qk_times(c##r##_2, f2, less);    \
+        if (nv > 3) c##r##_3 = qk_times(c##r##_3, f3, less);    \
+    }
+        QK_EACH_ROW(QK_SCALE_ROW)
+#undef QK_SCALE_ROW
+#define QK_AT(r) (out[mr > r ? r : 0] + offset)
+#define QK_ROW_BYTES(r) \
+    if (mr > r) qk_store_bytes(nv, QK_AT(r), 0, 0, 0, c##r##_0, c##r##_1, c##r##_2, c##r##_3, bounds);
+#define QK_PAIR_BYTES(r, s)                                                                                  \
+    if (mr > r)                                                                                              \
+        qk_store_bytes(nv, QK_AT(r), mr > s ? QK_AT(s) : QK_AT(r), 0, 0, c##r##_0,                           \
+                       nv > 1 ? c##r##_1 : mr > s ? c##s##_0 : c##r##_0, mr > s ? c##s##_0 : c##r##_0,       \
+                       mr > s ? c##s##_1 : c##r##_1, bounds);
+#define QK_FOUR_BYTES(r, s, t, u)                                                                            \
+    if (mr > r)                                                                                              \
+        qk_store_bytes(nv, QK_AT(r), mr > s ? QK_AT(s) : QK_AT(r), mr > t ? QK_AT(t) : QK_AT(r),             \
+                       mr > u ? QK_AT(u) : QK_AT(r), c##r##_0, mr > s ? c##s##_0 : c##r##_0,                 \
+                       mr > t ? c##t##_0 : c##r##_0, mr > u ? c##u##_0 : c##r##_0, bounds);
+        if (QK_PACKED == 4 * nv) {
+            QK_FOUR_BYTES(0, 1, 2, 3)
+            QK_FOUR_BYTES(4, 5, 6, 7)
+        } else if (QK_PACKED == 2 * nv) {
+            QK_PAIR_BYTES(0, 1)
+            QK_PAIR_BYTES(2, 3)
+            QK_PAIR_BYTES(4, 5)
+            QK_PAIR_BYTES(6, 7)
+        } else {
+            QK_EACH_ROW(QK_ROW_BYTES)
+        }
+#undef QK_AT
+#undef QK_ROW_BYTES
+#undef QK_PAIR_BYTES
+#undef QK_FOUR_BYTES
+        return;
     }
 #define QK_KEEP(r)                                              \
     if (mr > r) {                                               \
@@ -73,54 +137,50 @@ static inline __attribute__((always_inline)) void qk_tile(
 
 /* Tiles of mr rows one below the other. */
 typedef void (*qk_tile_function)(const uint8_t *const *, int64_t, const int64_t *, int64_t, int64_t, const uint8_t *,
-                                 const int32_t *, int32_t *);
+                                 const int32_t *, int32_t *, const qk_bytes *);
 
-#define QK_TILE_NAMED(name, mr, nv, narrow)                                                      \
+#define QK_TILE_NAMED(name, mr, nv, narrow, real)                                                \
     static __attribute__((noinline)) void name(                                                  \
         const uint8_t *const *rows, int64_t tiles, const int64_t *segment, int64_t segments,     \
-        int64_t steps, const uint8_t *weight, const int32_t *bias, int32_t *sums)                \
+        int64_t steps, const uint8_t *weight, const int32_t *bias, int32_t *sums, const qk_bytes *to) \
     {                                                                                            \
         const int64_t bytes = segments * steps * 64 * nv;                                        \
         const int64_t share = tiles > 3 && bytes > 2047 && bytes <= 24576 ? bytes / tiles : 0;   \
         const uint8_t *ahead = weight + bytes; /* the next panel, on its way to the cache */     \
-        for (; tiles > 0; tiles--, rows += mr, sums += mr * 16 * nv) {                           \
+        qk_bytes b = *to;                                                                        \
+        for (; tiles > 0; tiles--, rows += mr, sums += mr * 16 * nv, b.out += mr) {              \
             for (int64_t i = 0; i < share; i += 64)                                              \
                 __builtin_prefetch(ahead + i, 0, 2);                                             \
             ahead += share;                                                                      \
-            qk_tile(mr, nv, narrow, rows, segment, segments, steps, weight, bias, sums);         \
+            qk_tile(mr, nv, narrow, real, rows, segment, segments, steps, weight, bias, sums, &b); \
         }                                                                                        \
     }
-#define QK_TILE(mr, nv) QK_TILE_NAMED(qk_tile_##mr##_##nv, mr, nv, 0)
-#define QK_TILES(nv) \
-    QK_TILE(1, nv) QK_TILE(2, nv) QK_TILE(3, nv) QK_TILE(4, nv) QK_TILE(5, nv) QK_TILE(6, nv)
-QK_TILES(1)
+#define QK_TILE(mr, nv)                                 \
+    QK_TILE_NAMED(qk_tile_##mr##_##nv, mr, nv, 0, 0)    \
+    QK_TILE_NAMED(qk_tile_bytes_##mr##_##nv, mr, nv, 0, 1)
 #if QK_NV > 1
-QK_TILES(2)
-QK_TILES(3)
-QK_TILES(4)
-#endif
-#if QK_MAX_ROWS > 6
-QK_TILE(7, 1) QK_TILE(8, 1) QK_TILE(7, 2) QK_TILE(8, 2) QK_TILE(7, 3) QK_TILE(8, 3)
-#define QK_LONG(nv) qk_tile_7_##nv, qk_tile_8_##nv
+#define QK_TILES(nv) QK_TILE(1, nv) QK_TILE(2, nv) QK_TILE(4, nv) QK_TILE(8, nv)
+QK_TILES(1) QK_TILES(2) QK_TILES(3)
+QK_TILE(1, 4) QK_TILE(2, 4) QK_TILE(4, 4) QK_TILE(6, 4)
+#define QK_NAMES(name, nv) {0, name##1_##nv, name##2_##nv, 0, name##4_##nv, 0, 0, 0, name##8_##nv}
+#define QK_TABLE(name)                                            \
+    {QK_NAMES(name, 1), QK_NAMES(name, 2), QK_NAMES(name, 3),     \
+     {0, name##1_4, name##2_4, 0, name##4_4, 0, name##6_4}}
 #else
-#define QK_LONG(nv) 0, 0
+QK_TILE(1, 1) QK_TILE(2, 1) QK_TILE(4, 1) QK_TILE(6, 1)
+#define QK_TABLE(name) {{0, name##1_1, name##2_1, 0, name##4_1, 0, name##6_1}}
 #endif
-#define QK_NAMES(nv) \
-    0, qk_tile_1_##nv, qk_tile_2_##nv, qk_tile_3_##nv, qk_tile_4_##nv, qk_tile_5_##nv, qk_tile_6_##nv
 
-static const qk_tile_function qk_tiles[QK_NV][9] = {
-    {QK_NAMES(1), QK_LONG(1)},
-#if QK_NV > 1
-    {QK_NAMES(2), QK_LONG(2)},
-    {QK_NAMES(3), QK_LONG(3)},
-    {QK_NAMES(4), 0, 0},
-#endif
-};
+/* Tiles whose sums are kept, and tiles that write bytes: of QK_ROWS, 4, 2 rows and of one. */
+static const qk_tile_function qk_tiles[2][QK_NV][9] = {QK_TABLE(qk_tile_), QK_TABLE(qk_tile_bytes_)};
 #if QK_NARROW
-#define QK_NARROW_TILE(mr) QK_TILE_NAMED(qk_tile_narrow_##mr, mr, 1, 1)
-QK_NARROW_TILE(1) QK_NARROW_TILE(2) QK_NARROW_TILE(3) QK_NARROW_TILE(4) QK_NARROW_TILE(5)
-static const qk_tile_function qk_narrow_tiles[6] = {
-    0, qk_tile_narrow_1, qk_tile_narrow_2, qk_tile_narrow_3, qk_tile_narrow_4, qk_tile_narrow_5,
+#define QK_NARROW_TILE(mr)                              \
+    QK_TILE_NAMED(qk_tile_narrow_##mr, mr, 1, 1, 0)     \
+    QK_TILE_NAMED(qk_tile_narrow_bytes_##mr, mr, 1, 1, 1)
+QK_NARROW_TILE(1) QK_NARROW_TILE(2) QK_NARROW_TILE(4) QK_NARROW_TILE(5)
+#define QK_NARROW_NAMES(name) {0, name##1, name##2, 0, name##4, name##5}
+static const qk_tile_function qk_narrow_tiles[2][6] = {
+    QK_NARROW_NAMES(qk_tile_narrow_), QK_NARROW_NAMES(qk_tile_narrow_bytes_),
 };
 #endif
 #endif /* QK_OWN_TILES */
@@ -237,6 +297,12 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
     const int widen = QK_WIDEN && !g->narrow; /* then a row is one run */
     const int64_t none = 0, *runs = widen ? &none : segment, count_of = widen ? 1 : segments;
     const int64_t length = widen ? steps * segments : steps;
+    const int real = g->rq.kind == QK_REAL && g->rq.type == QK_U8;
+    qk_bytes bytes = {0, QK_REAL_BITS - (int32_t)g->rq.add, qk_byte_bounds((int)g->rq.low, (int)g->rq.high), 0, 0};
+    uint8_t beyond[QK_BLOCK_ROWS * 16 * QK_NV]; /* rows of the last panel, if it is not full */
+    uint8_t *aside[QK_BLOCK_ROWS];
+    for (int64_t r = 0; r < QK_BLOCK_ROWS && real && g->columns % 16; r++)
+        aside[r] = beyond + r * 16 * QK_NV;
 #endif
 
 #if QK_WIDEN /* rows that lie one behind the other are widened at once */
@@ -258,22 +324,23 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
             if (together && !g->narrow)
                 qk_widen((qk_act *)(m->arena + g->scratch), in + first * g->in_pixel, count * steps * QK_KU);
 #endif
-            for (int64_t r = 0; r < count; r++) {
+            for (int64_t r = 0; r < count; y++, x = 0) { /* runs of pixels of one row */
                 const uint8_t *from = in + y * g->in_row + x * g->in_pixel;
-                out[r] = m->arena + g->out + group * g->out_group + y * g->out_row + x * g->out_pixel;
-                start[r] = from;
-#if QK_WIDEN
-                qk_act *to = (qk_act *)(m->arena + g->scratch) + r * steps * segments * QK_KU;
-                for (int64_t s = 0; !together && !g->narrow && s < segments; s++)
-                    qk_widen(to + s * steps * QK_KU, from + segment[s], steps * QK_KU);
-                if (!g->narrow)
-                    start[r] = (const uint8_t *)to;
-#endif
-                if (++x == g->width) {
-                    x = 0;
-                    y++;
+                uint8_t *to = m->arena + g->out + group * g->out_group + y * g->out_row + x * g->out_pixel;
+                const int64_t stop = count - r < g->width - x ? count : r + g->width - x;
+                for (; r < stop; r++, from += g->in_pixel, to += g->out_pixel) {
+                    start[r] = from;
+                    out[r] = to;
                 }
             }
+#if QK_WIDEN
+            for (int64_t r = 0; r < count && !g->narrow; r++) {
+                qk_act *to = (qk_act *)(m->arena + g->scratch) + r * steps * segments * QK_KU;
+                for (int64_t s = 0; !together && s < segments; s++)
+                    qk_widen(to + s * steps * QK_KU, start[r] + segment[s], steps * QK_KU);
+                start[r] = (const uint8_t *)to;
+            }
+#endif
             for (int64_t p = 0, v = 0; p < panels; p++) {
                 const int64_t nv = least + (p < wide);
                 const uint8_t *weight = weights + v * steps * segments * 64;
@@ -282,19 +349,34 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
 #ifdef QK_OWN_TILES
                     qk_own_tile(n, start + r, steps * segments, weight, bias + v * 16, sums);
 #else
-                    const qk_tile_function *of = qk_tiles[nv - 1];
+                    const qk_tile_function *of = qk_tiles[real][nv - 1];
                     int64_t most = QK_ROWS(nv);
 #if QK_NARROW
                     if (g->narrow) {
-                        of = qk_narrow_tiles;
+                        of = qk_narrow_tiles[real];
                         most = 5;
                     }
 #endif
-                    const int64_t tiles = (n + most - 1) / most, mr = (n + tiles - 1) / tiles, full = n / mr;
-                    of[mr](start + r, full, runs, count_of, length, weight, bias + v * 16, sums);
-                    if (n % mr)
-                        of[n % mr](start + r + full * mr, 1, runs, count_of, length, weight, bias + v * 16,
-                                   sums + full * mr * nv * 16);
+                    const int64_t left = g->columns - v * 16;
+                    const int whole = left >= nv * 16;
+                    if (real) {
+                        n = count;
+                        bytes.factors = m->blob + g->rq.mult + 4 * (group * vectors + v) * 16;
+                        bytes.out = whole ? out : aside;
+                        bytes.offset = whole ? v * 16 : 0;
+                    }
+                    for (int64_t i = 0, rows_left; (rows_left = n - i) > 0;) {
+                        const int64_t mr = rows_left >= most ? most : rows_left >= 4 ? 4 : rows_left >= 2 ? 2 : 1;
+                        const int64_t tiles = mr == most ? rows_left / mr : 1;
+                        of[mr](start + r + i, tiles, runs, count_of, length, weight, bias + v * 16, sums + i * nv * 16,
+                               &bytes);
+                        bytes.out += tiles * mr;
+                        i += tiles * mr;
+                    }
+                    for (int64_t i = 0; real && !whole && i < n; i++)
+                        memcpy(out[i] + v * 16, aside[i], (size_t)left);
+                    if (real)
+                        break;
 #endif
                     for (int64_t i = 0; i < nv; i++) {
                         const int64_t channel = (v + i) * 16, left = g->columns - channel;

@@ -238,6 +238,17 @@ static inline void qk_store_rows(uint8_t *const *out, int64_t offset, qk_vec x0,
     qk_store_part(out[2] + offset, _mm256_castsi256_si128(w), n);
     qk_store_part(out[3] + offset, _mm256_extracti128_si256(w, 1), n);
 }
+#define QK_PACKED 2
+#define QK_HOLD_VECTOR(x) __asm__("" : "+x"((x).a), "+x"((x).b))
+static inline __attribute__((always_inline)) void qk_store_bytes(
+    const int nv, uint8_t *p0, uint8_t *p1, uint8_t *p2, uint8_t *p3, qk_vec x0, qk_vec x1, qk_vec x2, qk_vec x3,
+    qk_bounds bounds)
+{
+    const __m256i v = qk_pack_two(x0, x1, bounds);
+    _mm_storeu_si128((__m128i *)p0, _mm256_castsi256_si128(v));
+    _mm_storeu_si128((__m128i *)p1, _mm256_extracti128_si256(v, 1));
+    (void)nv, (void)p2, (void)p3, (void)x2, (void)x3;
+}
 static inline void qk_store_s16(void *p, qk_vec v, int n)
 {
     int16_t all[16];

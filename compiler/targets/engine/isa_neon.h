@@ -226,6 +226,15 @@ static inline void qk_store_rows(uint8_t *const *out, int64_t offset, qk_vec x0,
     qk_store_part(out[2] + offset, vminq_u8(vmaxq_u8(qk_pack(x2), b.low), b.high), n);
     qk_store_part(out[3] + offset, vminq_u8(vmaxq_u8(qk_pack(x3), b.low), b.high), n);
 }
+#define QK_PACKED 1
+#define QK_HOLD_VECTOR(x) __asm__("" : "+w"((x).a), "+w"((x).b), "+w"((x).c), "+w"((x).d))
+static inline __attribute__((always_inline)) void qk_store_bytes(
+    const int nv, uint8_t *p0, uint8_t *p1, uint8_t *p2, uint8_t *p3, qk_vec x0, qk_vec x1, qk_vec x2, qk_vec x3,
+    qk_bounds b)
+{
+    vst1q_u8(p0, vminq_u8(vmaxq_u8(qk_pack(x0), b.low), b.high));
+    (void)nv, (void)p1, (void)p2, (void)p3, (void)x1, (void)x2, (void)x3;
+}
 static inline void qk_store_s16(void *p, qk_vec v, int n)
 {
     int16_t all[16];

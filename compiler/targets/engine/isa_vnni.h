@@ -143,16 +143,47 @@ static inline void qk_store_part(uint8_t *p, __m128i bytes, int n)
     else
         _mm_mask_storeu_epi8(p, (__mmask16)((1u << n) - 1), bytes);
 }
+static inline __m512i qk_pack_four(qk_vec x0, qk_vec x1, qk_vec x2, qk_vec x3, qk_bounds bounds)
+{
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i v = _mm512_packus_epi16(_mm512_packs_epi32(x0, x1), _mm512_packs_epi32(x2, x3));
+    return _mm512_permutexvar_epi32(order, _mm512_min_epu8(_mm512_max_epu8(v, bounds.low), bounds.high));
+}
 static inline void qk_store_rows(uint8_t *const *out, int64_t offset, qk_vec x0, qk_vec x1, qk_vec x2, qk_vec x3,
                                  qk_bounds bounds, int n)
 {
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    __m512i v = _mm512_packus_epi16(_mm512_packs_epi32(x0, x1), _mm512_packs_epi32(x2, x3));
-    v = _mm512_permutexvar_epi32(order, _mm512_min_epu8(_mm512_max_epu8(v, bounds.low), bounds.high));
+    const __m512i v = qk_pack_four(x0, x1, x2, x3, bounds);
     qk_store_part(out[0] + offset, _mm512_castsi512_si128(v), n);
     qk_store_part(out[1] + offset, _mm512_extracti32x4_epi32(v, 1), n);
     qk_store_part(out[2] + offset, _mm512_extracti32x4_epi32(v, 2), n);
     qk_store_part(out[3] + offset, _mm512_extracti32x4_epi32(v, 3), n);
+}
+/* QK_PACKED vectors of one row, of two or of four: nv of each row. */
+#define QK_PACKED 4
+#ifdef QK_SCALAR_INTRINSICS
+#define QK_HOLD_VECTOR(x) (void)0
+#else
+#define QK_HOLD_VECTOR(x) __asm__("" : "+v"(x)) /* in a register */
+#endif
+static inline __attribute__((always_inline)) void qk_store_bytes(
+    const int nv, uint8_t *p0, uint8_t *p1, uint8_t *p2, uint8_t *p3, qk_vec x0, qk_vec x1, qk_vec x2, qk_vec x3,
+    qk_bounds bounds)
+{
+    const __m512i v = qk_pack_four(x0, x1, x2, x3, bounds);
+    if (nv == 1) {
+        _mm_storeu_si128((__m128i *)p0, _mm512_castsi512_si128(v));
+        _mm_storeu_si128((__m128i *)p1, _mm512_extracti32x4_epi32(v, 1));
+        _mm_storeu_si128((__m128i *)p2, _mm512_extracti32x4_epi32(v, 2));
+        _mm_storeu_si128((__m128i *)p3, _mm512_extracti32x4_epi32(v, 3));
+    } else if (nv == 2) {
+        _mm256_storeu_si256((__m256i *)p0, _mm512_castsi512_si256(v));
+        _mm256_storeu_si256((__m256i *)p1, _mm512_extracti32x8_epi32(v, 1));
+    } else if (nv == 3) {
+        _mm256_storeu_si256((__m256i *)p0, _mm512_castsi512_si256(v));
+        _mm_storeu_si128((__m128i *)(p0 + 32), _mm512_extracti32x4_epi32(v, 2));
+    } else {
+        _mm512_storeu_si512(p0, v);
+    }
 }
 static inline void qk_store_s16(void *p, qk_vec v, int n)
 {

@@ -210,6 +210,12 @@ static inline __m512i _mm512_broadcast_i32x4(__m128i x)
     }
 QK_PACK(_mm512_packs_epi32, int32_t, int16_t, 4, -32768, 32767)
 QK_PACK(_mm512_packus_epi16, int16_t, uint8_t, 8, 0, 255)
+static inline void _mm256_storeu_si256(__m256i *p, __m256i v) { memcpy(p, &v, 32); }
+static inline __m256i _mm512_castsi512_si256(__m512i v) { return _mm256_loadu_si256((const __m256i *)&v); }
+static inline __m256i _mm512_extracti32x8_epi32(__m512i v, int place)
+{
+    return _mm256_loadu_si256((const __m256i *)&v + place);
+}
 static inline __m128i _mm512_castsi512_si128(__m512i v) { return _mm_loadu_si128((const __m128i *)&v); }
 static inline __m128i _mm512_extracti32x4_epi32(__m512i v, int place)
 {
