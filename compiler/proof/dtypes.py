@@ -90,32 +90,34 @@ def check_dtypes(mod: IRModule) -> tuple[Finding, ...]:
 def _check_core(core: Function) -> Iterator[Finding]:
     number = 0
     for node in post_order(core):
-        name = describe(node)
+        wrong: list[str] = []
         if isinstance(node, Call):
-            name = f"%{number} {name}"
             number += 1
             if not isinstance(node.op, Op):
-                yield Finding("dtypes", name, "calls something that is no operator")
+                wrong.append("calls something that is no operator")
             else:
-                yield from _check_attrs(name, node.op.name, node.attrs)
+                wrong += _float_attrs(node.op.name, node.attrs)
         elif not isinstance(node, _PLAIN):
-            yield Finding("dtypes", name, f"a {type(node).__name__} is no arithmetic on tensors")
-            continue
-        if isinstance(node, (Op, Function)):
-            continue
-        for dtype in dtypes_of(node.checked_type):
-            if not _is_whole(dtype):
-                yield Finding("dtypes", name, f"is {dtype}, not an integer")
+            wrong.append(f"a {type(node).__name__} is no arithmetic on tensors")
+        if isinstance(node, _PLAIN) and not isinstance(node, (Op, Function)):
+            for dtype in dtypes_of(node.checked_type):
+                if not _is_whole(dtype):
+                    wrong.append(f"is {dtype}, not an integer")
+        if wrong:
+            place = f"%{number - 1} " if isinstance(node, Call) else ""
+            name = f"{place}{describe(node)}"
+            yield from (Finding("dtypes", name, what) for what in wrong)
 
 
-def _check_attrs(name: str, op: str, attrs: Any) -> Iterator[Finding]:
+def _float_attrs(op: str, attrs: Any) -> Iterator[str]:
     if attrs is None:
         return
     for key, value in attrs.items():
         entries = value if isinstance(value, tuple) else (value,)
-        floats = any(isinstance(entry, float) for entry in entries)
-        if floats and key not in _FLOAT_ATTRS.get(op, ()):
-            yield Finding("dtypes", name, f"has the float attribute {key}={value}")
+        for entry in entries:
+            if isinstance(entry, float) and key not in _FLOAT_ATTRS.get(op, ()):
+                yield f"has the float attribute {key}={value}"
+                break
 
 
 def _check_conversions(name: str, function: Function) -> Iterator[Finding]:

@@ -31,12 +31,12 @@ class Interval:
     @property
     def lowest(self) -> int:
         """Smallest lower bound; 0 for a tensor without elements."""
-        return int(self.low.min()) if self.low.size else 0
+        return _end(self.low, np.minimum)
 
     @property
     def highest(self) -> int:
         """Largest upper bound; 0 for a tensor without elements."""
-        return int(self.high.max()) if self.high.size else 0
+        return _end(self.high, np.maximum)
 
     @property
     def magnitude(self) -> int:
@@ -85,6 +85,12 @@ class Interval:
         return constant_interval(self.lowest, self.highest, rank)
 
 
+def _end(bounds: Bound, farther: np.ufunc) -> int:
+    if bounds.size == 1:  # most are of a whole tensor
+        return int(bounds.item())
+    return int(farther.reduce(bounds, axis=None)) if bounds.size else 0
+
+
 def exact(values: Any) -> Bound:
     """An array of Python integers."""
     array = np.asarray(values)
@@ -106,7 +112,11 @@ def interval(low: Any, high: Any) -> Interval:
 
 def constant_interval(low: int, high: int, rank: int) -> Interval:
     """The same bounds for every element of a tensor of ``rank`` axes."""
-    return Interval(exact(low).reshape((1,) * rank), exact(high).reshape((1,) * rank))
+    shape = (1,) * rank
+    ends = np.empty(shape, object), np.empty(shape, object)
+    for array, end in zip(ends, (low, high)):
+        array.fill(int(end))
+    return Interval(*ends)
 
 
 def interval_of(data: NDArray[Any]) -> Interval:

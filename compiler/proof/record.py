@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from compiler.ir.analysis import post_order
@@ -29,6 +30,7 @@ from compiler.ir.expr import (
 )
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
+from compiler.ir.ty import Type
 from compiler.proof.finding import Finding
 from compiler.proof.ranges import ValueRange, attr_texts
 
@@ -166,7 +168,7 @@ def _function_rows(name: str, function: Function) -> list[dict[str, Any]]:
 
 
 def _row(node: Expr, names: Mapping[Var, str]) -> dict[str, str]:
-    row = {"node": describe(node)}
+    row: dict[str, str] = {"node": ""}
     if isinstance(node, Var):
         # The printer renames variables whose names would clash; a parameter's name is interface.
         row["node"] = f"parameter {names[node]}" if node in names else "variable"
@@ -186,16 +188,19 @@ def _row(node: Expr, names: Mapping[Var, str]) -> dict[str, str]:
     elif isinstance(node, GlobalVar):
         row["node"] = f"@{node.name_hint}"
         return row
-    row["type"] = _sha256(str(node.checked_type))
+    else:
+        row["node"] = describe(node)
+    row["type"] = _type_sha256(node.checked_type)
     return row
 
 
 def _attrs_sha256(attrs: Any) -> str:
     """Of the attributes that are not their defaults, so that a new attribute changes no record."""
     if attrs is None:
-        return _sha256("[]")
+        return _NO_ATTRS
     items = attrs.non_default_items() if isinstance(attrs, Attrs) else attrs.items()
-    return _sha256(json.dumps([[key, _plain(value)] for key, value in sorted(items)]))
+    told = [[key, _plain(value)] for key, value in sorted(items)]
+    return _sha256(json.dumps(told)) if told else _NO_ATTRS
 
 
 def _plain(value: Any) -> Any:
@@ -215,6 +220,14 @@ def _plain(value: Any) -> Any:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+_NO_ATTRS = _sha256("[]")
+
+
+@lru_cache(maxsize=1024)  # the tensors of a network have few types
+def _type_sha256(ty: Type) -> str:
+    return _sha256(str(ty))
 
 
 def value_record(value: ValueRange) -> dict[str, Any]:
