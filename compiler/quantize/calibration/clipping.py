@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.garbage import collector_rests
-from compiler.quantize.calibration.stats import CalibrationStats
+from compiler.quantize.calibration.stats import NUM_BINS, CalibrationStats
 
 MUCH = 0.01
 """Clipping alone then limits the SQNR of the tensor to 20 dB."""
@@ -66,14 +66,13 @@ def heavily_clipped(
     found: dict[int, Clipping] = {}
     for place, index in enumerate(stats.point_tensor):
         tensor = stats.tensor(int(index))
-        hist = tensor.hist
-        if hist is None or tensor.largest == 0:
+        bins = tensor.bins
+        if bins is None or tensor.largest == 0:
             continue
-        half = hist.size // 2
-        magnitude = np.abs(np.arange(-half, half + 1)) * (2.0 * tensor.largest / hist.size)
+        magnitude = np.abs(bins.keys - np.float64(NUM_BINS // 2)) * (2 * tensor.largest / NUM_BINS)
         beyond = np.maximum(magnitude - float(ranges[place]), 0.0)
-        energy = float(hist @ np.square(magnitude))
-        share = float(hist @ np.square(beyond)) / energy if energy > 0 else 0.0
+        energy = float(bins.counts @ np.square(magnitude))
+        share = float(bins.counts @ np.square(beyond)) / energy if energy > 0 else 0.0
         if share > much and (int(index) not in found or found[int(index)].share < share):
             reach = float(ranges[place]) / float(tensor.largest)
             found[int(index)] = Clipping(tensor.label, share, reach)
