@@ -70,15 +70,14 @@ def same_as_float_product(
     """
     low, high = limits
     channels = multiplier.size
-    lows, highs = (
-        np.broadcast_to(np.asarray(x, np.int64).reshape(-1), channels) for x in (x_low, x_high)
-    )
+    lows, highs = np.empty((2, channels), np.int64)
+    lows[:], highs[:] = np.asarray(x_low).reshape(-1), np.asarray(x_high).reshape(-1)
     if high - low > MAX_STEPS or max(-low, high) >= MAX_STEPS:
         return np.zeros(channels, bool)
     if max(-int(lows.min(initial=0)), int(highs.max(initial=0))) > EXACT:
         return np.zeros(channels, bool)
     same = np.ldexp(multiplier.astype(np.float64), -shift.astype(np.int32)) < _LARGEST
-    comparers[-1](multiplier, shift, ties, lows, highs, np.arange(low + 1, high + 1), same)
+    comparers[-1](multiplier, shift, ties, lows, highs, _levels(low, high), same)
     return same
 
 
@@ -94,7 +93,7 @@ def compare_steps(
     """Clear ``same`` of each channel whose float32 product takes the step to one of ``levels``
     elsewhere than the definition; see ``same_as_float_product``.
     """
-    for part in np.split(in_order_of_error(levels), _FIRST_GROUPS):
+    for part in np.split(levels, _FIRST_GROUPS):
         left = np.flatnonzero(same)
         some = multiplier[left], shift[left]
         rows, steps = _near_ties(*some, x_low[left], x_high[left], part)
@@ -109,10 +108,12 @@ comparers: list[Callable[[Ints, Ints, Ties, Ints, Ints, Ints, NDArray[np.bool_]]
 """What compares the steps: the last of them. Each gives the same answers as the first."""
 
 
-def in_order_of_error(levels: Ints) -> Ints:
-    """A product's error grows with its magnitude, so that a channel that differs nearly always
-    differs at the first levels, and the others need not be compared.
+@functools.lru_cache(maxsize=64)
+def _levels(low: int, high: int) -> Ints:
+    """All steps between two results. A product's error grows with its magnitude, so that a channel
+    that differs nearly always differs at the first levels, and the others need not be compared.
     """
+    levels = np.arange(low + 1, high + 1)
     return levels[np.argsort(-np.abs(levels - 0.5), kind="stable")]
 
 

@@ -247,13 +247,12 @@ class NativeKernels:
     ) -> None:
         exact = np.ldexp(multiplier.astype(np.float64), -shift.astype(np.int32))
         rows = [np.ascontiguousarray(each, np.int64) for each in (multiplier, shift, x_low, x_high)]
-        ordered = float_product.in_order_of_error(levels)
         self._compare_steps(
             *map(_pointer, (exact, *rows)),
             ctypes.c_int64(multiplier.size),
             ctypes.c_int32(_TIES.index(ties)),
-            _pointer(ordered),
-            ctypes.c_int64(ordered.size),
+            _pointer(levels),
+            ctypes.c_int64(levels.size),
             ctypes.c_double(float_product.margin_of(multiplier)),
             ctypes.c_double(float_product.BEYOND),
             _pointer(same),
