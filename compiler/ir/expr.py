@@ -173,10 +173,12 @@ class Constant(Expr):
 
     def __post_init__(self) -> None:
         data = np.asarray(self.data)
-        if not data.flags.c_contiguous or data.flags.writeable:
+        flags = data.flags
+        if not flags.c_contiguous or flags.writeable:
             data = data.copy(order="C")
             data.flags.writeable = False
-        _set(self, "data", data)
+        if data is not self.data:
+            _set(self, "data", data)
         if self._checked_type is None:
             name = _DTYPE_NAMES.get(data.dtype) or str(data.dtype)
             _set(self, "_checked_type", TensorType(data.shape, name))

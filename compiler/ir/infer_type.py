@@ -16,7 +16,7 @@ from typing import Any
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.adt import Constructor, TypeData
-from compiler.ir.expr import Expr, Function, GlobalVar, Var, describe
+from compiler.ir.expr import Constant, Expr, Function, GlobalVar, Op, Var, describe
 from compiler.ir.garbage import collector_rests
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
@@ -186,6 +186,9 @@ def _name_type(gv: GlobalVar, fn: Any) -> None:
         gv.set_checked_type(fn.checked_type)
 
 
+_MENTION_NOTHING = frozenset((Constant, Op, Var))
+
+
 def _mentioned_globals(root: Expr) -> tuple[str, ...]:
     """What below ``root`` depends on the module: names of globals, and of types by constructor."""
     found: dict[str, None] = {}
@@ -197,9 +200,9 @@ def _mentioned_globals(root: Expr) -> tuple[str, ...]:
             found[node.name_hint] = None
         elif isinstance(node, Constructor):
             found[f"type {node.belong_to.name_hint}"] = None
-        elif not isinstance(node, Var):
+        else:
             for child in node.operands():
-                if child not in seen:
+                if type(child) not in _MENTION_NOTHING and child not in seen:
                     seen.add(child)
                     stack.append(child)
     return tuple(sorted(found))

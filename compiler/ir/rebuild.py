@@ -76,8 +76,15 @@ def _binder(node: Expr, var: Expr) -> Var:
 
 
 def _call(node: Any, ops: Operands) -> Expr:
-    call: Call = node.with_fields(op=ops[0], args=tuple(ops[1:]))
-    return call
+    op, *args = ops
+    return Call(
+        op,
+        tuple(args),
+        node.attrs,
+        node.type_args,
+        span=node.span,
+        virtual_device=node.virtual_device,
+    )
 
 
 def _function(node: Any, ops: Operands) -> Expr:

@@ -60,7 +60,11 @@ class Constraints(ScopeConstraints):
                 self.met_typed = True
             elif isinstance(node, Call):
                 stack.append((node, LEAVE))
-                stack.extend([(a, ENTER) for a in reversed(node.args) if a not in types])
+                for arg in reversed(node.args):
+                    if type(arg) is Constant:
+                        types[arg] = arg.checked_type
+                    elif arg not in types:
+                        stack.append((arg, ENTER))
                 if type(node.op) is not Op or node.op._checked_type is None:
                     stack.append((node.op, ENTER))
             elif cls in _ENTER:

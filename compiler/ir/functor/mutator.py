@@ -186,7 +186,7 @@ def rebuild_call(
     """``call`` itself when nothing changed, else a call with the same attrs, span and device."""
     if (
         op is call.op
-        and all(map(_is, args, call.args))
+        and args == call.args  # of nodes, which are equal to themselves only
         and all(map(_is, type_args, call.type_args))
     ):
         return call
@@ -195,7 +195,7 @@ def rebuild_call(
 
 def rebuild_tuple(tup: Tuple, fields: tuple[Expr, ...]) -> Tuple:
     """``tup`` itself when nothing changed, else a tuple with the same span and device."""
-    if all(map(_is, fields, tup.fields)):
+    if fields == tup.fields:
         return tup
     return Tuple(fields, span=tup.span, virtual_device=tup.virtual_device)
 
