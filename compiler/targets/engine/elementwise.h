@@ -1,7 +1,8 @@
 /* Chains of elementwise operators as a program over short blocks of int32 in the first-level cache.
  *
  * LOAD      to; p0 address, p1 type + 16 (in the blob), p2 and p3 strides of d0 and d1 in bytes,
- *           b what is taken away (128 for an int8), a 1: one element for all columns
+ *           b what is taken away (128 for an int8), a 1: one element for all columns; times its
+ *           factors; low QK_ADD or QK_MUL: with slot high
  * CONSTANT  to; a 0: p0 int32 a column in the blob, a 1: p0 is the value
  * ADD .. MAX   to = a op b
  * RESCALE   to = a times factors p0 (mult), p1 (add), p2 (shift); p3 1: a column; b: left shift first
@@ -9,7 +10,10 @@
  * TO_EVEN   to = (a + p0 + (a >> shift p2 & p1)) >> shift p2; p3 1: a column
  * CLIP      to = a within p0 .. p1
  * LEFT      to = a << p0
- * STORE     a; p0 address, p1 type, p2 and p3 strides, b added before
+ * TIMES     to = a times its factors
+ * STORE     a; p0 address, p1 type, p2 and p3 strides; times its factors, b added, within low .. high
+ *
+ * Factors are float32 and round as QK_REAL: scaled 0: there are none, 1: sixteen times one, 2: one a column.
  */
 #include "step.h"
 
@@ -20,6 +24,24 @@
         for (int64_t i = 0; i < lanes; i += 16) \
             qk_store(to + i, expression);       \
         break;                                  \
+    }
+
+#ifdef QK_REALS
+#define QK_SCALED(x, less) (op->scaled ? qk_times(x, qk_load_real(factors + 4 * own * i), less) : (x))
+#else
+#define QK_SCALED(x, less) (x)
+#endif
+
+/* What a load makes of its elements: times factors, with another slot. */
+#define QK_EACH_LOADED(expression)                                              \
+    {                                                                           \
+        for (int64_t i = 0; i < lanes; i += 16) {                               \
+            const qk_vec loaded = expression, x = QK_SCALED(loaded, none);      \
+            qk_store(to + i, op->low == QK_ADD   ? qk_add(x, qk_load(with + i)) \
+                             : op->low == QK_MUL ? qk_mul(x, qk_load(with + i)) \
+                                                 : x);                          \
+        }                                                                       \
+        break;                                                                  \
     }
 
 static void qk_run_block(const qk_op *op, int64_t count, const qk_memory *m, int64_t i0, int64_t i1,
@@ -33,23 +55,29 @@ static void qk_run_block(const qk_op *op, int64_t count, const qk_memory *m, int
         const int32_t *a = slot[op->op == QK_LOAD || op->op == QK_CONSTANT ? 0 : op->a];
         const int32_t *b = slot[op->op >= QK_ADD && op->op <= QK_MAX ? op->b : 0];
         const int64_t every = op->p3 ? 1 : 0; /* factors: one a column, or the same sixteen lanes */
+#ifdef QK_REALS
+        const int64_t own = op->scaled == 2;
+        const uint8_t *factors = m->blob + op->factors + 4 * own * column;
+        const qk_vec none = qk_all(QK_REAL_BITS);
+#endif
         switch (op->op) {
         case QK_LOAD: {
             const uint8_t *from = (op->p1 & 16 ? m->blob : m->arena) + op->p0 + i0 * op->p2 + i1 * op->p3;
             const qk_vec zero = qk_all((int32_t)op->b);
             const int64_t type = op->p1 & 15;
+            const int32_t *with = slot[op->low ? op->high : 0];
             if (op->a) {
                 const int32_t one = type == QK_U8    ? *from
                                     : type == QK_S16 ? *(const int16_t *)from
                                                      : *(const int32_t *)from;
                 const qk_vec all = qk_all(one - (int32_t)op->b);
-                QK_EACH(all);
+                QK_EACH_LOADED(all);
             }
             if (type == QK_U8)
-                QK_EACH(qk_sub(qk_load_u8(from + column + i), zero));
+                QK_EACH_LOADED(qk_sub(qk_load_u8(from + column + i), zero));
             if (type == QK_S16)
-                QK_EACH(qk_load_s16(from + 2 * (column + i)));
-            QK_EACH(qk_load((const int32_t *)from + column + i));
+                QK_EACH_LOADED(qk_load_s16(from + 2 * (column + i)));
+            QK_EACH_LOADED(qk_load((const int32_t *)from + column + i));
         }
         case QK_CONSTANT: {
             const int32_t *values = (const int32_t *)(m->blob + op->p0) + column;
@@ -95,12 +123,34 @@ static void qk_run_block(const qk_op *op, int64_t count, const qk_memory *m, int
             QK_EACH(qk_max(qk_min(qk_load(a + i), high), low));
         }
         case QK_LEFT: QK_EACH(qk_shift_left(qk_load(a + i), (int)op->p0));
+#ifdef QK_REALS
+        case QK_TIMES: QK_EACH(QK_SCALED(qk_load(a + i), none));
+#endif
         case QK_STORE: {
             uint8_t *out = m->arena + op->p0 + i0 * op->p2 + i1 * op->p3;
-            const qk_vec zero = qk_all((int32_t)op->b);
-            for (int64_t i = 0; i < lanes; i += 16) {
+            const int32_t zero = (int32_t)op->b;
+            const qk_vec low = qk_all((int32_t)op->low), high = qk_all((int32_t)op->high), added = qk_all(zero);
+            int64_t i = 0;
+#ifdef QK_REALS
+            const qk_vec less = qk_all((int32_t)(QK_REAL_BITS - (uint32_t)zero));
+#endif
+#define QK_STORED(x) (op->scaled ? QK_SCALED(x, less) : qk_add(x, added))
+            if (op->p1 == QK_U8) {
+                const qk_bounds bounds = qk_byte_bounds((int)op->low, (int)op->high);
+                for (; i + 64 <= n; i += 64) {
+                    uint8_t *at[4];
+                    qk_vec x[4];
+                    for (int64_t k = 0; k < 4; k++, i += 16) {
+                        at[k] = out + column + i;
+                        x[k] = QK_STORED(qk_load(a + i));
+                    }
+                    i -= 64;
+                    qk_store_rows(at, 0, x[0], x[1], x[2], x[3], bounds, 16);
+                }
+            }
+            for (; i < lanes; i += 16) {
                 const int k = n - i < 16 ? (int)(n - i) : 16;
-                const qk_vec x = qk_add(qk_load(a + i), zero);
+                const qk_vec x = qk_max(qk_min(QK_STORED(qk_load(a + i)), high), low);
                 if (op->p1 == QK_U8)
                     qk_store_u8(out + column + i, x, k);
                 else if (op->p1 == QK_S16)
@@ -108,6 +158,7 @@ static void qk_run_block(const qk_op *op, int64_t count, const qk_memory *m, int
                 else
                     qk_store_s32(out + 4 * (column + i), x, k);
             }
+#undef QK_STORED
             break;
         }
         }

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from compiler.ir.ty import bits
 from compiler.targets.engine.epilogue import BY_CHANNEL, scaled_epilogue, to_even_parts
-from compiler.targets.engine.packing import make_factor, padded_channels, shuffled
+from compiler.targets.engine.packing import as_real, make_factor, padded_channels, shuffled
 from compiler.targets.engine.programs import (
     Operation,
     Slots,
+    joined,
     loops_of,
     of_length,
     order_of,
@@ -235,8 +236,9 @@ def _program(operands: _Operands, near: Loops, shifts: Loops) -> list[list[Any]]
             along = inner[factor_at] == 1 and not any(fixed)
             factor_at += 1
         program.append(_operation(operands.planner, chain, slot, args, along))
-    access("STORE", 0, a=slots.of(operands.item) or 0)
-    return of_length(program, _MOST)
+    low, high = (0, 255) if operands.out.buffer.type == "U8" else INT32
+    access("STORE", 0, a=slots.of(operands.item) or 0, low=low, high=high)
+    return of_length(joined(program), _MOST)
 
 
 def _operation(
@@ -258,7 +260,7 @@ def _operation(
         )
     if chain.op not in BY_CHANNEL:
         return operation(chain.op, to=slot, a=args[0], b=args[1])
-    left = 0
+    left, scaled = 0, None
     if chain.op == "TO_EVEN":
         shifts = chain.params[0]
         arrays = [part.astype(np.int32) for part in (*to_even_parts(shifts), shifts)]
@@ -269,6 +271,9 @@ def _operation(
         if factor is None:
             raise NoProgramError("more operands than slots, or factors of other axes")
         arrays, left = [factor.mult, factor.add, factor.shift], factor.left
+        if planner.library.has_reals:
+            scaled = as_real(factor, np.array(source.low), np.array(source.high))
+        arrays = arrays if scaled is None else [scaled]
     varies = len(arrays[0]) > 1
     if varies and not along:
         raise NoProgramError("more operands than slots, or factors of other axes")
@@ -276,6 +281,9 @@ def _operation(
         arrays = [padded_channels(a, 1, str(a.dtype)) for a in arrays]
     else:
         arrays = [np.repeat(a, 16) for a in arrays]
+    if scaled is not None:
+        factors = emitter.put(arrays[0])
+        return operation("TIMES", to=slot, a=args[0], scaled=1 + varies, factors=factors)
     if chain.op == "RESCALE":
         arrays[1] = shuffled(arrays[1], planner.library)
     p0, p1, p2 = (emitter.put(a) for a in arrays)

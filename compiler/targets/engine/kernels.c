@@ -157,6 +157,12 @@ static int qk_check_depthwise(const qk_depthwise_step *d, const qk_limits *l)
            qk_check_requantize(&d->rq, l, vectors * 16);
 }
 
+#ifdef QK_REALS
+#define QK_MOST_SCALED 2
+#else
+#define QK_MOST_SCALED 0
+#endif
+
 static int qk_check_elementwise(const qk_elementwise_step *e, const qk_limits *l)
 {
     if (!qk_small(e->d0) || !qk_small(e->d1) || e->columns < 1 || e->columns >= QK_MOST || e->count < 1 ||
@@ -166,6 +172,11 @@ static int qk_check_elementwise(const qk_elementwise_step *e, const qk_limits *l
     const int64_t padded = (e->columns + 15) / 16 * 16;
     for (int64_t i = 0; i < e->count; i++, op++) {
         if (op->op < 0 || op->op >= QK_OPS || op->to < 0 || op->to >= QK_SLOTS)
+            return 0;
+        if (op->scaled < 0 || op->scaled > QK_MOST_SCALED ||
+            (op->scaled && !qk_span(l->blob, op->factors, 4 * (op->scaled == 2 ? padded : 16))) ||
+            (op->op == QK_TIMES && !op->scaled) ||
+            (op->op == QK_LOAD && op->low && (op->high < 0 || op->high >= QK_SLOTS)))
             return 0;
         if (op->op == QK_LOAD || op->op == QK_STORE) {
             const int64_t type = op->p1 & 15, limit = op->p1 & 16 ? l->blob : l->arena;

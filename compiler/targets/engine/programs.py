@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.targets.engine.epilogue import to_even_parts
+from compiler.targets.engine.steps import layout
 from compiler.targets.engine.values import (
     Chain,
     Item,
@@ -25,6 +26,7 @@ Array = NDArray[Any]
 
 _FAST = ("ADD", "SUB", "MUL", "MIN", "MAX", "CLIP", "RESCALE", "SHIFT", "TO_EVEN")
 """Operators of the programs of int32."""
+_UNARY = ("RESCALE", "ROUND_SHIFT", "CLIP", "STORE", "LEFT", "TO_EVEN", "TIMES")
 
 
 def of_length(program: list[list[Any]], most: int) -> list[list[Any]]:
@@ -36,6 +38,56 @@ def of_length(program: list[list[Any]], most: int) -> list[list[Any]]:
     if len(program) > most:
         raise NoProgramError("no operator of the fast programs, or too many operators")
     return program
+
+
+def joined(program: list[list[Any]]) -> list[list[Any]]:
+    """The program of int32 with fewer passes.
+
+    Factors, sums and products right behind a load become a part of it if nothing else reads what
+    it loads; factors and clips right before the store become a part of that.
+    """
+    fields, numbers, _ = layout()
+    ops = [dict(zip(fields["op"], row)) for row in program]
+    load, add, mul, clip, times, store = (
+        numbers[name] for name in ("LOAD", "ADD", "MUL", "CLIP", "TIMES", "STORE")
+    )
+    made: list[dict[str, Any]] = []
+    for place, op in enumerate(ops):
+        last = made[-1] if made else op
+        kind, slot = op["op"], last["to"]
+        if last["op"] == load and not last["low"] and not _read(ops[place:], op, slot):
+            if kind == times and op["a"] == slot:
+                last |= {name: op[name] for name in ("to", "scaled", "factors")}
+                continue
+            if kind in (add, mul) and (op["a"] == slot) != (op["b"] == slot):
+                other = op["b"] if op["a"] == slot else op["a"]
+                last |= {"to": op["to"], "low": kind, "high": other}
+                continue
+        if (kind, last["op"], last["to"]) == (store, clip, op["a"]):
+            op["low"] = max(op["low"], last["p0"] + op["b"])
+            op["high"] = min(op["high"], last["p1"] + op["b"])
+            last = made[-2]
+            op["a"] = made.pop()["a"]
+        if (kind, last["op"], last["to"]) == (store, times, op["a"]):
+            op |= {name: last[name] for name in ("a", "scaled", "factors")}
+            made.pop()
+        made.append(op)
+    return [list(op.values()) for op in made]
+
+
+def _read(ops: list[dict[str, Any]], first: dict[str, Any], slot: int) -> bool:
+    """Whether an operation behind the first one reads a slot before it is written again."""
+    _, numbers, _ = layout()
+    unary = [numbers[name] for name in _UNARY]
+    for op in ops:
+        reads = {op["a"]} if op["op"] in unary else {op["a"], op["b"]}
+        if op["op"] in (numbers["LOAD"], numbers["CONSTANT"]):
+            reads = set()
+        if op is not first and slot in reads:
+            return True
+        if op["op"] != numbers["STORE"] and op["to"] == slot:
+            return False
+    return False
 
 
 def with_constants(leaves: list[Item], ops: list[Operation]) -> list[Item]:

@@ -76,13 +76,14 @@ typedef struct {
     int64_t d0, d1, columns;
 } qk_elementwise_step;
 
-#define QK_OP_FIELDS 8
+#define QK_OP_FIELDS 12
 enum { QK_LOAD, QK_CONSTANT, QK_ADD, QK_SUB, QK_MUL, QK_MIN, QK_MAX, QK_RESCALE, QK_ROUND_SHIFT,
-       QK_CLIP, QK_STORE, QK_LEFT, QK_TO_EVEN, QK_OPS };
+       QK_CLIP, QK_STORE, QK_LEFT, QK_TO_EVEN, QK_TIMES, QK_OPS };
 #define QK_SLOTS 6
 typedef struct {
     int64_t op, to, a, b;       /* slots */
     int64_t p0, p1, p2, p3;     /* see elementwise.h */
+    int64_t scaled, factors, low, high;
 } qk_op;
 
 enum { QK_POOL_MAX, QK_POOL_AVERAGE };
