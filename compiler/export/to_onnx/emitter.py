@@ -60,6 +60,29 @@ class Emitter:
         )
 
 
+_SINGLE = frozenset(("add", "subtract", "multiply", "clip", "round_even"))
+"""Operators of conversions that onnxruntime computes in float32 where they are float16."""
+
+
+class _InSingle(Emitter):
+    """Widens float16. onnxruntime would do so itself, and leave out the rounding between two
+    operators; between casts that the graph names it rounds."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        super().__init__(emitter.writer)
+        self._emitter = emitter
+
+    def name(self, value: Value) -> str:
+        """In float32."""
+        return self.writer.cast(self._emitter.name(value), "float32")
+
+    def like(self, number: float, value: Value) -> str:
+        """In float32, a number that float16 holds."""
+        with np.errstate(over="ignore"):
+            held = np.asarray(number, value.type.dtype)
+        return self.writer.constant(held.astype("float32"))
+
+
 ToOnnx = Callable[[Step, Emitter], str | Sequence[str]]
 """``rule(step, emitter)`` writes nodes and gives one tensor name per result."""
 
@@ -81,7 +104,12 @@ def emit_step(step: Step, emitter: Emitter) -> None:
             fix="write a rule in compiler/export/to_onnx/convert",
             span=step.span,
         )
-    names = rule(step, emitter)
-    names = [names] if isinstance(names, str) else names
+    if step.name in _SINGLE and step.results[0].type.dtype == "float16":
+        single = rule(step, _InSingle(emitter))
+        assert isinstance(single, str)
+        names: Sequence[str] = [emitter.writer.cast(single, "float16")]
+    else:
+        made = rule(step, emitter)
+        names = [made] if isinstance(made, str) else made
     for value, name in zip(step.results, names, strict=True):
         emitter.bind(value, name)

@@ -116,6 +116,92 @@ CASES: dict[str, tuple[str, tuple[str, ...], dict[str, Any], int]] = {
 }
 
 
+PRODUCTS: dict[str, tuple[str, str, tuple[int, int], dict[str, Any]]] = {
+    "sums beyond 2^53": (
+        f'nn.dense({SQUARE}, {FIRST}, out_dtype="int64")',
+        "int32",
+        (-(2**27), 2**27),
+        {"w": np.array([[2**31 - 1, 2**29 + 1, 1, -3, 5, 7, -(2**31), 9]] * 3, "int32")},
+    ),
+    "sums of two computed tensors beyond 2^53": (
+        f'nn.batch_matmul(reshape(%x, newshape=[1, 8, 8]), {FIRST}, out_dtype="int64")',
+        "int32",
+        (-(2**27), 2**27),
+        {"w": np.array([[[2**31 - 1, 2**29 + 1, 1, -3, 5, 7, -(2**31), 9]] * 3], "int32")},
+    ),
+    "the least weight": (
+        f'nn.relu(nn.dense(reshape(%x, newshape=[64, 1]), {FIRST}, out_dtype="int32"))',
+        "uint8",
+        (0, 1),
+        {"w": np.array([[-(2**31)]], "int32")},
+    ),
+    "the least weight of a convolution": (
+        f'nn.relu(nn.conv2d(reshape(%x, newshape=[1, 1, 8, 8]), {FIRST}, out_dtype="int32"))',
+        "uint8",
+        (0, 1),
+        {"w": np.array([[[[-(2**31)]]]], "int32")},
+    ),
+    "weights of 64 bits": (
+        f'nn.dense({SQUARE}, {FIRST}, out_dtype="int64")',
+        "int8",
+        (-128, 127),
+        {"w": np.array([[2**40 + 1, -(2**41), 1, -3, 5, 7, 8, 9]] * 3, "int64")},
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_every_form_of_a_product_is_right_for_large_numbers(name: str, form: str) -> None:
+    core, dtype, (low, high), constants = PRODUCTS[name]
+    mod = module(core, dtype, constants)
+    x = np.resize(np.array([low, high, high - 1, 0, 1, low, high], dtype), COUNT)
+    expected = ReferenceExecutor(mod, "main").run({"x": x})
+    assert not analyse(mod, "main", [(low, high)]).findings
+    make, without = FORMS[form]
+    try:
+        found = make(mod, "main").run({"x": x})
+    except without:
+        return
+    assert differing_elements(expected, found)[1] == 0, f"{found}, not {expected}"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_doubles_beside_a_half_are_rounded_to_0(form: str) -> None:
+    mod = module("round(%x)", "float64", {})
+    half = np.nextafter(0.5, 0.0)
+    x = np.resize(np.array([half, -half, 0.5, -0.5, 2.0**52 + 1, -1.5, 1.5 - 2**-52]), COUNT)
+    expected = ReferenceExecutor(mod, "main").run({"x": x})
+    np.testing.assert_array_equal(FORMS[form][0](mod, "main").run({"x": x})[0], expected[0])
+
+
+@pytest.mark.parametrize("form", ["integer ONNX", "grid", "engine"])
+@pytest.mark.parametrize(
+    ("dtype", "body"),
+    [
+        ("int32", 'multiply(cast(cast(%x, dtype="float16"), dtype="float32"), 2f)'),
+        ("int64", 'cast(multiply(cast(%x, dtype="float16"), 1f16), dtype="float64")'),
+        ("float16", 'cast(add(multiply(%x, 3f16), 1f16), dtype="float32")'),
+        ("float16", 'cast(clip(add(round(multiply(%x, 0.1f16)), 7f16), a_min=-2000f, a_max=2000f),'
+                    ' dtype="int32")'),
+        ("float16", 'cast(clip(round_even(multiply(%x, 0.1f16)), a_min=-99f, a_max=70000f),'
+                    ' dtype="int32")'),
+        ("float16", 'cast(subtract(clip(multiply(%x, 3f16), a_min=-0.3f, a_max=4095f), 1.5f16),'
+                    ' dtype="int32")'),
+    ],
+)  # fmt: skip
+def test_every_operation_in_float16_rounds(dtype: str, body: str, form: str) -> None:
+    mod = module(body, dtype, {})
+    x = numbers(dtype) if dtype != "float16" else np.array(
+        [1025, 65504, 2047, 1.1, 3.3, -1025, 0.3, np.nan, np.inf, -np.inf, 6e-8, 2049], dtype
+    )  # fmt: skip
+    x = np.resize(x, COUNT)
+    with np.errstate(all="ignore"):
+        expected = ReferenceExecutor(mod, "main").run({"x": x})
+        found = FORMS[form][0](mod, "main").run({"x": x})
+    np.testing.assert_array_equal(found[0], expected[0])
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", CASES)
 def test_every_form_is_right_at_the_ends(name: str, form: str) -> None:

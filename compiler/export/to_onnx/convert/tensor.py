@@ -13,6 +13,7 @@ from compiler.ir.ty import is_float, is_integer
 # The largest float32 below one half: floor(|x| + this) is floor(|x| + 1/2) computed without
 # rounding error for every float32, where adding 0.5 itself would carry 0.49999997 up to 1.
 BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0.0))
+_BELOW_HALF_DOUBLE = float(np.nextafter(0.5, 0.0))
 
 # Below this a float32 truncates through int32 without saturating.
 _INT32_SAFE = float(1 << 30)
@@ -112,14 +113,16 @@ def round_half_away(step: Step, e: Emitter) -> str:
     data = step.args[0]
     if data.type.dtype != "float32":
         widened = e.writer.cast(e.name(data), "float64")
-        return e.writer.cast(rounded_half_away(widened, e, 0.5, "float64"), data.type.dtype)
+        return e.writer.cast(
+            rounded_half_away(widened, e, _BELOW_HALF_DOUBLE, "float64"), data.type.dtype
+        )
     return rounded_half_away(e.name(data), e)
 
 
 def rounded_half_away(
     name: str, e: Emitter, half: float = float(BELOW_HALF), dtype: str = "float32"
 ) -> str:
-    """sign(x) floor(|x| + 1/2), exact for float32."""
+    """sign(x) floor(|x| + 1/2), exact with the largest number below a half of the dtype."""
     below = e.writer.constant(np.asarray(half, dtype))
     magnitude = e.node("Floor", [e.node("Add", [e.node("Abs", [name]), below])])
     return e.node("Mul", [e.node("Sign", [name]), magnitude])

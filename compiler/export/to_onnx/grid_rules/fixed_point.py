@@ -21,6 +21,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from compiler.ops.rules.float_product import MAX_STEPS, Floats, Ints, Ties, same_as_float_product
 
+DOUBLE_BITS = 53
+"""Whole numbers of so many bits are exact in double."""
+
 
 @dataclass(frozen=True, slots=True)
 class Factor:

@@ -21,29 +21,51 @@ from compiler.export.to_onnx.grid_emitter import (
     Product,
     narrowed,
 )
+from compiler.export.to_onnx.grid_rules.fixed_point import DOUBLE_BITS
 from compiler.export.to_onnx.grid_rules.narrow_kernels import narrow_conv
 from compiler.ir.dataflow import Step, Value
 from compiler.ops.number_format import Array
 
 
-def _channel_bounds(weight: Array, x: Carried) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Bounds of sum_k x[k] w[o,k] per output channel o, zero padding included."""
+def _channel_bounds(
+    step: Step, x: Carried, grid: GridEmitter
+) -> tuple[Array, NDArray[np.int64], NDArray[np.int64]]:
+    """The constant weight of a step, and bounds of sum_k x[k] w[o,k] per output channel o, zero
+    padding included.
+
+    Raises:
+        OnnxExportError: the weight is computed, or the sums may leave 64 bits.
+    """
+    weight = step.args[1].data
+    if weight is None:
+        raise grid.refuse(step, "its integer weight is not constant")
     flat = weight.reshape(weight.shape[0], -1)
-    total = flat.sum(axis=1, dtype=np.int64)
-    # int32: the magnitude of -128 does not fit in int8.
-    magnitude = np.abs(flat, dtype=np.int32).sum(axis=1, dtype=np.int64)
+    largest = max(-int(flat.min(initial=0)), int(flat.max(initial=0)))
+    if largest * flat.shape[1] * x.magnitude >= 1 << 62:
+        raise grid.refuse(step, "its sums may leave 64 bits")
+    wide = flat.astype(np.int32 if largest < 1 << 31 else np.int64)
+    total = wide.sum(axis=1, dtype=np.int64)
+    magnitude = np.abs(wide).sum(axis=1, dtype=np.int64)
     positive, negative = (total + magnitude) // 2, (total - magnitude) // 2
     low, high = min(x.low, 0), max(x.high, 0)
-    return positive * low + negative * high, positive * high + negative * low
+    return weight, positive * low + negative * high, positive * high + negative * low
+
+
+def _in_double(step: Step, bound: int, grid: GridEmitter) -> None:
+    """See that double holds every partial sum.
+
+    Raises:
+        OnnxExportError: it does not.
+    """
+    if bound > 1 << DOUBLE_BITS:
+        raise grid.refuse(step, f"its sums reach {bound}, double holds whole numbers up to 2^53")
 
 
 @FToGrid.register("nn.conv2d")
 def conv2d(step: Step, grid: GridEmitter) -> Carried:
     """Conv, exact in float32 below 2^24."""
-    weight = step.args[1].data
-    if weight is None:
-        raise grid.refuse(step, "its integer weight is not constant")
     x = grid.carried(step.args[0])
+    weight, low, high = _channel_bounds(step, x, grid)
     name = grid.as_float(x)
 
     def emit(values: Array, bias: Array | None) -> str:
@@ -52,7 +74,6 @@ def conv2d(step: Step, grid: GridEmitter) -> Carried:
             inputs.append(grid.writer.constant(bias.astype("float32")))
         return conv_node(step, grid, inputs)
 
-    low, high = _channel_bounds(weight, x)
     bound = int(max(np.abs(low).max(), np.abs(high).max()))
     if bound < FLOAT_LIMIT:
         shape = (weight.shape[0], 1, 1)
@@ -103,14 +124,14 @@ def _digits(weight: Array, x: Carried) -> list[tuple[Array, int]]:
 @FToGrid.register("nn.dense")
 def dense(step: Step, grid: GridEmitter) -> Carried:
     """Gemm, or MatMul for more than two axes."""
-    weight = step.args[1].data
-    if weight is None:
+    if step.args[1].data is None:
         return _matmul(step, grid, False, True)
     x = grid.carried(step.args[0])
-    low, high = _channel_bounds(weight, x)
+    weight, low, high = _channel_bounds(step, x, grid)
     bound = int(max(np.abs(low).max(initial=0), np.abs(high).max(initial=0)))
     bounds = int(low.min(initial=0)), int(high.max(initial=0))
     if bound >= FLOAT_LIMIT:
+        _in_double(step, bound, grid)
         turned = grid.writer.constant(weight.T.astype("float64"))
         result = grid.node("MatMul", [grid.as_double(x), turned])
         return narrowed(result, "float64", *bounds, grid)
@@ -146,6 +167,7 @@ def _matmul(step: Step, grid: GridEmitter, transpose_a: bool, transpose_b: bool)
     corners = [a * b for a in (left.low, left.high) for b in (right.low, right.high)]
     low, high = count * min(*corners, 0), count * max(*corners, 0)
     wide = max(-low, high) >= FLOAT_LIMIT
+    _in_double(step, max(-low, high), grid)
     names = [
         _turned(value, carried, turn, wide, grid)
         for value, carried, turn in ((lhs, left, transpose_a), (rhs, right, transpose_b))

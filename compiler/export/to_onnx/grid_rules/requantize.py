@@ -27,7 +27,12 @@ from compiler.export.to_onnx.grid_emitter import (
     clamped,
     narrowed,
 )
-from compiler.export.to_onnx.grid_rules.fixed_point import Factor, FloatForm, proven_float_form
+from compiler.export.to_onnx.grid_rules.fixed_point import (
+    DOUBLE_BITS,
+    Factor,
+    FloatForm,
+    proven_float_form,
+)
 from compiler.export.to_onnx.grid_rules.narrow_kernels import requantized_narrow
 from compiler.export.to_onnx.grid_rules.to_nearest import to_even_chain, to_nearest_chain
 from compiler.export.to_onnx.ordered import limited
@@ -84,7 +89,6 @@ def rounded_in_layout(
     return grid.node("Clip", [rounded, *(grid.float_constant(limit) for limit in limits)])
 
 
-DOUBLE_BITS = 53
 _FAR = 1 << 30
 _MOST_BITS = 62
 _TAKES_UP_FACTORS = ("Conv", "Gemm", "MatMul")
