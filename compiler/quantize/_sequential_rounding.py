@@ -12,15 +12,21 @@ so a weight may leave its level by more than one, and ``reconstructed`` finds Q.
 Scales stay. The damping l, 0.2 of the mean square of a tap, keeps W* near W where the sample says
 little. Rows of X and Y are bounded; they are taken in steps of 2^-15 of the largest magnitude of a
 channel, so that sums are exact in any order.
+
+A few images say little about a thousand taps. So deviations from the mean are measured on two
+halves of the runs, and their products of different taps are multiplied by the share that both
+halves A and B have in common, <A, B> / |(A + B) / 2|^2. Where that is nothing, weights are rounded
+to the nearest.
 Source: Frantar et al., "GPTQ", 2022, with the asymmetric calibration of Li et al., "GPTAQ:
-efficient finetuning-free quantization for asymmetric calibration", 2025.
+efficient finetuning-free quantization for asymmetric calibration", 2025; Schäfer and Strimmer, "A
+shrinkage approach to large-scale covariance matrix estimation", 2005 (the diagonal as target).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
 
@@ -148,8 +154,9 @@ def sequential_products(mod: IRModule) -> int:
 def _rounded(held: PointRows, seen: _Seen, centred: bool) -> RoundedWeight:
     """Levels, of deviations from the mean if centred, and then the mean error they leave."""
     rows = cut_rows(held.rows, seen.gram)
-    hessian = seen.gram.matrix(centred)
-    wanted = (rows @ seen.cross(centred)).transpose(0, 2, 1)
+    hessian = seen.shrunk(lambda one, centred: one.gram.matrix(centred), centred)
+    cross = seen.shrunk(_Seen.cross, centred)
+    wanted = (rows @ cross).transpose(0, 2, 1)
     moved = rows + np.linalg.solve(damped(hessian, _DAMPING), wanted).transpose(0, 2, 1)
     levels = joined_rows(reconstructed(moved, hessian, held.limit), held.rows.shape)
     error = (seen.mean_error(held.rows, levels) * held.scales).reshape(-1) if centred else None
@@ -165,17 +172,20 @@ class _Seen:
         crossed: int64, of the shape of ``gram.products``: products of what the float network reads
             more, and of what the quantized network reads.
         more: int64, of the shape of ``gram.sums``: sums of what the float network reads more.
+        halves: the same of every second run; none where there is one run.
     """
 
     gram: InputGram
     crossed: NDArray[np.int64]
     more: NDArray[np.int64]
+    halves: tuple[_Seen, ...] = ()
 
     @staticmethod
     def of(runs: PrefixRuns, data: Expr, rule: InputColumns, units: Floats) -> _Seen:
-        sums = _Sums.of(rule)
+        halves = _Sums.of(rule), _Sums.of(rule)
+        taps = halves[0].read.shape[1]
         # Whole runs are left out first, but not below a few: neighbouring positions are alike.
-        rows = min(_ROWS, _ROWS_OF_A_TAP * sums.read.shape[1])
+        rows = min(_ROWS, _ROWS_OF_A_TAP * taps)
         positions = math.prod(rule.images)
         used = min(runs.count, max(_FEW_RUNS, rows // positions))
         stride = -(-positions * used // rows)
@@ -185,11 +195,30 @@ class _Seen:
             read, wanted = (rule.columns(values, some) for values in both)
             for (first, y), (_, x) in zip(read, wanted, strict=True):
                 own = unit[first : first + len(y)]
-                sums.add(first, _steps(y, own), _steps(x, own))
-        sums.multiply()
-        channels = rule.channels.reshape(sums.read.shape)
-        gram = InputGram(sums.products, sums.read, sums.count, units[channels], channels)
-        return _Seen(gram, sums.crossed, sums.more)
+                halves[number % 2].add(first, _steps(y, own), _steps(x, own))
+        channels = rule.channels.reshape(halves[0].read.shape)
+        one, other = (sums.seen(units[channels], channels) for sums in halves)
+        if not other.gram.count:
+            return one
+        gram = replace(
+            one.gram,
+            products=one.gram.products + other.gram.products,
+            sums=one.gram.sums + other.gram.sums,
+            count=one.gram.count + other.gram.count,
+        )
+        return _Seen(gram, one.crossed + other.crossed, one.more + other.more, (one, other))
+
+    def shrunk(self, of: Callable[[_Seen, bool], Floats], centred: bool) -> Floats:
+        """A matrix whose deviations of different taps count as far as both halves confirm them."""
+        found = of(self, True)
+        if self.halves:
+            one, other = (of(half, True) for half in self.halves)
+            most = np.maximum(_off_diagonal(found, found), np.finfo(np.float64).tiny)
+            share = np.clip(_off_diagonal(one, other) / most, 0.0, 1.0)
+            kept = np.einsum("gkk->gk", found).copy()
+            found *= share[:, None, None]
+            np.einsum("gkk->gk", found)[:] = kept
+        return found if centred else found + (of(self, False) - of(self, True))
 
     def cross(self, centred: bool) -> Floats:
         """The mean of (X - Y) Y^T in real units, (groups, taps, taps); of deviations if centred."""
@@ -206,6 +235,12 @@ class _Seen:
         more = (self.more / count * self.gram.unit).reshape(groups, -1)
         got = np.einsum("gok,gk->go", levels - rows, read)
         return np.asarray(got - np.einsum("gok,gk->go", rows, more))
+
+
+def _off_diagonal(one: Floats, other: Floats) -> Floats:
+    """The sum of products of the elements of two matrices but those of their diagonals."""
+    whole = np.einsum("gij,gij->g", one, other)
+    return np.asarray(whole - np.einsum("gii,gii->g", one, other))
 
 
 def _steps(columns: Floats, unit: Floats) -> Floats:
@@ -248,10 +283,12 @@ class _Sums:
         if positions >= _TOGETHER or positions * y.shape[0] * y.shape[1] >= _ELEMENTS:
             self._multiply(first)
 
-    def multiply(self) -> None:
-        """Add what still waits."""
+    def seen(self, unit: Floats, channels: NDArray[np.int64]) -> _Seen:
+        """What was added, columns that still wait included."""
         for first in list(self._waiting):
             self._multiply(first)
+        gram = InputGram(self.products, self.read, self.count, unit, channels)
+        return _Seen(gram, self.crossed, self.more)
 
     def _multiply(self, first: int) -> None:
         both = zip(*self._waiting.pop(first), strict=True)

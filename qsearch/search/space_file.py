@@ -290,6 +290,8 @@ def _check_keys(
 LAYER_BITS: Final = (2, 3, 4, 5, 6, 7, 8)
 """Bits that layers may choose where size counts and no file says otherwise."""
 _OF_SIZE: Final = ("size", "bit_operations")
+_MOST_PRODUCTS_OF_A_TRIAL: Final = 2 * 10**11
+"""Of sequential rounding in a default space: about 20 CPU seconds of each trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,15 +335,15 @@ def searched_space(
         counts = settings.max_size is not None or bool(costs.intersection(_OF_SIZE))
         bits = LAYER_BITS if counts else ()
         modules = {source.name for each in code for source in each.sources}
-        affordable = sequential_products(module) <= MOST_PRODUCTS
+        products = sequential_products(module)
         space = default_space(
             settings.allow_float,
             weighted,
             modules,
-            affordable,
+            products <= _MOST_PRODUCTS_OF_A_TRIAL,
             sums=has_residual_sums(module),
             # On 1000 classes of photographs channels went far above what calibration had seen.
-            clips=affordable and has_limited_clips(module),
+            clips=products <= MOST_PRODUCTS and has_limited_clips(module),
         )
         asked = SpaceFile(space, bits, tuple(elements))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))

@@ -232,7 +232,7 @@ def test_the_written_space_fits_other_models(tmp_path: Path, kind: str) -> None:
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize(("width", "there"), [(16, True), (2048, False)])
+@pytest.mark.parametrize(("width", "there"), [(16, True), (2048, True), (4096, False)])
 def test_a_large_network_is_rounded_sequentially_only_where_the_user_says_so(
     width: int, there: bool
 ) -> None:
