@@ -13,6 +13,8 @@ from compiler.ops.nn.conv2d_transpose import turned_kernel
 from compiler.targets.engine.epilogue import put_epilogue
 from compiler.targets.engine.layouts import MOST_IMAGES, channels_last
 from compiler.targets.engine.packing import (
+    depthwise_columns,
+    filled_rows,
     pack_depthwise,
     rows_together,
 )
@@ -80,7 +82,8 @@ def conv2d(planner: Planner, step: Step, args: list[Item]) -> bool:
             whole = attrs, weight, source, target
             for how, taps, one, made in convolutions_of(spread, *whole) if spread else [whole]:
                 bias = zero_term(planner, source, taps.reshape(channels, -1))
-                fields = put_epilogue(planner, epilogue, product, item, groups, bias)
+                rows = _filled_rows(planner, how, taps, made) if depthwise else 0
+                fields = put_epilogue(planner, epilogue, product, item, groups, bias, rows > 0)
                 write(planner, how, taps, one, made, fields)
             return out
 
@@ -127,19 +130,27 @@ def _images(source: View, target: View) -> list[tuple[View, View]]:
     return [(image(source, n), image(target, n)) for n in range(source.shape[0])]
 
 
+def _filled_rows(planner: Planner, attrs: Any, weight: Array, target: View) -> int:
+    """Output rows together in depthwise kernels that fill registers; 0 where there are none."""
+    kernel = weight.shape[2], weight.shape[3]
+    return filled_rows(kernel, attrs.strides, attrs.dilation, target.shape[1], planner.library)
+
+
 def _write_depthwise(
     planner: Planner, attrs: Any, weight: Array, source: View, target: View, fields: dict[str, Any]
 ) -> None:
     emitter, library = planner.emitter, planner.library
     channels, _, height, width = weight.shape
-    (sy, sx), (dy, dx) = attrs.strides, attrs.dilation
+    (sy, sx), (dy, dx), block = attrs.strides, attrs.dilation, fields.get("block", 1)
     together = rows_together(height, sy, dy, target.shape[1], library)
+    if block > 1:
+        together = _filled_rows(planner, attrs, weight, target)
     lines = (together - 1) * sy + height
-    packed = pack_depthwise(weight[:, 0], sy, together, library)
-    fields["weight"] = emitter.put(packed)
-    columns = (target.shape[2] - 1) * sx + (width - 1) * dx + 1
+    packed = pack_depthwise(weight[:, 0], sy, together, block, library)
+    fields |= {"weight": emitter.put(packed), "block": block}
+    columns = depthwise_columns(target.shape[2], width, sx, dx, block)
     for one, made in _images(source, target):
-        scratch = emitter.scratch(columns * -(-lines // library.k_unit) * 64)
+        scratch = emitter.scratch(columns * -(-lines // library.k_unit) * block * 64)
         emitter.step(
             "depthwise",
             [one],

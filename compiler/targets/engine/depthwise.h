@@ -1,9 +1,15 @@
-/* Depthwise convolution: sixteen channels at a time, up to four output rows at a time.
+/* Depthwise convolution, up to four output rows at a time.
  *
  * The rows that the windows of `together` output rows cover are interleaved once for every input
  * column, so that one dot step takes QK_KU vertical taps of sixteen channels and serves all these
  * output rows. Weights lie as [16 channels][kernel_x][rows / QK_KU][output row][channel][QK_KU]; what
  * an output row does not read has the weight 0.
+ *
+ * Any step: the sums of sixteen channels go to the first-level cache and are requantized there.
+ * Bytes by float32 factors, windows of 3 x 3 and 5 x 5 (block > 1): sums stay in registers. The
+ * `block` lanes of 16 bytes of a register are interleaved and packed each by itself, so channel
+ * 4 j + k of lane l has place 4 (block j + l) + k among the 16 * block places of a block. A lane is sixteen
+ * channels of a pixel; where fewer than `block` are left, 2 or 4 pixels some way apart fill the lanes.
  */
 #include "step.h"
 
@@ -38,18 +44,19 @@ typedef qk_weight qk_part_weight;
 #define QK_HOLD(x) (void)0
 #endif
 
+#define QK_EACH_PIXEL(X) X(0) X(1) X(2) X(3)
+#define QK_DECLARE(p) qk_part r0_##p = start, r1_##p = start, r2_##p = start, r3_##p = start;
+
 /* Sums of `pixels` neighbours in `rows` output rows; a pixel's taps are `runs` runs of `count`. */
 static inline __attribute__((always_inline)) void qk_taps(
     const int rows, const int pixels, const uint8_t *const *pixel, int64_t runs, int64_t run_bytes, int64_t count,
     const uint8_t *w, const int32_t *bias, int32_t *sums, int64_t pitch)
 {
     const qk_part start = qk_load_part(bias);
-#define QK_EACH_PIXEL(X) X(0) X(1) X(2) X(3)
-#define QK_DECLARE(p)                                                       \
-    qk_part r0_##p = start, r1_##p = start, r2_##p = start, r3_##p = start; \
-    const uint8_t *x##p = pixel[pixels > p ? p : 0];
     QK_EACH_PIXEL(QK_DECLARE)
-#undef QK_DECLARE
+#define QK_START(p) const uint8_t *x##p = pixel[pixels > p ? p : 0];
+    QK_EACH_PIXEL(QK_START)
+#undef QK_START
     for (int64_t run = 0; run < runs; run++) {
         for (int64_t t = 0; t < count * 64; t += 64, w += 64 * rows) {
             const qk_part_weight w0 = qk_load_part_weight(w);
@@ -81,7 +88,6 @@ static inline __attribute__((always_inline)) void qk_taps(
     }
     QK_EACH_PIXEL(QK_KEEP)
 #undef QK_KEEP
-#undef QK_EACH_PIXEL
 }
 
 /* Sums of `pitch` pixels, at least four: beyond `width` the first again. The last ones are computed
@@ -109,7 +115,7 @@ QK_TAP_ROWS(3, QK_FOUR_PIXELS)
 QK_TAP_ROWS(4, QK_FOUR_PIXELS)
 #endif /* QK_OWN_TILES */
 
-static void qk_run_depthwise(const qk_depthwise_step *d, const qk_memory *m)
+static void qk_run_taps(const qk_depthwise_step *d, const qk_memory *m)
 {
     const int64_t lines = qk_lines(d), groups = (lines + QK_KU - 1) / QK_KU, together = d->together;
     const int64_t beyond = (d->kernel_x - 1) * d->dilation_x + 1; /* columns of one window */
@@ -162,4 +168,230 @@ static void qk_run_depthwise(const qk_depthwise_step *d, const qk_memory *m)
             }
         }
     }
+}
+
+#if QK_LANES_16 > 1
+#define QK_FILL_BYTES (QK_LANES_16 * 16) /* a register */
+#define QK_SHARE 16                    /* pixels of a lane in a strip, up to 4 more in the last */
+#define QK_MOST_SHARE 20
+
+/* One block of channels: its constants, and where a pixel of four neighbours goes. */
+typedef struct {
+    const uint8_t *weight, *factors;
+    const int32_t *bias;
+    int32_t less;
+    int64_t out_row, out_pixel, apart[4]; /* apart: from the first lane to those of the other pixels */
+    int64_t shared, n;                    /* pixels that share a register, channels of each */
+    int clips;                            /* 0: the bounds are those of bytes */
+    qk_bounds bounds;
+} qk_block;
+
+/* Registers whose lanes go to several pixels, or that are not full. */
+static __attribute__((noinline)) void qk_store_shared(const qk_block *b, uint8_t *out, const uint8_t *from, int64_t pixels)
+{
+    for (int64_t p = 0; p < pixels; p++, out += b->out_pixel, from += QK_FILL_BYTES)
+        for (int64_t i = 0; i < b->shared; i++) {
+            const uint8_t *const part = from + (b->shared == 4 ? 16 * i : QK_FILL_BYTES / 2 * i);
+            if (b->n == 16)
+                memcpy(out + b->apart[i], part, 16);
+            else if (b->n == 32)
+                memcpy(out + b->apart[i], part, 32);
+            else
+                memcpy(out + b->apart[i], part, (size_t)b->n);
+        }
+}
+
+/* `pixels` neighbours in `rows` of `together` output rows. Everything about the window is known when
+ * this is compiled: a column is loaded once, and weights of 0 for lines beyond a window are left out.
+ * The empty asm keeps the compiler from holding more weights than there are registers. */
+static inline __attribute__((always_inline)) void qk_fill(
+    const int kernel, const int stride, const int together, const int rows, const int pixels, const qk_block *b,
+    const uint8_t *mixed, uint8_t *bytes, uint8_t *out, int64_t valid)
+{
+    const int groups = ((together - 1) * stride + kernel + QK_KU - 1) / QK_KU, columns = (pixels - 1) * stride + kernel;
+    for (int64_t j = 0; j < 4; j++) {
+        const qk_part start = qk_load_part(b->bias + j * QK_LANES_16 * 4);
+        const uint8_t *w = b->weight + j / QK_PARTS * groups * kernel * together * 64 + j % QK_PARTS * QK_FILL_BYTES;
+        const uint8_t *from = mixed + j * QK_FILL_BYTES;
+        QK_EACH_PIXEL(QK_DECLARE)
+#pragma GCC unroll 16
+        for (int c = 0; c < columns; c++) {
+#pragma GCC unroll 4
+            for (int g = 0; g < groups; g++) {
+                const qk_part_taps x = qk_load_part_taps(from + (c * groups + g) * 4 * QK_FILL_BYTES);
+#define QK_ROW(n, p)                                                                                             \
+    if (rows > n && g * QK_KU < n * stride + kernel && (g + 1) * QK_KU > n * stride) {                           \
+        r##n##_##p = qk_dot_part(r##n##_##p, x, qk_load_part_weight(w + ((t * groups + g) * together + n) * 64)); \
+        QK_HOLD(r##n##_##p);                                                                                     \
+    }
+#define QK_STEP(p)                                     \
+    if (pixels > p) {                                  \
+        const int t = c - p * stride;                  \
+        if (t >= 0 && t < kernel) {                    \
+            QK_ROW(0, p) QK_ROW(1, p) QK_ROW(2, p) QK_ROW(3, p) \
+        }                                              \
+    }
+                QK_EACH_PIXEL(QK_STEP)
+#undef QK_STEP
+#undef QK_ROW
+            }
+            __asm__("" : "+r"(w));
+        }
+        const qk_part_real f = qk_load_part_real(b->factors + j * QK_FILL_BYTES);
+        const qk_part less = qk_all_parts(b->less);
+#define QK_PACK_ROW(n)                                                                                          \
+    if (rows > n)                                                                                               \
+        qk_pack_pixels(bytes + (n * 4 + j) * QK_FILL_BYTES, qk_times_part(r##n##_0, f, less),                   \
+                       qk_times_part(r##n##_1, f, less), qk_times_part(r##n##_2, f, less),                      \
+                       pixels > 3 ? qk_times_part(r##n##_3, f, less) : r##n##_3);
+        QK_PACK_ROW(0) QK_PACK_ROW(1) QK_PACK_ROW(2) QK_PACK_ROW(3)
+#undef QK_PACK_ROW
+    }
+    const int direct = b->n == QK_FILL_BYTES && valid >= pixels;
+    const int64_t pitch = direct ? b->out_pixel : QK_FILL_BYTES;
+    for (int r = 0; r < rows; r++, out += b->out_row) {
+        uint8_t *const from = bytes + r * 4 * QK_FILL_BYTES;
+        qk_turn_pixels(pixels, direct ? out : from, pitch, from, b->clips, b->bounds);
+        if (!direct)
+            qk_store_shared(b, out, from, valid < pixels ? valid : pixels);
+    }
+}
+
+typedef void (*qk_fill_function)(const qk_block *, const uint8_t *, uint8_t *, uint8_t *, int64_t);
+#define QK_FILL_OF(kernel, stride, together, rows, pixels)                                                      \
+    static __attribute__((noinline)) void qk_fill_##kernel##_##stride##_##together##_##rows##_##pixels(      \
+        const qk_block *b, const uint8_t *mixed, uint8_t *bytes, uint8_t *out, int64_t valid)                \
+    {                                                                                                        \
+        qk_fill(kernel, stride, together, rows, pixels, b, mixed, bytes, out, valid);                        \
+    }
+#define QK_FILLS(kernel, stride, together, rows) \
+    QK_FILL_OF(kernel, stride, together, rows, 3) QK_FILL_OF(kernel, stride, together, rows, 4)
+#define QK_NAMES_OF(kernel, stride, together, rows) \
+    {qk_fill_##kernel##_##stride##_##together##_##rows##_3, qk_fill_##kernel##_##stride##_##together##_##rows##_4}
+/* kernel, stride, output rows together, and of the last pass. compiler/targets/engine/packing.py: same. */
+#if QK_KU > 2
+#define QK_WINDOWS(X) X(3, 1, 2, 2) X(3, 2, 1, 1) X(5, 1, 4, 4) X(5, 1, 4, 3) X(5, 2, 2, 2)
+#else
+#define QK_WINDOWS(X) X(3, 1, 2, 2) X(3, 2, 2, 2) X(5, 1, 2, 2) X(5, 2, 2, 2)
+#endif
+QK_WINDOWS(QK_FILLS)
+static const struct {
+    int64_t kernel, stride, together, rows;
+    qk_fill_function pixels[2];
+} qk_windows[] = {
+#define QK_WINDOW(...) {__VA_ARGS__, QK_NAMES_OF(__VA_ARGS__)},
+    QK_WINDOWS(QK_WINDOW)
+};
+
+/* The kernels for `rows` output rows; 0 if there are none. */
+static const qk_fill_function *qk_fills_of(const qk_depthwise_step *d, int64_t rows)
+{
+    for (size_t i = 0; i < sizeof qk_windows / sizeof *qk_windows; i++)
+        if (qk_windows[i].kernel == d->kernel_y && qk_windows[i].kernel == d->kernel_x &&
+            qk_windows[i].stride == d->stride_y && qk_windows[i].stride == d->stride_x &&
+            qk_windows[i].together == d->together && qk_windows[i].rows == rows && d->dilation_y == 1 && d->dilation_x == 1)
+            return qk_windows[i].pixels;
+    return 0;
+}
+
+/* Vectors of a block of which `left` are left: as many as there are lanes, or 2, or 1. */
+static int64_t qk_block_vectors(int64_t left) { return left >= QK_LANES_16 ? QK_LANES_16 : left > 1 ? 2 : 1; }
+
+/* Pixels `first` to `first + width` of output rows y to y + rows, of the block at `channel`. */
+static void qk_run_block_strip(const qk_depthwise_step *d, const qk_memory *m, qk_block *b, const qk_fill_function *fills,
+                               int64_t y, int64_t channel, int64_t first, int64_t width)
+{
+    const int64_t lines = qk_lines(d), groups = (lines + QK_KU - 1) / QK_KU;
+    const int64_t share = (width + b->shared - 1) / b->shared, columns = (share - 1) * d->stride_x + d->kernel_x;
+    const uint8_t *in = m->arena + d->source + channel + y * d->stride_y * d->in_row + first * d->stride_x * d->in_pixel;
+    uint8_t *mixed = m->arena + d->scratch;
+    uint8_t *out = m->arena + d->out + channel + y * d->out_row + first * d->out_pixel;
+    uint8_t bytes[4 * 4 * QK_FILL_BYTES] __attribute__((aligned(64)));
+    int64_t ahead[4];
+    for (int64_t i = 0; i < b->shared; i++) {
+        const int64_t from = (i + 1) * share <= width ? i * share : width - share;
+        ahead[i] = from * d->stride_x * d->in_pixel;
+        b->apart[i] = from * d->out_pixel;
+    }
+    for (int64_t g = 0; g < groups; g++) {
+        const uint8_t *row[QK_KU];
+        for (int64_t i = 0; i < QK_KU; i++) {
+            const int64_t line = g * QK_KU + i; /* a line beyond the last has weight 0 */
+            row[i] = in + (line < lines ? line : 0) * d->in_row;
+        }
+        qk_interleave_lanes(mixed + g * 4 * QK_FILL_BYTES, groups * 4 * QK_FILL_BYTES, columns, row, d->in_pixel,
+                            (int)b->shared, ahead);
+    }
+    for (int64_t x = 0, pixels; x < share; x += pixels) {
+        const int64_t left = share - x;
+        pixels = left < 4 || left == 5 || left == 6 || left == 9 ? 3 : 4;
+        fills[pixels - 3](b, mixed + x * d->stride_x * groups * 4 * QK_FILL_BYTES, bytes, out + x * d->out_pixel, left);
+    }
+}
+
+static void qk_run_blocks(const qk_depthwise_step *d, const qk_memory *m)
+{
+    const int64_t groups = (qk_lines(d) + QK_KU - 1) / QK_KU, vectors = (d->channels + 15) / 16;
+    const int64_t bytes = QK_LANES_16 * d->kernel_x * groups * d->together * 64; /* of weights of a block */
+    const qk_bounds bounds = qk_byte_bounds(d->rq.low < 0 ? 0 : (int)d->rq.low, d->rq.high > 255 ? 255 : (int)d->rq.high);
+    for (int64_t next = 0; next < d->height; next += d->together) {
+        const int64_t left = d->height - next;
+        const qk_fill_function *fills = qk_fills_of(d, left < d->together ? left : d->together);
+        const int64_t y = fills ? next : d->height - d->together; /* some rows again */
+        if (!fills)
+            fills = qk_fills_of(d, d->together);
+        for (int64_t v = 0, at = 0, some; v < vectors; v += some, at++) {
+            some = qk_block_vectors(vectors - v);
+            const int64_t channel = v * 16, shared = QK_LANES_16 / some, most = QK_SHARE * shared;
+            const int64_t n = d->channels - channel < 16 * some ? d->channels - channel : 16 * some;
+            qk_block b = {m->blob + d->weight + at * bytes, m->blob + d->rq.mult + at * 4 * QK_FILL_BYTES,
+                          (const int32_t *)(m->blob + d->bias + at * 4 * QK_FILL_BYTES),
+                          QK_REAL_BITS - (int32_t)d->rq.add, d->out_row, d->out_pixel, {0, 0, 0, 0}, shared, n,
+                          d->rq.low > 0 || d->rq.high < 255, bounds};
+            for (int64_t first = 0, width; first < d->width; first += width) {
+                width = d->width - first <= QK_MOST_SHARE * shared ? d->width - first : most;
+                qk_run_block_strip(d, m, &b, fills, y, channel, first, width);
+            }
+        }
+    }
+}
+#endif
+
+static void qk_run_depthwise(const qk_depthwise_step *d, const qk_memory *m)
+{
+#if QK_LANES_16 > 1
+    if (d->block > 1) {
+        qk_run_blocks(d, m);
+        return;
+    }
+#endif
+    qk_run_taps(d, m);
+}
+
+/* Places of channels in weights, bias and factors: what fills no block takes one for 2 vectors, and
+ * one for 1. */
+static int64_t qk_depthwise_places(const qk_depthwise_step *d)
+{
+    const int64_t vectors = (d->channels + 15) / 16, rest = vectors % QK_LANES_16;
+    return d->block > 1 ? (vectors / QK_LANES_16 + rest / 2 + rest % 2) * QK_LANES_16 * 16 : vectors * 16;
+}
+
+/* Columns that are interleaved at once, and those that pixels beyond the last read. */
+static int64_t qk_mixed_columns(const qk_depthwise_step *d)
+{
+#if QK_LANES_16 > 1
+    if (d->block > 1)
+        return ((d->width < QK_MOST_SHARE ? d->width : QK_MOST_SHARE) + 2) * d->stride_x + d->kernel_x;
+#endif
+    return (d->width - 1) * d->stride_x + (d->kernel_x - 1) * d->dilation_x + 1;
+}
+
+/* Whether there are kernels for a step that fills registers. */
+static int qk_has_block(const qk_depthwise_step *d)
+{
+#if QK_LANES_16 > 1
+    if (d->block == QK_LANES_16)
+        return d->rq.type == QK_U8 && d->rq.kind == QK_REAL && qk_fills_of(d, d->together);
+#endif
+    return d->block == 1;
 }

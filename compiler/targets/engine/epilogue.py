@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.targets.engine.packing import as_real, make_factor, padded_channels, shuffled
+from compiler.targets.engine.packing import (
+    as_real,
+    depthwise_order,
+    make_factor,
+    padded_channels,
+    shuffled,
+)
 from compiler.targets.engine.steps import number
 from compiler.targets.engine.values import INT32, Chain, Epilogue, Item, Product
 
@@ -150,17 +156,30 @@ def _along_channel(constant: Array, axis: int, rank: int, channels: int) -> Arra
 
 
 def put_epilogue(
-    planner: Planner, epilogue: Epilogue, product: Product, item: Item, groups: int, bias: Array
+    planner: Planner,
+    epilogue: Epilogue,
+    product: Product,
+    item: Item,
+    groups: int,
+    bias: Array,
+    fills: bool = False,
 ) -> dict[str, Any]:
     """Fields rq_* of a step, and the bias.
 
     Args:
         bias: int64 a channel, to which that of the epilogue is added.
+        fills: there is a depthwise kernel that fills registers, for bytes by float32 factors;
+            ``block`` is among the fields where it is taken.
     """
     emitter, library = planner.emitter, planner.library
     channels = len(product.low)
     kind, zero = item.storage
     total = np.broadcast_to(epilogue.bias, (channels,)) + bias
+    order: Array | None = None
+
+    def put(values: Array, dtype: str = "int32") -> int:
+        return emitter.put(padded_channels(values, groups, dtype, order))
+
     fields: dict[str, Any] = {
         "rq_type": number(kind),
         "rq_low": max(epilogue.low, item.low) + zero,
@@ -174,9 +193,12 @@ def put_epilogue(
         assert factor is not None
         real = as_real(factor, low, high) if library.has_reals else None
         if real is not None:
+            if fills and kind == "U8":
+                fields["block"] = library.depthwise_block
+                order = depthwise_order(channels, library.depthwise_block)
             fields |= {
                 "rq_kind": number("REAL"),
-                "rq_mult": emitter.put(padded_channels(real, groups, "float32")),
+                "rq_mult": put(real, "float32"),
                 "rq_add": epilogue.added + zero,
             }
         else:
@@ -184,9 +206,9 @@ def put_epilogue(
             fields |= {
                 "rq_kind": number("FACTOR"),
                 "rq_left": factor.left,
-                "rq_mult": emitter.put(padded_channels(factor.mult, groups, "int32")),
+                "rq_mult": put(factor.mult),
                 "rq_add": emitter.put(shuffled(add, library)),
-                "rq_shift": emitter.put(padded_channels(factor.shift, groups, "int32")),
+                "rq_shift": put(factor.shift),
             }
     elif epilogue.to_even is not None:
         # The zero of the storage is even, so it changes no rounding in front of the shift.
@@ -195,9 +217,9 @@ def put_epilogue(
         below, odd = to_even_parts(shifts)
         fields |= {
             "rq_kind": number("EVEN"),
-            "rq_mult": emitter.put(padded_channels(below, groups, "int32")),
-            "rq_add": emitter.put(padded_channels(odd, groups, "int32")),
-            "rq_shift": emitter.put(padded_channels(shifts, groups, "int32")),
+            "rq_mult": put(below),
+            "rq_add": put(odd),
+            "rq_shift": put(shifts),
         }
     elif epilogue.bits or zero:
         # The zero of the storage is added in front of the shift.
@@ -205,10 +227,10 @@ def put_epilogue(
         half = np.full(channels, zero << epilogue.bits, np.int32)
         fields |= {
             "rq_kind": number("SHIFT"),
-            "rq_mult": emitter.put(padded_channels(half, groups, "int32")),
-            "rq_shift": emitter.put(padded_channels(bits, groups, "int32")),
+            "rq_mult": put(half),
+            "rq_shift": put(bits),
         }
-    fields["bias"] = emitter.put(padded_channels(total, groups, "int32"))
+    fields["bias"] = put(total)
     return fields
 
 

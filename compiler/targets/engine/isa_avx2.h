@@ -24,6 +24,7 @@
 #define QK_REALS 1
 #define QK_PAIR_PIXELS 4 /* of a depthwise convolution, two output rows together */
 #define QK_FOUR_PIXELS 2 /* three or four output rows together */
+#define QK_LANES_16 2    /* lanes of 16 bytes of a register */
 
 typedef struct {
     __m256i a, b;
@@ -109,6 +110,38 @@ static inline void qk_interleave(void *to, const uint8_t *const rows[2])
     __m128i y = _mm_loadu_si128((const __m128i *)rows[1]);
     _mm256_storeu_si256((__m256i *)to, _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(x, y)));
     _mm256_storeu_si256((__m256i *)to + 1, _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(x, y)));
+}
+
+/* Columns of two rows of bytes as pairs of int16, `pixel` bytes apart, `step` bytes apart where they
+ * are written, each lane by itself. One place or two fill the lanes. */
+static inline __m256i qk_load_lanes(const uint8_t *p, const int shared, const int64_t *ahead)
+{
+    if (shared == 1)
+        return _mm256_loadu_si256((const __m256i *)p);
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(p + ahead[0]))),
+                                   _mm_loadu_si128((const __m128i *)(p + ahead[1])), 1);
+}
+static inline __attribute__((always_inline)) void qk_interleave_shared(
+    uint8_t *to, int64_t step, int64_t columns, const uint8_t *const rows[2], int64_t pixel, const int shared,
+    const int64_t *ahead)
+{
+    const __m256i zero = _mm256_setzero_si256();
+    for (int64_t x = 0, at = 0; x < columns; x++, at += pixel, to += step) {
+        const __m256i a = qk_load_lanes(rows[0] + at, shared, ahead), b = qk_load_lanes(rows[1] + at, shared, ahead);
+        const __m256i low = _mm256_unpacklo_epi8(a, b), high = _mm256_unpackhi_epi8(a, b);
+        _mm256_storeu_si256((__m256i *)to, _mm256_unpacklo_epi8(low, zero));
+        _mm256_storeu_si256((__m256i *)to + 1, _mm256_unpackhi_epi8(low, zero));
+        _mm256_storeu_si256((__m256i *)to + 2, _mm256_unpacklo_epi8(high, zero));
+        _mm256_storeu_si256((__m256i *)to + 3, _mm256_unpackhi_epi8(high, zero));
+    }
+}
+static inline void qk_interleave_lanes(uint8_t *to, int64_t step, int64_t columns, const uint8_t *const rows[2],
+                                       int64_t pixel, int shared, const int64_t *ahead)
+{
+    if (shared == 1)
+        qk_interleave_shared(to, step, columns, rows, pixel, 1, ahead);
+    else
+        qk_interleave_shared(to, step, columns, rows, pixel, 2, ahead);
 }
 
 /* n bytes as int16. May read and write up to 15 elements more. */
@@ -248,6 +281,36 @@ static inline __attribute__((always_inline)) void qk_store_bytes(
     _mm_storeu_si128((__m128i *)p0, _mm256_castsi256_si128(v));
     _mm_storeu_si128((__m128i *)p1, _mm256_extracti128_si256(v, 1));
     (void)nv, (void)p2, (void)p3, (void)x2, (void)x3;
+}
+
+/* Four pixels of a register as bytes; and four such registers to pixels, `pitch` bytes apart. */
+typedef __m256 qk_part_real;
+#define qk_load_part_real(p) _mm256_loadu_ps((const float *)(p))
+#define qk_times_part qk_times_half
+#define qk_all_parts _mm256_set1_epi32
+static inline void qk_pack_pixels(uint8_t *to, __m256i x0, __m256i x1, __m256i x2, __m256i x3)
+{
+    _mm256_storeu_si256((__m256i *)to, _mm256_packus_epi16(_mm256_packs_epi32(x0, x1), _mm256_packs_epi32(x2, x3)));
+}
+static inline void qk_turn_pixels(const int pixels, uint8_t *to, int64_t pitch, const uint8_t *from, int clips,
+                                  qk_bounds b)
+{
+    const __m256i *x = (const __m256i *)from;
+    __m256i x0 = _mm256_loadu_si256(x), x1 = _mm256_loadu_si256(x + 1);
+    __m256i x2 = _mm256_loadu_si256(x + 2), x3 = _mm256_loadu_si256(x + 3);
+    if (clips) {
+        x0 = _mm256_min_epu8(_mm256_max_epu8(x0, b.low), b.high);
+        x1 = _mm256_min_epu8(_mm256_max_epu8(x1, b.low), b.high);
+        x2 = _mm256_min_epu8(_mm256_max_epu8(x2, b.low), b.high);
+        x3 = _mm256_min_epu8(_mm256_max_epu8(x3, b.low), b.high);
+    }
+    const __m256i u0 = _mm256_unpacklo_epi32(x0, x1), u1 = _mm256_unpackhi_epi32(x0, x1);
+    const __m256i v0 = _mm256_unpacklo_epi32(x2, x3), v1 = _mm256_unpackhi_epi32(x2, x3);
+    _mm256_storeu_si256((__m256i *)to, _mm256_unpacklo_epi64(u0, v0));
+    _mm256_storeu_si256((__m256i *)(to + pitch), _mm256_unpackhi_epi64(u0, v0));
+    _mm256_storeu_si256((__m256i *)(to + 2 * pitch), _mm256_unpacklo_epi64(u1, v1));
+    if (pixels > 3)
+        _mm256_storeu_si256((__m256i *)(to + 3 * pitch), _mm256_unpackhi_epi64(u1, v1));
 }
 static inline void qk_store_s16(void *p, qk_vec v, int n)
 {

@@ -19,6 +19,7 @@
 #define QK_NV 1
 #define QK_ROWS(nv) 6
 #define QK_MAX_ROWS 6
+#define QK_LANES_16 1    /* of a depthwise convolution: it fills no wider registers */
 #define QK_OWN_TILES
 #define QK_WEIGHT_PLACE(k, n, nv, steps) ((n) * (steps) * QK_KU + (k))
 

@@ -19,6 +19,7 @@
 #define QK_ROWS(nv) 6
 #define QK_MAX_ROWS 6
 #define QK_REALS 1
+#define QK_LANES_16 1    /* of a depthwise convolution: it fills no wider registers */
 #define QK_PAIR_PIXELS 2 /* of a depthwise convolution, two output rows together */
 #define QK_FOUR_PIXELS 1 /* three or four output rows together */
 

@@ -28,6 +28,7 @@
 #define QK_REALS 1       /* float32 products that are rounded once */
 #define QK_PAIR_PIXELS 4 /* of a depthwise convolution, two output rows together */
 #define QK_FOUR_PIXELS 4 /* three or four output rows together */
+#define QK_LANES_16 4    /* lanes of 16 bytes of a register */
 
 typedef __m512i qk_vec;
 typedef __m512i qk_weight;
@@ -74,6 +75,46 @@ static inline void qk_interleave(void *to, const uint8_t *const rows[4])
     _mm512_storeu_si512(to, _mm512_shuffle_epi8(v, bytes));
 }
 
+/* Columns of four rows of bytes, `pixel` bytes apart, `step` bytes apart where they are written: the
+ * rows of a channel side by side, each lane by itself. `shared` places, 1, 2 or 4, fill the lanes. */
+static inline __m512i qk_load_lanes(const uint8_t *p, const int shared, const int64_t *ahead)
+{
+    if (shared == 1)
+        return _mm512_loadu_si512(p);
+    if (shared == 2)
+        return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(p + ahead[0]))),
+                                  _mm256_loadu_si256((const __m256i *)(p + ahead[1])), 1);
+    __m512i v = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(p + ahead[0])));
+    v = _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(p + ahead[1])), 1);
+    v = _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(p + ahead[2])), 2);
+    return _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(p + ahead[3])), 3);
+}
+static inline __attribute__((always_inline)) void qk_interleave_shared(
+    uint8_t *to, int64_t step, int64_t columns, const uint8_t *const rows[4], int64_t pixel, const int shared,
+    const int64_t *ahead)
+{
+    for (int64_t x = 0, at = 0; x < columns; x++, at += pixel, to += step) {
+        const __m512i a = qk_load_lanes(rows[0] + at, shared, ahead), b = qk_load_lanes(rows[1] + at, shared, ahead);
+        const __m512i c = qk_load_lanes(rows[2] + at, shared, ahead), d = qk_load_lanes(rows[3] + at, shared, ahead);
+        const __m512i low = _mm512_unpacklo_epi8(a, b), high = _mm512_unpackhi_epi8(a, b);
+        const __m512i next = _mm512_unpacklo_epi8(c, d), last = _mm512_unpackhi_epi8(c, d);
+        _mm512_storeu_si512(to, _mm512_unpacklo_epi16(low, next));
+        _mm512_storeu_si512(to + 64, _mm512_unpackhi_epi16(low, next));
+        _mm512_storeu_si512(to + 128, _mm512_unpacklo_epi16(high, last));
+        _mm512_storeu_si512(to + 192, _mm512_unpackhi_epi16(high, last));
+    }
+}
+static inline void qk_interleave_lanes(uint8_t *to, int64_t step, int64_t columns, const uint8_t *const rows[4],
+                                       int64_t pixel, int shared, const int64_t *ahead)
+{
+    if (shared == 1)
+        qk_interleave_shared(to, step, columns, rows, pixel, 1, ahead);
+    else if (shared == 2)
+        qk_interleave_shared(to, step, columns, rows, pixel, 2, ahead);
+    else
+        qk_interleave_shared(to, step, columns, rows, pixel, 4, ahead);
+}
+
 /* A fixed-point factor per lane: (x * multiplier + addend) >> (32 + shift). */
 typedef struct {
     __m512i even, odd, add_even, add_odd, shift;
@@ -94,7 +135,7 @@ static inline qk_vec qk_scale(qk_vec x, const qk_factor *f)
 {
     __m512i even = _mm512_add_epi64(_mm512_mul_epi32(x, f->even), f->add_even);
     __m512i odd = _mm512_add_epi64(_mm512_mul_epi32(_mm512_srli_epi64(x, 32), f->odd), f->add_odd);
-    __m512i high = _mm512_mask_blend_epi32(0xAAAA, _mm512_srli_epi64(even, 32), odd);
+    __m512i high = _mm512_mask_shuffle_epi32(odd, 0x5555, even, _MM_PERM_DDBB);
     return _mm512_srav_epi32(high, f->shift);
 }
 
@@ -184,6 +225,35 @@ static inline __attribute__((always_inline)) void qk_store_bytes(
     } else {
         _mm512_storeu_si512(p0, v);
     }
+}
+
+/* Four pixels of a register as bytes; and four such registers to pixels, `pitch` bytes apart. */
+typedef qk_real qk_part_real;
+#define qk_load_part_real qk_load_real
+#define qk_times_part qk_times
+#define qk_all_parts qk_all
+static inline void qk_pack_pixels(uint8_t *to, qk_vec x0, qk_vec x1, qk_vec x2, qk_vec x3)
+{
+    _mm512_storeu_si512(to, _mm512_packus_epi16(_mm512_packs_epi32(x0, x1), _mm512_packs_epi32(x2, x3)));
+}
+static inline void qk_turn_pixels(const int pixels, uint8_t *to, int64_t pitch, const uint8_t *from, int clips,
+                                  qk_bounds b)
+{
+    __m512i x0 = _mm512_loadu_si512(from), x1 = _mm512_loadu_si512(from + 64);
+    __m512i x2 = _mm512_loadu_si512(from + 128), x3 = _mm512_loadu_si512(from + 192);
+    if (clips) {
+        x0 = _mm512_min_epu8(_mm512_max_epu8(x0, b.low), b.high);
+        x1 = _mm512_min_epu8(_mm512_max_epu8(x1, b.low), b.high);
+        x2 = _mm512_min_epu8(_mm512_max_epu8(x2, b.low), b.high);
+        x3 = _mm512_min_epu8(_mm512_max_epu8(x3, b.low), b.high);
+    }
+    const __m512i u0 = _mm512_unpacklo_epi32(x0, x1), u1 = _mm512_unpackhi_epi32(x0, x1);
+    const __m512i v0 = _mm512_unpacklo_epi32(x2, x3), v1 = _mm512_unpackhi_epi32(x2, x3);
+    _mm512_storeu_si512(to, _mm512_unpacklo_epi64(u0, v0));
+    _mm512_storeu_si512(to + pitch, _mm512_unpackhi_epi64(u0, v0));
+    _mm512_storeu_si512(to + 2 * pitch, _mm512_unpacklo_epi64(u1, v1));
+    if (pixels > 3)
+        _mm512_storeu_si512(to + 3 * pitch, _mm512_unpackhi_epi64(u1, v1));
 }
 static inline void qk_store_s16(void *p, qk_vec v, int n)
 {

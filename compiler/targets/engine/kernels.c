@@ -142,9 +142,9 @@ static int qk_check_depthwise(const qk_depthwise_step *d, const qk_limits *l)
     if (!qk_small(d->height) || !qk_small(d->width) || !qk_small(d->channels) || !qk_small(d->kernel_y) ||
         !qk_small(d->kernel_x) || !qk_small(d->stride_y) || !qk_small(d->stride_x) ||
         !qk_small(d->dilation_y) || !qk_small(d->dilation_x) || d->together < 1 || d->together > QK_TOGETHER ||
-        d->together > d->height || (d->together > 1 && d->dilation_y > 1))
+        d->together > d->height || (d->together > 1 && d->dilation_y > 1) || !qk_has_block(d))
         return 0;
-    const int64_t groups = (qk_lines(d) + QK_KU - 1) / QK_KU, vectors = (d->channels + 15) / 16;
+    const int64_t groups = (qk_lines(d) + QK_KU - 1) / QK_KU, vectors = qk_depthwise_places(d) / 16;
     const int64_t columns = (d->width - 1) * d->stride_x + (d->kernel_x - 1) * d->dilation_x + 1;
     const int64_t lines = (d->height - 1) * d->stride_y + (d->kernel_y - 1) * d->dilation_y + 1;
     return qk_span2(l->arena, d->source, d->channels, lines, d->in_row, columns, d->in_pixel) &&
@@ -153,7 +153,8 @@ static int qk_check_depthwise(const qk_depthwise_step *d, const qk_limits *l)
            qk_span2(l->blob, d->weight, 64 * d->together, vectors * d->kernel_x, groups * 64 * d->together, groups,
                     64 * d->together) &&
            qk_span(l->blob, d->bias, vectors * 64) && d->bias % 4 == 0 &&
-           qk_span2(l->arena, d->scratch, 64, columns, groups * 64, groups, 64) &&
+           qk_span2(l->arena, d->scratch, 64 * d->block, qk_mixed_columns(d), groups * 64 * d->block, groups,
+                    64 * d->block) &&
            qk_check_requantize(&d->rq, l, vectors * 16);
 }
 

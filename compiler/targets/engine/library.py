@@ -54,6 +54,11 @@ class Library:
     has_narrow: bool
     has_reals: bool
 
+    @property
+    def depthwise_block(self) -> int:
+        """Vectors of the widest block of a depthwise step: a register holds so many times four."""
+        return max(self.lanes // 4, 1)
+
 
 def detected_isa() -> str:
     """The best instruction set of this processor, or the one that ``QSEARCH_ENGINE_ISA`` names.

@@ -16,6 +16,12 @@ POWER_OF_TWO = 1 << 30
 LARGEST_32 = (1 << 31) - 1
 _BLOCK_BYTES, _BLOCK_ROWS = 147456, 240
 _MOST_TOGETHER = 4
+_MOST_SHARE = 20
+_FILLED_ROWS = {
+    4: {(3, 1): 2, (3, 2): 1, (5, 1): 4, (5, 2): 2},
+    2: {(3, 1): 2, (3, 2): 2, (5, 1): 2, (5, 2): 2},
+}
+"""Output rows together by k unit, kernel and stride: QK_WINDOWS of depthwise.h."""
 _NARROW_UNIT = 4
 _MOST_PAIR = ((1 << 15) - 1) // 255
 
@@ -92,7 +98,45 @@ def rows_together(kernel: int, stride: int, dilation: int, height: int, library:
     return min(spare // stride + 1, height, _MOST_TOGETHER)
 
 
-def pack_depthwise(weight: Array, stride: int, together: int, library: Library) -> Array:
+def filled_rows(
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    dilation: tuple[int, int],
+    height: int,
+    library: Library,
+) -> int:
+    """Output rows together in depthwise kernels that fill registers; 0 where there are none."""
+    if len({*kernel}) > 1 or len({*strides}) > 1 or tuple(dilation) != (1, 1):
+        return 0
+    windows = _FILLED_ROWS[library.k_unit] if library.depthwise_block > 1 else {}
+    rows = windows.get((kernel[0], strides[0]), 0)
+    return rows if rows <= height else 0
+
+
+def depthwise_order(channels: int, block: int) -> Array:
+    """The channel at every place of the vectors of a depthwise step: see depthwise.h."""
+    order = np.arange(vectors_of(channels) * 16)
+    if block == 1:
+        return order
+    parts, first = [], 0
+    for lanes in (block, *(1 << n for n in reversed(range(block.bit_length() - 1)))):
+        last = first + (len(order) - first) // (16 * lanes) * 16 * lanes
+        split = order[first:last].reshape(-1, lanes, 4, 4).transpose(0, 2, 1, 3)
+        parts.append(np.tile(split, (1, 1, block // lanes, 1)).reshape(-1))
+        first = last
+    return np.concatenate(parts)
+
+
+def depthwise_columns(width: int, kernel: int, stride: int, dilation: int, block: int) -> int:
+    """Input columns that are interleaved at once: qk_mixed_columns of depthwise.h."""
+    if block > 1:
+        return (min(width, _MOST_SHARE) + 2) * stride + kernel
+    return (width - 1) * stride + (kernel - 1) * dilation + 1
+
+
+def pack_depthwise(
+    weight: Array, stride: int, together: int, block: int, library: Library
+) -> Array:
     """Weights [channels, kernel_y, kernel_x] in the order of depthwise.h, as bytes."""
     channels, height, width = weight.shape
     unit = library.k_unit
@@ -101,17 +145,22 @@ def pack_depthwise(weight: Array, stride: int, together: int, library: Library) 
     padded = np.zeros((vectors_of(channels) * 16, together, groups * unit, width), dtype)
     for row in range(together):
         padded[:channels, row, row * stride : row * stride + height] = weight
-    split = padded.reshape(-1, 16, together, groups, unit, width)
+    split = padded[depthwise_order(channels, block)]
+    split = split.reshape(-1, 16, together, groups, unit, width)
     order = (0, 5, 3, 2, 4, 1) if library.columns_outside else (0, 5, 3, 2, 1, 4)
     return np.ascontiguousarray(split.transpose(order)).reshape(-1).view(np.uint8)
 
 
-def padded_channels(values: Array, groups: int, dtype: str) -> Array:
-    """[groups * channels] with every group padded with zeros to full vectors."""
+def padded_channels(values: Array, groups: int, dtype: str, order: Array | None = None) -> Array:
+    """[groups * channels] with every group padded with zeros to full vectors.
+
+    Args:
+        order: the channel at every place, if it is another one.
+    """
     split = np.asarray(values).reshape(groups, -1)
     made = np.zeros((groups, vectors_of(split.shape[1]) * 16), dtype)
     made[:, : split.shape[1]] = split
-    return made.reshape(-1)
+    return made.reshape(-1) if order is None else made.reshape(-1)[order]
 
 
 def product_scratch(rows: int, steps: int, library: Library) -> int:

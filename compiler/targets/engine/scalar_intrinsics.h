@@ -66,6 +66,12 @@ static inline __m512i _mm512_inserti32x4(__m512i v, __m128i x, int place)
     memcpy((uint8_t *)&v + 16 * place, &x, 16);
     return v;
 }
+static inline __m512i _mm512_castsi256_si512(__m256i x) { __m512i v = {{0}}; memcpy(&v, &x, 32); return v; }
+static inline __m512i _mm512_inserti64x4(__m512i v, __m256i x, int place)
+{
+    memcpy((uint8_t *)&v + 32 * place, &x, 32);
+    return v;
+}
 static inline __m512i _mm512_permutexvar_epi32(__m512i places, __m512i v)
 {
     __m512i r;
@@ -120,9 +126,10 @@ static inline __m512i _mm512_mul_epi32(__m512i a, __m512i b)
         r[i] = (int64_t)a.s32[2 * i] * b.s32[2 * i];
     return _mm512_loadu_si512(r);
 }
-static inline __m512i _mm512_mask_blend_epi32(__mmask16 mask, __m512i a, __m512i b)
+enum { _MM_PERM_DDBB = 0xF5 };
+static inline __m512i _mm512_mask_shuffle_epi32(__m512i a, __mmask16 mask, __m512i b, int places)
 {
-    QK_I if (mask >> i & 1) a.s32[i] = b.s32[i];
+    QK_I if (mask >> i & 1) a.s32[i] = b.s32[(i & 12) + (places >> 2 * (i & 3) & 3)];
     return a;
 }
 static inline __m512i _mm512_sll_epi32(__m512i a, __m128i bits)
@@ -221,6 +228,26 @@ static inline __m128i _mm512_extracti32x4_epi32(__m512i v, int place)
 {
     return _mm_loadu_si128((const __m128i *)&v + place);
 }
+
+/* Elements of two vectors in turns, in every 128-bit lane: of the lower halves, or of the upper ones. */
+#define QK_TURNS(name, size, half)                                                                  \
+    static inline __m512i name(__m512i a, __m512i b)                                                \
+    {                                                                                               \
+        uint8_t x[2][64], r[64];                                                                    \
+        memcpy(x[0], &a, 64);                                                                       \
+        memcpy(x[1], &b, 64);                                                                       \
+        for (int i = 0; i < 64; i++)                                                                \
+            r[i] = x[i / size & 1][i / 16 * 16 + 8 * half + i % 16 / (2 * size) * size + i % size]; \
+        return _mm512_loadu_si512(r);                                                               \
+    }
+QK_TURNS(_mm512_unpacklo_epi8, 1, 0)
+QK_TURNS(_mm512_unpackhi_epi8, 1, 1)
+QK_TURNS(_mm512_unpacklo_epi16, 2, 0)
+QK_TURNS(_mm512_unpackhi_epi16, 2, 1)
+QK_TURNS(_mm512_unpacklo_epi32, 4, 0)
+QK_TURNS(_mm512_unpackhi_epi32, 4, 1)
+QK_TURNS(_mm512_unpacklo_epi64, 8, 0)
+QK_TURNS(_mm512_unpackhi_epi64, 8, 1)
 #define QK_MASKED(name, type, size)                               \
     static inline void name(void *p, __mmask16 mask, type v)      \
     {                                                             \

@@ -65,6 +65,7 @@ typedef struct {
     int64_t height, width, channels;
     int64_t kernel_y, kernel_x, stride_y, stride_x, dilation_y, dilation_x;
     int64_t together;                              /* output rows of a pass, 1 to 4 */
+    int64_t block;                                 /* 1, or lanes of the registers that are filled */
     int64_t weight, bias;
     qk_requantize rq;
     int64_t scratch;

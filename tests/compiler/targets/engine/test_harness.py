@@ -48,6 +48,11 @@ def modules() -> list[tuple[IRModule, list[Array]]]:
         return requantized(made, shape[0], 1, rng)
 
     first = conv(x, (21, 3, 3, 3), padding=1, strides=(2, 2))
+    same = conv(first, (21, 1, 3, 3), padding=1, groups=21)
+    even = conv(
+        op.concatenate((same, same, same, same), axis=1), (84, 1, 5, 5), padding=2, groups=84
+    )
+    less = conv(even, (84, 1, 3, 3), padding=1, strides=(2, 2), groups=84)
     deep = conv(first, (21, 1, 5, 3), padding=(2, 1, 2, 1), groups=21)
     left = conv(deep, (70, 21, 1, 1), bits=7)
     right = (
@@ -79,10 +84,10 @@ def modules() -> list[tuple[IRModule, list[Array]]]:
     sums = op.nn.conv2d(
         looked, relay.const(drawn(rng, (19, 70, 1, 1), "int8", False)), out_dtype="int32"
     )
-    even = shifted_to_even(sums, np.arange(19), (19, 1, 1))
+    to_even = shifted_to_even(sums, np.arange(19), (19, 1, 1))
     spread = relay.const(drawn(rng, (70, 5, 3, 3), "int8", False))
     larger = op.nn.conv2d_transpose(pooled, spread, strides=(2, 2), out_dtype="int32")
-    outputs = probabilities, standard, mean, largest, op.negative(turned), even, larger
+    outputs = probabilities, standard, mean, largest, op.negative(turned), to_even, larger, less
     mod = infer_module(relay.module(relay.Tuple(outputs)))
     shape = (1, 3, 11, 9)
     return [(mod, [drawn(rng, shape, "uint8", extreme)]) for extreme in (False, True)]

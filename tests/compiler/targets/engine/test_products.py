@@ -180,6 +180,39 @@ def test_depthwise_rows_longer_than_a_pass_agree(
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
+    channels=st.integers(2, 150),
+    size=st.tuples(st.integers(1, 10), st.one_of(st.integers(1, 24), st.integers(25, 90))),
+    kernel=st.sampled_from([3, 5]),
+    stride=st.sampled_from([1, 2]),
+    padding=st.integers(1, 2),
+    dtype=st.sampled_from(["uint8", "int8"]),
+    extreme=st.booleans(),
+)
+def test_depthwise_windows_that_fill_registers_agree(
+    seed: int,
+    channels: int,
+    size: tuple[int, int],
+    kernel: int,
+    stride: int,
+    padding: int,
+    dtype: str,
+    extreme: bool,
+) -> None:
+    rng, shape = np.random.default_rng(seed), (1, channels, *(max(n, kernel - 2) for n in size))
+    made = relay.op.nn.conv2d(
+        relay.var("x", shape, dtype),
+        relay.const(drawn(rng, (channels, 1, kernel, kernel), "int8", extreme)),
+        strides=(stride, stride),
+        padding=padding,
+        groups=channels,
+        out_dtype="int32",
+    )
+    agree(relay.module(requantized(made, channels, 1, rng)), drawn(rng, shape, dtype, extreme))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
     rows=st.integers(1, 60),
     length=st.integers(1, 300),
     columns=st.integers(1, 150),
@@ -370,6 +403,11 @@ def test_accumulators_stay_in_registers(isa: str) -> None:
         loop = _innermost_loop(body, multiply)
         assert sum(multiply in line for line in loop) >= 1, name
         assert not [line for line in loop if "rsp" in line or "rbp" in line or "[sp" in line], name
+    fills = re.findall(r"<(qk_fill_\w+)>:\n(.*?)\n\n", text.stdout + "\n\n", flags=re.S)
+    assert bool(fills) == (isa != "neon")
+    for name, body in fills:
+        moves = [line for line in body.splitlines() if re.search(r"%[yz]mm", line)]
+        assert not [line for line in moves if "rsp" in line or "rbp" in line], name
 
 
 def _innermost_loop(body: str, multiply: str) -> list[str]:
