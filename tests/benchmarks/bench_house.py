@@ -38,7 +38,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "engine: 64 bits, every rounding, orders of elements, operands of 16 bits": 622,
     "engine: kernels for narrow weights, rows together, waiting threads": 56,
     "engine: transposed convolutions by phases, vector lookups, shifts to even, pools": 340,
-    "engine: factors as float32, loads and stores that scale": 69,
+    "engine: factors as float32, loads and stores that scale, vectors of eight": 72,
     "engine: depthwise kernels that fill registers": 64,
     "C target: channels last, layouts, folded requantization, dot products": 1101,
     "ONNX: QDQ graphs, names and dtypes, default session options": 1267,

@@ -183,7 +183,58 @@ static const qk_tile_function qk_narrow_tiles[2][6] = {
     QK_NARROW_NAMES(qk_tile_narrow_), QK_NARROW_NAMES(qk_tile_narrow_bytes_),
 };
 #endif
+
+#ifdef QK_EIGHTS
+/* The last vector of a product whose columns are 1 to 8 more than whole vectors: half as wide. */
+static inline __attribute__((always_inline)) void qk_tile_of_eight(
+    const int mr, const int narrow, const uint8_t *const *rows, const int64_t *segment, int64_t segments, int64_t steps,
+    const uint8_t *weight, const int32_t *bias, int32_t *sums)
+{
+    const qk_eight start = qk_load_eight(bias);
+#define QK_DECLARE(r) qk_eight c##r = start;
+    QK_EACH_ROW(QK_DECLARE)
+#undef QK_DECLARE
+    for (int64_t s = 0; s < segments; s++) {
+#define QK_START(r) const uint8_t *a##r = rows[mr > r ? r : 0] + segment[s];
+        QK_EACH_ROW(QK_START)
+#undef QK_START
+        for (int64_t k = 0; k < steps; k++, weight += 32) {
+            const qk_eight w = qk_load_eight(weight);
+#define QK_STEP(r) \
+    if (mr > r) c##r = qk_dot_eight(narrow, c##r, qk_spread4(a##r + k * 4), w);
+            QK_EACH_ROW(QK_STEP)
+#undef QK_STEP
+        }
+    }
+#define QK_KEEP(r) \
+    if (mr > r) qk_store_eight(sums + r * 16, c##r);
+    QK_EACH_ROW(QK_KEEP)
+#undef QK_KEEP
+}
+
+#define QK_TILE_OF_EIGHT(mr, narrow)                                                                          \
+    static __attribute__((noinline)) void qk_tile_of_eight_##mr##_##narrow(                                   \
+        const uint8_t *const *rows, int64_t tiles, const int64_t *segment, int64_t segments, int64_t steps,   \
+        const uint8_t *weight, const int32_t *bias, int32_t *sums, const qk_bytes *none)                      \
+    {                                                                                                         \
+        (void)none;                                                                                           \
+        for (; tiles > 0; tiles--, rows += mr, sums += mr * 16)                                               \
+            qk_tile_of_eight(mr, narrow, rows, segment, segments, steps, weight, bias, sums);                 \
+    }
+QK_TILE_OF_EIGHT(1, 0) QK_TILE_OF_EIGHT(2, 0) QK_TILE_OF_EIGHT(4, 0) QK_TILE_OF_EIGHT(8, 0)
+QK_TILE_OF_EIGHT(1, 1) QK_TILE_OF_EIGHT(2, 1) QK_TILE_OF_EIGHT(4, 1) QK_TILE_OF_EIGHT(8, 1)
+#define QK_EIGHT_NAMES(n) \
+    {0, qk_tile_of_eight_1_##n, qk_tile_of_eight_2_##n, 0, qk_tile_of_eight_4_##n, 0, 0, 0, qk_tile_of_eight_8_##n}
+static const qk_tile_function qk_tiles_of_eight[2][9] = {QK_EIGHT_NAMES(0), QK_EIGHT_NAMES(1)};
+#endif
 #endif /* QK_OWN_TILES */
+
+#ifdef QK_EIGHTS
+/* Whether the last vector of a product is half as wide; those of pack steps are not. */
+static int qk_ends_in_eight(const qk_gemm_step *g) { return !g->weight_in_arena && (g->columns - 1) % 16 < 8; }
+#else
+#define qk_ends_in_eight(g) 0
+#endif
 
 #ifndef qk_scale_bytes /* as qk_scale, for results that are clipped to 0 .. 255 */
 #define qk_scale_bytes qk_scale
@@ -297,11 +348,11 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
     const int widen = QK_WIDEN && !g->narrow; /* then a row is one run */
     const int64_t none = 0, *runs = widen ? &none : segment, count_of = widen ? 1 : segments;
     const int64_t length = widen ? steps * segments : steps;
-    const int real = g->rq.kind == QK_REAL && g->rq.type == QK_U8;
+    const int is_real = g->rq.kind == QK_REAL && g->rq.type == QK_U8;
     qk_bytes bytes = {0, QK_REAL_BITS - (int32_t)g->rq.add, qk_byte_bounds((int)g->rq.low, (int)g->rq.high), 0, 0};
     uint8_t beyond[QK_BLOCK_ROWS * 16 * QK_NV]; /* rows of the last panel, if it is not full */
     uint8_t *aside[QK_BLOCK_ROWS];
-    for (int64_t r = 0; r < QK_BLOCK_ROWS && real && g->columns % 16; r++)
+    for (int64_t r = 0; r < QK_BLOCK_ROWS && is_real && g->columns % 16; r++)
         aside[r] = beyond + r * 16 * QK_NV;
 #endif
 
@@ -349,12 +400,19 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
 #ifdef QK_OWN_TILES
                     qk_own_tile(n, start + r, steps * segments, weight, bias + v * 16, sums);
 #else
+                    const int eight = qk_ends_in_eight(g) && p == panels - 1, real = is_real && !eight;
                     const qk_tile_function *of = qk_tiles[real][nv - 1];
                     int64_t most = QK_ROWS(nv);
 #if QK_NARROW
                     if (g->narrow) {
                         of = qk_narrow_tiles[real];
                         most = 5;
+                    }
+#endif
+#ifdef QK_EIGHTS
+                    if (eight) {
+                        of = qk_tiles_of_eight[g->narrow];
+                        most = 8;
                     }
 #endif
                     const int64_t left = g->columns - v * 16;

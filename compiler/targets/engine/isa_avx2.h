@@ -88,6 +88,17 @@ static inline qk_vec qk_dot_narrow(qk_vec acc, qk_spread a, qk_weight w)
     return acc;
 }
 
+/* Eight columns: half a vector. */
+#define QK_EIGHTS
+typedef __m256i qk_eight;
+static inline qk_eight qk_load_eight(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+static inline void qk_store_eight(int32_t *p, qk_eight v) { _mm256_storeu_si256((__m256i *)p, v); }
+static inline qk_eight qk_dot_eight(const int narrow, qk_eight acc, qk_spread a, qk_eight w)
+{
+    const __m256i ones = _mm256_set1_epi16(1);
+    return _mm256_add_epi32(acc, narrow ? _mm256_madd_epi16(_mm256_maddubs_epi16(a, w), ones) : _mm256_madd_epi16(a, w));
+}
+
 /* A depthwise convolution works on registers of eight channels, held against a second load. */
 #define QK_PARTS 2
 typedef __m256i qk_part;

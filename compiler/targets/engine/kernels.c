@@ -28,7 +28,8 @@
 #define QK_EXPORT __attribute__((visibility("default")))
 
 /* What planning must know: k unit, weight bytes, lanes of addends, widest panel, activation shift,
- * widened, columns innermost, kernels for narrow weights, float32 factors. Returns the name. */
+ * widened, columns innermost, kernels for narrow weights, float32 factors, last vectors of eight.
+ * Returns the name. */
 QK_EXPORT const char *qk_isa(int64_t *facts)
 {
     facts[0] = QK_KU;
@@ -47,6 +48,11 @@ QK_EXPORT const char *qk_isa(int64_t *facts)
     facts[8] = 1;
 #else
     facts[8] = 0;
+#endif
+#ifdef QK_EIGHTS
+    facts[9] = 1;
+#else
+    facts[9] = 0;
 #endif
     return QK_NAME;
 }
@@ -120,7 +126,7 @@ static int qk_check_gemm(const qk_gemm_step *g, const qk_limits *l)
     if (!qk_within(l->arena, g->source, g->seg_bytes, 5, in_sizes, in_strides) ||
         !qk_within(l->arena, g->out, g->columns * qk_size_of(g->rq.type), 3, out_sizes, out_strides))
         return 0;
-    const int64_t bytes = vectors * steps * 64;
+    const int64_t bytes = (vectors * 64 - (qk_ends_in_eight(g) ? 32 : 0)) * steps;
     if (g->weight_group < bytes && g->groups > 1)
         return 0;
     if (!qk_span2(g->weight_in_arena ? l->arena : l->blob, g->weight, bytes, g->groups, g->weight_group, 1, 0) ||

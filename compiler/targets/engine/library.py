@@ -39,6 +39,7 @@ class Library:
         columns_outside: packed weights are [column][k] rather than [k][column][unit].
         has_narrow: there are kernels for weights whose pairs of products fit in 16 bits.
         has_reals: sums may be scaled by float32 factors.
+        has_eights: the last vector of a product holds eight columns where these are enough.
     """
 
     path: Path
@@ -53,6 +54,7 @@ class Library:
     columns_outside: bool
     has_narrow: bool
     has_reals: bool
+    has_eights: bool
 
     @property
     def depthwise_block(self) -> int:
@@ -114,7 +116,7 @@ def load_library(isa: str | None = None) -> Library:
 def open_library(path: Path) -> Library:
     """The kernels of one library file."""
     loaded = ctypes.CDLL(str(path))
-    facts = (ctypes.c_int64 * 9)()
+    facts = (ctypes.c_int64 * 10)()
     loaded.qk_isa.restype = ctypes.c_char_p
     name = loaded.qk_isa(facts).decode()
     loaded.qk_run.restype = ctypes.c_int64

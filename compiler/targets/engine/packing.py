@@ -71,7 +71,7 @@ def pack_product(weight: Array, library: Library, narrow: bool = False) -> Array
         library: for which kernels.
         narrow: for the kernels of narrow weights.
     Returns:
-        ``vectors x steps x 64`` bytes, see gemm.h.
+        ``vectors x steps x 64`` bytes, see gemm.h; half of it for a last vector of eight columns.
     """
     columns, segments, length = weight.shape
     unit = _NARROW_UNIT if narrow else library.k_unit
@@ -82,6 +82,8 @@ def pack_product(weight: Array, library: Library, narrow: bool = False) -> Array
     rows = padded.reshape(len(padded), steps, unit)
     if library.columns_outside:
         return np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
+    if library.has_eights and (columns - 1) % 16 < 8:
+        rows = rows[:-8]
     parts = [
         rows[first * 16 : (first + count) * 16].transpose(1, 0, 2).reshape(-1)
         for first, count in panels(columns, library)

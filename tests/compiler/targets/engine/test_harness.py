@@ -29,10 +29,10 @@ Array = np.ndarray[Any, Any]
 HARNESS = Path(__file__).parent / "harness.c"
 SANITIZERS = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 FACTS = {
-    "vnni": (4, 1, 16, 4, 0, False, False, False, True),
-    "avx2": (2, 2, 8, 1, 0, True, False, True, True),
-    "neon": (4, 1, 1, 1, 128, False, False, False, True),
-    "generic": (2, 2, 1, 1, 0, True, True, False, False),
+    "vnni": (4, 1, 16, 4, 0, False, False, False, True, False),
+    "avx2": (2, 2, 8, 1, 0, True, False, True, True, True),
+    "neon": (4, 1, 1, 1, 128, False, False, False, True, False),
+    "generic": (2, 2, 1, 1, 0, True, True, False, False, False),
 }
 """What each header says of itself, for instruction sets that cannot be loaded here."""
 
