@@ -87,7 +87,7 @@ class Attrs:
 
     def with_values(self, **changed: Any) -> Self:
         """A copy with some fields changed."""
-        return dataclasses.replace(self, **changed)
+        return type(self)(**{**dict(self.items()), **changed})
 
     def _value_key(self) -> tuple[Any, ...]:
         return tuple(_key(value) for _, value in self.items())

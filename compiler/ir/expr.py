@@ -329,12 +329,19 @@ class Op(Expr):
         Raises:
             UnknownOpError: none is registered; the message lists the nearest names.
         """
+        found = OPS.get(name)
+        if found is not None:
+            return found
         from compiler.ir.op import get_op
 
         return get_op(name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Op.get, (self.name,))
+
+
+OPS: dict[str, Op] = {}
+"""Operators that are registered, by name; filled by ``compiler.ir.op``."""
 
 
 def call_op(

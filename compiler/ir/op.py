@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from compiler.errors import CompilerError, UnknownOpError, legal_names, nearest
 from compiler.ir.attrs import Attrs
-from compiler.ir.expr import Op
+from compiler.ir.expr import OPS, Op
 from compiler.ir.type_relation import InferResult, TypeRelation, result_rel
 
 
@@ -30,8 +30,6 @@ NON_COMPUTATIONAL = "TNonComputational"
 STATEFUL = "TOpIsStateful"
 RESHAPE = "TReshapeOp"
 
-_OPS: dict[str, Op] = {}
-
 OPERATORS = "compiler.ops"
 """The package whose import registers every operator; loaded when the registry is first asked."""
 
@@ -39,7 +37,7 @@ OPERATORS = "compiler.ops"
 def _registered() -> dict[str, Op]:
     """The registry with every operator in it."""
     importlib.import_module(OPERATORS)
-    return _OPS
+    return OPS
 
 
 def register_op(
@@ -57,12 +55,12 @@ def register_op(
     Raises:
         CompilerError: the name is taken.
     """
-    if name in _OPS:
+    if name in OPS:
         raise CompilerError(
             f"operator {name!r} is registered twice", fix="keep one register_op per name"
         )
     op = Op(name, arg_names, len(arg_names), attrs_type, rel, pattern, doc, frozenset(flags))
-    _OPS[name] = op
+    OPS[name] = op
     return op
 
 
@@ -101,9 +99,9 @@ def get_op(name: str) -> Op:
     Raises:
         UnknownOpError: none is registered; the message lists the three nearest names.
     """
-    op = _OPS.get(name) or _registered().get(name)
+    op = OPS.get(name) or _registered().get(name)
     if op is None:
-        close = nearest(name, _OPS)
+        close = nearest(name, OPS)
         hint = f"did you mean {', '.join(close)}? " if close else ""
         raise UnknownOpError(
             f"unknown operator {name!r}",
@@ -115,7 +113,7 @@ def get_op(name: str) -> Op:
 
 def has_op(name: str) -> bool:
     """True when an operator of this name is registered."""
-    return name in _OPS or name in _registered()
+    return name in OPS or name in _registered()
 
 
 def all_ops() -> list[Op]:

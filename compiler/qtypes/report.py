@@ -82,8 +82,11 @@ class QuantizeReport:
 
     def set_call(self, place: int, status: str, reason: str = "") -> None:
         """State what became of the call at this place."""
-        if place < len(self.calls):
-            self.calls[place] = replace(self.calls[place], status=status, reason=reason)
+        if place >= len(self.calls):
+            return
+        known = self.calls[place]
+        if (known.status, known.reason) != (status, reason):
+            self.calls[place] = replace(known, status=status, reason=reason)
 
     def add_point(self, kind: int, range_s: NDArray[Any], dom_scale: NDArray[Any]) -> None:
         """State the range and the scale of the next quantize point."""
