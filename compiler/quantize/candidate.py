@@ -147,7 +147,7 @@ def build_candidate(
     """
     annotated, run = mark(mod, qconfig, channels, context)
     simulated, fitting = bind_scales(annotated, run, activation_scales), None
-    if qconfig.fit_ranges and activation_scales is not None:
+    if qconfig.fit_ranges and activation_scales is not None and len(activation_scales):
         fitting = RangeFitting(simulated, activation_scales, partial(bind_scales, annotated, run))
     simulated = corrected(simulated, run, fitting)
     if qconfig.do_simulation:

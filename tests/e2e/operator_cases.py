@@ -388,6 +388,18 @@ CASES: Final[dict[str, Case]] = {
         inputs={"x": ((1, 5), "int64")},
         high=7,
     ),
+    "Table of integers, no range to fit": Case(
+        [
+            node("Gather", ["table", "x"], ["e"]),
+            node("Cast", ["e"], ["f"], to=TensorProto.FLOAT),
+            node("Mul", ["f", "s"], ["g"]),
+            node("MatMul", ["g", "k"], ["y"]),
+        ],
+        {"table": np.arange(28).reshape(7, 4), "s": scalar(0.37), "k": _weights(4, 5)},
+        inputs={"x": ((1, 5), "int64")},
+        high=7,
+        qconfig={"fit_ranges": True},
+    ),
     "Table of integers, summed": Case(
         [
             node("Gather", ["table", "x"], ["e"]),
