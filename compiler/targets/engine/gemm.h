@@ -345,9 +345,8 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
     uint8_t *out[QK_BLOCK_ROWS];
     int32_t sums[(QK_SUM_ROWS + QK_MAX_ROWS) * 16 * QK_NV] __attribute__((aligned(64)));
 #ifndef QK_OWN_TILES
-    const int widen = QK_WIDEN && !g->narrow; /* then a row is one run */
-    const int64_t none = 0, *runs = widen ? &none : segment, count_of = widen ? 1 : segments;
-    const int64_t length = widen ? steps * segments : steps;
+    const int64_t *runs = segment;
+    int64_t count_of = segments, length = steps;
     const int is_real = g->rq.kind == QK_REAL && g->rq.type == QK_U8;
     qk_bytes bytes = {0, QK_REAL_BITS - (int32_t)g->rq.add, qk_byte_bounds((int)g->rq.low, (int)g->rq.high), 0, 0};
     uint8_t beyond[QK_BLOCK_ROWS * 16 * QK_NV]; /* rows of the last panel, if it is not full */
@@ -356,12 +355,17 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
         aside[r] = beyond + r * 16 * QK_NV;
 #endif
 
+    for (int64_t s = 0; s < segments; s++)
+        segment[s] = s / g->seg_x * g->seg_row + s % g->seg_x * g->seg_pixel;
 #if QK_WIDEN /* rows that lie one behind the other are widened at once */
     const int together = segments == 1 && g->in_pixel == steps * QK_KU &&
                          (g->height == 1 || g->in_row == g->width * g->in_pixel);
-#endif
+#ifndef QK_OWN_TILES
+    int64_t in_widened[QK_MAX_SEGMENTS];
     for (int64_t s = 0; s < segments; s++)
-        segment[s] = s / g->seg_x * g->seg_row + s % g->seg_x * g->seg_pixel;
+        in_widened[s] = segment[s] * (int64_t)sizeof(qk_act);
+#endif
+#endif
     for (int64_t group = 0; group < g->groups; group++) {
         const uint8_t *in = m->arena + g->source + group * g->in_group;
         const uint8_t *weights =
@@ -385,8 +389,24 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
                 }
             }
 #if QK_WIDEN
-            for (int64_t r = 0; r < count && !g->narrow; r++) {
-                qk_act *to = (qk_act *)(m->arena + g->scratch) + r * steps * segments * QK_KU;
+            qk_act *const widened = (qk_act *)(m->arena + g->scratch);
+            int band = 0; /* windows overlap: all bytes between the first and the last are widened once */
+#ifndef QK_OWN_TILES
+            const int64_t top = first / g->width, bottom = (first + count - 1) / g->width;
+            const int64_t bytes_between = (bottom - top) * g->in_row + (g->width - 1) * g->in_pixel +
+                                          segment[segments - 1] + g->seg_bytes;
+            band = segments > 1 && !g->narrow && bytes_between <= count * steps * segments * QK_KU;
+            if (band) {
+                qk_widen(widened, in + top * g->in_row, bytes_between);
+                for (int64_t r = 0; r < count; r++)
+                    start[r] = (const uint8_t *)(widened + (start[r] - in - top * g->in_row));
+            }
+            runs = g->narrow ? segment : in_widened; /* the first one is 0 */
+            count_of = band || g->narrow ? segments : 1;
+            length = band || g->narrow ? steps : steps * segments;
+#endif
+            for (int64_t r = 0; r < count && !g->narrow && !band; r++) {
+                qk_act *to = widened + r * steps * segments * QK_KU;
                 for (int64_t s = 0; !together && s < segments; s++)
                     qk_widen(to + s * steps * QK_KU, start[r] + segment[s], steps * QK_KU);
                 start[r] = (const uint8_t *)to;
@@ -431,8 +451,13 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
                         bytes.out += tiles * mr;
                         i += tiles * mr;
                     }
-                    for (int64_t i = 0; real && !whole && i < n; i++)
-                        memcpy(out[i] + v * 16, aside[i], (size_t)left);
+                    for (int64_t i = 0; real && !whole && i < n; i++) {
+                        int64_t k = 0;
+                        for (; k + 8 <= left; k += 8)
+                            memcpy(out[i] + v * 16 + k, aside[i] + k, 8);
+                        for (; k < left; k++)
+                            out[i][v * 16 + k] = aside[i][k];
+                    }
                     if (real)
                         break;
 #endif
