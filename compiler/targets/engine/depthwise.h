@@ -176,7 +176,9 @@ static void qk_run_taps(const qk_depthwise_step *d, const qk_memory *m)
 #define QK_MOST_SHARE 20
 
 /* One block of channels: its constants, and where a pixel of four neighbours goes. */
-typedef struct {
+typedef struct qk_block qk_block;
+typedef void (*qk_fill_function)(const qk_block *, const uint8_t *const *, int64_t, uint8_t *, uint8_t *, int64_t);
+struct qk_block {
     const uint8_t *weight, *factors;
     const int32_t *bias;
     int32_t less;
@@ -184,7 +186,8 @@ typedef struct {
     int64_t shared, n;                    /* pixels that share a register, channels of each */
     int clips;                            /* 0: the bounds are those of bytes */
     qk_bounds bounds;
-} qk_block;
+    const qk_fill_function *fills, *last; /* by pixels; last: for fewer rows, or 0 */
+};
 
 /* Registers whose lanes go to several pixels, or that are not full. */
 static __attribute__((noinline)) void qk_store_shared(const qk_block *b, uint8_t *out, const uint8_t *from, int64_t pixels)
@@ -206,19 +209,25 @@ static __attribute__((noinline)) void qk_store_shared(const qk_block *b, uint8_t
  * The empty asm keeps the compiler from holding more weights than there are registers. */
 static inline __attribute__((always_inline)) void qk_fill(
     const int kernel, const int stride, const int together, const int rows, const int pixels, const qk_block *b,
-    const uint8_t *mixed, uint8_t *bytes, uint8_t *out, int64_t valid)
+    const uint8_t *const *group, int64_t at, uint8_t *bytes, uint8_t *out, int64_t valid)
 {
     const int groups = ((together - 1) * stride + kernel + QK_KU - 1) / QK_KU, columns = (pixels - 1) * stride + kernel;
+    const uint8_t *g0 = group[0] + at, *g1 = groups > 1 ? group[1] + at : g0;
+    const uint8_t *g2 = groups > 2 ? group[2] + at : g0, *g3 = groups > 3 ? group[3] + at : g0;
+    const uint8_t *weight = b->weight, *factors = b->factors;
+    const int32_t *bias = b->bias;
+    const qk_part less = qk_all_parts(b->less);
     for (int64_t j = 0; j < 4; j++) {
-        const qk_part start = qk_load_part(b->bias + j * QK_LANES_16 * 4);
-        const uint8_t *w = b->weight + j / QK_PARTS * groups * kernel * together * 64 + j % QK_PARTS * QK_FILL_BYTES;
-        const uint8_t *from = mixed + j * QK_FILL_BYTES;
+        const int64_t place = j * QK_FILL_BYTES;
+        const qk_part start = qk_load_part(bias + place / 4);
+        const uint8_t *w = weight + j / QK_PARTS * groups * kernel * together * 64 + j % QK_PARTS * QK_FILL_BYTES;
         QK_EACH_PIXEL(QK_DECLARE)
 #pragma GCC unroll 16
         for (int c = 0; c < columns; c++) {
 #pragma GCC unroll 4
             for (int g = 0; g < groups; g++) {
-                const qk_part_taps x = qk_load_part_taps(from + (c * groups + g) * 4 * QK_FILL_BYTES);
+                const qk_part_taps x =
+                    qk_load_part_taps((g == 0 ? g0 : g == 1 ? g1 : g == 2 ? g2 : g3) + place + c * 4 * QK_FILL_BYTES);
 #define QK_ROW(n, p)                                                                                             \
     if (rows > n && g * QK_KU < n * stride + kernel && (g + 1) * QK_KU > n * stride) {                           \
         r##n##_##p = qk_dot_part(r##n##_##p, x, qk_load_part_weight(w + ((t * groups + g) * together + n) * 64)); \
@@ -237,8 +246,7 @@ static inline __attribute__((always_inline)) void qk_fill(
             }
             __asm__("" : "+r"(w));
         }
-        const qk_part_real f = qk_load_part_real(b->factors + j * QK_FILL_BYTES);
-        const qk_part less = qk_all_parts(b->less);
+        const qk_part_real f = qk_load_part_real(factors + place);
 #define QK_PACK_ROW(n)                                                                                          \
     if (rows > n)                                                                                               \
         qk_pack_pixels(bytes + (n * 4 + j) * QK_FILL_BYTES, qk_times_part(r##n##_0, f, less),                   \
@@ -257,12 +265,11 @@ static inline __attribute__((always_inline)) void qk_fill(
     }
 }
 
-typedef void (*qk_fill_function)(const qk_block *, const uint8_t *, uint8_t *, uint8_t *, int64_t);
 #define QK_FILL_OF(kernel, stride, together, rows, pixels)                                                      \
     static __attribute__((noinline)) void qk_fill_##kernel##_##stride##_##together##_##rows##_##pixels(      \
-        const qk_block *b, const uint8_t *mixed, uint8_t *bytes, uint8_t *out, int64_t valid)                \
+        const qk_block *b, const uint8_t *const *group, int64_t at, uint8_t *bytes, uint8_t *out, int64_t valid) \
     {                                                                                                        \
-        qk_fill(kernel, stride, together, rows, pixels, b, mixed, bytes, out, valid);                        \
+        qk_fill(kernel, stride, together, rows, pixels, b, group, at, bytes, out, valid);                    \
     }
 #define QK_FILLS(kernel, stride, together, rows) \
     QK_FILL_OF(kernel, stride, together, rows, 3) QK_FILL_OF(kernel, stride, together, rows, 4)
@@ -297,15 +304,23 @@ static const qk_fill_function *qk_fills_of(const qk_depthwise_step *d, int64_t r
 /* Vectors of a block of which `left` are left: as many as there are lanes, or 2, or 1. */
 static int64_t qk_block_vectors(int64_t left) { return left >= QK_LANES_16 ? QK_LANES_16 : left > 1 ? 2 : 1; }
 
-/* Pixels `first` to `first + width` of output rows y to y + rows, of the block at `channel`. */
-static void qk_run_block_strip(const qk_depthwise_step *d, const qk_memory *m, qk_block *b, const qk_fill_function *fills,
-                               int64_t y, int64_t channel, int64_t first, int64_t width)
+/* Groups of lines that two passes read, one below the other; they lie in turning places then. Long
+ * rows of 3 x 3 windows lose more by not going row by row than they gain by that. */
+static int64_t qk_shared_groups(const qk_depthwise_step *d)
 {
-    const int64_t lines = qk_lines(d), groups = (lines + QK_KU - 1) / QK_KU;
-    const int64_t share = (width + b->shared - 1) / b->shared, columns = (share - 1) * d->stride_x + d->kernel_x;
-    const uint8_t *in = m->arena + d->source + channel + y * d->stride_y * d->in_row + first * d->stride_x * d->in_pixel;
-    uint8_t *mixed = m->arena + d->scratch;
-    uint8_t *out = m->arena + d->out + channel + y * d->out_row + first * d->out_pixel;
+    const int64_t groups = (qk_lines(d) + QK_KU - 1) / QK_KU, pass = d->together * d->stride_y;
+    const int gains = d->kernel_y > 3 || d->width <= QK_MOST_SHARE;
+    return gains && pass % QK_KU == 0 && pass / QK_KU < groups ? groups - pass / QK_KU : 0;
+}
+
+/* Pixels `first` to `first + width` of a block, rows `top` to `bottom`. */
+static void qk_run_strip(const qk_depthwise_step *d, const qk_memory *m, qk_block *b, int64_t groups, int64_t same,
+                         int64_t channel, int64_t first, int64_t width, int64_t top, int64_t bottom)
+{
+    const int64_t all = (d->height - 1) * d->stride_y + d->kernel_y, lines = qk_lines(d), size = 4 * QK_FILL_BYTES;
+    const int64_t share = (width + b->shared - 1) >> (b->shared / 2), columns = (share - 1) * d->stride_x + d->kernel_x;
+    const uint8_t *in = m->arena + d->source + channel + first * d->stride_x * d->in_pixel;
+    uint8_t *out = m->arena + d->out + channel + first * d->out_pixel, *mixed = m->arena + d->scratch;
     uint8_t bytes[4 * 4 * QK_FILL_BYTES] __attribute__((aligned(64)));
     int64_t ahead[4];
     for (int64_t i = 0; i < b->shared; i++) {
@@ -313,47 +328,59 @@ static void qk_run_block_strip(const qk_depthwise_step *d, const qk_memory *m, q
         ahead[i] = from * d->stride_x * d->in_pixel;
         b->apart[i] = from * d->out_pixel;
     }
-    for (int64_t g = 0; g < groups; g++) {
-        const uint8_t *row[QK_KU];
-        for (int64_t i = 0; i < QK_KU; i++) {
-            const int64_t line = g * QK_KU + i; /* a line beyond the last has weight 0 */
-            row[i] = in + (line < lines ? line : 0) * d->in_row;
+    for (int64_t next = top, turn = 0; next < bottom; next += d->together) {
+        const int64_t left = d->height - next;
+        const qk_fill_function *fills = left < d->together && b->last ? b->last : b->fills;
+        const int64_t y = left < d->together && !b->last ? d->height - d->together : next; /* some rows again */
+        const uint8_t *group[4], *begin = in + y * d->stride_y * d->in_row;
+        const int64_t most = same ? all - y * d->stride_y : lines; /* a line beyond has weight 0 */
+        for (int64_t g = 0; g < groups; g++) {
+            uint8_t *to = mixed + (turn + g < groups ? turn + g : turn + g - groups) * columns * size;
+            const uint8_t *row[QK_KU];
+            for (int64_t i = 0; i < QK_KU; i++)
+                row[i] = begin + (g * QK_KU + i < most ? g * QK_KU + i : 0) * d->in_row;
+            if (next == top || y != next || g >= same)
+                qk_interleave_lanes(to, size, columns, row, d->in_pixel, (int)b->shared, ahead);
+            group[g] = to;
         }
-        qk_interleave_lanes(mixed + g * 4 * QK_FILL_BYTES, groups * 4 * QK_FILL_BYTES, columns, row, d->in_pixel,
-                            (int)b->shared, ahead);
-    }
-    for (int64_t x = 0, pixels; x < share; x += pixels) {
-        const int64_t left = share - x;
-        pixels = left < 4 || left == 5 || left == 6 || left == 9 ? 3 : 4;
-        fills[pixels - 3](b, mixed + x * d->stride_x * groups * 4 * QK_FILL_BYTES, bytes, out + x * d->out_pixel, left);
+        for (int64_t x = 0, pixels; x < share; x += pixels) {
+            const int64_t rest = share - x;
+            pixels = rest < 4 || rest == 5 || rest == 6 || rest == 9 ? 3 : 4;
+            fills[pixels - 3](b, group, x * d->stride_x * size, bytes, out + y * d->out_row + x * d->out_pixel, rest);
+        }
+        turn += same ? groups - same : 0;
+        turn -= turn < groups ? 0 : groups;
     }
 }
 
-static void qk_run_blocks(const qk_depthwise_step *d, const qk_memory *m)
+static void qk_run_rows(const qk_depthwise_step *d, const qk_memory *m, const qk_fill_function *fills,
+                        const qk_fill_function *last, int64_t same, int64_t top, int64_t bottom)
 {
     const int64_t groups = (qk_lines(d) + QK_KU - 1) / QK_KU, vectors = (d->channels + 15) / 16;
     const int64_t bytes = QK_LANES_16 * d->kernel_x * groups * d->together * 64; /* of weights of a block */
     const qk_bounds bounds = qk_byte_bounds(d->rq.low < 0 ? 0 : (int)d->rq.low, d->rq.high > 255 ? 255 : (int)d->rq.high);
-    for (int64_t next = 0; next < d->height; next += d->together) {
-        const int64_t left = d->height - next;
-        const qk_fill_function *fills = qk_fills_of(d, left < d->together ? left : d->together);
-        const int64_t y = fills ? next : d->height - d->together; /* some rows again */
-        if (!fills)
-            fills = qk_fills_of(d, d->together);
-        for (int64_t v = 0, at = 0, some; v < vectors; v += some, at++) {
-            some = qk_block_vectors(vectors - v);
-            const int64_t channel = v * 16, shared = QK_LANES_16 / some, most = QK_SHARE * shared;
-            const int64_t n = d->channels - channel < 16 * some ? d->channels - channel : 16 * some;
-            qk_block b = {m->blob + d->weight + at * bytes, m->blob + d->rq.mult + at * 4 * QK_FILL_BYTES,
-                          (const int32_t *)(m->blob + d->bias + at * 4 * QK_FILL_BYTES),
-                          QK_REAL_BITS - (int32_t)d->rq.add, d->out_row, d->out_pixel, {0, 0, 0, 0}, shared, n,
-                          d->rq.low > 0 || d->rq.high < 255, bounds};
-            for (int64_t first = 0, width; first < d->width; first += width) {
-                width = d->width - first <= QK_MOST_SHARE * shared ? d->width - first : most;
-                qk_run_block_strip(d, m, &b, fills, y, channel, first, width);
-            }
+    for (int64_t v = 0, at = 0, some; v < vectors; v += some, at++) {
+        some = qk_block_vectors(vectors - v);
+        const int64_t channel = v * 16, shared = QK_LANES_16 / some, most = QK_SHARE * shared;
+        const int64_t n = d->channels - channel < 16 * some ? d->channels - channel : 16 * some;
+        qk_block b = {m->blob + d->weight + at * bytes, m->blob + d->rq.mult + at * 4 * QK_FILL_BYTES,
+                      (const int32_t *)(m->blob + d->bias + at * 4 * QK_FILL_BYTES), QK_REAL_BITS - (int32_t)d->rq.add,
+                      d->out_row, d->out_pixel, {0, 0, 0, 0}, shared, n, d->rq.low > 0 || d->rq.high < 255, bounds,
+                      fills, last};
+        for (int64_t first = 0, width; first < d->width; first += width) {
+            width = d->width - first <= QK_MOST_SHARE * shared ? d->width - first : most;
+            qk_run_strip(d, m, &b, groups, same, channel, first, width, top, bottom);
         }
     }
+}
+
+/* Row by row; where passes share groups, each strip from the top to the bottom. */
+static void qk_run_blocks(const qk_depthwise_step *d, const qk_memory *m)
+{
+    const int64_t same = qk_shared_groups(d), rows = same ? d->height : d->together;
+    const qk_fill_function *fills = qk_fills_of(d, d->together), *last = qk_fills_of(d, d->height % d->together);
+    for (int64_t top = 0; top < d->height; top += rows)
+        qk_run_rows(d, m, fills, last, same, top, top + rows < d->height ? top + rows : d->height);
 }
 #endif
 
