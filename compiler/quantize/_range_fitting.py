@@ -55,6 +55,7 @@ class RangeFitting:
         simulated: result of ``bind_scales``.
         ranges: that were bound, as ``activation_scales`` gives them.
         bind: makes the simulated module of other ranges.
+        joined: places of points that keep the range of a point behind a concatenation.
 
     Attributes:
         points: whose ranges can be fitted: of kind INPUT, of the bits of their kind.
@@ -65,6 +66,7 @@ class RangeFitting:
         simulated: IRModule,
         ranges: Sequence[float] | NDArray[np.float32],
         bind: Callable[[NDArray[np.float32]], IRModule],
+        joined: frozenset[int] = frozenset(),
     ) -> None:
         main: Function = simulated["main"]
         measured = measured_points(simulated)
@@ -75,7 +77,9 @@ class RangeFitting:
         for node in post_order(main.body):
             for child in node.operands():
                 self._uses.setdefault(child, []).append(node)
-        self.points = frozenset(point for point in measured if _narrow(point))
+        self.points = frozenset(
+            point for point, k in self._place.items() if _narrow(point) and k not in joined
+        )
 
     @property
     def ranges(self) -> NDArray[np.float32]:

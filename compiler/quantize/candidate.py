@@ -43,6 +43,7 @@ from compiler.quantize._range_fitting import RangeFitting
 from compiler.quantize._rescaling import rescaled
 from compiler.quantize.calibration.bind_scales import bind_scales
 from compiler.quantize.calibration.channel_stats import ChannelStats
+from compiler.quantize.calibration.shared_ranges import shared_ranges
 from compiler.quantize.conversions import integer_dtypes, partition_conversions
 from compiler.quantize.correct_rounding import corrected
 from compiler.quantize.quantize_annotate import QuantizeAnnotate
@@ -146,9 +147,10 @@ def build_candidate(
         IntegerOverflowError: a sum may leave its dtype.
     """
     annotated, run = mark(mod, qconfig, channels, context)
-    simulated, fitting = bind_scales(annotated, run, activation_scales), None
-    if qconfig.fit_ranges and activation_scales is not None and len(activation_scales):
-        fitting = RangeFitting(simulated, activation_scales, partial(bind_scales, annotated, run))
+    ranges, joined = shared_ranges(annotated, run.qconfig, activation_scales)
+    simulated, fitting = bind_scales(annotated, run, ranges), None
+    if qconfig.fit_ranges and ranges is not None and len(ranges):
+        fitting = RangeFitting(simulated, ranges, partial(bind_scales, annotated, run), joined)
     simulated = corrected(simulated, run, fitting)
     if qconfig.do_simulation:
         return Candidate(simulated, None, None, run, run.report)

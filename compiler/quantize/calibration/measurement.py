@@ -45,6 +45,7 @@ from compiler.quantize.calibration.input_sample import InputSample, sample_input
 from compiler.quantize.calibration.kernels.protocol import Kernels
 from compiler.quantize.calibration.profile_function import profile_function
 from compiler.quantize.calibration.rescaled_tensors import CountedTensor, counted_points
+from compiler.quantize.calibration.shared_ranges import shared_ranges
 from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
 from compiler.quantize.candidate import mark
 from compiler.quantize.correct_rounding import corrected
@@ -160,7 +161,8 @@ class Profile:
         annotated, run = mark(mod, measurement.qconfig, measurement.channels)
         if measurement.ranges is None:
             return Profile(annotated, executor, kernels)
-        quantized = corrected(bind_scales(annotated, run, measurement.ranges), run)
+        ranges, _ = shared_ranges(annotated, run.qconfig, measurement.ranges)
+        quantized = corrected(bind_scales(annotated, run, ranges), run)
         return Profile(quantized, executor, kernels, simulated=True)
 
     def measure(self, measurement: Measurement, batches: Iterable[Batch]) -> CalibrationStats:

@@ -14,6 +14,7 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.quantize._run_context import context_or_new
 from compiler.quantize.calibration.bind_scales import bind_scales
 from compiler.quantize.calibration.flow import Calibration
+from compiler.quantize.calibration.shared_ranges import shared_ranges
 
 
 @register_pass("QuantizeCalibrate", opt_level=1, required=("InferType",))
@@ -43,7 +44,8 @@ class QuantizeCalibrate(ModulePass):
         plain = run.qconfig.with_overrides(
             smooth_alpha=None, bias_correction=False, weight_rounding="nearest"
         )
-        return bind_scales(mod, run, calibration.scales_for(plain))
+        ranges, _ = shared_ranges(mod, run.qconfig, calibration.scales_for(plain))
+        return bind_scales(mod, run, ranges)
 
     def __str__(self) -> str:
         return self.info.name

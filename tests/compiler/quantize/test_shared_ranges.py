@@ -1,0 +1,63 @@
+"""Points that only moves, pools and concatenations divide round their values once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from compiler import relay
+from compiler.ir.expr import Constant
+from compiler.ir.module import IRModule
+from compiler.quantize import QConfig, channel_stats, prerequisite_optimize
+from compiler.quantize.calibration.bind_scales import measured_points
+from tests.compiler.quantize.candidates import assert_same_integers, calibrated, const
+
+MEASURED = QConfig.recommended(calibrate_mode="max", activation_scheme="unsigned")
+FITTED = MEASURED.with_overrides(weight_rounding="sequential", fit_ranges=True)
+
+
+def joined(rng: np.random.Generator, wide: float, read_twice: bool = False) -> IRModule:
+    """Two branches, one ``wide`` times as wide as the other, a pool, and a reader of both."""
+    op, nn = relay.op, relay.op.nn
+    x = relay.var("x", (2, 3, 8, 8))
+    narrow = nn.relu(nn.conv2d(x, const(rng, 4, 3, 3, 3), padding=(1, 1, 1, 1)))
+    weight = relay.const(rng.normal(0, 0.4 * wide, (5, 3, 1, 1)).astype(np.float32))
+    both = op.concatenate(relay.Tuple((narrow, nn.relu(nn.conv2d(x, weight)))), axis=1)
+    result = nn.conv2d(nn.max_pool2d(both, (2, 2), (2, 2)), const(rng, 6, 9, 1, 1))
+    if read_twice:
+        own = nn.max_pool2d(nn.conv2d(narrow, const(rng, 6, 4, 1, 1)), (2, 2), (2, 2))
+        result = op.add(result, own)
+    return prerequisite_optimize(relay.module(relay.Function([x], result)), None, 3)
+
+
+def data_of(rng: np.random.Generator) -> list[dict[str, Any]]:
+    return [{"x": rng.normal(0, 1, (2, 3, 8, 8)).astype(np.float32)} for _ in range(4)]
+
+
+def steps_of(mod: IRModule, config: QConfig, data: list[dict[str, Any]]) -> list[float]:
+    """Steps of the points whose values are never negative, in binding order."""
+    channels = channel_stats(mod, data, sample=True) if config.needs_channels else None
+    made = calibrated(mod, config, data, channels)
+    if config == MEASURED:
+        assert_same_integers(made.partitioned, data[:1])
+    found = []
+    for point in measured_points(made.simulated):
+        step, low, _ = (arg.data for arg in point.args[1:] if isinstance(arg, Constant))
+        if low == 0:
+            found.append(float(step))
+    return found
+
+
+def test_fields_of_a_concatenation_take_the_range_of_what_reads_it() -> None:
+    rng = np.random.default_rng(0)
+    mod, data = joined(rng, 8.0), data_of(rng)
+    for config in (MEASURED, FITTED):
+        assert len(set(steps_of(mod, config, data))) == 1
+
+
+def test_another_reader_keeps_a_range_that_is_much_finer() -> None:
+    for wide, ranges in ((1.0, 1), (8.0, 2)):
+        rng = np.random.default_rng(2)
+        mod, data = joined(rng, wide, read_twice=True), data_of(rng)
+        assert len(set(steps_of(mod, MEASURED, data))) == ranges
