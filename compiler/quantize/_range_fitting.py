@@ -78,7 +78,7 @@ class RangeFitting:
             for child in node.operands():
                 self._uses.setdefault(child, []).append(node)
         self.points = frozenset(
-            point for point, k in self._place.items() if _narrow(point) and k not in joined
+            point for k, point in enumerate(measured) if _narrow(point) and k not in joined
         )
 
     @property

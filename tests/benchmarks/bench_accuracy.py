@@ -14,13 +14,14 @@ code, of the better one: within 0.3 points of the best peer's top-1 and 0.5 dB o
 SQNR, which may be two peers, and no output that differs from the reference. What ``compile``
 chooses has to be within a point of float and at least the best peer's SQNR.
 
-    … --peers quark,nncf,aimet,modelopt [--tools DIR]
+    … --peers quark,nncf,aimet,modelopt [--tools DIR] [--untrained]
 
-compares the best of a search of 16 trials with other tools: each runs in a virtual environment of
-its own (made in DIR by pip where there is none) and is judged by its float simulation. The search
-sees the first half of the dev images, everything is judged on the second half; a second search
-without sequential rounding tells what that adds. Goals: 3 dB above the best tool that leaves no
-operator in float, top-1 not below it.
+compares both with other tools: each runs in a virtual environment of its own (made in DIR by pip
+where there is none) and is judged by its float simulation, outputs as wide as ours. The search sees
+the first half of the dev images, everything is judged on the second half. The winner is built
+again without each of the means that look at the quantized prefix, and without all of them: what
+they add, and their CPU seconds. Goals: 3 dB above the best configuration by SQNR of a tool that
+leaves no operator in float, its top-1 not above ours by more than luck explains.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import qsearch
+from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.artifact import QModule
 from compiler.targets.ort.grid_executor import GridExecutor
-from qsearch.search.space import default_space
+from qsearch.search.space import LATER
 from tests.benchmarks import onnxruntime_peers as peers
 from tests.benchmarks import quantization_tools
 from tests.benchmarks.machine import alternated_ms, machine
@@ -60,6 +62,8 @@ TRIALS = 16
 ALONE, WINNER = "ours, chosen alone", f"ours, {TRIALS} trials"
 TOOLS = tuple(quantization_tools.PIP)
 TOOLS_FOLDER = Path(tempfile.gettempdir()) / "qsearch-tools"
+MEANS: dict[str, Any] = {"weight_rounding": "nearest", **LATER}
+"""What looks at the quantized prefix or came with it, and the value that turns it off."""
 TOOLS_GOAL = 3.0
 """Decibels above the best tool that quantizes as much."""
 
@@ -94,10 +98,12 @@ def measure_peers(
     return found
 
 
-def measure_alone(model: Path, calib: Split, work: Path) -> tuple[QModule, float]:
-    """What ``qsearch compile`` chooses, read from its file, and CPU seconds."""
+def measure_alone(
+    model: Path, calib: Split, work: Path, fields: dict[str, Any] | None = None
+) -> tuple[QModule, float]:
+    """What ``qsearch compile`` chooses, or these fields, read from a file, and CPU seconds."""
     begin = time.process_time()
-    made = qsearch.quantize(model, {"input": calib.images}, dim={"N": batch_of(model.stem)})
+    made = qsearch.quantize(model, {"input": calib.images}, fields, dim={"N": batch_of(model.stem)})
     cpu_s = time.process_time() - begin
     for decision in made.provenance.get("decisions", ()):
         print(f"  {decision}")
@@ -127,8 +133,8 @@ def judged(
 
 def measure_tool(
     tool: str, model: Path, calib: Split, dev: Split, reference: Any, args: argparse.Namespace
-) -> list[dict[str, Any]]:
-    """Rows of one tool, judged here on what its environment computes; kept beside it."""
+) -> list[tuple[str, Score, dict[str, Any]]]:
+    """Name, score and row of a tool's configurations; what its environment computes is kept."""
     out = args.tools / "results" / f"{model.stem}-{len(calib)}-{len(dev)}"
     kept = out / f"{tool}.json"
     if not kept.exists():
@@ -137,24 +143,27 @@ def measure_tool(
         np.save(out / "eval.npy", dev.images)
         paths = [str(path.resolve()) for path in (model, out / "calib.npy", out / "eval.npy", out)]
         script = str(Path(quantization_tools.__file__).resolve())
+        python = environment(args.tools, tool)
         told = subprocess.run(
-            [environment(args.tools, tool), "-W", "ignore", script, tool, *paths],
+            [python, "-W", "ignore", script, tool, *paths, *(["untrained"] * args.untrained)],
             capture_output=True,
             cwd=out,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""},
         )
         if told.returncode:
-            return [{"name": tool, "error": told.stderr[-400:]}]
-    rows: list[dict[str, Any]] = json.loads(kept.read_text())
-    for row in rows:
+            print(f"  {tool}: {told.stderr[-400:]}", flush=True)
+            return []
+    found = []
+    for row in json.loads(kept.read_text()):
         if "error" in row:
             print(f"  {row['name']}: {row['error']}", flush=True)
             continue
-        outputs = np.load(out / row.pop("outputs"))
-        row.update(score(outputs, reference, dev.labels).to_dict())
+        scored = score(np.load(out / row.pop("outputs")), reference, dev.labels)
+        row.update(scored.to_dict())
         show(row)
-    return rows
+        found.append((row["name"], scored, row))
+    return found
 
 
 def environment(folder: Path, tool: str) -> str:
@@ -167,9 +176,7 @@ def environment(folder: Path, tool: str) -> str:
     return str(python.absolute())
 
 
-def measure_search(
-    model: Path, calib: Split, tuned: Split, fitted: bool = True
-) -> tuple[QModule, float]:
+def measure_search(model: Path, calib: Split, tuned: Split) -> tuple[QModule, float]:
     """The module that a search of few trials ends with, and CPU seconds."""
     begin = time.process_time()
     with tempfile.TemporaryDirectory(prefix="bench-search-") as folder:
@@ -183,25 +190,25 @@ def measure_search(
             trials=TRIALS,
             pool="inline",
             out=folder,
-            space=None if fitted else {"fields": fields_before()},
         )
         cpu_s = time.process_time() - begin
         return qsearch.load(Path(folder) / "best.qmod"), cpu_s
 
 
-def fields_before() -> dict[str, Any]:
-    """The default space without fitted ranges and wide sums, as ``--space`` takes it."""
-    return {
-        p.name: {"values": list(p.choices), "when": {n: list(v) for n, v in p.when}}
-        if p.when
-        else list(p.choices)
-        for p in default_space().parameters
-        if p.name != "fit_ranges"
-    }
+def fields_without(qconfig: QConfig) -> dict[str, dict[str, Any]]:
+    """Fields of the configuration without each of its ``MEANS``, and without all, by title."""
+    fields = qconfig.to_dict()
+    used = [name for name, plain in MEANS.items() if fields[name] != plain]
+    rows = {"as it is": fields}
+    for name in used:
+        rows[f"{name}={MEANS[name]}"] = {**fields, name: MEANS[name]}
+        if name == "weight_rounding":
+            rows[f"{name}={MEANS[name]}"]["fit_ranges"] = False
+    return {**rows, "without all": {**fields, **MEANS}}
 
 
 def measure_tools(model: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """A search beside other tools."""
+    """Ours beside other tools."""
     batch = batch_of(model.stem)
     calib = read_split(args.data, model.stem, "calib", args.calib, batch)
     both = read_split(args.data, model.stem, "dev", args.images, 2 * batch)
@@ -212,32 +219,33 @@ def measure_tools(model: Path, args: argparse.Namespace) -> dict[str, Any]:
     reference = outputs_of(on_onnxruntime(model), dev, 1)
     base = score(reference, reference, dev.labels)
     show({"name": "float", **base.to_dict()})
-    names = {True: WINNER, False: f"{WINNER}, neither fit_ranges nor residual_bits"}
-    ours = [
-        judged(name, measure_search(model, calib, tuned, fitted), model, dev, reference)[2]
-        for fitted, name in names.items()
+    winner = measure_search(model, calib, tuned)
+    assert winner[0].qconfig is not None
+    with tempfile.TemporaryDirectory(prefix="bench-accuracy-") as folder:
+        made = {ALONE: measure_alone(model, calib, Path(folder)), WINNER: winner}
+        for name, fields in fields_without(winner[0].qconfig).items():
+            made[name] = measure_alone(model, calib, Path(folder), fields)
+    ours = {name: judged(name, one, model, dev, reference) for name, one in made.items()}
+    theirs = [
+        row for tool in args.peers for row in measure_tool(tool, model, calib, dev, reference, args)
     ]
-    theirs: list[dict[str, Any]] = []
-    for tool in args.peers:
-        theirs += measure_tool(tool, model, calib, dev, reference, args)
     result: dict[str, Any] = {
         "model": model.stem,
         "images": len(dev),
         "float": base.to_dict(),
-        "ours": ours,
-        "tools": theirs,
+        "ours": [row for _, _, row, _ in ours.values()],
+        "tools": [row for _, _, row in theirs],
     }
-    same = [row for row in theirs if not row.get("float_operators", {"none": 1})]
+    same = [entry for entry in theirs if not entry[2]["float_operators"]]
     if same:
-        best = max(same, key=lambda row: row["sqnr_db"])
-        above = ours[0]["sqnr_db"] - best["sqnr_db"]
-        points = ours[0]["top1"] - max(row["top1"] for row in same)
+        best = max(same, key=_sqnr)
+        above = {name: margin(ours[name][1], best[1]) for name in (ALONE, WINNER)}
+        enough = above[WINNER]["sqnr_db"] >= TOOLS_GOAL
+        exact = not any(row["differs_from_reference"] for row in result["ours"])
         result["verdict"] = {
-            "tool": best["name"],
-            "sqnr_margin": round(above, 2),
-            "top1_margin": round(points, 2),
-            "fitting_adds": round(ours[0]["sqnr_db"] - ours[1]["sqnr_db"], 2),
-            "met": above >= TOOLS_GOAL and points >= 0,
+            "tool": best[0],
+            "above": above,
+            "met": enough and exact and above[WINNER]["top1_interval"][1] >= 0,
         }
         print(f"  {json.dumps(result['verdict'])}", flush=True)
     return result
@@ -358,6 +366,7 @@ def main() -> int:
         "--peers", type=lambda text: text.split(","), help="tools: " + ",".join(TOOLS)
     )
     parser.add_argument("--tools", type=Path, help="their environments", default=TOOLS_FOLDER)
+    parser.add_argument("--untrained", action="store_true", help="leave out AdaQuant, AdaRound")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     args.methods = tuple(args.methods)

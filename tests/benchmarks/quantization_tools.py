@@ -1,6 +1,6 @@
 """One quantization tool on one model, run by the Python of an environment that holds the tool.
 
-    ENV/bin/python quantization_tools.py TOOL MODEL CALIB EVAL OUT
+    ENV/bin/python quantization_tools.py TOOL MODEL CALIB EVAL OUT [untrained]
 
 CALIB and EVAL are .npy files, float32 (N, C, H, W). For every configuration of the tool OUT gets
 an .npy file with the outputs of its float simulation, and ``TOOL.json`` with rows of name, CPU
@@ -16,6 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,21 @@ def simulated(model: onnx.ModelProto, libraries: tuple[str, ...] = ()) -> Callab
     return lambda images: session.run(None, {name: images})[0]
 
 
+def with_wide_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model whose outputs are not quantized, as ours are int32."""
+    made = {name: node for node in model.graph.node for name in node.output}
+    for output in model.graph.output:
+        last = made[output.name]
+        if last.op_type not in _POINTS:
+            continue
+        wide = made[last.input[0]].input[0]
+        model.graph.node.remove(last)
+        for node in model.graph.node:
+            for names in (node.input, node.output):
+                names[:] = [output.name if name == wide else name for name in names]
+    return model
+
+
 class Batches:
     """Images batch by batch, as onnxruntime's calibrators and those after them ask for them."""
 
@@ -109,10 +125,12 @@ class Batches:
         self._waiting = iter(self._batches)
 
 
-def quark(path: Path, calib: Array, out: Path) -> Made:
-    """AMD Quark: Percentile, equalization, AdaQuant."""
+def quark(path: Path, calib: Array, out: Path, images: Array, train: bool) -> Made:
+    """AMD Quark: ranges, granularity, equalization; AdaQuant and AdaRound on the best of these."""
     from quark.onnx import (
         AdaQuantConfig,
+        AdaRoundConfig,
+        CalibMethod,
         CLEConfig,
         Int8Spec,
         ModelQuantizer,
@@ -122,82 +140,136 @@ def quark(path: Path, calib: Array, out: Path) -> Made:
         UInt8Spec,
     )
 
-    def row(name: str, activation: Any, weight: Any, algorithms: list[Any], **more: Any) -> Any:
+    def made(channels: bool, method: str, *algorithms: Any) -> onnx.ModelProto:
+        ranges = CalibMethod[method]
+        points = UInt8Spec if channels else Int8Spec
+        granularity = QuantGranularity.Channel if channels else QuantGranularity.Tensor
         config = QConfig(
-            global_config=QLayerConfig(activation=activation, weight=weight),
-            algo_config=algorithms,
+            global_config=QLayerConfig(
+                activation=points(calibration_method=ranges),
+                weight=Int8Spec(calibration_method=ranges, quant_granularity=granularity),
+            ),
+            algo_config=list(algorithms),
             extra_options={
                 "ForceQuantizeNoInputCheck": True,
                 "AlignSlice": False,
                 "FoldRelu": True,
                 "AlignConcat": True,
-                **more,
             },
         )
-        target = out / f"quark{len(name)}.onnx"
-        reader = Batches(_input(path), calib, 1 if algorithms else BATCH)
+        target = out / "quark.onnx"
+        reader = Batches(_input(path), calib, 1 if len(algorithms) > 1 else BATCH)
         ModelQuantizer(config).quantize_model(str(path), str(target), reader)
-        made = onnx.load(target)
-        return name, made, simulated(made)
+        return with_wide_outputs(onnx.load(target))
 
+    plain = simulated(onnx.load(path))(images)
+    ranked = []
+    for channels, method in product((False, True), ("Percentile", "MinMax", "MinMSE")):
+        model = made(channels, method, CLEConfig())
+        error = float(np.square(simulated(model)(images) - plain).sum())
+        kind = "u8, per channel" if channels else "s8, per tensor"
+        ranked.append((error, f"{kind}, {method}, CLE", channels, method))
+        yield ranked[-1][1], model, simulated(model)
+    if not train:
+        return
     fits = {"data_size": len(calib), "batch_size": 2, "num_iterations": 1000}
-    fits |= {"learning_rate": 1e-5, "early_stop": True}
-    channel = Int8Spec(quant_granularity=QuantGranularity.Channel)
-    yield row("Percentile, CLE", Int8Spec(), Int8Spec(), [CLEConfig()])
-    yield row(
-        "Percentile, CLE, AdaQuant",
-        Int8Spec(),
-        Int8Spec(),
-        [CLEConfig(), AdaQuantConfig(**fits)],
-    )
-    yield row(
-        "Percentile, u8, per channel, CLE, AdaQuant",
-        UInt8Spec(),
-        channel,
-        [CLEConfig(), AdaQuantConfig(**fits)],
-    )
+    fits |= {"early_stop": True, "update_bias": True}
+    first, second, *_ = sorted(ranked)
+    for algorithm, (_, name, *base) in (
+        (AdaQuantConfig(**fits), first),
+        (AdaQuantConfig(**fits), second),
+        (AdaRoundConfig(**fits), first),
+    ):
+        model = made(*base, CLEConfig(), algorithm)
+        title = type(algorithm).__name__.removesuffix("Config")
+        yield f"{name}, {title}", model, simulated(model)
 
 
-def nncf(path: Path, calib: Array, out: Path) -> Made:
-    """Intel NNCF: both presets, fast and full bias correction."""
+def nncf(path: Path, calib: Array, out: Path, images: Array, train: bool) -> Made:
+    """Intel NNCF: both presets, two kinds of ranges, fast and full bias correction."""
     import nncf as tool
+    from nncf.quantization.advanced_parameters import (
+        AdvancedQuantizationParameters,
+        OverflowFix,
+    )
+    from nncf.quantization.range_estimator import RangeEstimatorParametersSet
 
     name, batch = _input(path), 1
     items = [calib[i : i + batch] for i in range(0, len(calib), batch)]
     transformer = {"model_type": tool.ModelType.TRANSFORMER} if "vit" in path.stem else {}
-    for preset in (tool.QuantizationPreset.PERFORMANCE, tool.QuantizationPreset.MIXED):
-        for fast in (True, False):
-            made = tool.quantize(
-                onnx.load(path),
-                tool.Dataset(items, lambda images: {name: images}),
-                preset=preset,
-                subset_size=len(items),
-                fast_bias_correction=fast,
-                **transformer,
-            )
-            correction = "fast bias correction" if fast else "bias correction"
-            yield f"{preset.value}, {correction}", made, simulated(made)
+    presets = tool.QuantizationPreset
+    for preset, ranges, fast in (
+        (presets.PERFORMANCE, "MEAN_MINMAX", True),
+        (presets.MIXED, "MEAN_MINMAX", True),
+        (presets.MIXED, "MINMAX", True),
+        (presets.MIXED, "MINMAX", False),
+    ):
+        made = tool.quantize(
+            onnx.load(path),
+            tool.Dataset(items, lambda images: {name: images}),
+            preset=preset,
+            subset_size=len(items),
+            fast_bias_correction=fast,
+            advanced_parameters=AdvancedQuantizationParameters(
+                overflow_fix=OverflowFix.DISABLE,
+                disable_channel_alignment=False,
+                activations_range_estimator_params=getattr(RangeEstimatorParametersSet, ranges),
+            ),
+            **transformer,
+        )
+        correction = "fast bias correction" if fast else "bias correction"
+        yield f"{preset.value}, {ranges.lower()}, {correction}", made, simulated(made)
 
 
-def aimet(path: Path, calib: Array, out: Path) -> Made:
-    """Qualcomm AIMET: tf_enhanced, with and without equalization."""
+def aimet(path: Path, calib: Array, out: Path, images: Array, train: bool) -> Made:
+    """Qualcomm AIMET: ranges, granularity, equalization; sequential MSE and AdaRound."""
+    from aimet_onnx.adaround.adaround_weight import Adaround
+    from aimet_onnx.common.quantsim_config.utils import (
+        get_path_for_per_channel_config,
+        get_path_for_per_tensor_config,
+    )
     from aimet_onnx.cross_layer_equalization import equalize_model
     from aimet_onnx.quantsim import QuantizationSimModel
+    from aimet_onnx.sequential_mse.seq_mse import apply_seq_mse
 
     name = _input(path)
-    for equalized in (False, True):
+    batches = list(Batches(name, calib, BATCH))
+    for equalized, channels, scheme, fit in (
+        (False, False, "tf_enhanced", ""),
+        (True, False, "tf_enhanced", ""),
+        (True, True, "tf_enhanced", ""),
+        (True, True, "min_max", ""),
+        (True, True, "min_max", "sequential MSE"),
+        (True, True, "tf_enhanced", "AdaRound"),
+    )[: None if train else 4]:
         model = onnx.load(path)
         if equalized:
             equalize_model(model)
+        kind = get_path_for_per_channel_config if channels else get_path_for_per_tensor_config
         sim = QuantizationSimModel(
             model,
-            quant_scheme="tf_enhanced",
+            quant_scheme=scheme,
+            config_file=kind(),
             providers=["CPUExecutionProvider"],
         )
-        sim.compute_encodings(list(Batches(name, calib, BATCH)))
+        if fit == "AdaRound":
+            Adaround.apply_adaround(sim, batches, num_iterations=1000)
+        elif fit:
+            apply_seq_mse(sim, batches)
+        sim.compute_encodings(batches)
+        outputs = {output.name for output in sim.model.model.graph.output}
+        for node in sim.model.model.graph.node:
+            if node.op_type == "QcQuantizeOp" and outputs.intersection(node.output):
+                sim.qc_quantize_op_dict[node.input[0]].enabled = False
         session = sim.session
+        title = (
+            "CLE" if equalized else "",
+            "per channel" if channels else "per tensor",
+            scheme,
+            fit,
+        )
         yield (
-            "CLE, tf_enhanced" if equalized else "tf_enhanced",
+            ", ".join(filter(None, title)),
             _enabled(sim),
             lambda images, session=session: session.run(None, {name: images})[0],
         )
@@ -214,7 +286,7 @@ def _enabled(sim: Any) -> onnx.ModelProto:
     return model
 
 
-def modelopt(path: Path, calib: Array, out: Path) -> Made:
+def modelopt(path: Path, calib: Array, out: Path, images: Array, train: bool) -> Made:
     """NVIDIA ModelOpt: int8, max and entropy."""
     from modelopt.onnx.quantization import quantize
 
@@ -229,11 +301,11 @@ def modelopt(path: Path, calib: Array, out: Path) -> Made:
             high_precision_dtype="fp32",
             output_path=str(target),
         )
-        made = onnx.load(target)
+        made = with_wide_outputs(onnx.load(target))
         yield method, made, simulated(made)
 
 
-TOOLS: dict[str, Callable[[Path, Array, Path], Made]] = {
+TOOLS: dict[str, Callable[[Path, Array, Path, Array, bool], Made]] = {
     "quark": quark,
     "nncf": nncf,
     "aimet": aimet,
@@ -245,10 +317,16 @@ def _input(path: Path) -> str:
     return str(onnx.load(path).graph.input[0].name)
 
 
-def measure(tool: str, model: Path, calib: Array, images: Array, out: Path) -> list[dict[str, Any]]:
-    """Rows of all configurations of one tool; a failure is a row with an error."""
+def measure(
+    tool: str, model: Path, calib: Array, images: Array, out: Path, train: bool
+) -> list[dict[str, Any]]:
+    """Rows of all configurations of one tool; a failure is a row with an error.
+
+    Args:
+        train: whether to take configurations that train weights, too.
+    """
     rows: list[dict[str, Any]] = []
-    made = TOOLS[tool](model, calib, out)
+    made = TOOLS[tool](model, calib, out, images, train)
     while True:
         begin = time.process_time()
         try:
@@ -278,7 +356,8 @@ def main() -> int:
     tool, model, calib, images, out = sys.argv[1], *map(Path, sys.argv[2:6])
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with contextlib.redirect_stdout(sys.stderr):
-        rows = measure(tool, model, np.load(calib), np.load(images), out)
+        train = "untrained" not in sys.argv[6:]
+        rows = measure(tool, model, np.load(calib), np.load(images), out, train)
     (out / f"{tool}.json").write_text(json.dumps(rows))
     return 0
 
