@@ -31,13 +31,26 @@ def with_operands(node: Expr, operands: Operands) -> Expr:
 def substitute(root: Expr, mapping: Mapping[Any, Expr]) -> Expr:
     """``root`` with every node that is a key of ``mapping`` replaced, sharing kept, O(nodes).
 
-    Replacements are not visited again. Untouched parts are the very same objects.
+    Replacements are not visited again. Untouched parts are the very same objects. Where every
+    replacement has the type of what it replaces, so has every node above it: types follow from
+    types and attributes alone.
     """
     done: dict[Expr, Expr] = dict(mapping)
+    same_types = all(_same_type(old, new) for old, new in mapping.items())
     for node in post_order(root, lambda node: () if node in mapping else node.operands()):
         if node not in done:
-            done[node] = with_operands(node, [done[child] for child in node.operands()])
+            new = with_operands(node, [done[child] for child in node.operands()])
+            if same_types and new is not node:
+                new.set_checked_type(node.checked_type_or_none)
+            done[node] = new
     return done[root]
+
+
+def _same_type(old: Expr, new: Expr) -> bool:
+    known = new.checked_type_or_none
+    if known is None and isinstance(new, Var):
+        known = new.type_annotation
+    return known is not None and known == old.checked_type_or_none
 
 
 def rebuilt(

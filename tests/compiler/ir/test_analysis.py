@@ -33,7 +33,9 @@ from compiler.ir.expr import (
     Var,
     call_op,
 )
+from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.ir.rebuild import substitute
 from compiler.ir.ty import GlobalTypeVar, TensorType
 
 
@@ -55,6 +57,15 @@ class TestWalks:
         for root in (fn, body):
             assert list(post_order(root)) == list(post_order(root))
         assert [node for node in post_order(body) if node not in (x, y)] == order[2:-1]
+
+    def test_a_replacement_of_the_same_type_keeps_the_types_above_it(self) -> None:
+        x, y = relay.var("x", (2, 3)), relay.var("y", (2, 3))
+        mod = infer_module(IRModule({"main": Function((x, y), relay.op.tanh(relay.op.add(x, y)))}))
+        main: Function = mod["main"]
+        same = substitute(main.body, {main.params[1]: Constant(np.zeros((2, 3), np.float32))})
+        assert same.checked_type == main.body.checked_type
+        other = substitute(main.body, {main.params[1]: Constant(np.zeros((1, 3), np.float32))})
+        assert other.checked_type_or_none is None
 
     def test_a_walk_keeps_no_graph_alive(self) -> None:
         body: Call = relay.op.tanh(relay.var("x", (2,)))
