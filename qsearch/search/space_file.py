@@ -291,7 +291,7 @@ LAYER_BITS: Final = (2, 3, 4, 5, 6, 7, 8)
 """Bits that layers may choose where size counts and no file says otherwise."""
 _OF_SIZE: Final = ("size", "bit_operations")
 _MOST_PRODUCTS_OF_A_TRIAL: Final = 2 * 10**11
-"""Of sequential rounding in a default space: about 20 CPU seconds of each trial."""
+"""Of sequential rounding where layers choose their bits: about 20 CPU seconds of each trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +340,7 @@ def searched_space(
             settings.allow_float,
             weighted,
             modules,
-            products <= _MOST_PRODUCTS_OF_A_TRIAL,
+            products <= (_MOST_PRODUCTS_OF_A_TRIAL if counts else MOST_PRODUCTS),
             sums=has_residual_sums(module),
             # On 1000 classes of photographs channels went far above what calibration had seen.
             clips=products <= MOST_PRODUCTS and has_limited_clips(module),

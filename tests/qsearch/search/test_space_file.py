@@ -232,13 +232,22 @@ def test_the_written_space_fits_other_models(tmp_path: Path, kind: str) -> None:
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize(("width", "there"), [(16, True), (2048, True), (4096, False)])
-def test_a_large_network_is_rounded_sequentially_only_where_the_user_says_so(
-    width: int, there: bool
+@pytest.mark.parametrize(
+    ("width", "size_counts", "there"),
+    [
+        (16, False, True),
+        (2048, False, False),
+        (2048, True, True),
+        (4096, True, False),
+    ],
+)
+def test_a_large_network_is_rounded_sequentially_only_where_it_decides(
+    width: int, size_counts: bool, there: bool
 ) -> None:
     weight = relay.const(np.ones((2, width, 1, 1), np.float32))
     data = relay.var("x", (1, width, 4, 4))
     module = relay.module(relay.Function([data], relay.op.nn.conv2d(data, weight)))
-    space = searched_space(resolve({}).settings, module, "top1").space
+    settings = resolve({"minimize": ["size"]} if size_counts else {}).settings
+    space = searched_space(settings, module, "top1").space
     (rounding,) = (p for p in space.parameters if p.name == "weight_rounding")
     assert ("sequential" in rounding.choices) is there
