@@ -33,8 +33,6 @@ from qsearch.search.objectives import KEEPS_ACCURACY, Objective, sqnr_value
 from qsearch.search.sampler import Proposal, SamplerSpec, StudySampler, first_points
 from qsearch.search.space import (
     PERCENTILES,
-    POLICY,
-    Parameter,
     Params,
     Space,
     config_hash,
@@ -187,9 +185,8 @@ class KnownScores:
         return np.concatenate([executor.run({"input": images})[0] for images in runs])
 
 
-ARMS = ("policy", "before", "no prediction", "no refinement", "warm start")
-"""That of new studies; policy 4 in its space; and new ones, of which one draws all trials behind
-the first guesses at random."""
+ARMS = ("policy", "no prediction", "no refinement", "warm start")
+"""That of new studies, and variants of it; one draws all trials behind the guesses at random."""
 
 
 def replayed(
@@ -201,19 +198,14 @@ def replayed(
         arm: one of ``ARMS``.
         earlier: studies that "warm start" carries over.
     """
-    policy, parameters = POLICY, list(known.space.parameters)
-    if arm == "before":
-        modes = next(p for p in parameters if p.name == "calibrate_mode").choices[:-1]
-        once = Parameter("rounding", ("UPWARD", "TONEAREST"), (("calibrate_mode", modes),))
-        policy, parameters = 4, [*parameters, once]
-    space = Space(tuple(parameters))
+    space = known.space
     if arm == "no refinement":
         points = list(space.points())
         order = np.random.default_rng(seed).permutation(len(points))
         first = first_points(space, known.start, known.chosen)
         drawn = [*first, *(points[place] for place in order)][:trials]
         return [known.trial_of(point, number) for number, point in enumerate(drawn)]
-    spec = SamplerSpec("auto", seed, 4, waits=True, policy=policy)
+    spec = SamplerSpec("auto", seed, 4, waits=True)
     predicts = None if arm == "no prediction" else known.predicted
     carried = tuple(earlier) if arm == "warm start" else ()
     sampler = StudySampler(
