@@ -11,7 +11,7 @@ of ``prerequisite_optimize`` are timed where they run in it. A run never meets a
 stage has walked before: users compile a model once, and what the compiler and the processor still
 hold of the graph would answer. So twenty chains of 1,000 operators, with weights of their own, take
 turns, five of them in the long stages, and the middle time counts. Together they are larger than
-the processor's caches, as one chain of 100,000 is: the ratio tells how the work grows. The
+the caches of a core, as one chain of 100,000 is; caches that cores share may still hold them. The
 collector is on; what is alive before a run is frozen, so that it meets the objects of the run only.
 """
 
