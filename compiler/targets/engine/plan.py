@@ -163,8 +163,8 @@ class Emitter:
         allowed = allowed and item.shape[order[0]] <= MOST_IMAGES
         if not allowed or any(sum(pads[axis]) for axis in (order[0], order[3])):
             pads = [(0, 0)] * rank
-        elif any(map(any, pads)):
-            item.border = (tuple(pads), value)
+        # Said anew: an item that found no program in one order gets memory in another.
+        item.border = (tuple(pads), value) if any(map(any, pads)) else None
         return self.bordered(item.storage, item.shape, order, pads, byte)
 
     def bordered(

@@ -367,6 +367,26 @@ def test_limits_that_are_no_integers_are_not_quantized_by_a_kernel(limit: float)
     agree(relay.module(clipped), np.linspace(-2, 2, 5, dtype=np.float32).reshape(1, 5))
 
 
+@pytest.mark.parametrize("reader", ["pad", "conv2d"])
+def test_a_border_is_there_whatever_order_of_axes_is_left(reader: str) -> None:
+    """A difference along the last axis finds no program in the order that the reader wants."""
+    x = relay.var("x", (1, 1, 4, 4), "int8")
+    rng = np.random.default_rng(0)
+    kernel = relay.const(rng.integers(-127, 128, (2, 1, 3, 3)).astype("int8"))
+    sums = op.nn.conv2d(x, kernel, padding=[1, 1, 1, 1], out_dtype="int32")
+    narrow = op.cast(op.clip(op.right_shift(sums, const(6)), a_min=0, a_max=255), dtype="uint8")
+    wide = op.cast(narrow, dtype="int32")
+    below = op.clip(op.subtract(wide, op.max(wide, axis=[3], keepdims=True)), a_min=-255, a_max=0)
+    small = op.cast(op.add(below, const(127)), dtype="int8")
+    if reader == "pad":
+        edges = [[0, 0], [0, 0], [1, 1], [1, 1]]
+        result = op.nn.pad(small, relay.const(np.int8(127)), pad_width=edges)
+    else:
+        again = relay.const(rng.integers(-127, 128, (2, 2, 3, 3)).astype("int8"))
+        result = op.nn.conv2d(small, again, padding=[1, 1, 1, 1], out_dtype="int32")
+    agree(relay.module(result), rng.integers(-128, 128, (1, 1, 4, 4)).astype("int8"))
+
+
 def test_as_many_inputs_and_outputs_as_wanted() -> None:
     inputs = [relay.var(f"x{n}", (1, 5), "int8") for n in range(40)]
     total: Expr = const(0)
