@@ -56,6 +56,7 @@ from compiler.runtime.archive import read_archive, write_archive
 from compiler.runtime.artifact import load_qmod, save_qmod
 from compiler.runtime.npy import array_of
 from compiler.targets.engine.executor import EngineExecutor
+from compiler.targets.engine.library import available_isas, load_library
 from compiler.targets.reference.executor import ReferenceExecutor
 from qsearch.cli.main import run
 from qsearch.config import resolve
@@ -199,6 +200,8 @@ class Bases:
         self.space = space.read_text()
         self.harness = folder / "harness"
         build_harness(self.harness, "generic", ["gcc"], SANITIZERS)
+        for isa in available_isas():  # once a machine; no mutant pays for it
+            load_library(isa)
 
 
 # running ----------------------------------------------------------------------------------------
