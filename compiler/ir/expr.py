@@ -311,7 +311,10 @@ class If(Expr):
 # Op is an expression (a call's callee) whose registry and rule tables live in compiler.ir.op.
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Op(Expr):
-    """A registered operator: a singleton per name, made by ``compiler.ir.op.register_op``."""
+    """A registered operator: a singleton per name, made by ``compiler.ir.op.register_op``.
+
+    By itself it has a type variable for each argument and one for the result.
+    """
 
     name: str
     arg_names: tuple[str, ...] = ()
@@ -321,6 +324,10 @@ class Op(Expr):
     pattern: int | None = None
     doc: str = ""
     flags: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        params = tuple(TypeVar(name) for name in (*self.arg_names, "result"))
+        _set(self, "_checked_type", FuncType(params[:-1], params[-1], params))
 
     @staticmethod
     def get(name: str) -> Op:

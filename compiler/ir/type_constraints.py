@@ -25,7 +25,7 @@ from compiler.ir.match_types import constructor_type
 from compiler.ir.ty import FuncType, IncompleteType, RefType, TensorType, TupleType, Type
 from compiler.ir.type_relation import ResultRelation
 from compiler.ir.type_scopes import ENTER, LEAVE, VALUE_DONE, ScopeConstraints
-from compiler.ir.type_solver import instantiate, op_type
+from compiler.ir.type_solver import instantiate
 
 BOOL = TensorType((), "bool")
 
@@ -65,7 +65,7 @@ class Constraints(ScopeConstraints):
                         types[arg] = arg.checked_type
                     elif arg not in types:
                         stack.append((arg, ENTER))
-                if type(node.op) is not Op or node.op._checked_type is None:
+                if type(node.op) is not Op:
                     stack.append((node.op, ENTER))
             elif cls in _ENTER:
                 stack.extend(reversed(_ENTER[cls](self, node)))
@@ -81,8 +81,6 @@ class Constraints(ScopeConstraints):
         return self
 
     def _op(self, op: Op) -> Type:
-        if op._checked_type is None:
-            op.set_checked_type(op_type(op))
         return op.checked_type
 
     def _global(self, gv: GlobalVar) -> Type:

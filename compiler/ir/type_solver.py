@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 from weakref import WeakMethod
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.expr import Call, Op
+from compiler.ir.expr import Call
 from compiler.ir.ty import (
     MAX_ALL_TYPE_PARTS,
     MAX_TYPE_PARTS,
@@ -340,9 +340,3 @@ def _merge_tensors(a: TensorType, b: TensorType, dim: Callable[[Dim, Dim], Dim])
     if shape == a.shape:
         return a
     return b if shape == b.shape else TensorType(shape, a.dtype)
-
-
-def op_type(op: Op) -> FuncType:
-    """Type of an operator taken by itself: a type variable per argument and one for the result."""
-    params = tuple(TypeVar(name) for name in (*op.arg_names, "result"))
-    return FuncType(params[:-1], params[-1], params)
