@@ -159,6 +159,18 @@ _TABLE = (
     "GlobalMaxPool",
 )
 
+_INTEGER_TABLE: Final = Case(
+    [
+        node("Gather", ["table", "x"], ["e"]),
+        node("Cast", ["e"], ["f"], to=TensorProto.FLOAT),
+        node("Mul", ["f", "s"], ["g"]),
+        node("MatMul", ["g", "k"], ["y"]),
+    ],
+    {"table": np.arange(28).reshape(7, 4), "s": scalar(0.37), "k": _weights(4, 5)},
+    inputs={"x": ((1, 5), "int64")},
+    high=7,
+)
+
 CASES: Final[dict[str, Case]] = {
     **{op: unary(op) for op in _TABLE},
     "Sqrt": between(node("Abs", ["a"], ["p"]), node("Sqrt", ["p"], ["b"])),
@@ -377,29 +389,8 @@ CASES: Final[dict[str, Case]] = {
             "v": np.abs(_weights(4)),
         },
     ),
-    "Table of integers": Case(
-        [
-            node("Gather", ["table", "x"], ["e"]),
-            node("Cast", ["e"], ["f"], to=TensorProto.FLOAT),
-            node("Mul", ["f", "s"], ["g"]),
-            node("MatMul", ["g", "k"], ["y"]),
-        ],
-        {"table": np.arange(28).reshape(7, 4), "s": scalar(0.37), "k": _weights(4, 5)},
-        inputs={"x": ((1, 5), "int64")},
-        high=7,
-    ),
-    "Table of integers, no range to fit": Case(
-        [
-            node("Gather", ["table", "x"], ["e"]),
-            node("Cast", ["e"], ["f"], to=TensorProto.FLOAT),
-            node("Mul", ["f", "s"], ["g"]),
-            node("MatMul", ["g", "k"], ["y"]),
-        ],
-        {"table": np.arange(28).reshape(7, 4), "s": scalar(0.37), "k": _weights(4, 5)},
-        inputs={"x": ((1, 5), "int64")},
-        high=7,
-        qconfig={"fit_ranges": True},
-    ),
+    "Table of integers": _INTEGER_TABLE,
+    "Table of integers, no range to fit": replace(_INTEGER_TABLE, qconfig={"fit_ranges": True}),
     "Table of integers, summed": Case(
         [
             node("Gather", ["table", "x"], ["e"]),
