@@ -273,7 +273,7 @@ def default_space(
 
     Args:
         modules: of the user, whose calibrate modes are searched too.
-        sequential: whether ``weight_rounding`` may be: for a large network one trial takes minutes.
+        sequential: whether ``weight_rounding`` may be: in a large network it costs ten trials.
         sums: whether the model adds two computed values.
         clips: whether ``smooth_clips`` has an effect.
     """
