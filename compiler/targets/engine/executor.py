@@ -97,10 +97,10 @@ class EngineExecutor:
         Raises:
             EvaluationError: an input does not fit.
         """
-        return self._run(self._checked(inputs), 1)
+        return self._run(self._checked(inputs))
 
     def run_batch(self, inputs: Sequence[Array], samples: int, threads: int = 1) -> list[Array]:
-        """Results of a batch of any size; every thread takes a share in an arena of its own."""
+        """Results of a batch of any size; every thread takes the next sample, in its own arena."""
         whole = [np.ascontiguousarray(array) for array in inputs]
         for array, (shape, dtype) in zip(whole, self._in, strict=True):
             if array.shape != (shape[0] * samples, *shape[1:]) or array.dtype != dtype:
@@ -109,19 +109,16 @@ class EngineExecutor:
                     fix=f"it should be {dtype}{[shape[0] * samples, *shape[1:]]}",
                 )
         made = [np.empty((s[0] * samples, *s[1:]), dtype) for s, dtype in self._out]
-        shares = max(1, min(threads, samples))
-        cuts = [samples * k // shares for k in range(shares + 1)]
-
-        def share(index: int) -> None:
-            start, stop = cuts[index], cuts[index + 1]
-            parts = [a[start * s[0] : stop * s[0]] for a, (s, _) in zip(whole, self._in)]
-            outs = [a[start * s[0] : stop * s[0]] for a, (s, _) in zip(made, self._out)]
-            self._into(parts, outs, stop - start)
-
-        others = [self._threads().submit(share, index) for index in range(1, shares)]
+        batch = _Batch(whole, made, samples)
+        others = [
+            self._threads().submit(self._in_own_arena, batch)
+            for _ in range(1, min(threads, samples))
+        ]
         try:
-            share(0)
+            self._in_own_arena(batch)
         finally:
+            # Who has not begun by now finds nothing left.
+            others = [other for other in others if not other.cancel()]
             wait(others)
         for other in others:
             other.result()
@@ -133,7 +130,7 @@ class EngineExecutor:
         best = np.full(len(self.plan.rows), np.inf)
         for _ in range(rounds):
             seconds = np.zeros(len(self.plan.rows))
-            self._run(arrays, 1, seconds)
+            self._run(arrays, seconds)
             best = np.minimum(best, seconds)
         return best
 
@@ -155,46 +152,37 @@ class EngineExecutor:
             self._pool = os.getpid(), pool
         return self._pool[1]
 
-    def _run(self, arrays: list[Array], samples: int, seconds: Array | None = None) -> list[Array]:
+    def _run(self, arrays: list[Array], seconds: Array | None = None) -> list[Array]:
         made = [np.empty(shape, dtype) for shape, dtype in self._out]
-        self._into(arrays, made, samples, seconds)
+        self._in_own_arena(_Batch(arrays, made, 1), seconds)
         return made
 
-    def _into(
-        self, arrays: list[Array], made: list[Array], samples: int, seconds: Array | None = None
-    ) -> None:
+    def _in_own_arena(self, batch: _Batch, seconds: Array | None = None) -> None:
         """Run in an arena that no other thread uses now; arenas are kept for later runs."""
         try:
             arena = self._arenas.pop()
         except IndexError:
             arena = aligned(self.plan.arena_bytes)
         try:
-            self._in_arena(arrays, made, samples, arena, seconds)
+            self._in_arena(batch, arena, seconds)
         finally:
             self._arenas.append(arena)
 
-    def _in_arena(
-        self,
-        arrays: list[Array],
-        made: list[Array],
-        samples: int,
-        arena: Array,
-        seconds: Array | None,
-    ) -> None:
+    def _in_arena(self, batch: _Batch, arena: Array, seconds: Array | None) -> None:
         plan = self.plan
         if plan.is_kernels_only:
             if plan.actions:
-                self._kernels((0, len(plan.rows)), arrays, made, samples, arena, seconds)
+                self._kernels((0, len(plan.rows)), batch, arena, seconds)
             return
-        for sample in range(samples):
+        for sample in batch.rest:
             ins = [a[s[0] * sample : s[0] * (sample + 1)] if s else a
-                   for a, (s, _) in zip(arrays, self._in)]  # fmt: skip
+                   for a, (s, _) in zip(batch.inputs, self._in)]  # fmt: skip
             outs = [a[s[0] * sample : s[0] * (sample + 1)] if s else a
-                    for a, (s, _) in zip(made, self._out)]  # fmt: skip
+                    for a, (s, _) in zip(batch.outputs, self._out)]  # fmt: skip
             held: list[Any] = [None] * plan.host_values
             for action in plan.actions:
                 if isinstance(action, tuple):
-                    self._kernels(action, ins, outs, 1, arena, seconds)
+                    self._kernels(action, _Batch(ins, outs, 1), arena, seconds)
                 else:
                     _on_host(action, held, ins, outs, arena)
 
@@ -205,7 +193,7 @@ class EngineExecutor:
         failed = self._library.run(
             rows.ctypes.data, len(rows), None, self.plan.arena_bytes,
             blob.ctypes.data, self.plan.blob_bytes, None, (ctypes.c_int64 * len(ins))(*ins),
-            len(ins), None, (ctypes.c_int64 * len(outs))(*outs), len(outs), 0, None,
+            len(ins), None, (ctypes.c_int64 * len(outs))(*outs), len(outs), 0, None, None,
         )  # fmt: skip
         if failed:
             raise CodegenError(
@@ -215,28 +203,16 @@ class EngineExecutor:
             )
 
     def _kernels(
-        self,
-        span: tuple[int, int],
-        arrays: list[Array],
-        made: list[Array],
-        samples: int,
-        arena: Array,
-        seconds: Array | None,
+        self, span: tuple[int, int], batch: _Batch, arena: Array, seconds: Array | None
     ) -> None:
         plan = self.plan
         first, last = span
         rows = plan.rows
-        tables = [
-            _pointers(arrays),
-            _sizes(arrays, samples),
-            _pointers(made),
-            _sizes(made, samples),
-        ]
         failed = self._library.run(
             rows.ctypes.data + first * rows.strides[0], last - first,
             arena.ctypes.data, len(arena) - SLACK, plan.blob.ctypes.data, plan.blob_bytes,
-            tables[0], tables[1], len(arrays), tables[2], tables[3], len(made),
-            samples, None if seconds is None else seconds.ctypes.data + 8 * first,
+            *batch.input_table, *batch.output_table, batch.samples, ctypes.byref(batch.taken),
+            None if seconds is None else seconds.ctypes.data + 8 * first,
         )  # fmt: skip
         if failed:
             raise EvaluationError(
@@ -246,16 +222,32 @@ class EngineExecutor:
             )
 
 
+class _Batch:
+    """Samples that threads take one after another, so that none waits for one that began late.
+
+    Args:
+        inputs, outputs: contiguous, ``samples`` times as long as the function's.
+        samples: how many runs.
+    """
+
+    def __init__(self, inputs: list[Array], outputs: list[Array], samples: int) -> None:
+        self.inputs, self.outputs, self.samples = inputs, outputs, samples
+        self.input_table, self.output_table = (_table(a, samples) for a in (inputs, outputs))
+        self.taken = ctypes.c_int64(0)
+        """Samples that the kernels have begun."""
+        self.rest = iter(range(samples))
+        """Samples that no thread has begun, where not all steps are kernels."""
+
+
+def _table(arrays: Sequence[Array], samples: int) -> tuple[Any, Any, int]:
+    """Addresses, bytes of one sample, and how many there are, as the kernels take them."""
+    places = (ctypes.c_void_p * max(len(arrays), 1))(*(a.ctypes.data for a in arrays))
+    sizes = (ctypes.c_int64 * max(len(arrays), 1))(*(a.nbytes // samples for a in arrays))
+    return places, sizes, len(arrays)
+
+
 def _nbytes(tensor: tuple[tuple[int, ...], np.dtype[Any]]) -> int:
     return prod(tensor[0]) * tensor[1].itemsize
-
-
-def _pointers(arrays: Sequence[Array]) -> Any:
-    return (ctypes.c_void_p * max(len(arrays), 1))(*(a.ctypes.data for a in arrays))
-
-
-def _sizes(arrays: Sequence[Array], samples: int) -> Any:
-    return (ctypes.c_int64 * max(len(arrays), 1))(*(a.nbytes // samples for a in arrays))
 
 
 _STORED: dict[str, np.dtype[Any]] = {

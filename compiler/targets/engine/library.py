@@ -124,7 +124,7 @@ def open_library(path: Path) -> Library:
     loaded.qk_run.argtypes = [
         address, number, address, number, address, number,  # steps, arena, blob
         address, address, number, address, address, number,  # inputs, outputs
-        number, address,  # samples, seconds
+        number, address, address,  # samples, taken, seconds
     ]  # fmt: skip
     unit, weight_bytes, lanes, panel, shift, *flags = facts
     run = loaded.qk_run

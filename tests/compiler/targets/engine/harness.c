@@ -59,7 +59,7 @@ int main(int argc, char **argv)
             out[i] = aligned_bytes(out_bytes[i]);
         const int64_t failed =
             qk_run((const qk_step *)rows, head[0], arena, head[1], blob, head[2], (const uint8_t *const *)in,
-                   in_bytes, head[3], out, out_bytes, head[4], 1, 0);
+                   in_bytes, head[3], out, out_bytes, head[4], 1, 0, 0);
         if (failed)
             printf("step %lld refused\n", (long long)failed - 1);
         for (int64_t i = 0; i < head[4]; i++) {

@@ -64,6 +64,15 @@ def test_many_threads_share_a_batch_and_an_executor() -> None:
     np.testing.assert_array_equal(found, np.concatenate(wanted))
 
 
+def test_many_threads_share_a_batch_whose_steps_are_not_all_kernels() -> None:
+    x = relay.var("x", (1, 6), "float32")
+    executor = EngineExecutor(relay.module(relay.op.multiply(x, relay.const(np.float32(3)))))
+    assert executor.host_steps > 0
+    data = np.arange(78, dtype=np.float32).reshape(13, 6)
+    (found,) = executor.run_batch([data], 13, threads=3)
+    np.testing.assert_array_equal(found, 3 * data)
+
+
 def test_floats_that_overflow_on_numpy_are_not_warned_of() -> None:
     x = relay.var("x", (1, 6), "float32")
     executor = EngineExecutor(relay.module(relay.op.multiply(x, relay.const(np.float32(1e30)))))
