@@ -2,17 +2,22 @@
 
     python -m tests.benchmarks.bench_graph_scale [--sizes 1000 100000] [--json FILE]
 
-A block is Conv 1x1, BatchNormalization, Relu, Add; one operator is one ONNX node. Every size runs
-in a process of its own. The goal: at 100k at most 1.2 times the time per node of 1k, and
-``prerequisite_optimize`` of 100k below 20 s; the command exits 1 where one is missed.
+A block is Conv 1x1, BatchNormalization, Relu, Add; one operator is one ONNX node. The goal: at 100k
+at most 1.2 times the time per node of 1k, and ``prerequisite_optimize`` of 100k below 20 s; the
+command exits 1 where one is missed.
+
+Every size has a process of its own, and so memory and a collector of its own. The processes take
+turns, one at a time: half of the chains of 1k go through a stage right before the chain of 100k,
+half of them right after it, so that a machine that is slow for a minute is slow for both.
 
 Stages follow each other as in a compilation: each takes what the one before it has made, and passes
 of ``prerequisite_optimize`` are timed where they run in it. A run never meets a graph that the same
 stage has walked before: users compile a model once, and what the compiler and the processor still
-hold of the graph would answer. So twenty chains of 1,000 operators, with weights of their own, take
-turns, five of them in the long stages, and the middle time counts. Together they are larger than
-the caches of a core, as one chain of 100,000 is; caches that cores share may still hold them. The
-collector is on; what is alive before a run is frozen, so that it meets the objects of the run only.
+hold of the graph would answer. So twelve chains of 1,000 operators, with weights of their own, take
+turns, four of them in the long stages, and the mean time counts, as it does for the operators of
+one long chain. Together they are larger than the caches of a core, and the long chain evicts them
+from those that cores share. The collector is on; what is alive before a run is frozen, so that it
+meets the objects of the run only. A short chain goes first, so that no run pays for imports.
 """
 
 from __future__ import annotations
@@ -20,15 +25,17 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import multiprocessing
 import os
 import platform
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +47,12 @@ CHANNELS = 4
 BLOCK = 4
 GOAL_RATIO = 1.2
 GOAL_PREREQUISITE_SECONDS = 20.0
-CHAINS, LONG_CHAINS, ALL_OPERATORS = 20, 5, 20_000
+CHAINS, LONG_CHAINS, ALL_OPERATORS = 12, 4, 24_000
 """How many chains take turns, in long stages as well, and how many operators they may have."""
 PASSES = ("SimplifyInference", "FoldConstant", "FoldScaleAxis", "CanonicalizeOps")
 """Those of ``prerequisite_optimize``."""
+WARM_UP = 64
+"""Operators of the chain that goes first."""
 
 
 def residual_chain(operators: int, seed: int = 0) -> bytes:
@@ -88,24 +97,32 @@ def residual_chain(operators: int, seed: int = 0) -> bytes:
 
 
 class Stopwatch:
-    """CPU seconds of each run of each stage, and of ``PASSES`` where they run in one."""
+    """CPU seconds of each run of each stage, and of ``PASSES`` where they run in one.
 
-    def __init__(self) -> None:
+    Args:
+        turn: entered with the name of a stage around half of its runs.
+    """
+
+    def __init__(self, turn: Callable[[str], AbstractContextManager[None]]) -> None:
         self.seconds: dict[str, list[float]] = {}
+        self._turn = turn
         self._started: list[float] = []
         self._ran: Counter[str] = Counter()
 
     def time(self, stage: str, run: Callable[..., Any], *given: Sequence[Any]) -> list[Any]:
         """What ``run`` makes of each chain, given what earlier stages made of it."""
-        results = []
-        for values in zip(*given, strict=True):
-            gc.collect()
-            gc.freeze()
-            self._ran.clear()
-            start = time.process_time()
-            results.append(run(*values))
-            self._add(stage, time.process_time() - start)
-        print(f"{stage}: {self.middle()[stage]:.2f} s", file=sys.stderr, flush=True)
+        results: list[Any] = []
+        chains = list(zip(*given, strict=True))
+        half = (len(chains) + 1) // 2
+        for share in (chains[:half], chains[half:]):
+            with self._turn(stage):
+                for values in share:
+                    gc.collect()
+                    gc.freeze()
+                    self._ran.clear()
+                    start = time.process_time()
+                    results.append(run(*values))
+                    self._add(stage, time.process_time() - start)
         return results
 
     def before(self, _mod: Any, _info: Any) -> None:
@@ -123,13 +140,13 @@ class Stopwatch:
     def _add(self, stage: str, seconds: float) -> None:
         self.seconds.setdefault(stage, []).append(seconds)
 
-    def middle(self) -> dict[str, float]:
-        """The middle run of every stage."""
-        return {stage: statistics.median(runs) for stage, runs in self.seconds.items()}
+    def mean(self) -> dict[str, float]:
+        """The mean run of every stage."""
+        return {stage: statistics.fmean(runs) for stage, runs in self.seconds.items()}
 
 
-def measure(operators: int) -> dict[str, float]:
-    """CPU seconds of every stage on one chain, by stage name."""
+def run_stages(models: Sequence[bytes], watch: Stopwatch) -> None:
+    """Take chains through all stages, timed by ``watch``."""
     import compiler
     from compiler import transform
     from compiler.frontend.from_onnx.load import load
@@ -140,9 +157,6 @@ def measure(operators: int) -> dict[str, float]:
     from compiler.qtypes.qconfig import QConfig
     from compiler.quantize import Calibration, build_candidate, mark, prerequisite_optimize
 
-    watch = Stopwatch()
-    count = max(min(CHAINS, ALL_OPERATORS // operators), 1)
-    models = [residual_chain(operators, seed) for seed in range(count)]
     loaded = watch.time("import", load, models)
     mods = [mod for mod, _ in loaded]
     texts = watch.time("print", compiler.text, mods)
@@ -180,7 +194,51 @@ def measure(operators: int) -> dict[str, float]:
     )
     del optimized, scales
     watch.time("proof", lambda candidate: derive_static(candidate.module), candidates)
-    return watch.middle()
+
+
+def measure(operators: int, turns: Connection) -> None:
+    """Time all stages on chains of one size, as often as ``turns`` gives a turn, and send it."""
+
+    @contextmanager
+    def turn(stage: str) -> Iterator[None]:
+        turns.recv()
+        yield
+        turns.send(stage)
+
+    run_stages([residual_chain(WARM_UP)], Stopwatch(lambda _: nullcontext()))
+    count = max(min(CHAINS, ALL_OPERATORS // operators), 1)
+    watch = Stopwatch(turn)
+    run_stages([residual_chain(operators, seed) for seed in range(count)], watch)
+    turns.recv()
+    turns.send(watch.mean())
+
+
+def measure_in_turns(sizes: Sequence[int]) -> dict[int, dict[str, float]]:
+    """CPU seconds of every stage on a chain of each size, by stage name."""
+    began = time.monotonic()
+    spawn = multiprocessing.get_context("spawn")
+    turns: dict[int, Connection] = {}
+    processes = []
+    for size in sorted(sizes):
+        turns[size], theirs = spawn.Pipe()
+        processes.append(spawn.Process(target=measure, args=(size, theirs), daemon=True))
+        processes[-1].start()
+        theirs.close()
+
+    def give(size: int) -> Any:
+        turns[size].send(None)
+        return turns[size].recv()
+
+    while True:
+        answers = {size: give(size) for size in turns}
+        if not all(isinstance(answer, str) for answer in answers.values()):
+            break
+        for size in reversed(turns):
+            stage = give(size)
+        print(f"{time.monotonic() - began:5.0f} s  {stage}", file=sys.stderr, flush=True)
+    for process in processes:
+        process.join()
+    return answers
 
 
 def machine() -> dict[str, Any]:
@@ -204,20 +262,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 100_000])
     parser.add_argument("--json", type=Path, help="file for the figures and the machine's facts")
-    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     began = time.monotonic()
-    if options.one is not None:
-        print(json.dumps(measure(options.one)))
-        return 0
-    runs: dict[int, dict[str, float]] = {}
-    for size in options.sizes:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.benchmarks.bench_graph_scale", "--one", str(size)],
-            stdout=subprocess.PIPE,
-            check=True,
-        )
-        runs[size] = json.loads(done.stdout)
+    runs = measure_in_turns(options.sizes)
     first, last = min(runs), max(runs)
     header = "  ".join(f"{f'{size:,}':>10}" for size in runs)
     print(f"{'CPU us per operator':<24} {header}   ratio")
