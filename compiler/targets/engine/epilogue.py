@@ -15,7 +15,7 @@ from compiler.targets.engine.packing import (
     shuffled,
 )
 from compiler.targets.engine.steps import number
-from compiler.targets.engine.values import INT32, Chain, Epilogue, Item, Product
+from compiler.targets.engine.values import INT32, Chain, Epilogue, Item, Product, chain_bounds
 
 if TYPE_CHECKING:
     from compiler.targets.engine.planner import Planner
@@ -63,10 +63,15 @@ def _take(epilogue: Epilogue, link: Chain, axis: int, rank: int) -> bool:
     """
     if link.op in ("CLIP", "MAX", "MIN", "ADD"):
         return _take_constant(epilogue, link, axis, rank)
-    # A factor >= 0 keeps 0 and the order, so a relu in front is one behind.
-    if epilogue.scaled or epilogue.low not in (INT32[0], 0) or epilogue.high != INT32[1]:
+    if epilogue.scaled or link.op not in (*BY_CHANNEL, "SHIFT"):
         return False
-    if link.op in BY_CHANNEL:
+    bounds = _scaled_bounds(epilogue, link)
+    if bounds is None:
+        return False
+    epilogue.low, epilogue.high = bounds
+    if link.op == "SHIFT":
+        epilogue.bits = link.params[0]
+    else:
         *factors, along_axis = link.params
         if along_axis not in (None, axis):
             return False
@@ -74,14 +79,29 @@ def _take(epilogue: Epilogue, link: Chain, axis: int, rank: int) -> bool:
             epilogue.to_even = factors[0]
         else:
             epilogue.multiplier, epilogue.shift = factors
-            if epilogue.low == 0 and (factors[0] < 0).any():
-                return False
-    elif link.op == "SHIFT":
-        epilogue.bits = link.params[0]
-    else:
-        return False
     epilogue.scaled = True
     return True
+
+
+def _scaled_bounds(epilogue: Epilogue, link: Chain) -> tuple[int, int] | None:
+    """Bounds of a clip behind a factor that do what those in front of it do; None if none do.
+
+    A factor >= 0 keeps the order, so they are those in front, scaled. A relu keeps its 0 by any.
+    """
+    low, high = epilogue.low, epilogue.high
+    if (low, high) == INT32:
+        return INT32
+    if link.op == "RESCALE" and (link.params[0] < 0).any():
+        return None
+    if (low, high) == (0, INT32[1]):
+        return low, high
+    if link.op != "SHIFT" and any(np.ptp(values) for values in link.params[:-1]):
+        return None
+    scaled = chain_bounds(link.op, (Item((), low, high),), link.params)
+    return (
+        low if low == INT32[0] else min(max(scaled[0], INT32[0]), INT32[1]),
+        high if high == INT32[1] else min(max(scaled[1], INT32[0]), INT32[1]),
+    )
 
 
 def _take_constant(epilogue: Epilogue, link: Chain, axis: int, rank: int) -> bool:

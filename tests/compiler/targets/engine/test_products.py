@@ -18,7 +18,7 @@ from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import available_isas, load_library, shipped_library
 from compiler.targets.engine.packing import as_real, make_factor
 from compiler.targets.engine.steps import layout
-from tests.compiler.targets.engine.kernel_cases import agree, drawn, requantized
+from tests.compiler.targets.engine.kernel_cases import agree, drawn, requantized, shifted_to_even
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
 
@@ -341,6 +341,46 @@ def test_every_sum_is_scaled_as_its_factor_says(seed: int, bits: int, shift: int
     made = op.cast(op.clip(scaled, a_min=low, a_max=high), dtype="int8")
     pairs = np.arange(1 << 16, dtype=np.uint16).view(np.int8).reshape(-1, 2)
     agree(relay.module(made), pairs)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    ends=st.tuples(st.integers(-40000, 40000), st.integers(-40000, 40000)),
+    how=st.sampled_from(["one factor", "a factor a channel", "a power of two"]),
+    shift=st.integers(-16, 2),
+)
+def test_sums_are_clipped_before_they_are_scaled(
+    seed: int, ends: tuple[int, int], how: str, shift: int
+) -> None:
+    rng, op = np.random.default_rng(seed), relay.op
+    x = relay.var("x", (60, 3), "int8")
+    weight = relay.const(drawn(rng, (20, 3), "int8", False))
+    low, high = sorted(ends)
+    clipped = op.clip(op.nn.dense(x, weight, out_dtype="int32"), a_min=low, a_max=high)
+    wide = op.cast(clipped, dtype="int64")
+    if how == "a factor a channel":
+        factor = relay.const(rng.integers(1 << 30, (1 << 31) - 1, 20).astype("int32"))
+        places = relay.const(rng.integers(shift - 1, shift + 1, 20).astype("int32"))
+        scaled = op.fixed_point_multiply_per_axis(wide, factor, places, axis=1)
+    elif how == "one factor":
+        factor = int(rng.integers(1 << 30, (1 << 31) - 1))
+        scaled = op.fixed_point_multiply(wide, multiplier=factor, shift=shift)
+    else:
+        scaled = shifted_to_even(clipped, np.full(20, max(-shift, 0)), (20,))
+    made = op.cast(op.clip(scaled, a_min=-128, a_max=127), dtype="int8")
+    agree(relay.module(made), drawn(rng, (60, 3), "int8", False))
+
+
+def test_a_clip_in_front_of_one_factor_is_part_of_the_product() -> None:
+    x, op = relay.var("x", (1, 16), "int8"), relay.op
+    total = op.nn.dense(x, relay.const(np.ones((32, 16), np.int8)), out_dtype="int32")
+    clipped = op.clip(total, a_min=0, a_max=1000)
+    wide = op.cast(clipped, dtype="int64")
+    scaled = op.fixed_point_multiply(wide, multiplier=(1 << 30) + (1 << 20), shift=-2)
+    mod = relay.module(op.cast(op.clip(scaled, a_min=-128, a_max=127), dtype="int8"))
+    assert [step.kind for step in EngineExecutor(mod).steps].count("gemm") == 1
+    assert "elementwise" not in {step.kind for step in EngineExecutor(mod).steps}
 
 
 def test_factors_of_24_bits_without_ties_are_float32() -> None:
