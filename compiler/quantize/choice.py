@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from compiler.ir.module import IRModule
 from compiler.qtypes.layer_choices import LayerChoice
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
+from compiler.quantize._channel_groups import find_groups
 from compiler.quantize._given_points import given_points
 from compiler.quantize._layers import choices_of
 from compiler.quantize._sequential_rounding import sequential_products
@@ -99,23 +100,33 @@ def choose(
                 True,
                 f"rounded weights move the means of what {len(calls)} operators compute",
             ),
-            _smoothing(statistics),
+            _smoothing(module, statistics),
         ]
         decisions += _rounding(module, statistics.runs) if rounding else []
     chosen = {d.field: d.value for d in decisions}
     return QConfig.recommended(**chosen), tuple(decisions)
 
 
-def _smoothing(statistics: ChannelStats) -> Decision:
-    spreads = [_spread(channels.largest) for channels in statistics.ranges()]
-    worst = int(np.argmax(spreads))
-    label = statistics.labels[worst]
-    told = (
-        f"the largest channel that operator {label} reads is {spreads[worst]:.1f} times the median"
+def _smoothing(module: IRModule, statistics: ChannelStats) -> Decision:
+    """By the channels that take factors; those in front of a clip do so with ``smooth_clips``."""
+    groups = find_groups(module["main"])
+    spreads = {
+        label: _spread(channels.largest)
+        for (call, _), label, channels in zip(
+            weighted_calls(module["main"]), statistics.labels, statistics.ranges(), strict=True
+        )
+        if (group := groups.group_of.get(call.args[0])) is not None and not groups.limits[group]
+    }
+    if not spreads:
+        return Decision("smooth_alpha", None, "no operator reads channels that take factors")
+    label = max(spreads, key=spreads.__getitem__)
+    told = f"the largest channel that operator {label} reads is {spreads[label]:.1f} times"
+    if spreads[label] >= UNEVEN:
+        why = f"{told} the median: the weights take a share of it"
+        return Decision("smooth_alpha", SMOOTH_ALPHA, why)
+    return Decision(
+        "smooth_alpha", None, f"{told} the median, less than {UNEVEN:g}: channels are even"
     )
-    if spreads[worst] >= UNEVEN:
-        return Decision("smooth_alpha", SMOOTH_ALPHA, f"{told}: the weights take a share of it")
-    return Decision("smooth_alpha", None, f"{told}, less than {UNEVEN:g}: channels are even")
 
 
 def _rounding(module: IRModule, runs: int) -> list[Decision]:

@@ -42,7 +42,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "engine: depthwise kernels that fill registers": 64,
     "C target: channels last, layouts, folded requantization, dot products": 1101,
     "ONNX: QDQ graphs, names and dtypes, default session options": 1267,
-    "guidance: what a search is told before it starts, choose, best -o, typed keywords": 1081,
+    "guidance: what a search is told before it starts, choose, best -o, typed keywords": 1091,
     "words: meanings of figures, tables that fit, next lines, named artefacts": 239,
     "profile": 478,
     "calibration: kernels in C, checks of the written file": 259,

@@ -55,6 +55,22 @@ def test_uneven_channels_are_smoothed_and_even_ones_are_not(
     assert choose(module, calibration.channels(qconfig))[0] == qconfig
 
 
+def test_channels_that_no_factor_reaches_are_not_what_smoothing_is_chosen_for() -> None:
+    """The fields of a concatenation keep their channels, however uneven they are."""
+    op = relay.op
+    first = np.ones((8, 3, 1, 1), np.float32)
+    first[0] = 50
+    x = relay.var("x", (1, 3, 8, 8))
+    joined = op.concatenate((op.nn.conv2d(x, relay.const(first)), x), axis=1)
+    hidden = op.nn.relu(op.nn.conv2d(joined, relay.const(np.ones((4, 11, 1, 1), np.float32))))
+    module = relay.module(op.nn.conv2d(hidden, relay.const(np.ones((2, 4, 1, 1), np.float32))))
+    calibration = Calibration(module, [{"x": np.ones((1, 3, 8, 8), np.float32)}])
+    qconfig, decisions = calibration.choose()
+    assert qconfig.smooth_alpha is None
+    (why,) = (d.why for d in decisions if d.field == "smooth_alpha")
+    assert "1.0 times the median" in why
+
+
 def test_auto_is_more_exact_than_the_recommendation_where_channels_are_uneven() -> None:
     rng = np.random.default_rng(0)
     module, data = two_layers(rng, 60.0), batches(rng)
