@@ -9,10 +9,10 @@ from typing import Any
 
 from compiler.drawing.scales import scale_text
 from compiler.drawing.wording import Wording, attributes_of, box_title, type_text
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Op, Tuple, TupleGetItem
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
+from compiler.ir.walk import nodes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def kernel_of(function: Function, attrs: Mapping[str, Any] | None = None) -> Ker
     for param in function.params:
         wording.name(param, f"%{param.name_hint}")
     place = 0
-    for node in post_order(function.body):
+    for node in nodes_of(function):
         if not isinstance(node, (Call, Tuple, TupleGetItem)):
             continue
         words = f"{wording.number(node)} = {wording.text(node)}"

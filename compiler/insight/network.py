@@ -9,11 +9,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from compiler.insight.measuring import PointSums, results_of
-from compiler.ir.analysis import free_vars, post_order
+from compiler.ir.analysis import free_vars
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import rebuilt
+from compiler.ir.walk import nodes_of
 from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import QuantizeReport
 from compiler.quantize import build_candidate, quantize_points
@@ -82,7 +83,7 @@ class Network:
                 return self.floats.get(node) or new[node.args[0]]
             return None
 
-        return rebuilt(post_order(self.main.body), made)
+        return rebuilt(nodes_of(self.main), made)
 
     def run_with(self, kept: Collection[Expr]) -> Executor:
         """The network quantized at these points only."""

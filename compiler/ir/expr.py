@@ -81,7 +81,7 @@ class Expr:
                 break
         else:
             return self
-        values = {name: getattr(self, name) for name in _field_names(type(self))}
+        values = {name: getattr(self, name) for name in field_names(type(self))}
         values.update(changed)
         return type(self)(**values)
 
@@ -124,10 +124,12 @@ Exprs = tuple[Expr, ...]  # TupleGetItem's field hides the built-in name inside 
 _FIELD_NAMES: dict[type, tuple[str, ...]] = {}
 
 
-def _field_names(cls: type[Expr]) -> tuple[str, ...]:
+def field_names(cls: type[Expr]) -> tuple[str, ...]:
+    """What a node is built from, without its type."""
     names = _FIELD_NAMES.get(cls)
     if names is None:
-        names = tuple(n for n in cls.__dataclass_fields__ if n != "_checked_type")
+        fields = cls.__dataclass_fields__.values()
+        names = tuple(f.name for f in fields if f.init and f.name != "_checked_type")
         _FIELD_NAMES[cls] = names
     return names
 
@@ -239,13 +241,14 @@ class Call(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Function(Expr):
-    """A closure: captures free variables lexically."""
+    """A closure: captures free variables lexically. ``nodes`` is set by ``walk.nodes_of`` only."""
 
     params: tuple[Var, ...]
     body: Expr
     ret_type: Type | None = None
     type_params: tuple[TypeVar, ...] = ()
     attrs: DictAttrs = NO_ATTRS
+    nodes: tuple[Expr, ...] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         _set(self, "params", tuple(self.params))

@@ -16,7 +16,7 @@ from typing import Any
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.adt import Constructor, TypeData
-from compiler.ir.expr import Constant, Expr, Function, GlobalVar, Op, Var, describe
+from compiler.ir.expr import Expr, Function, GlobalVar, describe
 from compiler.ir.garbage import collector_rests
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
@@ -25,6 +25,7 @@ from compiler.ir.ty import FuncType, Type
 from compiler.ir.type_constraints import Constraints
 from compiler.ir.type_settle import StaleTypesError, settle
 from compiler.ir.type_solver import PartsBudget
+from compiler.ir.walk import post_order
 
 GlobalType = Callable[[GlobalVar], Type]
 
@@ -60,10 +61,11 @@ def infer_module(mod: IRModule) -> IRModule:
     mentioned = {
         gv.name_hint: _mentioned_globals(fn) if isinstance(fn, Function) else ()
         for gv, fn in functions.items()
+        if len(functions) > 1  # the order of one function needs no walk
     }
     typed: dict[str, Function] = {}
     budget = PartsBudget()
-    for name in _callees_first(mentioned):
+    for name in _callees_first(mentioned) or [gv.name_hint for gv in functions]:
         fn = mod[name]
         if isinstance(fn, Function):
             new = _infer_function(name, fn, mod, typed, mentioned, budget)
@@ -81,9 +83,8 @@ def infer_expr(expr: Expr, mod: IRModule | None = None) -> Expr:
         TypeInferenceError: see InferType.
     """
     in_module = mod if mod is not None else IRModule()
-    trust = not _mentioned_globals(expr)
     return _infer(
-        expr, in_module, _global_types(in_module, {}), trust, describe(expr), PartsBudget()
+        expr, in_module, _global_types(in_module, {}), None, describe(expr), PartsBudget()
     )
 
 
@@ -99,7 +100,7 @@ def _infer_function(
     mentioned: dict[str, tuple[str, ...]],
     budget: PartsBudget,
 ) -> Function:
-    trust = not mentioned[name]
+    trust = not mentioned[name] if mentioned else None
     if trust and fn.checked_type_or_none is not None:
         return fn
     new = _infer(fn, mod, _global_types(mod, typed), trust, f"@{name}", budget)
@@ -108,7 +109,12 @@ def _infer_function(
 
 
 def _infer(
-    expr: Expr, mod: IRModule, global_type: GlobalType, trust: bool, name: str, budget: PartsBudget
+    expr: Expr,
+    mod: IRModule,
+    global_type: GlobalType,
+    trust: bool | None,
+    name: str,
+    budget: PartsBudget,
 ) -> Expr:
     try:
         return _inferred(expr, mod, global_type, trust, name, budget)
@@ -122,15 +128,24 @@ def _infer(
 
 
 def _inferred(
-    expr: Expr, mod: IRModule, global_type: GlobalType, trust: bool, name: str, budget: PartsBudget
+    expr: Expr,
+    mod: IRModule,
+    global_type: GlobalType,
+    trust: bool | None,
+    name: str,
+    budget: PartsBudget,
 ) -> Expr:
+    """``trust``: whether typed nodes have the right type; None where that is to be found out."""
     definitions = _definitions(mod)
 
     def collected(trust: bool) -> Constraints:
         return Constraints(global_type, definitions, budget, trust=trust).collect(expr)
 
+    found = collected(trust is not False)
+    if trust is None and found.met_typed and _mentioned_globals(expr):
+        found = collected(False)
     try:
-        return settle(collected(trust), expr, name)
+        return settle(found, expr, name)
     except StaleTypesError:
         # A variable got another type, so nodes that carry a type may carry an old one.
         return settle(collected(False), expr, name)
@@ -186,25 +201,14 @@ def _name_type(gv: GlobalVar, fn: Any) -> None:
         gv.set_checked_type(fn.checked_type)
 
 
-_MENTION_NOTHING = frozenset((Constant, Op, Var))
-
-
 def _mentioned_globals(root: Expr) -> tuple[str, ...]:
     """What below ``root`` depends on the module: names of globals, and of types by constructor."""
-    found: dict[str, None] = {}
-    seen: set[Expr] = {root}
-    stack: list[Expr] = [root]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, GlobalVar):
-            found[node.name_hint] = None
-        elif isinstance(node, Constructor):
-            found[f"type {node.belong_to.name_hint}"] = None
-        else:
-            for child in node.operands():
-                if type(child) not in _MENTION_NOTHING and child not in seen:
-                    seen.add(child)
-                    stack.append(child)
+    found: set[str] = set()
+    for node in post_order(root):
+        if type(node) is GlobalVar:
+            found.add(node.name_hint)
+        elif type(node) is Constructor:
+            found.add(f"type {node.belong_to.name_hint}")
     return tuple(sorted(found))
 
 

@@ -11,7 +11,7 @@ from compiler.ir.adt import TypeData
 from compiler.ir.attrs import NO_ATTRS, DictAttrs
 from compiler.ir.expr import Call, Expr, Function, GlobalVar, Op
 from compiler.ir.ty import FuncType, GlobalTypeVar
-from compiler.ir.walk import post_order
+from compiler.ir.walk import nodes_of
 from compiler.text_output import html_table
 
 # A Function, or a LoweredFunction, which the IR holds without looking inside.
@@ -208,7 +208,7 @@ def _function_row(function: object) -> tuple[str, str, str]:
     inferred = function.checked_type_or_none
     gives = inferred.ret_type if isinstance(inferred, FuncType) else function.ret_type
     takes = [f"{p.name_hint}: {p.type_annotation or 'any'}" for p in function.params]
-    calls = [node for node in post_order(function.body) if isinstance(node, Call)]
+    calls = [node for node in nodes_of(function) if isinstance(node, Call)]
     names = Counter(call.op.name if isinstance(call.op, Op) else "functions" for call in calls)
     common = ", ".join(f"{count} {name}" for name, count in names.most_common(_COMMONEST))
     more = "" if len(names) <= _COMMONEST else ", …"

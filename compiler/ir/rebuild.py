@@ -7,7 +7,18 @@ from typing import Any
 
 from compiler.errors import MutatorError
 from compiler.ir.adt import Clause, Match, RefCreate, RefRead, RefWrite
-from compiler.ir.expr import Call, Expr, Function, If, Let, Tuple, TupleGetItem, Var, describe
+from compiler.ir.expr import (
+    Call,
+    Expr,
+    Function,
+    If,
+    Let,
+    Tuple,
+    TupleGetItem,
+    Var,
+    describe,
+    field_names,
+)
 from compiler.ir.walk import post_order
 
 Operands = Sequence[Expr]
@@ -74,8 +85,7 @@ def rebuilt(
 
 def fresh_copy(node: Expr) -> Expr:
     """The same node as a new object without a checked type."""
-    fields = type(node).__dataclass_fields__
-    return type(node)(**{name: getattr(node, name) for name in fields if name != "_checked_type"})
+    return type(node)(**{name: getattr(node, name) for name in field_names(type(node))})
 
 
 def _binder(node: Expr, var: Expr) -> Var:

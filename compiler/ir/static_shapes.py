@@ -6,9 +6,9 @@ Scales, window counts and overflow bounds depend on sizes, and so do the limits 
 from __future__ import annotations
 
 from compiler.errors import DynamicShapeError
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Function, Op, describe
 from compiler.ir.ty import is_dynamic
+from compiler.ir.walk import nodes_of
 
 
 def require_static(fn: Function, pass_name: str) -> None:
@@ -18,7 +18,7 @@ def require_static(fn: Function, pass_name: str) -> None:
         DynamicShapeError: naming the first call, operands first, whose type is dynamic, or the
             parameter where no call is.
     """
-    types = ((node, node.checked_type_or_none) for node in post_order(fn.body))
+    types = ((node, node.checked_type_or_none) for node in nodes_of(fn))
     dynamic = [(node, ty) for node, ty in types if ty is not None and is_dynamic(ty)]
     if not dynamic:
         return

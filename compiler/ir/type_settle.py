@@ -33,7 +33,11 @@ def settle(found: Constraints, root: Expr, name: str) -> Expr:
         mistakes = _unknown(found, types)
     if mistakes:
         raise combined_error(mistakes, name)
-    changed = {node for node, ty in zip(found.order, types) if _must_copy(found, node, ty)}
+    changed = {
+        node
+        for node, ty in zip(found.order, types)
+        if (node._checked_type is not None or type(node) is Var) and _must_copy(found, node, ty)
+    }
     if changed:
         if found.met_typed and any(isinstance(node, Var) for node in changed):
             raise StaleTypesError

@@ -1,26 +1,31 @@
-"""The walk over an expression that most analyses are: a loop with a stack of its own.
-
-Nodes never change, so neither does the order below a root. One pass after the other asks for the
-order of the same function: the last few that were walked to the end are kept while the root lives.
-"""
+"""The walk over an expression that most analyses are: a loop with a stack of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import methodcaller
-from weakref import ref
 
-from compiler.ir.expr import Expr, Function
+from compiler.ir.expr import Expr, Function, Op
 
 _OPERANDS = methodcaller("operands")
 
-_FEWEST, _MOST = 64, 8
-"""Nodes of an order that is worth keeping, and how many of them are kept."""
 
-_kept: dict[int, tuple[ref[Expr], tuple[Expr, ...]]] = {}
-"""By ``id`` of the root: the root and the nodes below it. No node refers to what is above it, so
-the root dies with its last user, and its entry with it."""
+def nodes_of(function: Function) -> tuple[Expr, ...]:
+    """``post_order`` of the body of a function.
+
+    One pass after the other asks for it and nodes never change, so the function keeps it. No node
+    of the body refers to the function, so the order is freed with it.
+    """
+    if function.nodes is None:
+        object.__setattr__(function, "nodes", tuple(_walk(function.body, _OPERANDS)))
+    assert function.nodes is not None
+    return function.nodes
+
+
+def operators_of(function: Function) -> set[Op]:
+    """The operators that a function mentions, in the functions inside it as well."""
+    return {node for node in nodes_of(function) if type(node) is Op}
 
 
 def post_order(
@@ -32,31 +37,12 @@ def post_order(
         root: where to begin; it is yielded last.
         operands: asked once of every node; () does not enter it.
     """
-    if operands is not _OPERANDS:
-        return _walk(root, operands)
-    if type(root) is Function and type(root.body) is not Function:
+    if operands is _OPERANDS and type(root) is Function:
         # Parameters have no operands: in front, they change nothing in the order of the others.
         params = dict.fromkeys(root.params)
-        inside = (node for node in post_order(root.body) if node not in params)
+        inside = (node for node in nodes_of(root) if node not in params)
         return chain(params, inside, (root,))
-    known = _kept.get(id(root))
-    if known is not None and known[0]() is root:
-        return chain(known[1], (root,))
-    return _walk_and_keep(root)
-
-
-def _walk_and_keep(root: Expr) -> Iterator[Expr]:
-    below: list[Expr] = []
-    keep = below.append
-    for node in _walk(root, _OPERANDS):
-        if node is not root:
-            keep(node)
-        yield node
-    if len(below) >= _FEWEST:
-        key = id(root)
-        _kept[key] = (ref(root, lambda _: _kept.pop(key, None)), tuple(below))
-        for oldest in list(_kept)[:-_MOST]:
-            _kept.pop(oldest, None)
+    return _walk(root, operands)
 
 
 def _walk(root: Expr, operands: Callable[[Expr], Sequence[Expr]]) -> Iterator[Expr]:

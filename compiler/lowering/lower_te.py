@@ -40,6 +40,7 @@ from compiler.ir.pass_context import register_config
 from compiler.ir.pass_infra import ModulePass, PassContext, PassInfo, register_pass
 from compiler.ir.ty import TupleType, Type, is_dynamic
 from compiler.ir.virtual_device import UNCONSTRAINED
+from compiler.ir.walk import nodes_of
 from compiler.lowering.device_aware import DeviceAwareExprMutator
 from compiler.lowering.kernel_cache import KernelCache
 from compiler.lowering.te_compiler import CachedFunc, CCacheKey, TECompiler, fused_ops
@@ -288,7 +289,7 @@ def _with_lowering_attrs(function: Function, entry: CachedFunc, target: str) -> 
 
 def _dynamic(function: Function) -> DynamicShapeError:
     """The first operator of a kernel that reads or makes a tensor of unknown size."""
-    for node in post_order(function.body):
+    for node in nodes_of(function):
         if not isinstance(node, Call):
             continue
         for part in (*node.args, node):

@@ -14,11 +14,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from compiler.errors import CompilerError, DynamicShapeError, LoweringError
-from compiler.ir.analysis import count_uses, post_order
+from compiler.ir.analysis import count_uses
 from compiler.ir.attrs import DictAttrs
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, TupleGetItem, Var, describe
 from compiler.ir.op import OpPattern
 from compiler.ir.ty import TensorType, TupleType, Type, is_dynamic, tensor_fields
+from compiler.ir.walk import nodes_of
 from compiler.lir.builder import RECOMPUTED_COST, LirBuilder, TensorView
 from compiler.lir.nodes import Buffer, Compute, PrimFunc
 from compiler.lir.scalars import literal
@@ -55,7 +56,7 @@ def lower_primitive(func: Function, name: str, target: object) -> PrimFunc:
     params, views = _parameters(func)
     uses = count_uses(func.body)
     uses[func.body] += 1
-    for node in post_order(func.body):
+    for node in nodes_of(func):
         if node not in views:
             views[node] = _lowered(node, views, uses, builder)
     outputs = _outputs(views[func.body], func.func_type.ret_type, builder)

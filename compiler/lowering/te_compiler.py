@@ -26,6 +26,7 @@ from compiler.ir.structural import structural_equal
 from compiler.ir.structural_digest import structural_hash
 from compiler.ir.ty import tensor_fields
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
+from compiler.ir.walk import nodes_of
 from compiler.lir.nodes import PrimFunc
 from compiler.lowering.kernel_cache import KernelCache
 from compiler.lowering.primitive import lower_primitive
@@ -286,7 +287,7 @@ def fused_ops(function: Function) -> Sequence[str]:
     """Operators a function calls, in post-order, each call once."""
     return [
         node.op.name
-        for node in post_order(function.body)
+        for node in nodes_of(function)
         if isinstance(node, Call) and isinstance(node.op, Op)
     ]
 

@@ -25,6 +25,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, Op, call_op, is_op_
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.ty import TensorType
+from compiler.ir.walk import operators_of
 from compiler.ops.rules.layout import treats_axes_alike
 from compiler.passes.opaque_primitives import OpaquePrimitives
 
@@ -38,6 +39,8 @@ class CancelTransposes(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The function with fewer transposes, or itself."""
+        if Op.get("transpose") not in operators_of(fn):
+            return fn
         new = _Mover().visit(fn)
         assert isinstance(new, Function)
         return new if _transposes(new) < _transposes(fn) else fn

@@ -22,6 +22,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.op import OpPattern
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.ty import TensorType, bits
+from compiler.ir.walk import operators_of
 from compiler.passes.opaque_primitives import OpaquePrimitives
 
 Edge = tuple[Call, int]
@@ -34,7 +35,7 @@ class CanonicalizeCast(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The function with duplicated casts, itself when none is shared."""
-        edges = _edges_to_split(fn)
+        edges = _edges_to_split(fn) if Op.get("cast") in operators_of(fn) else set()
         if not edges:
             return fn
         return _CastSplitter(edges).mutate(fn)

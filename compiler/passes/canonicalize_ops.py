@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from compiler.ir.expr import Call, Expr, Function
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+from compiler.ir.walk import operators_of
 from compiler.ops.rules.canonicalize import FCanonicalize
 from compiler.passes.opaque_primitives import OpaquePrimitives
 
@@ -30,4 +31,6 @@ class CanonicalizeOps(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The canonical function, itself when there is nothing to replace."""
+        if not any(op in FCanonicalize for op in operators_of(fn)):
+            return fn
         return _Canonicalizer().mutate(fn)

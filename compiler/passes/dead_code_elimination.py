@@ -22,6 +22,7 @@ from compiler.ir.functor import expand_anf
 from compiler.ir.module import IRModule
 from compiler.ir.op import STATEFUL
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+from compiler.ir.walk import nodes_of
 from compiler.passes.opaque_primitives import OpaquePrimitives
 
 
@@ -38,10 +39,9 @@ class DeadCodeElimination(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The function without dead bindings, itself when there are none."""
-        usage = _Usage(fn, mod)
-        if not usage.values:
+        if not any(type(node) is Let for node in nodes_of(fn)):
             return fn
-        return _Eliminator(usage, self.inline_once).mutate(fn)
+        return _Eliminator(_Usage(fn, mod), self.inline_once).mutate(fn)
 
 
 class _Usage:

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Op
 from compiler.ir.infer_type import infer_expr
 from compiler.ir.module import IRModule
@@ -28,6 +27,7 @@ from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.rebuild import rebuilt
 from compiler.ir.span import AnySpan, join_spans
 from compiler.ir.ty import TensorType
+from compiler.ir.walk import nodes_of
 from compiler.ops.nn.leaky_relu import LeakyReluAttrs
 from compiler.ops.op_call import op_call
 from compiler.ops.tensor.clip import ClipAttrs
@@ -46,7 +46,7 @@ class OutlineFormulas(FunctionPass):
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The outlined function, itself when there is nothing to outline."""
         finder = _Finder()
-        for node in post_order(fn.body):
+        for node in nodes_of(fn):
             for operand in node.operands():  # a tuple reads too: concatenate, several outputs
                 finder.readers.setdefault(operand, []).append(node)
             if isinstance(node, Call):
@@ -62,7 +62,7 @@ class OutlineFormulas(FunctionPass):
             text, span = " ".join(found.words), _span_of(node, found.source)
             return op_call("unary_formula", new[found.source], formula=text, span=span)
 
-        new_body = rebuilt(post_order(fn.body), made)[fn.body]
+        new_body = rebuilt(nodes_of(fn), made)[fn.body]
         result = infer_expr(fn.with_fields(body=new_body), mod)
         assert isinstance(result, Function)
         return result

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
 from compiler.ir.infer_type import infer_expr
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import rebuilt
+from compiler.ir.walk import nodes_of
 
 Found = TypeVar("Found")
 
@@ -26,7 +26,7 @@ def with_recovered_calls(
         recognise: what a node is the last step of, or None.
         make: the call, from what was recognised, the new forms of earlier nodes, and the node.
     """
-    nodes = list(post_order(fn.body))
+    nodes = nodes_of(fn)
     found = {node: what for node in nodes if (what := recognise(node)) is not None}
     if not found:
         return fn

@@ -28,6 +28,7 @@ from compiler.ir.expr import (
 )
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, TupleType, Type, is_integer
+from compiler.ir.walk import nodes_of
 from compiler.proof.finding import Finding
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX
 
@@ -121,7 +122,7 @@ def _float_attrs(op: str, attrs: Any) -> Iterator[str]:
 
 
 def _check_conversions(name: str, function: Function) -> Iterator[Finding]:
-    for node in post_order(function.body):
+    for node in nodes_of(function):
         if isinstance(node, Call):
             if not isinstance(node.op, Op) or node.op.name not in CONVERSIONS:
                 what = "is no conversion; it belongs into @quantized_main, on integers"

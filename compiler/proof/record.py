@@ -31,6 +31,7 @@ from compiler.ir.expr import (
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
 from compiler.ir.ty import Type
+from compiler.ir.walk import nodes_of
 from compiler.proof.finding import Finding
 from compiler.proof.ranges import ValueRange, attr_texts
 
@@ -246,7 +247,7 @@ def value_record(value: ValueRange) -> dict[str, Any]:
 
 def conversion_record(mod: IRModule, function: str) -> Iterator[str]:
     """Every operator and constant of a function in post-order; floats to the last bit."""
-    for node in post_order(mod[function].body):
+    for node in nodes_of(mod[function]):
         if isinstance(node, Constant):
             numbers = node.data.reshape(-1).tolist()
             shown = (n.hex() if isinstance(n, float) else str(n) for n in numbers)

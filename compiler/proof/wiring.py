@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import (
     Call,
     Constant,
@@ -32,6 +31,7 @@ from compiler.ir.expr import (
 )
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TupleType, Type
+from compiler.ir.walk import nodes_of
 from compiler.proof.finding import Finding
 
 PREFIX, CORE, SUFFIX = "quantize_inputs", "quantized_main", "dequantize_outputs"
@@ -83,7 +83,7 @@ class _Untraceable(Exception):
 def _foreign(main: Function) -> Iterator[Finding]:
     """Nodes that have no place in @main, and calls other than one of each part."""
     called: list[str] = []
-    for node in post_order(main.body):
+    for node in nodes_of(main):
         if isinstance(node, Call) and isinstance(node.op, GlobalVar):
             called.append(node.op.name_hint)
         elif not isinstance(node, (Var, Let, Tuple, TupleGetItem, GlobalVar, Constant)):
@@ -101,7 +101,7 @@ def _trace(main: Function) -> tuple[dict[str, list[Wire]], list[Wire]]:
         _Untraceable: a variable is free, bound twice, or used in its own value.
     """
     bound: dict[Expr, Expr] = {}
-    for node in post_order(main.body):
+    for node in nodes_of(main):
         if isinstance(node, Let):
             if node.var in bound or node.var in main.params:
                 raise _Untraceable(f"binds %{node.var.name_hint} twice")

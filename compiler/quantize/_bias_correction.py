@@ -18,11 +18,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
+from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import is_quantized_constant
 from compiler.ops.evaluate import evaluate_call
 from compiler.ops.rules.product_shape import FQProductShape
@@ -60,7 +60,7 @@ def correct_biases(
 
 def biases_of(main: Function) -> dict[Call, Call]:
     """Weighted product → the point of the constant bias that its only reader adds."""
-    nodes = list(post_order(main.body))
+    nodes = nodes_of(main)
     uses = Counter(child for node in nodes for child in node.operands())
     found: dict[Call, Call] = {}
     for node in nodes:

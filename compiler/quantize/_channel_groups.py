@@ -18,12 +18,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Op
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import TensorType
+from compiler.ir.walk import nodes_of
 from compiler.ops.rules.channel_factors import RESULT, Absorber, ChannelFactors, FQChannelFactors
 
 Factors = NDArray[np.float64]
@@ -79,7 +79,7 @@ class ChannelGroups:
         """
         main: Function = mod["main"]
         done: dict[Expr, Expr] = {}
-        for node in post_order(main.body):
+        for node in nodes_of(main):
             new = with_operands(node, [done[child] for child in node.operands()])
             absorbed = self.absorbers.get(node, ())
             changes = tuple(one for one in absorbed if np.any(factors[one[1]] != 1))
@@ -112,7 +112,7 @@ def _absorbed(
 def find_groups(main: Function) -> ChannelGroups:
     """The groups of a typed float function, O(nodes)."""
     finder = _Finder()
-    for node in post_order(main.body):
+    for node in nodes_of(main):
         finder.visit(node)
     finder.freeze(main.body)
     return finder.groups()

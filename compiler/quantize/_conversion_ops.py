@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Function, Op
 from compiler.ir.ty import TensorType, Type, is_float
+from compiler.ir.walk import nodes_of
 
 CONVERSION_OPS = frozenset(
     {
@@ -36,7 +36,7 @@ def is_conversion(expr: Expr) -> bool:
 
 def has_only_conversion_ops(func: Function) -> bool:
     """True when every call in the function is a conversion; let, tuples and constants are free."""
-    return all(is_conversion(node) for node in post_order(func.body) if isinstance(node, Call))
+    return all(is_conversion(node) for node in nodes_of(func) if isinstance(node, Call))
 
 
 def is_integer_tensor(ty: Type) -> bool:

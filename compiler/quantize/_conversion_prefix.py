@@ -18,6 +18,7 @@ from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Let, Op, Tuple, TupleGetItem, Var
 from compiler.ir.rebuild import substitute
 from compiler.ir.ty import holds_float
+from compiler.ir.walk import nodes_of
 from compiler.quantize._conversion_ops import is_conversion, is_integer_tensor
 
 
@@ -99,7 +100,7 @@ def split_prefix(main: Function) -> tuple[Function, Function]:
     cuts = _Cuts(frozenset(main.params))
     # Large constants of the core are no part of any conversion; hashing them would cost time.
     feeding = _feeds_conversions(main)
-    for node in post_order(main.body):
+    for node in nodes_of(main):
         if not isinstance(node, Constant) or node in feeding:
             cuts.visit(node)
     keys: dict[Expr, int | Var] = {**cuts.cut_of, **{param: param for param in main.params}}
@@ -128,7 +129,7 @@ def _feeds_conversions(main: Function) -> set[Expr]:
     """Constants read by conversions."""
     return {
         arg
-        for node in post_order(main.body)
+        for node in nodes_of(main)
         if isinstance(node, Call) and is_conversion(node)
         for arg in node.args
         if isinstance(arg, Constant)

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, Var
 from compiler.ir.rebuild import substitute
 from compiler.ir.ty import TensorType, Type, holds_float, tensor_fields
+from compiler.ir.walk import nodes_of
 
 
 def split_suffix(main: Function, quantized_dtypes: Set[str]) -> tuple[Function, Function]:
@@ -72,7 +72,7 @@ def _is_border(node: Expr, quantized_dtypes: Set[str]) -> bool:
 def _integral_nodes(main: Function) -> set[Expr]:
     """Tensors that only integer operators compute from integers of any width, as an argmax does."""
     found: set[Expr] = set()
-    for node in post_order(main.body):
+    for node in nodes_of(main):
         if isinstance(node, Op) or holds_float(node.checked_type):
             continue
         if all(child in found or isinstance(child, Op) for child in node.operands()):

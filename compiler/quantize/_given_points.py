@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant
 from compiler.ir.module import IRModule
+from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import is_given, quantize_kind
 from compiler.ops.rules.realize import integer_limits
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
@@ -53,7 +53,7 @@ def given_points(mod: IRModule, dtype: str = "int8") -> GivenPoints:
         dtype: the symmetric storage type that is compared with.
     """
     lowest, highest = integer_limits(dtype)
-    points = [node for node in post_order(mod["main"].body) if is_given(node)]
+    points = [node for node in nodes_of(mod["main"]) if is_given(node)]
     beyond = 0
     for point in points:
         assert isinstance(point, Call)

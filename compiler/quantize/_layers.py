@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from compiler.errors import legal_names
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.span import ONNX, SequentialSpan
+from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.context import QuantizeContext
@@ -36,7 +36,7 @@ def named_layers(main: Function) -> dict[Expr, str]:
     """Every layer of a function with its name, in visiting order; O(nodes)."""
     found: dict[Expr, str] = {}
     taken: set[str] = set()
-    for node in post_order(main.body):
+    for node in nodes_of(main):
         if not isinstance(node, Call) or FQProductShape.get(node.op) is None:
             continue
         place = len(found)

@@ -14,12 +14,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.analysis import free_vars, post_order
+from compiler.ir.analysis import free_vars
 from compiler.ir.expr import Call, Expr, Function, Tuple, Var
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import TensorType
+from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.calibration.input_sample import InputSample
@@ -50,7 +51,7 @@ class PrefixRuns:
         self._sample = sample
         self._varies = set[Expr](main.params)
         self._order: list[Expr] = []
-        for node in post_order(main.body):
+        for node in nodes_of(main):
             if any(child in self._varies for child in node.operands()):
                 self._varies.add(node)
                 self._order.append(node)

@@ -26,11 +26,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, Var
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float, tensor_fields
+from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import point_attrs, quantize_kind
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
 from compiler.qtypes.qconfig import QAnnotateKind
@@ -74,7 +74,7 @@ class RangeFitting:
         self._ranges = np.asarray(ranges, np.float32).reshape(-1, len(measured)).copy()
         self._bind = bind
         self._uses: dict[Expr, list[Expr]] = {}
-        for node in post_order(main.body):
+        for node in nodes_of(main):
             for child in node.operands():
                 self._uses.setdefault(child, []).append(node)
         self.points = frozenset(

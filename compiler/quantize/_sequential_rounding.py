@@ -34,11 +34,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Function
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
+from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.input_columns import InputColumns
 from compiler.qtypes.channel_ranges import (
@@ -107,7 +107,7 @@ def round_sequentially(
     places = zip(range(len(calls)), column_rules(main), ranges, strict=True)
     layers = dict(zip(calls, places, strict=True))
     fitted = frozenset() if fitting is None or found.ranges is not None else fitting.points
-    for call in post_order(main.body):
+    for call in nodes_of(main):
         if fitting is not None and call in fitted:
             runs.advance(call)
             fitting.fit(call, runs)

@@ -14,12 +14,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Var
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import rebuilt
 from compiler.ir.ty import TensorType, Type, is_float, tensor_fields
+from compiler.ir.walk import nodes_of
 from compiler.ops.tensor.cast import CastAttrs
 
 WANTED = "float32"
@@ -33,7 +33,7 @@ def in_single_precision(mod: IRModule) -> IRModule:
         mod: typed, one function.
     """
     main: Function = mod["main"]
-    nodes = list(post_order(main.body))
+    nodes = nodes_of(main)
     known = (node.checked_type_or_none for node in (*main.params, *nodes))
     if len(mod.functions) > 1 or not any(ty is not None and _is_other(ty) for ty in known):
         return mod

@@ -20,7 +20,6 @@ import compiler.passes.outline_formulas
 import compiler.passes.recover_layer_norm
 import compiler.passes.recover_rms_norm  # noqa: F401  (passes that are named below)
 from compiler.errors import QuantizeError
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Function, Op
 from compiler.ir.garbage import collector_rests
 from compiler.ir.infer_type import infer_module
@@ -28,6 +27,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
 from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import TensorType, is_integer
+from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.wide_point import residual_stream
 from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.integer_calls import along_axis, subtract
@@ -120,7 +120,7 @@ def mark(
 
 def has_residual_sums(mod: IRModule) -> bool:
     """Whether ``residual_bits`` changes how a prepared module is quantized."""
-    nodes = list(post_order(Sequential(RECOGNIZE, name="recognize")(mod)["main"].body))
+    nodes = nodes_of(Sequential(RECOGNIZE, name="recognize")(mod)["main"])
     return residual_stream(nodes, sums=True) != residual_stream(nodes)
 
 
@@ -176,7 +176,7 @@ def refuse_integer_products(mod: IRModule) -> None:
     Raises:
         QuantizeError: the layer, how many there are, and which model to give instead.
     """
-    found = [node for node in post_order(mod["main"].body) if _multiplies_integers(node)]
+    found = [node for node in nodes_of(mod["main"]) if _multiplies_integers(node)]
     if not found:
         return
     first = found[0]
@@ -216,7 +216,7 @@ def truncating(simulated: IRModule, run: QuantizeContext) -> IRModule:
         return simulated
     main: Function = simulated["main"]
     done: dict[Expr, Expr] = {}
-    for node in post_order(main.body):
+    for node in nodes_of(main):
         new = with_operands(node, [done[child] for child in node.operands()])
         lost = run.truncated.get(node)
         if lost is not None:

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from compiler.errors import QuantizeError
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Var, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.span import ONNX, AnySpan, SequentialSpan
 from compiler.ir.ty import holds_float
+from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import is_given, quantize_kind
 from compiler.ops.rules.never_negative import never_negative
 from compiler.ops.rules.zero_point import may_have_zero_point
@@ -181,7 +181,7 @@ def _without_conversions(
 ) -> list[CallRecord]:
     """The records; float calls are told apart from what is float in quantize_inputs, as it has to
     be, and from what never was: comparisons of integers, and what moves truth values."""
-    converted = converted_inputs(list(post_order(main.body)))
+    converted = converted_inputs(nodes_of(main))
     found = list(records)
     for place, (call, record) in enumerate(zip(calls, records, strict=True)):
         if record.status == "integer":
@@ -319,7 +319,7 @@ def notes_of(annotated: IRModule, qconfig: QConfig) -> tuple[str, ...]:
     Args:
         annotated: result of ``mark``.
     """
-    nodes = list(post_order(annotated["main"].body))
+    nodes = nodes_of(annotated["main"])
     notes = [_signs(nodes, qconfig.activation_scheme)]
     if qconfig.calibrate_mode == "kl_divergence":
         softmax = sum(is_op_call(node, "nn.softmax", "nn.log_softmax") for node in nodes)

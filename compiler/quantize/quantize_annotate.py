@@ -15,13 +15,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from compiler.errors import InternalQuantizeError
-from compiler.ir.analysis import free_vars, post_order
+from compiler.ir.analysis import free_vars
 from compiler.ir.expr import Call, Expr, Function, Op, TempExpr, Tuple
 from compiler.ir.functor.forward_rewriter import ForwardRewriter
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.static_shapes import require_static
 from compiler.ir.ty import holds_float
+from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import (
     as_input,
     attach_simulated_quantize,
@@ -59,12 +60,12 @@ class QuantizeAnnotate(FunctionPass):
         require_static(fn, self.info.name)
         run = context_or_new(self.context)
         # Where the model says what is quantized, narrow values get no second point.
-        given = any(is_given(node) for node in post_order(fn.body))
+        given = any(is_given(node) for node in nodes_of(fn))
         first: Mapping[Expr, frozenset[Expr]] = {}
         chosen = choices_of(fn, run.qconfig.layers)
         run.float_layers = frozenset(call for call, choice in chosen.items() if choice.float)
         if run.qconfig.integer_tables:
-            nodes = list(post_order(fn.body))
+            nodes = nodes_of(fn)
             run.wide_values = residual_stream(nodes, run.qconfig.residual_bits == WIDE_BITS)
             run.narrow_moves = narrow_moves(nodes, fn.body)
             first = first_calls(nodes)

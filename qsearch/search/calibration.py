@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from numpy.typing import NDArray
 
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Op
 from compiler.ir.module import IRModule
+from compiler.ir.walk import nodes_of
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, ChannelStats, PredictedError
 from compiler.quantize.calibration.measurement import Measurement, Statistics
@@ -263,7 +263,7 @@ class FirstChoice:
         if known is not None or "bias_correction" not in names or rows.trials_of(study_id):
             return known or FirstChoice()
         qconfig, decisions = calibration.choose(rounding=False)
-        calls = (node.op for node in post_order(module["main"].body) if isinstance(node, Call))
+        calls = (node.op for node in nodes_of(module["main"]) if isinstance(node, Call))
         operators = Counter(op.name for op in calls if isinstance(op, Op))
         told = [str(decision) for decision in decisions]
         earlier: tuple[EarlierStudy, ...] = ()

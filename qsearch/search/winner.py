@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from compiler.errors import CompilerError, NotFullyIntegralError
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
-from compiler.ir.analysis import post_order
 from compiler.ir.module import IRModule
 from compiler.ir.printer import text
 from compiler.ir.ty import tensor_fields
+from compiler.ir.walk import nodes_of
 from compiler.qtypes.channel_ranges import Rounding
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
@@ -140,7 +140,7 @@ def check_integers_only(module: IRModule) -> int:
             f"the module has no function {MAIN!r}", where=f"functions {sorted(names)}"
         )
     seen = 0
-    for node in post_order(names[MAIN].body):
+    for node in nodes_of(names[MAIN]):
         for tensor in tensor_fields(node.checked_type):
             seen += 1
             if not tensor.dtype.startswith(("int", "uint", "bool")):

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from compiler.errors import ArtifactError, CodegenError, legal_names
 from compiler.fusion.hardware.description import shipped_descriptions
 from compiler.fusion.hardware.group_calls import group_steps
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, TupleGetItem
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.parser import parse
 from compiler.ir.printer import text
 from compiler.ir.ty import TensorType, Type
+from compiler.ir.walk import nodes_of
 from compiler.runtime.archive import json_bytes, read_json
 from compiler.runtime.external_module import ExternalModule, external_loaders
 from compiler.runtime.npy import array_of, npy_bytes
@@ -125,7 +125,7 @@ def command_list(function: Function) -> CommandList:
     for param in function.params:
         names[param] = f"p{len(buffers)}"
         buffers.append(Buffer("input", names[param], type_text(param.checked_type)))
-    for node in post_order(function.body):
+    for node in nodes_of(function):
         if isinstance(node, Constant):
             names[node] = f"c{len(constants)}"
             constants[names[node]] = node.data

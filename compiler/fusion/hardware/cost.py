@@ -15,10 +15,10 @@ from compiler.fusion.hardware.conditions import bytes_of
 from compiler.fusion.hardware.group_calls import group_functions, group_steps, host_nodes
 from compiler.fusion.hardware.hdfg import HDFG
 from compiler.fusion.hardware.preparation import group_for_hardware
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function
 from compiler.ir.module import IRModule
 from compiler.ir.ty import tensor_fields
+from compiler.ir.walk import nodes_of
 from compiler.ops.rules.product_shape import FQProductShape
 
 
@@ -107,7 +107,7 @@ def hardware_cost(mod: IRModule, hdfg: HDFG, matcher: str = "greedy") -> Hardwar
 def _group_cost(function: Function, hdfg: HDFG) -> GroupCost:
     inputs = sum(_size(param) for param in function.params)
     output = _size(function.body)
-    constants = {node for node in post_order(function.body) if isinstance(node, Constant)}
+    constants = {node for node in nodes_of(function) if isinstance(node, Constant)}
     weights = sum(node.data.nbytes for node in constants)
     busy: dict[str, float] = {}
     steps = group_steps(function)

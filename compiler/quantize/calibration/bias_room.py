@@ -9,7 +9,7 @@ of the bias. Data of more than 8 bits make every sum as much longer, and the roo
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ def add_operands(node: Expr) -> tuple[tuple[Expr, Expr], ...]:
 
 
 def weights_with_bias(
-    nodes: list[Expr], biases: Set[Expr]
+    nodes: Iterable[Expr], biases: Set[Expr]
 ) -> dict[Expr, list[tuple[Call, Constant]]]:
     """Weight point → the products it belongs to, each with the constant bias added to it."""
     found: dict[Expr, list[tuple[Call, Constant]]] = {}

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Var, describe
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
 from compiler.ir.ty import bits
+from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import is_given, point_attrs, quantize_kind
 from compiler.ops.rules.dom_scale import (
     SMALLEST_RANGE,
@@ -45,7 +45,7 @@ from compiler.quantize.calibration.weight_scale import weight_range
 
 def quantize_points(annotated: IRModule) -> list[Call]:
     """The simulated_quantize calls of ``main`` in binding order, points of kind WEIGHT included."""
-    return _points(list(post_order(annotated["main"].body)))
+    return _points(nodes_of(annotated["main"]))
 
 
 def measured_points(annotated: IRModule) -> list[Call]:
@@ -59,7 +59,7 @@ WIDE_HEADROOM = 4.0
 _MEASURED = (QAnnotateKind.INPUT, QAnnotateKind.ACTIVATION)
 
 
-def _points(nodes: list[Expr]) -> list[Call]:
+def _points(nodes: Sequence[Expr]) -> list[Call]:
     return [
         node
         for node in nodes
@@ -89,7 +89,7 @@ def bind_scales(
     """
     main: Function = annotated["main"]
     bits_of = chosen_bits(main, context.qconfig)
-    binder = _Binder(context.qconfig, list(post_order(main.body)), activation_ranges, bits_of)
+    binder = _Binder(context.qconfig, nodes_of(main), activation_ranges, bits_of)
     replaced = binder.replacements()
     context.report.points.clear()
     for point in binder.points:
@@ -116,7 +116,7 @@ class _Binder:
     """Chooses the scale of every point of one function."""
 
     qconfig: QConfig
-    nodes: list[Expr]
+    nodes: Sequence[Expr]
     ranges: Sequence[float] | NDArray[np.float32] | None
     bits_of: Mapping[Expr, int]
     points: list[Call] = field(default_factory=list)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Function, Op
+from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
 from compiler.ops.rules.product_shape import FQProductShape
@@ -37,7 +37,7 @@ def point_readers(main: Function) -> dict[Expr, Readers]:
     read: dict[Expr, frozenset[str]] = {main.body: _OTHER}
     stored: dict[Expr, frozenset[str]] = {}
     found: dict[Expr, Readers] = {}
-    for node in reversed(list(post_order(main.body))):
+    for node in reversed(nodes_of(main)):
         readers, through = read.pop(node, _NONE), stored.pop(node, _NONE)
         kind = quantize_kind(node)
         if kind == QAnnotateKind.INPUT:
@@ -91,7 +91,7 @@ def chosen_bits(main: Function, qconfig: QConfig) -> dict[Expr, int]:
             for layer in (layers[name] for name in readers if name):
                 found[layer] = max(nbit, found.get(layer, 0))
     weights: dict[Expr, int] = {}
-    for node in post_order(main.body):
+    for node in nodes_of(main):
         if not isinstance(node, Call) or FQProductShape.get(node.op) is None:
             continue
         weight = node.args[1]

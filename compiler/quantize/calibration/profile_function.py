@@ -16,12 +16,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from compiler.errors import InternalQuantizeError
-from compiler.ir.analysis import free_vars, post_order
+from compiler.ir.analysis import free_vars
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, describe, is_op_call
 from compiler.ir.garbage import collector_rests
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
+from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import is_given
 from compiler.ops.nn.softmax import SoftmaxAttrs
 from compiler.ops.op_call import op_call, scalar
@@ -77,7 +78,7 @@ def _measured(main: Function, simulated: bool) -> tuple[Expr, tuple[Expr, ...], 
     point_kind: list[int] = []
     readers: list[Readers] = []
     read_by = point_readers(main)
-    nodes = list(post_order(main.body))
+    nodes = nodes_of(main)
     compared = _read_by_softmax(nodes, main.body)
     for node in nodes:
         if not is_op_call(node, *_IDENTITIES) or is_given(node):

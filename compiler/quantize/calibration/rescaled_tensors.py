@@ -33,6 +33,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem
 from compiler.ir.module import IRModule
 from compiler.ir.structural import structural_equal, structural_hash
 from compiler.ir.structural_digest import constant_digest
+from compiler.ir.walk import nodes_of
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.quantize._channel_groups import find_groups
 from compiler.quantize._rescaling import FactorRule
@@ -117,7 +118,7 @@ def _values(mod: IRModule, known: dict[Any, int]) -> list[int]:
         known: the numbers so far, of this network and of others with the same inputs.
     """
     values: dict[Expr, int] = {}
-    for node in post_order(mod["main"].body):
+    for node in nodes_of(mod["main"]):
         operands = tuple(values[operand] for operand in node.operands())
         key: Any = node
         if isinstance(node, Constant):

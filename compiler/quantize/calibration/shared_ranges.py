@@ -24,9 +24,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Function, Op, Tuple
 from compiler.ir.module import IRModule
+from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import point_attrs
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive, first_positive
@@ -77,7 +77,7 @@ def shared_ranges(
 
     joined = set()
     read: dict[Expr, _Readers] = {main.body: _OTHERS}
-    for node in reversed(list(post_order(main.body))):
+    for node in reversed(nodes_of(main)):
         readers = read.pop(node, _Readers())
         if node in places:
             place = places[node]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
+from compiler.ir.walk import nodes_of
 from compiler.ops.rules.mean_response import FQMeanResponse, MeanResponse
 
 
@@ -13,7 +13,7 @@ def weighted_calls(main: Function) -> list[tuple[Call, MeanResponse]]:
     Quantization keeps this order, so the n-th here is the n-th of the annotated function.
     """
     found = []
-    for node in post_order(main.body):
+    for node in nodes_of(main):
         rule = FQMeanResponse.get(node.op) if isinstance(node, Call) else None
         if rule is None or not isinstance(node, Call) or weight_of(node) is None:
             continue

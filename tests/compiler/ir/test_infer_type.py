@@ -384,7 +384,7 @@ class TestReuse:
         mod = infer_module(untyped)
         new = Function(main_of(mod).params, call_op("exp", main_of(mod).body))
         added = calls_of(lambda: infer_module(IRModule({GlobalVar("main"): new})))
-        assert 3 * added < everything
+        assert 2 * added < everything
 
 
 def test_if_with_shared_operand_and_item_of_a_tuple_valued_branch() -> None:
