@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,13 @@ from workers.process import CpuClock, peak_rss_bytes
 
 Rows = tuple[NDArray[Any], ...]
 """One array per model output, samples on axis 0."""
+
+_Given = tuple[Rows, Rows | None, NDArray[np.int64] | None]
+"""Outputs, those of the float model, labels."""
+
+_SUMMED_SAMPLES = 32
+_SUMMED_BYTES = 1 << 20
+"""Samples, and bytes of outputs, that are added to the sums together."""
 
 
 class EvaluationActor:
@@ -129,42 +137,47 @@ class _Evaluation:
         # Where all there is would be probed, there is nothing to save.
         if self._reference is None or probes == 0 or (self._alone and probes == runs):
             return False
-        sums = self._new_sums(self._request.metrics)
+        indices = [self._runs[probe * runs // probes] for probe in range(probes)]
+        self._probed = {index: self._run(index) for index in indices}
+        outputs, reference, labels = _joined([self._given(*run) for run in self._probed.values()])
         candidate = self._new_sums(("agreement",))
-        relative = self._dataset.has_labels and "top1" in self._request.metrics
-        tops = [self._new_sums(("top1",)) for _ in range(2)] if relative else []
-        finite = True
-        count = 0
-        for probe in range(probes):
-            index = self._runs[probe * runs // probes]
-            batch, outputs = self._probed[index] = self._run(index)
-            reference = self._reference_of(batch)
-            sums.add(outputs, reference, batch.labels)
-            candidate.add(outputs, reference, batch.labels)
-            for top, rows in zip(tops, (outputs, reference)):
-                assert rows is not None
-                top.add(rows, None, batch.labels)
-            finite = finite and all(np.isfinite(out).all() for out in outputs)
-            count += batch.count
+        candidate.add(outputs, reference, labels)
         kept = candidate.results()["agreement"] or 0.0
-        if relative:
-            ours, base = (top.results()["top1"] or 0.0 for top in tops)
+        if self._dataset.has_labels and "top1" in self._request.metrics:
+            ours, base = (self._top1(rows, labels) for rows in (outputs, reference))
             kept = ours / base if base else kept
+        finite = all(np.isfinite(out).all() for out in outputs)
         if finite and kept >= self._request.collapse_below:
             return False
-        self.sums, self.scored = sums, count
-        for _, outputs in self._probed.values():
-            self._record(outputs)
+        self.sums.add(outputs, reference, labels)
+        for batch, rows in self._probed.values():
+            self.scored += batch.count
+            self._record(rows)
         return True
+
+    def _top1(self, outputs: Outputs | None, labels: NDArray[np.int64] | None) -> float:
+        assert outputs is not None
+        top = self._new_sums(("top1",))
+        top.add(outputs, None, labels)
+        return top.results()["top1"] or 0.0
 
     def evaluate_all(self) -> None:
         """Every sample of the part in order; what the probe computed is used again."""
+        waiting: list[_Given] = []
+        held = samples = 0
         for index in self._runs:
             probed = self._probed.pop(index) if index in self._probed else self._run(index)
             batch, outputs = probed
-            self.sums.add(outputs, self._reference_of(batch), batch.labels)
+            waiting.append(self._given(batch, outputs))
             self._record(outputs)
             self.scored += batch.count
+            samples += batch.count
+            held += sum(out.nbytes for out in outputs)
+            if samples >= _SUMMED_SAMPLES or held >= _SUMMED_BYTES:
+                self.sums.add(*_joined(waiting))
+                waiting, held, samples = [], 0, 0
+        if waiting:
+            self.sums.add(*_joined(waiting))
 
     def spot_check(self) -> bool:
         """Compare one run with the exact reference; False where there are no integers to compare.
@@ -206,7 +219,7 @@ class _Evaluation:
 
     def outputs(self) -> Rows:
         """Outputs of all scored samples."""
-        return tuple(np.concatenate(parts) for parts in zip(*self._kept, strict=True))
+        return _concatenated(self._kept)
 
     def _run(self, index: int) -> tuple[ModelBatch, Rows]:
         batch = self._batch(index)
@@ -220,16 +233,34 @@ class _Evaluation:
         (batch,) = model_batches(self._dataset, part, self._runnable.inputs, self._size)
         return batch
 
-    def _reference_of(self, batch: ModelBatch) -> Outputs | None:
-        if self._reference is None:
-            return None
+    def _given(self, batch: ModelBatch, outputs: Rows) -> _Given:
+        """What metrics take of one run."""
         first = batch.start - self._request.samples.start
-        return tuple(rows[first : first + batch.count] for rows in self._reference)
+        reference = self._reference and tuple(
+            rows[first : first + batch.count] for rows in self._reference
+        )
+        return outputs, reference, batch.labels
 
     def _record(self, outputs: Rows) -> None:
         hash_outputs(self.digest, outputs)
         if self._request.return_outputs:
             self._kept.append(outputs)
+
+
+def _joined(runs: Sequence[_Given]) -> _Given:
+    """What metrics take of several runs; their calls cost more than their sums."""
+    if len(runs) == 1:
+        return runs[0]
+    outputs, references, labels = zip(*runs, strict=True)
+    return (
+        _concatenated(outputs),
+        None if references[0] is None else _concatenated(references),
+        None if labels[0] is None else np.concatenate(labels),
+    )
+
+
+def _concatenated(runs: Sequence[Rows]) -> Rows:
+    return tuple(np.concatenate(parts) for parts in zip(*runs, strict=True))
 
 
 def _rows(output: NDArray[Any], count: int, size: int) -> NDArray[Any]:
