@@ -81,9 +81,12 @@ class Expr:
                 break
         else:
             return self
-        values = {name: getattr(self, name) for name in field_names(type(self))}
-        values.update(changed)
-        return type(self)(**values)
+        return self.fresh_copy(**changed)
+
+    def fresh_copy(self, **changed: Any) -> Self:
+        """A new node over these and the other fields, without a checked type."""
+        values = {name: getattr(self, name) for name in _field_names(type(self))}
+        return type(self)(**{**values, **changed})
 
     def __add__(self, other: Expr | ArrayLike) -> Call:
         return _binary("add", self, other)
@@ -124,8 +127,7 @@ Exprs = tuple[Expr, ...]  # TupleGetItem's field hides the built-in name inside 
 _FIELD_NAMES: dict[type, tuple[str, ...]] = {}
 
 
-def field_names(cls: type[Expr]) -> tuple[str, ...]:
-    """What a node is built from, without its type."""
+def _field_names(cls: type[Expr]) -> tuple[str, ...]:
     names = _FIELD_NAMES.get(cls)
     if names is None:
         fields = cls.__dataclass_fields__.values()

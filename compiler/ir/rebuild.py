@@ -7,18 +7,7 @@ from typing import Any
 
 from compiler.errors import MutatorError
 from compiler.ir.adt import Clause, Match, RefCreate, RefRead, RefWrite
-from compiler.ir.expr import (
-    Call,
-    Expr,
-    Function,
-    If,
-    Let,
-    Tuple,
-    TupleGetItem,
-    Var,
-    describe,
-    field_names,
-)
+from compiler.ir.expr import Call, Expr, Function, If, Let, Tuple, TupleGetItem, Var, describe
 from compiler.ir.walk import post_order
 
 Operands = Sequence[Expr]
@@ -81,11 +70,6 @@ def rebuilt(
             given = with_operands(node, [new[child] for child in node.operands()])
         new[node] = given
     return new
-
-
-def fresh_copy(node: Expr) -> Expr:
-    """The same node as a new object without a checked type."""
-    return type(node)(**{name: getattr(node, name) for name in field_names(type(node))})
 
 
 def _binder(node: Expr, var: Expr) -> Var:

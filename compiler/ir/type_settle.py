@@ -5,7 +5,7 @@ from __future__ import annotations
 from compiler.errors import TypeInferenceError
 from compiler.ir.adt import Clause, Match, map_pattern_vars
 from compiler.ir.expr import Expr, Function, GlobalVar, Var, describe
-from compiler.ir.rebuild import fresh_copy, with_operands
+from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_constraints import Constraints
 from compiler.ir.type_errors import TypeMistake, call_mistake, call_text, combined_error
@@ -114,7 +114,7 @@ def _copy_changed(found: Constraints, types: list[Type], changed: set[Expr]) -> 
         if isinstance(copy, Match):
             copy = _with_pattern_vars(copy, new)
         if copy is node and node in changed:
-            copy = fresh_copy(node)
+            copy = node.fresh_copy()
         if isinstance(copy, Function) and copy.ret_type is not None:
             copy = copy.with_fields(ret_type=found.solver.resolve(copy.ret_type))
         if copy._checked_type is None or type(node) is GlobalVar:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from compiler.errors import DynamicShapeError, LoweringError
-from compiler.ir.analysis import post_order
 from compiler.ir.attrs import DictAttrs
 from compiler.ir.expr import (
     Call,
@@ -40,7 +39,7 @@ from compiler.ir.pass_context import register_config
 from compiler.ir.pass_infra import ModulePass, PassContext, PassInfo, register_pass
 from compiler.ir.ty import TupleType, Type, is_dynamic
 from compiler.ir.virtual_device import UNCONSTRAINED
-from compiler.ir.walk import nodes_of
+from compiler.ir.walk import nodes_of, post_order
 from compiler.lowering.device_aware import DeviceAwareExprMutator
 from compiler.lowering.kernel_cache import KernelCache
 from compiler.lowering.te_compiler import CachedFunc, CCacheKey, TECompiler, fused_ops

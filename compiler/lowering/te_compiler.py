@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 # The first external compiler: it registers itself, and imports onnx when it is asked.
 import compiler.targets.ort.codegen  # noqa: F401
 from compiler.errors import CompilerError, LoweringError, nearest
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Function, GlobalVar, Op, describe
 from compiler.ir.module import IRModule
 from compiler.ir.structural import structural_equal
 from compiler.ir.structural_digest import structural_hash
 from compiler.ir.ty import tensor_fields
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
-from compiler.ir.walk import nodes_of
+from compiler.ir.walk import nodes_of, post_order
 from compiler.lir.nodes import PrimFunc
 from compiler.lowering.kernel_cache import KernelCache
 from compiler.lowering.primitive import lower_primitive

@@ -20,12 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, call_op, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.ty import TensorType
-from compiler.ir.walk import operators_of
+from compiler.ir.walk import operators_of, post_order
 from compiler.ops.rules.layout import treats_axes_alike
 from compiler.passes.opaque_primitives import OpaquePrimitives
 

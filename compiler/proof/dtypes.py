@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import (
     Call,
     Constant,
@@ -28,7 +27,7 @@ from compiler.ir.expr import (
 )
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, TupleType, Type, is_integer
-from compiler.ir.walk import nodes_of
+from compiler.ir.walk import nodes_of, post_order
 from compiler.proof.finding import Finding
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX
 

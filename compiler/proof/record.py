@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from compiler.ir.analysis import post_order
 from compiler.ir.attrs import Attrs
 from compiler.ir.expr import (
     Call,
@@ -31,7 +30,7 @@ from compiler.ir.expr import (
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
 from compiler.ir.ty import Type
-from compiler.ir.walk import nodes_of
+from compiler.ir.walk import nodes_of, post_order
 from compiler.proof.finding import Finding
 from compiler.proof.ranges import ValueRange, attr_texts
 

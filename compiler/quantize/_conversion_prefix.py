@@ -14,11 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Let, Op, Tuple, TupleGetItem, Var
 from compiler.ir.rebuild import substitute
 from compiler.ir.ty import holds_float
-from compiler.ir.walk import nodes_of
+from compiler.ir.walk import nodes_of, post_order
 from compiler.quantize._conversion_ops import is_conversion, is_integer_tensor
 
 

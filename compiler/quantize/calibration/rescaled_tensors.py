@@ -28,12 +28,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
 from compiler.ir.module import IRModule
 from compiler.ir.structural import structural_equal, structural_hash
 from compiler.ir.structural_digest import constant_digest
-from compiler.ir.walk import nodes_of
+from compiler.ir.walk import nodes_of, post_order
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.quantize._channel_groups import find_groups
 from compiler.quantize._rescaling import FactorRule
