@@ -16,7 +16,7 @@ from typing import Any
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.adt import Constructor, TypeData
-from compiler.ir.expr import Expr, Function, GlobalVar, describe
+from compiler.ir.expr import Constant, Expr, Function, GlobalVar, Op, Var, describe
 from compiler.ir.garbage import collector_rests
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
@@ -25,7 +25,6 @@ from compiler.ir.ty import FuncType, Type
 from compiler.ir.type_constraints import Constraints
 from compiler.ir.type_settle import StaleTypesError, settle
 from compiler.ir.type_solver import PartsBudget
-from compiler.ir.walk import post_order
 
 GlobalType = Callable[[GlobalVar], Type]
 
@@ -201,14 +200,25 @@ def _name_type(gv: GlobalVar, fn: Any) -> None:
         gv.set_checked_type(fn.checked_type)
 
 
+_MENTION_NOTHING = frozenset((Constant, Op, Var))
+
+
 def _mentioned_globals(root: Expr) -> tuple[str, ...]:
     """What below ``root`` depends on the module: names of globals, and of types by constructor."""
     found: set[str] = set()
-    for node in post_order(root):
+    seen: set[Expr] = {root}
+    stack: list[Expr] = [root]
+    while stack:
+        node = stack.pop()
         if type(node) is GlobalVar:
             found.add(node.name_hint)
         elif type(node) is Constructor:
             found.add(f"type {node.belong_to.name_hint}")
+        else:
+            for child in node.operands():
+                if type(child) not in _MENTION_NOTHING and child not in seen:
+                    seen.add(child)
+                    stack.append(child)
     return tuple(sorted(found))
 
 
