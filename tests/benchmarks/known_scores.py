@@ -21,8 +21,6 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import (
     Calibration,
     PredictedError,
-    has_limited_clips,
-    has_residual_sums,
     prerequisite_optimize,
 )
 from compiler.quantize.calibration.collect_stats import float_executor
@@ -36,10 +34,11 @@ from qsearch.search.space import (
     Params,
     Space,
     config_hash,
-    default_space,
     to_qconfig,
 )
+from qsearch.search.space_file import searched_space
 from qsearch.search.surrogate import EarlierStudy, Known
+from qsearch.settings import Settings
 from qsearch.store.records import Outcome, Trial
 from tests.benchmarks.real_models import batch_of, read_split
 
@@ -69,9 +68,7 @@ class KnownScores:
             for i in range(0, len(calibration), self.batch)
         ]
         self.calibration = Calibration(self.module, batches, percentiles=PERCENTILES)
-        self.space: Space = default_space(
-            sums=has_residual_sums(self.module), clips=has_limited_clips(self.module)
-        )
+        self.space: Space = searched_space(Settings(), self.module, OBJECTIVE.metric).space
         self.chosen = self.calibration.choose(rounding=False)[0]
         self._predicted: PredictedError | None = None
         self.reference = self._outputs(float_executor(self.module))
