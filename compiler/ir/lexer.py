@@ -32,11 +32,15 @@ _KINDS = (
     ("string", QUOTED),
     ("word", DOTTED_TEXT),
     ("mark", r"->|=>|==|!=|<=|>=|[-(){}\[\],;:=<>+*/?]"),
+    ("unknown", r"."),
 )
 _ANY = "|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS)
-_TOKEN = re.compile(rf"[ \t\r\n]*(?:{_ANY})")
+# Comments without an edge inside, such as all types are, are skipped as blanks.
+_SKIPPED = r"(?:[ \t\r\n]+|/\*[^*/]*+\*/)*+"
+_TOKEN = re.compile(rf"{_SKIPPED}(?:{_ANY})")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
-_BLANK = ("blank", "line_comment")
+_RARE = frozenset(("blank", "line_comment", "lowered", "comment", "metadata", "unknown"))
+"""Kinds that are not one token."""
 
 MAX_NUMBER = 64
 """Characters of a number; the shortest text of any value has fewer than 30."""
@@ -48,12 +52,16 @@ _MAX_LENGTH = dict.fromkeys(("number", "projection", "temp"), MAX_NUMBER) | dict
 
 
 class Token(NamedTuple):
-    """A piece of text: its kind, the text itself, and where it starts and ends (offsets)."""
+    """A piece of text: its kind, the text itself, and the offset where it starts."""
 
     kind: str
     text: str
     start: int
-    end: int
+
+    @property
+    def end(self) -> int:
+        """The offset behind it."""
+        return self.start + len(self.text)
 
 
 class Source:
@@ -62,12 +70,15 @@ class Source:
     def __init__(self, text: str, name: str = ANONYMOUS) -> None:
         self.text = text
         self.name = name
-        self._starts = [0, *(m.end() for m in re.finditer("\n", text))]
+        self._starts = [0, *(m.end() for m in re.finditer("\n", text)), len(text) + 1]
+        self._line = 1
 
     def position(self, offset: int) -> tuple[int, int]:
-        """Line and column."""
-        line = bisect.bisect_right(self._starts, offset)
-        return line, offset - self._starts[line - 1] + 1
+        """Line and column; quick for offsets of one line after the other."""
+        line, starts = self._line, self._starts
+        if not starts[line - 1] <= offset < starts[line]:
+            line = self._line = min(bisect.bisect_right(starts, offset), len(starts) - 1)
+        return line, offset - starts[line - 1] + 1
 
     def span(self, start: int, end: int) -> Span:
         """The span between two offsets."""
@@ -108,34 +119,33 @@ def tokenize(source: Source) -> tuple[list[Token], str]:
         ParseError: a character that starts no token, a comment that does not end, or a number or
             name that is too long.
     """
-    text, match = source.text, _TOKEN.match
+    text = source.text
     tokens: list[Token] = []
+    append, new = tokens.append, tuple.__new__  # what NamedTuple does, without a call more
     at, metadata = 0, ""
     while at < len(text):
-        found = match(text, at)
-        if found is None:
-            at += len(text[at:]) - len(text[at:].lstrip())
-            source.error(at, f"unexpected character {text[at]!r}")
-        kind = found.lastgroup or ""
-        start, at = found.start(kind), found.end()
+        for found in _TOKEN.finditer(text, at):
+            kind = found.lastgroup or ""
+            start, at = found.span(kind)
+            if kind in _RARE:
+                break
+            if at - start > MAX_NUMBER and at - start > (limit := _MAX_LENGTH.get(kind, at)):
+                source.error(start, f"a {kind} of more than {limit} characters")
+            append(new(Token, (kind, text[start:at], start)))
         if kind == "lowered":
             end = text.find("\n}", at)
             if end < 0:
                 source.error(start, "this definition has no end", fix="close it with a line of }")
             at = end + 2
-            tokens.append(Token(kind, text[start:at], start, at))
+            append(Token(kind, text[start:at], start))
         elif kind == "comment":
             at = _comment_end(source, start)
         elif kind == "metadata":
             metadata = text[at:]
             at = len(text)
-        elif kind not in _BLANK:
-            limit = _MAX_LENGTH.get(kind)
-            if limit is not None and at - start > limit:
-                source.error(start, f"a {kind} of more than {limit} characters")
-            tokens.append(Token(kind, found.group(kind), start, at))
-    end = tokens[-1].end if tokens else 0
-    tokens.append(Token("end", "", end, end))
+        elif kind == "unknown":
+            source.error(start, f"unexpected character {text[start]!r}")
+    append(Token("end", "", tokens[-1].end if tokens else 0))
     return tokens, metadata
 
 
@@ -172,7 +182,8 @@ class TokenStream:
     def next(self) -> Token:
         """The current token; go on to the next."""
         token = self.tokens[self.at]
-        self.at = min(self.at + 1, len(self.tokens) - 1)
+        if token.kind != "end":
+            self.at += 1
         return token
 
     def is_mark(self, text: str) -> bool:
@@ -182,10 +193,9 @@ class TokenStream:
 
     def take(self, text: str) -> bool:
         """Go past this mark or word if it is here."""
-        if self.is_mark(text):
-            self.at += 1
-            return True
-        return False
+        found = self.is_mark(text)
+        self.at += found
+        return found
 
     def expect(self, text: str) -> Token:
         """The mark or word ``text``.

@@ -161,21 +161,23 @@ class _ModuleParser:
         kinds = ("type", "def", "attributes", "@")
         found: dict[str, list[tuple[str, int]]] = {kind: [] for kind in kinds}
         depth = 0
-        while (token := stream.token).kind != "end":
-            if depth == 0 and token.text in found and token.kind == "word":
-                found[token.text].append((stream.peek().text, stream.at))
-            elif depth == 0 and token.kind == "lowered":
-                found["@"].append(("", stream.at))
-            elif depth == 0 and not self._inside_head(token):
-                stream.fail(f"expected def or type, found {stream.shown()}")
-            if token.kind == "mark":
-                depth += (token.text in "([{") - (token.text in ")]}")
-            stream.next()
+        for at in range(stream.at, len(stream.tokens) - 1):
+            kind, text, _ = stream.tokens[at]
+            if depth == 0:
+                if kind == "word" and text in found:
+                    found[text].append((stream.tokens[at + 1].text, at))
+                elif kind == "lowered":
+                    found["@"].append(("", at))
+                elif not self._inside_head(at):
+                    stream.at = at
+                    stream.fail(f"expected def or type, found {stream.shown()}")
+            if kind == "mark":
+                depth += (text in "([{") - (text in ")]}")
         return found
 
-    def _inside_head(self, token: Token) -> bool:
+    def _inside_head(self, at: int) -> bool:
         """Between an item's keyword and its braces anything goes here; its own parser is strict."""
-        before = self.stream.tokens[self.stream.at - 1] if self.stream.at else None
+        before = self.stream.tokens[at - 1] if at else None
         return before is not None and before.text != "}" and before.kind != "version"
 
     def _type_definition(self) -> None:
