@@ -42,6 +42,7 @@ _FACTORS: Final = np.append(1.0, np.linspace(0.8, 1.04, 19)).astype(np.float32)
 _IMAGES: Final = 32
 _VALUES: Final = 1 << 20
 """Samples that ranges are tried on: so many, and at most so many values of the tensor."""
+_LEVELS: Final = 256
 _NEAR: Final = 32
 """Operators between a tensor and its readers that are looked through."""
 
@@ -58,7 +59,8 @@ class RangeFitting:
         joined: places of points that keep the range of a point behind a concatenation.
 
     Attributes:
-        points: whose ranges can be fitted: of kind INPUT, of the bits of their kind.
+        points: whose ranges are fitted: of kind INPUT, of 8 bits at most; the steps of more bits
+            are fine in any range.
     """
 
     def __init__(
@@ -166,8 +168,10 @@ class RangeFitting:
 
 def _narrow(point: Call) -> bool:
     attrs = point_attrs(point)
-    narrow = attrs is not None and attrs.kind == QAnnotateKind.INPUT and attrs.bits is None
-    return narrow and all(isinstance(arg, Constant) for arg in point.args[1:])
+    if attrs is None or attrs.kind != QAnnotateKind.INPUT:
+        return False
+    ends = _ends(point.args[1:])
+    return isinstance(point.args[1], Constant) and len(ends) == 2 and ends[1] - ends[0] < _LEVELS
 
 
 def _hands_on(node: Expr, operand: Expr) -> bool:

@@ -9,24 +9,32 @@ the largest weight of every channel is cut by 1/128, towards zero, and outputs l
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Expr
 from compiler.ir.module import IRModule
+from compiler.ops.annotation.wide_point import WIDE_BITS
+from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.layer_choices import LayerChoice
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize._channel_groups import find_groups
+from compiler.quantize._cost import module_cost
 from compiler.quantize._given_points import given_points
-from compiler.quantize._layers import choices_of
+from compiler.quantize._layers import choices_of, has_weight, named_layers
 from compiler.quantize._sequential_rounding import sequential_products
 from compiler.quantize.calibration.activation_scales import activation_scales
 from compiler.quantize.calibration.channel_stats import ChannelStats
+from compiler.quantize.calibration.point_bits import point_readers
 from compiler.quantize.calibration.stats import NUM_BINS, CalibrationStats, TensorStats
 from compiler.quantize.calibration.weight_scale import weight_range
 from compiler.quantize.calibration.weighted_calls import weight_of, weighted_calls
+from compiler.quantize.candidate import mark
 
 SMOOTH_ALPHA: Final = 0.75
 UNEVEN: Final = 2.0
@@ -102,6 +110,10 @@ def choose(
             ),
             _smoothing(module, statistics),
         ]
+        last = last_layers(module)
+        if last:
+            why = f"{', '.join(last)} read the few values that decide: more bits cost nothing there"
+            decisions.append(Decision("layers", last, why))
         decisions += _rounding(module, statistics.runs) if rounding else []
     chosen = {d.field: d.value for d in decisions}
     return QConfig.recommended(**chosen), tuple(decisions)
@@ -145,6 +157,66 @@ def _rounding(module: IRModule, runs: int) -> list[Decision]:
         why = f"ranges of {samples} samples are uncertain; each is fitted to what reads it"
         decisions.append(Decision("fit_ranges", True, why))
     return decisions
+
+
+_SMALL: Final = 64
+"""The last layers read at most this part of all quantized values."""
+_CHEAP: Final = 256
+"""They multiply at most this part of all multiplications."""
+_FEW_WEIGHTS: Final = 1 << 16
+"""Of such a layer: runtimes without kernels for 16 bits convert its weights in every run."""
+_FEWEST_BITS: Final = 12
+"""From which a range with room for outliers still has finer steps than 8 bits."""
+
+
+def last_layers(module: IRModule) -> dict[str, dict[str, int]]:
+    """Up to 16 bits for what the last layers read, where that is small; O(edges).
+
+    Behind a pool over the image there are a few values that decide. Their rounding goes into the
+    results as it is, and calibration sees too few of them to know how large they become. 16 bits
+    have room for both and cost next to nothing there.
+
+    Args:
+        module: result of ``prerequisite_optimize``.
+    Returns:
+        for ``QConfig.layers``: layers that only other last layers follow, and the most bits, up to
+        16, for which no sum leaves the accumulator.
+    Raises:
+        QuantizeError: layers of the module multiply integers already.
+    """
+    qconfig = QConfig.recommended()
+    annotated, _ = mark(module, qconfig)
+    main = annotated["main"]
+    nodes, layers, points = list(post_order(main.body)), named_layers(main), point_readers(main)
+    behind: set[Expr] = set()
+    for node in nodes:
+        if node in layers or not behind.isdisjoint(node.operands()):
+            behind.add(node)
+    work = {one.name: one.multiplications for one in module_cost(annotated, qconfig).layers}
+    most, left = sum(map(_size, points)) / _SMALL, sum(work.values()) / _CHEAP
+    found: dict[str, dict[str, int]] = {}
+    inner: set[Expr] = set()
+    for node in reversed(nodes):
+        if node in layers and node not in inner and isinstance(node, Call) and has_weight(node):
+            terms = FQProductShape.require(node.op)(node).terms
+            nbit = min(WIDE_BITS, 32 - qconfig.nbit_weight - (terms - 1).bit_length())
+            name = layers[node]
+            small = _size(node.args[0]) <= most and _size(node.args[1]) <= _FEW_WEIGHTS
+            if small and work[name] <= left and nbit >= _FEWEST_BITS:
+                left -= work[name]
+                found[name] = {"nbit_input": nbit}
+                continue
+        if node in layers or node in inner:
+            inner.update(node.operands())
+    for point, names in points.items():
+        if not found.keys() >= set(names) or point.operands()[1] not in behind:
+            for name in names:
+                found.pop(name, None)
+    return found
+
+
+def _size(value: Expr) -> int:
+    return math.prod(value.tensor_type.concrete_shape)
 
 
 def _spread(largest: np.ndarray[Any, np.dtype[np.float64]]) -> float:

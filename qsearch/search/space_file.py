@@ -9,6 +9,7 @@
     layers:
       nbit_weight: [4, 6, 8]          # and float, where the fields let a module have float parts
       except: [conv_0]
+      nbit_input: {gemm_0: 16}        # bits of what a layer reads, in every trial
 
 Fields are those of QConfig, searched in the order of the file; a field that is not named stays as
 ``QConfig.recommended`` has it, or takes its only value. ``layers`` lets single layers differ.
@@ -25,18 +26,19 @@ import yaml
 
 from compiler.errors import CompilerError, legal_names
 from compiler.ir.module import IRModule
-from compiler.qtypes.layer_choices import WEIGHT_BITS
+from compiler.qtypes.layer_choices import WEIGHT_BITS, LayerChoices, layer_choices
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import (
     FLOAT_BITS,
     Diagnosis,
     diagnose,
+    given_points,
     has_limited_clips,
     has_residual_sums,
     sequential_products,
 )
 from compiler.quantize.calibration.weighted_calls import weighted_calls
-from compiler.quantize.choice import MOST_PRODUCTS
+from compiler.quantize.choice import MOST_PRODUCTS, last_layers
 from qsearch.config import read_config_file
 from qsearch.errors import SettingsError
 from qsearch.search.layer_space import LayerSpace, choice_of, weight_elements
@@ -60,7 +62,7 @@ MOST_CHOICES: Final = 1000
 
 _SECTIONS: Final = ("fields", "layers")
 _FIELD_KEYS: Final = ("values", "when", "from", "to", "step")
-_LAYER_KEYS: Final = ("nbit_weight", "only", "except")
+_LAYER_KEYS: Final = ("nbit_weight", "only", "except", "nbit_input")
 _NOT_SEARCHED: Final = ("layers", "do_simulation", "debug_enabled_ops", "prerequisite_level")
 
 
@@ -73,11 +75,13 @@ class SpaceFile:
         weight_bits: choices of bits of single layers, rising, with ``FLOAT_BITS`` for layers that
             stay in float; empty where layers do not differ.
         layers: names of the layers that may differ.
+        inputs: bits of what single layers read, in every trial.
     """
 
     space: Space
     weight_bits: tuple[int, ...] = ()
     layers: tuple[str, ...] = ()
+    inputs: LayerChoices = LayerChoices()  # noqa: RUF009 (immutable)
 
 
 def read_space(source: str | Path | Mapping[str, Any], layers: Sequence[str]) -> SpaceFile:
@@ -108,22 +112,21 @@ def read_space(source: str | Path | Mapping[str, Any], layers: Sequence[str]) ->
             where=where,
             fix="name some under `fields:`; qsearch doctor --space-out writes those of the default",
         )
-    bits, differing = _layer_section(given.get("layers"), layers, f"{where}: layers")
+    section = given.get("layers")
+    bits, differing = _layer_section(section, layers, f"{where}: layers")
     if FLOAT_BITS in bits:
         _check_float_parts(found, f"{where}: layers")
-    return SpaceFile(Space(tuple(found)), bits, differing)
+    return SpaceFile(Space(tuple(found)), bits, differing, _inputs(section, layers, where))
 
 
 def _read(path: str | Path) -> tuple[Mapping[str, Any], str]:
     return read_config_file(path), str(path)
 
 
-def write_space(
-    space: Space, weight_bits: Sequence[int] = (), layers: Sequence[str] = (), heading: str = ""
-) -> str:
-    """The text of a file that ``read_space`` reads as this space; ``layers`` as a comment."""
+def write_space(asked: SpaceFile, heading: str = "") -> str:
+    """The text of a file that ``read_space`` reads as this; the layers that differ as a comment."""
     rows: dict[str, Any] = {}
-    for parameter in space.parameters:
+    for parameter in asked.space.parameters:
         rows[parameter.name] = list(parameter.choices)
         if parameter.when:
             when = {name: list(values) for name, values in parameter.when}
@@ -133,11 +136,16 @@ def write_space(
     for name, row in rows.items():
         text = yaml.safe_dump({name: row}, default_flow_style=True, sort_keys=False, width=10_000)
         lines.append(f"  {text.strip()[1:-1]}")
-    if weight_bits:
-        choices = ", ".join(str(choice_of(bits)) for bits in weight_bits)
-        lines += ["layers:", f"  nbit_weight: [{choices}]"]
+    if asked.weight_bits or asked.inputs:
+        lines.append("layers:")
+    if asked.inputs:
+        text = yaml.safe_dump(asked.inputs.input_bits, default_flow_style=True, width=10_000)
+        lines.append(f"  nbit_input: {text.strip()}")
+    if asked.weight_bits:
+        choices = ", ".join(str(choice_of(bits)) for bits in asked.weight_bits)
+        lines.append(f"  nbit_weight: [{choices}]")
         lines.append("  # all of these unless named under `only:` or `except:`")
-        lines += [f"  #   {name}" for name in layers]
+        lines += [f"  #   {name}" for name in asked.layers]
     return "\n".join(lines) + "\n"
 
 
@@ -225,6 +233,8 @@ def _layer_section(
         return (), ()
     rows = _mapping(given, place)
     _check_keys(rows, _LAYER_KEYS, place)
+    if set(rows) == {"nbit_input"}:
+        return (), ()
     given_bits = rows.get("nbit_weight")
     low, high = WEIGHT_BITS
     bits = given_bits if isinstance(given_bits, list) else []
@@ -239,6 +249,16 @@ def _layer_section(
     left_out = _layer_names(rows.get("except", []), layers, f"{place}: except")
     numbers = sorted({FLOAT_BITS if choice == FLOAT_LAYER else choice for choice in bits})
     return tuple(numbers), tuple(n for n in layers if n in named and n not in left_out)
+
+
+def _inputs(given: Any, layers: Sequence[str], where: str) -> LayerChoices:
+    place = f"{where}: layers: nbit_input"
+    rows = {} if given is None else _mapping(given.get("nbit_input", {}), place)
+    _layer_names(list(rows), layers, place)
+    try:
+        return layer_choices("layers", {n: {"nbit_input": bits} for n, bits in rows.items()})
+    except CompilerError as error:
+        raise SettingsError(error.what, where=place, fix=error.fix) from error
 
 
 def _check_float_parts(fields_: Sequence[Parameter], place: str) -> None:
@@ -345,8 +365,10 @@ def searched_space(
             # On 1000 classes of photographs channels went far above what calibration had seen.
             clips=products <= MOST_PRODUCTS and has_limited_clips(module),
         )
-        asked = SpaceFile(space, bits, tuple(elements))
+        last = last_layers(module) if weighted and not given_points(module).count else {}
+        asked = SpaceFile(space, bits, tuple(elements), layer_choices("layers", last))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))
+    start = start.with_overrides(layers=asked.inputs)
     if len(asked.weight_bits) < 2 or not asked.layers:
         return SearchedSpace(asked.space, start, None)
     layers = LayerSpace({name: elements[name] for name in asked.layers}, asked.weight_bits)
@@ -383,12 +405,13 @@ def described_space(settings: Settings, module: IRModule, model: str) -> str:
     )
     if found.layers is not None:
         fields = Space(tuple(p for p in found.space.parameters if not is_of_layer(p.name)))
-        return write_space(fields, found.layers.bits, tuple(found.layers.elements), heading)
-    text = write_space(found.space, heading=heading)
+        names, bits_ = tuple(found.layers.elements), found.layers.bits
+        return write_space(SpaceFile(fields, bits_, names, found.start.layers), heading)
+    text = write_space(SpaceFile(found.space, inputs=found.start.layers), heading)
     if not weighted_calls(module["main"]):
         return text
-    bits = ", ".join(map(str, LAYER_BITS))
-    return f"{text}# layers:                  # layers may differ\n#   nbit_weight: [{bits}]\n"
+    section = "" if found.start.layers else "# layers:                  # layers may differ\n"
+    return f"{text}{section}#   nbit_weight: [{', '.join(map(str, LAYER_BITS))}]\n"
 
 
 def float_warning(diagnosis: Diagnosis, start: QConfig) -> tuple[str, ...]:

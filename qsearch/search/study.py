@@ -114,14 +114,17 @@ class PreparedStudy:
         return content_hash(self.spec)
 
     def resumed(self, begun: Mapping[str, Any]) -> PreparedStudy:
-        """The study as an earlier version began it: its policy, ranking and default spaces.
+        """The study as an earlier version began it: its policy, ranking, start, default spaces.
 
         Args:
             begun: spec of the stored study.
         """
         spec = {n: v for n, v in self.spec.items() if n in begun or n not in _NOT_IN_EARLY_SPECS}
         spec |= {name: begun[name] for name in ("policy", "ranking") if name in begun}
-        space, layers = self.space, self.layers
+        space, layers, start = self.space, self.layers, self.start
+        stored_start = QConfig.stored(begun["start"])
+        if stored_start.with_overrides(layers=start.layers) == start:
+            start, spec["start"] = stored_start, begun["start"]
         if self.settings.space is None:
             bits = begun.get("layers", {}).get("bits")
             if layers is not None and bits is not None:
@@ -130,7 +133,7 @@ class PreparedStudy:
             stored = Space.from_dict(begun["space"])
             if is_earlier_default(stored, space):
                 space, spec["space"] = stored, begun["space"]
-        return replace(self, spec=spec, space=space, layers=layers)
+        return replace(self, spec=spec, space=space, layers=layers, start=start)
 
 
 def prepare_study(

@@ -62,7 +62,7 @@ TRIALS = 16
 ALONE, WINNER = "ours, chosen alone", f"ours, {TRIALS} trials"
 TOOLS = tuple(quantization_tools.PIP)
 TOOLS_FOLDER = Path(tempfile.gettempdir()) / "qsearch-tools"
-MEANS: dict[str, Any] = {"weight_rounding": "nearest", **LATER}
+MEANS: dict[str, Any] = {"weight_rounding": "nearest", "layers": {}, **LATER}
 """What looks at the quantized prefix or came with it, and the value that turns it off."""
 TOOLS_GOAL = 3.0
 """Decibels above the best tool that quantizes as much."""

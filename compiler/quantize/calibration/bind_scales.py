@@ -54,7 +54,7 @@ def measured_points(annotated: IRModule) -> list[Call]:
 
 
 WIDE_HEADROOM = 4.0
-"""How far a point of more bits than its kind reaches beyond the calibrated range."""
+"""How far a point of more bits than its kind reaches beyond the calibrated range, at most."""
 
 _MEASURED = (QAnnotateKind.INPUT, QAnnotateKind.ACTIVATION)
 
@@ -188,11 +188,16 @@ class _Binder:
                 reach = as_scale(max(-low, high))
                 self.bound[point] = _Bound(reach, DomScale(uneven.step), steps=uneven.ends)
                 continue
-            attrs = point_attrs(point)
-            if attrs is not None and attrs.bits is not None:
-                # Outliers that calibration has not seen must not be clipped from a wide value.
-                range_s = as_scale(range_s * WIDE_HEADROOM)
+            range_s = as_scale(range_s * self._headroom(point, nbit))
             self.bound[point] = _Bound(*_scale_of(range_s, nbit, self.qconfig))
+
+    def _headroom(self, point: Call, nbit: int) -> float:
+        """How far outliers that calibration has not seen may go: not at the cost of fine steps."""
+        attrs = point_attrs(point)
+        assert attrs is not None
+        if attrs.bits is not None or attrs.kind != QAnnotateKind.INPUT:
+            return 1.0 if attrs.bits is None else WIDE_HEADROOM
+        return min(max(2.0 ** (nbit - bits(self.qconfig.dtype_input) - 2), 1.0), WIDE_HEADROOM)
 
     def _given(self, count: int) -> list[tuple[float, float, float]]:
         """Range S, lower and upper end of every measured point."""

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from compiler import relay
 from compiler.ir.module import IRModule
+from compiler.pipeline import evaluate
 from compiler.quantize import (
     Calibration,
     PredictedError,
     QConfig,
     choose,
     layer_names,
+    prerequisite_optimize,
     quantize,
 )
+from compiler.quantize.choice import last_layers
+from tests.compiler.quantize.candidates import assert_same_integers, const
 
 
 def two_layers(rng: np.random.Generator, spread: float, batch: int = 1) -> IRModule:
@@ -71,10 +77,66 @@ def test_channels_that_no_factor_reaches_are_not_what_smoothing_is_chosen_for() 
     assert "1.0 times the median" in why
 
 
+def heads(rng: np.random.Generator, size: int, classes: int = 5, gate: bool = False) -> IRModule:
+    """Convolutions, a pool over the image, and two dense layers in a row."""
+    op, nn = relay.op, relay.op.nn
+    x = relay.var("x", (1, 3, size, size))
+    value = nn.relu(nn.conv2d(x, const(rng, 16, 3, 3, 3), padding=(1, 1, 1, 1)))
+    if gate:
+        inner = nn.conv2d(nn.global_avg_pool2d(value), const(rng, 16, 16, 1, 1))
+        value = op.multiply(value, op.sigmoid(inner))
+    value = nn.relu(nn.conv2d(value, const(rng, 16, 16, 3, 3), padding=(1, 1, 1, 1)))
+    pooled = nn.batch_flatten(nn.global_avg_pool2d(value))
+    hidden = nn.relu(nn.dense(pooled, const(rng, 16, 16)))
+    return prerequisite_optimize(relay.module(nn.dense(hidden, const(rng, classes, 16))), None, 3)
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "names"),
+    [
+        (16, {}, {"dense_2", "dense_3"}),
+        # What gates an image is no last layer.
+        (16, {"gate": True}, {"dense_3", "dense_4"}),
+        # Two dense layers are as much work as the convolutions; many weights are converted.
+        (2, {}, set()),
+        (16, {"classes": 5000}, set()),
+    ],
+    ids=str,
+)
+def test_small_last_layers_read_more_bits(
+    size: int, options: dict[str, Any], names: set[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    module = heads(rng, size, **options)
+    found = last_layers(module)
+    assert found == {name: {"nbit_input": 16} for name in names}
+    data = [{"x": rng.normal(size=(1, 3, size, size)).astype(np.float32)} for _ in range(4)]
+    calibration = Calibration(module, data)
+    qconfig, decisions = calibration.choose()
+    assert qconfig.layers == found
+    assert any(d.field == "layers" for d in decisions) == bool(found)
+    assert_same_integers(calibration.candidate(qconfig).module, data)
+
+
+def test_wide_inputs_have_room_for_what_calibration_has_not_seen() -> None:
+    rng = np.random.default_rng(1)
+    module = heads(rng, 16)
+    data = [{"x": rng.normal(size=(1, 3, 16, 16)).astype(np.float32)} for _ in range(32)]
+    calibration = Calibration(module, data)
+    qconfig = calibration.choose()[0]
+    assert qconfig.fit_ranges
+    larger = {"x": data[0]["x"] * np.float32(2)}
+    (wanted,) = evaluate(module, larger)
+    errors = [
+        float(np.square(evaluate(calibration.candidate(one).module, larger)[0] - wanted).sum())
+        for one in (qconfig, qconfig.with_overrides(layers={}))
+    ]
+    assert errors[0] < errors[1] / 2
+
+
 def test_auto_is_more_exact_than_the_recommendation_where_channels_are_uneven() -> None:
     rng = np.random.default_rng(0)
     module, data = two_layers(rng, 60.0), batches(rng)
-    from compiler.pipeline import evaluate
 
     def noise(made: IRModule) -> float:
         wanted = [evaluate(module, batch)[0] for batch in data]
@@ -89,8 +151,6 @@ def test_auto_is_more_exact_than_the_recommendation_where_channels_are_uneven() 
 def test_errors_predicted_from_statistics_rank_configurations_as_running_them_does() -> None:
     rng = np.random.default_rng(1)
     module, data = two_layers(rng, 3.0), batches(rng)
-    from compiler.pipeline import evaluate
-
     calibration = Calibration(module, data, percentiles=(0.9, 0.99))
     best = {"calibrate_mode": "mse", "weight_scale": "mse", "activation_scheme": "asymmetric"}
     changes: tuple[dict[str, object], ...] = (

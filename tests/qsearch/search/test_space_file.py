@@ -12,12 +12,19 @@ import yaml
 
 import qsearch
 from compiler import relay
+from compiler.qtypes.layer_choices import layer_choices
 from compiler.qtypes.qconfig import QConfig
 from qsearch.config import resolve
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model
 from qsearch.search.space import Space, default_space
-from qsearch.search.space_file import fitting_start, read_space, searched_space, write_space
+from qsearch.search.space_file import (
+    SpaceFile,
+    fitting_start,
+    read_space,
+    searched_space,
+    write_space,
+)
 from qsearch.search.study import prepare_study
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
@@ -32,11 +39,13 @@ def read(tmp_path: Path, text: str):  # type: ignore[no-untyped-def]
 
 
 def test_the_default_space_comes_back_from_its_file(tmp_path: Path) -> None:
-    text = write_space(default_space(), (4, 8), LAYERS, "a heading")
-    found = read(tmp_path, text)
-    assert found.space == default_space()
-    assert found.weight_bits == (4, 8)
-    assert found.layers == LAYERS
+    inputs = layer_choices("layers", {"gemm_0": {"nbit_input": 16}})
+    for asked in (
+        SpaceFile(default_space(), (4, 8), LAYERS, inputs),
+        SpaceFile(default_space(), inputs=inputs),
+        SpaceFile(default_space()),
+    ):
+        assert read(tmp_path, write_space(asked, "a heading")) == asked
 
 
 def test_ranges_conditions_and_layers(tmp_path: Path) -> None:
@@ -64,7 +73,7 @@ def test_layers_may_stay_in_float_where_modules_may_have_float_parts(tmp_path: P
     fields = "fields:\n  partition_conversions: [enabled, disabled]\n"
     found = read(tmp_path, fields + "layers:\n  nbit_weight: [float, 8]\n")
     assert found.weight_bits == (8, 32)
-    again = write_space(found.space, found.weight_bits, found.layers)
+    again = write_space(found)
     assert "nbit_weight: [8, float]" in again
     assert read(tmp_path, again) == found
 
@@ -142,6 +151,12 @@ def test_the_start_takes_a_value_that_the_space_has(tmp_path: Path) -> None:
         ),
         ("fields: {rounding: [UPWARD]}\nlayers: {nbit_weight: [1]}", "[1]", "2 to 16"),
         (
+            "fields: {rounding: [UPWARD]}\nlayers: {nbit_input: {conv0: 16}}",
+            "no layer 'conv0'",
+            "conv_0",
+        ),
+        ("fields: {rounding: [UPWARD]}\nlayers: {nbit_input: {gemm_0: 17}}", "17", "2 to 16"),
+        (
             "fields: {rounding: [UPWARD]}\nlayers: {nbit_weight: [4], only: [conv0]}",
             "no layer 'conv0'",
             "conv_0",
@@ -173,7 +188,9 @@ def test_doctor_writes_the_space_that_a_study_stores(tmp_path: Path) -> None:
         engine = open_engine(f"sqlite:///{tmp_path}/s.db")
         specs.append(Repository(engine).study(name).spec)
         engine.dispose()
-    assert Space.from_dict(specs[0]["space"]) == read_space(path, ()).space == default_space()
+    assert (
+        Space.from_dict(specs[0]["space"]) == read_space(path, ("gemm_0",)).space == default_space()
+    )
     assert specs[0] == specs[1]
 
 
@@ -204,6 +221,18 @@ def test_the_written_space_is_what_the_settings_search(
     found = [prepare_study(each, find_model("digits")).spec for each in settings]
     assert found[0] == found[1]
     assert ("layers" in found[0]) == bool({"minimize", "max_size"} & set(asked) - {"sampler"})
+
+
+def test_a_study_that_was_begun_keeps_the_bits_of_its_last_layers() -> None:
+    study = prepare_study(resolve({}).settings, find_model("digits"))
+    assert study.start.layers.input_bits == {"gemm_0": 16}
+    early = {**study.spec["start"], "layers": {}}
+    kept = study.resumed({**study.spec, "start": early})
+    assert not kept.start.layers
+    assert kept.spec["start"] == early
+    assert study.resumed(study.spec).start == study.start
+    other = {**early, "nbit_weight": 4}
+    assert study.resumed({**study.spec, "start": other}).start == study.start
 
 
 @pytest.mark.parametrize("kind", ["quantized", "float operator", "without weights"])

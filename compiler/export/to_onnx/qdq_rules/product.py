@@ -2,12 +2,14 @@
 
     fixed_point_multiply_per_axis(nn.conv2d(q, W) + b, r)      Conv(DQ(q), DQ(W, r), DQ(b, r))
 
-The weights stay the module's integers; wider ones leave the product to the grid, in float.
+The weights stay the module's integers; wider ones leave the product to the grid, in float. Data of
+16 bits are floats here, for which runtimes have kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from compiler.export.to_onnx.convert.nn import conv_node
 from compiler.export.to_onnx.qdq_emitter import Floats, FToQdq, QdqEmitter, Quantized, Real, scaled
 from compiler.ir.dataflow import Step
 from compiler.ops.number_format import Array
+from compiler.ops.rules.realize import WIDE_INPUT
 
 _SEVEN_BITS = 64
 _INT32 = 2**31 - 1
@@ -67,10 +70,18 @@ def _product(
         node: writes it, given the tensor, the weight and, where there is one, the bias.
         turned: the weight is written with its two axes exchanged, and the bias as a float.
     """
-    x = grid.quantized(step.args[0])
-    if weight is None or x is None or weight.min(initial=0) < -128 or weight.max(initial=0) > 127:
+    tensor = grid.quantized(step.args[0])
+    wide = grid.real(step.args[0]) if step.args[0].type.dtype == WIDE_INPUT else None
+    data: Callable[[], str]
+    if tensor is not None:
+        data = partial(grid.dequantized, tensor, 1.0)
+    elif wide is not None:
+        data = partial(wide.emit, grid, np.ones(()))
+    else:
         return None
-    tensor, levels, channels = x, weight, weight.shape[0]
+    if weight is None or weight.min(initial=0) < -128 or weight.max(initial=0) > 127:
+        return None
+    levels, channels = weight, weight.shape[0]
 
     def write(scale: Floats, addend: Floats | None) -> str:
         if not _per_channel(scale, shape):
@@ -78,13 +89,15 @@ def _product(
         factors = np.broadcast_to(scale, shape).reshape(channels)
         held, units = _weights(levels, factors, grid)
         held = np.ascontiguousarray(held.T) if turned else held
-        inputs = [grid.dequantized(tensor, 1.0), _dequantized(held, units, int(turned), grid)]
+        inputs = [data(), _dequantized(held, units, int(turned), grid)]
         joined = addend is not None and _per_channel(addend, shape)
         if addend is not None and joined:
             bias = np.broadcast_to(addend, shape).reshape(channels)
-            inputs.append(_bias(bias * factors, units * tensor.scale, grid, turned))
+            step_of_data, plain = (1.0, True) if tensor is None else (tensor.scale, turned)
+            inputs.append(_bias(bias * factors, units * step_of_data, grid, plain))
         name = node(inputs)
-        grid.products[name] = step
+        if tensor is not None:
+            grid.products[name] = step
         if addend is None or joined:
             return name
         return scaled(name, np.ones(()), addend * scale, grid)

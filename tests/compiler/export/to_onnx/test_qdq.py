@@ -190,6 +190,33 @@ def test_sums_that_a_layer_norm_reads_keep_their_bits() -> None:
     assert sqnr_db(found, wanted) > 20
 
 
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino", "tensorrt"])
+def test_layers_that_read_16_bits_are_computed_in_float(runtime: str) -> None:
+    from compiler import relay
+    from compiler.quantize import Calibration, QConfig
+
+    rng, op, nn = np.random.default_rng(4), relay.op, relay.op.nn
+    x = relay.var("x", (1, 4, 6, 6))
+    first, last = (rng.normal(0, 0.4, shape).astype("float32") for shape in ((8, 4, 3, 3), (5, 8)))
+    pooled = nn.global_avg_pool2d(nn.relu(nn.conv2d(x, relay.const(first))))
+    dense = nn.dense(nn.batch_flatten(pooled), relay.const(last))
+    mod = relay.module(op.add(dense, relay.const(rng.normal(size=5).astype("float32"))))
+    data = [{"x": rng.normal(0, 1, (1, 4, 6, 6)).astype("float32")} for _ in range(6)]
+    asked = QConfig.recommended(layers={"dense_1": {"nbit_input": 16}})
+    module = QModule(Calibration(mod, data).candidate(asked).module)
+    made = to_qdq_onnx(module.module, runtime)
+    onnx.checker.check_model(made.model, full_check=True)
+    assert [name for name, _, _ in made.float_products] == ["nn.dense"]
+    assert onnx.TensorProto.DOUBLE not in {
+        attribute.i for node in made.model.graph.node for attribute in node.attribute
+    } | {one.data_type for one in made.model.graph.initializer}
+    wanted, found = (
+        np.concatenate([run([batch["x"]])[0] for batch in data])
+        for run in (module.run, OrtExecutor(made.model).run)
+    )
+    assert sqnr_db(found, wanted) > 30
+
+
 def test_an_unknown_runtime_is_refused() -> None:
     with pytest.raises(OnnxExportError, match="unknown runtime"):
         to_qdq_onnx(digits().module, "onnx-runtime")
