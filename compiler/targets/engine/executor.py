@@ -233,7 +233,7 @@ class _Batch:
     def __init__(self, inputs: list[Array], outputs: list[Array], samples: int) -> None:
         self.inputs, self.outputs, self.samples = inputs, outputs, samples
         self.input_table, self.output_table = (_table(a, samples) for a in (inputs, outputs))
-        self.taken = ctypes.c_int64(0)
+        self.taken = ctypes.c_size_t(0)
         """Samples that the kernels have begun."""
         self.rest = iter(range(samples))
         """Samples that no thread has begun, where not all steps are kernels."""

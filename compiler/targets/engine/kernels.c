@@ -412,17 +412,17 @@ static void qk_one(const qk_step *s, const qk_memory *m)
 QK_EXPORT int64_t qk_run(const qk_step *steps, int64_t count, uint8_t *arena, int64_t arena_bytes,
                          const uint8_t *blob, int64_t blob_bytes, const uint8_t *const *inputs,
                          const int64_t *input_bytes, int64_t input_count, uint8_t *const *outputs,
-                         const int64_t *output_bytes, int64_t output_count, int64_t samples, int64_t *taken,
+                         const int64_t *output_bytes, int64_t output_count, int64_t samples, size_t *taken,
                          double *seconds)
 {
-    int64_t alone = 0, *const next = taken ? taken : &alone;
+    size_t alone = 0, *const next = taken ? taken : &alone;
     const qk_limits limits = {arena_bytes, blob_bytes, input_count, output_count, input_bytes, output_bytes, blob};
     if ((uintptr_t)arena % 64 || (uintptr_t)blob % 64)
         return -1;
     for (int64_t i = 0; i < count; i++)
         if (!qk_check(&steps[i], &limits))
             return i + 1;
-    for (int64_t sample; (sample = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < samples;) {
+    for (int64_t sample; (sample = (int64_t)__atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < samples;) {
         const qk_memory memory = {arena, blob, inputs, outputs, input_bytes, output_bytes, sample};
         for (int64_t i = 0; i < count; i++) {
             const double before = seconds ? qk_seconds() : 0;
