@@ -228,15 +228,18 @@ class _Batch:
     Args:
         inputs, outputs: contiguous, ``samples`` times as long as the function's.
         samples: how many runs.
+
+    Attributes:
+        input_table, output_table: as the kernels take them.
+        taken: how many samples the kernels have begun.
+        rest: samples that no thread has begun, where not all steps are kernels.
     """
 
     def __init__(self, inputs: list[Array], outputs: list[Array], samples: int) -> None:
         self.inputs, self.outputs, self.samples = inputs, outputs, samples
         self.input_table, self.output_table = (_table(a, samples) for a in (inputs, outputs))
         self.taken = ctypes.c_size_t(0)
-        """Samples that the kernels have begun."""
         self.rest = iter(range(samples))
-        """Samples that no thread has begun, where not all steps are kernels."""
 
 
 def _table(arrays: Sequence[Array], samples: int) -> tuple[Any, Any, int]:
