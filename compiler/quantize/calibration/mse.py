@@ -15,6 +15,10 @@ from compiler.quantize.calibration.stats import TensorStats
 _STEPS = 200
 """Thresholds tried: max|x| * j / 200, j = 1 … 200, and the one with max|x| on the last level."""
 
+_FEW_VALUES = 256
+"""Up to so many different magnitudes max|x| is tried on other levels, too: the values of an image
+may then all lie on levels."""
+
 _NOTHING_TO_CLIP = 13
 """From this many bits on a level is finer than a histogram bin, so clipping cannot help."""
 
@@ -39,6 +43,9 @@ def mse_threshold(hist: NDArray[np.int64], largest: float, nbit: int) -> np.floa
     # A grid over max|x| ends one level below it; this one reaches it, with a slightly wider step.
     reaching = largest * 2 ** (nbit - 1) / (2 ** (nbit - 1) - 1)
     thresholds = np.append(largest * np.arange(1, _STEPS + 1) / _STEPS, reaching)
+    if filled.size <= _FEW_VALUES:
+        ends = np.arange(2 ** (nbit - 2), 2 ** (nbit - 1) - 1)
+        thresholds = np.append(thresholds, largest * 2 ** (nbit - 1) / ends)
     step = (thresholds / 2 ** (nbit - 1))[:, None]
     error = np.minimum(np.floor(centre / step + 0.5), 2 ** (nbit - 1) - 1)
     error *= step

@@ -227,10 +227,20 @@ def test_mse_threshold_errs_less_than_its_neighbours_on_the_real_data() -> None:
     assert error(scale) <= min(error(top), error(scale + top / 40), error(scale - top / 40))
 
 
+@pytest.mark.parametrize("count", [16, 60, 255])
+def test_mse_threshold_puts_the_few_values_of_images_on_levels(count: int) -> None:
+    largest = 1.0
+    hist = np.zeros(8001, np.int64)
+    values = np.linspace(0, largest, count + 1)
+    hist[np.rint(values * 8001 / 2 + 4000).astype(int).clip(0, 8000)] = 3
+    step = float(mse_threshold(hist, largest, 9)) / 256
+    assert np.abs(values / step - np.rint(values / step)).max() < 0.03
+
+
 def test_mse_threshold_puts_values_that_pile_up_at_the_maximum_on_the_last_level() -> None:
     hist = np.zeros(8001, np.int64)
-    hist[-1] = 90  # a relu6 that saturates
-    hist[4000:-1:400] = 1
+    hist[-1] = 9000  # a relu6 that saturates
+    hist[4000:-1:13] = 1
 
     assert mse_threshold(hist, 6.0, 8) == np.float32(6.0 * 128 / 127)
 
