@@ -44,7 +44,7 @@ from compiler.ir.op import NON_COMPUTATIONAL, STATEFUL
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.span import AnySpan
 from compiler.ir.ty import NARROW_DTYPES, TensorType, Type, bits, is_dynamic, tensor_fields
-from compiler.ops.evaluate import Value, evaluate_op
+from compiler.ops.evaluate import Value, apply_rule
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.ops.rules.simplify import FFoldFromType
 from compiler.passes.opaque_primitives import OpaquePrimitives
@@ -66,7 +66,21 @@ class FoldConstant(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The folded function, itself when there is nothing to fold."""
-        return _ConstantFolder(self.fold_qnn).mutate(fn)
+        if not any(map(_may_change, post_order(fn.body))):
+            return fn
+        with np.errstate(all="ignore"):
+            return _ConstantFolder(self.fold_qnn).mutate(fn)
+
+
+def _may_change(node: Expr) -> bool:
+    """True where folding can begin: it goes on from constants that it makes."""
+    if type(node) is Call:
+        known = all(type(arg) is Constant or type(arg) is Tuple for arg in node.args)
+        return known or FFoldFromType.get(node.op) is not None
+    return type(node) in _FOLDED_FORMS
+
+
+_FOLDED_FORMS = frozenset((If, Let, TupleGetItem))
 
 
 class _ConstantFolder(OpaquePrimitives):
@@ -74,6 +88,7 @@ class _ConstantFolder(OpaquePrimitives):
         super().__init__()
         self.fold_qnn = fold_qnn
         self._foldable_ops: dict[Expr, bool] = {}
+        self._fitting: dict[Type, bool] = {}
         self._folded: dict[Any, Expr] = {}
 
     def visit_if(self, branch: If, *args: Any) -> Expr:
@@ -121,11 +136,14 @@ class _ConstantFolder(OpaquePrimitives):
             if value is None:
                 return post
             values.append(value)
-        if not _fits(pre.checked_type):
+        ty = pre.checked_type
+        if ty not in self._fitting:
+            self._fitting[ty] = _fits(ty)
+        if not self._fitting[ty]:
             return post
         key = (op, pre.attrs, *post.args)
         if key not in self._folded:
-            value = evaluate_op(op, pre.attrs, values, pre.checked_type)
+            value = apply_rule(FNumpyCompute.require(op), op, pre.attrs, values, ty)
             self._folded[key] = _constant(value, pre.span)
         return self._folded[key]
 

@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from compiler.errors import NotFullyIntegralError
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import (
     Call,
     Constant,
@@ -38,6 +37,7 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import TensorType, TupleType, bits, holds_float, is_float, tensor_fields
+from compiler.ir.walk import nodes_of
 from compiler.ops.rules.realize import WIDE_INPUT
 from compiler.qtypes.errors import ModuleShapeError
 from compiler.qtypes.qconfig import QConfig
@@ -189,15 +189,15 @@ def check_fully_integral(functions: Mapping[str, Function]) -> None:
     problems: list[str] = []
     returned = _returned_inputs(functions)
     for name in (PREFIX, SUFFIX):
-        body = functions[name].body
-        foreign = [n for n in post_order(body) if isinstance(n, Call) and not is_conversion(n)]
+        nodes = nodes_of(functions[name])
+        foreign = [n for n in nodes if isinstance(n, Call) and not is_conversion(n)]
         if returned:
             foreign = [n for n in foreign if not is_op_call(n, "copy")]
         if foreign:
             problems.append(f"@{name} holds {_kinds(foreign)}, no conversion")
     floats = [
         node
-        for node in post_order(functions[CORE])
+        for node in (*functions[CORE].params, *nodes_of(functions[CORE]))
         if not isinstance(node, (Op, GlobalVar, Function)) and holds_float(node.checked_type)
     ]
     # Dequantization around a float operator is a consequence; the operator is the cause.
@@ -270,18 +270,15 @@ def _plain_main(mod: IRModule) -> Function:
             "partition_conversions needs a plain function: no type parameters, no attributes",
             where="@main",
         )
-    body = _without_lets(main.body)
-    if body is main.body:
+    if not any(type(node) is Let for node in nodes_of(main)):
         return main
-    plain = Function(main.params, body, main.ret_type, span=main.span)
+    plain = Function(main.params, _without_lets(main.body), main.ret_type, span=main.span)
     flat: Function = infer_module(IRModule({"main": plain}))["main"]
     return flat
 
 
 def _without_lets(body: Expr) -> Expr:
     """Every let-bound variable replaced by its value, which stays shared."""
-    if not any(isinstance(node, Let) for node in post_order(body)):
-        return body
     done: dict[Expr, Expr] = {}
     stack: list[tuple[Expr, bool]] = [(body, False)]
     while stack:

@@ -73,9 +73,8 @@ class QuantizeAnnotate(FunctionPass):
         body = ForwardRewriter(
             annotator.rule, fmulti_ref_trigger=annotator.quantize_shared
         ).rewrite(fn.body)
-        known = set(fn.params)
-        fresh = tuple(var for var in free_vars(body) if var not in known)
-        return fn.with_fields(params=fn.params + fresh, body=body)
+        made = fn.with_fields(body=body)
+        return made.with_fields(params=(*fn.params, *free_vars(made)))
 
     def __str__(self) -> str:
         return self.info.name

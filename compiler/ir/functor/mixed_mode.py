@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from compiler.errors import RewriteLoopError
-from compiler.ir.expr import Call, Expr, Let, Tuple, TupleGetItem, describe
+from compiler.ir.expr import Call, Constant, Expr, GlobalVar, Let, Op, Tuple, TupleGetItem, describe
 from compiler.ir.functor.expr_functor import Handler, handler_table
 from compiler.ir.functor.mutator import ExprMutator, rebuild_call
 from compiler.ir.functor.traversal import dataflow_children, expand_anf, expand_dataflow
@@ -17,6 +17,13 @@ from compiler.ir.functor.visitor import ExprVisitor
 from compiler.ir.span import restore_origin, set_origin
 
 MAX_PRE_REWRITES = 16
+
+_ATOMS: dict[type[Expr], Handler] = {
+    Constant: ExprMutator.visit_constant,
+    Op: ExprMutator.visit_op,
+    GlobalVar: ExprMutator.visit_global_var,
+}
+"""Handlers that give the node itself."""
 
 
 class MixedModeVisitor(ExprVisitor):
@@ -110,10 +117,15 @@ class MixedModeMutator(ExprMutator):
     """
 
     _pre_hooks: ClassVar[dict[type[Expr], Handler]] = {}
+    _unchanged: ClassVar[frozenset[type[Expr]]] = frozenset()
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls._pre_hooks = handler_table(cls, "pre_rewrite_")
+        plain = cls.dispatch_visit is MixedModeMutator.dispatch_visit
+        cls._unchanged = frozenset(
+            kind for kind in _ATOMS if plain and cls._handlers[kind] is _ATOMS[kind]
+        )
 
     def __init__(self, pre: bool = False) -> None:
         super().__init__()
@@ -142,6 +154,8 @@ class MixedModeMutator(ExprMutator):
         stand_in = self._stand_in.get(expr)
         if stand_in is not None:
             memo[expr] = memo[stand_in]
+        elif type(expr) in self._unchanged:
+            memo[expr] = expr
         elif expr.span is None:
             memo[expr] = self.dispatch_visit(expr)
         else:

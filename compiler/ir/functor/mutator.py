@@ -183,14 +183,24 @@ class ExprMutator(ExprFunctor[Expr]):
 def rebuild_call(
     call: Call, op: Expr, args: tuple[Expr, ...], type_args: tuple[Type, ...] = ()
 ) -> Call:
-    """``call`` itself when nothing changed, else a call with the same attrs, span and device."""
+    """``call`` itself when nothing changed, else a call with the same attrs, span and device.
+
+    Over arguments of the same types an operator's call has the type of ``call``.
+    """
     if (
         op is call.op
         and args == call.args  # of nodes, which are equal to themselves only
         and all(map(_is, type_args, call.type_args))
     ):
         return call
-    return Call(op, args, call.attrs, type_args, span=call.span, virtual_device=call.virtual_device)
+    new = Call(op, args, call.attrs, type_args, span=call.span, virtual_device=call.virtual_device)
+    if op is call.op and type(op) is Op and not type_args:
+        for mine, given in zip(call.args, args):
+            ty = given._checked_type
+            if ty is None or (ty is not mine._checked_type and ty != mine._checked_type):
+                return new
+        new.set_checked_type(call._checked_type)
+    return new
 
 
 def rebuild_tuple(tup: Tuple, fields: tuple[Expr, ...]) -> Tuple:
