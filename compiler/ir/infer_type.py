@@ -16,7 +16,7 @@ from typing import Any
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.adt import Constructor, TypeData
-from compiler.ir.expr import Constant, Expr, Function, GlobalVar, Op, Var, describe
+from compiler.ir.expr import Expr, Function, GlobalVar, describe
 from compiler.ir.garbage import collector_rests
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
@@ -25,6 +25,7 @@ from compiler.ir.ty import FuncType, Type
 from compiler.ir.type_constraints import Constraints
 from compiler.ir.type_settle import StaleTypesError, settle
 from compiler.ir.type_solver import PartsBudget
+from compiler.ir.walk import nodes_of, post_order
 
 GlobalType = Callable[[GlobalVar], Type]
 
@@ -200,25 +201,15 @@ def _name_type(gv: GlobalVar, fn: Any) -> None:
         gv.set_checked_type(fn.checked_type)
 
 
-_MENTION_NOTHING = frozenset((Constant, Op, Var))
-
-
 def _mentioned_globals(root: Expr) -> tuple[str, ...]:
     """What below ``root`` depends on the module: names of globals, and of types by constructor."""
     found: set[str] = set()
-    seen: set[Expr] = {root}
-    stack: list[Expr] = [root]
-    while stack:
-        node = stack.pop()
+    # The next pass asks for the same order.
+    for node in nodes_of(root) if type(root) is Function else post_order(root):
         if type(node) is GlobalVar:
             found.add(node.name_hint)
         elif type(node) is Constructor:
             found.add(f"type {node.belong_to.name_hint}")
-        else:
-            for child in node.operands():
-                if type(child) not in _MENTION_NOTHING and child not in seen:
-                    seen.add(child)
-                    stack.append(child)
     return tuple(sorted(found))
 
 

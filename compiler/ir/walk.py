@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import methodcaller
 
-from compiler.ir.expr import Expr, Function, Op
+from compiler.ir.expr import Call, Expr, Function, Op
 
 _OPERANDS = methodcaller("operands")
 
@@ -47,18 +47,19 @@ def post_order(
 
 def _walk(root: Expr, operands: Callable[[Expr], Sequence[Expr]]) -> Iterator[Expr]:
     done: set[Expr] = set()
-    entered: list[Expr] = []
-    stack: list[Expr | None] = [root]  # None: all operands of the node entered last are done
+    stack: list[Expr | None] = [root]  # None: all operands of the node below it are done
     while stack:
         node = stack.pop()
         if node is None:
-            node = entered.pop()
+            node = stack.pop()
+            assert node is not None
         elif node in done:
             continue
+        elif type(node) is Call and operands is _OPERANDS:
+            stack += (node, None, *node.args[::-1], node.op)
+            continue
         elif below := operands(node):
-            entered.append(node)
-            stack.append(None)
-            stack += below[::-1]
+            stack += (node, None, *below[::-1])
             continue
         done.add(node)
         yield node

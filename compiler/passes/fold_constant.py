@@ -44,6 +44,7 @@ from compiler.ir.op import NON_COMPUTATIONAL, STATEFUL
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.span import AnySpan
 from compiler.ir.ty import NARROW_DTYPES, TensorType, Type, bits, is_dynamic, tensor_fields
+from compiler.ir.walk import nodes_of
 from compiler.ops.evaluate import Value, apply_rule
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.ops.rules.simplify import FFoldFromType
@@ -66,7 +67,7 @@ class FoldConstant(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The folded function, itself when there is nothing to fold."""
-        if not any(map(_may_change, post_order(fn.body))):
+        if not any(map(_may_change, nodes_of(fn))):
             return fn
         with np.errstate(all="ignore"):
             return _ConstantFolder(self.fold_qnn).mutate(fn)

@@ -183,9 +183,9 @@ def run_stages(models: Sequence[bytes], watch: Stopwatch) -> None:
         watch.time(name, getattr(transform, name)(), optimized)
     for matcher in ("greedy", "optimal"):
         watch.time(f"FuseOpHW, {matcher}", transform.FuseOpHW("opu", matcher), optimized)
-    optimized = optimized[:LONG_CHAINS]
     qconfig = QConfig.recommended()
     watch.time("mark", lambda m: mark(m, qconfig), optimized)
+    optimized = optimized[:LONG_CHAINS]
     rng = np.random.default_rng(1)
     data = [{"x": rng.normal(size=(1, CHANNELS, 2, 2)).astype("float32")} for _ in range(2)]
     scales = watch.time("calibrate", lambda m: Calibration(m, data).scales_for(qconfig), optimized)
