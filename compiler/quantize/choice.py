@@ -112,7 +112,7 @@ def choose(
         ]
         last = last_layers(module)
         if last:
-            why = f"{', '.join(last)} read the few values that decide: more bits cost nothing there"
+            why = f"few values in front of {', '.join(last)} decide: more bits cost nothing there"
             decisions.append(Decision("layers", last, why))
         decisions += _rounding(module, statistics.runs) if rounding else []
     chosen = {d.field: d.value for d in decisions}
