@@ -37,6 +37,7 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
 from compiler.ir.ty import GlobalTypeVar, TensorType
+from compiler.ir.walk import nodes_of
 
 
 def const(value: float = 1) -> Constant:
@@ -57,6 +58,9 @@ class TestWalks:
         for root in (fn, body):
             assert list(post_order(root)) == list(post_order(root))
         assert [node for node in post_order(body) if node not in (x, y)] == order[2:-1]
+        assert nodes_of(fn) == tuple(post_order(body))
+        assert nodes_of(fn) is nodes_of(fn)
+        assert nodes_of(fn.with_fields(body=relay.op.tanh(body))) is not nodes_of(fn)
 
     def test_a_replacement_of_the_same_type_keeps_the_types_above_it(self) -> None:
         x, y = relay.var("x", (2, 3)), relay.var("y", (2, 3))

@@ -20,6 +20,7 @@ from compiler.ir.functor import (
     post_order_rewrite,
     rewrite_until_stable,
 )
+from compiler.ir.infer_type import infer_expr
 from compiler.ir.span import Span
 from compiler.ir.structural import structural_equal
 from compiler.ir.ty import GlobalTypeVar, TensorType
@@ -283,3 +284,20 @@ def test_a_span_of_its_own_is_kept() -> None:
             return relay.op.tanh(x).with_fields(span=Span("elsewhere"))
 
     assert str(Replace().visit(call).span).startswith("elsewhere")
+
+
+@pytest.mark.parametrize(("shape", "kept"), [((2, 3), True), ((1, 3), False)])
+def test_a_call_over_arguments_of_the_same_types_keeps_its_type(
+    shape: tuple[int, ...], kept: bool
+) -> None:
+    x, y = relay.var("x", (2, 3)), relay.var("y", (2, 3))
+    given = infer_expr(relay.op.tanh(relay.op.add(x, y)))
+    other = infer_expr(relay.op.exp(relay.var("z", shape)))
+
+    class Replace(MixedModeMutator):
+        def visit_var(self, var: Var, *args: Any) -> Expr:
+            return other if var is y else var
+
+    new = Replace().visit(given)
+    assert new is not given
+    assert new.checked_type_or_none == (given.checked_type if kept else None)
