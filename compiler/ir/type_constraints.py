@@ -36,9 +36,9 @@ class Constraints(ScopeConstraints):
     def collect(self, root: Expr) -> Self:
         """Visit everything below ``root`` in scope order, operands before users."""
         types, trust = self.types, self.trust
-        stack: list[tuple[Expr, int]] = [(root, ENTER)]
+        stack: list[Any] = [root, ENTER]  # nodes, each below its phase: pairs would cost objects
         while stack:
-            node, phase = stack.pop()
+            phase, node = stack.pop(), stack.pop()
             cls = type(node)
             if phase == LEAVE:
                 if isinstance(node, Call):
@@ -59,19 +59,21 @@ class Constraints(ScopeConstraints):
                 types[node] = node._checked_type
                 self.met_typed = True
             elif isinstance(node, Call):
-                stack.append((node, LEAVE))
+                stack += (node, LEAVE)
                 for arg in reversed(node.args):
                     if type(arg) is Constant:
                         types[arg] = arg.checked_type
                     elif arg not in types:
-                        stack.append((arg, ENTER))
+                        stack += (arg, ENTER)
                 if type(node.op) is not Op:
-                    stack.append((node.op, ENTER))
+                    stack += (node.op, ENTER)
             elif cls in _ENTER:
-                stack.extend(reversed(_ENTER[cls](self, node)))
+                for step in reversed(_ENTER[cls](self, node)):
+                    stack += step
             elif cls in _LEAVE:
-                stack.append((node, LEAVE))
-                stack.extend((child, ENTER) for child in reversed(node.operands()))
+                stack += (node, LEAVE)
+                for child in reversed(node.operands()):
+                    stack += (child, ENTER)
             else:
                 raise TypeInferenceError(
                     f"{cls.__name__} has no type: it lives only inside the pass that makes it",
