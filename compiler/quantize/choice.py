@@ -16,9 +16,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr
 from compiler.ir.module import IRModule
+from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.wide_point import WIDE_BITS
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.layer_choices import LayerChoice
@@ -187,7 +187,7 @@ def last_layers(module: IRModule) -> dict[str, dict[str, int]]:
     qconfig = QConfig.recommended()
     annotated, _ = mark(module, qconfig)
     main = annotated["main"]
-    nodes, layers, points = list(post_order(main.body)), named_layers(main), point_readers(main)
+    nodes, layers, points = nodes_of(main), named_layers(main), point_readers(main)
     behind: set[Expr] = set()
     for node in nodes:
         if node in layers or not behind.isdisjoint(node.operands()):
