@@ -54,7 +54,7 @@ def test_the_drawing_has_three_partitions_in_the_order_of_the_data(searched):
     assert "proved" in conv["detail"]["range"]
     assert conv["detail"]["source"] == "conv_0"
     first = drawn["frames"][0]["boxes"][1]["detail"]
-    assert first["scale"].startswith("× 25")  # 255 steps for inputs of 0 to 1
+    assert first["scale"].startswith("× 128")  # which holds 17 grey levels of 0 to 1
     assert any("factors" in box["detail"].get("scale", "") for box in main["boxes"])
     assert len(main["edges"]) >= len(main["boxes"]) - 1
 
