@@ -203,7 +203,8 @@ def test_qdq_is_scored_beside_the_module(
     words = ["export", str(digits), "--format", "qdq", "--eval", data, "--json"]
     assert run([*words, "-o", str(tmp_path / "q.onnx")]) == 0
     found = json.loads(capfd.readouterr().out)
-    assert found["in_8_bits"].startswith("100.0% of ")
+    # All but the dense layer, which reads more bits.
+    assert found["in_8_bits"].startswith("99.9% of ")
     assert found["samples"] == 400
     assert abs(found["top1"] - found["top1_of_module"]) <= 0.01
     assert run([*words, "--for", "tensorrt", "-o", str(tmp_path / "t.onnx")]) == 0
