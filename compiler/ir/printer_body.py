@@ -147,12 +147,14 @@ class BodyPrinter:
             node, step = stack.pop()
             if step == BIND:
                 self._ref(node)
-            elif node in rendered or node in bound or isinstance(node, _INLINE):
+            elif node in rendered or node in bound or type(node) in _INLINE:
                 continue
             elif step == OPEN:
                 captured = self._plan.captured.get(node)
                 stack.append((node, RENDER if captured is None else CAPTURE))
-                stack.extend((child, OPEN) for child in reversed(_dataflow_operands(node)))
+                for child in reversed(_dataflow_operands(node)):
+                    if type(child) not in _INLINE:
+                        stack.append((child, OPEN))
             elif step == CAPTURE:
                 stack.append((node, RENDER))
                 for child in reversed(self._plan.captured[node]):
@@ -307,7 +309,7 @@ class BodyPrinter:
         return "_"
 
 
-_INLINE = (Var, Constant, Op, GlobalVar, Constructor)
+_INLINE = frozenset((Var, Constant, Op, GlobalVar, Constructor))
 _REF_WORDS = {RefCreate: "ref", RefRead: "ref_read", RefWrite: "ref_write"}
 
 

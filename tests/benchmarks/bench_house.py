@@ -87,7 +87,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "dashboard: bundled scripts, the head on pages of modules, trials done in the queue": 100,
     "workers: metrics of several runs at a time": 20,
     "engine: a clip in front of one factor is one behind it": 15,
-    "ir: orders of functions and types of rebuilt calls are kept, passes without work": 47,
+    "ir: orders of functions and types of rebuilt calls are kept, passes without work": 49,
 }
 """Features since, and the code lines each added to the packages: the sums of their commits. A new
 feature enters its own; what is then left of the growth has to be at least ``FEWER_LINES`` below
