@@ -365,7 +365,9 @@ def searched_space(
             # On 1000 classes of photographs channels went far above what calibration had seen.
             clips=products <= MOST_PRODUCTS and has_limited_clips(module),
         )
-        last = last_layers(module) if weighted and not given_points(module).count else {}
+        # Units of accelerators take 8 bits.
+        wide = weighted and settings.hw is None and not given_points(module).count
+        last = last_layers(module) if wide else {}
         asked = SpaceFile(space, bits, tuple(elements), layer_choices("layers", last))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))
     start = start.with_overrides(layers=asked.inputs)

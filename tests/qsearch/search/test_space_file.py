@@ -231,6 +231,8 @@ def test_a_study_that_was_begun_keeps_the_bits_of_its_last_layers() -> None:
     assert not kept.start.layers
     assert kept.spec["start"] == early
     assert study.resumed(study.spec).start == study.start
+    accelerated = prepare_study(resolve({"hw": "opu_q"}).settings, find_model("digits"))
+    assert not accelerated.start.layers
     other = {**early, "nbit_weight": 4}
     assert study.resumed({**study.spec, "start": other}).start == study.start
 
