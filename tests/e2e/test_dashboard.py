@@ -400,7 +400,9 @@ def test_the_module_page_can_be_used_by_keyboard(
     for name in ("conv_0", "conv_1"):
         page.locator("[data-part='integer main'] .name", has_text=name).first.click()
         assert page.locator("[data-detail=source]").inner_text() == name
-        assert page.locator("[data-detail=loss]").inner_text() == f"{lost[name]:.2f} dB"
+        # The grey levels of the digits lie on the grid of their input.
+        told = "exact" if lost[name] is None else f"{lost[name]:.2f} dB"
+        assert page.locator("[data-detail=loss]").inner_text() == told
     shades = page.locator("[data-part='integer main'] .box[data-shade]")
     assert int(shades.first.get_attribute("data-shade")) == 0, "conv_0 loses least"
     page.locator("#tab-graph").focus()
