@@ -94,17 +94,17 @@ def heads(rng: np.random.Generator, size: int, classes: int = 5, gate: bool = Fa
 @pytest.mark.parametrize(
     ("size", "options", "names"),
     [
-        (16, {}, {"dense_2", "dense_3"}),
+        (16, {}, ["dense_2", "dense_3"]),
         # What gates an image is no last layer.
-        (16, {"gate": True}, {"dense_3", "dense_4"}),
+        (16, {"gate": True}, ["dense_3", "dense_4"]),
         # Two dense layers are as much work as the convolutions; many weights are converted.
-        (2, {}, set()),
-        (16, {"classes": 5000}, set()),
+        (2, {}, []),
+        (16, {"classes": 5000}, []),
     ],
     ids=str,
 )
 def test_small_last_layers_read_more_bits(
-    size: int, options: dict[str, Any], names: set[str]
+    size: int, options: dict[str, Any], names: list[str]
 ) -> None:
     rng = np.random.default_rng(0)
     module = heads(rng, size, **options)
