@@ -194,7 +194,7 @@ def rebuild_call(
     ):
         return call
     new = Call(op, args, call.attrs, type_args, span=call.span, virtual_device=call.virtual_device)
-    if op is call.op and type(op) is Op and not type_args:
+    if op is call.op and type(op) is Op and not type_args and len(args) == len(call.args):
         for mine, given in zip(call.args, args):
             ty = given._checked_type
             if ty is None or (ty is not mine._checked_type and ty != mine._checked_type):
