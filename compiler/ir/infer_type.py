@@ -116,8 +116,21 @@ def _infer(
     name: str,
     budget: PartsBudget,
 ) -> Expr:
+    """``trust``: whether typed nodes have the right type; None where that is to be found out."""
+
+    def collected(trust: bool) -> Constraints:
+        return Constraints(global_type, definitions, budget, trust=trust).collect(expr)
+
     try:
-        return _inferred(expr, mod, global_type, trust, name, budget)
+        definitions = _definitions(mod)
+        found = collected(trust is not False)
+        if trust is None and found.met_typed and _mentioned_globals(expr):
+            found = collected(False)
+        try:
+            return settle(found, expr, name)
+        except StaleTypesError:
+            # A variable got another type, so nodes that carry a type may carry an old one.
+            return settle(collected(False), expr, name)
     except RecursionError:
         # Graphs may be as deep as they like; types hold each other, and are read by recursion.
         raise TypeInferenceError(
@@ -125,30 +138,6 @@ def _infer(
             fix="tuples, functions and references may hold each other some hundred levels deep",
             span=expr.span,
         ) from None
-
-
-def _inferred(
-    expr: Expr,
-    mod: IRModule,
-    global_type: GlobalType,
-    trust: bool | None,
-    name: str,
-    budget: PartsBudget,
-) -> Expr:
-    """``trust``: whether typed nodes have the right type; None where that is to be found out."""
-    definitions = _definitions(mod)
-
-    def collected(trust: bool) -> Constraints:
-        return Constraints(global_type, definitions, budget, trust=trust).collect(expr)
-
-    found = collected(trust is not False)
-    if trust is None and found.met_typed and _mentioned_globals(expr):
-        found = collected(False)
-    try:
-        return settle(found, expr, name)
-    except StaleTypesError:
-        # A variable got another type, so nodes that carry a type may carry an old one.
-        return settle(collected(False), expr, name)
 
 
 def _definitions(mod: IRModule) -> Callable[[str], TypeData]:
