@@ -85,7 +85,7 @@ class Model:
         self.path = args.data / f"{name}.onnx"
         self.batch = batch_of(name)
         self.folder = args.out / name
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(exist_ok=True)
         self.calib = read_split(args.data, name, "calib", args.calib, self.batch)
         self.dev = read_split(args.data, name, "dev", args.images, self.batch)
         self._calib = spooled(self.calib, self.folder / f"calib{len(self.calib)}.npz")
@@ -360,6 +360,7 @@ def main() -> int:
     parser.add_argument("--best-known", action="store_true", help="compare policies by tables")
     parser.add_argument("--random", type=int, default=500, help="random points of a table")
     args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
     if args.best_known:
         rows = best_known(args)
         if args.json is not None:
