@@ -275,6 +275,7 @@ def _best_on_server(url: str, name: str, trial: int | None, out: str | None) -> 
 
 def print_best(found: Mapping[str, Any], role: str = "best") -> None:
     """Print a trial as ``studies.best`` gives it."""
+    from qsearch.report.build import layers_told
     from qsearch.search.objectives import accuracies_in
 
     print(f"study      {found['study']}\n{role:<10} trial {found['number']}")
@@ -285,6 +286,8 @@ def print_best(found: Mapping[str, Any], role: str = "best") -> None:
         rest = ", ".join(f"{n} {_shown(v)}" for n, v in one.items() if n != "trial")
         print(f"front      trial {one['trial']}: {rest}")
     print(wrapped(f"params     {_told(found['params'])}", " " * 11))
+    if layers := layers_told(found["qconfig"]):
+        print(wrapped(f"layers     {layers}", " " * 11))
     print(f"module     {found['module'] or 'not written here; -o t.qmod writes it'}")
     print_legend(accuracies)
 

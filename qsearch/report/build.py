@@ -12,6 +12,9 @@ from qsearch.search.space import canonical_fields
 from qsearch.store.records import Counts, Study, Trial
 from workers.metrics.registry import known_measures
 
+_NAMED: Final = 3
+"""Layers of one setting that are named."""
+
 
 @dataclass(frozen=True, slots=True)
 class Costs:
@@ -115,6 +118,19 @@ def trial_row(trial: Trial) -> dict[str, Any]:
         "outputs_sha256": outcome.outputs_sha256,
         "error": outcome.failure.what if outcome.failure else None,
     }
+
+
+def layers_told(qconfig: Mapping[str, Any]) -> str:
+    """What single layers have of their own, setting by setting; empty where none has anything."""
+    named: dict[str, list[str]] = {}
+    for layer, own in qconfig.get("layers", {}).items():
+        for field, value in own.items():
+            named.setdefault(f"{field}={value}", []).append(layer)
+    return "; ".join(
+        f"{setting} in {', '.join(layers[:_NAMED])}"
+        + (f" and {len(layers) - _NAMED} more" if len(layers) > _NAMED else "")
+        for setting, layers in named.items()
+    )
 
 
 def trial_details(trial: Trial) -> dict[str, Any]:

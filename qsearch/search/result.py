@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qsearch.errors import NoModuleError, SearchFailedError
 from qsearch.process import EXIT_INTERRUPTED, EXIT_OK, EXIT_TARGET_MISSED
-from qsearch.report.build import Costs, full_report, saved_by_stopping, summary
+from qsearch.report.build import Costs, full_report, layers_told, saved_by_stopping, summary
 from qsearch.report.pareto import front_of, hypervolume_of
 from qsearch.run_folder import RunFolder
 from qsearch.search.calibration import FirstChoice
@@ -107,9 +107,11 @@ class SearchResult:
             best = _scores(s["best"]) + self._costs(s["best"])
             lines.append(f"best      {best}  (trial {s['best']['trial']})")
             params = ", ".join(f"{k}={v}" for k, v in self._best().params.items())
-            lines.append(
-                textwrap.fill(params, 90, initial_indent=_INDENT, subsequent_indent=_INDENT)
-            )
+            lines += [
+                textwrap.fill(line, 90, initial_indent=_INDENT, subsequent_indent=_INDENT)
+                for line in (params, layers_told(self._best().qconfig))
+                if line
+            ]
         for one in s.get("front", ()):
             values = ", ".join(
                 f"{name} {_told(by_option(name), {by_option(name).name: one[name]})}"

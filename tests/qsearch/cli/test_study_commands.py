@@ -54,7 +54,10 @@ def test_best_is_the_trial_of_the_report(
     assert found["module"] == str(searched / "best.qmod")
     fields = json.loads(asked(capsys, "best", searched, "--qconfig"))
     assert fields == report["best"]["qconfig"]
-    assert f"trial {found['number']}" in asked(capsys, "best", searched)
+    shown = asked(capsys, "best", searched)
+    assert f"trial {found['number']}" in shown
+    assert fields["layers"] == {"gemm_0": {"nbit_input": 16}}
+    assert "layers     nbit_input=16 in gemm_0\n" in shown
 
 
 def test_trials_are_filtered_sorted_and_counted(

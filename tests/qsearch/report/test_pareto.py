@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qsearch.report.build import intervals, wilson
+from qsearch.report.build import intervals, layers_told, wilson
 from qsearch.report.pareto import front, hypervolume
 
 SMALL = st.integers(0, 4)
@@ -61,3 +61,13 @@ def test_scores_without_a_value_have_no_interval() -> None:
     assert list(found) == ["agreement"]
     exact = intervals({"sqnr_db": 20.0, "sqnr_db_error": 0.5}, None)
     assert exact["sqnr_db"] == pytest.approx((19.02, 20.98), abs=0.001)
+
+
+def test_layers_are_told_by_what_they_share() -> None:
+    own = {f"conv_{n}": {"nbit_weight": 4, "nbit_input": 8 if n else 16} for n in range(6)}
+    assert layers_told({"layers": own}).split("; ") == [
+        "nbit_weight=4 in conv_0, conv_1, conv_2 and 3 more",
+        "nbit_input=16 in conv_0",
+        "nbit_input=8 in conv_1, conv_2, conv_3 and 2 more",
+    ]
+    assert layers_told({"layers": {}}) == layers_told({}) == ""
