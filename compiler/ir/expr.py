@@ -243,7 +243,10 @@ class Call(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Function(Expr):
-    """A closure: captures free variables lexically. ``nodes`` is set by ``walk.nodes_of`` only."""
+    """A closure: captures free variables lexically.
+
+    ``nodes`` and ``operators`` are set by ``walk.nodes_of`` only.
+    """
 
     params: tuple[Var, ...]
     body: Expr
@@ -251,6 +254,7 @@ class Function(Expr):
     type_params: tuple[TypeVar, ...] = ()
     attrs: DictAttrs = NO_ATTRS
     nodes: tuple[Expr, ...] | None = field(default=None, init=False)
+    operators: frozenset[Op] = field(default=frozenset(), init=False)
 
     def __post_init__(self) -> None:
         _set(self, "params", tuple(self.params))

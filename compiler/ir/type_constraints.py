@@ -46,6 +46,12 @@ class Constraints(ScopeConstraints):
                 else:
                     _LEAVE[cls](self, node)
                 self.order.append(node)
+                ty = types[node]
+                if type(ty) is TensorType and node._checked_type is None:
+                    self.known.append(node)
+                    self.known_types.append(ty)
+                else:
+                    self.open.append(node)
             elif phase == VALUE_DONE:
                 _VALUE_DONE[cls](self, node)
             elif node in types:
@@ -54,7 +60,7 @@ class Constraints(ScopeConstraints):
                 types[node] = node.checked_type
             elif cls in _LEAF:
                 types[node] = _LEAF[cls](self, node)
-                self.order.append(node)
+                self._to_be_typed(node)
             elif trust and node._checked_type is not None:
                 types[node] = node._checked_type
                 self.met_typed = True

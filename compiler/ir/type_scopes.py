@@ -10,7 +10,7 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.adt import Match, TypeData
 from compiler.ir.expr import Call, Expr, Function, GlobalVar, Let, Var
 from compiler.ir.match_types import missing_cases, type_pattern
-from compiler.ir.ty import FuncType, Type
+from compiler.ir.ty import FuncType, TensorType, Type
 from compiler.ir.type_errors import TypeMistake, call_mistake, call_text
 from compiler.ir.type_solver import PartsBudget, TypeSolver
 
@@ -20,6 +20,10 @@ ENTER, LEAVE, VALUE_DONE = 0, 1, 2
 
 class ScopeConstraints:
     """Types (possibly with holes) of every node reached, and the mistakes met on the way.
+
+    ``order`` has the nodes that are to be typed, operands before users. Those of them that had no
+    type and have a tensor type now are in ``known``, with the type in ``known_types``; the others
+    are in ``open``. So the end of InferType need not look at all nodes of a large graph again.
 
     Args:
         global_type: type of a function of the module.
@@ -38,6 +42,9 @@ class ScopeConstraints:
     ) -> None:
         self.types: dict[Expr, Type] = {}
         self.order: list[Expr] = []
+        self.open: list[Expr] = []
+        self.known: list[Expr] = []
+        self.known_types: list[TensorType] = []
         self.params: set[Var] = set()
         self.met_typed = False
         self.bound: set[Var] = set()
@@ -58,6 +65,10 @@ class ScopeConstraints:
             where = f"in {call_text(node)}"
             where = f"{error.where}; {where}" if error.where else where
             self.mistakes.append(TypeMistake(node, error.what, where, error.fix))
+
+    def _to_be_typed(self, *nodes: Expr) -> None:
+        self.order += nodes
+        self.open += nodes
 
     def _relation_failed(self, call: Call, error: TypeInferenceError) -> None:
         self.mistake(call, error)
@@ -89,7 +100,7 @@ class ScopeConstraints:
             self.bound.add(param)
             self.params.add(param)
             self.types[param] = self._var(param)
-        self.order.extend(fn.params)
+        self._to_be_typed(*fn.params)
         self._returns[fn] = self.solver.hole() if fn.ret_type is None else fn.ret_type
         args = tuple([self.types[p] for p in fn.params])
         self.types[fn] = FuncType(args, self._returns[fn], fn.type_params)
@@ -123,7 +134,7 @@ class ScopeConstraints:
             self._unify(let, var.type_annotation, value, f"let %{var.name_hint}")
         else:
             self.types[var] = value
-        self.order.append(var)
+        self._to_be_typed(var)
 
     def _leave_let(self, let: Let) -> None:
         self.types[let] = self.types[let.body]
@@ -152,7 +163,7 @@ class ScopeConstraints:
             self.solver.unify(var.type_annotation, ty)
             ty = var.type_annotation
         self.types[var] = ty
-        self.order.append(var)
+        self._to_be_typed(var)
 
     def _leave_match(self, match: Match) -> None:
         if not match.clauses:

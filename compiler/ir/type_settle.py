@@ -26,7 +26,7 @@ def settle(found: Constraints, root: Expr, name: str) -> Expr:
     solver.solve()
     types = [
         ty if type(ty) is TensorType else solver.resolve(ty)
-        for ty in [found.types[node] for node in found.order]
+        for ty in [found.types[node] for node in found.open]
     ]
     mistakes = [*found.mistakes, *_unsolved(found)]
     if not mistakes:
@@ -35,14 +35,17 @@ def settle(found: Constraints, root: Expr, name: str) -> Expr:
         raise combined_error(mistakes, name)
     changed = {
         node
-        for node, ty in zip(found.order, types)
+        for node, ty in zip(found.open, types)
         if (node._checked_type is not None or type(node) is Var) and _must_copy(found, node, ty)
     }
     if changed:
         if found.met_typed and any(isinstance(node, Var) for node in changed):
             raise StaleTypesError
-        return _copy_changed(found, types, changed).get(root, root)
-    for node, ty in zip(found.order, types):
+        found.types.update(zip(found.open, types))
+        return _copy_changed(found, changed).get(root, root)
+    for node, known in zip(found.known, found.known_types):
+        node.set_checked_type(known)
+    for node, ty in zip(found.open, types):
         if node._checked_type is None or type(node) is GlobalVar:
             node.set_checked_type(ty)
     return root
@@ -71,7 +74,7 @@ def _unknown(found: Constraints, types: list[Type]) -> list[TypeMistake]:
     """A mistake per variable of unknown type; per other node where no variable is to blame."""
     holes = [
         node
-        for node, ty in zip(found.order, types)
+        for node, ty in zip(found.open, types)
         if type(ty) is not TensorType and found.solver.holes(ty)
     ]
     blamed = [n for n in holes if isinstance(n, Var)] or holes[:1]
@@ -100,14 +103,14 @@ def _must_copy(found: Constraints, node: Expr, ty: Type) -> bool:
     return old is not None and old is not ty and old != ty
 
 
-def _copy_changed(found: Constraints, types: list[Type], changed: set[Expr]) -> dict[Expr, Expr]:
+def _copy_changed(found: Constraints, changed: set[Expr]) -> dict[Expr, Expr]:
     """Old node → node with the right type; unchanged ones map to themselves."""
     new: dict[Expr, Expr] = {
-        node: _new_var(found, node, ty)
-        for node, ty in zip(found.order, types)
+        node: _new_var(found, node, found.types[node])
+        for node in found.order
         if node in changed and isinstance(node, Var)
     }
-    for node, ty in zip(found.order, types):
+    for node in found.order:
         if node in new:
             continue
         copy = with_operands(node, [new.get(child, child) for child in node.operands()])
@@ -118,7 +121,7 @@ def _copy_changed(found: Constraints, types: list[Type], changed: set[Expr]) -> 
         if isinstance(copy, Function) and copy.ret_type is not None:
             copy = copy.with_fields(ret_type=found.solver.resolve(copy.ret_type))
         if copy._checked_type is None or type(node) is GlobalVar:
-            copy.set_checked_type(ty)
+            copy.set_checked_type(found.types[node])
         new[node] = copy
     return new
 

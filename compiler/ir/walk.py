@@ -18,14 +18,22 @@ def nodes_of(function: Function) -> tuple[Expr, ...]:
     of the body refers to the function, so the order is freed with it.
     """
     if function.nodes is None:
-        object.__setattr__(function, "nodes", tuple(_walk(function.body, _OPERANDS)))
+        operators: set[Op] = set()
+        nodes = tuple(_walk(function.body, _OPERANDS, operators))
+        object.__setattr__(function, "operators", frozenset(operators))
+        object.__setattr__(function, "nodes", nodes)
     assert function.nodes is not None
     return function.nodes
 
 
-def operators_of(function: Function) -> set[Op]:
-    """The operators that a function mentions, in the functions inside it as well."""
-    return {node for node in nodes_of(function) if type(node) is Op}
+def operators_of(function: Function) -> frozenset[Op]:
+    """The operators that a function mentions, in the functions inside it as well.
+
+    They are kept with the order: a pass looks for operators that are not there without reading a
+    node, and the nodes of a large graph are in no cache.
+    """
+    nodes_of(function)
+    return function.operators
 
 
 def post_order(
@@ -42,10 +50,13 @@ def post_order(
         params = dict.fromkeys(root.params)
         inside = (node for node in nodes_of(root) if node not in params)
         return chain(params, inside, (root,))
-    return _walk(root, operands)
+    return _walk(root, operands, set())
 
 
-def _walk(root: Expr, operands: Callable[[Expr], Sequence[Expr]]) -> Iterator[Expr]:
+def _walk(
+    root: Expr, operands: Callable[[Expr], Sequence[Expr]], operators: set[Op]
+) -> Iterator[Expr]:
+    """``operators`` receives those that are met."""
     done: set[Expr] = set()
     stack: list[Expr | None] = [root]  # None: all operands of the node below it are done
     while stack:
@@ -61,5 +72,7 @@ def _walk(root: Expr, operands: Callable[[Expr], Sequence[Expr]]) -> Iterator[Ex
         elif below := operands(node):
             stack += (node, None, *below[::-1])
             continue
+        elif type(node) is Op:
+            operators.add(node)
         done.add(node)
         yield node

@@ -28,6 +28,7 @@ from compiler.ir.expr import (
     GlobalVar,
     If,
     Let,
+    Op,
     TempExpr,
     Tuple,
     Var,
@@ -37,7 +38,7 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
 from compiler.ir.ty import GlobalTypeVar, TensorType
-from compiler.ir.walk import nodes_of
+from compiler.ir.walk import nodes_of, operators_of
 
 
 def const(value: float = 1) -> Constant:
@@ -61,6 +62,14 @@ class TestWalks:
         assert nodes_of(fn) == tuple(post_order(body))
         assert nodes_of(fn) is nodes_of(fn)
         assert nodes_of(fn.with_fields(body=relay.op.tanh(body))) is not nodes_of(fn)
+
+    def test_a_function_keeps_the_operators_that_it_mentions(self) -> None:
+        x = relay.var("x", (2,))
+        inner = relay.Function((x,), relay.op.exp(x))
+        fn = relay.Function((x,), relay.op.add(Call(inner, (x,)), relay.op.tanh(x)))
+        assert operators_of(fn) == {Op.get(name) for name in ("add", "exp", "tanh")}
+        assert operators_of(fn) is operators_of(fn)
+        assert operators_of(fn.with_fields(body=x)) == set()
 
     def test_a_replacement_of_the_same_type_keeps_the_types_above_it(self) -> None:
         x, y = relay.var("x", (2, 3)), relay.var("y", (2, 3))
