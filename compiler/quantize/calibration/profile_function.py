@@ -6,12 +6,16 @@
 
 All annotations are identities on the float network, so upstream quantization error is not seen. A
 second calibration sees it: there the points keep their scales, and what they read is measured.
-Points that read the same value share one output. Source: Relay v0.10 quantize/calibrate.cc.
+Points that read the same value share one output. Values that only a softmax or a function of single
+elements reads are measured where they make a difference: hard-swish maps all values below -3 to 0,
+so a range that ends there has finer steps. Source: Relay v0.10 quantize/calibrate.cc.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -26,6 +30,8 @@ from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import is_given
 from compiler.ops.nn.softmax import SoftmaxAttrs
 from compiler.ops.op_call import op_call, scalar
+from compiler.ops.tensor.formula import varying_part
+from compiler.ops.tensor.unary_formula import UnaryFormulaAttrs
 from compiler.qtypes.qconfig import QAnnotateKind, kind2str
 from compiler.quantize.calibration.point_bits import Readers, point_readers
 from compiler.quantize.calibration.stats import PointMap
@@ -37,6 +43,12 @@ _IDENTITIES = (SIMULATED_QUANTIZE, "annotation.cast_hint", "annotation.stop_fusi
 
 _NEAR = 16.0
 """Softmax makes less than 2e-7 of what lies further below the largest: masked scores, mostly."""
+
+
+Bounds = tuple[float, float]
+"""A part of the axis of real numbers, ends included."""
+
+_EVERYWHERE: Final[Bounds] = (-math.inf, math.inf)
 
 
 @collector_rests
@@ -79,7 +91,7 @@ def _measured(main: Function, simulated: bool) -> tuple[Expr, tuple[Expr, ...], 
     readers: list[Readers] = []
     read_by = point_readers(main)
     nodes = nodes_of(main)
-    compared = _read_by_softmax(nodes, main.body)
+    compared, varied = _read_by_softmax(nodes, main.body), _read_by_formulas(nodes, main.body)
     for node in nodes:
         if not is_op_call(node, *_IDENTITIES) or is_given(node):
             plain[node] = with_operands(node, [plain[child] for child in node.operands()])
@@ -93,6 +105,8 @@ def _measured(main: Function, simulated: bool) -> tuple[Expr, tuple[Expr, ...], 
             continue
         if node in compared:
             data = _near_largest(data, compared[node])
+        elif node in varied:
+            data = _bounded(data, *varied[node])
         if isinstance(data, Constant):
             raise InternalQuantizeError(
                 f"a quantize point of kind {kind2str(kind)} lies on a constant",
@@ -136,6 +150,32 @@ def _read_by_softmax(nodes: Sequence[Expr], result: Expr) -> dict[Expr, int]:
         for operand in node.operands():
             axes.setdefault(operand, set()).update(read)
     return found
+
+
+def _read_by_formulas(nodes: Sequence[Expr], result: Expr) -> dict[Expr, Bounds]:
+    """Points of which all readers are formulas, with the part of the axis where one varies."""
+    parts: dict[Expr, set[Bounds]] = {result: {_EVERYWHERE}}
+    found: dict[Expr, Bounds] = {}
+    for node in reversed(nodes):
+        read = parts.get(node, {_EVERYWHERE})
+        if is_op_call(node, SIMULATED_QUANTIZE):
+            bounds = min(low for low, _ in read), max(high for _, high in read)
+            if bounds != _EVERYWHERE:
+                found[node] = bounds
+        if isinstance(node, Call) and is_op_call(node, "unary_formula"):
+            read = {varying_part(UnaryFormulaAttrs.of(node).formula)}
+        elif not is_op_call(node, "annotation.cast_hint", "annotation.stop_fusion"):
+            read = {_EVERYWHERE}
+        for operand in node.operands():
+            parts.setdefault(operand, set()).update(read)
+    return found
+
+
+def _bounded(data: Expr, low: float, high: float) -> Expr:
+    """The data, those outside of [low, high] moved to its ends."""
+    if low > -math.inf:
+        data = op_call("maximum", data, scalar(low, "float32"))
+    return data if high == math.inf else op_call("minimum", data, scalar(high, "float32"))
 
 
 def _near_largest(scores: Expr, axis: int) -> Expr:

@@ -111,6 +111,25 @@ def test_points_that_read_one_value_share_its_statistics() -> None:
     assert {kind2str(kind) for kind in points.point_kind} <= {"input", "activation"}
 
 
+@pytest.mark.parametrize(("also_added", "least"), [(False, -3.0), (True, -8.0)])
+def test_what_a_function_maps_to_a_constant_does_not_widen_a_range(
+    also_added: bool, least: float
+) -> None:
+    x = relay.var("x", (1, 1, 4, 4))
+    hidden = relay.op.nn.conv2d(x, relay.const(np.ones((1, 1, 1, 1), np.float32)))
+    swish = relay.op.unary_formula(
+        hidden, formula="x 3.0 add 0.0 maximum 6.0 minimum x multiply 6.0 divide"
+    )
+    body = relay.op.add(hidden, swish) if also_added else swish
+    mod = prerequisite_optimize(relay.module(relay.Function((x,), body)))
+    values = np.linspace(-8, 5, 16, dtype=np.float32).reshape(1, 1, 4, 4)
+    config = QConfig.recommended(activation_scheme="asymmetric", calibrate_mode="max")
+    stats = calibration_stats(mark(mod, config)[0], [{"x": values}])
+    places = stats.point_tensor[1:]  # the first point is of the input
+    assert stats.minimum[places].min() == least
+    assert stats.maximum[places].max() == 5.0
+
+
 def test_a_network_without_points_has_nothing_to_measure() -> None:
     x = relay.var("x", (1, 4))
     mod = relay.module(relay.Function((x,), relay.op.tanh(x)))

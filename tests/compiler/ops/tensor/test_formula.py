@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from compiler import evaluate, parse, relay, text
 from compiler.errors import AttrError, CompilerError
-from compiler.ops.tensor.formula import MAX_WORDS, OPERATORS, words
+from compiler.ops.tensor.formula import MAX_WORDS, OPERATORS, varying_part, words
 from compiler.ops.tensor.formula import evaluate as value_of
 
 GELU = "x x 0.70710677 multiply erf 1.0 add multiply 0.5 multiply"
@@ -33,6 +33,37 @@ def test_a_formula_has_the_values_of_its_function(formula: str, function: object
     x = np.linspace(-4, 4, 33)
     wanted = [function(v) for v in x]  # type: ignore[operator]
     np.testing.assert_allclose(value_of(formula, x), wanted, rtol=1e-13, atol=1e-15)
+
+
+HARD_SWISH = "x 3 add 6 minimum 0 maximum x multiply 6 divide"
+
+
+@pytest.mark.parametrize(
+    ("formula", "part"),
+    [
+        (HARD_SWISH, (-3, math.inf)),
+        ("x 3 add 6 minimum 0 maximum 6 divide", (-3, 3)),
+        ("0 x subtract 3 add 6 minimum 0 maximum", (-3, 3)),
+        ("x 0 maximum", (0, math.inf)),
+        ("x 5 subtract 0 maximum", (0, math.inf)),
+        ("x x multiply", (-math.inf, math.inf)),
+        ("x sqrt", (-math.inf, math.inf)),
+        ("2.5", (-math.inf, math.inf)),
+    ],
+)
+def test_beyond_its_varying_part_a_function_is_constant(
+    formula: str, part: tuple[float, float]
+) -> None:
+    assert varying_part(formula) == part
+
+
+@pytest.mark.parametrize("formula", [GELU, "x sigmoid", "x x sigmoid multiply", "x tanh"])
+def test_beyond_its_varying_part_a_smooth_function_hardly_changes(formula: str) -> None:
+    x = np.linspace(-60, 60, 4001)
+    low, high = varying_part(formula)
+    assert -12 < low < -3
+    kept = value_of(formula, np.clip(x, low, high))
+    np.testing.assert_allclose(value_of(formula, x), kept, rtol=0, atol=2.0**-12)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
