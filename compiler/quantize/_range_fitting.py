@@ -39,7 +39,7 @@ from compiler.quantize.calibration.bind_scales import measured_points
 from compiler.quantize.calibration.collect_stats import float_executor
 
 _FACTORS: Final = np.append(1.0, np.linspace(0.8, 1.04, 19)).astype(np.float32)
-_IMAGES: Final = 32
+_IMAGES: Final = 128
 _VALUES: Final = 1 << 20
 """Samples that ranges are tried on: so many, and at most so many values of the tensor."""
 _LEVELS: Final = 256

@@ -187,7 +187,7 @@ def test_errors_predicted_from_statistics_rank_configurations_as_running_them_do
         (31, 1, "nearest", False),
         (32, 1, "sequential", True),
         (2, 16, "sequential", True),
-        (8, 16, "sequential", False),
+        (8, 16, "sequential", True),
     ],
 )
 def test_weights_are_fitted_to_samples_where_there_are_enough(
