@@ -7,11 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from qsearch.dashboard.schemas import ErrorOut, In, Out
-from qsearch.server.submission import NAMES
+from qsearch.server.submission import NAMES, STUDY_NAME
 from qsearch.store.records import Job
 
-NAME = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
-"""Of a study on a server: it is also a folder."""
 _DATA = r"^[0-9a-f]{64}(\.(npz|npy|zip))?$"
 _FILE = r"^[^/\\\x00-\x1f]{1,255}$"
 
@@ -42,7 +40,7 @@ class JobIn(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     model: Annotated[str, Field(pattern=r"^([a-z0-9_]{1,40}|[0-9a-f]{64}(\.onnx)?)$")] = "digits"
-    name: Annotated[str, Field(pattern=NAME)] | None = None
+    name: Annotated[str, Field(pattern=STUDY_NAME)] | None = None
     stem: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_.-]{0,55}$")] = "study"
     priority: Annotated[int, Field(ge=-10, le=10)] = 0
     calib: Annotated[str, Field(pattern=_DATA)] | None = None

@@ -325,7 +325,9 @@ def _without_token(given: bool) -> _Refusal:
 
 
 def _too_large(limit: int) -> _Refusal:
-    return _Refusal(413, f"the body is larger than {limit} bytes", "Content-Length", "send less")
+    what = f"the body is larger than {limit} bytes, the most that this server takes"
+    fix = "send less; its operator can raise the limit of uploads: --max-upload"
+    return _Refusal(413, what, "Content-Length", fix)
 
 
 async def _answer(refusal: _Refusal, send: Any) -> None:

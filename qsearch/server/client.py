@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -29,7 +30,7 @@ from qsearch.server.connection import (
     Whole,
 )
 from qsearch.server.packing import data_file, given_settings, model_file
-from qsearch.server.submission import NAMES
+from qsearch.server.submission import NAMES, STUDY_NAME
 
 if TYPE_CHECKING:
     from qsearch.modules.verification import Verification
@@ -109,6 +110,12 @@ class Client:
         Raises:
             CompilerError: what ``launch`` would refuse is refused here, before anything is sent.
         """
+        if study is not None and not re.match(STUDY_NAME, study):
+            raise SettingsError(
+                f"{study!r} is no name for a study",
+                where="--study",
+                fix="use up to 64 letters, digits and _ . -; begin with a letter or a digit",
+            )
         with tempfile.TemporaryDirectory(prefix="qsearch-submit-") as folder:
             file, stem = model_file(model, Path(folder))
             given = {"calib": calib, "eval": eval}
@@ -145,8 +152,13 @@ class Client:
             stream.seek(0)
             size = os.fstat(stream.fileno()).st_size
             headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
-            with self._server.open(f"/uploads?kind={kind}", stream, headers) as answer:
-                json.load(answer)
+            try:
+                with self._server.open(f"/uploads?kind={kind}", stream, headers) as answer:
+                    json.load(answer)
+            except ServerError as error:
+                # Of several files, which one: the server knows no names.
+                error.add_note(f"file: {file.name}: {size} bytes")
+                raise
         return f"{digest}.{kind}"
 
     def uploads(self) -> list[dict[str, Any]]:

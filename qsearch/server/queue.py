@@ -274,15 +274,14 @@ class JobQueue:
         """The job that the submission continues, or a name that is free."""
         for candidate in [name] if name else [stem, *(f"{stem}-{n}" for n in range(2, 10_000))]:
             known = self.repository.jobs(self.server, name=candidate)
-            if known and known[0].owner == user.name and _same(known[0].settings, settings):
+            if known and known[0].owner == user.name and not _changed(known[0].settings, settings):
                 return known[0]
             if not known and not self._is_taken(candidate):
                 return candidate
-        raise ConflictError(
-            f"there is another study {name!r}",
-            where="name",
-            fix="choose another name, or leave it out",
-        )
+        what = f"there is another study {name!r}"
+        if known and known[0].owner == user.name:
+            what += f" of yours, with another {', '.join(_changed(known[0].settings, settings))}"
+        raise ConflictError(what, where="name", fix="choose another name, or leave it out")
 
     def _is_taken(self, name: str) -> bool:
         if self.options.folder(name).path.exists():
@@ -388,9 +387,10 @@ def _goes_on(job: Job, trials: int) -> bool:
     return job.state != "done" or trials > job.trials
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Settings that make two studies of two submissions."""
     decide = (set(one) | set(other)) - set(GROWING)
-    return all(one.get(name) == other.get(name) for name in decide)
+    return sorted(name for name in decide if one.get(name) != other.get(name))
 
 
 def _usage(jobs: Sequence[Job], size: int, now: float) -> Usage:

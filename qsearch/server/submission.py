@@ -38,6 +38,8 @@ SUBMITTED: Final = (
 GROWING: Final = ("trials", "timeout", "patience", "workers", "pool", NAMES)
 """Settings that may change when a study is continued: they do not change its results."""
 WORKER_CPUS: Final = 64
+STUDY_NAME: Final = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+"""Pattern of the name of a study on a server: it is also a folder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from sqlalchemy import (
     exists,
     func,
     insert,
+    literal_column,
     or_,
     select,
     update,
@@ -51,11 +52,16 @@ _T = cast(Table, TrialRow.__table__)
 _COLUMNS = _T.columns
 _TWIN = _T.alias("twin")
 
+# Of a sum no index is used: SQLite would read all trials in the order of their numbers, the ended
+# ones as well, where the index of states leads to the few that have not ended.
+_NUMBER: Final = _T.c.number + literal_column("0")
+
 _FREE: Final = (
     select(_T.c.id, _T.c.work_hash)
     .where(
         _T.c.study_id == bindparam("of_study"),
-        _T.c.number < bindparam("below"),
+        _T.c.state.in_(UNFINISHED),
+        bindparam("below") > _NUMBER,
         or_(
             _T.c.state == "waiting",
             (_T.c.state == "running")
@@ -66,7 +72,7 @@ _FREE: Final = (
             _TWIN.c.work_hash == _T.c.work_hash, _TWIN.c.state == "running", _TWIN.c.id != _T.c.id
         ),
     )
-    .order_by(_T.c.number)
+    .order_by(_NUMBER)
     .limit(bindparam("most", type_=Integer))
 )
 """Trials that a driver may claim: no other runs the same work."""

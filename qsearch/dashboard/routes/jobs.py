@@ -10,7 +10,6 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from qsearch.dashboard.job_schemas import (
-    NAME,
     JobIn,
     JobOut,
     MeOut,
@@ -25,13 +24,14 @@ from qsearch.dashboard.sources import NotFoundError, study_key
 from qsearch.dashboard.state import Shared, SharedDep, UserDep
 from qsearch.errors import StoreError
 from qsearch.server.queue import ForbiddenError, JobQueue
+from qsearch.server.submission import STUDY_NAME
 from qsearch.server.tokens import User
 from qsearch.server.uploads import SizeQuotaError
 from qsearch.store.records import Job, Upload
 
 router = APIRouter(tags=["queue"])
 
-Name = Annotated[str, Path(pattern=NAME)]
+Name = Annotated[str, Path(pattern=STUDY_NAME)]
 Sha256 = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 Kind = Annotated[str, Query(pattern="^(onnx|npz|npy|zip)$")]
 

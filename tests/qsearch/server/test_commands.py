@@ -14,6 +14,7 @@ from qsearch.cli.main import run
 from qsearch.dashboard.app import DashboardOptions
 from qsearch.dashboard.security import Policy
 from qsearch.run_folder import RunFolder
+from qsearch.server.connection import ServerError
 from qsearch.server.queue import JobQueue
 from qsearch.server.submission import ServerOptions
 from qsearch.server.tokens import OPERATOR
@@ -39,7 +40,8 @@ def url(root: Path) -> Iterator[str]:
     queue.repository.start_job(job.id)
     queue.repository.end_job(job.id, "done", 0)
     queue.close()
-    with served(DashboardOptions(root, None, Policy(), server)) as http:
+    policy = Policy(max_upload_bytes=20_000)
+    with served(DashboardOptions(root, None, policy, server)) as http:
         yield str(http.base_url).rstrip("/")
 
 
@@ -90,6 +92,36 @@ def test_an_upload_is_listed_and_forgotten(
     asked(capsys, "queue", "--forget", name, "--server", url)
     assert json.loads(asked(capsys, "queue", "--uploads", "--server", url, "--json")) == []
     assert asked(capsys, "queue", "--forget", name, "--server", url, code=2)
+
+
+def test_a_file_that_is_too_large_is_named_with_the_limit_of_the_server(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "many.npz", x=np.zeros((200, 1, 28, 28), np.float32))
+    many = tmp_path / "many.npz"
+    told = asked(capsys, "submit", "digits", "--calib", many, "--server", url, code=2)
+    size = many.stat().st_size
+    assert f"many.npz: {size} bytes" in told
+    assert "larger than 20000 bytes" in told
+    assert "--max-upload" in told
+
+
+def test_a_name_that_no_study_can_have_is_refused_before_anything_is_sent(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("x y", "-x", "a/b", "n" * 65):
+        told = asked(capsys, "submit", "digits", f"--study={name}", "--server", url, code=2)
+        assert f"{name!r} is no name for a study" in told
+        assert "--study" in told
+
+
+def test_a_name_that_is_taken_tells_which_settings_differ(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = qsearch.Client(url)
+    client.submit("digits", study="taken", trials=2, metric="top1")
+    with pytest.raises(ServerError, match="another study 'taken' of yours, with another metric"):
+        client.submit("digits", study="taken", trials=3, metric="sqnr")
 
 
 def test_a_second_token_says_that_the_first_is_invalid(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from qsearch.errors import StoreError
 from qsearch.store.engine import open_engine
@@ -291,3 +294,32 @@ def test_the_pulse_of_a_study_tells_that_something_happened_and_stands_still_els
     repository.add_event(other.id, "resumed")
     assert repository.pulse(study.id, after=0) == last
     assert repository.pulse(study.id + 99, after=0) is None
+
+
+def test_a_claim_reads_no_trials_that_have_ended(tmp_path: Path) -> None:
+    engine = open_engine(f"sqlite:///{tmp_path / 'study.db'}")
+    repository = Repository(engine, Clock())
+    study = repository.create_study(new_study())
+    driver = repository.join(study.id, "here", "v1", 2)
+
+    def steps_of_a_claim() -> int:
+        steps: list[int] = []
+
+        def counts(connection: Any, *_: Any) -> None:
+            connection.set_progress_handler(lambda: steps.append(1), 10)
+
+        event.listen(engine, "checkout", counts)
+        repository.claim_trials(study.id, driver, 1, below=10_000)
+        event.remove(engine, "checkout", counts)
+        return len(steps)
+
+    def end_trials(numbers: range) -> None:
+        repository.add_trials(study.id, [new_trial(number) for number in numbers])
+        found = repository.claim_trials(study.id, driver, len(numbers), below=10_000).run
+        repository.finish_trials(study.id, [Ended(t, Outcome(state="pruned")) for t in found])
+
+    end_trials(range(10))
+    few = steps_of_a_claim()
+    end_trials(range(10, 1000))
+    assert 0 < steps_of_a_claim() < 2 * few
+    repository.close()
