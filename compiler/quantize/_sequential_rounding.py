@@ -195,7 +195,7 @@ class _Seen:
             read, wanted = (rule.columns(values, some) for values in both)
             for (first, y), (_, x) in zip(read, wanted, strict=True):
                 own = unit[first : first + len(y)]
-                halves[number % 2].add(first, _steps(y, own), _steps(x, own))
+                halves[number % 2].add(first, y, x, own)
         channels = rule.channels.reshape(halves[0].read.shape)
         one, other = (sums.seen(units[channels], channels) for sums in halves)
         if not other.gram.count:
@@ -265,7 +265,7 @@ class _Sums:
     read: NDArray[np.int64]
     more: NDArray[np.int64]
     count: int = 0
-    _waiting: dict[int, list[tuple[Floats, Floats]]] = field(default_factory=dict)
+    _waiting: dict[int, tuple[Floats, int]] = field(default_factory=dict)
 
     @staticmethod
     def of(rule: InputColumns) -> _Sums:
@@ -274,13 +274,20 @@ class _Sums:
         read, more = np.zeros((2, groups, taps), np.int64)
         return _Sums(groups // rule.channels.shape[0], products, crossed, read, more)
 
-    def add(self, first: int, y: Floats, x: Floats) -> None:
-        """Columns of both networks in whole steps, (groups, taps, positions)."""
-        self.count += y.shape[2] if first == 0 else 0
-        waiting = self._waiting.setdefault(first, [])
-        waiting.append((y, x))
-        positions = sum(columns.shape[2] for columns, _ in waiting)
-        if positions >= _TOGETHER or positions * y.shape[0] * y.shape[1] >= _ELEMENTS:
+    def add(self, first: int, y: Floats, x: Floats, unit: Floats) -> None:
+        """Columns of both networks, (groups, taps, positions), in units of each tap."""
+        groups, taps, positions = y.shape
+        self.count += positions if first == 0 else 0
+        enough = min(_TOGETHER, -(-_ELEMENTS // (groups * taps)))
+        room = np.empty((2, groups, taps, 0)), 0
+        both, filled = self._waiting.get(first, room)
+        if filled + positions > both.shape[3]:
+            self._multiply(first)
+            both, filled = np.empty((2, groups, taps, enough + positions)), 0
+        for columns, held in zip((y, x), both[..., filled : filled + positions], strict=True):
+            held[...] = _steps(columns, unit)
+        self._waiting[first] = both, filled + positions
+        if filled + positions >= enough:
             self._multiply(first)
 
     def seen(self, unit: Floats, channels: NDArray[np.int64]) -> _Seen:
@@ -291,14 +298,16 @@ class _Sums:
         return _Seen(gram, self.crossed, self.more)
 
     def _multiply(self, first: int) -> None:
-        both = zip(*self._waiting.pop(first), strict=True)
-        y, x = (np.concatenate(columns, axis=2) for columns in both)
-        y, x = (columns.reshape(-1, self.read.shape[1], columns.shape[2]) for columns in (y, x))
+        both, filled = self._waiting.get(first, (np.empty(0), 0))
+        if not filled:
+            return
+        self._waiting[first] = both, 0
+        y, x = both[..., :filled].reshape(2, -1, self.read.shape[1], filled)
+        x -= y
         place = slice(first * self.blocks, first * self.blocks + len(y))
         across = y.transpose(0, 2, 1)
         # Whole numbers below 2^53: exact in any order.
         self.products[place] += (y @ across).astype(np.int64)
         self.read[place] += y.sum(axis=2).astype(np.int64)
-        x -= y
         self.crossed[place] += (x @ across).astype(np.int64)
         self.more[place] += x.sum(axis=2).astype(np.int64)
