@@ -312,20 +312,20 @@ def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
     for key, value in item.items():
         array = _array(value)
         spec = specs.get(key)
-        alone = array.ndim == (len(spec.shape) - 1 if spec else 0)
-        arrays[str(key)] = array[np.newaxis] if alone else array
+        axes = len(spec.shape) - 1 if spec else 0
+        arrays[str(key)] = array[np.newaxis] if array.ndim == axes else array
     counts = {key: len(array) for key, array in arrays.items()}
     if len(set(counts.values())) > 1:
         raise DataError(
             f"arrays of different numbers of samples: {counts}",
-            fix="give every name as many samples",
+            where="; ".join(f"{key} {_array(value).shape}" for key, value in item.items()),
+            fix=f"give every name as many samples; the model takes {', '.join(map(str, inputs))}",
         )
     return arrays
 
 
 def _known_names(item: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
-    """A row with the names of the model: ``label`` for ``labels``, and the only other column of a
-    model with one input whatever it is called."""
+    """With the names of the model: ``label`` is ``labels``; a model's one input is the rest."""
     named = dict(item)
     for name in _LABEL_NAMES[1:]:
         if name in named and LABELS not in named and name not in {i.name for i in inputs}:

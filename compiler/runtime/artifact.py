@@ -86,10 +86,11 @@ class QModule:
 
     module: IRModule
     qconfig: QConfig | None = None
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    samples: Sequence[Sample] = ()
-    proof: Mapping[str, Any] | None = None
-    lowered: LoweredModule | None = None
+    # What these hold is as long as the module: a person who prints one sees what it is.
+    provenance: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    samples: Sequence[Sample] = field(default=(), repr=False)
+    proof: Mapping[str, Any] | None = field(default=None, repr=False)
+    lowered: LoweredModule | None = field(default=None, repr=False)
     _executors: dict[str, Executor] = field(default_factory=dict, repr=False)
 
     @property

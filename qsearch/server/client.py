@@ -30,7 +30,7 @@ from qsearch.server.connection import (
     Whole,
 )
 from qsearch.server.packing import data_file, given_settings, model_file
-from qsearch.server.submission import NAMES, STUDY_NAME
+from qsearch.server.submission import NAMES, PLACES, STUDY_NAME
 
 if TYPE_CHECKING:
     from qsearch.modules.verification import Verification
@@ -122,6 +122,12 @@ class Client:
             paths = {n: v for n, v in given.items() if isinstance(v, str | os.PathLike)}
             flags = {"model": str(file), "trials": trials, **paths, **settings}
             wanted = given_settings(flags, config)
+            if places := sorted(PLACES & settings.keys()):
+                raise SettingsError(
+                    f"{places[0]} is the server's to choose",
+                    where=f"submit({places[0]}=…)",
+                    fix="leave it out; `download` fetches the module",
+                )
             # A file may name the data as well.
             data = {name: wanted.pop(name, None) for name in given}
             data |= {name: value for name, value in given.items() if value is not None}

@@ -98,6 +98,13 @@ def test_data_that_cannot_be_used_is_refused(tmp_path: Path, data: Any, says: st
     assert list(tmp_path.iterdir()) == []
 
 
+def test_samples_that_lack_an_axis_are_told_with_both_shapes(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="different numbers of samples") as refused:
+        objects_to_npz({"x": DATA[:, 0], "labels": LABELS}, INPUT, tmp_path, "eval")
+    assert str(DATA[:, 0].shape) in str(refused.value.where)
+    assert str(INPUT[0]) in str(refused.value.fix)
+
+
 def test_arrays_without_names_need_a_model_with_one_input(tmp_path: Path) -> None:
     two = (*INPUT, InputSpec("y", (1, 2), "float32"))
     with pytest.raises(DataError, match="several inputs"):

@@ -76,6 +76,13 @@ def test_a_loaded_module_is_the_saved_one(saved: Path) -> None:
     assert found.input_names == ("input:0",)
 
 
+def test_a_printed_module_is_short(saved: Path) -> None:
+    found = repr(load_qmod(saved))
+    assert found.startswith("QModule(module=<IRModule")
+    assert "array(" not in found
+    assert "sha256" not in found
+
+
 def test_the_same_module_writes_the_same_bytes(saved: Path, tmp_path: Path) -> None:
     again = tmp_path / "again.qmod"
     load_qmod(saved).save(again)

@@ -13,6 +13,7 @@ import qsearch
 from qsearch.cli.main import run
 from qsearch.dashboard.app import DashboardOptions
 from qsearch.dashboard.security import Policy
+from qsearch.errors import SettingsError
 from qsearch.run_folder import RunFolder
 from qsearch.server.connection import ServerError
 from qsearch.server.queue import JobQueue
@@ -122,6 +123,14 @@ def test_a_name_that_is_taken_tells_which_settings_differ(
     client.submit("digits", study="taken", trials=2, metric="top1")
     with pytest.raises(ServerError, match="another study 'taken' of yours, with another metric"):
         client.submit("digits", study="taken", trials=3, metric="sqnr")
+
+
+def test_a_setting_about_places_is_refused_and_not_left_out(url: str) -> None:
+    client = qsearch.Client(url)
+    for name in ("out", "storage"):
+        with pytest.raises(SettingsError, match=f"{name} is the server's"):
+            client.submit("digits", study="places", **{name: "here"})
+    assert "places" not in {job["name"] for job in client.queue()}
 
 
 def test_a_second_token_says_that_the_first_is_invalid(
