@@ -66,6 +66,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "calibration: grids that hold the few values of images": 4,
     "quantize: more bits for what small last layers read": 90,
     "calibration: ranges that end where an activation function is constant": 41,
+    "quantize: sums of 8-bit values with 8 more bits": 15,
     "server: queue, tokens, uploads, client": 2180,
     "quantize: ranges fitted to what reads them, residual sums of 16 bits": 191,
     "dashboard: pages prepared by the search, a study at rest": 85,

@@ -1,10 +1,15 @@
 """One dtype and one scale for the operands of add and its like.
 
-Two operands take the finer of their scales. A product that may overflow the dtype is computed in
+Two operands take the finer of their scales; with ``integer_tables`` a 256th of it where one of them
+would be rounded and the sum has room. A product that may overflow the dtype is computed in
 int64 and saturated. Source: Relay v0.10 quantize/realize.cc (UnifyDTypeScale), which wraps.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +75,8 @@ def unify_for_add(
         for ref_arg, value in zip(ref_call.args, (lhs, rhs))
     ]
     limit = integer_limits(acc)[1]
+    if qconfig.integer_tables:
+        scale = _finer(scale, pair, limit)
     factors = [scale_factor(value, scale) for value in pair]
     wanted = [_scaled_bound(value, factor) for value, factor in zip(pair, factors)]
     result = []
@@ -84,6 +91,23 @@ def unify_for_add(
         result.append(unified)
     require_fits(sum(wanted), acc, ref_call)
     return (result[0], result[1]), scale
+
+
+_FINER: Final = 2.0**-8
+
+
+def _finer(scale: DomScale, pair: Sequence[QRealizeIntExpr], limit: int) -> DomScale:
+    """A part of the scale where narrow integers of another scale would be rounded to it.
+
+    The sum is rounded once more behind the add; 8 more bits keep both roundings from adding up.
+    """
+    others = [value for value in pair if (value.scale.values != scale.values).any()]
+    factors = [scale_factor(value, scale) for value in others]
+    if all((np.rint(factor) == factor).all() for factor in factors):
+        return scale
+    fine = replace(scale, values=as_scale(scale.values * np.float32(_FINER)))
+    bounds = sum(_scaled_bound(value, scale_factor(value, fine)) for value in pair)
+    return fine if bounds <= limit >> 7 else scale
 
 
 def _as_accumulator(

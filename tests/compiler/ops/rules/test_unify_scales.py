@@ -30,14 +30,17 @@ def operand(
 
 
 def unified(
-    lhs: QRealizeIntExpr, rhs: QRealizeIntExpr, constant: Expr | None = None
+    lhs: QRealizeIntExpr,
+    rhs: QRealizeIntExpr,
+    constant: Expr | None = None,
+    qconfig: QConfig | None = None,
 ) -> tuple[QRealizeIntExpr, QRealizeIntExpr]:
     """The operands of their sum; ``constant`` is the lhs of the annotated graph."""
     x, y = (Var(n, _real(v)) for n, v in (("x", lhs), ("y", rhs)))
     add = relay.op.add(constant or x, y)
     ref_call = infer_module(IRModule.from_expr(Function((x, y), add)))["main"].body
     assert isinstance(ref_call, Call)
-    return unify_for_add(ref_call, (lhs, rhs), QConfig())[0]
+    return unify_for_add(ref_call, (lhs, rhs), qconfig or QConfig())[0]
 
 
 def _real(value: QRealizeIntExpr) -> TensorType:
@@ -54,6 +57,27 @@ def results(
     body = Tuple(tuple(side.data for side in sides))
     mod = infer_module(IRModule.from_expr(Function(params, body)))  # type: ignore[arg-type]
     return [out.tolist() for out in evaluate(mod, [np.asarray(v, np.int32) for v in values])]
+
+
+def test_narrow_operands_lose_nothing_to_speak_of_in_front_of_a_sum() -> None:
+    values = np.arange(-127, 128)
+    pair = operand((255,), 0.02, -127, 127), operand((255,), 0.0275, -127, 127)
+    sides = unified(*pair, qconfig=QConfig.recommended())
+    ours = results(sides, pair, (values, values))
+    for side, held, scale in zip(sides, ours, (0.02, 0.0275), strict=True):
+        real = np.asarray(held) * float(side.dom_scale.data)
+        np.testing.assert_allclose(real, values * scale, rtol=0, atol=0.02 / 256)
+    coarse = unified(*pair)  # as Relay defines it
+    assert float(coarse[0].dom_scale.data) == np.float32(0.02)
+
+
+@pytest.mark.parametrize(("scale", "bound"), [(0.04, 127), (0.02, 127), (0.03, 2**20)])
+def test_a_sum_keeps_the_smaller_scale_where_a_finer_one_gains_nothing_or_has_no_room(
+    scale: float, bound: int
+) -> None:
+    pair = operand((4,), 0.02, -bound, bound), operand((4,), scale, -bound, bound)
+    sides = unified(*pair, qconfig=QConfig.recommended())
+    assert [float(side.dom_scale.data) for side in sides] == [np.float32(0.02)] * 2
 
 
 def test_a_sum_that_may_overflow_at_one_scale_is_refused() -> None:
