@@ -151,7 +151,7 @@ def _rounding(module: IRModule, runs: int) -> list[Decision]:
         why = "fitting weights of this size takes long; weight_rounding=sequential does it"
         return [Decision("weight_rounding", "nearest", why)]
     why = f"layer by layer, each fitted to make up for earlier ones on {samples} samples"
-    fitted = f"each range is fitted to what reads it, on the same {samples} samples"
+    fitted = "each range is fitted to what reads it, given the rounded layers before it"
     return [
         Decision("weight_rounding", "sequential", why),
         Decision("fit_ranges", True, fitted),
