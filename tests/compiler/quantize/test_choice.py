@@ -198,5 +198,6 @@ def test_weights_are_fitted_to_samples_where_there_are_enough(
     calibration = Calibration(two_layers(rng, 1.0, batch), data)
     qconfig, decisions = calibration.choose()
     assert (qconfig.weight_rounding, qconfig.fit_ranges) == (rounding, fits)
-    assert f"{runs * batch} " in decisions[-1].why
+    (why,) = (one.why for one in decisions if one.field == "weight_rounding")
+    assert f"{runs * batch} " in why
     assert calibration.choose(rounding=False)[0].weight_rounding == "nearest"
