@@ -11,7 +11,7 @@ from qsearch.dashboard.security import without_passwords
 from qsearch.store.records import Event, Stage
 from qsearch.store.view_queries import Note, TrialPoint
 
-API_VERSION = "1.3"
+API_VERSION = "1.4"
 """Of what OpenAPI describes: the first figure changes with what a client relies on."""
 LARGEST_ID = 2**63 - 1
 """What a column of ids holds."""
@@ -81,7 +81,8 @@ class BestOut(Out):
     """The winner so far; ``value`` is of the study's first measure.
 
     ``breaks`` names the limits that even the winner does not keep, as ``--max-drop``;
-    ``intervals`` are 95 % intervals of its scores.
+    ``intervals`` are 95 % intervals of its scores. ``luck`` says why a trial with more right
+    answers is not the best.
     """
 
     number: int
@@ -89,6 +90,7 @@ class BestOut(Out):
     score: Score
     breaks: list[str]
     intervals: dict[str, tuple[float, float]]
+    luck: str | None
 
 
 class VerdictOut(Out):

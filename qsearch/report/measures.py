@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from qsearch.report.pareto import front
+from qsearch.report.pareto import on_front
 from qsearch.search.objectives import (
     COMPARISONS,
     KEEPS_ACCURACY,
@@ -172,16 +172,12 @@ def value_in(each: Measure, score: Mapping[str, Any] | None) -> float | None:
     return each.finite(score[each.name])
 
 
-def front_numbers(measures: Measures, trials: Iterable[Scored]) -> list[int]:
-    """Trials that break no limit and that no other beats in every objective, the best first.
+def scores_of(trials: Iterable[Scored]) -> dict[int, Mapping[str, float | None]]:
+    """The scores of the complete trials, by number."""
+    return {t.number: t.score for t in trials if t.state == "complete" and t.score}
 
-    Empty for a search with one objective. Of equal trials the earliest stays.
-    """
+
+def front_numbers(measures: Measures, trials: Iterable[Scored]) -> list[int]:
+    """Trials on the front, the best first; empty for a search with one objective."""
     objective = measures.objective
-    if not objective.minimize:
-        return []
-    first: dict[tuple[float, ...], int] = {}
-    for trial in trials:
-        if trial.state == "complete" and trial.score and objective.feasible(trial.score):
-            first.setdefault(objective.values(trial.score), trial.number)
-    return [first[point] for point in front(first)]
+    return on_front(scores_of(trials), objective) if objective.minimize else []

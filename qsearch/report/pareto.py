@@ -8,10 +8,10 @@ calculating hypervolume", 2006 (slicing).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from qsearch.search.objectives import Objective
+from qsearch.search.objectives import Objective, Score
 from qsearch.store.records import Trial
 
 Point = tuple[float, ...]
@@ -48,26 +48,37 @@ def hypervolume(points: Iterable[Point], reference: Point) -> float:
     return volume
 
 
-def front_of(trials: Iterable[Trial], objective: Objective) -> list[dict[str, Any]]:
-    """The complete trials that break no limit and that no other beats in everything.
+def on_front(scores: Mapping[int, Score], objective: Objective) -> list[int]:
+    """Trials that break no limit and that no other beats in everything, the best metric first.
 
-    Of equal trials the earliest; the best by the metric first.
+    Of trials with equal objectives the one that ranks first, so the best is on the front.
+
+    Args:
+        scores: of the complete trials, by number.
     """
-    values: dict[Point, Trial] = {}
-    for trial in trials:
-        score = trial.outcome.score
-        if trial.state == "complete" and score is not None and objective.feasible(score):
-            values.setdefault(objective.values(score), trial)
+    kept: dict[Point, int] = {}
+    for number, score in scores.items():
+        if not objective.feasible(score):
+            continue
+        point = objective.values(score)
+        other = kept.setdefault(point, number)
+        if objective.rank(score, number) > objective.rank(scores[other], other):
+            kept[point] = number
+    return [kept[point] for point in front(kept)]
+
+
+def front_of(trials: Iterable[Trial], objective: Objective) -> list[dict[str, Any]]:
+    """The trials ``on_front`` with their stage and objectives."""
+    complete = {t.number: t for t in trials if t.state == "complete" and t.outcome.score}
+    scores = {number: trial.outcome.score or {} for number, trial in complete.items()}
     return [
         {
-            "trial": values[point].number,
-            "stage": values[point].stage,
-            **{
-                name: objective.shown(values[point].outcome.score or {}) if place == 0 else -number
-                for place, (name, number) in enumerate(zip(objective.names, point, strict=True))
-            },
+            "trial": number,
+            "stage": complete[number].stage,
+            objective.metric: objective.shown(scores[number]),
+            **dict(zip(objective.minimize, objective.costs(scores[number]), strict=True)),
         }
-        for point in front(values)
+        for number in on_front(scores, objective)
     ]
 
 

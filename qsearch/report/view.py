@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 
 from qsearch.report.build import intervals
-from qsearch.report.measures import Measures, front_numbers, value_in, value_of
+from qsearch.report.measures import Measures, front_numbers, scores_of, value_in, value_of
 from qsearch.run_folder import RunFolder
 from qsearch.search.optuna_study import importances
 from qsearch.settings import parse_max_drop
@@ -176,6 +176,7 @@ class StudyView:
                 "score": dict(best.score or {}),
                 "breaks": measures.broken(best.score),
                 "intervals": intervals(best.score or {}, best.samples),
+                "luck": measures.objective.explained(scores_of(self.points)),
             },
             "baseline": None if study.baseline is None else _numbers(study.baseline),
             "baseline_intervals": {}

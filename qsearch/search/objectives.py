@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -229,24 +229,28 @@ class Objective:
         complete = [t for t in trials if t.state == "complete" and t.outcome.score is not None]
         return max(complete, key=lambda t: self.rank(t.outcome.score or {}, t.number), default=None)
 
-    def explained(self, trials: Sequence[Trial]) -> list[str]:
-        """Why a trial with more right answers than the best did not win, in a sentence."""
-        best = self.best(trials)
-        won = best.outcome.score if best is not None else None
-        if best is None or not won or self.minimize or self.decides(won) == self.metric:
-            return []
-        complete = [t for t in trials if t.state == "complete"]
-        kept = [t for t in complete if self.feasible(t.outcome.score or {})] or [best]
-        luckiest = max(kept, key=lambda t: (t.outcome.score or {}).get("top1") or 0.0)
-        score = luckiest.outcome.score or {}
+    def explained(self, scores: Mapping[int, Score]) -> str | None:
+        """Why a trial with more right answers than the best did not win, in a sentence.
+
+        Args:
+            scores: of the complete trials, by number.
+        """
+        best = max(scores, key=lambda n: self.rank(scores[n], n), default=None)
+        if best is None or self.decides(scores[best]) == self.metric:
+            return None
+        won = scores[best]
+        equal = [
+            n for n, s in scores.items() if self.feasible(s) and self.costs(s) == self.costs(won)
+        ]
+        luckiest = max(equal or [best], key=lambda n: scores[n].get("top1") or 0.0)
+        score = scores[luckiest]
         more = (score.get("top1") or 0.0) - (won.get("top1") or 0.0)
         if more <= 0:
-            return []
-        return [
-            f"trial {luckiest.number} has {100 * more:.2f} points more top-1 than trial "
-            f"{best.number}, which luck explains, and {sqnr_value(won) - sqnr_value(score):.1f} dB "
-            "less SQNR"
-        ]
+            return None
+        return (
+            f"trial {luckiest} has {100 * more:.2f} points more top-1 than trial {best}, "
+            f"which luck explains, and {sqnr_value(won) - sqnr_value(score):.1f} dB less SQNR"
+        )
 
 
 def option_of(limit: str) -> str:

@@ -219,7 +219,11 @@ def finish(
     trials = repository.trials_of(study.id)
     objective = prepared.objective
     best = objective.best(trials)
-    warnings = (*prepared.warnings, *winner.clipped, *objective.explained(trials))
+    scores = {
+        t.number: t.outcome.score for t in trials if t.state == "complete" and t.outcome.score
+    }
+    luck = objective.explained(scores)
+    warnings = (*prepared.warnings, *winner.clipped, *([luck] if luck else ()))
     score = emitted or (best.outcome.score if best is not None else None) or {}
     baseline = study.baseline or {}
     kept = best is not None and keeps_accuracy(score, baseline, settings.max_drop)

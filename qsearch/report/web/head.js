@@ -81,7 +81,7 @@ export function resultHead(study, trialPath, { downloads = null } = {}) {
   });
   return h("section", { class: "card result", "aria-label": "Result" },
     h("div", { class: "verdict-row" }, study.verdict ? verdictLine(study) : null, proof ?? null, study.note ? h("span", { class: "soft" }, study.note) : null, study.tags.map((tag) => chip("tag", tag))),
-    h("p", { class: "small soft" }, objectiveWords(study), bestLink ? [" · best: ", bestLink] : "", best?.breaks.length ? ` (breaks ${best.breaks.join(" and ")})` : "",
+    h("p", { class: "small soft" }, objectiveWords(study), bestLink ? [" · best: ", bestLink] : "", best?.breaks.length ? ` (breaks ${best.breaks.join(" and ")})` : "", best?.luck ? ` (${best.luck})` : "",
       study.limits.length ? [" · limits: ", study.limits.map((limit, i) => [i ? ", " : "", h("span", { class: limit.kept === false ? "bad" : limit.kept ? "ok" : "" }, `${limit.words}${limit.kept === false ? " ✗" : limit.kept ? " ✓" : ""}`)])] : ""),
     h("div", { class: "tiles" }, tiles),
     study.front.length ? frontTable(study, trialPath) : null,

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from qsearch.report.measures import Measures, measure_of
+from qsearch.report.measures import Measures, front_numbers, measure_of
+from qsearch.report.pareto import front_of
 from qsearch.report.view import spark
 from qsearch.search.objectives import Objective, comparisons
 from qsearch.search.trials import StudyTrials
@@ -54,8 +55,8 @@ def test_the_newest_trial_that_was_better_is_known(
 
 
 def judged(number: int, right: int, sqnr_db: float) -> Trial:
-    """A trial of 480 samples; the float model has 430 right answers."""
-    score = {"top1": right / 480, "sqnr_db": sqnr_db}
+    """A trial of 480 samples and 100 bytes; the float model has 430 right answers."""
+    score = {"top1": right / 480, "sqnr_db": sqnr_db, "model_bytes": 100.0}
     score |= comparisons(score, {"top1": 430 / 480}, 480, None)
     return replace(ended(number, 0.0), outcome=Outcome("complete", score, 480))
 
@@ -64,11 +65,28 @@ def test_a_lucky_trial_that_did_not_win_is_explained() -> None:
     objective = Objective("top1")
     trials = [judged(0, 432, 31.6), judged(1, 430, 35.1)]
     assert objective.best(trials) is trials[1]
-    assert objective.explained(trials) == [
+    scores = {trial.number: trial.outcome.score or {} for trial in trials}
+    luck = (
         "trial 0 has 0.42 points more top-1 than trial 1, which luck explains, and 3.5 dB less SQNR"
-    ]
-    assert objective.explained(trials[:1]) == []
-    assert Objective("sqnr").explained(trials) == []
+    )
+    assert objective.explained(scores) == luck
+    assert objective.explained({0: scores[0]}) is None
+    assert Objective("sqnr").explained(scores) is None
+    # Beside costs, luck is the reason where these are equal.
+    both = Objective("top1", ("size",))
+    assert both.explained(scores) == luck
+    smaller = {**scores[1], "model_bytes": 90.0}
+    assert both.explained({**scores, 1: smaller}) is None
+
+
+def test_of_trials_with_equal_objectives_the_best_is_on_the_front() -> None:
+    objective = Objective("top1", ("size",))
+    trials = [judged(0, 432, 31.6), judged(1, 430, 35.1), judged(2, 431, 33.0)]
+    assert objective.best(trials) is trials[1]
+    (row,) = front_of(trials, objective)
+    assert (row["trial"], row["top1"], row["size"]) == (1, 430 / 480, 100.0)
+    measures = Measures(objective, measure_of("top1"), (), measure_of("top1"), None)
+    assert front_numbers(measures, [TrialPoint.of(trial) for trial in trials]) == [1]
 
 
 def test_a_plot_of_the_best_so_far_ends_at_the_winner() -> None:
