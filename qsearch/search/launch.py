@@ -197,6 +197,7 @@ def run_search(
     *,
     calib: Any = None,
     evaluation: Any = None,
+    model_name: str | None = None,
     progress: Progress,
     control: Control | None = None,
 ) -> SearchResult:
@@ -204,6 +205,7 @@ def run_search(
 
     Args:
         calib, evaluation: Python objects that go before the paths of the settings.
+        model_name: what reports call the model; None calls it as its file.
         control: who is told of trials, and who may stop the search.
     Raises:
         CompilerError: see ``qsearch.launch``.
@@ -211,6 +213,7 @@ def run_search(
     watch = Stopwatch()
     settings = resolved.settings
     source = _source(settings)
+    source = replace(source, name=model_name or source.name)
     signer = None if settings.sign is None else private_key(Path(settings.sign))
     folder = run_folder(settings, source)
     storage = storage_url(settings, folder)

@@ -27,7 +27,7 @@ from compiler.errors import CompilerError
 from qsearch.errors import exit_code_of
 from qsearch.process import EXIT_INTERRUPTED, EXIT_SEARCH_FAILED, interrupts_kept
 from qsearch.run_folder import STORAGE_VARIABLE
-from qsearch.server.submission import ServerOptions, failure_of, launch_settings
+from qsearch.server.submission import NAMES, ServerOptions, failure_of, launch_settings
 from qsearch.store.engine import open_engine
 from qsearch.store.records import Failure, Job
 from qsearch.store.repository import Repository
@@ -220,7 +220,12 @@ def _search(job: Job, options: ServerOptions) -> int:
         from qsearch.progress import SilentProgress
         from qsearch.search.launch import run_search
 
-    return int(run_search(launch_settings(job, options), progress=SilentProgress()).exit_code)
+    found = run_search(
+        launch_settings(job, options),
+        model_name=job.settings.get(NAMES, {}).get("model"),
+        progress=SilentProgress(),
+    )
+    return int(found.exit_code)
 
 
 def _broken(queue: Repository, job: Job, failure: Failure) -> None:

@@ -172,7 +172,9 @@ def end_equal(server: Server, undisturbed: dict[str, Any], folder: Path) -> None
         assert server.rows(name) == undisturbed[name]
         assert client.download(name, folder / f"{name}.qmod").proved
         assert [row["number"] for row in client.trials(name)] == list(range(TRIALS))
-        assert client.best(name)["number"] == client.status(name)["best"]["number"]
+        status = client.status(name)
+        assert client.best(name)["number"] == status["best"]["number"]
+        assert status["model"] == MODEL.name
         kinds = [event["kind"] for event in client.events(name)]
         assert kinds.count("complete") == 1
 
