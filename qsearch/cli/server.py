@@ -22,7 +22,7 @@ from qsearch.settings import POOLS
 if TYPE_CHECKING:
     from qsearch.server.client import Client
     from qsearch.server.submission import ServerOptions
-    from qsearch.server.tokens import Quota, Tokens
+    from qsearch.server.tokens import May, Quota, Tokens
 
 Serve = Callable[..., None]
 """``serve(folder, storage, server, tokens)``: serves until it is interrupted."""
@@ -259,6 +259,7 @@ def _quota(max_bytes: str | None, max_trials: int | None, max_seconds: int | Non
     help="read: look at studies; submit: also submit studies and change your own (submit)",
 )
 @option("--remove", help="remove the token at once")
+@option("--keep-token", help="change --may and the quota; the token stays valid")
 @grouped(
     "quota",
     _quota,
@@ -270,11 +271,18 @@ def _quota(max_bytes: str | None, max_trials: int | None, max_seconds: int | Non
 )
 @options.verbosity
 def token_command(
-    name: str, folder: str | None, tokens: str | None, may: str, remove: bool, quota: Quota
+    name: str,
+    folder: str | None,
+    tokens: str | None,
+    may: May,
+    remove: bool,
+    keep_token: bool,
+    quota: Quota,
 ) -> int:
     """Create the token of a user of a server and print it. The file keeps only its hash.
 
-    A running server reads the new token at once. --max-… set the quota of the user.
+    A running server reads the file at once. --max-… set the quota of the user; --keep-token
+    changes the quota of a user who has a token.
     """
     from qsearch.run_folder import RUNS
     from qsearch.server.tokens import TOKENS_FILE, Tokens
@@ -283,14 +291,14 @@ def token_command(
     if remove:
         users.remove(name)
         print(f"removed: {name}")
-        return EXIT_OK
-    earlier = "; the earlier token is invalid now" if name in users.users() else ""
-    print(users.add(name, "read" if may == "read" else "submit", quota))
-    print(
-        f"{name} may {may}{earlier}; this is shown once. Written: {users.path}. For the client:\n"
-        "export QSEARCH_TOKEN=…",
-        file=sys.stderr,
-    )
+    elif keep_token:
+        users.change(name, may, quota)
+        print(f"{name} may {may}; the token is as it was")
+    else:
+        earlier = "; the earlier token is invalid now" if name in users.users() else ""
+        print(users.add(name, may, quota))
+        told = f"{name} may {may}{earlier}; this is shown once. Written: {users.path}"
+        print(f"{told}. For the client:\nexport QSEARCH_TOKEN=…", file=sys.stderr)
     return EXIT_OK
 
 

@@ -135,17 +135,31 @@ class Tokens:
         self._change(lambda users: users.update({name: entry}))
         return token
 
+    def change(self, name: str, may: May, quota: Quota) -> None:
+        """Give a user other rights and another quota; the token stays valid.
+
+        Raises:
+            SettingsError: there is no such user.
+        """
+        limits = {"may": may, **asdict(quota)}
+        entry = self._known(name).model_copy(update=limits)
+        self._change(lambda users: users.update({name: entry}))
+
     def remove(self, name: str) -> None:
         """Remove a user and the token.
 
         Raises:
             SettingsError: there is no such user.
         """
-        users = self.users()
+        self._known(name)
+        self._change(lambda users: users.pop(name, None))
+
+    def _known(self, name: str) -> _Entry:
+        users = self._entries()
         if name not in users:
             fix = legal_names(name, users)
             raise SettingsError(f"there is no user {name!r}", where=str(self.path), fix=fix)
-        self._change(lambda users: users.pop(name, None))
+        return users[name]
 
     def users(self) -> dict[str, User]:
         """Every user by name.

@@ -18,7 +18,7 @@ from qsearch.run_folder import RunFolder
 from qsearch.server.connection import ServerError
 from qsearch.server.queue import JobQueue
 from qsearch.server.submission import ServerOptions
-from qsearch.server.tokens import OPERATOR
+from qsearch.server.tokens import OPERATOR, Tokens
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
 from tests.qsearch.dashboard.server import served
@@ -139,6 +139,19 @@ def test_a_second_token_says_that_the_first_is_invalid(
     for told in ("may read; this is shown once", "may read; the earlier token is invalid now"):
         assert run(["token", "ann", str(tmp_path), "--may", "read"]) == 0
         assert told in capsys.readouterr().err
+
+
+def test_a_quota_is_changed_without_a_new_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("ann", tmp_path, "--max-trials", 5)
+    token = asked(capsys, "token", *words).strip()
+    told = asked(capsys, "token", *words, "--max-bytes", "2G", "--keep-token")
+    assert told == "ann may submit; the token is as it was\n"
+    user = Tokens(tmp_path / "tokens.json").find(token)
+    assert user is not None
+    assert (user.quota.max_trials, user.quota.max_bytes) == (5, 2 << 30)
+    assert "no user 'bob'" in asked(capsys, "token", "bob", tmp_path, "--keep-token", code=2)
 
 
 def test_a_priority_out_of_range_is_refused_before_anything_is_sent(
