@@ -80,7 +80,7 @@ def saved_by_stopping(trials: Sequence[Trial], samples: int) -> float:
     """
     own = [t for t in trials if t.state in ("complete", "pruned") and not t.outcome.from_store]
     run = sum(t.outcome.samples or 0 for t in own)
-    return round(1.0 - run / (samples * len(own)), 3) if own else 0.0
+    return round(1.0 - run / (samples * len(own)), 6) if own else 0.0
 
 
 def _best(trial: Trial) -> dict[str, Any]:
