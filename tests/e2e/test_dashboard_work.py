@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import qsearch
 from qsearch.dashboard.app import DashboardOptions
 from qsearch.modules.views import draw
 from qsearch.report.html import report
@@ -437,6 +438,25 @@ def test_the_report_draws_itself_from_a_file(browser: Any, runs: Path, tmp_path:
     page.locator(".result [data-verdict=met]").wait_for()
     assert page.locator("tr[data-front]").count() > 1
     assert flaws(page, "report") == []
+    assert errors == []
+    page.context.close()
+
+
+def test_a_winner_among_equal_trials_is_on_the_front_and_explained(
+    browser: Any, tmp_path: Path
+) -> None:
+    found = qsearch.launch(
+        "digits", out=tmp_path / "run", trials=5, minimize=["size"], pool="inline"
+    )
+    assert [row["trial"] for row in found.summary["front"]] == [found.summary["best"]["trial"]]
+    (luck,) = (line for line in found.warnings if "luck" in line)
+    page, errors = watched_page(browser)
+    page.goto(report(tmp_path / "run", tmp_path / "report.html").as_uri())
+    page.locator(".result", has_text=luck).wait_for()
+    rings = plot(page, "Accuracy and cost").locator("[data-front]")
+    rings.first.wait_for()
+    drawn = [int(rings.nth(i).get_attribute("data-front")) for i in range(rings.count())]
+    assert drawn == [found.summary["best"]["trial"]]
     assert errors == []
     page.context.close()
 

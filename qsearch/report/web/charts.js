@@ -421,8 +421,11 @@ function scatter(plot, trials) {
   const better = (a, b, about) => (about.smaller_is_better ? a - b : b - a);
   const kept = chosen.filter((i) => trials.state(i) === "complete" && !brokenLimits(trials.study, (name) => trials.columns.scores[name]?.[i]).length);
   kept.sort((a, b) => better(trials.score(plot.x, a), trials.score(plot.x, b), ax) || better(trials.score(plot.y, a), trials.score(plot.y, b), ay));
-  const front = [];
-  for (const i of kept) if (!front.length || better(trials.score(plot.y, i), trials.score(plot.y, front.at(-1)), ay) < 0) front.push(i);
+  // The front of the objectives of the study is given: more than these values decides.
+  const asked = trials.study.objectives.map((each) => each.name);
+  const own = asked.length === 2 && [plot.x, plot.y].every((name) => asked.includes(name));
+  const front = own ? kept.filter((i) => trials.onFront.has(trials.number(i))) : [];
+  if (!own) for (const i of kept) if (!front.length || better(trials.score(plot.y, i), trials.score(plot.y, front.at(-1)), ay) < 0) front.push(i);
   if (!front.length || !plot.has("Pareto front", "front", "ring")) return;
   const stairs = [];
   for (const i of front) {
