@@ -157,7 +157,7 @@ class Tokens:
     def _known(self, name: str) -> _Entry:
         users = self._entries()
         if name not in users:
-            fix = legal_names(name, users)
+            fix = legal_names(name, users) if users else f"create a token: qsearch token {name}"
             raise SettingsError(f"there is no user {name!r}", where=str(self.path), fix=fix)
         return users[name]
 

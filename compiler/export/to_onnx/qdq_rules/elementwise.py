@@ -166,6 +166,16 @@ def fixed_point_multiply_per_axis(step: Step, grid: QdqEmitter) -> Real | None:
     return _scaled_by(data, Factor.of(multiplier.data.reshape(shape), shifts.reshape(shape)), grid)
 
 
+@FToQdq.register("left_shift")
+def left_shift(step: Step, grid: QdqEmitter) -> Real | None:
+    """By constants: times powers of two."""
+    value, bits = step.args
+    real = _free(value, grid)
+    if real is None or bits.data is None or bits.data.size == 0:
+        return None
+    return real.times(_short(np.ldexp(1.0, bits.data.astype(np.int32)), value))
+
+
 @FToQdq.register("right_shift")
 def right_shift(step: Step, grid: QdqEmitter) -> Real | None:
     """Chains that round to nearest are factors; a plain shift rounds down, half a level lower."""

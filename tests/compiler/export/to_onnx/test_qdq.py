@@ -131,8 +131,10 @@ def test_what_has_no_8_bit_form_is_named_with_its_share() -> None:
     np.testing.assert_array_equal(outputs(made.model, data), wanted)
 
 
-def residual_network(normalized: bool = False) -> tuple[QModule, list[dict[str, np.ndarray]]]:
-    """Blocks whose results are added to what they read, sums of 16 bits; and the data."""
+def residual_network(
+    normalized: bool = False, bits: int = 16
+) -> tuple[QModule, list[dict[str, np.ndarray]]]:
+    """Blocks whose results are added to what they read, sums of so many bits; and the data."""
     from compiler import relay
     from compiler.quantize import Calibration, QConfig
 
@@ -152,7 +154,7 @@ def residual_network(normalized: bool = False) -> tuple[QModule, list[dict[str, 
         value = nn.layer_norm(op.add(value, conv(value)), scale, scale)
     mod = relay.module(conv(value))
     data = [{"x": rng.normal(0, 1, (1, 8, 6, 6)).astype("float32")} for _ in range(8)]
-    asked = QConfig.recommended(residual_bits=16, calibrate_mode="mse")
+    asked = QConfig.recommended(residual_bits=bits, calibrate_mode="mse")
     return QModule(Calibration(mod, data[:4]).candidate(asked).module), data
 
 
@@ -179,6 +181,14 @@ def test_narrowed_sums_are_added_by_8_bit_kernels(tmp_path: Path) -> None:
     # The last of seven convolutions has a float output.
     assert (kinds[0]["QLinearConv"], kinds[0]["QLinearAdd"]) == (6, 3)
     assert kinds[0]["FusedConv"] + kinds[0]["Add"] == 0 < kinds[1]["FusedConv"] + kinds[1]["Add"]
+
+
+def test_sums_of_8_bits_are_added_by_8_bit_kernels(tmp_path: Path) -> None:
+    module, _ = residual_network(bits=8)
+    assert str(module.module).count("left_shift") == 3
+    kinds = kernels(to_qdq_onnx(module.module).model, tmp_path)
+    # The first sum reads the input of the network.
+    assert (kinds["QLinearConv"], kinds["QLinearAdd"], kinds["Add"]) == (6, 2, 1)
 
 
 def test_sums_that_a_layer_norm_reads_keep_their_bits() -> None:
