@@ -176,7 +176,7 @@ class StudyView:
                 "score": dict(best.score or {}),
                 "breaks": measures.broken(best.score),
                 "intervals": intervals(best.score or {}, best.samples),
-                "luck": measures.objective.explained(scores_of(self.points)),
+                "luck": measures.objective.explained(best.number, scores_of(self.points)),
             },
             "baseline": None if study.baseline is None else _numbers(study.baseline),
             "baseline_intervals": {}

@@ -229,24 +229,29 @@ class Objective:
         complete = [t for t in trials if t.state == "complete" and t.outcome.score is not None]
         return max(complete, key=lambda t: self.rank(t.outcome.score or {}, t.number), default=None)
 
-    def explained(self, scores: Mapping[int, Score]) -> str | None:
+    def explained(self, best: int, scores: Mapping[int, Score]) -> str | None:
         """Why a trial with more right answers than the best did not win, in a sentence.
 
         Args:
+            best: number of the best trial.
             scores: of the complete trials, by number.
         """
-        best = max(scores, key=lambda n: self.rank(scores[n], n), default=None)
-        if best is None or self.decides(scores[best]) == self.metric:
+        won = scores.get(best)
+        if not won or self.decides(won) == self.metric:
             return None
-        won = scores[best]
-        equal = [
-            n for n, s in scores.items() if self.feasible(s) and self.costs(s) == self.costs(won)
+        top1, costs = won.get("top1") or 0.0, self.costs(won)
+        luckier = [
+            number
+            for number, score in scores.items()
+            if (score.get("top1") or 0.0) > top1
+            and self.costs(score) == costs
+            and self.feasible(score)
         ]
-        luckiest = max(equal or [best], key=lambda n: scores[n].get("top1") or 0.0)
-        score = scores[luckiest]
-        more = (score.get("top1") or 0.0) - (won.get("top1") or 0.0)
-        if more <= 0:
+        if not luckier:
             return None
+        luckiest = max(luckier, key=lambda number: scores[number].get("top1") or 0.0)
+        score = scores[luckiest]
+        more = (score.get("top1") or 0.0) - top1
         return (
             f"trial {luckiest} has {100 * more:.2f} points more top-1 than trial {best}, "
             f"which luck explains, and {sqnr_value(won) - sqnr_value(score):.1f} dB less SQNR"

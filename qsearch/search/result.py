@@ -222,7 +222,7 @@ def finish(
     scores = {
         t.number: t.outcome.score for t in trials if t.state == "complete" and t.outcome.score
     }
-    luck = objective.explained(scores)
+    luck = None if best is None else objective.explained(best.number, scores)
     warnings = (*prepared.warnings, *winner.clipped, *([luck] if luck else ()))
     score = emitted or (best.outcome.score if best is not None else None) or {}
     baseline = study.baseline or {}

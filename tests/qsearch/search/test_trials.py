@@ -69,14 +69,14 @@ def test_a_lucky_trial_that_did_not_win_is_explained() -> None:
     luck = (
         "trial 0 has 0.42 points more top-1 than trial 1, which luck explains, and 3.5 dB less SQNR"
     )
-    assert objective.explained(scores) == luck
-    assert objective.explained({0: scores[0]}) is None
-    assert Objective("sqnr").explained(scores) is None
+    assert objective.explained(1, scores) == luck
+    assert objective.explained(0, {0: scores[0]}) is None
+    assert Objective("sqnr").explained(1, scores) is None
     # Beside costs, luck is the reason where these are equal.
     both = Objective("top1", ("size",))
-    assert both.explained(scores) == luck
+    assert both.explained(1, scores) == luck
     smaller = {**scores[1], "model_bytes": 90.0}
-    assert both.explained({**scores, 1: smaller}) is None
+    assert both.explained(1, {**scores, 1: smaller}) is None
 
 
 def test_of_trials_with_equal_objectives_the_best_is_on_the_front() -> None:
