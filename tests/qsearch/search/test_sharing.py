@@ -90,22 +90,36 @@ def sqlite_url(tmp_path: Path) -> str:
 @pytest.mark.postgres
 @pytest.mark.parametrize("sampler", ["auto", "random"])
 def test_two_drivers_share_a_study_without_a_duplicate(postgres_url: str, sampler: str) -> None:
-    pools = [FakePool(answer=slowly, seed=n) for n in (0, 1)]
-    repositories = [Repository(open_engine(postgres_url)) for _ in pools]
+    both_joined, both_run = threading.Barrier(2), threading.Barrier(2)
+
+    class JoinedByBoth(Repository):
+        """Its driver goes on when the other one has joined the study, too."""
+
+        def join(self, study_id: int, name: str, code_version: str, workers: int) -> int:
+            driver_id = super().join(study_id, name, code_version, workers)
+            both_joined.wait(60)
+            return driver_id
+
+    def run_by_both(finished: int) -> None:
+        if not finished:
+            both_run.wait(60)  # the first trial of each driver runs beside that of the other
+
+    pools = [FakePool(seed=n, on_finish=run_by_both) for n in (0, 1)]
+    shared = [JoinedByBoth(open_engine(postgres_url)) for _ in pools]
     first, second = (
         driver(repository, pool, sampler=sampler)
-        for repository, pool in zip(repositories, pools, strict=True)
+        for repository, pool in zip(shared, pools, strict=True)
     )
     in_threads(first.run, second.run)
     ran = [*pools[0].ran, *pools[1].ran]
     assert len(ran) == len(set(ran)) == TRIALS
     assert first.finished_here + second.finished_here == TRIALS
     assert min(first.finished_here, second.finished_here) > 0
-    alone = driver(repositories[0], FakePool(), sampler=sampler, code="v2", name="alone")
-    alone.run()
-    assert story(repositories[0], "study") == story(repositories[0], "alone")
-    for repository in repositories:
-        repository.close()
+    repository = Repository(open_engine(postgres_url))
+    driver(repository, FakePool(), sampler=sampler, code="v2", name="alone").run()
+    assert story(repository, "study") == story(repository, "alone")
+    for opened in (repository, *shared):
+        opened.close()
 
 
 @pytest.mark.postgres
