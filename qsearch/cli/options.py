@@ -132,9 +132,7 @@ def _check_options(ctx: click.Context, words: Sequence[str], params: Sequence[ob
     """Find unknown options and missing values before the parser blames what follows them."""
     options = [param for param in params if isinstance(param, click.Option)]
     known = {name for option in options for name in option.opts}
-    valued = {
-        name for o in options if not o.is_flag and not o.count for name in o.opts
-    }  # those that take the next word
+    valued = {name for o in options if not (o.is_flag or o.count) for name in o.opts}
     place = 0
     while place < len(words) and words[place] != "--":
         name, equals, _ = words[place].partition("=")
@@ -148,14 +146,18 @@ def _check_options(ctx: click.Context, words: Sequence[str], params: Sequence[ob
 
 
 def unknown_option(ctx: click.Context, name: str, known: Iterable[str]) -> SettingsError:
-    """The error for an unknown option such as ``--modle``."""
+    """The error for an option such as ``--modle``, or for one of other commands."""
     from compiler.errors import nearest
     from qsearch.errors import SettingsError
 
+    path, group = ctx.command_path, ctx.find_root().command
     words = {option.lstrip("-"): option for option in known}
     close = nearest(name.lstrip("-"), words)
     hint = f"did you mean {words[close[0]]}? " if close else ""
-    path = ctx.command_path
+    if isinstance(group, click.Group):
+        every = {n: group.get_command(ctx, n) for n in group.list_commands(ctx)}
+        others = [n for n, c in every.items() if c and any(name in p.opts for p in c.params)]
+        hint = f"an option of {', '.join(others[:3])}; " if others else hint
     return SettingsError(f"unknown option {name}", where=path, fix=f"{hint}see {path} --help")
 
 
@@ -174,9 +176,8 @@ def _refusal(error: click.UsageError, ctx: click.Context) -> SettingsError:
     spelled = ""
     if isinstance(error, click.BadParameter) and error.param is not None:
         given = error.param
-        spelled = (
-            "/".join(given.opts) if isinstance(given, click.Option) else given.make_metavar(ctx)
-        )
+        named = isinstance(given, click.Option)
+        spelled = "/".join(given.opts) if named else given.make_metavar(ctx)
     if isinstance(error, click.MissingParameter):
         return refused(ctx, f"{spelled} is missing")
     what = error.message.rstrip(".")
@@ -222,8 +223,7 @@ def option(
 
 def output(*, help: str, metavar: str = "FILE", **attributes: Any) -> Decorator:
     """What the command writes: ``-o``, ``--out`` or ``--output``, as the parameter ``out``."""
-    names = "-o", "--out", "--output"
-    return option(*names, metavar=metavar, help=help, panel=OUTPUT, **attributes)
+    return option("-o", "--out", "--output", metavar=metavar, help=help, panel=OUTPUT, **attributes)
 
 
 def _collected(*names: str, callback: Callable[..., None], **attributes: Any) -> Decorator:

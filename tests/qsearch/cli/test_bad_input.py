@@ -308,6 +308,12 @@ def test_an_option_is_not_told_one_that_means_something_else(
     assert "did you mean" not in message
 
 
+def test_an_option_of_other_commands_is_told_as_theirs(refused: Refusal) -> None:
+    message = refused("submit", "m", "--server", "http://x", "--import", "x.py")
+    assert "did you mean" not in message
+    assert "an option of launch" in message
+
+
 @pytest.mark.parametrize("command", [["compile"], ["show"], ["doctor", "--space-out"]])
 def test_what_a_command_reads_is_not_replaced_by_what_it_writes(
     refused: Refusal, command: list[str], tmp_path: Path
