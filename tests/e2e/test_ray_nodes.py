@@ -46,7 +46,7 @@ import time
 sys.path.insert(0, sys.argv[2])
 from pool_runner import Ask
 from workers.pool.ray_pool import RayPool
-pool = RayPool(2, address=sys.argv[1], runner="pool_runner:Runner", start_timeout_s=12)
+pool = RayPool(2, address=sys.argv[1], runner="pool_runner:Runner", start_timeout_s=200)
 
 def work():
     for number in range(2):
@@ -117,7 +117,7 @@ def test_a_node_that_dies_leaves_the_rest_at_work_and_a_new_one_is_used(
         told(client, "", answer="one worker goes on")
         told(cluster, "add")
         told(client, "", answer="two workers again")
-        assert client.wait(timeout=60) == 0
+        assert client.wait(timeout=300) == 0
     finally:
         client.kill()
 
@@ -143,9 +143,9 @@ def test_two_searches_share_a_cluster_and_the_last_one_gets_it_all(
             )
             assert heard(clients[-1], "2 workers" if name == "a" else "1 workers")
         assert heard(clients[0], "1 workers")
-        clients[1].communicate("\n", timeout=60)
+        clients[1].communicate("\n", timeout=300)
         assert heard(clients[0], "2 workers")
-        clients[0].communicate("\n", timeout=60)
+        clients[0].communicate("\n", timeout=300)
     finally:
         for client in clients:
             client.kill()
