@@ -17,16 +17,19 @@ from compiler.targets.engine.packing import (
     filled_rows,
     pack_depthwise,
     rows_together,
+    taps_unit,
 )
 from compiler.targets.engine.planner import Planner, rule
 from compiler.targets.engine.products import (
     byte_parts,
     settle_parts,
+    sums_fit,
     waiting,
     weights_fit,
     write_product,
     zero_term,
 )
+from compiler.targets.engine.steps import number
 from compiler.targets.engine.transposed import convolutions_of, transposed
 from compiler.targets.engine.values import Epilogue, Item, Product
 from compiler.targets.engine.views import Address, View
@@ -82,15 +85,16 @@ def conv2d(planner: Planner, step: Step, args: list[Item]) -> bool:
             whole = attrs, weight, source, target
             for how, taps, one, made in convolutions_of(spread, *whole) if spread else [whole]:
                 bias = zero_term(planner, source, taps.reshape(channels, -1))
-                rows = _filled_rows(planner, how, taps, made) if depthwise else 0
+                rows = _filled_rows(planner, how, taps, one, made) if depthwise else 0
                 fields = put_epilogue(planner, epilogue, product, item, groups, bias, rows > 0)
                 write(planner, how, taps, one, made, fields)
             return out
 
         return waiting(planner, step, flat, part, out_layout.index("C"), emit, out_layout)
 
-    parts = [(factor, product_of(part)) for factor, part in byte_parts(planner, data)]
-    return settle_parts(planner, step, parts)
+    wide = depthwise and sums_fit(flat, data)
+    parts = [(1, planner.narrowed(data))] if wide else byte_parts(planner, data)
+    return settle_parts(planner, step, [(factor, product_of(part)) for factor, part in parts])
 
 
 def _bordered(planner: Planner, data: Item, layout: str, padding: Sequence[int]) -> View:
@@ -106,7 +110,7 @@ def _bordered(planner: Planner, data: Item, layout: str, padding: Sequence[int])
         and held[1] == 0
         and all(b >= x and a >= y for (b, a), (x, y) in zip(held[0], pads))
     )
-    if not enough or (view.shape[c] > 1 and view.strides[c] != 1):
+    if not enough or (view.shape[c] > 1 and view.strides[c] != view.buffer.item):
         order = tuple(layout.index(letter) for letter in "NHWC")
         made = planner.emitter.bordered(
             (view.buffer.type, view.buffer.zero), data.shape, order, pads, view.buffer.zero
@@ -130,10 +134,13 @@ def _images(source: View, target: View) -> list[tuple[View, View]]:
     return [(image(source, n), image(target, n)) for n in range(source.shape[0])]
 
 
-def _filled_rows(planner: Planner, attrs: Any, weight: Array, target: View) -> int:
+def _filled_rows(planner: Planner, attrs: Any, weight: Array, source: View, target: View) -> int:
     """Output rows together in depthwise kernels that fill registers; 0 where there are none."""
+    if planner.library.depthwise_block == 1:
+        return 0
+    unit = taps_unit(source.buffer.type, planner.library)
     kernel = weight.shape[2], weight.shape[3]
-    return filled_rows(kernel, attrs.strides, attrs.dilation, target.shape[1], planner.library)
+    return filled_rows(kernel, attrs.strides, attrs.dilation, target.shape[1], unit)
 
 
 def _write_depthwise(
@@ -142,15 +149,18 @@ def _write_depthwise(
     emitter, library = planner.emitter, planner.library
     channels, _, height, width = weight.shape
     (sy, sx), (dy, dx), block = attrs.strides, attrs.dilation, fields.get("block", 1)
-    together = rows_together(height, sy, dy, target.shape[1], library)
+    unit = taps_unit(source.buffer.type, library)
+    together = rows_together(height, sy, dy, target.shape[1], unit)
     if block > 1:
-        together = _filled_rows(planner, attrs, weight, target)
+        together = _filled_rows(planner, attrs, weight, source, target)
+    elif library.columns_outside:
+        together = 1
     lines = (together - 1) * sy + height
-    packed = pack_depthwise(weight[:, 0], sy, together, block, library)
+    packed = pack_depthwise(weight[:, 0], sy, together, block, unit, library)
     fields |= {"weight": emitter.put(packed), "block": block}
     columns = depthwise_columns(target.shape[2], width, sx, dx, block)
     for one, made in _images(source, target):
-        scratch = emitter.scratch(columns * -(-lines // library.k_unit) * block * 64)
+        scratch = emitter.scratch(columns * -(-lines // unit) * block * 64)
         emitter.step(
             "depthwise",
             [one],
@@ -159,6 +169,7 @@ def _write_depthwise(
             constants=packed.size,
             in_row=one.strides[0],
             in_pixel=one.strides[1],
+            type=number(one.buffer.type),
             out_row=made.strides[0],
             out_pixel=made.strides[1],
             height=made.shape[0],

@@ -1,12 +1,13 @@
 /* Depthwise convolution, up to four output rows at a time.
  *
  * The rows that the windows of `together` output rows cover are interleaved once for every input
- * column, so that one dot step takes QK_KU vertical taps of sixteen channels and serves all these
- * output rows. Weights lie as [16 channels][kernel_x][rows / QK_KU][output row][channel][QK_KU]; what
- * an output row does not read has the weight 0.
+ * column, so that one dot step takes `unit` vertical taps of sixteen channels and serves all these
+ * output rows: QK_KU bytes, or two int16. Weights, bytes or int16, lie as
+ * [16 channels][kernel_x][rows / unit][output row][channel][unit]; what an output row does not read
+ * has the weight 0.
  *
  * Any step: the sums of sixteen channels go to the first-level cache and are requantized there.
- * Bytes by float32 factors, windows of 3 x 3 and 5 x 5 (block > 1): sums stay in registers. The
+ * Bytes by factors, windows of 3 x 3 and 5 x 5 (block > 1): sums stay in registers. The
  * `block` lanes of 16 bytes of a register are interleaved and packed each by itself, so channel
  * 4 j + k of lane l has place 4 (block j + l) + k among the 16 * block places of a block. A lane is sixteen
  * channels of a pixel; where fewer than `block` are left, 2 or 4 pixels some way apart fill the lanes.
@@ -24,6 +25,14 @@
 
 /* Input rows of a pass: those of one window, and stride_y more for every further output row. */
 static int64_t qk_lines(const qk_depthwise_step *d) { return (d->together - 1) * d->stride_y + d->kernel_y; }
+
+/* Vertical taps of a dot step, and the dot steps that take the rows of a pass. */
+static int64_t qk_unit(const qk_depthwise_step *d) { return d->type == QK_S16 ? 2 : QK_KU; }
+static int64_t qk_line_groups(const qk_depthwise_step *d)
+{
+    const int64_t lines = qk_lines(d);
+    return d->type == QK_S16 ? (lines + 1) / 2 : (lines + QK_KU - 1) / QK_KU; /* no division by a variable */
+}
 
 #ifndef QK_OWN_TILES
 #ifndef QK_DOT_TAPS
@@ -44,13 +53,19 @@ typedef qk_weight qk_part_weight;
 #define QK_HOLD(x) (void)0
 #endif
 
+#if QK_KU == 2 /* bytes are int16 here as well */
+#define qk_dot_unit(unit, acc, x, w) ((void)(unit), qk_dot_part(acc, x, w))
+#else
+#define qk_dot_unit(unit, acc, x, w) ((unit) == 2 ? qk_dot_pairs(acc, x, w) : qk_dot_part(acc, x, w))
+#endif
+
 #define QK_EACH_PIXEL(X) X(0) X(1) X(2) X(3)
 #define QK_DECLARE(p) qk_part r0_##p = start, r1_##p = start, r2_##p = start, r3_##p = start;
 
 /* Sums of `pixels` neighbours in `rows` output rows; a pixel's taps are `runs` runs of `count`. */
 static inline __attribute__((always_inline)) void qk_taps(
-    const int rows, const int pixels, const uint8_t *const *pixel, int64_t runs, int64_t run_bytes, int64_t count,
-    const uint8_t *w, const int32_t *bias, int32_t *sums, int64_t pitch)
+    const int unit, const int rows, const int pixels, const uint8_t *const *pixel, int64_t runs, int64_t run_bytes,
+    int64_t count, const uint8_t *w, const int32_t *bias, int32_t *sums, int64_t pitch)
 {
     const qk_part start = qk_load_part(bias);
     QK_EACH_PIXEL(QK_DECLARE)
@@ -67,10 +82,10 @@ static inline __attribute__((always_inline)) void qk_taps(
     if (pixels > p) {                                           \
         qk_part_taps x = qk_load_part_taps(x##p + t);           \
         if (rows > 1) QK_HOLD(x);                               \
-        r0_##p = qk_dot_part(r0_##p, x, w0);                    \
-        if (rows > 1) r1_##p = qk_dot_part(r1_##p, x, w1);      \
-        if (rows > 2) r2_##p = qk_dot_part(r2_##p, x, w2);      \
-        if (rows > 3) r3_##p = qk_dot_part(r3_##p, x, w3);      \
+        r0_##p = qk_dot_unit(unit, r0_##p, x, w0);              \
+        if (rows > 1) r1_##p = qk_dot_unit(unit, r1_##p, x, w1); \
+        if (rows > 2) r2_##p = qk_dot_unit(unit, r2_##p, x, w2); \
+        if (rows > 3) r3_##p = qk_dot_unit(unit, r3_##p, x, w3); \
     }
             QK_EACH_PIXEL(QK_STEP)
 #undef QK_STEP
@@ -92,8 +107,8 @@ static inline __attribute__((always_inline)) void qk_taps(
 
 /* Sums of `pitch` pixels, at least four: beyond `width` the first again. The last ones are computed
  * again rather than by a loop of their own. */
-#define QK_TAP_ROWS(rows, pixels)                                                                           \
-    static __attribute__((noinline)) void qk_taps_##rows(                                                   \
+#define QK_TAP_ROWS(name, unit, rows, pixels)                                                               \
+    static __attribute__((noinline)) void name(                                                             \
         const uint8_t *mixed, int64_t step, int64_t width, int64_t runs, int64_t run_bytes, int64_t count,  \
         const uint8_t *weight, const int32_t *bias, int32_t *sums, int64_t pitch)           \
     {                                                                                                       \
@@ -104,20 +119,28 @@ static inline __attribute__((always_inline)) void qk_taps(
                 const uint8_t *pixel[pixels];                                                               \
                 for (int64_t i = 0; i < pixels; i++)                                                        \
                     pixel[i] = mixed + place + (at + i < width ? at + i : 0) * step;            \
-                qk_taps(rows, pixels, pixel, runs, run_bytes, count, weight + place, bias + first,          \
+                qk_taps(unit, rows, pixels, pixel, runs, run_bytes, count, weight + place, bias + first,    \
                         sums + at * 16 + first, pitch);                                                 \
             }                                                                                               \
         }                                                                                                   \
     }
-QK_TAP_ROWS(1, 4)
-QK_TAP_ROWS(2, QK_PAIR_PIXELS)
-QK_TAP_ROWS(3, QK_FOUR_PIXELS)
-QK_TAP_ROWS(4, QK_FOUR_PIXELS)
+QK_TAP_ROWS(qk_taps_1, QK_KU, 1, 4)
+QK_TAP_ROWS(qk_taps_2, QK_KU, 2, QK_PAIR_PIXELS)
+QK_TAP_ROWS(qk_taps_3, QK_KU, 3, QK_FOUR_PIXELS)
+QK_TAP_ROWS(qk_taps_4, QK_KU, 4, QK_FOUR_PIXELS)
+#if QK_KU == 2
+#define qk_taps_pairs_1 qk_taps_1
+#define qk_taps_pairs_2 qk_taps_2
+#else
+QK_TAP_ROWS(qk_taps_pairs_1, 2, 1, 4)
+QK_TAP_ROWS(qk_taps_pairs_2, 2, 2, QK_PAIR_PIXELS)
+#endif
 #endif /* QK_OWN_TILES */
 
 static void qk_run_taps(const qk_depthwise_step *d, const qk_memory *m)
 {
-    const int64_t lines = qk_lines(d), groups = (lines + QK_KU - 1) / QK_KU, together = d->together;
+    const int64_t lines = qk_lines(d), groups = qk_line_groups(d), together = d->together, unit = qk_unit(d);
+    const int64_t size = qk_size_of(d->type);
     const int64_t beyond = (d->kernel_x - 1) * d->dilation_x + 1; /* columns of one window */
     const int64_t runs = d->dilation_x > 1 ? d->kernel_x : 1, count = groups * d->kernel_x / runs;
     const int64_t step = d->stride_x * groups * 64, run_bytes = d->dilation_x * groups * 64;
@@ -136,20 +159,23 @@ static void qk_run_taps(const qk_depthwise_step *d, const qk_memory *m)
                     out[r * pitch + x] = m->arena + d->out + (y + r) * d->out_row +
                                          (first + (x < width ? x : 0)) * d->out_pixel;
             for (int64_t channel = 0; channel < d->channels; channel += 16) {
-                const uint8_t *in = m->arena + d->source + y * d->stride_y * d->in_row + channel +
+                const uint8_t *in = m->arena + d->source + y * d->stride_y * d->in_row + channel * size +
                                     first * d->stride_x * d->in_pixel;
                 const uint8_t *weight = m->blob + d->weight + channel / 16 * d->kernel_x * groups * together * 64;
                 const int32_t *bias = (const int32_t *)(m->blob + d->bias) + channel;
                 const int n = d->channels - channel < 16 ? (int)(d->channels - channel) : 16;
 
                 for (int64_t g = 0; g < groups; g++) {
-                    const uint8_t *row[QK_KU];
+                    const uint8_t *row[QK_KU]; /* at least `unit` of them */
                     for (int64_t i = 0; i < QK_KU; i++) {
-                        const int64_t line = g * QK_KU + i; /* a line beyond the last has weight 0 */
+                        const int64_t line = g * unit + i; /* a line beyond the last has weight 0 */
                         row[i] = in + (line < lines ? line : 0) * d->dilation_y * d->in_row;
                     }
                     for (int64_t x = 0; x < columns; x++) {
-                        qk_interleave(mixed + (x * groups + g) * 64, row);
+                        if (d->type == QK_S16)
+                            qk_interleave_pairs(mixed + (x * groups + g) * 64, row);
+                        else
+                            qk_interleave(mixed + (x * groups + g) * 64, row);
                         for (int64_t i = 0; i < QK_KU; i++)
                             row[i] += d->in_pixel;
                     }
@@ -157,7 +183,9 @@ static void qk_run_taps(const qk_depthwise_step *d, const qk_memory *m)
 #ifdef QK_OWN_TILES
                 qk_own_taps(mixed, step, width, runs, run_bytes, count, weight, bias, sums);
 #else
-                switch (together) {
+                switch (d->type == QK_S16 ? -together : together) {
+                case -1: qk_taps_pairs_1(mixed, step, width, runs, run_bytes, count, weight, bias, sums, pitch); break;
+                case -2: qk_taps_pairs_2(mixed, step, width, runs, run_bytes, count, weight, bias, sums, pitch); break;
                 case 1: qk_taps_1(mixed, step, width, runs, run_bytes, count, weight, bias, sums, pitch); break;
                 case 2: qk_taps_2(mixed, step, width, runs, run_bytes, count, weight, bias, sums, pitch); break;
                 case 3: qk_taps_3(mixed, step, width, runs, run_bytes, count, weight, bias, sums, pitch); break;
@@ -179,8 +207,9 @@ static void qk_run_taps(const qk_depthwise_step *d, const qk_memory *m)
 typedef struct qk_block qk_block;
 typedef void (*qk_fill_function)(const qk_block *, const uint8_t *const *, int64_t, uint8_t *, uint8_t *, int64_t);
 struct qk_block {
-    const uint8_t *weight, *factors;
-    const int32_t *bias;
+    const uint8_t *weight, *factors; /* factors: float32, or 0 */
+    const int32_t *bias, *mult, *shift;
+    const int64_t *add;
     int32_t less;
     int64_t out_row, out_pixel, apart[4]; /* apart: from the first lane to those of the other pixels */
     int64_t shared, n;                    /* pixels that share a register, channels of each */
@@ -208,13 +237,13 @@ static __attribute__((noinline)) void qk_store_shared(const qk_block *b, uint8_t
  * this is compiled: a column is loaded once, and weights of 0 for lines beyond a window are left out.
  * The empty asm keeps the compiler from holding more weights than there are registers. */
 static inline __attribute__((always_inline)) void qk_fill(
-    const int kernel, const int stride, const int together, const int rows, const int pixels, const qk_block *b,
-    const uint8_t *const *group, int64_t at, uint8_t *bytes, uint8_t *out, int64_t valid)
+    const int unit, const int kernel, const int stride, const int together, const int rows, const int pixels,
+    const qk_block *b, const uint8_t *const *group, int64_t at, uint8_t *bytes, uint8_t *out, int64_t valid)
 {
-    const int groups = ((together - 1) * stride + kernel + QK_KU - 1) / QK_KU, columns = (pixels - 1) * stride + kernel;
+    const int groups = ((together - 1) * stride + kernel + unit - 1) / unit, columns = (pixels - 1) * stride + kernel;
     const uint8_t *g0 = group[0] + at, *g1 = groups > 1 ? group[1] + at : g0;
     const uint8_t *g2 = groups > 2 ? group[2] + at : g0, *g3 = groups > 3 ? group[3] + at : g0;
-    const uint8_t *weight = b->weight, *factors = b->factors;
+    const uint8_t *weight = b->weight;
     const int32_t *bias = b->bias;
     const qk_part less = qk_all_parts(b->less);
     for (int64_t j = 0; j < 4; j++) {
@@ -229,8 +258,9 @@ static inline __attribute__((always_inline)) void qk_fill(
                 const qk_part_taps x =
                     qk_load_part_taps((g == 0 ? g0 : g == 1 ? g1 : g == 2 ? g2 : g3) + place + c * 4 * QK_FILL_BYTES);
 #define QK_ROW(n, p)                                                                                             \
-    if (rows > n && g * QK_KU < n * stride + kernel && (g + 1) * QK_KU > n * stride) {                           \
-        r##n##_##p = qk_dot_part(r##n##_##p, x, qk_load_part_weight(w + ((t * groups + g) * together + n) * 64)); \
+    if (rows > n && g * unit < n * stride + kernel && (g + 1) * unit > n * stride) {                             \
+        r##n##_##p =                                                                                             \
+            qk_dot_unit(unit, r##n##_##p, x, qk_load_part_weight(w + ((t * groups + g) * together + n) * 64));   \
         QK_HOLD(r##n##_##p);                                                                                     \
     }
 #define QK_STEP(p)                                     \
@@ -246,13 +276,22 @@ static inline __attribute__((always_inline)) void qk_fill(
             }
             __asm__("" : "+r"(w));
         }
-        const qk_part_real f = qk_load_part_real(factors + place);
-#define QK_PACK_ROW(n)                                                                                          \
-    if (rows > n)                                                                                               \
-        qk_pack_pixels(bytes + (n * 4 + j) * QK_FILL_BYTES, qk_times_part(r##n##_0, f, less),                   \
-                       qk_times_part(r##n##_1, f, less), qk_times_part(r##n##_2, f, less),                      \
-                       pixels > 3 ? qk_times_part(r##n##_3, f, less) : r##n##_3);
-        QK_PACK_ROW(0) QK_PACK_ROW(1) QK_PACK_ROW(2) QK_PACK_ROW(3)
+#define QK_PACK_ROW(n, change)                                                                      \
+    if (rows > n)                                                                                   \
+        qk_pack_pixels(bytes + (n * 4 + j) * QK_FILL_BYTES, change(r##n##_0), change(r##n##_1),     \
+                       change(r##n##_2), pixels > 3 ? change(r##n##_3) : r##n##_3);
+        if (b->factors) {
+            const qk_part_real f = qk_load_part_real(b->factors + place);
+#define QK_TIMES(x) qk_times_part(x, f, less)
+            QK_PACK_ROW(0, QK_TIMES) QK_PACK_ROW(1, QK_TIMES) QK_PACK_ROW(2, QK_TIMES) QK_PACK_ROW(3, QK_TIMES)
+#undef QK_TIMES
+        } else {
+            const int64_t at_place = place / 4;
+            const qk_part_factor f = qk_load_part_factor(b->mult + at_place, b->add + at_place, b->shift + at_place);
+#define QK_SCALE(x) qk_scale_part(x, &f)
+            QK_PACK_ROW(0, QK_SCALE) QK_PACK_ROW(1, QK_SCALE) QK_PACK_ROW(2, QK_SCALE) QK_PACK_ROW(3, QK_SCALE)
+#undef QK_SCALE
+        }
 #undef QK_PACK_ROW
     }
     const int direct = b->n == QK_FILL_BYTES && valid >= pixels;
@@ -265,25 +304,28 @@ static inline __attribute__((always_inline)) void qk_fill(
     }
 }
 
-#define QK_FILL_OF(kernel, stride, together, rows, pixels)                                                      \
-    static __attribute__((noinline)) void qk_fill_##kernel##_##stride##_##together##_##rows##_##pixels(      \
+#define QK_FILL_OF(unit, kernel, stride, together, rows, pixels)                                             \
+    static __attribute__((noinline)) void qk_fill_##unit##_##kernel##_##stride##_##together##_##rows##_##pixels( \
         const qk_block *b, const uint8_t *const *group, int64_t at, uint8_t *bytes, uint8_t *out, int64_t valid) \
     {                                                                                                        \
-        qk_fill(kernel, stride, together, rows, pixels, b, group, at, bytes, out, valid);                    \
+        qk_fill(unit, kernel, stride, together, rows, pixels, b, group, at, bytes, out, valid);              \
     }
-#define QK_FILLS(kernel, stride, together, rows) \
-    QK_FILL_OF(kernel, stride, together, rows, 3) QK_FILL_OF(kernel, stride, together, rows, 4)
-#define QK_NAMES_OF(kernel, stride, together, rows) \
-    {qk_fill_##kernel##_##stride##_##together##_##rows##_3, qk_fill_##kernel##_##stride##_##together##_##rows##_4}
-/* kernel, stride, output rows together, and of the last pass. compiler/targets/engine/packing.py: same. */
+#define QK_FILLS(unit, kernel, stride, together, rows) \
+    QK_FILL_OF(unit, kernel, stride, together, rows, 3) QK_FILL_OF(unit, kernel, stride, together, rows, 4)
+#define QK_NAMES_OF(unit, kernel, stride, together, rows)              \
+    {qk_fill_##unit##_##kernel##_##stride##_##together##_##rows##_3, \
+     qk_fill_##unit##_##kernel##_##stride##_##together##_##rows##_4}
+/* Unit, kernel, stride, output rows together, and of the last pass. compiler/targets/engine/packing.py: same. */
+#define QK_WINDOWS_OF_PAIRS(X) X(2, 3, 1, 2, 2) X(2, 3, 2, 2, 2) X(2, 5, 1, 2, 2) X(2, 5, 2, 2, 2)
 #if QK_KU > 2
-#define QK_WINDOWS(X) X(3, 1, 2, 2) X(3, 2, 1, 1) X(5, 1, 4, 4) X(5, 1, 4, 3) X(5, 2, 2, 2)
+#define QK_WINDOWS(X) \
+    X(4, 3, 1, 2, 2) X(4, 3, 2, 1, 1) X(4, 5, 1, 4, 4) X(4, 5, 1, 4, 3) X(4, 5, 2, 2, 2) QK_WINDOWS_OF_PAIRS(X)
 #else
-#define QK_WINDOWS(X) X(3, 1, 2, 2) X(3, 2, 2, 2) X(5, 1, 2, 2) X(5, 2, 2, 2)
+#define QK_WINDOWS(X) QK_WINDOWS_OF_PAIRS(X)
 #endif
 QK_WINDOWS(QK_FILLS)
 static const struct {
-    int64_t kernel, stride, together, rows;
+    int64_t unit, kernel, stride, together, rows;
     qk_fill_function pixels[2];
 } qk_windows[] = {
 #define QK_WINDOW(...) {__VA_ARGS__, QK_NAMES_OF(__VA_ARGS__)},
@@ -294,7 +336,7 @@ static const struct {
 static const qk_fill_function *qk_fills_of(const qk_depthwise_step *d, int64_t rows)
 {
     for (size_t i = 0; i < sizeof qk_windows / sizeof *qk_windows; i++)
-        if (qk_windows[i].kernel == d->kernel_y && qk_windows[i].kernel == d->kernel_x &&
+        if (qk_windows[i].unit == qk_unit(d) && qk_windows[i].kernel == d->kernel_y && qk_windows[i].kernel == d->kernel_x &&
             qk_windows[i].stride == d->stride_y && qk_windows[i].stride == d->stride_x &&
             qk_windows[i].together == d->together && qk_windows[i].rows == rows && d->dilation_y == 1 && d->dilation_x == 1)
             return qk_windows[i].pixels;
@@ -308,9 +350,10 @@ static int64_t qk_block_vectors(int64_t left) { return left >= QK_LANES_16 ? QK_
  * rows of 3 x 3 windows lose more by not going row by row than they gain by that. */
 static int64_t qk_shared_groups(const qk_depthwise_step *d)
 {
-    const int64_t groups = (qk_lines(d) + QK_KU - 1) / QK_KU, pass = d->together * d->stride_y;
+    const int64_t groups = qk_line_groups(d), pass = d->together * d->stride_y, unit = qk_unit(d);
     const int gains = d->kernel_y > 3 || d->width <= QK_MOST_SHARE;
-    return gains && pass % QK_KU == 0 && pass / QK_KU < groups ? groups - pass / QK_KU : 0;
+    const int64_t moved = unit == QK_KU ? pass / QK_KU : pass / 2;
+    return gains && moved * unit == pass && moved < groups ? groups - moved : 0;
 }
 
 /* Pixels `first` to `first + width` of a block, rows `top` to `bottom`. */
@@ -319,7 +362,8 @@ static void qk_run_strip(const qk_depthwise_step *d, const qk_memory *m, qk_bloc
 {
     const int64_t all = (d->height - 1) * d->stride_y + d->kernel_y, lines = qk_lines(d), size = 4 * QK_FILL_BYTES;
     const int64_t share = (width + b->shared - 1) >> (b->shared / 2), columns = (share - 1) * d->stride_x + d->kernel_x;
-    const uint8_t *in = m->arena + d->source + channel + first * d->stride_x * d->in_pixel;
+    const int64_t unit = qk_unit(d);
+    const uint8_t *in = m->arena + d->source + channel * qk_size_of(d->type) + first * d->stride_x * d->in_pixel;
     uint8_t *out = m->arena + d->out + channel + first * d->out_pixel, *mixed = m->arena + d->scratch;
     uint8_t bytes[4 * 4 * QK_FILL_BYTES] __attribute__((aligned(64)));
     int64_t ahead[4];
@@ -338,10 +382,14 @@ static void qk_run_strip(const qk_depthwise_step *d, const qk_memory *m, qk_bloc
             uint8_t *to = mixed + (turn + g < groups ? turn + g : turn + g - groups) * columns * size;
             const uint8_t *row[QK_KU];
             for (int64_t i = 0; i < QK_KU; i++)
-                row[i] = begin + (g * QK_KU + i < most ? g * QK_KU + i : 0) * d->in_row;
-            if (next == top || y != next || g >= same)
-                qk_interleave_lanes(to, size, columns, row, d->in_pixel, (int)b->shared, ahead);
+                row[i] = begin + (g * unit + i < most ? g * unit + i : 0) * d->in_row;
             group[g] = to;
+            if (next != top && y == next && g < same)
+                continue;
+            if (d->type == QK_S16)
+                qk_interleave_pair_lanes(to, size, columns, row, d->in_pixel, (int)b->shared, ahead);
+            else
+                qk_interleave_lanes(to, size, columns, row, d->in_pixel, (int)b->shared, ahead);
         }
         for (int64_t x = 0, pixels; x < share; x += pixels) {
             const int64_t rest = share - x;
@@ -356,15 +404,19 @@ static void qk_run_strip(const qk_depthwise_step *d, const qk_memory *m, qk_bloc
 static void qk_run_rows(const qk_depthwise_step *d, const qk_memory *m, const qk_fill_function *fills,
                         const qk_fill_function *last, int64_t same, int64_t top, int64_t bottom)
 {
-    const int64_t groups = (qk_lines(d) + QK_KU - 1) / QK_KU, vectors = (d->channels + 15) / 16;
+    const int64_t groups = qk_line_groups(d), vectors = (d->channels + 15) / 16;
     const int64_t bytes = QK_LANES_16 * d->kernel_x * groups * d->together * 64; /* of weights of a block */
     const qk_bounds bounds = qk_byte_bounds(d->rq.low < 0 ? 0 : (int)d->rq.low, d->rq.high > 255 ? 255 : (int)d->rq.high);
     for (int64_t v = 0, at = 0, some; v < vectors; v += some, at++) {
         some = qk_block_vectors(vectors - v);
         const int64_t channel = v * 16, shared = QK_LANES_16 / some, most = QK_SHARE * shared;
         const int64_t n = d->channels - channel < 16 * some ? d->channels - channel : 16 * some;
-        qk_block b = {m->blob + d->weight + at * bytes, m->blob + d->rq.mult + at * 4 * QK_FILL_BYTES,
-                      (const int32_t *)(m->blob + d->bias + at * 4 * QK_FILL_BYTES), QK_REAL_BITS - (int32_t)d->rq.add,
+        const int64_t place = at * 4 * QK_FILL_BYTES;
+        const uint8_t *const mult = m->blob + d->rq.mult + place;
+        const int real = d->rq.kind == QK_REAL;
+        qk_block b = {m->blob + d->weight + at * bytes, real ? mult : 0, (const int32_t *)(m->blob + d->bias + place),
+                      (const int32_t *)mult, (const int32_t *)(m->blob + d->rq.shift + place),
+                      (const int64_t *)(m->blob + (real ? 0 : d->rq.add) + 2 * place), QK_REAL_BITS - (int32_t)d->rq.add,
                       d->out_row, d->out_pixel, {0, 0, 0, 0}, shared, n, d->rq.low > 0 || d->rq.high < 255, bounds,
                       fills, last};
         for (int64_t first = 0, width; first < d->width; first += width) {
@@ -418,7 +470,8 @@ static int qk_has_block(const qk_depthwise_step *d)
 {
 #if QK_LANES_16 > 1
     if (d->block == QK_LANES_16)
-        return d->rq.type == QK_U8 && d->rq.kind == QK_REAL && qk_fills_of(d, d->together);
+        return d->rq.type == QK_U8 && (d->rq.kind == QK_REAL || (d->rq.kind == QK_FACTOR && !d->rq.left)) &&
+               qk_fills_of(d, d->together);
 #endif
     return d->block == 1;
 }

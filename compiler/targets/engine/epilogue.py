@@ -15,7 +15,15 @@ from compiler.targets.engine.packing import (
     shuffled,
 )
 from compiler.targets.engine.steps import number
-from compiler.targets.engine.values import INT32, Chain, Epilogue, Item, Product, chain_bounds
+from compiler.targets.engine.values import (
+    INT32,
+    Chain,
+    Epilogue,
+    Item,
+    Product,
+    rescaled,
+    to_even,
+)
 
 if TYPE_CHECKING:
     from compiler.targets.engine.planner import Planner
@@ -34,7 +42,7 @@ def scaled_epilogue(item: Item) -> tuple[Product, Epilogue] | None:
     product, chain = under
     epilogue = Epilogue(np.zeros(item.shape[product.channel_axis], np.int64))
     if all(_take(epilogue, link, product.channel_axis, len(item.shape)) for link in chain):
-        return (product, epilogue) if _fits(epilogue, product, item.storage[1]) else None
+        return (product, epilogue) if _fits(epilogue, product, *item.storage) else None
     return None
 
 
@@ -83,25 +91,36 @@ def _take(epilogue: Epilogue, link: Chain, axis: int, rank: int) -> bool:
     return True
 
 
-def _scaled_bounds(epilogue: Epilogue, link: Chain) -> tuple[int, int] | None:
+def _scaled_bounds(epilogue: Epilogue, link: Chain) -> tuple[Array, Array] | None:
     """Bounds of a clip behind a factor that do what those in front of it do; None if none do.
 
-    A factor >= 0 keeps the order, so they are those in front, scaled. A relu keeps its 0 by any.
+    A factor >= 0 keeps the order, so they are those in front, scaled.
     """
-    low, high = epilogue.low, epilogue.high
-    if (low, high) == INT32:
-        return INT32
-    if link.op == "RESCALE" and (link.params[0] < 0).any():
+    ends = epilogue.low, epilogue.high
+    clips = any((end != none).any() for end, none in zip(ends, INT32))
+    if clips and link.op == "RESCALE" and (link.params[0] < 0).any():
         return None
-    if (low, high) == (0, INT32[1]):
-        return low, high
-    if link.op != "SHIFT" and any(np.ptp(values) for values in link.params[:-1]):
-        return None
-    scaled = chain_bounds(link.op, (Item((), low, high),), link.params)
-    return (
-        low if low == INT32[0] else min(max(scaled[0], INT32[0]), INT32[1]),
-        high if high == INT32[1] else min(max(scaled[1], INT32[0]), INT32[1]),
-    )
+    low, high = (_scaled_end(end, none, link) for end, none in zip(ends, INT32))
+    return low, high
+
+
+def _scaled_end(ends: Array, none: int, link: Chain) -> Array:
+    """One end of a clip, scaled.
+
+    Args:
+        ends: for all channels, or for each of them.
+        none: the end of a clip that does nothing.
+    """
+    factors = [] if link.op == "SHIFT" else list(link.params[:-1])
+    found: list[int] = []
+    for end, *factor in zip(*(v.tolist() for v in np.broadcast_arrays(ends.reshape(-1), *factors))):
+        if end == none:
+            found.append(none)
+        elif link.op == "RESCALE":
+            found.append(min(max(rescaled(end, *factor), INT32[0]), INT32[1]))
+        else:
+            found.append(to_even(end, *factor) if factor else end >> link.params[0])
+    return np.array(found)
 
 
 def _take_constant(epilogue: Epilogue, link: Chain, axis: int, rank: int) -> bool:
@@ -111,7 +130,7 @@ def _take_constant(epilogue: Epilogue, link: Chain, axis: int, rank: int) -> boo
         if constant is None:
             return False
         along = _along_channel(constant, axis, rank, len(epilogue.bias))
-        if along is None or epilogue.low > INT32[0] or epilogue.high < INT32[1]:
+        if along is None or (epilogue.low > INT32[0]).any() or (epilogue.high < INT32[1]).any():
             return False
         if not epilogue.scaled:
             epilogue.bias = epilogue.bias + along
@@ -122,25 +141,30 @@ def _take_constant(epilogue: Epilogue, link: Chain, axis: int, rank: int) -> boo
         return True
     if link.op == "CLIP":
         low, high = link.params
-    elif constant is None or constant.size != 1:
+    elif constant is None:
         return False
     else:
-        bound = int(constant.reshape(()))
+        bound = _along_channel(constant, axis, rank, len(epilogue.bias))
+        if bound is None:
+            return False
         low, high = (bound, INT32[1]) if link.op == "MAX" else (INT32[0], bound)
-    low, high = max(low, INT32[0]), min(high, INT32[1])
+    low, high = np.maximum(low, INT32[0]), np.minimum(high, INT32[1])
     # In the order max(min(x, high), low).
-    epilogue.low = max(min(epilogue.low, high), low)
-    epilogue.high = max(min(epilogue.high, high), low)
+    epilogue.low = np.maximum(np.minimum(epilogue.low, high), low)
+    epilogue.high = np.maximum(np.minimum(epilogue.high, high), low)
     return True
 
 
-def _fits(epilogue: Epilogue, product: Product, zero: int) -> bool:
+def _fits(epilogue: Epilogue, product: Product, kind: str, zero: int) -> bool:
     """Whether 32 bits hold every sum of the epilogue, and the product can take its bias.
 
     Args:
+        kind: of the storage; bytes are clipped at the same ends in all channels.
         zero: of the storage; it is added in front of a shift.
     """
     if epilogue.scaled and epilogue.added and epilogue.multiplier is None:
+        return False
+    if kind == "U8" and (np.ptp(epilogue.low) or np.ptp(epilogue.high)):
         return False
     if epilogue.bias.any() and not product.takes_bias:
         return False
@@ -188,8 +212,8 @@ def put_epilogue(
 
     Args:
         bias: int64 a channel, to which that of the epilogue is added.
-        fills: there is a depthwise kernel that fills registers, for bytes by float32 factors;
-            ``block`` is among the fields where it is taken.
+        fills: there is a depthwise kernel that fills registers, for bytes by factors; ``block`` is
+            among the fields where it is taken.
     """
     emitter, library = planner.emitter, planner.library
     channels = len(product.low)
@@ -200,29 +224,33 @@ def put_epilogue(
     def put(values: Array, dtype: str = "int32") -> int:
         return emitter.put(padded_channels(values, groups, dtype, order))
 
+    low, high = (
+        np.broadcast_to(ends, (channels,)) + zero
+        for ends in (np.maximum(epilogue.low, item.low), np.minimum(epilogue.high, item.high))
+    )
     fields: dict[str, Any] = {
         "rq_type": number(kind),
-        "rq_low": max(epilogue.low, item.low) + zero,
-        "rq_high": min(epilogue.high, item.high) + zero,
+        "rq_low": int(low[0]),
+        "rq_high": int(high[0]),
     }
+    if np.ptp(low) or np.ptp(high):
+        fields |= {"rq_by_channel": 1, "rq_low": put(low), "rq_high": put(high)}
     if epilogue.multiplier is not None:
-        low, high = product.low + epilogue.bias, product.high + epilogue.bias
-        factor = make_factor(
-            *factor_arguments(epilogue, channels), low, high, epilogue.added + zero
-        )
+        sums = product.low + epilogue.bias, product.high + epilogue.bias
+        factor = make_factor(*factor_arguments(epilogue, channels), *sums, epilogue.added + zero)
         assert factor is not None
-        real = as_real(factor, low, high) if library.has_reals else None
+        real = as_real(factor, *sums) if library.has_reals else None
+        if fills and kind == "U8" and not (real is None and factor.left):
+            fields["block"] = library.depthwise_block
+            order = depthwise_order(channels, library.depthwise_block)
         if real is not None:
-            if fills and kind == "U8":
-                fields["block"] = library.depthwise_block
-                order = depthwise_order(channels, library.depthwise_block)
             fields |= {
                 "rq_kind": number("REAL"),
                 "rq_mult": put(real, "float32"),
                 "rq_add": epilogue.added + zero,
             }
         else:
-            add = padded_channels(factor.add, groups, "int64")
+            add = padded_channels(factor.add, groups, "int64", order)
             fields |= {
                 "rq_kind": number("FACTOR"),
                 "rq_left": factor.left,

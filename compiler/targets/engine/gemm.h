@@ -251,7 +251,9 @@ static inline qk_vec qk_to_even(qk_vec x, qk_vec below, qk_vec odd, qk_vec bits)
 static inline void qk_finish(const qk_requantize *rq, const uint8_t *blob, int64_t channel, const int32_t *sums,
                              int64_t stride, int64_t rows, uint8_t *const *out, int64_t offset, int n)
 {
-    const qk_vec low = qk_all((int32_t)rq->low), high = qk_all((int32_t)rq->high);
+    const int own = rq->by_channel != 0;
+    const qk_vec low = own ? qk_load((const int32_t *)(blob + rq->low) + channel) : qk_all((int32_t)rq->low);
+    const qk_vec high = own ? qk_load((const int32_t *)(blob + rq->high) + channel) : qk_all((int32_t)rq->high);
     const qk_bounds bounds = qk_byte_bounds(rq->low < 0 ? 0 : (int)rq->low, rq->high > 255 ? 255 : (int)rq->high);
     const int left = (int)rq->left;
     const int64_t type = rq->type;

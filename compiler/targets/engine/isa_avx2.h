@@ -123,6 +123,15 @@ static inline void qk_interleave(void *to, const uint8_t *const rows[2])
     _mm256_storeu_si256((__m256i *)to + 1, _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(x, y)));
 }
 
+/* The same of two rows of int16. */
+static inline void qk_interleave_pairs(void *to, const uint8_t *const *rows)
+{
+    const __m256i x = _mm256_loadu_si256((const __m256i *)rows[0]), y = _mm256_loadu_si256((const __m256i *)rows[1]);
+    const __m256i low = _mm256_unpacklo_epi16(x, y), high = _mm256_unpackhi_epi16(x, y);
+    _mm256_storeu_si256((__m256i *)to, _mm256_permute2x128_si256(low, high, 0x20));
+    _mm256_storeu_si256((__m256i *)to + 1, _mm256_permute2x128_si256(low, high, 0x31));
+}
+
 /* Columns of two rows of bytes as pairs of int16, `pixel` bytes apart, `step` bytes apart where they
  * are written, each lane by itself. One place or two fill the lanes. */
 static inline __m256i qk_load_lanes(const uint8_t *p, const int shared, const int64_t *ahead)
@@ -153,6 +162,25 @@ static inline void qk_interleave_lanes(uint8_t *to, int64_t step, int64_t column
         qk_interleave_shared(to, step, columns, rows, pixel, 1, ahead);
     else
         qk_interleave_shared(to, step, columns, rows, pixel, 2, ahead);
+}
+
+/* The same of two rows of int16: sixteen channels of a place fill a register. */
+static inline void qk_interleave_pair_lanes(uint8_t *to, int64_t step, int64_t columns, const uint8_t *const *rows,
+                                            int64_t pixel, int shared, const int64_t *ahead)
+{
+    const int64_t first = shared == 1 ? 0 : ahead[0], second = shared == 1 ? 32 : ahead[1];
+    for (int64_t x = 0, at = 0; x < columns; x++, at += pixel, to += step) {
+        const __m256i a0 = _mm256_loadu_si256((const __m256i *)(rows[0] + at + first));
+        const __m256i a1 = _mm256_loadu_si256((const __m256i *)(rows[0] + at + second));
+        const __m256i b0 = _mm256_loadu_si256((const __m256i *)(rows[1] + at + first));
+        const __m256i b1 = _mm256_loadu_si256((const __m256i *)(rows[1] + at + second));
+        const __m256i a = _mm256_permute2x128_si256(a0, a1, 0x20), next = _mm256_permute2x128_si256(a0, a1, 0x31);
+        const __m256i b = _mm256_permute2x128_si256(b0, b1, 0x20), last = _mm256_permute2x128_si256(b0, b1, 0x31);
+        _mm256_storeu_si256((__m256i *)to, _mm256_unpacklo_epi16(a, b));
+        _mm256_storeu_si256((__m256i *)to + 1, _mm256_unpackhi_epi16(a, b));
+        _mm256_storeu_si256((__m256i *)to + 2, _mm256_unpacklo_epi16(next, last));
+        _mm256_storeu_si256((__m256i *)to + 3, _mm256_unpackhi_epi16(next, last));
+    }
 }
 
 /* n bytes as int16. May read and write up to 15 elements more. */
@@ -298,6 +326,9 @@ static inline __attribute__((always_inline)) void qk_store_bytes(
 typedef __m256 qk_part_real;
 #define qk_load_part_real(p) _mm256_loadu_ps((const float *)(p))
 #define qk_times_part qk_times_half
+typedef qk_half_factor qk_part_factor;
+#define qk_load_part_factor qk_load_half
+#define qk_scale_part qk_scale_half
 #define qk_all_parts _mm256_set1_epi32
 static inline void qk_pack_pixels(uint8_t *to, __m256i x0, __m256i x1, __m256i x2, __m256i x3)
 {

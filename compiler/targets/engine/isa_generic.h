@@ -217,6 +217,11 @@ static inline void qk_interleave(void *to, const uint8_t *const rows[2])
         lines[i] = bytes[i];
     memcpy(to, lines, sizeof lines);
 }
+static inline void qk_interleave_pairs(void *to, const uint8_t *const *rows)
+{
+    memcpy(to, rows[0], 32);
+    memcpy((uint8_t *)to + 32, rows[1], 32);
+}
 static void qk_own_taps(const uint8_t *mixed, int64_t step, int64_t width, int64_t runs, int64_t run_bytes,
                         int64_t count, const uint8_t *weight, const int32_t *bias, int32_t *sums)
 {

@@ -118,6 +118,29 @@ static inline void qk_interleave(void *to, const uint8_t *const rows[4])
     vst4q_s8((int8_t *)to, v);
 }
 
+/* Two int16 of every channel, their products by two int16 weights. */
+static inline int32x4_t qk_dot_pairs4(int32x4_t acc, int8x16_t x, int8x16_t w)
+{
+    const int16x8_t a = vreinterpretq_s16_s8(x), b = vreinterpretq_s16_s8(w);
+    return vaddq_s32(acc, vpaddq_s32(vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_high_s16(a, b)));
+}
+static inline qk_vec qk_dot_pairs(qk_vec acc, qk_weight x, qk_weight w)
+{
+    acc.a = qk_dot_pairs4(acc.a, x.a, w.a);
+    acc.b = qk_dot_pairs4(acc.b, x.b, w.b);
+    acc.c = qk_dot_pairs4(acc.c, x.c, w.c);
+    acc.d = qk_dot_pairs4(acc.d, x.d, w.d);
+    return acc;
+}
+static inline void qk_interleave_pairs(void *to, const uint8_t *const *rows)
+{
+    for (int i = 0; i < 2; i++) {
+        const int16x8x2_t v = {{vreinterpretq_s16_u8(vld1q_u8(rows[0] + 16 * i)),
+                                vreinterpretq_s16_u8(vld1q_u8(rows[1] + 16 * i))}};
+        vst2q_s16((int16_t *)to + 16 * i, v);
+    }
+}
+
 typedef struct {
     qk_vec mult, shift;
     int64x2_t add[8];

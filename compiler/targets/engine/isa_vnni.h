@@ -75,6 +75,19 @@ static inline void qk_interleave(void *to, const uint8_t *const rows[4])
     _mm512_storeu_si512(to, _mm512_shuffle_epi8(v, bytes));
 }
 
+/* Two int16 of every channel, their products by two int16 weights. */
+static inline qk_vec qk_dot_pairs(qk_vec acc, qk_spread a, qk_weight w)
+{
+    return _mm512_dpwssd_epi32(acc, a, w);
+}
+static inline void qk_interleave_pairs(void *to, const uint8_t *const *rows)
+{
+    const __m512i low = _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)rows[0]));
+    const __m512i high = _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)rows[1]));
+    const __m512i lower = _mm512_and_si512(low, _mm512_set1_epi32(0xffff));
+    _mm512_storeu_si512(to, _mm512_xor_si512(lower, _mm512_sll_epi32(high, _mm_cvtsi32_si128(16))));
+}
+
 /* Columns of four rows of bytes, `pixel` bytes apart, `step` bytes apart where they are written: the
  * rows of a channel side by side, each lane by itself. `shared` places, 1, 2 or 4, fill the lanes. */
 static inline __m512i qk_load_lanes(const uint8_t *p, const int shared, const int64_t *ahead)
@@ -113,6 +126,42 @@ static inline void qk_interleave_lanes(uint8_t *to, int64_t step, int64_t column
         qk_interleave_shared(to, step, columns, rows, pixel, 2, ahead);
     else
         qk_interleave_shared(to, step, columns, rows, pixel, 4, ahead);
+}
+
+/* The same of two rows of int16: sixteen channels of a place fill two lanes. */
+static inline __m512i qk_load_pair_lanes(const uint8_t *p, const int shared, const int half, const int64_t *ahead)
+{
+    if (shared < 4)
+        return _mm512_loadu_si512(p + (shared == 1 ? 64 * half : ahead[half]));
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(p + ahead[2 * half]))),
+                              _mm256_loadu_si256((const __m256i *)(p + ahead[2 * half + 1])), 1);
+}
+static inline __attribute__((always_inline)) void qk_interleave_shared_pairs(
+    uint8_t *to, int64_t step, int64_t columns, const uint8_t *const *rows, int64_t pixel, const int shared,
+    const int64_t *ahead)
+{
+    for (int64_t x = 0, at = 0; x < columns; x++, at += pixel, to += step) {
+        const __m512i a0 = qk_load_pair_lanes(rows[0] + at, shared, 0, ahead);
+        const __m512i a1 = qk_load_pair_lanes(rows[0] + at, shared, 1, ahead);
+        const __m512i b0 = qk_load_pair_lanes(rows[1] + at, shared, 0, ahead);
+        const __m512i b1 = qk_load_pair_lanes(rows[1] + at, shared, 1, ahead);
+        const __m512i a = _mm512_shuffle_i32x4(a0, a1, 0x88), next = _mm512_shuffle_i32x4(a0, a1, 0xdd);
+        const __m512i b = _mm512_shuffle_i32x4(b0, b1, 0x88), last = _mm512_shuffle_i32x4(b0, b1, 0xdd);
+        _mm512_storeu_si512(to, _mm512_unpacklo_epi16(a, b));
+        _mm512_storeu_si512(to + 64, _mm512_unpackhi_epi16(a, b));
+        _mm512_storeu_si512(to + 128, _mm512_unpacklo_epi16(next, last));
+        _mm512_storeu_si512(to + 192, _mm512_unpackhi_epi16(next, last));
+    }
+}
+static inline void qk_interleave_pair_lanes(uint8_t *to, int64_t step, int64_t columns, const uint8_t *const *rows,
+                                            int64_t pixel, int shared, const int64_t *ahead)
+{
+    if (shared == 1)
+        qk_interleave_shared_pairs(to, step, columns, rows, pixel, 1, ahead);
+    else if (shared == 2)
+        qk_interleave_shared_pairs(to, step, columns, rows, pixel, 2, ahead);
+    else
+        qk_interleave_shared_pairs(to, step, columns, rows, pixel, 4, ahead);
 }
 
 /* A fixed-point factor per lane: (x * multiplier + addend) >> (32 + shift). */
@@ -230,6 +279,9 @@ static inline __attribute__((always_inline)) void qk_store_bytes(
 /* Four pixels of a register as bytes; and four such registers to pixels, `pitch` bytes apart. */
 typedef qk_real qk_part_real;
 #define qk_load_part_real qk_load_real
+typedef qk_factor qk_part_factor;
+#define qk_load_part_factor qk_load_factor
+#define qk_scale_part qk_scale
 #define qk_times_part qk_times
 #define qk_all_parts qk_all
 static inline void qk_pack_pixels(uint8_t *to, qk_vec x0, qk_vec x1, qk_vec x2, qk_vec x3)

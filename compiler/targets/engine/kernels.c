@@ -100,6 +100,9 @@ static int qk_check_requantize(const qk_requantize *q, const qk_limits *l, int64
 {
     if (q->type < QK_U8 || q->type > QK_S32 || q->left < 0 || q->left > 31)
         return 0;
+    if (q->by_channel && (q->type == QK_U8 || !qk_span(l->blob, q->low, 4 * channels) ||
+                          !qk_span(l->blob, q->high, 4 * channels)))
+        return 0;
     if (q->kind == QK_PLAIN)
         return 1;
 #ifdef QK_REALS
@@ -148,12 +151,13 @@ static int qk_check_depthwise(const qk_depthwise_step *d, const qk_limits *l)
     if (!qk_small(d->height) || !qk_small(d->width) || !qk_small(d->channels) || !qk_small(d->kernel_y) ||
         !qk_small(d->kernel_x) || !qk_small(d->stride_y) || !qk_small(d->stride_x) ||
         !qk_small(d->dilation_y) || !qk_small(d->dilation_x) || d->together < 1 || d->together > QK_TOGETHER ||
-        d->together > d->height || (d->together > 1 && d->dilation_y > 1) || !qk_has_block(d))
+        d->together > d->height || (d->together > 1 && d->dilation_y > 1) ||
+        (d->type != QK_U8 && d->type != QK_S16) || !qk_has_block(d))
         return 0;
-    const int64_t groups = (qk_lines(d) + QK_KU - 1) / QK_KU, vectors = qk_depthwise_places(d) / 16;
+    const int64_t groups = qk_line_groups(d), vectors = qk_depthwise_places(d) / 16;
     const int64_t columns = (d->width - 1) * d->stride_x + (d->kernel_x - 1) * d->dilation_x + 1;
     const int64_t lines = (d->height - 1) * d->stride_y + (d->kernel_y - 1) * d->dilation_y + 1;
-    return qk_span2(l->arena, d->source, d->channels, lines, d->in_row, columns, d->in_pixel) &&
+    return qk_span2(l->arena, d->source, d->channels * qk_size_of(d->type), lines, d->in_row, columns, d->in_pixel) &&
            qk_span2(l->arena, d->out, d->channels * qk_size_of(d->rq.type), d->height, d->out_row, d->width,
                     d->out_pixel) &&
            qk_span2(l->blob, d->weight, 64 * d->together, vectors * d->kernel_x, groups * 64 * d->together, groups,

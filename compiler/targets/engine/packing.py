@@ -23,6 +23,7 @@ _FILLED_ROWS = {
 }
 """Output rows together by k unit, kernel and stride: QK_WINDOWS of depthwise.h."""
 _NARROW_UNIT = 4
+_PAIR_UNIT = 2
 _MOST_PAIR = ((1 << 15) - 1) // 255
 
 
@@ -91,11 +92,19 @@ def pack_product(weight: Array, library: Library, narrow: bool = False) -> Array
     return np.concatenate(parts).view(np.uint8)
 
 
-def rows_together(kernel: int, stride: int, dilation: int, height: int, library: Library) -> int:
-    """Output rows that a depthwise kernel computes from the same interleaved input rows."""
-    unit = library.k_unit
+def taps_unit(kind: str, library: Library) -> int:
+    """Vertical taps of one step of a depthwise kernel, for an input that is stored as ``kind``."""
+    return _PAIR_UNIT if kind == "S16" else library.k_unit
+
+
+def rows_together(kernel: int, stride: int, dilation: int, height: int, unit: int) -> int:
+    """Output rows that a depthwise kernel computes from the same interleaved input rows.
+
+    Args:
+        unit: vertical taps of a step.
+    """
     spare = -(-kernel // unit) * unit - kernel
-    if dilation > 1 or library.columns_outside:
+    if dilation > 1:
         return 1
     return min(spare // stride + 1, height, _MOST_TOGETHER)
 
@@ -105,13 +114,12 @@ def filled_rows(
     strides: tuple[int, int],
     dilation: tuple[int, int],
     height: int,
-    library: Library,
+    unit: int,
 ) -> int:
     """Output rows together in depthwise kernels that fill registers; 0 where there are none."""
     if len({*kernel}) > 1 or len({*strides}) > 1 or tuple(dilation) != (1, 1):
         return 0
-    windows = _FILLED_ROWS[library.k_unit] if library.depthwise_block > 1 else {}
-    rows = windows.get((kernel[0], strides[0]), 0)
+    rows = _FILLED_ROWS[unit].get((kernel[0], strides[0]), 0)
     return rows if rows <= height else 0
 
 
@@ -137,13 +145,16 @@ def depthwise_columns(width: int, kernel: int, stride: int, dilation: int, block
 
 
 def pack_depthwise(
-    weight: Array, stride: int, together: int, block: int, library: Library
+    weight: Array, stride: int, together: int, block: int, unit: int, library: Library
 ) -> Array:
-    """Weights [channels, kernel_y, kernel_x] in the order of depthwise.h, as bytes."""
+    """Weights [channels, kernel_y, kernel_x] in the order of depthwise.h, as bytes.
+
+    Args:
+        unit: vertical taps of a step.
+    """
     channels, height, width = weight.shape
-    unit = library.k_unit
     groups = -(-((together - 1) * stride + height) // unit)
-    dtype = np.int8 if library.weight_bytes == 1 else np.int16
+    dtype = np.int16 if unit == _PAIR_UNIT else np.int8
     padded = np.zeros((vectors_of(channels) * 16, together, groups * unit, width), dtype)
     for row in range(together):
         padded[:channels, row, row * stride : row * stride + height] = weight
@@ -218,7 +229,7 @@ def make_factor(
     if left > 30 or int(most.max(initial=0)) << left > LARGEST_32:
         return None
     right = right + left
-    if int(right.max(initial=32)) > 54:
+    if int(right.max(initial=32)) > 61:
         return None
     if abs(added) << int(right.max(initial=32)) >= 1 << 62:
         return None

@@ -322,13 +322,13 @@ class Planner:
         """The view of an operand for kernels; None where no buffer can hold it."""
         return self.materialise(item) if item.is_integer else None
 
-    def in_bytes(self, item: Item) -> Item:
-        """The item stored as bytes, which hold its bounds; some kernels write int32 always."""
+    def narrowed(self, item: Item) -> Item:
+        """The item in the type of its bounds; some kernels write int32 always."""
         view = self.materialise(item)
-        if view.buffer.type == "U8":
-            return item
         same = Chain("CLIP", (item,), (item.low, item.high))
         made = replace(item, view=None, host=None, data=None, product=None, chain=same, stored=None)
+        if view.buffer.type == made.storage[0]:
+            return item
         self.materialise(made)
         return made
 

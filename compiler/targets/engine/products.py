@@ -28,6 +28,18 @@ from compiler.targets.engine.views import Address, View, merged_axes
 Array = NDArray[Any]
 
 _FULL = 255
+_MOST_SUM = 1 << 30
+
+
+def sums_fit(weight: Array, data: Item) -> bool:
+    """Whether data are stored as int16, and int32 holds every partial sum of their products."""
+    if is_byte(data) or not -(1 << 15) <= data.low <= data.high < 1 << 15:
+        return False
+    return _most(weight) << 15 < _MOST_SUM
+
+
+def _most(weight: Array) -> int:
+    return int(np.abs(weight.astype(np.int64)).sum(axis=1).max(initial=0))
 
 
 def _sums(weight: Array, data: Item) -> tuple[Array, Array, bool]:
@@ -35,12 +47,13 @@ def _sums(weight: Array, data: Item) -> tuple[Array, Array, bool]:
 
     Args:
         weight: [channels, products of one sum].
+        data: stored as bytes, or such that ``sums_fit``.
     """
     positive = np.maximum(weight, 0).sum(axis=1, dtype=np.int64)
     negative = weight.sum(axis=1, dtype=np.int64) - positive
     low, high = min(data.low, 0), max(data.high, 0)
-    most = int((positive - negative).max(initial=0)) * _FULL * 2
-    return positive * low + negative * high, positive * high + negative * low, most < 1 << 30
+    fits = sums_fit(weight, data) or _most(weight) * _FULL * 2 < _MOST_SUM
+    return positive * low + negative * high, positive * high + negative * low, fits
 
 
 def weights_fit(weight: Array, data: Item) -> bool:
@@ -56,13 +69,13 @@ def weights_fit(weight: Array, data: Item) -> bool:
 def byte_parts(planner: Planner, data: Item, base_bits: int = 8) -> list[tuple[int, Item]]:
     """A value as a sum of bytes times factors: itself, or its low and its high bits."""
     if is_byte(data) and (base_bits == 8 or data.high < 128):
-        return [(1, planner.in_bytes(data))]
+        return [(1, planner.narrowed(data))]
     planner.materialise(data)
     ends = data.low >> base_bits, data.high >> base_bits
     high = Item(data.shape, *ends, chain=Chain("SHIFT", (data,), (base_bits,)), uses=1)
     times = planner.compose("MUL", (high, constant(1 << base_bits)))
     low = Item(data.shape, 0, (1 << base_bits) - 1, chain=Chain("SUB", (data, times)), uses=1)
-    return [(1, planner.in_bytes(low)), (1 << base_bits, planner.in_bytes(high))]
+    return [(1, planner.narrowed(low)), (1 << base_bits, planner.narrowed(high))]
 
 
 def is_byte(item: Item) -> bool:
@@ -113,7 +126,8 @@ def waiting(
 def zero_term(planner: Planner, view: View, weight: Array) -> Array:
     """What the bias takes back, because kernels multiply stored bytes."""
     sums = weight.astype(np.int64).sum(axis=1)
-    return np.asarray((planner.library.activation_shift - view.buffer.zero) * sums)
+    shift = planner.library.activation_shift if view.buffer.type == "U8" else 0
+    return np.asarray((shift - view.buffer.zero) * sums)
 
 
 def write_product(
@@ -320,7 +334,7 @@ def _repeated(epilogue: Epilogue, batch: int, columns: int) -> Epilogue:
     """Factors and shifts once for every batch; no bias."""
     repeated: dict[str, Any] = {
         name: np.tile(np.broadcast_to(values, (columns,)), batch)
-        for name in ("multiplier", "shift", "to_even")
+        for name in ("multiplier", "shift", "to_even", "low", "high")
         if (values := getattr(epilogue, name)) is not None
     }
     return replace(epilogue, bias=np.zeros(1, np.int64), **repeated)

@@ -101,6 +101,21 @@ static inline __m512i _mm512_dpbusd_epi32(__m512i acc, __m512i a, __m512i b)
     }
     return acc;
 }
+static inline __m512i _mm512_dpwssd_epi32(__m512i acc, __m512i a, __m512i b)
+{
+    int16_t x[32], y[32];
+    memcpy(x, &a, 64);
+    memcpy(y, &b, 64);
+    QK_I acc.s32[i] = (int32_t)((uint32_t)acc.s32[i] + (uint32_t)(x[2 * i] * y[2 * i] + x[2 * i + 1] * y[2 * i + 1]));
+    return acc;
+}
+static inline __m512i _mm512_shuffle_i32x4(__m512i a, __m512i b, int places)
+{
+    __m512i r;
+    for (int i = 0; i < 4; i++)
+        memcpy((uint8_t *)&r + 16 * i, (const uint8_t *)(i < 2 ? &a : &b) + 16 * (places >> 2 * i & 3), 16);
+    return r;
+}
 
 /* Sixty-four bit lanes. */
 #define QK_WIDE(v) int64_t v##8[8]; memcpy(v##8, &v, 64)

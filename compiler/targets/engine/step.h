@@ -41,6 +41,7 @@ typedef struct {
                                  QK_EVEN: add is int32, 1 where bits are shifted out, else 0;
                                  QK_REAL: mult is float32, add itself is added at the end */
     int64_t low, high;        /* clip, in carrier bytes where the output is QK_U8 */
+    int64_t by_channel;       /* 1: low and high are places in the blob, int32 a channel; not for QK_U8 */
     int64_t type;             /* of the output */
 } qk_requantize;
 
@@ -60,7 +61,7 @@ typedef struct {
 
 /* Depthwise: channel c of the output reads channel c of the input. */
 typedef struct {
-    int64_t kind, source, in_row, in_pixel;
+    int64_t kind, source, in_row, in_pixel, type;  /* of the input: QK_U8 or QK_S16 */
     int64_t out, out_row, out_pixel;
     int64_t height, width, channels;
     int64_t kernel_y, kernel_x, stride_y, stride_x, dilation_y, dilation_x;

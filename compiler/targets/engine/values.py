@@ -126,7 +126,8 @@ class Product:
 class Epilogue:
     """out = clip(rescale(sum + bias)), integers; see qk_requantize.
 
-    ``scaled`` says that the chain holds a factor or a shift, also one by 0 bits.
+    ``scaled`` says that the chain holds a factor or a shift, also one by 0 bits. ``low`` and
+    ``high`` are for all channels, or for each of them.
     """
 
     bias: Array
@@ -136,8 +137,8 @@ class Epilogue:
     bits: int = 0
     to_even: Array | None = None
     added: int = 0
-    low: int = INT32[0]
-    high: int = INT32[1]
+    low: Array = field(default_factory=lambda: np.array(INT32[0]))
+    high: Array = field(default_factory=lambda: np.array(INT32[1]))
 
 
 def constant(value: int) -> Item:

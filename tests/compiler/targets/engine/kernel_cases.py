@@ -16,7 +16,7 @@ from compiler.targets.reference.executor import ReferenceExecutor
 Array = np.ndarray[Any, Any]
 
 
-EXTREMES = {"uint8": [0, 255], "int8": [-128, 127]}
+EXTREMES = {"uint8": [0, 255], "int8": [-128, 127], "int16": [-32768, 32767]}
 
 
 def agree(mod: IRModule, *inputs: Array) -> EngineExecutor:

@@ -87,7 +87,12 @@ def modules() -> list[tuple[IRModule, list[Array]]]:
     to_even = shifted_to_even(sums, np.arange(19), (19, 1, 1))
     spread = relay.const(drawn(rng, (70, 5, 3, 3), "int8", False))
     larger = op.nn.conv2d_transpose(pooled, spread, strides=(2, 2), out_dtype="int32")
-    outputs = probabilities, standard, mean, largest, op.negative(turned), to_even, larger, less
+    deeper = op.clip(op.multiply(op.cast(same, dtype="int32"), op.cast(deep, dtype="int32")),
+                     a_min=-32768, a_max=32767)  # fmt: skip
+    pairs = conv(op.cast(deeper, dtype="int16"), (21, 1, 5, 5), 4, padding=2, groups=21)
+    more = conv(op.cast(deeper, dtype="int16"), (21, 1, 3, 2), strides=(2, 1), groups=21)
+    outputs = (probabilities, standard, mean, largest, op.negative(turned), to_even, larger, less,
+               pairs, more)  # fmt: skip
     mod = infer_module(relay.module(relay.Tuple(outputs)))
     shape = (1, 3, 11, 9)
     return [(mod, [drawn(rng, shape, "uint8", extreme)]) for extreme in (False, True)]
