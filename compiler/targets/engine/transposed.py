@@ -70,7 +70,9 @@ class Axis:
 
     def padding(self) -> tuple[int, int]:
         """Zeros that the phases read before and behind the data."""
-        ends = [(f.offset, f.count + f.offset + (len(f.taps) - 1) * f.step) for f in self.phases()]
+        # A phase without taps is a convolution by one zero.
+        reach = [(f, (max(len(f.taps), 1) - 1) * f.step) for f in self.phases()]
+        ends = [(f.offset, f.count + f.offset + further) for f, further in reach]
         return max(0, *(-a for a, _ in ends)), max(0, *(b - self.size for _, b in ends))
 
 
