@@ -117,7 +117,7 @@ def run(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         env={**os.environ, **small, "PATH": path, "PYTHONPATH": str(ROOT)},
-        timeout=240,
+        timeout=600,
         check=False,
     )
 

@@ -30,7 +30,7 @@ from qsearch.store.repository import Repository
 from tests.deploy.compose_file import Service, image_environment, services
 from tests.deploy.containers import Container, Machine, postgres_user, wait_until
 
-HEALTHY_S = 120.0
+HEALTHY_S = 600.0
 ACTOR = "ray::_RayWorker"
 
 
@@ -58,7 +58,7 @@ class Stack:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         if self._watch.ident is not None:
-            self._watch.join(30)
+            self._watch.join(240)
 
     def up(self) -> None:
         """Start all, each when what it needs is healthy."""
@@ -188,7 +188,7 @@ def asked(stack: Stack, path: str, token: str | None) -> tuple[int, Any]:
     if token is not None:
         request.add_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=240) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         return error.code, None
@@ -227,7 +227,7 @@ def search(stack: Stack, token: str, trials: int, kill_after: int, limit_s: floa
     story["trials_before_the_kill"] = finished()
     stack.machine.kill(worker)
     killed = time.monotonic()
-    wait_until("the worker is replaced", lambda: worker.starts > 1 and runs(worker, "raylet"), 300)
+    wait_until("the worker is replaced", lambda: worker.starts > 1 and runs(worker, "raylet"), 600)
     story["replaced_after_s"] = round(time.monotonic() - killed, 1)
     wait_until("the new worker works", lambda: runs(worker, ACTOR) or ended(), limit_s)
     if not ended():

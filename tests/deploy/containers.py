@@ -155,7 +155,11 @@ class Machine:
             )
 
     def run(
-        self, name: str, words: Sequence[str], environment: Mapping[str, str], timeout_s: float = 60
+        self,
+        name: str,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        timeout_s: float = 240,
     ) -> subprocess.CompletedProcess[str]:
         """A command beside a running container, to its end."""
         return subprocess.run(
@@ -225,7 +229,7 @@ class Machine:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if container.process is not None:
-            container.process.wait(30)
+            container.process.wait(240)
 
     def _here(self, text: str) -> str:
         """A text of the compose file with its paths, and without namespaces its names, as here."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -15,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from qsearch.errors import StoreError
-from qsearch.store.engine import open_engine, open_reader
+from qsearch.store.engine import open_engine
 from qsearch.store.records import Trial
 from qsearch.store.repository import Repository
+from tests.e2e.holding import Hold
 from tests.qsearch.conftest import postgres_server, postgres_url
 
 __all__ = ["postgres_server", "postgres_url"]  # fixtures
 
-TIMEOUT_S = 240.0
+TIMEOUT_S = 600.0
 TRIALS = 8
 
 
@@ -43,15 +42,21 @@ class Launch:
     folder: Path
     options: tuple[str, ...]
 
-    def start(self, *more: str) -> subprocess.Popen[str]:
-        """A process that searches."""
+    @property
+    def hold(self) -> Hold:
+        """Where processes that stand still are told to go on."""
+        return Hold(self.folder.with_name(f"{self.folder.name}.held"))
+
+    def start(self, *more: str, held_after: int | None = None) -> subprocess.Popen[str]:
+        """A process that searches; ``held_after`` so many trials of its own it stands still."""
+        held = {} if held_after is None else self.hold.environment(held_after)
         words = ["launch", "--model", "digits", "-o", str(self.folder), "--json"]
         return subprocess.Popen(
             [sys.executable, "-m", "qsearch", *words, *self.options, *more],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", **held},
             start_new_session=True,
         )
 
@@ -80,22 +85,13 @@ class Launch:
         """How many trials are finished now."""
         return sum(trial.finished for trial in self.trials())
 
-    def wait_for(self, finished: int, process: subprocess.Popen[str]) -> None:
-        """Wait until so many trials are finished, or the process is."""
+    def wait_until_held(self, process: subprocess.Popen[str]) -> None:
+        """Wait until a process that was started with ``held_after`` stands still."""
         end = time.monotonic() + TIMEOUT_S
-        with contextlib.ExitStack() as stack:
-            repository: Repository | None = None
-            while process.poll() is None:
-                assert time.monotonic() < end, "the search does not move"
-                with contextlib.suppress(StoreError):  # the driver has not made it
-                    if repository is None:
-                        database = self.folder / "study.db"
-                        repository = Repository(open_reader(f"sqlite:///{database}"))
-                        stack.callback(repository.close)
-                    study = repository.study(self.folder.name)
-                    if repository.count_trials(study.id).finished >= finished:
-                        return
-                time.sleep(0.02)
+        while not self.hold.held(process.pid):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < end, "the search does not move"
+            time.sleep(0.02)
 
     def story(self) -> list[Any]:
         """What must be the same however the search was run."""

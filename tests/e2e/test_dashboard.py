@@ -56,7 +56,7 @@ class Dashboard:
         self.process.wait()
 
     def get(self, path: str) -> Any:
-        return httpx.get(f"{self.url}/api/v1{path}", timeout=240).json()
+        return httpx.get(f"{self.url}/api/v1{path}", timeout=600).json()
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def search(runs: Path) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.fixture(scope="module")
 def finished(search: subprocess.Popen[bytes]) -> None:
     """The search after its end."""
-    assert search.wait(timeout=240) == 0
+    assert search.wait(timeout=600) == 0
 
 
 def key_of(dashboard: Dashboard) -> str:
@@ -141,7 +141,7 @@ def test_a_live_search_moves_on_the_page_and_survives_the_servers_death(
     page.locator("#link.lost").wait_for()
     dashboard.start()
     page.locator("#link.live").wait_for()
-    assert search.wait(timeout=240) == 0
+    assert search.wait(timeout=600) == 0
     page.get_by_text(f"{TRIALS} / {TRIALS}", exact=True).wait_for()
     # What can be chosen came with the trials, whenever the page was opened.
     offered = page.get_by_label("Parameter of the slice").locator("option")
@@ -226,7 +226,7 @@ def test_a_search_is_paused_resumed_and_stopped_from_the_page(tmp_path: Path, br
             if button == "Stop":
                 page.get_by_role("button", name="Stop the search").click()
             page.locator(f".head .chip.{state}").wait_for()
-        assert search.wait(timeout=120) in (0, 1)
+        assert search.wait(timeout=600) in (0, 1)
         assert errors == []
     finally:
         search.kill()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import TRIALS
+from tests.e2e.conftest import TIMEOUT_S, TRIALS
 
 
 def children(pid: int) -> list[int]:
@@ -50,7 +50,7 @@ def kill_session(process: subprocess.Popen[str]) -> None:
     """End what a killed driver may have left of the session it led."""
     for pid in descendants(process.pid):
         os.kill(pid, signal.SIGKILL)
-    process.communicate(timeout=240)
+    process.communicate(timeout=TIMEOUT_S)
 
 
 @pytest.mark.parametrize("pool", ["inline", "process"])
@@ -59,14 +59,14 @@ def test_a_killed_driver_loses_no_finished_trial_and_repeats_none(
 ) -> None:
     search = launch("digits", "--trials", str(TRIALS), "--pool", pool)
     kept: dict[int, Any] = {}
-    for finished in (1, TRIALS // 2):
-        process = search.start()
-        search.wait_for(finished, process)
+    for more in (1, TRIALS // 2 - 1):
+        process = search.start(held_after=more)
+        search.wait_until_held(process)
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=240)
+        process.communicate(timeout=TIMEOUT_S)
         now = {t.number: t for t in search.trials() if t.finished}
         assert {number: now[number] for number in kept} == kept
-        assert 0 < len(now) < TRIALS, "the kill came too late to show anything"
+        assert len(kept) + more <= len(now) < TRIALS
         kept = now
     summary = search.finish()
     assert summary["trials"]["complete"] + summary["trials"]["pruned"] == TRIALS
@@ -88,12 +88,13 @@ def test_a_killed_worker_changes_no_result(
     unbroken: Any, launch: Callable[..., Any], pool: str, worker: str
 ) -> None:
     search = launch("digits", "--trials", str(TRIALS), "--pool", pool, "--workers", "2")
-    process = search.start()
-    search.wait_for(2, process)
+    process = search.start(held_after=2)
+    search.wait_until_held(process)
     workers = [pid for pid in descendants(process.pid) if worker in command_of(pid)]
     assert workers
     os.kill(workers[0], signal.SIGKILL)
-    _, err = process.communicate(timeout=240)
+    search.hold.go(process.pid)
+    _, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, err
     assert search.story() == unbroken.story()
 
@@ -110,13 +111,14 @@ def test_a_killed_process_of_ray_ends_the_search_with_what_was_lost_and_how_to_g
     unbroken: Any, launch: Callable[..., Any], program: str, lost: str
 ) -> None:
     search = launch("digits", "--trials", str(TRIALS), "--pool", "ray", "--workers", "1")
-    process = search.start()
-    search.wait_for(2, process)
+    process = search.start(held_after=2)
+    search.wait_until_held(process)
     (worker,) = [pid for pid in descendants(process.pid) if "ray::_RayWorker" in command_of(pid)]
     os.kill(worker, signal.SIGSTOP)  # nothing finishes before the loss is noticed
     (killed,) = [pid for pid in children(process.pid) if program in command_of(pid)]
     os.kill(killed, signal.SIGKILL)
-    _, err = process.communicate(timeout=240)
+    search.hold.go(process.pid)
+    _, err = process.communicate(timeout=TIMEOUT_S)
     with contextlib.suppress(ProcessLookupError):
         os.kill(worker, signal.SIGKILL)
     assert process.returncode == 2, err
@@ -135,10 +137,10 @@ def test_a_request_to_stop_writes_the_best_so_far_and_the_same_command_goes_on(
     unbroken: Any, launch: Callable[..., Any], request_to_stop: signal.Signals
 ) -> None:
     search = launch("digits", "--trials", str(TRIALS), "--pool", "inline")
-    process = search.start()
-    search.wait_for(3, process)
+    process = search.start(held_after=3)
+    search.wait_until_held(process)
     process.send_signal(request_to_stop)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert (search.folder / "best.qmod").exists()
@@ -149,14 +151,12 @@ def test_a_request_to_stop_writes_the_best_so_far_and_the_same_command_goes_on(
 
 
 def test_two_drivers_of_one_study_do_not_meet(launch: Callable[..., Any]) -> None:
-    search = launch("digits", "--trials", "40", "--pool", "inline")
-    first = search.start()
-    search.wait_for(1, first)
-    # A driver that stands still keeps the run folder; it cannot be done before the second starts.
-    first.send_signal(signal.SIGSTOP)
+    search = launch("digits", "--trials", str(TRIALS), "--pool", "inline")
+    first = search.start(held_after=1)
+    search.wait_until_held(first)
     second = search.start()
-    _, err = second.communicate(timeout=240)
+    _, err = second.communicate(timeout=TIMEOUT_S)
     first.send_signal(signal.SIGKILL)
-    first.communicate(timeout=240)
+    first.communicate(timeout=TIMEOUT_S)
     assert second.returncode == 2, err
     assert "another process" in err

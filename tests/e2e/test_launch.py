@@ -171,7 +171,7 @@ def test_other_settings_are_another_study(launch: Callable[..., Any]) -> None:
     search = launch("digits", "--trials", "1", "--pool", "inline")
     search.finish()
     process = search.start("--seed", "5", "--metric", "sqnr")
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == 2
     assert 'metric: "top1" → "sqnr"' in err
     assert "seed: 0 → 5" in err
@@ -222,7 +222,7 @@ def test_the_module_runs_as_python_dash_m() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=240,
+        timeout=600,
     )
     assert found.stdout.strip() == f"qsearch {qsearch.__version__}"
 

@@ -37,7 +37,7 @@ def cluster(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         env={**environment, "PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{RUNNERS}"},
     )
     yield process
-    process.communicate(timeout=120)
+    process.communicate(timeout=600)
 
 
 CLIENT = """
@@ -46,7 +46,7 @@ import time
 sys.path.insert(0, sys.argv[2])
 from pool_runner import Ask
 from workers.pool.ray_pool import RayPool
-pool = RayPool(2, address=sys.argv[1], runner="pool_runner:Runner", start_timeout_s=200)
+pool = RayPool(2, address=sys.argv[1], runner="pool_runner:Runner", start_timeout_s=300)
 
 def work():
     for number in range(2):
@@ -55,17 +55,17 @@ def work():
         pool.next_finished(5.0)
 
 def ready(count):
-    end = time.monotonic() + 200
+    end = time.monotonic() + 400
     while sum(slot.ready for slot in pool._slots) != count:
         assert time.monotonic() < end, "workers do not come"
         work()
 
-print("started", pool.wait_ready(200), flush=True)
+print("started", pool.wait_ready(400), flush=True)
 ready(2)
+pool._start_timeout_s, may_take = 3, pool._start_timeout_s
 print("two workers", flush=True)
 input()
 ready(1)
-pool._start_timeout_s, may_take = 3, pool._start_timeout_s
 begin = time.monotonic()
 while time.monotonic() < begin + 5:  # longer than a worker may take to start
     work()
@@ -117,7 +117,7 @@ def test_a_node_that_dies_leaves_the_rest_at_work_and_a_new_one_is_used(
         told(client, "", answer="one worker goes on")
         told(cluster, "add")
         told(client, "", answer="two workers again")
-        assert client.wait(timeout=300) == 0
+        assert client.wait(timeout=600) == 0
     finally:
         client.kill()
 
@@ -143,9 +143,9 @@ def test_two_searches_share_a_cluster_and_the_last_one_gets_it_all(
             )
             assert heard(clients[-1], "2 workers" if name == "a" else "1 workers")
         assert heard(clients[0], "1 workers")
-        clients[1].communicate("\n", timeout=300)
+        clients[1].communicate("\n", timeout=600)
         assert heard(clients[0], "2 workers")
-        clients[0].communicate("\n", timeout=300)
+        clients[0].communicate("\n", timeout=600)
     finally:
         for client in clients:
             client.kill()

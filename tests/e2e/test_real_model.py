@@ -54,7 +54,7 @@ def test_an_image_folder_search_ends_in_integers_that_keep_their_score(
         ],
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr

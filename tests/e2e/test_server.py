@@ -22,6 +22,7 @@ from qsearch.server.connection import ServerError
 from qsearch.server.tokens import Quota, Tokens
 from qsearch.store.engine import open_reader
 from qsearch.store.repository import Repository
+from tests.e2e.holding import Hold
 from tests.e2e.test_kill import command_of, descendants
 from tests.e2e.test_ray_nodes import address_of, told
 
@@ -34,7 +35,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "three": {"seed": 3},
 }
 TRIALS, BATCH = 5, 2
-TIMEOUT_S = 240.0
+TIMEOUT_S = 600.0
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,10 @@ def rows(storage: str, name: str) -> list[Any]:
 
 @dataclass
 class Server:
-    """``qsearch serve`` with three users; ``start`` again after a kill."""
+    """``qsearch serve`` with three users; ``start`` again after a kill.
+
+    Every driver stands still when it has stored a trial, until ``go`` lets it.
+    """
 
     root: Path
     words: tuple[str, ...]
@@ -75,7 +79,7 @@ class Server:
 
     def start(self) -> None:
         """Begin to serve, on the port that it had."""
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **self.hold.environment(1)}
         if self.storage is not None:
             environment["QSEARCH_STORAGE"] = self.storage
         port = self.url.rpartition(":")[2] or "0"
@@ -92,6 +96,11 @@ class Server:
         assert line, (self.root / "server.log").read_text()
         self.url = line.split()[1].rstrip("/")
 
+    @property
+    def hold(self) -> Hold:
+        """Where drivers are told to go on."""
+        return Hold(self.root.with_name("held"))
+
     def kill(self) -> None:
         """kill -9."""
         assert self.process is not None
@@ -106,20 +115,21 @@ class Server:
         """The rows of a study."""
         return rows(self.storage or f"sqlite:///{self.root / name / 'study.db'}", name)
 
-    def finished(self, name: str) -> int:
-        """How many trials of a study ended."""
-        job = self.client("eve").job(name)
-        return 0 if job["study"] is None else int(self.client("eve").status(name)["finished"])
+    def held(self, name: str) -> int:
+        """The process of a study's driver, when it stands still; 0 before."""
+        pid = self.pid(name)
+        return pid if pid and self.hold.held(pid) else 0
 
     def pid(self, name: str) -> int:
-        """The process of a study's driver."""
+        """The process of a study's driver; 0 before there is one."""
         url = self.storage or f"sqlite:///{self.root / 'queue.db'}"
         repository = Repository(open_reader(url))
         try:
             (job,) = repository.jobs((self.root / ".jobs" / "server").read_text(), name=name)
         finally:
             repository.close()
-        assert job.pid is not None
+        if job.state != "running" or job.pid is None:
+            return 0
         self.drivers.add(job.pid)
         return job.pid
 
@@ -181,24 +191,27 @@ def end_equal(server: Server, undisturbed: dict[str, Any], folder: Path) -> None
 
 def kill_server(server: Server, study: str) -> None:
     """kill -9 in the middle; the study's driver goes on, and the next server finds it."""
-    driver = until(lambda: server.finished(study) >= 1 and server.pid(study))
+    driver = until(lambda: server.held(study))
     server.kill()
     server.start()
     assert server.pid(study) == driver
     assert server.client("eve").job(study)["attempts"] == 0
+    server.hold.go(driver)
 
 
 def kill_driver(server: Server, study: str) -> None:
     """kill -9; another driver goes on."""
-    os.kill(until(lambda: server.finished(study) >= 1 and server.pid(study)), signal.SIGKILL)
+    driver = until(lambda: server.held(study))
+    os.kill(driver, signal.SIGKILL)
     until(lambda: server.client("eve").job(study)["attempts"] == 1)
+    server.hold.go(until(lambda: server.pid(study)))
 
 
 def kill_worker(server: Server, study: str) -> None:
-    """kill -9; its trial runs again."""
-    driver = until(lambda: server.finished(study) >= 1 and server.pid(study))
+    """kill -9; another worker runs its trial. The driver stands still as before."""
+    driver = until(lambda: server.held(study))
     workers = [pid for pid in descendants(driver) if "process_worker" in command_of(pid)]
-    assert workers, "the kill came too late to show anything"
+    assert workers
     for worker in workers:
         os.kill(worker, signal.SIGKILL)
 
@@ -218,6 +231,7 @@ def test_kills_lose_nothing_on_sqlite(
     kill_server(server, "one")
     kill_driver(server, "two")
     kill_worker(server, "three")
+    server.hold.go(server.pid("three"))
     end_equal(server, undisturbed, tmp_path)
 
 
@@ -267,12 +281,13 @@ def test_kills_lose_nothing_on_postgres_and_two_ray_nodes(
         submitted(ann, "one", pool="ray", workers=2)
         submitted(ann, "two")
         submitted(bob, "three", priority=-1)
-        until(lambda: server.finished("one") >= 1)
+        driver = until(lambda: server.held("one"))
         told(nodes, "kill 0")
         told(nodes, "add")
+        server.hold.go(driver)
         kill_driver(server, "two")
         kill_worker(server, "three")
         kill_server(server, "three")
         end_equal(server, undisturbed, tmp_path)
     finally:
-        nodes.communicate(timeout=120)
+        nodes.communicate(timeout=TIMEOUT_S)

@@ -13,7 +13,7 @@ import pytest
 
 from qsearch.store.engine import open_reader
 from qsearch.store.repository import Repository
-from tests.e2e.conftest import TRIALS
+from tests.e2e.conftest import TIMEOUT_S, TRIALS
 
 
 @pytest.mark.postgres
@@ -31,8 +31,8 @@ def test_two_commands_share_a_study_and_one_takes_over_what_a_killed_one_left(
             first.send_signal(signal.SIGKILL)
             break
         time.sleep(0.05)
-    first.communicate(timeout=240)
-    _, err = second.communicate(timeout=200)
+    first.communicate(timeout=TIMEOUT_S)
+    _, err = second.communicate(timeout=TIMEOUT_S)
     assert second.returncode == 0, err
     study = repository.study("digits")
     trials = repository.trials_of(study.id)
@@ -61,12 +61,13 @@ def open_reader_when_there(url: str, process: subprocess.Popen[str]) -> Any:
 
 def test_qsearch_stop_ends_a_search_that_runs_elsewhere(launch: Callable[..., Any]) -> None:
     search = launch("digits", "--trials", "400", "--sampler", "random", "--pool", "inline")
-    process = search.start()
-    search.wait_for(3, process)
+    process = search.start(held_after=3)
+    search.wait_until_held(process)
     words = [sys.executable, "-m", "qsearch", "stop", str(search.folder)]
     asked = subprocess.run(words, capture_output=True, text=True, check=True)
     assert "1 driver(s) listening" in asked.stdout
-    _, err = process.communicate(timeout=120)
+    search.hold.go(process.pid)
+    _, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, err
     assert 3 <= search.finished() < 400
     assert (search.folder / "best.qmod").exists()

@@ -50,7 +50,7 @@ def run(block: Block, folder: Path, name: str) -> str:
         capture_output=True,
         text=True,
         env={**os.environ, "PATH": path, "PYTHONPATH": code, "OMP_NUM_THREADS": "1"},
-        timeout=240,
+        timeout=600,
         check=False,
     )
     where = f"{name}:{block.line}"

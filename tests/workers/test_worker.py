@@ -29,8 +29,8 @@ def answers(pool: WorkerPool, requests: list[Any]) -> list[Any]:
         pool.submit(number, request)
     ended = {}
     while pool.pending:
-        finished = pool.next_finished(timeout_s=120)
-        assert finished is not None, "no answer within two minutes"
+        finished = pool.next_finished(timeout_s=600)
+        assert finished is not None, "no answer within ten minutes"
         if finished.error is not None:
             raise finished.error
         ended[finished.tag] = finished.result

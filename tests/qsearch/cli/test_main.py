@@ -44,7 +44,7 @@ def test_help_loads_nothing_heavy(words: list[str], needed: set[str]) -> None:
         "print(json.dumps([code, sorted({n.partition('.')[0] for n in sys.modules})]))\n"
     )
     found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600
     )
     exit_code, loaded = json.loads(found.stdout.splitlines()[-1])
     assert exit_code == 0
@@ -54,7 +54,7 @@ def test_help_loads_nothing_heavy(words: list[str], needed: set[str]) -> None:
 def test_importing_the_package_is_cheap() -> None:
     code = "import sys, qsearch; print(*{n.partition('.')[0] for n in sys.modules})"
     found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600
     )
     assert HEAVY & set(found.stdout.split()) == set()
 
@@ -86,7 +86,7 @@ def test_a_foreign_package_of_our_name_is_refused(tmp_path: Path) -> None:
         "from qsearch.cli.main import run; sys.exit(run(['status', 'x']))"
     )
     found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=240
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600
     )
     assert found.returncode == 2, found.stderr
     assert "'workers'" in found.stderr
@@ -119,6 +119,6 @@ def test_ctrl_c_during_the_first_import_is_no_traceback() -> None:
         "main()\n"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=240
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600
     )
     assert (ended.returncode, ended.stderr) == (130, "interrupted\n")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qsearch.dashboard.inspection import WATCH_S, Inspection
+from qsearch.dashboard.inspection import Inspection
 
 
 @pytest.fixture
@@ -22,12 +22,19 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     inspection.go = threading.Event()
     inspection.go.set()
     inspection.counted = Counter()
+    inspection.left = threading.Event()
 
     def run(self: Any, job: Any, task: str, file: Path, options: Any) -> bytes:
         inspection.counted[task] += 1
-        assert inspection.go.wait(30)
+        assert inspection.go.wait(240)
         return json.dumps(task).encode()
 
+    def leave(self: Any, key: Any) -> None:
+        left(self, key)
+        inspection.left.set()
+
+    left = Inspection._leave
+    monkeypatch.setattr(Inspection, "_leave", leave)
     monkeypatch.setattr(Inspection, "_run", run)
     yield inspection
     inspection.go.set()
@@ -61,11 +68,12 @@ def test_a_question_that_was_given_up_is_computed_for_the_next_who_asks(
     async def leave_and_ask() -> bytes:
         slow.go.clear()
         left = asyncio.create_task(slow.answer(Gone(), "text", file))
-        while not slow.counted["text"]:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(3 * WATCH_S)
-        again = asyncio.create_task(asyncio.to_thread(slow.ask, "text", file))
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(240):
+            while not slow.left.is_set():
+                await asyncio.sleep(0.01)
+            again = asyncio.create_task(asyncio.to_thread(slow.ask, "text", file))
+            while slow.counted["text"] < 2:
+                await asyncio.sleep(0.01)
         slow.go.set()
         await asyncio.wait({left})
         return await again

@@ -180,7 +180,7 @@ def test_an_uploaded_model_is_searched(searched, runs):
     assert again["created_at"] == answer.json()["created_at"], "the same job"
     other = {**wish, "max_drop": "5%"}
     assert searched.post("/api/v1/studies", json=other).status_code == 409
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 600
     while not (runs / "mine" / "best.qmod").is_file():
         assert time.monotonic() < deadline, (runs / "mine" / "launch.log").read_text()
         time.sleep(0.5)
@@ -231,7 +231,7 @@ def test_a_search_shows_itself_while_it_runs(tmp_path):
         [sys.executable, "-m", "qsearch", *words, "-o", str(tmp_path / "run"), "--dashboard"],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert "dashboard  http://127.0.0.1:" in done.stderr

@@ -78,7 +78,7 @@ def in_threads(*work: Callable[[], Any]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(600)
         assert not thread.is_alive()
 
 
@@ -97,12 +97,12 @@ def test_two_drivers_share_a_study_without_a_duplicate(postgres_url: str, sample
 
         def join(self, study_id: int, name: str, code_version: str, workers: int) -> int:
             driver_id = super().join(study_id, name, code_version, workers)
-            both_joined.wait(60)
+            both_joined.wait(240)
             return driver_id
 
     def run_by_both(finished: int) -> None:
         if not finished:
-            both_run.wait(60)  # the first trial of each driver runs beside that of the other
+            both_run.wait(240)  # the first trial of each driver runs beside that of the other
 
     pools = [FakePool(seed=n, on_finish=run_by_both) for n in (0, 1)]
     shared = [JoinedByBoth(open_engine(postgres_url)) for _ in pools]

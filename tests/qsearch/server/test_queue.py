@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from qsearch.errors import ConflictError, DataError, SettingsError
-from qsearch.server.driver import MOST_DEATHS, Drivers, main
+from qsearch.server.driver import MOST_DEATHS, Drivers, delay_after, main
 from qsearch.server.queue import RISE_S, ForbiddenError, JobQueue
 from qsearch.server.submission import ServerOptions, failure_of, launch_settings
 from qsearch.server.tokens import OPERATOR, Quota, Tokens, User
@@ -165,19 +165,22 @@ def test_a_study_waits_for_a_lost_cluster_eight_times(
     monkeypatch.setattr("qsearch.search.launch.run_search", lose)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     job = queue.submit(ANN, DIGITS, name="mine")
-    delays = []
     for attempt in range(1, MOST_DEATHS + 1):
         assert queue.repository.start_job(job.id)
         monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(queue.options.to_json())))
+        before = time.time()
         with open(os.devnull) as lock:
             main(job.id, lock.fileno())
+        after = time.time()
         job = queue.job("mine")
         assert job.failure is not None
         assert "head of the Ray cluster ended" in job.failure.what
         if attempt < MOST_DEATHS:
             assert (job.state, job.attempts) == ("queued", attempt)
-            delays.append(round((job.retry_at or 0.0) - time.time()))
+            delay = delay_after(attempt + 1)
+            assert before + delay <= (job.retry_at or 0.0) <= after + delay
     assert job.state == "failed"
+    delays = [delay_after(deaths) for deaths in range(1, MOST_DEATHS + 1)]
     assert delays == sorted(delays)
     assert delays[-1] > 100
 

@@ -133,7 +133,7 @@ def test_sqlite_writers_wait_for_each_other(tmp_path: Path) -> None:
     ]
     claims = []
     for process in processes:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=600)
         assert process.returncode == 0, err
         claims.append(int(out))
     assert sum(claims) == 60
@@ -147,7 +147,7 @@ def test_processes_that_create_a_database_together_take_turns(storage_url: str) 
         for _ in range(3)
     ]
     for process in processes:
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=600)
         assert process.returncode == 0, err.decode()
 
 
@@ -207,7 +207,7 @@ def test_eight_readers_meet_no_lock_while_trials_are_written(storage_url: str) -
             [Ended(one, Outcome("complete")) for one in repository.add_trials(study.id, [trial])],
         )
     for process in readers:
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=600)
         assert process.returncode == 0, err.decode()
     repository.close()
 

@@ -45,14 +45,16 @@ class Runner:
                 self.fetch(request.large) if isinstance(request.large, Handle) else request.large
             )
             return float(value.sum())
-        if request.do == "sleep":
+        if request.do in ("sleep", "sleep once"):
+            first = not list(Path(request.folder).iterdir())
             (Path(request.folder) / f"running-{os.getpid()}").touch()
-            time.sleep(request.value)
+            if first or request.do == "sleep":
+                time.sleep(request.value)
             return request.value
         if request.do == "meet":
             folder = Path(request.folder)
             (folder / f"running-{os.getpid()}").touch()
-            end = time.monotonic() + 120
+            end = time.monotonic() + 600
             while len(list(folder.iterdir())) < request.value and time.monotonic() < end:
                 time.sleep(0.01)
             return request.value

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ from pool_runner import Ask
 from pool_test_case import SeparateWorkersTestCase, asked, drain, new_name
 
 from workers.errors import LostWorkerError, UserCodeError, WorkerError
-from workers.pool import process_pool
+from workers.pool import process_pool, queued_pool
 from workers.pool.process_pool import ProcessPool
-from workers.pool.protocol import WorkerPool, WorkerSize
+from workers.pool.protocol import Finished, WorkerPool, WorkerSize
 from workers.user_code import UserCode, import_user_code
 
 HERE = Path(__file__).parent
@@ -76,14 +77,30 @@ def test_a_module_that_fails_in_the_worker_is_the_error_of_its_requests(
     assert "in a worker" in caught.value.notes[0]
 
 
-def test_a_worker_that_takes_too_long_is_replaced(tmp_path: Path) -> None:
-    pool = ProcessPool(1, max_attempts=2, request_timeout_s=3.0, runner="pool_runner:Runner")
+def test_a_worker_that_takes_too_long_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = 0
+
+    def now() -> float:
+        return time.monotonic() + 1000.0 * attempts
+
+    for module in (process_pool, queued_pool):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=now))
+    pool = ProcessPool(1, max_attempts=2, request_timeout_s=600.0, runner="pool_runner:Runner")
+    ended: dict[Any, Finished] = {}
     try:
-        pool.submit("slow", Ask("sleep", 60.0, str(tmp_path)))
+        pool.submit("slow", Ask("sleep", 600.0, str(tmp_path)))
         pool.submit("next", Ask("double", 3))
-        ended = drain(pool)
+        while pool.pending:
+            finished = pool.next_finished(timeout_s=0.1)
+            if finished is not None:
+                ended[finished.tag] = finished
+            # Each time that a worker has begun to sleep, a thousand seconds pass.
+            attempts = len(list(tmp_path.iterdir()))
         assert isinstance(ended["slow"].error, LostWorkerError)
-        assert "no answer within 3.0 s" in ended["slow"].error.what
+        assert "no answer within 600.0 s" in ended["slow"].error.what
+        assert ended["slow"].attempts == 2
         assert ended["next"].result == 6
     finally:
         pool.close()
@@ -132,7 +149,7 @@ def test_a_pool_that_waits_sleeps_until_there_is_news(
 
     pool = ProcessPool(1, runner="pool_runner:Runner")
     try:
-        pool.wait_ready(240.0)
+        pool.wait_ready(600.0)
         pool.submit("slow", Ask("sleep", 60.0, str(tmp_path)))
         monkeypatch.setattr(process_pool, "wait", counted)
         assert pool.next_finished(timeout_s=0.5) is None
@@ -172,9 +189,9 @@ def test_workers_end_soon_after_a_driver_that_was_killed(tmp_path: Path) -> None
         "from pool_runner import Ask\n"
         "from workers.pool.process_pool import ProcessPool\n"
         "pool = ProcessPool(2, runner='pool_runner:Runner')\n"
-        "pool.submit(0, Ask('sleep', 100.0, sys.argv[2])); pool.submit(1, Ask('pid'))\n"
+        "pool.submit(0, Ask('sleep', 600.0, sys.argv[2])); pool.submit(1, Ask('pid'))\n"
         "pool.next_finished()\n"
-        "print(*pool.pids, flush=True); time.sleep(100)\n"
+        "print(*pool.pids, flush=True); time.sleep(600)\n"
     )
     root = HERE.parents[2]
     driver = subprocess.Popen(
@@ -190,7 +207,7 @@ def test_workers_end_soon_after_a_driver_that_was_killed(tmp_path: Path) -> None
     finally:
         driver.kill()
         driver.wait()
-    stop = time.monotonic() + 240
+    stop = time.monotonic() + 600
     while any(_alive(pid) for pid in pids):
         assert time.monotonic() < stop, "a worker outlived its driver"
         time.sleep(0.1)

@@ -119,7 +119,7 @@ def open_cluster() -> Iterator[str]:
     )
     assert head.stdout is not None
     yield next(line.strip() for line in head.stdout if ":" in line)
-    head.communicate("end\n", timeout=60)
+    head.communicate("end\n", timeout=600)
 
 
 def test_a_second_process_connects_with_the_token_and_none_without(
@@ -139,10 +139,10 @@ def test_a_second_process_connects_with_the_token_and_none_without(
             {"RAY_AUTH_MODE": "disabled"},
         )
     ]
-    stdout, stderr = friend.communicate(timeout=400)
+    stdout, stderr = friend.communicate(timeout=600)
     assert "answer 42" in stdout, stderr
     for stranger in strangers:
-        stdout, stderr = stranger.communicate(timeout=400)
+        stdout, stderr = stranger.communicate(timeout=600)
         assert stranger.returncode != 0
         assert "answer" not in stdout
         assert "cannot connect to Ray" in stderr
@@ -190,7 +190,7 @@ def test_an_address_where_nobody_listens_gives_a_message_in_time() -> None:
         [sys.executable, "-c", program, "127.0.0.1:9", str(HERE)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
