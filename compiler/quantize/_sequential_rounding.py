@@ -40,6 +40,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.ops.nn.window import pad_spatial
 from compiler.ops.rules.input_columns import InputColumns
 from compiler.qtypes.channel_ranges import (
     ChannelRanges,
@@ -57,6 +58,7 @@ from compiler.quantize._weight_rounding import PointRows, cut_rows, joined_rows
 from compiler.quantize.calibration.bind_scales import quantize_points
 from compiler.quantize.calibration.input_grams import blocked, column_rules, units_of
 from compiler.quantize.calibration.input_sample import InputSample
+from compiler.quantize.calibration.kernels.protocol import choose_kernels
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 Floats = NDArray[np.float64]
@@ -183,20 +185,17 @@ class _Seen:
     @staticmethod
     def of(runs: PrefixRuns, data: Expr, rule: InputColumns, units: Floats) -> _Seen:
         halves = _Sums.of(rule), _Sums.of(rule)
-        taps = halves[0].read.shape[1]
+        taps = halves[0].sums.shape[2]
         # Whole runs are left out first, but not below a few: neighbouring positions are alike.
         rows = min(_ROWS, _ROWS_OF_A_TAP * taps)
         positions = math.prod(rule.images)
         used = min(runs.count, max(_FEW_RUNS, rows // positions))
         stride = -(-positions * used // rows)
-        unit = units[rule.channels][:, :, None]
         for number, both in enumerate(islice(runs.pairs(data), used)):
-            some = slice(number % stride, None, stride)
-            read, wanted = (rule.columns(values, some) for values in both)
-            for (first, y), (_, x) in zip(read, wanted, strict=True):
-                own = unit[first : first + len(y)]
-                halves[number % 2].add(first, y, x, own)
-        channels = rule.channels.reshape(halves[0].read.shape)
+            y, x = (_steps(values, units, rule.data_axis) for values in both)
+            x -= y
+            halves[number % 2].add(y, x, slice(number % stride, None, stride))
+        channels = rule.channels.reshape(halves[0].sums.shape[1:])
         one, other = (sums.seen(units[channels], channels) for sums in halves)
         if not other.gram.count:
             return one
@@ -243,9 +242,14 @@ def _off_diagonal(one: Floats, other: Floats) -> Floats:
     return np.asarray(whole - np.einsum("gii,gii->g", one, other))
 
 
-def _steps(columns: Floats, unit: Floats) -> Floats:
-    found = columns / unit
-    return np.rint(found, out=found)
+def _steps(data: NDArray[np.float32], units: Floats, axis: int) -> Floats:
+    """The values in whole steps of the unit of their channel."""
+    shape = (math.prod(data.shape[:axis]), data.shape[axis], math.prod(data.shape[axis + 1 :]))
+    rows = np.ascontiguousarray(data, np.float32).reshape(shape)
+    found = choose_kernels().steps(rows, units, math.inf)
+    if found is None:
+        raise CalibrationError("a calibration input makes values that are not numbers")
+    return found.reshape(data.shape)
 
 
 @dataclass(slots=True, eq=False)
@@ -253,17 +257,19 @@ class _Sums:
     """Sums over positions; columns wait until there are enough for one large product.
 
     Attributes:
+        rule: how the layer reads its data.
         blocks: of the taps of a group.
-        products, read: sums of what the quantized network reads, as of ``InputGram``.
-        crossed, more: as of ``_Seen``.
+        products: of what the quantized network reads, as of ``InputGram``.
+        crossed: as of ``_Seen``.
+        sums: of what the quantized network reads, and ``_Seen.more``.
         count: positions.
     """
 
+    rule: InputColumns
     blocks: int
     products: NDArray[np.int64]
     crossed: NDArray[np.int64]
-    read: NDArray[np.int64]
-    more: NDArray[np.int64]
+    sums: NDArray[np.int64]
     count: int = 0
     _waiting: dict[int, tuple[Floats, int]] = field(default_factory=dict)
 
@@ -271,12 +277,33 @@ class _Sums:
     def of(rule: InputColumns) -> _Sums:
         groups, taps = blocked(rule)
         products, crossed = np.zeros((2, groups, taps, taps), np.int64)
-        read, more = np.zeros((2, groups, taps), np.int64)
-        return _Sums(groups // rule.channels.shape[0], products, crossed, read, more)
+        sums = np.zeros((2, groups, taps), np.int64)
+        return _Sums(rule, groups // rule.channels.shape[0], products, crossed, sums)
 
-    def add(self, first: int, y: Floats, x: Floats, unit: Floats) -> None:
-        """Columns of both networks, (groups, taps, positions), in units of each tap."""
-        groups, taps, positions = y.shape
+    def add(self, read: Floats, more: Floats, some: slice) -> None:
+        """One run: the data of the quantized network, and what those of the float one are more.
+
+        Args:
+            read, more: whole steps, of the shape of the layer's data.
+            some: positions of each image.
+        """
+        rule = self.rule
+        if rule.depthwise is None or self.blocks > 1:
+            pieces = zip(rule.columns(read, some), rule.columns(more, some), strict=True)
+            for (first, one), (_, other) in pieces:
+                self._hold(first, one, other)
+            return
+        axes, window = rule.depthwise
+        padded = [pad_spatial(each.transpose(axes), window.padding, 0.0) for each in (read, more)]
+        reads = window.reads(padded[0].shape[3], some)
+        for both in zip(*padded, strict=True):
+            one, other = (np.ascontiguousarray(each).reshape(len(each), -1) for each in both)
+            into = self.products, self.crossed, self.sums
+            choose_kernels().paired_products(one, other, reads, *into)
+            self.count += reads.shape[1]
+
+    def _hold(self, first: int, read: Floats, more: Floats) -> None:
+        groups, taps, positions = read.shape
         self.count += positions if first == 0 else 0
         enough = min(_TOGETHER, -(-_ELEMENTS // (groups * taps)))
         room = np.empty((2, groups, taps, 0)), 0
@@ -284,8 +311,8 @@ class _Sums:
         if filled + positions > both.shape[3]:
             self._multiply(first)
             both, filled = np.empty((2, groups, taps, enough + positions)), 0
-        for columns, held in zip((y, x), both[..., filled : filled + positions], strict=True):
-            held[...] = _steps(columns, unit)
+        for columns, held in zip((read, more), both[..., filled : filled + positions], strict=True):
+            held[...] = columns
         self._waiting[first] = both, filled + positions
         if filled + positions >= enough:
             self._multiply(first)
@@ -294,20 +321,18 @@ class _Sums:
         """What was added, columns that still wait included."""
         for first in list(self._waiting):
             self._multiply(first)
-        gram = InputGram(self.products, self.read, self.count, unit, channels)
-        return _Seen(gram, self.crossed, self.more)
+        gram = InputGram(self.products, self.sums[0], self.count, unit, channels)
+        return _Seen(gram, self.crossed, self.sums[1])
 
     def _multiply(self, first: int) -> None:
         both, filled = self._waiting.get(first, (np.empty(0), 0))
         if not filled:
             return
         self._waiting[first] = both, 0
-        y, x = both[..., :filled].reshape(2, -1, self.read.shape[1], filled)
-        x -= y
-        place = slice(first * self.blocks, first * self.blocks + len(y))
-        across = y.transpose(0, 2, 1)
+        columns = both[..., :filled].reshape(2, -1, self.sums.shape[2], filled)
+        place = slice(first * self.blocks, first * self.blocks + columns.shape[1])
+        across = columns[0].transpose(0, 2, 1)
         # Whole numbers below 2^53: exact in any order.
-        self.products[place] += (y @ across).astype(np.int64)
-        self.read[place] += y.sum(axis=2).astype(np.int64)
-        self.crossed[place] += (x @ across).astype(np.int64)
-        self.more[place] += x.sum(axis=2).astype(np.int64)
+        self.products[place] += (columns[0] @ across).astype(np.int64)
+        self.crossed[place] += (columns[1] @ across).astype(np.int64)
+        self.sums[:, place] += columns.sum(axis=3).astype(np.int64)

@@ -59,7 +59,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "ray: a head that ended": 8,
     "own code in every worker (--import)": 430,
     "ray: searches share a cluster": 110,
-    "quantize: weights rounded to what the quantized layers in front give": 426,
+    "quantize: weights rounded to what the quantized layers in front give": 483,
     "search: predicted errors as a prior, warm start, policies of studies": 308,
     "search: top-1 in steps of luck": 74,
     "quantize: smoothing passes clips with a limit": 56,

@@ -43,21 +43,15 @@ def conv2d_columns(call: Call) -> InputColumns | None:
     def columns(
         data: Array, some: slice = EVERY_POSITION
     ) -> Iterator[tuple[int, NDArray[np.float64]]]:
-        places = np.arange(size[0] * size[1])[some]
-        positions = len(places)
+        positions = len(range(size[0] * size[1])[some])
         step = max(_PIECE_BYTES // (8 * max(positions, 1) * taps), 1)
         padded = pad_spatial(data.transpose(data_axes), attrs.padding, 0)
         if some != EVERY_POSITION:
-            down, right = (
-                attrs.dilation[axis] * np.arange(s) for axis, s in ((0, height), (1, width))
-            )
-            row, column = places // size[1] * attrs.strides[0], places % size[1] * attrs.strides[1]
-            starts = row * padded.shape[3] + column
-            reads = (down[:, None] * padded.shape[3] + right).reshape(-1, 1) + starts
+            reads = window.reads(padded.shape[3], some)
             for flat in padded.reshape(*padded.shape[:2], -1):
                 for first in range(0, groups, step):
                     part = flat[first * inputs : (first + step) * inputs]
-                    piece = part.take(reads.reshape(-1), axis=1).astype(np.float64)
+                    piece = part.take(reads.reshape(-1), axis=1).astype(np.float64, copy=False)
                     yield first, piece.reshape(-1, taps, positions)
             return
         for image in padded[:, None]:

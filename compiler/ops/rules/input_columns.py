@@ -38,6 +38,19 @@ class Window:
     dilation: tuple[int, int]
     out: tuple[int, int]
 
+    def reads(self, width: int, some: slice) -> NDArray[np.int64]:
+        """(taps, positions): places that the window reads of a padded channel, row after row.
+
+        Args:
+            width: of the padded channel.
+            some: of the positions.
+        """
+        places = np.arange(self.out[0] * self.out[1])[some]
+        down, right = (step * np.arange(size) for step, size in zip(self.dilation, self.size))
+        row, column = places // self.out[1] * self.strides[0], places % self.out[1]
+        starts = row * width + column * self.strides[1]
+        return np.asarray((down[:, None] * width + right).reshape(-1, 1) + starts)
+
 
 @dataclass(frozen=True, slots=True)
 class InputColumns:

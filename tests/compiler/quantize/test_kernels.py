@@ -228,6 +228,22 @@ def test_products_of_windows_are_those_of_their_columns(
     np.testing.assert_array_equal(sums - 1, columns.sum((0, 2)))
 
 
+@pytest.mark.parametrize(("taps", "positions"), [(25, 70), (9, 32), (33, 1), (1, 5), (4, 0)])
+def test_paired_products_are_those_of_what_taps_read(
+    kernels: Kernels, taps: int, positions: int
+) -> None:
+    rng = np.random.default_rng(taps)
+    one, other = rng.integers(-LIMIT, LIMIT + 1, (2, 3, 60)).astype(np.float64)
+    reads = rng.integers(0, 60, (taps, positions))
+    products, crossed = np.ones((2, 3, taps, taps), np.int64)
+    sums = np.ones((2, 3, taps), np.int64)
+    kernels.paired_products(one, other, reads, products, crossed, sums)
+    read, more = one[:, reads].astype(np.int64), other[:, reads].astype(np.int64)
+    np.testing.assert_array_equal(products - 1, np.einsum("gkp,glp->gkl", read, read))
+    np.testing.assert_array_equal(crossed - 1, np.einsum("gkp,glp->gkl", more, read))
+    np.testing.assert_array_equal(sums - 1, [read.sum(2), more.sum(2)])
+
+
 def test_errors_of_grids_are_those_of_float32_operations(kernels: Kernels) -> None:
     rng = np.random.default_rng(5)
     magnitudes = np.abs(rng.normal(0, 1, (5, 77))).astype(np.float32)

@@ -18,10 +18,11 @@ from compiler.quantize.calibration.kernels.protocol import UPPER_COUNTERS, KeyTi
 from compiler.targets.c.toolchain import build_library
 
 _SOURCES = [Path(__file__).with_name(name) for name in ("calibrate.c", "products.c")]
-_LANES = 4  # LANES, TEAM, the largest GROUP, and LAGS of the sources
+_LANES = 4  # LANES, TEAM, the largest GROUP, LAGS and PAIRED of the sources
 _TEAM = 8
 _GROUP = 8
 _LAGS = 3
+_PAIRED = 32
 _TIES = ("up", "away", "even")  # as the sources count them
 
 
@@ -54,6 +55,7 @@ class NativeKernels:
         self._group_terms = library.qs_group_terms
         self._steps = library.qs_steps
         self._window_products = library.qs_window_products
+        self._paired_products = library.qs_paired_products
         self._grid_errors = library.qs_grid_errors
         self._compare_steps = library.qs_compare_steps
         self._round_columns = library.qs_round_columns
@@ -61,7 +63,7 @@ class NativeKernels:
         for function in (
             *(self._count_ranges, self._histogram, self._divergences),
             *(self._group_terms, self._grid_errors, self._compare_steps),
-            *(self._round_columns, self._move_rows),
+            *(self._round_columns, self._move_rows, self._paired_products),
         ):
             function.restype = None
         self._lock = threading.Lock()
@@ -219,6 +221,28 @@ class NativeKernels:
                 _pointer(sums),
             )
         return bool(fits)
+
+    def paired_products(
+        self,
+        one: NDArray[np.float64],
+        other: NDArray[np.float64],
+        reads: NDArray[np.int64],
+        products: NDArray[np.int64],
+        crossed: NDArray[np.int64],
+        sums: NDArray[np.int64],
+    ) -> None:
+        taps, positions = reads.shape
+        size = 2 * (_PAIRED + taps) * (taps + 4 * _GROUP) + _GROUP
+        with self._lock:
+            if self._window_scratch.size < size:
+                self._window_scratch = np.empty(size, np.float64)
+            self._paired_products(
+                *(_pointer(one), _pointer(other)),
+                *(ctypes.c_int64(number) for number in one.shape),
+                *(_pointer(reads), ctypes.c_int64(taps), ctypes.c_int64(positions)),
+                _pointer(self._window_scratch),
+                *(_pointer(products), _pointer(crossed), _pointer(sums)),
+            )
 
     def grid_errors(
         self,

@@ -173,6 +173,26 @@ class NumpyKernels:
                 sums[part] += cut.sum(axis=2).astype(np.int64)
         return True
 
+    def paired_products(
+        self,
+        one: NDArray[np.float64],
+        other: NDArray[np.float64],
+        reads: NDArray[np.int64],
+        products: NDArray[np.int64],
+        crossed: NDArray[np.int64],
+        sums: NDArray[np.int64],
+    ) -> None:
+        some = max(_PIECE_BYTES // (8 * max(reads.size, 1)), 1)
+        for first in range(0, len(one), some):
+            part = slice(first, first + some)
+            read, more = (np.take(values[part], reads, axis=1) for values in (one, other))
+            across = read.transpose(0, 2, 1)
+            # Whole numbers below 2^53: exact in any order.
+            products[part] += (read @ across).astype(np.int64)
+            crossed[part] += (more @ across).astype(np.int64)
+            for total, values in zip(sums, (read, more), strict=True):
+                total[part] += values.sum(axis=2).astype(np.int64)
+
     def grid_errors(
         self,
         magnitudes: NDArray[np.float32],

@@ -246,6 +246,58 @@ int32_t qs_window_products(const float *x, int32_t images, int32_t channels, con
     return 1;
 }
 
+#define PAIRED 32 /* positions that are read together, which stay in the first cache */
+#define TILE (4 * GROUP)
+
+/* products[g][k][l] += sum over the positions of what taps k and l read of one[g], and crossed[g][k][l]
+ * of what k reads of other[g] and l of one[g]; sums: (2, groups, taps), of either. one, other: (groups,
+ * size), whole numbers; reads: (taps, positions), places in them.
+ * scratch: 2 * (PAIRED + taps) * (taps + TILE) + GROUP doubles.
+ */
+void qs_paired_products(const double *one, const double *other, int64_t groups, int64_t size,
+                        const int64_t *reads, int64_t taps, int64_t positions, double *scratch,
+                        int64_t *products, int64_t *crossed, int64_t *sums) {
+    int64_t line = (taps + TILE - 1) / TILE * TILE;
+    double *read = (double *)(((uintptr_t)scratch + sizeof(Group) - 1) & ~(sizeof(Group) - 1));
+    double *more = read + PAIRED * line, *own = more + PAIRED * line, *both = own + taps * line;
+    memset(read, 0, sizeof(double) * (size_t)(2 * PAIRED * line));
+    for (int64_t g = 0; g < groups; g++, one += size, other += size) {
+        memset(own, 0, sizeof(double) * (size_t)(2 * taps * line));
+        for (int64_t first = 0; first < positions; first += PAIRED) {
+            int64_t count = positions - first < PAIRED ? positions - first : PAIRED;
+            for (int64_t k = 0; k < taps; k++) {
+                double total = 0.0, rest = 0.0;
+                for (int64_t p = 0; p < count; p++) {
+                    int64_t place = reads[k * positions + first + p];
+                    total += read[p * line + k] = one[place];
+                    rest += more[p * line + k] = other[place];
+                }
+                sums[g * taps + k] += (int64_t)total;
+                sums[(groups + g) * taps + k] += (int64_t)rest;
+            }
+            for (int64_t k = 0; k < taps; k++)
+                for (int64_t l = 0; l < line; l += TILE) {
+                    Group *a = (Group *)(own + k * line + l), *b = (Group *)(both + k * line + l);
+                    Group a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3];
+                    Group b0 = b[0], b1 = b[1], b2 = b[2], b3 = b[3];
+                    for (int64_t p = 0; p < count; p++) {
+                        const Group *y = (const Group *)(read + p * line + l);
+                        double s = read[p * line + k], t = more[p * line + k];
+                        a0 += s * y[0], a1 += s * y[1], a2 += s * y[2], a3 += s * y[3];
+                        b0 += t * y[0], b1 += t * y[1], b2 += t * y[2], b3 += t * y[3];
+                    }
+                    a[0] = a0, a[1] = a1, a[2] = a2, a[3] = a3;
+                    b[0] = b0, b[1] = b1, b[2] = b2, b[3] = b3;
+                }
+        }
+        for (int64_t k = 0; k < taps; k++)
+            for (int64_t l = 0; l < taps; l++) {
+                products[(g * taps + k) * taps + l] += (int64_t)own[k * line + l];
+                crossed[(g * taps + k) * taps + l] += (int64_t)both[k * line + l];
+            }
+    }
+}
+
 /* out = what x >= 0 loses on the grid 0 .. levels times the scale of its row, halves going up. */
 void qs_grid_errors(const float *restrict x, int64_t rows, int64_t columns, const float *scale,
                     float levels, float *restrict out) {

@@ -102,6 +102,21 @@ class Kernels(Protocol):
         whole steps as of ``steps``; False where it gives None, and then part may be added.
         """
 
+    def paired_products(
+        self,
+        one: NDArray[np.float64],
+        other: NDArray[np.float64],
+        reads: NDArray[np.int64],
+        products: NDArray[np.int64],
+        crossed: NDArray[np.int64],
+        sums: NDArray[np.int64],
+    ) -> None:
+        """Add to products and crossed (groups, taps, taps) those of what two taps read of ``one``,
+        and of what the first reads of ``other`` and the second of ``one``; to sums (2, groups,
+        taps) those of either. ``one`` and ``other`` (groups, places) hold whole numbers, ``reads``
+        (taps, positions) names places.
+        """
+
     def grid_errors(
         self,
         magnitudes: NDArray[np.float32],
