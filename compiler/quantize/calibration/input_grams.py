@@ -41,7 +41,7 @@ MAX_TAPS: Final = 1536
 
 _STEPS: Final = 1 << 15
 
-_POSITIONS: Final = 512
+_POSITIONS: Final = 1024
 """Columns that are multiplied at a time, or more: products of few columns cost memory traffic and
 hardly any arithmetic."""
 
@@ -251,8 +251,9 @@ class GramCollector:
         cut = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
         some = slice(first, first + len(cut))
         # Whole numbers below 2^53: exact in any order.
-        self._products[index][some] += (cut @ cut.transpose(0, 2, 1)).astype(np.int64)
-        self._sums[index][some] += cut.sum(axis=2).astype(np.int64)
+        into = self._products[index][some], self._sums[index][some]
+        for total, found in zip(into, (cut @ cut.transpose(0, 2, 1), cut.sum(axis=2)), strict=True):
+            np.add(total, found, out=total, casting="unsafe")
 
     def result(self) -> InputGrams:
         """The products so far; ``update`` counts on in them."""
