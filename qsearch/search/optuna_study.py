@@ -168,10 +168,14 @@ class StoredTrial(FrozenTrial):
         return twin
 
 
-def distributions_of(space: Space) -> Distributions:
-    """What Optuna samples from: the parameters with a choice, by name."""
-    choosing = [p for p in space.parameters if len(p.choices) > 1]
-    return {p.name: CategoricalDistribution(p.choices) for p in choosing}
+def distributions_of(space: Space, costly: bool = True) -> Distributions:
+    """The parameters with a choice, by name.
+
+    Args:
+        costly: whether with costly choices; Optuna's samplers do not know them.
+    """
+    choices = {p.name: p.choices if costly else p.usual for p in space.parameters}
+    return {name: CategoricalDistribution(one) for name, one in choices.items() if len(one) > 1}
 
 
 def frozen_trial(

@@ -49,6 +49,8 @@ _EXPLORES: Final = 8
 """TPE makes one proposal in so many; the Gaussian process makes the others."""
 _EXPLORES_FROM: Final = 16
 """Trial from which on TPE proposes, from policy 2 on: of fewer trials it learns nothing."""
+_COSTLY_AT: Final = (15, 63, 255)
+"""Places of trials that are the best one with a costly choice: the last of 16, two further ones."""
 _PROGRAMMES: Final = 16
 """Budgets that are solved before the sampler of the stage "layers" is asked."""
 
@@ -107,7 +109,7 @@ def first_points(
         SearchError: ``start`` is not a point of the space.
     """
     points = [space.params_of(start)]
-    known = {p.name: p.choices for p in space.parameters}
+    known = {p.name: p.usual for p in space.parameters}
     for guess in _GOOD_GUESSES[max(since for since in _GOOD_GUESSES if since <= policy)]:
         wanted = {name: v for name, v in guess.items() if name in known or name not in LATER}
         if all(value in known.get(name, ()) for name, value in wanted.items()):
@@ -148,7 +150,7 @@ class _StageSampler:
     complete: int = 0
 
     def __post_init__(self) -> None:
-        self.distributions = distributions_of(self.space)
+        self.distributions = distributions_of(self.space, costly=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,10 +299,12 @@ class StudySampler:
                 stage.study.add_trials(stage.history)
             stage.study.sampler = make_sampler(sampler, self._spec.seed, batch)
             for slot in range(self.batch_size):
-                given = self._given(stage, batch, place + slot, slot, seen)
-                if given is not None:
-                    stage.study.enqueue_trial(dict(given))
-                proposal = self._ask(stage, batch, slot, seen)
+                proposal = self._costly(stage, place + slot, seen)
+                if proposal is None:
+                    given = self._given(stage, batch, place + slot, slot, seen)
+                    if given is not None:
+                        stage.study.enqueue_trial(dict(given))
+                    proposal = self._ask(stage, batch, slot, seen)
                 if proposal is None:
                     break
                 seen.add(proposal.config_hash)
@@ -309,6 +313,9 @@ class StudySampler:
 
     def _tell(self, stage: _StageSampler, trial: Trial) -> None:
         asked = stage.asked.pop(trial.config_hash, None)
+        if stage.space.is_costly(trial.params):
+            stage.told += 1
+            return
         frozen = frozen_trial(trial, stage.distributions, self.objective, stage.complete)
         stage.told += 1
         stage.complete += frozen.state == TrialState.COMPLETE
@@ -320,6 +327,15 @@ class StudySampler:
             for name, amount in frozen.constraints.items():
                 asked.set_constraint(name, amount)
             stage.study.tell(asked, frozen.values, state=frozen.state)
+
+    def _costly(self, stage: _StageSampler, place: int, seen: set[str]) -> Proposal | None:
+        """The best trial with a costly choice, where it is its turn; Optuna does not see it."""
+        auto = self._spec.sampler == AUTO and stage.name == GLOBAL
+        if not auto or place not in _COSTLY_AT or self._best is None:
+            return None
+        points = self.space.with_costly(self._best.params)
+        proposals = (self._proposal(stage, point) for point in points)
+        return next((one for one in proposals if one.config_hash not in seen), None)
 
     def _given(
         self, stage: _StageSampler, batch: int, place: int, slot: int, seen: set[str]

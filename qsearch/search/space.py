@@ -52,11 +52,19 @@ class Parameter:
         name: the field; ``layer_parameter`` names the bits of a single layer.
         choices: its values, in the order in which a grid visits them.
         when: earlier parameters and the values of theirs for which this one has an effect.
+        costly: choices that take as long as several trials. The sampler ``auto`` proposes the best
+            trial with one of them at trials 16, 64 and 256; no other proposal has one.
     """
 
     name: str
     choices: tuple[Value, ...]
     when: tuple[tuple[str, tuple[Value, ...]], ...] = ()
+    costly: tuple[Value, ...] = ()
+
+    @property
+    def usual(self) -> tuple[Value, ...]:
+        """The choices that are not costly ones, in their order."""
+        return tuple(choice for choice in self.choices if choice not in self.costly)
 
     def active(self, params: Mapping[str, Value]) -> bool:
         """Whether the parameter has an effect beside the values chosen so far."""
@@ -73,7 +81,7 @@ class Space:
         known: set[str] = set()
         for parameter in self.parameters:
             missing = {name for name, _ in parameter.when} - known
-            if missing or not parameter.choices or parameter.name in known:
+            if missing or not parameter.usual or parameter.name in known:
                 raise SearchError(
                     f"parameter {parameter.name!r} of the search space is not well formed",
                     where=f"conditions on {sorted(missing)}" if missing else "choices or name",
@@ -86,11 +94,11 @@ class Space:
         params: Params = {}
         for parameter in self.parameters:
             if parameter.active(params):
-                if len(parameter.choices) == 1:
-                    params[parameter.name] = parameter.choices[0]
+                choices = parameter.usual
+                if len(choices) == 1:
+                    params[parameter.name] = choices[0]
                 else:
-                    chosen = trial.suggest_categorical(parameter.name, parameter.choices)
-                    params[parameter.name] = chosen
+                    params[parameter.name] = trial.suggest_categorical(parameter.name, choices)
         return params
 
     def effective(self, params: Mapping[str, Value]) -> Params:
@@ -100,6 +108,30 @@ class Space:
             if parameter.active(kept):
                 kept[parameter.name] = params.get(parameter.name, parameter.choices[0])
         return kept
+
+    def is_costly(self, params: Mapping[str, Value]) -> bool:
+        """Whether a point has a costly choice."""
+        return any(params.get(p.name) in p.costly for p in self.parameters if p.costly)
+
+    def without_costly(self, params: Mapping[str, Value]) -> Params:
+        """The point with the last usual choice in place of each costly one."""
+        changed = {
+            p.name: p.usual[-1]
+            for p in self.parameters
+            if p.costly and params.get(p.name) in p.costly
+        }
+        return self.effective({**params, **changed}) if changed else dict(params)
+
+    def with_costly(self, params: Mapping[str, Value]) -> list[Params]:
+        """Points that differ from ``params`` in one costly choice."""
+        here = self.effective(params)
+        return [
+            self.effective({**here, p.name: choice})
+            for p in self.parameters
+            if p.active(here)
+            for choice in p.costly
+            if choice != here[p.name]
+        ]
 
     def params_of(self, qconfig: QConfig) -> Params:
         """The point that stands for ``qconfig``.
@@ -149,14 +181,14 @@ class Space:
         """Points that differ from ``params`` in one value, in the order of the space.
 
         What becomes active only by the change takes a random value. Of a parameter with many
-        choices some are drawn.
+        choices some are drawn. No point has a costly choice.
         """
-        here = self.effective(params)
+        here = self.effective(self.without_costly(params))
         points = []
         for parameter in self.parameters:
             if not parameter.active(here):
                 continue
-            others = [c for c in parameter.choices if c != here[parameter.name]]
+            others = [c for c in parameter.usual if c != here[parameter.name]]
             if len(others) > _CHANGED_AT_MOST:
                 drawn = np.sort(rng.permutation(len(others))[:_CHANGED_AT_MOST])
                 others = [others[int(place)] for place in drawn]
@@ -169,16 +201,16 @@ class Space:
         """A point that is not ``seen``, few changes away from ``params``.
 
         A seeded random walk, one parameter a step; when it finds nothing the whole space is
-        enumerated if it is small. None when everything was seen.
+        enumerated if it is small. None when everything was seen but costly choices.
         """
         rng = np.random.default_rng(seed)
-        here = dict(params)
+        here = self.without_costly(params)
         for _ in range(8 * len(self.parameters)):
-            free = [p for p in self.parameters if p.active(here) and len(p.choices) > 1]
+            free = [p for p in self.parameters if p.active(here) and len(p.usual) > 1]
             if not free:
                 break
             parameter = free[int(rng.integers(len(free)))]
-            others = [c for c in parameter.choices if c != here.get(parameter.name)]
+            others = [c for c in parameter.usual if c != here.get(parameter.name)]
             # Newly active parameters get a random value as well, or they never leave the first.
             here[parameter.name] = others[int(rng.integers(len(others)))]
             here = self._filled(here, rng)
@@ -188,7 +220,7 @@ class Space:
         for index, point in enumerate(self.points()):
             if index >= _ENUMERATE_AT_MOST:
                 break
-            if not seen(point):
+            if not self.is_costly(point) and not seen(point):
                 rest.append(point)
         return rest[int(rng.integers(len(rest)))] if rest else None
 
@@ -199,8 +231,8 @@ class Space:
                 if parameter.name in params:
                     filled[parameter.name] = params[parameter.name]
                 else:
-                    choice = int(rng.integers(len(parameter.choices)))
-                    filled[parameter.name] = parameter.choices[choice]
+                    choice = int(rng.integers(len(parameter.usual)))
+                    filled[parameter.name] = parameter.usual[choice]
         return filled
 
     def to_dict(self) -> list[dict[str, Any]]:
@@ -210,6 +242,7 @@ class Space:
                 "name": p.name,
                 "choices": list(p.choices),
                 "when": {name: list(values) for name, values in p.when},
+                **({"costly": list(p.costly)} if p.costly else {}),
             }
             for p in self.parameters
         ]
@@ -223,6 +256,7 @@ class Space:
                     row["name"],
                     tuple(row["choices"]),
                     tuple((name, tuple(values)) for name, values in row["when"].items()),
+                    tuple(row.get("costly", ())),
                 )
                 for row in rows
             )
@@ -261,6 +295,7 @@ def default_space(
     sequential: bool = True,
     sums: bool = False,
     clips: bool = False,
+    costly: bool = False,
 ) -> Space:
     """The space that ``qsearch launch`` searches by default: 6,336 points, or twice as many.
 
@@ -276,6 +311,7 @@ def default_space(
         sequential: whether ``weight_rounding`` may be: in a large network it costs ten trials.
         sums: whether the model adds two computed values.
         clips: whether ``smooth_clips`` has an effect.
+        costly: whether sequential rounding, where it may be, is a costly choice.
     """
     measured = measured_modes(modules)
     rounding = ("nearest", "adaptive", _SEQUENTIAL) if sequential else ("nearest", "adaptive")
@@ -284,8 +320,12 @@ def default_space(
         *([Parameter("smooth_clips", (False, True), _WITH_SMOOTHING)] if clips else []),
         Parameter("equalize", (False, True), (("smooth_alpha", (None,)),)),
         Parameter("bias_correction", (False, True)),
-        Parameter("weight_rounding", rounding),
-        *([Parameter("fit_ranges", (False, True), _WITH_SEQUENTIAL)] if sequential else []),
+        Parameter("weight_rounding", rounding, costly=rounding[2:] if costly else ()),
+        *(
+            [Parameter("fit_ranges", (False, True), _WITH_SEQUENTIAL)]
+            if sequential and not costly
+            else []
+        ),
         *([Parameter("residual_bits", (8, 16))] if sums else []),
     )
     conversions = ("fully_integral", *(("enabled", "disabled") if allow_float else ()))

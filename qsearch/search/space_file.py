@@ -61,7 +61,7 @@ MOST_CHOICES: Final = 1000
 """Values of one field; a finer range than this gains nothing."""
 
 _SECTIONS: Final = ("fields", "layers")
-_FIELD_KEYS: Final = ("values", "when", "from", "to", "step")
+_FIELD_KEYS: Final = ("values", "when", "from", "to", "step", "costly")
 _LAYER_KEYS: Final = ("nbit_weight", "only", "except", "nbit_input")
 _NOT_SEARCHED: Final = ("layers", "do_simulation", "debug_enabled_ops", "prerequisite_level")
 
@@ -105,7 +105,8 @@ def read_space(source: str | Path | Mapping[str, Any], layers: Sequence[str]) ->
         when: tuple[tuple[str, tuple[Value, ...]], ...] = ()
         if isinstance(row, Mapping) and "when" in row:
             when = _conditions(row["when"], {p.name: p.choices for p in found}, place)
-        found.append(Parameter(name, choices, when))
+        costly = _costly(name, row, choices, place)
+        found.append(Parameter(name, choices, when, costly))
     if not found:
         raise SettingsError(
             "the space has no field",
@@ -127,10 +128,11 @@ def write_space(asked: SpaceFile, heading: str = "") -> str:
     """The text of a file that ``read_space`` reads as this; the layers that differ as a comment."""
     rows: dict[str, Any] = {}
     for parameter in asked.space.parameters:
-        rows[parameter.name] = list(parameter.choices)
-        if parameter.when:
-            when = {name: list(values) for name, values in parameter.when}
-            rows[parameter.name] = {"values": list(parameter.choices), "when": when}
+        row: dict[str, Any] = {"values": list(parameter.choices)}
+        row["when"] = {name: list(values) for name, values in parameter.when}
+        row["costly"] = list(parameter.costly)
+        kept = {key: given for key, given in row.items() if given}
+        rows[parameter.name] = kept if len(kept) > 1 else row["values"]
     lines = [f"# {line}" for line in heading.splitlines()]
     lines.append("fields:")
     for name, row in rows.items():
@@ -181,6 +183,16 @@ def _choices(name: str, row: Any, place: str) -> tuple[Value, ...]:
         if checked not in kept or any(type(k) is not type(checked) for k in kept if k == checked):
             kept.append(checked)
     return tuple(kept)
+
+
+def _costly(name: str, row: Any, choices: tuple[Value, ...], place: str) -> tuple[Value, ...]:
+    if not isinstance(row, Mapping) or "costly" not in row:
+        return ()
+    found = _choices(name, {"values": row["costly"]}, place)
+    if not set(found) < set(choices):
+        what = f"{list(found)} cannot be the costly values of {name}"
+        raise SettingsError(what, where=place, fix=f"name some of {list(choices)}, but not all")
+    return found
 
 
 def _range(row: Mapping[str, Any], place: str) -> list[Value]:
@@ -311,7 +323,8 @@ LAYER_BITS: Final = (2, 3, 4, 5, 6, 7, 8)
 """Bits that layers may choose where size counts and no file says otherwise."""
 _OF_SIZE: Final = ("size", "bit_operations")
 _MOST_PRODUCTS_OF_A_TRIAL: Final = 2 * 10**11
-"""Of sequential rounding where layers choose their bits: about 20 CPU seconds of each trial."""
+"""Of sequential rounding, about 20 CPU seconds: of each trial where layers choose their bits, else
+of few trials (``Parameter.costly``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,10 +373,11 @@ def searched_space(
             settings.allow_float,
             weighted,
             modules,
-            products <= (_MOST_PRODUCTS_OF_A_TRIAL if counts else MOST_PRODUCTS),
+            products <= _MOST_PRODUCTS_OF_A_TRIAL,
             sums=has_residual_sums(module),
             # On 1000 classes of photographs channels went far above what calibration had seen.
             clips=products <= MOST_PRODUCTS and has_limited_clips(module),
+            costly=products > MOST_PRODUCTS and not counts,
         )
         # Units of accelerators take 8 bits.
         wide = weighted and settings.hw is None and not given_points(module).count

@@ -62,6 +62,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "quantize: weights rounded to what the quantized layers in front give": 483,
     "search: predicted errors as a prior, warm start, policies of studies": 308,
     "search: top-1 in steps of luck": 74,
+    "search: values of fields that cost as much as several trials": 62,
     "quantize: smoothing passes clips with a limit": 56,
     "quantize: one range for values that a concatenation or pool hands on": 93,
     "calibration: grids that hold the few values of images": 4,

@@ -22,7 +22,7 @@ from compiler.ir.module import IRModule
 from compiler.quantize.calibration.collect_stats import Batch
 
 _MOST_SAMPLES: Final = 256
-_MOST_ELEMENTS: Final = 1 << 24
+_MOST_ELEMENTS: Final = 1 << 23
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +68,7 @@ class InputSample:
 
 
 def sample_inputs(mod: IRModule, batches: Iterable[Batch]) -> InputSample:
-    """The sample of one shard: at most 256 images, and at most 2^24 values of the inputs.
+    """The sample of one shard: at most 256 images, and at most 2^23 values of the inputs.
 
     Args:
         mod: its ``main`` takes the inputs.

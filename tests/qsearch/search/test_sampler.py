@@ -127,6 +127,44 @@ def test_the_best_of_earlier_studies_go_before_the_good_guesses() -> None:
     assert [p.params for p in warm] == [cold[0].params, point, cold[1].params, cold[2].params]
 
 
+@pytest.mark.parametrize("batch_size", [1, 4, 5])
+def test_the_last_of_16_trials_is_the_best_one_with_a_costly_choice(batch_size: int) -> None:
+    space, plain = default_space(costly=True), default_space(sequential=False)
+    spec = SamplerSpec("auto", 5, batch_size)
+    current = StudySampler(space, START, Objective("sqnr"), spec)
+    without = StudySampler(plain, START, Objective("sqnr"), spec)
+    trials: list[Trial] = []
+    for batch in range(-(-24 // batch_size)):
+        if batch % 3 == 2:  # as after a restart
+            current = StudySampler(space, START, Objective("sqnr"), spec)
+            current.add_history(trials)
+        new = [ended(p, len(trials) + i) for i, p in enumerate(current.propose(batch))]
+        if len(trials) + batch_size <= 15:
+            assert [p.params for p in without.propose(batch)] == [t.params for t in new]
+            without.add_history(new)
+        current.add_history(new)
+        trials += new
+    costly = [t.number for t in trials if t.params["weight_rounding"] == "sequential"]
+    assert costly == [15]
+    before = [t for t in trials if t.number < 15 // batch_size * batch_size]
+    best = Objective("sqnr").best(before)
+    assert best is not None
+    assert trials[15].params == {**best.params, "weight_rounding": "sequential"}
+    assert len({t.config_hash for t in trials}) == len(trials)
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_samplers_without_stages_propose_no_costly_choice(sampler: str) -> None:
+    space, trials = default_space(costly=True), list[Trial]()
+    current = study_sampler(sampler, space)
+    for batch in range(6):
+        new = [ended(p, len(trials) + i) for i, p in enumerate(current.propose(batch))]
+        current.add_history(new)
+        trials += new
+    assert len(trials) == 24
+    assert not any(space.is_costly(trial.params) for trial in trials)
+
+
 def test_no_trial_is_larger_than_a_limit_of_bytes() -> None:
     plan = LayerPlan(LAYERS, PLAN.damage, most=2000.0)
     current, trials = study_sampler(plan=plan), list[Trial]()

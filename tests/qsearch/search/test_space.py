@@ -194,6 +194,24 @@ def test_of_a_parameter_with_many_choices_some_changes_are_drawn() -> None:
     assert points != space.changed({"percentile": 0.9}, np.random.default_rng(2))
 
 
+def test_costly_choices_are_points_that_no_search_around_others_proposes() -> None:
+    space = default_space(costly=True)
+    here = space.params_of(START.with_overrides(weight_rounding="sequential"))
+    assert Space.from_dict(space.to_dict()) == space
+    assert here in list(space.points())
+    assert space.is_costly(here)
+    near = [*space.changed(here, np.random.default_rng(1)), space.without_costly(here)]
+    near += [space.unseen_near(here, lambda _: False, seed) or {} for seed in range(20)]
+    assert {point["weight_rounding"] for point in near} == {"nearest", "adaptive"}
+    assert space.with_costly(near[-1]) == [{**near[-1], "weight_rounding": "sequential"}]
+    assert space.with_costly(here) == []
+    points = [point for point in space.points() if not space.is_costly(point)]
+    assert space.unseen_near(here, lambda point: point in points, 1) is None
+    assert not any(map(space.is_costly, first_points(space, START)))
+    assert all("fit_ranges" not in point for point in points)
+    assert is_earlier_default(default_space(sequential=False), space)
+
+
 def test_a_start_configuration_keeps_its_other_fields() -> None:
     start = replace(START, round_for_shift=False)
     assert not to_qconfig({"calibrate_mode": "max"}, start).round_for_shift

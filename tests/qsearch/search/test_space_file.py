@@ -43,6 +43,7 @@ def test_the_default_space_comes_back_from_its_file(tmp_path: Path) -> None:
     for asked in (
         SpaceFile(default_space(), (4, 8), LAYERS, inputs),
         SpaceFile(default_space(), inputs=inputs),
+        SpaceFile(default_space(costly=True)),
         SpaceFile(default_space()),
     ):
         assert read(tmp_path, write_space(asked, "a heading")) == asked
@@ -264,16 +265,17 @@ def test_the_written_space_fits_other_models(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("width", "size_counts", "there"),
+    ("width", "size_counts", "there", "costly"),
     [
-        (16, False, True),
-        (2048, False, False),
-        (2048, True, True),
-        (4096, True, False),
+        (16, False, True, False),
+        (2048, False, True, True),
+        (2048, True, True, False),
+        (4096, False, False, False),
+        (4096, True, False, False),
     ],
 )
-def test_a_large_network_is_rounded_sequentially_only_where_it_decides(
-    width: int, size_counts: bool, there: bool
+def test_a_large_network_is_rounded_sequentially_in_few_trials_or_where_it_decides(
+    width: int, size_counts: bool, there: bool, costly: bool
 ) -> None:
     weight = relay.const(np.ones((2, width, 1, 1), np.float32))
     data = relay.var("x", (1, width, 4, 4))
@@ -282,3 +284,4 @@ def test_a_large_network_is_rounded_sequentially_only_where_it_decides(
     space = searched_space(settings, module, "top1").space
     (rounding,) = (p for p in space.parameters if p.name == "weight_rounding")
     assert ("sequential" in rounding.choices) is there
+    assert rounding.costly == (("sequential",) if costly else ())
