@@ -38,7 +38,7 @@ from compiler.quantize import (
     sequential_products,
 )
 from compiler.quantize.calibration.weighted_calls import weighted_calls
-from compiler.quantize.choice import MOST_PRODUCTS, last_layers
+from compiler.quantize.choice import MOST_PRODUCTS, wide_inputs
 from qsearch.config import read_config_file
 from qsearch.errors import SettingsError
 from qsearch.search.layer_space import LayerSpace, choice_of, weight_elements
@@ -381,8 +381,8 @@ def searched_space(
         )
         # Units of accelerators take 8 bits.
         wide = weighted and settings.hw is None and not given_points(module).count
-        last = last_layers(module) if wide else {}
-        asked = SpaceFile(space, bits, tuple(elements), layer_choices("layers", last))
+        inputs = wide_inputs(module).layers if wide else {}
+        asked = SpaceFile(space, bits, tuple(elements), layer_choices("layers", inputs))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))
     start = start.with_overrides(layers=asked.inputs)
     if len(asked.weight_bits) < 2 or not asked.layers:

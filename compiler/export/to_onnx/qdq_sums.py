@@ -1,4 +1,4 @@
-"""Residual sums of 16 bits in a QDQ graph: in 8 bits, with ranges that the module knows.
+"""Values of 16 bits in a QDQ graph: in 8 bits, with ranges that the module knows.
 
     module                                             exported
     s = clip(conv(x) * r + s0 * t, 16 bits)            b = Q(Conv(DQ(x), DQ(W, r)))
@@ -7,6 +7,9 @@
 Runtimes have no kernel that adds 16 bits, and the convolution in front of such a sum would be
 computed in float as well. What the layers read of a sum is its range in 8 bits. The range of a side
 follows from that of the sum and of the other side. A sum that no layer reads in 8 bits stays float.
+
+What a grouped convolution reads in 16 bits has its calibrated range in 8 bits, without the room for
+outliers: the convolution would cost several times as much in float.
 """
 
 from __future__ import annotations
@@ -20,9 +23,13 @@ from compiler.export.to_onnx.grid_rules.fixed_point import Factor
 from compiler.export.to_onnx.movement_operators import IDENTITIES
 from compiler.export.to_onnx.qdq_emitter import LEVELS, Floats, QdqEmitter, Real
 from compiler.ir.dataflow import Step, Value
+from compiler.ops.annotation.wide_point import WIDE_HEADROOM
 from compiler.ops.tensor.clip import integer_bound
 
 _WIDEST = 1 << 16
+_CALIBRATED = int(_WIDEST / 2 / WIDE_HEADROOM)
+"""The largest of 16 bits that calibration has seen; more is room for outliers."""
+_REQUANTIZING = ("cast", "fixed_point_multiply", "fixed_point_multiply_per_axis")
 _UNKNOWN_SIDE = 1.0
 """Range of a side of a sum by that of the sum, where the range of no side is known."""
 
@@ -55,11 +62,29 @@ def _read_levels(value: Value) -> Levels | None:
 
 
 def narrow_levels(step: Step) -> Levels | None:
-    """What layers read of the 16 bits that a step gives; of several, that with the widest range.
+    """What stands for the 16 bits that a step gives.
 
-    None for other steps, and where no layer reads them in 8 bits.
+    What layers read of them in 8 bits; of several, that with the widest range. Where a grouped
+    convolution reads all 16 bits, their range. None for other steps, and where none of these reads.
     """
-    return _read_levels(step.result) if _is_wide(step) else None
+    return _read_levels(step.result) or _convolved_levels(step) if _is_wide(step) else None
+
+
+def _convolved_levels(step: Step) -> Levels | None:
+    if not any(r.name == "nn.conv2d" and r.attrs.groups > 1 for r in _readers(step.result)):
+        return None
+    limits, producer = _limits(step), step.args[0].producer
+    assert limits is not None
+    low, high = max(limits[0], -_CALIBRATED), min(limits[1], _CALIBRATED)
+    while producer is not None and producer.name in _REQUANTIZING:
+        producer = producer.args[0].producer
+    if producer is not None and producer.name == "nn.relu":
+        low = max(low, 0)
+    if high < -low:
+        factor = (LEVELS // 2) / -low
+        return Levels(np.asarray(factor), -LEVELS // 2, min(round(high * factor), LEVELS // 2 - 1))
+    factor = (LEVELS - 1) / max(high - low, 1)
+    return Levels(np.asarray(factor), round(low * factor), round(high * factor))
 
 
 def _is_wide(step: Step) -> bool:

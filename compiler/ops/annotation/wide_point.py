@@ -17,6 +17,8 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
 
 WIDE_BITS = 16
+WIDE_HEADROOM = 4.0
+"""How far a point of more bits than its kind reaches beyond the calibrated range, at most."""
 
 _MOVES = frozenset(
     {

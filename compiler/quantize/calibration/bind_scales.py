@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
-from compiler.ir.expr import Call, Constant, Expr, Function, Var, describe
+from compiler.ir.expr import Call, Constant, Expr, Function, Var, describe, is_op_call
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
 from compiler.ir.ty import bits
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import is_given, point_attrs, quantize_kind
+from compiler.ops.annotation.wide_point import WIDE_HEADROOM
 from compiler.ops.rules.dom_scale import (
     SMALLEST_RANGE,
     DomScale,
@@ -33,6 +34,7 @@ from compiler.ops.rules.dom_scale import (
     chosen_scale,
 )
 from compiler.ops.rules.product_shape import FQProductShape
+from compiler.ops.tensor.clip import ClipAttrs
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import WeightNotConstantError
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
@@ -53,10 +55,22 @@ def measured_points(annotated: IRModule) -> list[Call]:
     return [p for p in quantize_points(annotated) if quantize_kind(p) in _MEASURED]
 
 
-WIDE_HEADROOM = 4.0
-"""How far a point of more bits than its kind reaches beyond the calibrated range, at most."""
-
 _MEASURED = (QAnnotateKind.INPUT, QAnnotateKind.ACTIVATION)
+
+
+def _up_to_clip(point: Call, range_s: float, headroom: float) -> float:
+    """The end of a clip in front of a point that has room for it: so the end is one integer, not
+    one of each channel."""
+    data = point.args[0]
+    while is_op_call(data, "annotation.cast_hint", "annotation.stop_fusion"):
+        assert isinstance(data, Call)
+        data = data.args[0]
+    if not is_op_call(data, "clip") or headroom == 1:
+        return range_s
+    assert isinstance(data, Call)
+    attrs = ClipAttrs.of(data)
+    end = max(-attrs.a_min, attrs.a_max)
+    return end if 0 < end <= range_s * headroom else range_s
 
 
 def _points(nodes: Sequence[Expr]) -> list[Call]:
@@ -188,7 +202,8 @@ class _Binder:
                 reach = as_scale(max(-low, high))
                 self.bound[point] = _Bound(reach, DomScale(uneven.step), steps=uneven.ends)
                 continue
-            range_s = as_scale(range_s * self._headroom(point, nbit))
+            headroom = self._headroom(point, nbit)
+            range_s = as_scale(_up_to_clip(point, float(range_s), headroom) * headroom)
             self.bound[point] = _Bound(*_scale_of(range_s, nbit, self.qconfig))
 
     def _headroom(self, point: Call, nbit: int) -> float:

@@ -19,7 +19,7 @@ from compiler.quantize import (
     prerequisite_optimize,
     quantize,
 )
-from compiler.quantize.choice import last_layers
+from compiler.quantize.choice import wide_inputs
 from tests.compiler.quantize.candidates import assert_same_integers, const
 
 
@@ -103,12 +103,12 @@ def heads(rng: np.random.Generator, size: int, classes: int = 5, gate: bool = Fa
     ],
     ids=str,
 )
-def test_small_last_layers_read_more_bits(
+def test_small_wide_inputs_read_more_bits(
     size: int, options: dict[str, Any], names: list[str]
 ) -> None:
     rng = np.random.default_rng(0)
     module = heads(rng, size, **options)
-    found = last_layers(module)
+    found = wide_inputs(module).layers
     assert found == {name: {"nbit_input": 16} for name in names}
     data = [{"x": rng.normal(size=(1, 3, size, size)).astype(np.float32)} for _ in range(4)]
     calibration = Calibration(module, data)
@@ -116,6 +116,56 @@ def test_small_last_layers_read_more_bits(
     assert qconfig.layers == found
     assert any(d.field == "layers" for d in decisions) == bool(found)
     assert_same_integers(calibration.candidate(qconfig).module, data)
+
+
+def mobile(rng: np.random.Generator, groups: int = 8, shared: str = "sum") -> IRModule:
+    """A stem, a depthwise layer whose data a sum reads too, and layers of more work."""
+    op, nn = relay.op, relay.op.nn
+
+    def conv(data: Any, channels: int, taps: int, size: int, groups: int = 1) -> Any:
+        weight = const(rng, channels, taps, size, size)
+        same = [size // 2] * 4
+        return nn.conv2d(data, weight, padding=same, groups=groups, channels=channels)
+
+    x = relay.var("x", (1, 4, 16, 16))
+    stem = op.clip(conv(conv(x, 4, 1, 3, 4), 8, 4, 3), 0.0, 6.0)
+    other = {"sum": stem, "table": op.sigmoid(stem), "layer": conv(stem, 8, 8, 1)}[shared]
+    deep = op.clip(conv(stem, 8, 8 // groups, 3, groups), 0.0, 6.0)
+    value = op.add(conv(deep, 8, 8, 1), other)
+    for _ in range(4):
+        value = nn.relu(conv(value, 32, 32 if value.checked_type_or_none else 8, 3))
+        value = conv(value, 8, 32, 3)
+    return prerequisite_optimize(relay.module(value), None, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({}, ["conv2d_2"]),
+        # Sums of many products; what a table reads; what a layer beside it reads.
+        ({"groups": 1}, []),
+        ({"shared": "table"}, []),
+        ({"shared": "layer"}, []),
+    ],
+    ids=str,
+)
+def test_the_first_depthwise_layers_read_more_bits(
+    options: dict[str, Any], names: list[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    module = mobile(rng, **options)
+    found = wide_inputs(module)
+    assert found.layers == {name: {"nbit_input": 16} for name in names}
+    assert [why.split(" are ")[0] for why in found.why] == [f"sums of {n}" for n in names]
+    data = [{"x": rng.normal(size=(1, 4, 16, 16)).astype(np.float32)} for _ in range(4)]
+    calibration = Calibration(module, data)
+    qconfig, _ = calibration.choose()
+    assert qconfig.layers == found.layers
+    candidate = calibration.candidate(qconfig)
+    assert_same_integers(candidate.module, data)
+    # The clip in front of it is one integer, so its end is exact.
+    assert ("a_max=8192f" in str(candidate.module)) == bool(names)
+    assert "minimum" not in str(candidate.module)
 
 
 def test_wide_inputs_have_room_for_what_calibration_has_not_seen() -> None:

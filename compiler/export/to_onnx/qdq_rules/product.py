@@ -3,7 +3,7 @@
     fixed_point_multiply_per_axis(nn.conv2d(q, W) + b, r)      Conv(DQ(q), DQ(W, r), DQ(b, r))
 
 The weights stay the module's integers; wider ones leave the product to the grid, in float. Data of
-16 bits are floats here, for which runtimes have kernels.
+16 bits are floats here, for which runtimes have kernels, or were narrowed to 8 (``qdq_sums``).
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ def _product(
     """
     tensor = grid.quantized(step.args[0])
     wide = grid.real(step.args[0]) if step.args[0].type.dtype == WIDE_INPUT else None
+    if wide is not None and wide.tensor is not None and np.all(wide.scale == 1):
+        tensor = wide.tensor
     data: Callable[[], str]
     if tensor is not None:
         data = partial(grid.dequantized, tensor, 1.0)

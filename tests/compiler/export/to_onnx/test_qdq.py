@@ -227,6 +227,39 @@ def test_layers_that_read_16_bits_are_computed_in_float(runtime: str) -> None:
     assert sqnr_db(found, wanted) > 30
 
 
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino", "tensorrt"])
+def test_depthwise_layers_that_read_16_bits_are_computed_in_8(
+    runtime: str, signed: bool, tmp_path: Path
+) -> None:
+    from compiler import relay
+    from compiler.quantize import Calibration, QConfig
+
+    rng, nn = np.random.default_rng(4), relay.op.nn
+    x = relay.var("x", (1, 4, 6, 6))
+    shapes = (8, 4, 3, 3), (8, 1, 3, 3), (4, 8, 1, 1)
+    first, deep, last = (relay.const(rng.normal(0, 0.4, s).astype("float32")) for s in shapes)
+    value = nn.conv2d(x, first)
+    value = value if signed else nn.relu(value)
+    value = nn.relu(nn.conv2d(value, deep, groups=8, channels=8))
+    mod = relay.module(nn.conv2d(value, last))
+    data = [{"x": rng.normal(0, 1, (1, 4, 6, 6)).astype("float32")} for _ in range(6)]
+    asked = QConfig.recommended(layers={"conv2d_1": {"nbit_input": 16}})
+    module = QModule(Calibration(mod, data).candidate(asked).module)
+    made = to_qdq_onnx(module.module, runtime)
+    onnx.checker.check_model(made.model, full_check=True)
+    assert (made.float_products, made.narrowed) == ((), 1)
+    wide = to_qdq_onnx(module.module, runtime, wide_sums=True)
+    assert [name for name, _, _ in wide.float_products] == ["nn.conv2d"]
+    if runtime == "onnxruntime":
+        assert kernels(made.model, tmp_path)["QLinearConv"] == 2
+    wanted, found = (
+        np.concatenate([run([batch["x"]])[0] for batch in data])
+        for run in (module.run, OrtExecutor(made.model).run)
+    )
+    assert sqnr_db(found, wanted) > 30
+
+
 def test_an_unknown_runtime_is_refused() -> None:
     with pytest.raises(OnnxExportError, match="unknown runtime"):
         to_qdq_onnx(digits().module, "onnx-runtime")
