@@ -50,9 +50,13 @@ class ModuleBlob:
         index: dict[str, tuple[str, list[int], int]] = {}
         chunks: list[bytes | memoryview] = []
         at = 0
+        dtypes: dict[np.dtype[Any], tuple[str, np.dtype[Any]]] = {}
         for key, array in arrays.items():
-            little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-            index[key] = (str(array.dtype), list(array.shape), at)
+            if array.dtype not in dtypes:  # numpy takes a microsecond to write one
+                dtypes[array.dtype] = str(array.dtype), array.dtype.newbyteorder("<")
+            name, dtype = dtypes[array.dtype]
+            little = array.astype(dtype, copy=False)
+            index[key] = (name, list(array.shape), at)
             padding = -little.nbytes % ALIGNMENT
             chunks += [little.tobytes(), bytes(padding)]
             at += little.nbytes + padding

@@ -52,6 +52,7 @@ class MetadataWriter:
         self._external = external_data
         self._arrays: dict[str, NDArray[Any]] = {}
         self._held_arrays: dict[int, Constant] = {}
+        self._dtypes: dict[np.dtype[Any], str] = {}  # numpy takes a microsecond to write one
 
     def constant(self, constant: Constant) -> str:
         """Reference to a constant."""
@@ -92,8 +93,11 @@ class MetadataWriter:
         if self._external is not None and (not to_path or data.nbytes > EXTERNAL_BYTES):
             self._arrays[f"k{index}"] = data
             return {"npz": f"k{index}"}
+        dtype = self._dtypes.get(data.dtype)
+        if dtype is None:
+            dtype = self._dtypes[data.dtype] = str(data.dtype)
         return {
-            "dtype": str(data.dtype),
+            "dtype": dtype,
             "shape": list(data.shape),
             "b64": base64.b64encode(_little_endian(data)).decode("ascii"),
         }

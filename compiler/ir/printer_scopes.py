@@ -6,22 +6,24 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import methodcaller
 
 from compiler.ir.adt import Match
-from compiler.ir.expr import Expr, Function, If, Let, Op
+from compiler.ir.expr import Constant, Expr, Function, If, Let, Op
 from compiler.ir.scope_tree import Scope, nearest_common
 
 SCOPED = (Function, If, Match)
 _SCOPES = (*SCOPED, Let)
+_OPERANDS = methodcaller("operands")
 
 
 @dataclass(slots=True)
 class ScopePlan:
     """What the printer needs to know before it starts.
 
-    ``uses`` counts parent edges. ``flat_lets`` are lets printed as lines of the scope they end;
-    any other let is a braced block. ``captured`` lists, per node that opens scopes, what of the
-    surrounding scope is used inside, in post-order.
+    ``uses`` counts parent edges, in a text of one scope those to scalars only. ``flat_lets`` are
+    lets printed as lines of the scope they end; any other let is a braced block. ``captured``
+    lists, per node that opens scopes, what of the surrounding scope is used inside, in post-order.
     """
 
     uses: Counter[Expr]
@@ -30,13 +32,19 @@ class ScopePlan:
 
 
 def plan_scopes(root: Expr, order: list[Expr]) -> ScopePlan:
-    """Plan the scopes below ``root``; ``order`` is its post-order.
+    """Plan the scopes below ``root``; ``order`` is its post-order, which ends with it.
 
     A node's scope is the lowest common ancestor of the scopes of its uses, found users first.
     """
-    plan = ScopePlan(Counter(chain.from_iterable(node.operands() for node in order)))
-    # The body of the root is one scope: nothing is used from outside.
-    if isinstance(root, Let) or any(isinstance(n, _SCOPES) for n in order if n is not root):
+    edges = chain.from_iterable(map(_OPERANDS, order))
+    nested = any(issubclass(kind, _SCOPES) for kind in set(map(type, order[:-1])))
+    if not nested and (isinstance(root, Function) or not isinstance(root, _SCOPES)):
+        # One scope: nothing is used from outside, and its result by nothing inside. A count of all
+        # nodes would be the largest table of the printer.
+        scalars = {node for node in order if type(node) is Constant and node.is_scalar}
+        return ScopePlan(Counter(filter(scalars.__contains__, edges)))
+    plan = ScopePlan(Counter(edges))
+    if nested or isinstance(root, Let):
         _place(root, order, plan)
     return plan
 
