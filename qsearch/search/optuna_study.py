@@ -19,6 +19,8 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.storages import InMemoryStorage
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from compiler.errors import legal_names
@@ -155,7 +157,7 @@ _STATES: Final = {
 
 
 class StoredTrial(FrozenTrial):
-    """A finished trial whose copies share what never changes: distributions and values.
+    """A trial whose copies share what never changes: distributions and values.
 
     Optuna copies a trial in depth whenever it takes or gives one; on a study of 10,000 trials that
     was three quarters of the time to open it.
@@ -226,9 +228,32 @@ def frozen_trial(
     return frozen
 
 
+class _Storage(InMemoryStorage):
+    """Its trials are ``StoredTrial``, those that a sampler is asked for as well."""
+
+    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
+        """As Optuna's."""
+        if template_trial is None:
+            template_trial = StoredTrial(
+                number=-1,
+                trial_id=-1,
+                state=TrialState.RUNNING,
+                value=None,
+                datetime_start=datetime.now(),
+                datetime_complete=None,
+                params={},
+                distributions={},
+                user_attrs={},
+                system_attrs={},
+                intermediate_values={},
+            )
+        return super().create_new_trial(study_id, template_trial)
+
+
 def new_study(objective: Objective) -> optuna.Study:
     """An empty in-memory study that maximises every objective; costs are negative."""
-    return optuna.create_study(directions=["maximize"] * len(objective.names))
+    directions = [StudyDirection.MAXIMIZE] * len(objective.names)
+    return optuna.create_study(storage=_Storage(), directions=directions)
 
 
 def replica(trials: Sequence[Trial], space: Space, objective: Objective) -> optuna.Study:

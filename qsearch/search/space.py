@@ -64,6 +64,8 @@ class Parameter:
     @property
     def usual(self) -> tuple[Value, ...]:
         """The choices that are not costly ones, in their order."""
+        if not self.costly:
+            return self.choices
         return tuple(choice for choice in self.choices if choice not in self.costly)
 
     def active(self, params: Mapping[str, Value]) -> bool:
