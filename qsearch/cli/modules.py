@@ -185,7 +185,7 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
     ),
     option(
         "--wide-sums",
-        help="with qdq: keep residual sums of 16 bits in float (they are narrowed to 8 bits)",
+        help="with qdq: keep values of 16 bits in float: more exact, slower (narrowed to 8 bits)",
         panel=OUTPUT,
     ),
     options.hardware,

@@ -68,7 +68,7 @@ class ExportedFiles:
         """
         why = _WHY_QDQ_DIFFERS if self.format == "qdq" else ""
         if _NARROWED in self.facts:
-            why += "; residual sums have 8 bits, in the module 16"
+            why += "; values of 16 bits in the module have 8 here"
         found = scores(self.files[0], load_qmod(module_at(Path(path))), data, why)
         return replace(self, facts={**self.facts, **found})
 
@@ -80,7 +80,8 @@ class Qdq:
     Attributes:
         runtime: "onnxruntime", "openvino" or "tensorrt".
         reduce_range: weights of 7 bits, for processors without VNNI.
-        wide_sums: residual sums of 16 bits stay float; else they are narrowed to 8 bits.
+        wide_sums: residual sums and inputs of grouped convolutions of 16 bits stay float; else they
+            are narrowed to 8 bits.
     """
 
     runtime: str = "onnxruntime"
@@ -284,8 +285,8 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
         ]
     if made.narrowed:
         facts[_NARROWED] = (
-            f"{made.narrowed} values of residual sums, from 16 bits to 8; --wide-sums keeps them "
-            "in float, which is more exact and slower"
+            f"{made.narrowed} values (residual sums, inputs of grouped convolutions) from 16 bits "
+            "to 8; --wide-sums keeps them in float, which is more exact and slower"
         )
     if made.float_ops:
         facts["other_float"] = ", ".join(f"{n} x {op}" for op, n in made.float_ops.items())

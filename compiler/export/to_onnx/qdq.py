@@ -44,7 +44,8 @@ class QdqExport:
         float_products: operator, ONNX node that it came from, and multiplications of every product
             that is computed in float.
         float_ops: other operators that QDQ has no integers for, with their number.
-        narrowed: residual sums and inputs of such that have 16 bits in the module, and 8 here.
+        narrowed: residual sums, inputs of such and of grouped convolutions that have 16 bits in the
+            module, and 8 here.
     """
 
     model: onnx.ModelProto
@@ -71,7 +72,8 @@ def to_qdq_onnx(
         reduce_range: weights of 7 bits, for processors whose 8 bit kernels add pairs of products in
             16 bits (AVX2 and AVX512 without VNNI).
         function: "main", or another function.
-        wide_sums: residual sums of 16 bits stay float, which is more exact, and slower.
+        wide_sums: residual sums and inputs of grouped convolutions of 16 bits stay float, which is
+            more exact, and slower.
     Raises:
         OnnxExportError: an unknown runtime; an operator with neither a QDQ nor a grid form.
     """

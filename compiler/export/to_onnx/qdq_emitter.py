@@ -172,7 +172,7 @@ class QdqEmitter(GridEmitter):
         writer: receives the nodes.
         runtime: what the file is for.
         reduce_range: weights have 7 bits, for kernels that add pairs of products in 16 bits.
-        wide_sums: residual sums of 16 bits stay float; else they have 8 bits.
+        wide_sums: what ``narrow_levels`` narrows stays float; else it has 8 bits.
     """
 
     def __init__(

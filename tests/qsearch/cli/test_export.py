@@ -191,7 +191,10 @@ def test_narrowed_sums_are_named_and_may_be_kept(
     module.save(tmp_path / "m.qmod")
     words = ["export", str(tmp_path / "m.qmod"), "--format", "qdq", "-o", str(tmp_path / "q.onnx")]
     assert run(words) == 0
-    assert "2 values of residual sums, from 16 bits to 8" in capfd.readouterr().out
+    assert (
+        "2 values (residual sums, inputs of grouped convolutions) from 16 bits to 8"
+        in capfd.readouterr().out
+    )
     assert run([*words, "--wide-sums", "--json"]) == 0
     assert "narrowed" not in json.loads(capfd.readouterr().out)
 
