@@ -56,7 +56,7 @@ def joined(program: list[list[Any]]) -> list[list[Any]]:
         last = made[-1] if made else op
         kind, slot = op["op"], last["to"]
         if last["op"] == load and not last["low"] and not _read(ops[place:], op, slot):
-            if kind == times and op["a"] == slot:
+            if kind == times and op["a"] == slot and not last["scaled"]:
                 last |= {name: op[name] for name in ("to", "scaled", "factors")}
                 continue
             if kind in (add, mul) and (op["a"] == slot) != (op["b"] == slot):

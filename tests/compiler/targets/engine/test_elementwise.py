@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from compiler import relay
 from compiler.ir.expr import Expr
@@ -42,6 +44,38 @@ def test_chains_of_elementwise_operators_agree(
     x, y = relay.var("x", shape, "int8"), relay.var("y", shape, "uint8")
     inputs = [drawn(rng, shape, dtype, extreme) for dtype in ("int8", "uint8")]
     assert agree(relay.module(chain(x, y)), *inputs).host_steps == 0
+
+
+_REAL = st.integers(1 << 23, (1 << 24) - 1).map(lambda digits: digits << 7)
+"""Multipliers of 24 bits, as float32 scales have them."""
+_LINKS = st.one_of(
+    st.tuples(st.just("factor"), _REAL, st.integers(-4, 2)),
+    st.tuples(st.just("factor"), _REAL | st.integers(1 << 30, (1 << 31) - 1), st.integers(-4, 2)),
+    st.tuples(st.just("clip"), st.integers(-300, 0), st.integers(0, 300)),
+    st.tuples(st.sampled_from(["add", "multiply", "maximum"]), st.integers(-9, 9), st.booleans()),
+)
+
+
+@given(st.lists(_LINKS, min_size=2, max_size=6), st.sampled_from(["int8", "int16", "int64"]))
+@settings(max_examples=100, deadline=None)
+def test_links_in_any_order_agree(links: list[tuple[str, int, int]], dtype: str) -> None:
+    """Factors behind factors, clips between them, and operands that are read twice."""
+    op, shape = relay.op, (2, 37)
+    x, y = relay.var("x", shape, "int8"), relay.var("y", shape, "uint8")
+    total, other = op.cast(x, dtype="int64"), op.cast(y, dtype="int64")
+    for name, first, second in links:
+        if name == "factor":
+            total = op.fixed_point_multiply(total, multiplier=first, shift=second)
+        elif name == "clip":
+            total = op.clip(total, a_min=first, a_max=second)
+        else:
+            total = getattr(op, name)(total, other if second else relay.const(np.int64(first)))
+    ends = np.iinfo("int16" if dtype == "int64" else dtype)
+    total = op.clip(total, a_min=int(ends.min), a_max=int(ends.max))
+    rng = np.random.default_rng(len(links))
+    inputs = [drawn(rng, shape, dtype, False) for dtype in ("int8", "uint8")]
+    results = relay.Tuple((op.cast(total, dtype=dtype), y))
+    agree(relay.module(results), *inputs)
 
 
 def test_chains_without_a_fast_program_run_in_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
