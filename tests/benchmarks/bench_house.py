@@ -67,7 +67,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "quantize: one range for values that a concatenation or pool hands on": 93,
     "calibration: grids that hold the few values of images": 4,
     "quantize: more bits for what small last layers read": 90,
-    "quantize: more bits for what the first depthwise layers read, clips that are exact": 83,
+    "quantize: more bits for what the first depthwise layers read": 46,
     "ONNX: what depthwise layers read in 16 bits narrowed in QDQ graphs": 26,
     "calibration: ranges that end where an activation function is constant": 41,
     "quantize: sums of 8-bit values with 8 more bits": 15,

@@ -33,13 +33,11 @@ class ChannelClip:
     Attributes:
         source: the integers in front of the clip, and their range.
         low, high: int64 bounds, one per channel, in units of ``source``.
-        ends: the bounds as real values.
     """
 
     source: QRealizeIntExpr
     low: NDArray[np.int64]
     high: NDArray[np.int64]
-    ends: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

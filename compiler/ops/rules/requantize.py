@@ -45,9 +45,6 @@ from compiler.ops.rules.realize import (
 from compiler.ops.rules.table import RealTable
 from compiler.qtypes.qconfig import QConfig
 
-_SAME_LEVEL = 2.0**-8
-"""Distance of a real bound to an integer that is due to scales in float32."""
-
 
 def requantize(
     value: QRealizeIntExpr, out: DomScale, low: float, high: float, rank: int, qconfig: QConfig
@@ -70,7 +67,7 @@ def requantize(
         acc = qconfig.dtype_activation
         value = like(value, cast(value.data, acc), dtype=acc)
         step = step.of(value)
-    merged = _absorb_channel_clip(value, step, out, clipped)
+    merged = _absorb_channel_clip(value, step, clipped)
     if merged is not None:
         source, (low, high) = merged
         step = step.of(source)
@@ -265,14 +262,12 @@ class _Step:
 
 
 def _absorb_channel_clip(
-    value: QRealizeIntExpr, step: _Step, out: DomScale, clipped: tuple[int, int]
+    value: QRealizeIntExpr, step: _Step, clipped: tuple[int, int]
 ) -> tuple[QRealizeIntExpr, tuple[int, int]] | None:
     """Move a clip per channel behind the requantization, when it is one clip there.
 
     Requantization never decreases as its input grows, so it commutes with clipping. When the
     bounds of all channels land on the same pair of integers, that pair replaces the final bounds.
-    So do the real bounds where they are integers at the new scale: in coarse units of channels
-    they are only near them.
     """
     held = value.channel_clip
     if held is None or step.same:
@@ -281,12 +276,6 @@ def _absorb_channel_clip(
         return None
     low = np.clip(step.apply(held.low), *clipped)
     high = np.clip(step.apply(held.high), *clipped)
-    if (low == low[0]).all() and (high == high[0]).all():
-        return held.source, (int(low[0]), int(high[0]))
-    if out.is_vector:
+    if (low != low[0]).any() or (high != high[0]).any():
         return None
-    exact = np.asarray(held.ends) / float(out.values)
-    ends = np.clip(np.rint(exact), *clipped)
-    if np.abs(np.clip(exact, *clipped) - ends).max() > _SAME_LEVEL:
-        return None
-    return held.source, (int(ends[0]), int(ends[1]))
+    return held.source, (int(low[0]), int(high[0]))

@@ -97,8 +97,7 @@ def clip_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
     upper = integer_calls.along_axis(ceiling, data.trailing, data.dtype)
     lower = integer_calls.along_axis(floor, data.trailing, data.dtype)
     held = integer_calls.maximum(integer_calls.minimum(data.data, upper), lower)
-    channels = ChannelClip(data, floor, ceiling, (attrs.a_min, attrs.a_max))
-    return like(data, held, low=low, high=high, channel_clip=channels)
+    return like(data, held, low=low, high=high, channel_clip=ChannelClip(data, floor, ceiling))
 
 
 FQZeroPoint.register(clip)(always(ZeroPoint.CENTRES))

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
-from compiler.ir.expr import Call, Constant, Expr, Function, Var, describe, is_op_call
+from compiler.ir.expr import Call, Constant, Expr, Function, Var, describe
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
@@ -34,7 +34,6 @@ from compiler.ops.rules.dom_scale import (
     chosen_scale,
 )
 from compiler.ops.rules.product_shape import FQProductShape
-from compiler.ops.tensor.clip import ClipAttrs
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import WeightNotConstantError
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
@@ -56,21 +55,6 @@ def measured_points(annotated: IRModule) -> list[Call]:
 
 
 _MEASURED = (QAnnotateKind.INPUT, QAnnotateKind.ACTIVATION)
-
-
-def _up_to_clip(point: Call, range_s: float, headroom: float) -> float:
-    """The end of a clip in front of a point that has room for it: so the end is one integer, not
-    one of each channel."""
-    data = point.args[0]
-    while is_op_call(data, "annotation.cast_hint", "annotation.stop_fusion"):
-        assert isinstance(data, Call)
-        data = data.args[0]
-    if not is_op_call(data, "clip") or headroom == 1:
-        return range_s
-    assert isinstance(data, Call)
-    attrs = ClipAttrs.of(data)
-    end = max(-attrs.a_min, attrs.a_max)
-    return end if 0 < end <= range_s * headroom else range_s
 
 
 def _points(nodes: Sequence[Expr]) -> list[Call]:
@@ -202,8 +186,7 @@ class _Binder:
                 reach = as_scale(max(-low, high))
                 self.bound[point] = _Bound(reach, DomScale(uneven.step), steps=uneven.ends)
                 continue
-            headroom = self._headroom(point, nbit)
-            range_s = as_scale(_up_to_clip(point, float(range_s), headroom) * headroom)
+            range_s = as_scale(range_s * self._headroom(point, nbit))
             self.bound[point] = _Bound(*_scale_of(range_s, nbit, self.qconfig))
 
     def _headroom(self, point: Call, nbit: int) -> float:
