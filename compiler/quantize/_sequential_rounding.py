@@ -56,7 +56,12 @@ from compiler.quantize._range_fitting import RangeFitting
 from compiler.quantize._reconstruction import damped, reconstructed
 from compiler.quantize._weight_rounding import PointRows, cut_rows, joined_rows
 from compiler.quantize.calibration.bind_scales import quantize_points
-from compiler.quantize.calibration.input_grams import blocked, column_rules, units_of
+from compiler.quantize.calibration.input_grams import (
+    blocked,
+    channel_steps,
+    column_rules,
+    units_of,
+)
 from compiler.quantize.calibration.input_sample import InputSample
 from compiler.quantize.calibration.kernels.protocol import choose_kernels
 from compiler.quantize.calibration.weighted_calls import weighted_calls
@@ -243,13 +248,10 @@ def _off_diagonal(one: Floats, other: Floats) -> Floats:
 
 
 def _steps(data: NDArray[np.float32], units: Floats, axis: int) -> Floats:
-    """The values in whole steps of the unit of their channel."""
-    shape = (math.prod(data.shape[:axis]), data.shape[axis], math.prod(data.shape[axis + 1 :]))
-    rows = np.ascontiguousarray(data, np.float32).reshape(shape)
-    found = choose_kernels().steps(rows, units, math.inf)
+    found = channel_steps(choose_kernels(), data, units, axis, math.inf)
     if found is None:
         raise CalibrationError("a calibration input makes values that are not numbers")
-    return found.reshape(data.shape)
+    return found
 
 
 @dataclass(slots=True, eq=False)

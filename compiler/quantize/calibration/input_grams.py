@@ -219,10 +219,8 @@ class GramCollector:
                 self._hold_columns(index, data, rule)
 
     def _hold_columns(self, index: int, data: NDArray[np.float32], rule: InputColumns) -> None:
-        axis = rule.data_axis
-        shape = (math.prod(data.shape[:axis]), data.shape[axis], math.prod(data.shape[axis + 1 :]))
-        rows = np.ascontiguousarray(data).reshape(shape)
-        steps = _within(self._kernels.steps(rows, self._units[index], _STEPS)).reshape(data.shape)
+        units = self._units[index]
+        steps = _within(channel_steps(self._kernels, data, units, rule.data_axis, _STEPS))
         groups, taps = blocked(rule)
         blocks = groups // rule.channels.shape[0]
         for first, piece in rule.columns(steps, _some(rule)):
@@ -265,6 +263,19 @@ class GramCollector:
 def units_of(ranges: ChannelRanges) -> NDArray[np.float64]:
     """The step of every channel, float64 and > 0."""
     return np.where(ranges.largest > 0, ranges.largest, 1.0) / _STEPS
+
+
+def channel_steps(
+    kernels: Kernels,
+    data: NDArray[np.float32],
+    units: NDArray[np.float64],
+    axis: int,
+    limit: float,
+) -> NDArray[np.float64] | None:
+    """Data of any shape in whole steps of the unit of their channel, as ``Kernels.steps`` does."""
+    shape = (math.prod(data.shape[:axis]), data.shape[axis], math.prod(data.shape[axis + 1 :]))
+    found = kernels.steps(np.ascontiguousarray(data, np.float32).reshape(shape), units, limit)
+    return None if found is None else found.reshape(data.shape)
 
 
 def _within(found: T | None) -> T:
