@@ -14,16 +14,15 @@ from compiler.targets.engine.epilogue import put_epilogue
 from compiler.targets.engine.layouts import MOST_IMAGES, channels_last
 from compiler.targets.engine.packing import (
     depthwise_columns,
+    dot_unit,
     filled_rows,
     pack_depthwise,
     rows_together,
-    taps_unit,
 )
 from compiler.targets.engine.planner import Planner, rule
 from compiler.targets.engine.products import (
-    byte_parts,
+    parts_of,
     settle_parts,
-    sums_fit,
     waiting,
     weights_fit,
     write_product,
@@ -92,9 +91,8 @@ def conv2d(planner: Planner, step: Step, args: list[Item]) -> bool:
 
         return waiting(planner, step, flat, part, out_layout.index("C"), emit, out_layout)
 
-    wide = depthwise and sums_fit(flat, data)
-    parts = [(1, planner.narrowed(data))] if wide else byte_parts(planner, data)
-    return settle_parts(planner, step, [(factor, product_of(part)) for factor, part in parts])
+    parts = [(factor, product_of(part)) for factor, part in parts_of(planner, flat, data)]
+    return settle_parts(planner, step, parts)
 
 
 def _bordered(planner: Planner, data: Item, layout: str, padding: Sequence[int]) -> View:
@@ -138,7 +136,7 @@ def _filled_rows(planner: Planner, attrs: Any, weight: Array, source: View, targ
     """Output rows together in depthwise kernels that fill registers; 0 where there are none."""
     if planner.library.depthwise_block == 1:
         return 0
-    unit = taps_unit(source.buffer.type, planner.library)
+    unit = dot_unit(source.buffer.type, planner.library)
     kernel = weight.shape[2], weight.shape[3]
     return filled_rows(kernel, attrs.strides, attrs.dilation, target.shape[1], unit)
 
@@ -149,7 +147,7 @@ def _write_depthwise(
     emitter, library = planner.emitter, planner.library
     channels, _, height, width = weight.shape
     (sy, sx), (dy, dx), block = attrs.strides, attrs.dilation, fields.get("block", 1)
-    unit = taps_unit(source.buffer.type, library)
+    unit = dot_unit(source.buffer.type, library)
     together = rows_together(height, sy, dy, target.shape[1], unit)
     if block > 1:
         together = _filled_rows(planner, attrs, weight, source, target)
@@ -194,8 +192,8 @@ def _write_convolution(
     groups = attrs.groups
     (sy, sx), (dy, dx) = attrs.strides, attrs.dilation
     taps = weight.transpose(0, 2, 3, 1)
-    # The taps of a window's row lie one behind the other: one run of bytes.
-    joined = dx == 1 and source.strides[2] == inner and groups == 1
+    # The taps of a window's row lie one behind the other: one run.
+    joined = dx == 1 and source.strides[2] == inner * source.buffer.item and groups == 1
     runs = taps.reshape(channels, height, width * inner)
     if not joined:
         runs = taps.reshape(channels, height * width, inner)

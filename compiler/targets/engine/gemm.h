@@ -21,7 +21,25 @@
 #define QK_NARROW 0
 #define qk_dot_narrow qk_dot
 #endif
-#define QK_UNIT(g) ((g)->narrow ? 4 : QK_KU)
+
+/* Activations of int16 are read where they are, in pairs. Tiles that widen bytes to int16 are the
+ * tiles for them. Dot steps of four bytes need others: pairs of bytes are widened when a tile loads
+ * its weights, because those of a product with few rows come from memory. */
+#ifndef QK_PAIRS
+#define QK_PAIRS 0
+#define qk_load_weight_pairs qk_load_weight
+#define qk_spread_pair qk_spread4
+#define qk_dot_spread_pair qk_dot
+#endif
+#define QK_UNIT(g) ((g)->type == QK_S16 ? 2 : (g)->narrow ? 4 : QK_KU)
+#define QK_WEIGHT_VECTOR(g) (QK_PAIRS && (g)->type == QK_S16 ? 32 : 64) /* bytes of a dot step's weights */
+
+/* Whether the rows of a block are copied to the scratch as int16 before they are multiplied. */
+#ifdef QK_OWN_TILES
+#define qk_copies(g) 1
+#else
+#define qk_copies(g) (QK_WIDEN && (g)->type == QK_U8 && !(g)->narrow)
+#endif
 
 /* How the sums of a tile become bytes, and where they go: to the rows from `out` on, `offset` further. */
 typedef struct {
@@ -36,11 +54,22 @@ typedef struct {
 /* One tile: named accumulators, because gcc keeps arrays of vectors in memory. */
 #define QK_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 
+enum { QK_OF_BYTES, QK_OF_NARROW, QK_OF_PAIRS };
+
+static inline __attribute__((always_inline)) qk_weight qk_weight_of(const int how, const uint8_t *p)
+{
+    return how == QK_OF_PAIRS ? qk_load_weight_pairs(p) : qk_load_weight(p);
+}
+static inline __attribute__((always_inline)) qk_vec qk_dot_of(const int how, qk_vec acc, qk_spread a, qk_weight w)
+{
+    return how == QK_OF_PAIRS ? qk_dot_spread_pair(acc, a, w) : how ? qk_dot_narrow(acc, a, w) : qk_dot(acc, a, w);
+}
+
 static inline __attribute__((always_inline)) void qk_tile(
-    const int mr, const int nv, const int narrow, const int real, const uint8_t *const *rows, const int64_t *segment,
+    const int mr, const int nv, const int how, const int real, const uint8_t *const *rows, const int64_t *segment,
     int64_t segments, int64_t steps, const uint8_t *weight, const int32_t *bias, int32_t *sums, const qk_bytes *b)
 {
-    const int stride = 16 * nv;
+    const int stride = 16 * nv, size = how == QK_OF_PAIRS ? 32 : 64;
 #define QK_DECLARE(r)                                               \
     qk_vec c##r##_0 = qk_load(bias);                                \
     qk_vec c##r##_1 = nv > 1 ? qk_load(bias + 16) : c##r##_0;       \
@@ -53,27 +82,28 @@ static inline __attribute__((always_inline)) void qk_tile(
         QK_EACH_ROW(QK_START)
 #undef QK_START
         for (int64_t k = 0; k < steps; k++) {
-            const qk_weight w0 = qk_load_weight(weight);
-            const qk_weight w1 = nv > 1 ? qk_load_weight(weight + 64) : w0;
-            const qk_weight w2 = nv > 2 ? qk_load_weight(weight + 128) : w0;
-            const qk_weight w3 = nv > 3 ? qk_load_weight(weight + 192) : w0;
-#define QK_STEP(r)                                        \
-    if (mr > r) {                                         \
-        const qk_spread a = qk_spread4(a##r + k * 4);     \
-        c##r##_0 = narrow ? qk_dot_narrow(c##r##_0, a, w0) : qk_dot(c##r##_0, a, w0); \
-        if (nv > 1) c##r##_1 = qk_dot(c##r##_1, a, w1);   \
-        if (nv > 2) c##r##_2 = qk_dot(c##r##_2, a, w2);   \
-        if (nv > 3) c##r##_3 = qk_dot(c##r##_3, a, w3);   \
-        if (real) {                                       \
-            QK_HOLD_VECTOR(c##r##_0);                     \
-            if (nv > 1) QK_HOLD_VECTOR(c##r##_1);         \
-            if (nv > 2) QK_HOLD_VECTOR(c##r##_2);         \
-            if (nv > 3) QK_HOLD_VECTOR(c##r##_3);         \
-        }                                                 \
+            const qk_weight w0 = qk_weight_of(how, weight);
+            const qk_weight w1 = nv > 1 ? qk_weight_of(how, weight + size) : w0;
+            const qk_weight w2 = nv > 2 ? qk_weight_of(how, weight + 2 * size) : w0;
+            const qk_weight w3 = nv > 3 ? qk_weight_of(how, weight + 3 * size) : w0;
+#define QK_STEP(r)                                                 \
+    if (mr > r) {                                                  \
+        const uint8_t *const at = a##r + k * 4;                    \
+        const qk_spread a = how == QK_OF_PAIRS ? qk_spread_pair(at) : qk_spread4(at); \
+        c##r##_0 = qk_dot_of(how, c##r##_0, a, w0);                \
+        if (nv > 1) c##r##_1 = qk_dot_of(how, c##r##_1, a, w1);    \
+        if (nv > 2) c##r##_2 = qk_dot_of(how, c##r##_2, a, w2);    \
+        if (nv > 3) c##r##_3 = qk_dot_of(how, c##r##_3, a, w3);    \
+        if (real) {                                                \
+            QK_HOLD_VECTOR(c##r##_0);                              \
+            if (nv > 1) QK_HOLD_VECTOR(c##r##_1);                  \
+            if (nv > 2) QK_HOLD_VECTOR(c##r##_2);                  \
+            if (nv > 3) QK_HOLD_VECTOR(c##r##_3);                  \
+        }                                                          \
     }
             QK_EACH_ROW(QK_STEP)
 #undef QK_STEP
-            weight += 64 * nv;
+            weight += size * nv;
         }
     }
     if (real) {
@@ -139,12 +169,12 @@ static inline __attribute__((always_inline)) void qk_tile(
 typedef void (*qk_tile_function)(const uint8_t *const *, int64_t, const int64_t *, int64_t, int64_t, const uint8_t *,
                                  const int32_t *, int32_t *, const qk_bytes *);
 
-#define QK_TILE_NAMED(name, mr, nv, narrow, real)                                                \
+#define QK_TILE_NAMED(name, mr, nv, how, real)                                                   \
     static __attribute__((noinline)) void name(                                                  \
         const uint8_t *const *rows, int64_t tiles, const int64_t *segment, int64_t segments,     \
         int64_t steps, const uint8_t *weight, const int32_t *bias, int32_t *sums, const qk_bytes *to) \
     {                                                                                            \
-        const int64_t bytes = segments * steps * 64 * nv;                                        \
+        const int64_t bytes = segments * steps * ((how) == QK_OF_PAIRS ? 32 : 64) * nv;          \
         const int64_t share = tiles > 3 && bytes > 2047 && bytes <= 24576 ? bytes / tiles : 0;   \
         const uint8_t *ahead = weight + bytes; /* the next panel, on its way to the cache */     \
         qk_bytes b = *to;                                                                        \
@@ -152,12 +182,17 @@ typedef void (*qk_tile_function)(const uint8_t *const *, int64_t, const int64_t 
             for (int64_t i = 0; i < share; i += 64)                                              \
                 __builtin_prefetch(ahead + i, 0, 2);                                             \
             ahead += share;                                                                      \
-            qk_tile(mr, nv, narrow, real, rows, segment, segments, steps, weight, bias, sums, &b); \
+            qk_tile(mr, nv, how, real, rows, segment, segments, steps, weight, bias, sums, &b); \
         }                                                                                        \
     }
-#define QK_TILE(mr, nv)                                 \
-    QK_TILE_NAMED(qk_tile_##mr##_##nv, mr, nv, 0, 0)    \
-    QK_TILE_NAMED(qk_tile_bytes_##mr##_##nv, mr, nv, 0, 1)
+#define QK_TILE_OF(name, mr, nv, how)                   \
+    QK_TILE_NAMED(name##mr##_##nv, mr, nv, how, 0)      \
+    QK_TILE_NAMED(name##bytes_##mr##_##nv, mr, nv, how, 1)
+#if QK_PAIRS
+#define QK_TILE(mr, nv) QK_TILE_OF(qk_tile_, mr, nv, QK_OF_BYTES) QK_TILE_OF(qk_tile_pairs_, mr, nv, QK_OF_PAIRS)
+#else
+#define QK_TILE(mr, nv) QK_TILE_OF(qk_tile_, mr, nv, QK_OF_BYTES)
+#endif
 #if QK_NV > 1
 #define QK_TILES(nv) QK_TILE(1, nv) QK_TILE(2, nv) QK_TILE(4, nv) QK_TILE(8, nv)
 QK_TILES(1) QK_TILES(2) QK_TILES(3)
@@ -172,11 +207,16 @@ QK_TILE(1, 1) QK_TILE(2, 1) QK_TILE(4, 1) QK_TILE(6, 1)
 #endif
 
 /* Tiles whose sums are kept, and tiles that write bytes: of QK_ROWS, 4, 2 rows and of one. */
-static const qk_tile_function qk_tiles[2][QK_NV][9] = {QK_TABLE(qk_tile_), QK_TABLE(qk_tile_bytes_)};
+static const qk_tile_function qk_tiles[1 + QK_PAIRS][2][QK_NV][9] = {
+    {QK_TABLE(qk_tile_), QK_TABLE(qk_tile_bytes_)},
+#if QK_PAIRS
+    {QK_TABLE(qk_tile_pairs_), QK_TABLE(qk_tile_pairs_bytes_)},
+#endif
+};
 #if QK_NARROW
-#define QK_NARROW_TILE(mr)                              \
-    QK_TILE_NAMED(qk_tile_narrow_##mr, mr, 1, 1, 0)     \
-    QK_TILE_NAMED(qk_tile_narrow_bytes_##mr, mr, 1, 1, 1)
+#define QK_NARROW_TILE(mr)                                         \
+    QK_TILE_NAMED(qk_tile_narrow_##mr, mr, 1, QK_OF_NARROW, 0)     \
+    QK_TILE_NAMED(qk_tile_narrow_bytes_##mr, mr, 1, QK_OF_NARROW, 1)
 QK_NARROW_TILE(1) QK_NARROW_TILE(2) QK_NARROW_TILE(4) QK_NARROW_TILE(5)
 #define QK_NARROW_NAMES(name) {0, name##1, name##2, 0, name##4, name##5}
 static const qk_tile_function qk_narrow_tiles[2][6] = {
@@ -338,7 +378,7 @@ static int64_t qk_block_rows(int64_t rows, int64_t steps)
 
 static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
 {
-    const int64_t unit = QK_UNIT(g), rows = g->height * g->width, steps = (g->seg_bytes + unit - 1) / unit;
+    const int64_t unit = QK_UNIT(g), rows = g->height * g->width, steps = (g->seg_items + unit - 1) / unit;
     const int64_t segments = g->seg_y * g->seg_x, block = qk_block_rows(rows, steps * segments);
     const int64_t vectors = (g->columns + 15) / 16, panels = (vectors + QK_NV - 1) / QK_NV;
     const int64_t wide = vectors % panels, least = vectors / panels; /* the first `wide` have one more */
@@ -360,7 +400,8 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
     for (int64_t s = 0; s < segments; s++)
         segment[s] = s / g->seg_x * g->seg_row + s % g->seg_x * g->seg_pixel;
 #if QK_WIDEN /* rows that lie one behind the other are widened at once */
-    const int together = segments == 1 && g->in_pixel == steps * QK_KU &&
+    const int copies = qk_copies(g), pairs = g->type == QK_S16;
+    const int together = copies && !pairs && segments == 1 && g->in_pixel == steps * QK_KU &&
                          (g->height == 1 || g->in_row == g->width * g->in_pixel);
 #ifndef QK_OWN_TILES
     int64_t in_widened[QK_MAX_SEGMENTS];
@@ -378,7 +419,7 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
             const int64_t count = rows - first < block ? rows - first : block;
             int64_t y = first / g->width, x = first % g->width;
 #if QK_WIDEN
-            if (together && !g->narrow)
+            if (together)
                 qk_widen((qk_act *)(m->arena + g->scratch), in + first * g->in_pixel, count * steps * QK_KU);
 #endif
             for (int64_t r = 0; r < count; y++, x = 0) { /* runs of pixels of one row */
@@ -396,34 +437,39 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
 #ifndef QK_OWN_TILES
             const int64_t top = first / g->width, bottom = (first + count - 1) / g->width;
             const int64_t bytes_between = (bottom - top) * g->in_row + (g->width - 1) * g->in_pixel +
-                                          segment[segments - 1] + g->seg_bytes;
-            band = segments > 1 && !g->narrow && bytes_between <= count * steps * segments * QK_KU;
+                                          segment[segments - 1] + g->seg_items;
+            band = segments > 1 && copies && bytes_between <= count * steps * segments * QK_KU;
             if (band) {
                 qk_widen(widened, in + top * g->in_row, bytes_between);
                 for (int64_t r = 0; r < count; r++)
                     start[r] = (const uint8_t *)(widened + (start[r] - in - top * g->in_row));
             }
-            runs = g->narrow ? segment : in_widened; /* the first one is 0 */
-            count_of = band || g->narrow ? segments : 1;
-            length = band || g->narrow ? steps : steps * segments;
+            runs = copies ? in_widened : segment; /* the first one is 0 */
+            count_of = band || !copies ? segments : 1;
+            length = band || !copies ? steps : steps * segments;
 #endif
-            for (int64_t r = 0; r < count && !g->narrow && !band; r++) {
+            for (int64_t r = 0; r < count && copies && !band; r++) {
                 qk_act *to = widened + r * steps * segments * QK_KU;
-                for (int64_t s = 0; !together && s < segments; s++)
-                    qk_widen(to + s * steps * QK_KU, start[r] + segment[s], steps * QK_KU);
+                for (int64_t s = 0; !together && s < segments; s++) {
+                    const uint8_t *from = start[r] + segment[s];
+                    if (pairs)
+                        memmove(to + s * steps * QK_KU, from, (size_t)(steps * QK_KU) * sizeof(qk_act));
+                    else
+                        qk_widen(to + s * steps * QK_KU, from, steps * QK_KU);
+                }
                 start[r] = (const uint8_t *)to;
             }
 #endif
             for (int64_t p = 0, v = 0; p < panels; p++) {
                 const int64_t nv = least + (p < wide);
-                const uint8_t *weight = weights + v * steps * segments * 64;
+                const uint8_t *weight = weights + v * steps * segments * QK_WEIGHT_VECTOR(g);
                 for (int64_t r = 0, n; r < count; r += n) {
                     n = count - r <= QK_SUM_ROWS + QK_MAX_ROWS ? count - r : QK_SUM_ROWS;
 #ifdef QK_OWN_TILES
                     qk_own_tile(n, start + r, steps * segments, weight, bias + v * 16, sums);
 #else
                     const int eight = qk_ends_in_eight(g) && p == panels - 1, real = is_real && !eight;
-                    const qk_tile_function *of = qk_tiles[real][nv - 1];
+                    const qk_tile_function *of = qk_tiles[QK_PAIRS && g->type == QK_S16][real][nv - 1];
                     int64_t most = QK_ROWS(nv);
 #if QK_NARROW
                     if (g->narrow) {

@@ -88,6 +88,35 @@ static inline qk_spread qk_spread4(const void *p)
     memcpy(&four, p, 4);
     return qk_signed(vreinterpretq_u8_u32(vdupq_n_u32(four)));
 }
+/* The same of two int16: weights of the first one of sixteen columns, then those of the second one. */
+#define QK_PAIRS 1
+static inline qk_weight qk_load_weight_pairs(const void *p)
+{
+    const int8x16x2_t two = vld2q_s8((const int8_t *)p);
+    qk_weight w = {vreinterpretq_s8_s16(vmovl_s8(vget_low_s8(two.val[0]))),
+                   vreinterpretq_s8_s16(vmovl_high_s8(two.val[0])),
+                   vreinterpretq_s8_s16(vmovl_s8(vget_low_s8(two.val[1]))),
+                   vreinterpretq_s8_s16(vmovl_high_s8(two.val[1]))};
+    return w;
+}
+static inline qk_spread qk_spread_pair(const void *p)
+{
+    uint32_t pair;
+    memcpy(&pair, p, 4);
+    return vreinterpretq_s8_u32(vdupq_n_u32(pair));
+}
+static inline qk_vec qk_dot_spread_pair(qk_vec acc, qk_spread x, qk_weight w)
+{
+    const int16x4_t two = vget_low_s16(vreinterpretq_s16_s8(x));
+    const int16x8_t a = vreinterpretq_s16_s8(w.a), b = vreinterpretq_s16_s8(w.b);
+    const int16x8_t c = vreinterpretq_s16_s8(w.c), d = vreinterpretq_s16_s8(w.d);
+    acc.a = vmlal_lane_s16(vmlal_lane_s16(acc.a, vget_low_s16(a), two, 0), vget_low_s16(c), two, 1);
+    acc.b = vmlal_high_lane_s16(vmlal_high_lane_s16(acc.b, a, two, 0), c, two, 1);
+    acc.c = vmlal_lane_s16(vmlal_lane_s16(acc.c, vget_low_s16(b), two, 0), vget_low_s16(d), two, 1);
+    acc.d = vmlal_high_lane_s16(vmlal_high_lane_s16(acc.d, b, two, 0), d, two, 1);
+    return acc;
+}
+
 static inline qk_vec qk_dot(qk_vec acc, qk_spread x, qk_weight w)
 {
     acc.a = vdotq_s32(acc.a, w.a, x);

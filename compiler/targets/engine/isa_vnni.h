@@ -80,6 +80,13 @@ static inline qk_vec qk_dot_pairs(qk_vec acc, qk_spread a, qk_weight w)
 {
     return _mm512_dpwssd_epi32(acc, a, w);
 }
+#define QK_PAIRS 1
+static inline qk_weight qk_load_weight_pairs(const void *p)
+{
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p));
+}
+#define qk_spread_pair qk_spread4
+#define qk_dot_spread_pair qk_dot_pairs
 static inline void qk_interleave_pairs(void *to, const uint8_t *const *rows)
 {
     const __m512i low = _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)rows[0]));

@@ -117,19 +117,20 @@ static int qk_check_requantize(const qk_requantize *q, const qk_limits *l, int64
 static int qk_check_gemm(const qk_gemm_step *g, const qk_limits *l)
 {
     if (!qk_small(g->height) || !qk_small(g->width) || !qk_small(g->groups) || !qk_small(g->columns) ||
-        !qk_small(g->seg_y) || !qk_small(g->seg_x) || !qk_small(g->seg_bytes) ||
-        g->seg_y * g->seg_x > QK_MAX_SEGMENTS || g->narrow < 0 || g->narrow > QK_NARROW)
+        !qk_small(g->seg_y) || !qk_small(g->seg_x) || !qk_small(g->seg_items) ||
+        g->seg_y * g->seg_x > QK_MAX_SEGMENTS || g->narrow < 0 || g->narrow > QK_NARROW ||
+        (g->type != QK_U8 && (g->type != QK_S16 || g->narrow)))
         return 0;
-    const int64_t steps = (g->seg_bytes + QK_UNIT(g) - 1) / QK_UNIT(g) * g->seg_y * g->seg_x;
+    const int64_t steps = (g->seg_items + QK_UNIT(g) - 1) / QK_UNIT(g) * g->seg_y * g->seg_x;
     const int64_t rows = g->height * g->width, vectors = (g->columns + 15) / 16;
     const int64_t in_sizes[5] = {g->groups, g->height, g->width, g->seg_y, g->seg_x};
     const int64_t in_strides[5] = {g->in_group, g->in_row, g->in_pixel, g->seg_row, g->seg_pixel};
     const int64_t out_sizes[3] = {g->groups, g->height, g->width};
     const int64_t out_strides[3] = {g->out_group, g->out_row, g->out_pixel};
-    if (!qk_within(l->arena, g->source, g->seg_bytes, 5, in_sizes, in_strides) ||
+    if (!qk_within(l->arena, g->source, g->seg_items * qk_size_of(g->type), 5, in_sizes, in_strides) ||
         !qk_within(l->arena, g->out, g->columns * qk_size_of(g->rq.type), 3, out_sizes, out_strides))
         return 0;
-    const int64_t bytes = (vectors * 64 - (qk_ends_in_eight(g) ? 32 : 0)) * steps;
+    const int64_t bytes = (vectors * QK_WEIGHT_VECTOR(g) - (qk_ends_in_eight(g) ? 32 : 0)) * steps;
     if (g->weight_group < bytes && g->groups > 1)
         return 0;
     if (!qk_span2(g->weight_in_arena ? l->arena : l->blob, g->weight, bytes, g->groups, g->weight_group, 1, 0) ||
@@ -137,7 +138,7 @@ static int qk_check_gemm(const qk_gemm_step *g, const qk_limits *l)
         g->bias % 4 || g->weight % 4)
         return 0;
 #if QK_WIDEN
-    if (!g->narrow && (!qk_span(l->arena, g->scratch, qk_block_rows(rows, steps) * steps * QK_KU * (int64_t)sizeof(qk_act) + 64) ||
+    if (qk_copies(g) && (!qk_span(l->arena, g->scratch, qk_block_rows(rows, steps) * steps * QK_KU * (int64_t)sizeof(qk_act) + 64) ||
         g->scratch % 64))
         return 0;
 #else

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any, Final
 
 from compiler.ir.dataflow import Step
@@ -45,17 +44,6 @@ def axis_order(item: Item) -> Shape:
         if item.image_layout:
             return channels_last(item.image_layout)
     return tuple(range(len(item.shape)))
-
-
-def is_depthwise(step: Step) -> bool:
-    """Whether a step is a convolution whose channels each have a window of their own."""
-    layout = layout_of(step)
-    if layout is None or "conv2d" not in step.name:
-        return False
-    attrs: Any = step.attrs
-    shape = step.args[1].type.concrete_shape
-    channels = [n for n, letter in zip(shape, attrs.kernel_layout) if letter in "OI"]
-    return bool(attrs.groups == prod(channels) > 1)
 
 
 def conv_padding(step: Step, item: Item) -> tuple[int, int, int, int]:

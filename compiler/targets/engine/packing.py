@@ -41,9 +41,11 @@ def panels(columns: int, library: Library) -> list[tuple[int, int]]:
     return [(sum(sizes[:panel]), size) for panel, size in enumerate(sizes)]
 
 
-def dot_steps(segment: int, library: Library, narrow: bool = False) -> int:
-    """Dot steps of a run of ``segment`` reduced elements."""
-    return -(-segment // (_NARROW_UNIT if narrow else library.k_unit))
+def dot_unit(kind: str, library: Library, narrow: bool = False) -> int:
+    """Reduced elements of one dot step, for an input that is stored as ``kind``."""
+    if kind == "S16":
+        return _PAIR_UNIT
+    return _NARROW_UNIT if narrow else library.k_unit
 
 
 def is_narrow(weight: Array, library: Library) -> bool:
@@ -64,23 +66,22 @@ def is_narrow(weight: Array, library: Library) -> bool:
     return bool(most <= _MOST_PAIR)
 
 
-def pack_product(weight: Array, library: Library, narrow: bool = False) -> Array:
+def pack_product(weight: Array, unit: int, library: Library) -> Array:
     """Weights of one group of a product.
 
     Args:
         weight: [columns, segments, elements of a segment], integers within int8.
+        unit: reduced elements of one dot step.
         library: for which kernels.
-        narrow: for the kernels of narrow weights.
     Returns:
-        ``vectors x steps x 64`` bytes, see gemm.h; half of it for a last vector of eight columns.
+        ``vectors x steps x 64`` bytes, 32 for pairs of bytes, see gemm.h; half of it for a last
+        vector of eight columns.
     """
     columns, segments, length = weight.shape
-    unit = _NARROW_UNIT if narrow else library.k_unit
-    dtype = np.int8 if narrow or library.weight_bytes == 1 else np.int16
-    steps = dot_steps(length, library, narrow) * segments
-    padded = np.zeros((vectors_of(columns) * 16, segments, steps // segments * unit), dtype)
+    dtype = np.int8 if unit == _NARROW_UNIT or library.weight_bytes == 1 else np.int16
+    padded = np.zeros((vectors_of(columns) * 16, segments, -(-length // unit) * unit), dtype)
     padded[:columns, :, :length] = weight
-    rows = padded.reshape(len(padded), steps, unit)
+    rows = padded.reshape(len(padded), -1, unit)
     if library.columns_outside:
         return np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
     if library.has_eights and (columns - 1) % 16 < 8:
@@ -90,11 +91,6 @@ def pack_product(weight: Array, library: Library, narrow: bool = False) -> Array
         for first, count in panels(columns, library)
     ]
     return np.concatenate(parts).view(np.uint8)
-
-
-def taps_unit(kind: str, library: Library) -> int:
-    """Vertical taps of one step of a depthwise kernel, for an input that is stored as ``kind``."""
-    return _PAIR_UNIT if kind == "S16" else library.k_unit
 
 
 def rows_together(kernel: int, stride: int, dilation: int, height: int, unit: int) -> int:

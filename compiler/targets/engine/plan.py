@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from compiler.errors import CodegenError
 from compiler.ir.dataflow import Dataflow, Step
 from compiler.ir.ty import TensorType
-from compiler.targets.engine.layouts import MOST_IMAGES, axis_order, is_depthwise, wanted_padding
+from compiler.targets.engine.layouts import MOST_IMAGES, axis_order, wanted_padding
 from compiler.targets.engine.library import Library
 from compiler.targets.engine.steps import Blob, number, row, row_fields
 from compiler.targets.engine.values import Item
@@ -159,10 +159,8 @@ class Emitter:
         order = axis_order(item) if order is None else order
         pads, value = wanted_padding(item)
         byte = value + item.storage[1]
-        allowed = item.storage[0] == "U8" and 0 <= byte <= 255
-        # Depthwise kernels are the only ones that read int16 where they lie.
-        wide = item.storage[0] == "S16" and byte == 0 and any(map(is_depthwise, item.readers))
-        allowed = rank == 4 and (allowed or wide) and item.shape[order[0]] <= MOST_IMAGES
+        allowed = 0 <= byte <= {"U8": 255, "S16": 0}.get(item.storage[0], -1)
+        allowed &= rank == 4 and item.shape[order[0]] <= MOST_IMAGES
         if not allowed or any(sum(pads[axis]) for axis in (order[0], order[3])):
             pads = [(0, 0)] * rank
         # Said anew: an item that found no program in one order gets memory in another.

@@ -14,7 +14,7 @@ from compiler.errors import CodegenError
 from compiler.ir.dataflow import Step
 from compiler.targets.engine.epilogue import put_epilogue
 from compiler.targets.engine.packing import (
-    dot_steps,
+    dot_unit,
     is_narrow,
     pack_product,
     product_scratch,
@@ -22,8 +22,9 @@ from compiler.targets.engine.packing import (
 )
 from compiler.targets.engine.plan import MOST_ARENA
 from compiler.targets.engine.planner import FORM, Planner, rule
-from compiler.targets.engine.values import Chain, Epilogue, Item, Product, constant
-from compiler.targets.engine.views import Address, View, merged_axes
+from compiler.targets.engine.steps import number
+from compiler.targets.engine.values import INT32, Chain, Epilogue, Item, Product, constant
+from compiler.targets.engine.views import Address, Buffer, View, merged_axes
 
 Array = NDArray[Any]
 
@@ -31,29 +32,32 @@ _FULL = 255
 _MOST_SUM = 1 << 30
 
 
-def sums_fit(weight: Array, data: Item) -> bool:
-    """Whether data are stored as int16, and int32 holds every partial sum of their products."""
-    if is_byte(data) or not -(1 << 15) <= data.low <= data.high < 1 << 15:
-        return False
-    return _most(weight) << 15 < _MOST_SUM
-
-
-def _most(weight: Array) -> int:
-    return int(np.abs(weight.astype(np.int64)).sum(axis=1).max(initial=0))
-
-
 def _sums(weight: Array, data: Item) -> tuple[Array, Array, bool]:
     """Bounds of the sums of products per channel, and whether int32 holds every partial sum.
 
     Args:
         weight: [channels, products of one sum].
-        data: stored as bytes, or such that ``sums_fit``.
+        data: stored as bytes, or as int16, from which nothing is taken.
     """
     positive = np.maximum(weight, 0).sum(axis=1, dtype=np.int64)
     negative = weight.sum(axis=1, dtype=np.int64) - positive
     low, high = min(data.low, 0), max(data.high, 0)
-    fits = sums_fit(weight, data) or _most(weight) * _FULL * 2 < _MOST_SUM
-    return positive * low + negative * high, positive * high + negative * low, fits
+    bounds = positive * low + negative * high, positive * high + negative * low
+    if is_byte(data):
+        fits = int((positive - negative).max()) * _FULL * 2 < _MOST_SUM
+    else:
+        fits = bool(INT32[0] <= bounds[0].min() and bounds[1].max() <= INT32[1])
+    return *bounds, fits
+
+
+def parts_of(planner: Planner, weight: Array, data: Item) -> list[tuple[int, Item]]:
+    """The operand of a product with constant weights [channels, products of one sum]: int16 as a
+    whole where int32 holds their sums, else as a sum of bytes.
+    """
+    whole = not is_byte(data) and -(1 << 15) <= data.low <= data.high < 1 << 15
+    if whole and _sums(weight, data)[2]:
+        return [(1, planner.narrowed(data))]
+    return byte_parts(planner, data)
 
 
 def weights_fit(weight: Array, data: Item) -> bool:
@@ -135,8 +139,8 @@ def write_product(
     runs: Array,
     groups: int,
     fields: dict[str, Any],
-    source: Any,
-    target: Any,
+    source: Buffer,
+    target: Buffer,
     places: dict[str, Any],
 ) -> None:
     """One product step with constant weights [channels, runs, elements of a run]."""
@@ -145,11 +149,14 @@ def write_product(
     if max(16 - columns, 0) * groups * prod(runs.shape[1:]) > MOST_ARENA // 4:
         raise CodegenError("the engine would need GiB for columns of zeros", fix=FORM.fix)
     split = runs.reshape(groups, columns, *runs.shape[1:])
-    narrow = is_narrow(runs, library)
-    packed = np.concatenate([pack_product(one, library, narrow) for one in split])
-    steps = dot_steps(runs.shape[2], library) * runs.shape[1]
+    kind = source.type
+    narrow = kind == "U8" and is_narrow(runs, library)
+    unit = dot_unit(kind, library, narrow)
+    packed = np.concatenate([pack_product(one, unit, library) for one in split])
     rows = places["height"] * places["width"]
-    scratch = emitter.scratch(0 if narrow else product_scratch(rows, steps, library))
+    steps = -(-runs.shape[2] // unit) * runs.shape[1]
+    copies = library.columns_outside or (kind == "U8" and not narrow)
+    scratch = emitter.scratch(product_scratch(rows, steps, library) if copies else 0)
     emitter.step(
         "gemm",
         [source],
@@ -158,7 +165,8 @@ def write_product(
         constants=packed.size,
         groups=groups,
         columns=columns,
-        seg_bytes=runs.shape[2],
+        type=number(kind),
+        seg_items=runs.shape[2],
         weight=emitter.put(packed),
         weight_group=len(packed) // groups,
         narrow=int(narrow),
@@ -192,7 +200,7 @@ def dense(planner: Planner, step: Step, args: list[Item]) -> bool:
 
         return waiting(planner, step, weight, part, len(shape) - 1, emit)
 
-    parts = [(factor, product_of(part)) for factor, part in byte_parts(planner, data)]
+    parts = [(factor, product_of(part)) for factor, part in parts_of(planner, weight, data)]
     return settle_parts(planner, step, parts)
 
 
@@ -201,7 +209,7 @@ def _write_rows(
 ) -> View:
     emitter, shape = planner.emitter, item.shape
     source = planner.materialise(data)
-    if source.shape[-1] > 1 and source.strides[-1] != 1:
+    if source.shape[-1] > 1 and source.strides[-1] != source.buffer.item:
         source = emitter.contiguous(source, always=True)
     out = emitter.allocate(item, tuple(range(len(shape))))
     rows = merged_axes(shape[:-1], [source.strides[:-1], out.strides[:-1]])
@@ -279,7 +287,7 @@ def _write_batches(
     if length > 1 and a.strides[2] != 1:
         a = emitter.contiguous(a, always=True)
     out = emitter.allocate(item, (0, 1, 2))
-    steps = dot_steps(length, library)
+    steps = -(-length // library.k_unit)
     group = vectors_of(columns) * steps * 64
     weight, bias = emitter.scratch(batch * group), emitter.scratch(batch * vectors_of(columns) * 64)
     stride_a = a.strides[0] if a.shape[0] > 1 else 0
@@ -319,7 +327,7 @@ def _write_batches(
         columns=columns,
         seg_y=1,
         seg_x=1,
-        seg_bytes=length,
+        seg_items=length,
         weight=Address(weight),
         weight_group=group,
         weight_in_arena=1,

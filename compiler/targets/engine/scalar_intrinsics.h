@@ -166,6 +166,13 @@ static inline __m512i _mm512_cvtepi16_epi32(__m256i x)
     QK_I v.s32[i] = all[i];
     return v;
 }
+static inline __m512i _mm512_cvtepi8_epi16(__m256i x)
+{
+    int16_t all[32];
+    for (int i = 0; i < 32; i++)
+        all[i] = x.byte[i];
+    return _mm512_loadu_si512(all);
+}
 static inline __m128i _mm512_cvtepi32_epi8(__m512i v)
 {
     __m128i r;

@@ -48,10 +48,11 @@ typedef struct {
 /* out[g][y][x][n] = requantize(bias[n] + sum of in * weight); rows are pixels. */
 typedef struct {
     int64_t kind, source, in_row, in_pixel, in_group;  /* address of the first window, strides */
+    int64_t type;                                  /* of the input: QK_U8 or QK_S16 */
     int64_t out, out_row, out_pixel, out_group;
     int64_t height, width, groups, columns;        /* of the output; columns of one group */
-    int64_t seg_y, seg_x, seg_row, seg_pixel;      /* a window is seg_y x seg_x runs of bytes */
-    int64_t seg_bytes;                             /* of one run; padded to QK_KU in the weights */
+    int64_t seg_y, seg_x, seg_row, seg_pixel;      /* a window is seg_y x seg_x runs of elements */
+    int64_t seg_items;                             /* of one run; padded to QK_UNIT in the weights */
     int64_t weight, weight_group, weight_in_arena; /* offset, bytes of a group, 1 for the arena */
     int64_t narrow;                                /* 1: bytes in runs of 4, no pair leaves 16 bits */
     int64_t bias, bias_in_arena;                   /* int32, columns padded to 16 a group */

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler o
     padding=st.tuples(*[st.integers(0, 2)] * 4),
     groups=st.sampled_from([1, 1, 1, 2, 3, "depthwise"]),
     channels=st.tuples(st.integers(1, 21), st.integers(1, 70)),
-    dtype=st.sampled_from(["uint8", "int8"]),
+    dtype=st.sampled_from(["uint8", "int8", "int16"]),
     extreme=st.booleans(),
     layout=st.sampled_from(["NCHW", "NHWC"]),
 )
@@ -90,7 +90,7 @@ def test_convolutions_of_any_geometry_agree(
     padding=st.tuples(*[st.integers(0, 3)] * 4),
     extra=st.integers(0, 2),
     groups=st.sampled_from([1, 1, 2, "depthwise"]),
-    dtype=st.sampled_from(["uint8", "int8"]),
+    dtype=st.sampled_from(["uint8", "int8", "int16"]),
     how=st.sampled_from(["operator", "zeros", "cut"]),
 )
 @example(  # a phase that no tap belongs to is longer than the data
@@ -292,7 +292,7 @@ def test_int16_goes_from_a_product_to_depthwise_windows(strides: tuple[int, int]
     rows=st.integers(1, 60),
     length=st.integers(1, 300),
     columns=st.integers(1, 150),
-    dtype=st.sampled_from(["uint8", "int8"]),
+    dtype=st.sampled_from(["uint8", "int8", "int16"]),
     extreme=st.booleans(),
 )
 def test_products_of_any_size_agree(
@@ -485,9 +485,79 @@ def test_sums_of_products_wrap_in_a_narrow_dtype(out: str) -> None:
     agree(mod, drawn(rng, (1, 8, 5, 5), "int8", False))
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    channels=st.tuples(st.integers(1, 40), st.integers(1, 150)),
+    size=st.tuples(st.integers(1, 12), st.integers(1, 12)),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 2),
+    groups=st.sampled_from([1, 1, 3]),
+    bits=st.tuples(st.integers(9, 16), st.integers(3, 8)),
+    extreme=st.booleans(),
+)
+def test_convolutions_of_int16_are_one_product(
+    seed: int,
+    channels: tuple[int, int],
+    size: tuple[int, int],
+    kernel: int,
+    stride: int,
+    groups: int,
+    bits: tuple[int, int],
+    extreme: bool,
+) -> None:
+    """From int16 or, of few bits, with factors of float32; with a border or without."""
+    rng, op = np.random.default_rng(seed), relay.op
+    inner, outer = channels[0], channels[1] * groups
+    padding = kernel // 2
+    shape = (1, inner * groups, *(max(n, kernel - 2 * padding) for n in size))
+    most = (1 << (bits[0] - 1)) - 1
+    weight = drawn(rng, (outer, inner, kernel, kernel), "int8", extreme) >> np.int8(8 - bits[1])
+    made = op.nn.conv2d(
+        op.clip(relay.var("x", shape, "int16"), a_min=-most * (seed % 2), a_max=most),
+        relay.const(weight),
+        strides=(stride, stride),
+        padding=padding,
+        groups=groups,
+        out_dtype="int32",
+    )
+    made = requantized(made, outer, 1, rng) if seed % 3 else made
+    executor = agree(relay.module(made), drawn(rng, shape, "int16", extreme))
+    kinds = [step.kind for step in executor.steps]
+    assert kinds.count("gemm") + kinds.count("depthwise") <= 1
+    assert executor.host_steps == 0
+
+
+@pytest.mark.parametrize("rest", [4, 5])
+def test_sums_of_int16_that_leave_int32_are_sums_of_bytes(rest: int) -> None:
+    """-2^15 times weights that add up to 2^16 is the least int32."""
+    weight = np.full((18, 517), 127, np.int8)
+    weight[:, -1] = rest
+    x = relay.var("x", (2, 517), "int16")
+    made = relay.op.nn.dense(x, relay.const(weight), out_dtype="int32")
+    data = np.full((2, 517), -32768, np.int16)
+    data[1] = 32767
+    executor = agree(relay.module(made), data)
+    assert [step.kind for step in executor.steps].count("gemm") == rest - 3
+
+
+def test_int16_goes_from_a_product_to_a_convolution() -> None:
+    """The border of the convolution is part of the memory, and nothing is done in between."""
+    rng, op = np.random.default_rng(5), relay.op
+    x = relay.var("x", (1, 8, 9, 11), "int8")
+    made = op.nn.conv2d(x, relay.const(drawn(rng, (24, 8, 1, 1), "int8", False)), out_dtype="int32")
+    wide = op.fixed_point_multiply(op.cast(made, dtype="int64"), multiplier=3 << 29, shift=-3)
+    middle = op.cast(op.clip(wide, a_min=-32768, a_max=32767), dtype="int16")
+    weight = relay.const(drawn(rng, (40, 24, 3, 3), "int8", False))
+    made = requantized(op.nn.conv2d(middle, weight, padding=1, out_dtype="int32"), 40, 1, rng)
+    executor = agree(relay.module(made), drawn(rng, (1, 8, 9, 11), "int8", False))
+    kinds = [step.kind for step in executor.steps]
+    assert kinds == ["quantize", "fill", "gemm", "gemm", "copy", "dequantize"]
+
+
 @pytest.mark.parametrize("dtype", ["int16", "uint16"])
 @pytest.mark.parametrize("groups", [1, 2, 8])
-def test_products_of_16_bits_are_sums_of_products_of_bytes(dtype: str, groups: int) -> None:
+def test_operands_of_16_bits_need_no_numpy(dtype: str, groups: int) -> None:
     op, rng = relay.op, np.random.default_rng(7)
     x = relay.var("x", (1, 8, 6, 5), dtype)
     weight = relay.const(drawn(rng, (8, 8 // groups, 3, 3), "int8", True))
