@@ -178,7 +178,8 @@ def _fits(epilogue: Epilogue, product: Product, kind: str, zero: int) -> bool:
         zero <<= int(epilogue.to_even.max())
         most = max(int(high.max()), -int(low.min())) + 2 * zero
         return most <= INT32[1] and (not zero or product.takes_bias)
-    return max(int(high.max()), 0) + (zero << epilogue.bits) <= INT32[1]
+    most = max(int(high.max()), 0) + (zero << epilogue.bits)
+    return INT32[0] <= int(low.min()) and most <= INT32[1]
 
 
 def factor_arguments(epilogue: Epilogue, channels: int) -> tuple[Array, Array]:

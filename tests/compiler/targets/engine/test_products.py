@@ -475,6 +475,20 @@ def test_factors_of_24_bits_without_ties_are_float32() -> None:
     assert real(factor, 2) is None  # results of more than 21 bits
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("shift", [0, 5])
+def test_sums_with_a_bias_that_leave_int32_do_not_wrap(sign: int, shift: int) -> None:
+    x, op = relay.var("x", (1, 8), "int8"), relay.op
+    made = op.nn.dense(x, relay.const(np.full((16, 8), 127, np.int8)), out_dtype="int32")
+    bias = relay.const(np.full(16, sign * ((1 << 31) - 1), np.int64))
+    total = op.add(op.cast(made, dtype="int64"), bias)
+    total = op.right_shift(total, relay.const(np.int64(shift))) if shift else total
+    clipped = op.clip(total, a_min=-(1 << 31), a_max=(1 << 31) - 1)
+    mod = relay.module(op.cast(clipped, dtype="int32"))
+    for value in (-128, 127):
+        agree(mod, np.full((1, 8), value, np.int8))
+
+
 @pytest.mark.parametrize("out", ["int8", "int16"])
 def test_sums_of_products_wrap_in_a_narrow_dtype(out: str) -> None:
     rng = np.random.default_rng(4)
