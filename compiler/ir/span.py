@@ -44,6 +44,13 @@ class SequentialSpan:
 AnySpan = Span | SequentialSpan
 
 
+def onnx_nodes(span: AnySpan | None) -> tuple[str, ...]:
+    """Names of the ONNX nodes that a span points to."""
+    spans = span.spans if isinstance(span, SequentialSpan) else () if span is None else (span,)
+    names = (one.source_name for one in spans)
+    return tuple(name.removeprefix(ONNX) for name in names if name.startswith(ONNX))
+
+
 _origin: ContextVar[AnySpan | None] = ContextVar("origin_of_new_nodes", default=None)
 
 # What a Call takes as its span when it is given none.

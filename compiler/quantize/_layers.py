@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from compiler.errors import legal_names
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, is_op_call
 from compiler.ir.module import IRModule
-from compiler.ir.span import ONNX, SequentialSpan
+from compiler.ir.span import onnx_nodes
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.product_shape import FQProductShape
@@ -40,7 +40,7 @@ def named_layers(main: Function) -> dict[Expr, str]:
         if not isinstance(node, Call) or FQProductShape.get(node.op) is None:
             continue
         place = len(found)
-        name = _onnx_name(node) or f"{_short(node)}_{place}"
+        name = next(iter(onnx_nodes(node.span)), "") or f"{_short(node)}_{place}"
         if name in taken:
             name = f"{name}#{place}"
         taken.add(name)
@@ -102,13 +102,6 @@ def has_weight(layer: Expr) -> bool:
         assert isinstance(weight, Call)
         weight = weight.args[0]
     return isinstance(weight, Constant) or quantize_kind(weight) == QAnnotateKind.WEIGHT
-
-
-def _onnx_name(call: Call) -> str:
-    span = call.span
-    spans = span.spans if isinstance(span, SequentialSpan) else () if span is None else (span,)
-    names = [s.source_name.removeprefix(ONNX) for s in spans if s.source_name.startswith(ONNX)]
-    return names[0] if names else ""
 
 
 def _short(call: Call) -> str:

@@ -58,7 +58,7 @@ def factor_rules(qconfig: QConfig) -> list[FactorRule]:
 def _ranges(
     mod: IRModule, qconfig: QConfig, channels: ChannelStats | None
 ) -> Sequence[ChannelRanges]:
-    if not qconfig.needs_channels:
+    if channels is None and not qconfig.needs_channels:
         return ()
     if channels is None:
         raise CalibrationError(

@@ -8,9 +8,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +22,16 @@ import compiler.passes.outline_formulas
 import compiler.passes.recover_layer_norm
 import compiler.passes.recover_rms_norm  # noqa: F401  (passes that are named below)
 from compiler.errors import QuantizeError
-from compiler.ir.expr import Call, Expr, Function, Op
+from compiler.ir.expr import Call, Constant, Expr, Function, Op, is_op_call
 from compiler.ir.garbage import collector_rests
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
 from compiler.ir.rebuild import with_operands
+from compiler.ir.span import onnx_nodes
 from compiler.ir.ty import TensorType, is_integer
 from compiler.ir.walk import nodes_of
+from compiler.ops.annotation.attach_simulated_quantize import PARAMETERS, quantize_kind
 from compiler.ops.annotation.wide_point import residual_stream
 from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.integer_calls import along_axis, subtract
@@ -44,6 +48,7 @@ from compiler.quantize._rescaling import rescaled
 from compiler.quantize.calibration.bind_scales import bind_scales
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.shared_ranges import shared_ranges
+from compiler.quantize.calibration.weighted_calls import weighted_calls
 from compiler.quantize.conversions import integer_dtypes, partition_conversions
 from compiler.quantize.correct_rounding import corrected
 from compiler.quantize.quantize_annotate import QuantizeAnnotate
@@ -81,9 +86,38 @@ class Candidate:
         return self.partitioned or self.integer or self.simulated
 
     @property
+    def channel_maxima(self) -> dict[str, list[int]]:
+        """ONNX node of each grouped convolution that reads more than 8 bits → the largest integer
+        of each channel of its data that calibration saw. Exports to 8 bits need them."""
+        measured = self.context.channel_ranges
+        found: dict[str, list[int]] = {}
+        names: Counter[str] = Counter()
+        for (call, _), one in zip(weighted_calls(self.simulated["main"]), measured):
+            name = next(iter(onnx_nodes(call.span)), "")
+            scale, low, high = _grid(call.args[0])
+            names[name] += 1
+            if name and getattr(call.attrs, "groups", 1) > 1 and high - low > _NARROW:
+                found[name] = np.rint(np.minimum(one.largest / scale, high)).astype(int).tolist()
+        return {name: channels for name, channels in found.items() if names[name] == 1}
+
+    @property
     def cost(self) -> ModuleCost:
         """Bytes of its weights, packed, and its bit operations."""
         return module_cost(self.simulated, self.context.qconfig)
+
+
+_NARROW: Final = 255
+"""Steps of 8 bits."""
+
+
+def _grid(data: Expr) -> tuple[float, ...]:
+    """Scale and limits of the bound quantize point that a layer reads; (1, 0, 0) for others."""
+    while is_op_call(data, "annotation.cast_hint", "annotation.stop_fusion"):
+        assert isinstance(data, Call)
+        data = data.args[0]
+    held = data.args[1:] if isinstance(data, Call) and quantize_kind(data) is not None else ()
+    bound = [float(one.data) for one in held if isinstance(one, Constant) and one.data.size == 1]
+    return tuple(bound) if len(bound) == len(PARAMETERS) else (1.0, 0.0, 0.0)
 
 
 @collector_rests
@@ -138,7 +172,8 @@ def build_candidate(
         mod: result of ``prerequisite_optimize``.
         activation_scales: range S of each INPUT or ACTIVATION point in binding order, in the units
             of its tensor; None stands for ``global_scale``.
-        channels: statistics of ``mod`` channel by channel, where ``qconfig.needs_channels``.
+        channels: statistics of ``mod`` channel by channel, where ``qconfig.needs_channels`` or
+            ``Candidate.channel_maxima`` is to hold them.
         context: the run to work in; a new one without it.
 
     Raises:

@@ -14,7 +14,7 @@ from typing import Any
 from compiler.errors import QuantizeError
 from compiler.ir.expr import Call, Constant, Expr, Function, Var, is_op_call
 from compiler.ir.module import IRModule
-from compiler.ir.span import ONNX, AnySpan, SequentialSpan
+from compiler.ir.span import onnx_nodes
 from compiler.ir.ty import holds_float
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import is_given, quantize_kind
@@ -245,13 +245,6 @@ def _producers(call: Call) -> list[Expr]:
         else:
             found.append(node)
     return found
-
-
-def onnx_nodes(span: AnySpan | None) -> tuple[str, ...]:
-    """Names of the ONNX nodes that a span points to."""
-    spans = span.spans if isinstance(span, SequentialSpan) else () if span is None else (span,)
-    names = (s.source_name for s in spans)
-    return tuple(n.removeprefix(ONNX) for n in names if n.startswith(ONNX))
 
 
 def _advice(

@@ -65,6 +65,8 @@ EXECUTOR_FACTORIES = {
     "integer": "compiler.targets.ort.integer_executor:IntegerExecutor",
     "c": "compiler.targets.c.executor:CExecutor",
 }
+CHANNEL_MAXIMA: Final = "channel_maxima"
+"""Key of the provenance: ``Candidate.channel_maxima``."""
 AUTO: Final = "auto"
 """The executor that is fast where it is exact: see ``QModule.run``."""
 _CORE: Final = "quantized_main"
@@ -119,6 +121,17 @@ class QModule:
     def input_names(self) -> tuple[str, ...]:
         """Names of the inputs, in order."""
         return tuple(self.input_types)
+
+    @property
+    def channel_maxima(self) -> dict[str, list[int]]:
+        """How large each channel was that grouped convolutions read in more than 8 bits, by ONNX
+        node, in integers of the module; what calibration saw, as far as the provenance says it."""
+        found = self.provenance.get(CHANNEL_MAXIMA)
+        return {
+            str(name): channels
+            for name, channels in (found.items() if isinstance(found, Mapping) else ())
+            if isinstance(channels, list) and all(type(one) is int and one >= 0 for one in channels)
+        }
 
     def run(self, inputs: Inputs, executor: str = AUTO, threads: int = 1) -> list[Array]:
         """Run on a batch.

@@ -269,7 +269,11 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
 
     options = to.options if isinstance(to.options, Qdq) else Qdq()
     made = to_qdq_onnx(
-        module.module, options.runtime, options.reduce_range, wide_sums=options.wide_sums
+        module.module,
+        options.runtime,
+        options.reduce_range,
+        wide_sums=options.wide_sums,
+        maxima=module.channel_maxima,
     )
     written = _written("qdq", made.model, module, to, exact=None)
     left = sum(macs for _, _, macs in made.float_products)

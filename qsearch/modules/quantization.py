@@ -95,11 +95,11 @@ def quantize(
             )
         for note in calibration.clipping_of(config):
             log.warning("%s", note)
-        shipped, float_ops = build_winner(calibration, config)
-        for call in float_ops:
+        shipped = build_winner(calibration, config)
+        for call in shipped.float_ops:
             log.info("stays float: %s", call)
         return QModule(
-            shipped,
+            shipped.module,
             config,
             provenance={
                 "model_sha256": source.sha256,
@@ -110,9 +110,10 @@ def quantize(
                 **({"imports": hashes(code)} if (code := imported_code()) else {}),
                 INTERFACE: declared_interface(source.path).to_dict(),
                 "code_version": code_version(),
+                **shipped.provenance,
             },
-            samples=samples_of(shipped, data, inputs),
-            proof=recorded_proof(shipped),
+            samples=samples_of(shipped.module, data, inputs),
+            proof=recorded_proof(shipped.module),
         )
 
 

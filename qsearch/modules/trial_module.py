@@ -149,17 +149,18 @@ def _built(study: Study, trial: Trial, artifacts: StudyArtifacts) -> QModule:
         module, NoData(), percentiles=tuple(spec["percentiles"]), store=_Kept(artifacts, key)
     )
     try:
-        shipped, _ = build_winner(calibration, qconfig)
+        shipped = build_winner(calibration, qconfig)
     except NotFullyIntegralError as error:
         error.add_note(f"trial {trial.number} was scored with float parts; it has no module")
         raise
     names = [param.name_hint for param in module["main"].params]
     kept = artifacts.arrays(INPUTS, spec["calib_sha256"]) or {}
-    samples = [(run, evaluate(shipped, run)) for run in runs_of(kept, names)[:SAMPLES]]
+    samples = [(run, evaluate(shipped.module, run)) for run in runs_of(kept, names)[:SAMPLES]]
     interfaces = artifacts.repository.artifacts_of(artifacts.study_id, INTERFACE)
     interface = json.loads(_bytes(artifacts, INTERFACE)) if interfaces else None
-    provenance = provenance_of(spec, interface, trial.outcome.outputs_sha256)
-    return QModule(shipped, qconfig, provenance, samples, recorded_proof(shipped))
+    known = provenance_of(spec, interface, trial.outcome.outputs_sha256)
+    proof = recorded_proof(shipped.module)
+    return QModule(shipped.module, qconfig, {**known, **shipped.provenance}, samples, proof)
 
 
 def _bytes(artifacts: StudyArtifacts, kind: str) -> bytes:

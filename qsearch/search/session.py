@@ -391,8 +391,9 @@ class Session:
             return
         qconfig = QConfig.from_dict(best.qconfig)
         found = self._driver.evaluations.roundings if self._driver is not None else {}
-        module, self._float_ops = build_winner(self._calibration, qconfig, found.get(best.number))
-        write_winner(self._folder, module, qconfig, self._prepared, outputs_sha256, self._signer)
+        shipped = build_winner(self._calibration, qconfig, found.get(best.number))
+        self._float_ops = shipped.float_ops
+        write_winner(self._folder, shipped, qconfig, self._prepared, outputs_sha256, self._signer)
         keep_page(self._artifacts, self._folder.module)
         self._written = key
 

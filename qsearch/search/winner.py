@@ -28,7 +28,7 @@ from compiler.qtypes.channel_ranges import Rounding
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration
-from compiler.runtime.artifact import QModule, Sample, load_qmod
+from compiler.runtime.artifact import CHANNEL_MAXIMA, QModule, Sample, load_qmod
 from compiler.runtime.interface import KEY as INTERFACE
 from qsearch.data import PreparedData
 from qsearch.run_folder import RunFolder
@@ -110,10 +110,25 @@ class Emitted:
         }
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Shipped:
+    """What a configuration makes of a model.
+
+    Attributes:
+        module: partitioned where the configuration says so.
+        float_ops: operators that stayed in float, each with the reason.
+        provenance: what the module's file keeps of its calibration.
+    """
+
+    module: IRModule
+    float_ops: tuple[str, ...]
+    provenance: Mapping[str, Any]
+
+
 def build_winner(
     calibration: Calibration, qconfig: QConfig, rounding: Mapping[str, NDArray[Any]] | None = None
-) -> tuple[IRModule, tuple[str, ...]]:
-    """The module to ship, partitioned where the configuration says so, and what stayed float.
+) -> Shipped:
+    """The module to ship.
 
     Args:
         rounding: what a worker's rounding of the weights found; None rounds them here.
@@ -124,8 +139,9 @@ def build_winner(
     candidate = calibration.candidate(qconfig, run)
     if qconfig.partition_conversions == "fully_integral":
         check_integers_only(candidate.module)
-    left = candidate.report.float_ops
-    return candidate.module, tuple(f"{call.op}: {call.reason} ({call.where})" for call in left)
+    left = tuple(f"{c.op}: {c.reason} ({c.where})" for c in candidate.report.float_ops)
+    maxima = candidate.channel_maxima
+    return Shipped(candidate.module, left, {CHANNEL_MAXIMA: maxima} if maxima else {})
 
 
 def check_integers_only(module: IRModule) -> int:
@@ -233,7 +249,7 @@ def equal_fraction(ours: Sequence[NDArray[Any]], theirs: Sequence[NDArray[Any]])
 
 def write_winner(
     folder: RunFolder,
-    module: IRModule,
+    shipped: Shipped,
     qconfig: QConfig,
     prepared: PreparedStudy,
     outputs_sha256: str | None,
@@ -246,12 +262,13 @@ def write_winner(
         signer: signs the file before it gets its name; None writes no signature.
     """
     interface = declared_interface(prepared.source.path)
+    known = provenance_of(prepared.spec, interface.to_dict(), outputs_sha256)
     made = QModule(
-        module,
+        shipped.module,
         qconfig,
-        provenance_of(prepared.spec, interface.to_dict(), outputs_sha256),
-        samples=samples_of(module, prepared.calib, prepared.inputs),
-        proof=recorded_proof(module),
+        {**known, **shipped.provenance},
+        samples=samples_of(shipped.module, prepared.calib, prepared.inputs),
+        proof=recorded_proof(shipped.module),
     )
     partial = folder.module.with_suffix(".part")
     made.save(partial)

@@ -13,7 +13,9 @@ normalisation, tables) is computed in float, or by the grid.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import onnx
@@ -25,7 +27,7 @@ from compiler.errors import OnnxExportError, legal_names
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.export.to_onnx.grid import emit_integers, write_graph
 from compiler.export.to_onnx.qdq_emitter import RUNTIMES, FToQdq, QdqEmitter
-from compiler.export.to_onnx.qdq_sums import narrow_levels
+from compiler.export.to_onnx.qdq_sums import ChannelMaxima, Levels, narrow_levels, needless_clips
 from compiler.ir.dataflow import Step, dataflow
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
@@ -63,6 +65,7 @@ def to_qdq_onnx(
     function: str = "main",
     *,
     wide_sums: bool = False,
+    maxima: ChannelMaxima | None = None,
 ) -> QdqExport:
     """Export a realised module for a runtime with 8 bit kernels.
 
@@ -74,18 +77,28 @@ def to_qdq_onnx(
         function: "main", or another function.
         wide_sums: residual sums and inputs of grouped convolutions of 16 bits stay float, which is
             more exact, and slower.
+        maxima: how large the channels become that grouped convolutions read in more than 8 bits;
+            without them, and for others, their narrowed inputs have one range for all channels.
     Raises:
         OnnxExportError: an unknown runtime; an operator with neither a QDQ nor a grid form.
     """
     if runtime not in RUNTIMES:
         raise OnnxExportError(f"unknown runtime {runtime!r}", fix=legal_names(runtime, RUNTIMES))
     flow = dataflow(mod, function)
-    wide_sums = wide_sums or all(narrow_levels(step) is None for step in flow.steps)
-    grid = QdqEmitter(GraphWriter(function), RUNTIMES[runtime], reduce_range, wide_sums)
-    return _reported(write_graph(flow, grid, _emit), flow.steps, grid)
+    narrow: dict[Step, Levels] = {}
+    clips: set[Step] = set()
+    for step in flow.steps:
+        levels = None if wide_sums else narrow_levels(step, maxima or {})
+        if levels is not None:
+            narrow[step] = levels
+        clips.update(needless_clips(step) if levels is None else levels.clips)
+    grid = QdqEmitter(GraphWriter(function), RUNTIMES[runtime], reduce_range, not narrow)
+    return _reported(write_graph(flow, grid, partial(_emit, narrow, clips)), flow.steps, grid)
 
 
-def _emit(step: Step, grid: QdqEmitter) -> None:
+def _emit(
+    narrow: Mapping[Step, Levels], clips: Collection[Step], step: Step, grid: QdqEmitter
+) -> None:
     """The grid's form first, which knows the bounds; then the QDQ form, where there is one."""
     real = grid.real(step.args[0]) if step.args else None
     if step.name == "cast" and real is not None and is_float(step.result.type.dtype):
@@ -97,10 +110,10 @@ def _emit(step: Step, grid: QdqEmitter) -> None:
     if not all(is_integer(value.type.dtype) for value in step.results):
         return
     rule = FToQdq.get(step.op)
-    made = None if rule is None else rule(step, grid)
-    levels = None if grid.wide_sums else narrow_levels(step)
+    made = real if step in clips else None if rule is None else rule(step, grid)
+    levels = narrow.get(step)
     if made is not None and levels is not None:
-        grid.narrow(step, made, float(levels.factor), int(levels.low), int(levels.high))
+        grid.narrow(step, made, levels.factor, int(levels.low), int(levels.high))
         return
     for value in step.results:
         if made is not None:

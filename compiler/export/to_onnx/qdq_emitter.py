@@ -29,6 +29,8 @@ _ENDS = {"int8": (-128, 127), "uint8": (0, 255)}
 _SIGNED_TOP = 127
 _ONE_NUMBER = 1e-5
 """Factors that differ by no more of themselves are one: those of the module are rounded."""
+_ONE = 64
+"""Weight of a product by 1, of 7 bits."""
 _WIDENED = 32
 """Sums of sums before one of them becomes a tensor: the text of a chain is written once."""
 
@@ -118,6 +120,9 @@ class Real:
     """An 8 bit tensor whose integers ``scale`` makes the value of."""
     like: Quantized | None = None
     """An 8 bit tensor whose zero point and scale the result shall have."""
+    channels: tuple[Quantized, Floats] | None = None
+    """An 8 bit tensor, and by what each channel of its integers is multiplied: more exact than
+    ``tensor``. The weights of a grouped convolution take up the factors."""
 
     @staticmethod
     def of(write: Write, depth: int = 0) -> Real:
@@ -125,7 +130,7 @@ class Real:
         return Real(write, np.ones(()), None, None, depth, {}, {})
 
     def _changed(self, **fields: Any) -> Real:
-        forgotten: dict[str, Any] = {"source": None, "tensor": None, "like": None}
+        forgotten = dict.fromkeys(("source", "tensor", "like", "channels"))
         return replace(self, **{**forgotten, **fields}, written={}, settled={})
 
     def times(self, factor: Array | float) -> Real:
@@ -266,14 +271,41 @@ class QdqEmitter(GridEmitter):
 
         return replace(Real.of(write), tensor=made, scale=np.ones(()))
 
-    def narrow(self, step: Step, real: Real, factor: float, low: int, high: int) -> None:
-        """The 16 bit result of a step becomes an 8 bit tensor: times ``factor``, in [low, high]."""
+    def plus(self, real: Real, addend: float) -> Real:
+        """With a constant added; an 8 bit tensor has another zero point then, where it can."""
+        moved = None if real.tensor is None else real.tensor.moved(addend / real.scale)
+        return real.plus(addend) if moved is None else self.of_tensor(moved).times(real.scale)
+
+    def narrow(self, step: Step, real: Real, factor: Floats, low: int, high: int) -> None:
+        """The 16 bit result of a step becomes an 8 bit tensor: times ``factor``, in [low, high].
+
+        Args:
+            factor: one number, or one per channel, which broadcasts against the result.
+        """
         zero, unit, dtype = self._levels(low, high)
-        unit /= factor
-        name = replace(real, clip=None, written={}).emit(self, np.ones(()))
+        least = factor.min()
+        unit /= float(least)
+        name = replace(real, clip=None, written={}).emit(self, factor / least)
         made = Quantized(self.quantize(name, zero, unit, dtype), zero, unit, dtype, True)
         self._reals[step.result] = self.of_tensor(made)
+        if factor.size > 1:
+            units = least / factor
+            whole = self.of_tensor(self._of_one_scale(made, units))
+            self._reals[step.result] = replace(whole, channels=(made, units))
         self.narrowed.append(step)
+
+    def _of_one_scale(self, tensor: Quantized, units: Floats) -> Quantized:
+        """The tensor times a factor for each channel, by a convolution, whose kernels have them."""
+        count = units.size
+        inputs = [
+            self.writer.constant(np.full((count, 1, 1, 1), _ONE, "int8")),
+            self.float_constant(units.reshape(count) / _ONE),
+            self.writer.constant(np.zeros(count, "int8")),
+        ]
+        weight = self.node("DequantizeLinear", inputs, axis=0)
+        name = self.node("Conv", [self.dequantized(tensor, 1.0), weight], group=count)
+        made = self.quantize(name, tensor.zero_point, tensor.scale, tensor.dtype)
+        return replace(tensor, name=made)
 
     def spread(self, real: Real, low: float, high: float) -> Quantized:
         """The 8 bit tensor of a real within [low, high], which holds 0."""

@@ -9,13 +9,14 @@ computed in float as well. What the layers read of a sum is its range in 8 bits.
 follows from that of the sum and of the other side. A sum that no layer reads in 8 bits stays float.
 
 What a grouped convolution reads in 16 bits has its calibrated range in 8 bits, without the room for
-outliers: the convolution would cost several times as much in float.
+outliers: the convolution would cost several times as much in float. Where the module says how large
+each channel becomes, each has a range of its own: the weights on both sides take up the factors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -23,15 +24,21 @@ from compiler.export.to_onnx.grid_rules.fixed_point import Factor
 from compiler.export.to_onnx.movement_operators import IDENTITIES
 from compiler.export.to_onnx.qdq_emitter import LEVELS, Floats, QdqEmitter, Real
 from compiler.ir.dataflow import Step, Value
+from compiler.ir.span import onnx_nodes
+from compiler.ir.ty import integer_range, is_integer
 from compiler.ops.annotation.wide_point import WIDE_HEADROOM
+from compiler.ops.rules.product_shape import FQProductShape
 from compiler.ops.tensor.clip import integer_bound
 
 _WIDEST = 1 << 16
 _CALIBRATED = int(_WIDEST / 2 / WIDE_HEADROOM)
 """The largest of 16 bits that calibration has seen; more is room for outliers."""
-_REQUANTIZING = ("cast", "fixed_point_multiply", "fixed_point_multiply_per_axis")
 _UNKNOWN_SIDE = 1.0
 """Range of a side of a sum by that of the sum, where the range of no side is known."""
+
+ChannelMaxima = Mapping[str, Sequence[int]]
+"""As ``runtime.channel_maxima`` reads them: ONNX node → the largest integer of each channel of its
+data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +48,14 @@ class Levels:
     Attributes:
         factor: one number, or one per channel, which broadcasts against the value.
         rectified: a relu stands between the value and its limits.
+        clips: steps in front of the value that change nothing within [low, high].
     """
 
     factor: Floats
     low: float
     high: float
     rectified: bool = False
+    clips: tuple[Step, ...] = field(default=(), repr=False)
 
 
 def _read_levels(value: Value) -> Levels | None:
@@ -61,30 +70,117 @@ def _read_levels(value: Value) -> Levels | None:
     return max(found, key=lambda one: one[0])[1] if found else None
 
 
-def narrow_levels(step: Step) -> Levels | None:
+def narrow_levels(step: Step, maxima: ChannelMaxima) -> Levels | None:
     """What stands for the 16 bits that a step gives.
 
     What layers read of them in 8 bits; of several, that with the widest range. Where a grouped
-    convolution reads all 16 bits, their range. None for other steps, and where none of these reads.
+    convolution reads all 16 bits, their range, channel by channel where it is known. None for other
+    steps, and where none of these reads.
     """
-    return _read_levels(step.result) or _convolved_levels(step) if _is_wide(step) else None
+    return _read_levels(step.result) or _convolved_levels(step, maxima) if _is_wide(step) else None
 
 
-def _convolved_levels(step: Step) -> Levels | None:
-    if not any(r.name == "nn.conv2d" and r.attrs.groups > 1 for r in _readers(step.result)):
+def _convolved_levels(step: Step, maxima: ChannelMaxima) -> Levels | None:
+    products = [reader for reader in _readers(step.result) if FQProductShape.get(reader.op)]
+    if not any(product.name == "nn.conv2d" and product.attrs.groups > 1 for product in products):
         return None
-    limits, producer = _limits(step), step.args[0].producer
-    assert limits is not None
-    low, high = max(limits[0], -_CALIBRATED), min(limits[1], _CALIBRATED)
-    while producer is not None and producer.name in _REQUANTIZING:
-        producer = producer.args[0].producer
-    if producer is not None and producer.name == "nn.relu":
-        low = max(low, 0)
+    origin = _Origin.of(step)
+    whole = _calibrated_levels(origin)
+    known = _of_groups(products[0], maxima) if len(products) == 1 else None
+    if known is None or not origin.product or whole.low == whole.high:
+        return whole
+    # A channel that stays below the range has finer levels, but none below the integers.
+    reach = np.maximum(known, LEVELS)[:, None, None] * float(whole.factor)
+    finer = [abs(end) / np.minimum(reach, abs(end)) for end in (whole.low, whole.high) if end]
+    return replace(whole, factor=whole.factor * np.minimum.reduce(finer))
+
+
+def _of_groups(product: Step, maxima: ChannelMaxima) -> Floats | None:
+    """The largest integers of the channels that a grouped convolution reads, one of each group."""
+    names = onnx_nodes(product.span)
+    known = maxima.get(names[0]) if names else None
+    if known is None or len(known) != product.args[0].type.shape[1]:
+        return None
+    groups = np.asarray(known, np.float64).reshape(product.attrs.groups, -1)
+    return np.repeat(groups.max(axis=1), groups.shape[1])
+
+
+def needless_clips(step: Step) -> tuple[Step, ...]:
+    """Clips of channels in front of a clip to 8 bits that has the same limits, but for a level."""
+    limits = _limits(step)
+    if limits is None or limits[1] - limits[0] >= LEVELS:
+        return ()
+    origin = _Origin.of(step)
+    low, high = origin.ends
+    same = low.max() <= limits[0] + 1 and limits[1] - 1 <= high.min()
+    return origin.clips if same else ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Origin:
+    """What a clip limits.
+
+    Attributes:
+        ends: limits of it and of what stands in front of it, one number or one per channel.
+        clips: minimum and maximum of channels, which only the clip reads.
+        product: it is what a convolution computes, whose weights take factors of channels.
+    """
+
+    ends: tuple[Floats, Floats]
+    clips: tuple[Step, ...]
+    product: bool
+
+    @staticmethod
+    def of(step: Step) -> _Origin:
+        """Of the clip."""
+        limits, value, factor = _limits(step), step.args[0], np.ones(())
+        assert limits is not None
+        low, high = (np.asarray(float(end)) for end in limits)
+        clips: list[Step] = []
+        alone = True
+        while (producer := value.producer) is not None:
+            alone = alone and len(value.users) == 1
+            held = _bounds(producer)
+            multiplied = _factor(producer)
+            if multiplied is not None:
+                factor = factor * multiplied
+            elif producer.name == "nn.relu":
+                low = np.maximum(low, 0)
+            elif producer.name == "maximum" and alone and held is not None:
+                low = np.maximum(low, held * factor)
+                clips.append(producer)
+            elif producer.name == "minimum" and alone and held is not None:
+                high = np.minimum(high, held * factor)
+                clips.append(producer)
+            elif producer.name != "cast" and (producer.name != "add" or held is None):
+                break
+            value = producer.args[0]
+        product = producer is not None and producer.name == "nn.conv2d"
+        return _Origin((low, high), tuple(clips), product)
+
+
+def _bounds(step: Step) -> Floats | None:
+    """The constant that a step reads, infinite where it is an end of its dtype."""
+    held = step.args[1].data if len(step.args) > 1 else None
+    if held is None or not is_integer(str(held.dtype)):
+        return None
+    least, most = integer_range(str(held.dtype))
+    found = np.where(held >= most, np.inf, held.astype(np.float64))
+    return np.where(held <= least, -np.inf, found)
+
+
+def _calibrated_levels(origin: _Origin) -> Levels:
+    ends = [np.clip(end, -_CALIBRATED, _CALIBRATED) for end in origin.ends]
+    low, high = float(ends[0].min()), float(ends[1].max())
     if high < -low:
         factor = (LEVELS // 2) / -low
-        return Levels(np.asarray(factor), -LEVELS // 2, min(round(high * factor), LEVELS // 2 - 1))
-    factor = (LEVELS - 1) / max(high - low, 1)
-    return Levels(np.asarray(factor), round(low * factor), round(high * factor))
+        levels = -LEVELS // 2, min(round(high * factor), LEVELS // 2 - 1)
+    else:
+        factor = (LEVELS - 1) / max(high - low, 1)
+        levels = round(low * factor), round(high * factor)
+    # Limits of channels that are one real number are those of 8 bits.
+    alike = all(np.ptp(end) * factor <= 1 for end in ends)
+    return Levels(np.asarray(factor), *levels, clips=origin.clips if alike else ())
 
 
 def _is_wide(step: Step) -> bool:
@@ -160,21 +256,29 @@ def _readers(value: Value) -> Iterator[Step]:
 def _requantized(value: Value) -> Iterator[tuple[Floats, Value]]:
     """What the readers of a value multiply it by, in a shape that broadcasts, and their results."""
     for user in _readers(value):
-        if user.name == "fixed_point_multiply":
-            yield Factor.of(user.attrs.multiplier, 31 - user.attrs.shift).real(), user.result
-        elif user.name == "fixed_point_multiply_per_axis":
-            data, multiplier, shift = user.args
-            if multiplier.data is not None and shift.data is not None:
-                rank = len(data.type.shape)
-                shape = (-1, *([1] * (rank - 1 - user.attrs.axis % rank)))
-                shifts = 31 - shift.data.astype(np.int64)
-                factor = Factor.of(multiplier.data.reshape(shape), shifts.reshape(shape))
-                yield factor.real(), user.result
+        factor = _factor(user)
+        if factor is not None:
+            yield factor, user.result
         elif user.name == "add":
             for reader in _readers(user.result):
                 chain = half_up_chain(reader)
                 if chain is not None:
                     yield chain[1].real(), reader.result
+
+
+def _factor(step: Step) -> Floats | None:
+    """What a fixed-point multiplication multiplies by; None for others and what is not constant."""
+    if step.name == "fixed_point_multiply":
+        return Factor.of(step.attrs.multiplier, 31 - step.attrs.shift).real()
+    if step.name != "fixed_point_multiply_per_axis":
+        return None
+    data, multiplier, shift = step.args
+    if multiplier.data is None or shift.data is None:
+        return None
+    rank = len(data.type.shape)
+    shape = (-1, *([1] * (rank - 1 - step.attrs.axis % rank)))
+    shifts = 31 - shift.data.astype(np.int64)
+    return Factor.of(multiplier.data.reshape(shape), shifts.reshape(shape)).real()
 
 
 def half_up_chain(step: Step) -> tuple[Value, Factor] | None:

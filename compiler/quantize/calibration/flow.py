@@ -164,10 +164,7 @@ class Calibration:
         Raises:
             CalibrationError: there are no data, they do not fit, or no layer has a weight.
         """
-        # Those with products or a sample serve every configuration.
-        known = self._channels
-        for kind in ("nearest", "adaptive", "sequential"):
-            known = known or self._stored_channels(kind)
+        known = self._known_channels()
         if known is None:
             known = merged_channels(self._data, qconfig)
             self._store.save(CHANNELS, channel_fields("nearest"), known)
@@ -184,6 +181,13 @@ class Calibration:
                 self._store.save(CHANNELS, channel_fields("sequential"), found)
             known = replace(found, grams=known.grams)
         self._channels = known
+        return known
+
+    def _known_channels(self) -> ChannelStats | None:
+        """Those that were measured; with products or a sample they serve every configuration."""
+        known = self._channels
+        for kind in ("nearest", "adaptive", "sequential"):
+            known = known or self._stored_channels(kind)
         return known
 
     def _stored_channels(self, weight_rounding: str) -> ChannelStats | None:
@@ -252,7 +256,9 @@ class Calibration:
         Raises:
             CompilerError: as for ``scales_for`` and ``build_candidate``.
         """
-        scales, channels = self.scales_for(qconfig), self.channels_for(qconfig)
+        scales = self.scales_for(qconfig)
+        # Where they are not needed, ``Candidate.channel_maxima`` tells what is known of them.
+        channels = self.channels_for(qconfig) or self._known_channels()
         return build_candidate(self._mod, qconfig, scales, channels, context)
 
     def _calibrated(self, qconfig: QConfig) -> CalibratedScales:

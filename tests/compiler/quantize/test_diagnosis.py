@@ -12,7 +12,7 @@ from compiler import relay
 from compiler.errors import NotFullyIntegralError
 from compiler.ir.expr import Expr, Function, Tuple
 from compiler.ir.module import IRModule
-from compiler.ir.span import SequentialSpan, Span
+from compiler.ir.span import SequentialSpan, Span, onnx_nodes
 from compiler.quantize import (
     Diagnosis,
     QConfig,
@@ -23,7 +23,7 @@ from compiler.quantize import (
     mark,
     prerequisite_optimize,
 )
-from compiler.quantize.diagnosis import notes_of, onnx_nodes
+from compiler.quantize.diagnosis import notes_of
 from compiler.testing import models
 
 

@@ -17,7 +17,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.span import SequentialSpan, Span
 from compiler.pipeline import evaluate
 from compiler.runtime.archive import write_archive
-from compiler.runtime.artifact import QModule, load_qmod, save_qmod
+from compiler.runtime.artifact import CHANNEL_MAXIMA, QModule, load_qmod, save_qmod
 from compiler.runtime.npy import npy_bytes
 from compiler.targets.c.toolchain import find_compiler
 
@@ -74,6 +74,26 @@ def test_a_loaded_module_is_the_saved_one(saved: Path) -> None:
     np.testing.assert_array_equal(outputs[0], found.run(inputs)[0])
     assert found.functions == ["main"]
     assert found.input_names == ("input:0",)
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted"),
+    [
+        ({"a": [1, 0, 8192], "b": []}, {"a": [1, 0, 8192], "b": []}),
+        ({"a": [1, -1], "b": [1.5], "c": [True], "d": ["1"], "e": 3, "f": {"g": 1}}, {}),
+        ([1, 2], {}),
+        ("abc", {}),
+        (None, {}),
+    ],
+    ids=["whole numbers", "others", "a list", "a text", "nothing"],
+)
+def test_maxima_of_channels_are_taken_where_they_are_whole_numbers(
+    held: object, wanted: object, tmp_path: Path
+) -> None:
+    path = tmp_path / "made.qmod"
+    save_qmod(path, integer_module(), provenance={CHANNEL_MAXIMA: held})
+    assert load_qmod(path).channel_maxima == wanted
+    assert QModule(integer_module()).channel_maxima == {}
 
 
 def test_a_printed_module_is_short(saved: Path) -> None:

@@ -7,10 +7,15 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+import numpy as np
+import onnx
+import onnxruntime
 import pytest
+from onnx import helper, numpy_helper
 
 import qsearch
 from compiler.runtime.archive import read_archive
+from compiler.runtime.artifact import QModule, load_qmod
 from qsearch.cli.main import run
 from qsearch.errors import SettingsError, StoreError
 
@@ -41,6 +46,77 @@ def test_the_winner_is_the_file_that_the_search_wrote(folder: Path, tmp_path: Pa
     # Which ONNX node a call came from is not known of every call any more.
     for name in ours.keys() - {"spans.json", "proof.json", "manifest.json"}:
         assert ours[name] == theirs[name], name
+
+
+@pytest.fixture(scope="module")
+def mobile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network whose first depthwise layer reads 16 bits, channels of uneven ranges, and data."""
+    made = tmp_path_factory.mktemp("mobile")
+    rng = np.random.default_rng(2)
+    sizes = np.exp2(np.arange(8.0)).reshape(-1, 1, 1, 1)
+    weights = {
+        "stem": rng.normal(0, 0.3, (8, 4, 3, 3)) / sizes,
+        "deep": rng.normal(0, 0.3, (8, 1, 3, 3)) * sizes,
+        "wide": rng.normal(0, 0.2, (32, 8, 3, 3)),
+        "last": rng.normal(0, 0.1, (32, 32, 3, 3)),
+        "answers": rng.normal(0, 0.1, (5, 32, 1, 1)),
+    }
+    nodes, value = [], "x"
+    for name in weights:
+        taps = {"pads": [1, 1, 1, 1]} if name != "answers" else {}
+        groups = 8 if name == "deep" else 1
+        nodes.append(
+            helper.make_node("Conv", [value, f"{name}.w"], [name], name, group=groups, **taps)
+        )
+        nodes.append(helper.make_node("Clip", [name, "low", "high"], [f"{name}.r"]))
+        value = f"{name}.r"
+    nodes[-1] = helper.make_node("GlobalAveragePool", ["answers"], ["pooled"])
+    nodes.append(helper.make_node("Flatten", ["pooled"], ["y"]))
+    graph = helper.make_graph(
+        nodes,
+        "mobile",
+        [helper.make_tensor_value_info("x", 1, [1, 4, 8, 8])],
+        [helper.make_tensor_value_info("y", 1, [1, 5])],
+        [
+            *(numpy_helper.from_array(w.astype("float32"), f"{n}.w") for n, w in weights.items()),
+            *(numpy_helper.from_array(np.float32(e), n) for n, e in (("low", 0), ("high", 6))),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), made / "m.onnx")
+    for name, count in (("calib", 16), ("dev", 24)):
+        images = rng.normal(0, 1, (count, 4, 8, 8)).astype("float32")
+        np.savez(made / f"{name}.npz", x=images, label=np.arange(count) % 5)
+    return made
+
+
+def test_exports_to_8_bits_know_the_channels_of_every_module(mobile: Path, tmp_path: Path) -> None:
+    model, calib, dev = (str(mobile / name) for name in ("m.onnx", "calib.npz", "dev.npz"))
+    words = ["launch", "--model", model, "--calib", calib, "--eval", dev, "--pool", "inline"]
+    assert run([*words, "--trials", "2", "-o", str(tmp_path / "s")]) == 0
+    assert run(["best", str(tmp_path / "s"), "-o", str(tmp_path / "w.qmod")]) == 0
+    qsearch.quantize(model, calib).save(tmp_path / "c.qmod")
+    files = [tmp_path / "s" / "best.qmod", tmp_path / "w.qmod", tmp_path / "c.qmod"]
+    found = [qsearch.load(file).channel_maxima for file in files]
+    assert [(len(one["deep"]), max(one["deep"]) > 50 * min(one["deep"])) for one in found] == [
+        (8, True)
+    ] * 3
+    assert found[0] == found[1]
+    written = [qsearch.export(file, "qdq", tmp_path / f"{file.stem}.onnx") for file in files]
+    assert written[0].files[0].read_bytes() == written[1].files[0].read_bytes()
+    for file, made in zip(files, written, strict=True):
+        held = load_qmod(file)
+        plain = QModule(held.module, held.qconfig, samples=held.samples)
+        plain.save(tmp_path / "plain.qmod")
+        one_range = qsearch.export(tmp_path / "plain.qmod", "qdq", tmp_path / "plain.onnx")
+        with np.load(dev) as data:
+            images = data["x"]
+        (wanted,) = held.run([images])
+        near, far = (
+            np.concatenate([session.run(None, {"x": image[None]})[0] for image in images])
+            for session in (onnxruntime.InferenceSession(f.files[0]) for f in (made, one_range))
+        )
+        assert np.square(near - wanted).sum() < 0.5 * np.square(far - wanted).sum()
 
 
 def test_a_trial_without_score_is_refused(folder: Path, tmp_path: Path) -> None:

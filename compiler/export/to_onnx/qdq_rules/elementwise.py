@@ -69,7 +69,7 @@ def add(step: Step, grid: QdqEmitter) -> Real | None:
     sign = -1 if step.name == "subtract" else 1
     waiting = grid.real(lhs)
     if waiting is not None and rhs.data is not None and rhs.data.size == 1:
-        return waiting.plus(sign * float(rhs.data.reshape(())))
+        return grid.plus(waiting, sign * float(rhs.data.reshape(())))
     a = _free(lhs, grid)
     if a is None:
         return None

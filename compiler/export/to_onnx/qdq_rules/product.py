@@ -72,7 +72,12 @@ def _product(
     """
     tensor = grid.quantized(step.args[0])
     wide = grid.real(step.args[0]) if step.args[0].type.dtype == WIDE_INPUT else None
-    if wide is not None and wide.tensor is not None and np.all(wide.scale == 1):
+    read: Floats = np.ones(())
+    if wide is not None and wide.channels is not None and weight is not None:
+        tensor, units = wide.channels
+        groups = units.reshape(step.attrs.groups, -1)  # the channels of a group have one factor
+        read = np.repeat(groups[:, 0], len(weight) // len(groups))
+    elif wide is not None and wide.tensor is not None and np.all(wide.scale == 1):
         tensor = wide.tensor
     data: Callable[[], str]
     if tensor is not None:
@@ -89,7 +94,7 @@ def _product(
         if not _per_channel(scale, shape):
             return scaled(write(np.ones(()), None), scale, addend, grid)
         factors = np.broadcast_to(scale, shape).reshape(channels)
-        held, units = _weights(levels, factors, grid)
+        held, units = _weights(levels, factors * read, grid)
         held = np.ascontiguousarray(held.T) if turned else held
         inputs = [data(), _dequantized(held, units, int(turned), grid)]
         joined = addend is not None and _per_channel(addend, shape)

@@ -14,8 +14,11 @@ import pytest
 import qsearch
 from compiler.errors import OnnxExportError
 from compiler.export.to_onnx.qdq import to_qdq_onnx
+from compiler.ir.span import Span
+from compiler.quantize import prerequisite_optimize
 from compiler.runtime.artifact import QModule
 from compiler.targets.ort.session import OrtExecutor
+from tests.compiler.export.to_onnx.grid_graphs import multiplier_and_shift
 
 DATA = Path(qsearch.__file__).parent / "models" / "digits_dev.npz"
 
@@ -260,6 +263,157 @@ def test_depthwise_layers_that_read_16_bits_are_computed_in_8(
     assert sqnr_db(found, wanted) > 30
 
 
+def mobile_block(
+    joined: bool, multiplier: int = 1, scheme: str = "asymmetric"
+) -> tuple[QModule, dict[str, list[int]], list[dict[str, np.ndarray]]]:
+    """A depthwise layer of 16 bits on channels of uneven ranges, what is known of them, and data.
+
+    Args:
+        joined: what the layer reads is added to what is computed from it.
+        multiplier: outputs of each channel.
+        scheme: of activations.
+    """
+    from compiler import relay
+    from compiler.quantize import Calibration, QConfig
+
+    rng, op, nn = np.random.default_rng(5), relay.op, relay.op.nn
+
+    def weight(*shape: int, sizes: Any = 1.0) -> Any:
+        values = rng.normal(0, 0.4, shape) * np.reshape(sizes, (-1, 1, 1, 1))
+        return relay.const(values.astype("float32"))
+
+    same, count = {"padding": (1, 1)}, 8 * multiplier
+    small = weight(8, 4, 3, 3, sizes=np.exp2(-np.arange(8)))
+    stem = nn.relu(nn.conv2d(relay.var("x", (1, 4, 6, 6)), small, **same))
+    large = weight(count, 1, 3, 3, sizes=np.exp2(np.repeat(np.arange(8), multiplier)))
+    deep = nn.conv2d(stem, large, groups=8, channels=count, **same)
+    value = nn.relu(deep.with_fields(span=Span("onnx:deep")))
+    value = nn.conv2d(value, weight(8, count, 1, 1))
+    value = op.add(stem, value) if joined else value
+    mod = prerequisite_optimize(relay.module(nn.conv2d(value, weight(4, 8, 1, 1))))
+    data = [{"x": rng.normal(0, 1, (1, 4, 6, 6)).astype("float32")} for _ in range(12)]
+    asked = QConfig.recommended(
+        layers={"deep": {"nbit_input": 16}},
+        bias_correction=True,
+        activation_scheme=scheme,
+        calibrate_mode="max",
+    )
+    made = Calibration(mod, data[:8]).candidate(asked)
+    return QModule(made.module), made.channel_maxima, data[8:]
+
+
+def outputs_of(run: Any, data: list[dict[str, np.ndarray]]) -> np.ndarray:
+    """The first output for all inputs."""
+    return np.concatenate([run([batch["x"]])[0] for batch in data])
+
+
+@pytest.mark.parametrize("multiplier", [1, 2])
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino", "tensorrt"])
+@pytest.mark.parametrize("reduced", [False, True])
+def test_narrowed_channels_have_ranges_of_their_own(
+    runtime: str, joined: bool, multiplier: int, reduced: bool
+) -> None:
+    module, maxima, data = mobile_block(joined, multiplier)
+    made, plain, wide = (
+        to_qdq_onnx(module.module, runtime, reduced, maxima=known, wide_sums=sums)
+        for known, sums in ((maxima, False), (None, False), (None, True))
+    )
+    onnx.checker.check_model(made.model, full_check=True)
+    assert (made.float_products, made.narrowed) == ((), 1)
+    found, one_range, exact = (
+        outputs_of(OrtExecutor(one.model).run, data) for one in (made, plain, wide)
+    )
+    assert sqnr_db(found, exact) > sqnr_db(one_range, exact) + 4
+
+
+def test_narrowed_channels_stay_on_8_bit_kernels(tmp_path: Path) -> None:
+    counts = []
+    for joined in (False, True):
+        module, maxima, _ = mobile_block(joined, scheme="symmetric")
+        counts.append(kernels(to_qdq_onnx(module.module, maxima=maxima).model, tmp_path))
+    # The last of four convolutions has a float output; the sum needs one scale for all channels.
+    assert [kinds["QLinearConv"] for kinds in counts] == [3, 4]
+    assert (counts[1]["QLinearAdd"], counts[1]["Add"]) == (1, 0)
+
+
+def test_an_8_bit_side_of_a_sum_is_not_rounded_again() -> None:
+    module, _, _ = mobile_block(joined=True)
+    nodes = to_qdq_onnx(module.module).model.graph.node
+    kinds = {name: node.op_type for node in nodes for name in node.output}
+    rounded = [kinds.get(node.input[0]) for node in nodes if node.op_type == "QuantizeLinear"]
+    assert "DequantizeLinear" not in rounded
+
+
+@pytest.mark.parametrize(
+    "maxima",
+    [{}, {"deep": [3, 4]}, {"other": [1] * 8}, {"deep": []}],
+    ids=["none", "too few", "of another layer", "no channels"],
+)
+def test_maxima_that_do_not_fit_change_nothing(maxima: dict[str, list[int]]) -> None:
+    module, _, _ = mobile_block(joined=True)
+    assert to_qdq_onnx(module.module, maxima=maxima) == to_qdq_onnx(module.module)
+
+
+@pytest.mark.parametrize("value", [0, 1, 1 << 40])
+def test_no_maxima_break_a_graph(value: int) -> None:
+    module, _, data = mobile_block(joined=True)
+    made = to_qdq_onnx(module.module, maxima={"deep": [value] * 8})
+    onnx.checker.check_model(made.model, full_check=True)
+    assert np.isfinite(outputs_of(OrtExecutor(made.model).run, data)).all()
+
+
 def test_an_unknown_runtime_is_refused() -> None:
     with pytest.raises(OnnxExportError, match="unknown runtime"):
         to_qdq_onnx(digits().module, "onnx-runtime")
+
+
+FREE = 2**31 - 1
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize(
+    ("ends", "kept"),
+    [
+        ([12_750, 25_500, 51_000, 102_000], True),
+        ([12_745, 25_500, FREE, FREE], True),
+        ([12_750, 25_500, 25_500, FREE], False),
+    ],
+    ids=["one real number", "free channels", "another number"],
+)
+def test_clips_of_channels_that_8_bits_have_are_left_out(
+    bits: int, ends: list[int], kept: bool
+) -> None:
+    """Sums of 4 channels become 8 bits, or 16 that a depthwise convolution reads."""
+    from compiler import relay
+
+    rng, op, nn = np.random.default_rng(8), relay.op, relay.op.nn
+
+    def constant(values: Any, dtype: str = "int32") -> Any:
+        return relay.const(np.asarray(values, dtype))
+
+    x = relay.var("x", (1, 3, 6, 6))
+    data = op.cast(op.clip(op.round(x), a_min=-127, a_max=127), dtype="int8")
+    weight = constant(rng.integers(-90, 90, (4, 3, 3, 3)), "int8")
+    total = nn.conv2d(data, weight, out_dtype="int32")
+    sums = op.maximum(
+        op.minimum(total, constant(np.reshape(ends, (4, 1, 1)))), constant(np.zeros((4, 1, 1)))
+    )
+    most, unit = (255, 1) if bits == 8 else (8192, 8192 / 255)
+    pairs = [multiplier_and_shift(unit / 50 / 2**place) for place in range(4)]
+    m, e = (constant([pair[i] for pair in pairs]) for i in (0, 1))
+    scaled = op.fixed_point_multiply_per_axis(op.cast(sums, dtype="int64"), m, e, axis=1)
+    low, high = (0, most) if bits == 8 else (-32767, 32767)
+    held = op.cast(op.clip(scaled, a_min=low, a_max=high), dtype="int32")
+    held = op.cast(held, dtype="uint8" if bits == 8 else "int16")
+    deep = constant(rng.integers(1, 90, (4, 1, 3, 3)), "int8")
+    result = nn.conv2d(held, deep, groups=4, channels=4, out_dtype="int32")
+    mod = relay.module(op.multiply(op.cast(result, dtype="float32"), constant(0.5, "float32")))
+    made = to_qdq_onnx(mod)
+    onnx.checker.check_model(made.model, full_check=True)
+    assert (made.float_products == ()) == kept
+    inputs = [{"x": rng.normal(0, 60, (1, 3, 6, 6)).astype("float32")} for _ in range(6)]
+    wanted, found = (
+        outputs_of(run, inputs) for run in (QModule(mod).run, OrtExecutor(made.model).run)
+    )
+    assert sqnr_db(found, wanted) > 30
