@@ -116,7 +116,7 @@ class PrefixRuns:
         used = set(free_vars(body))
         read = [node for node in given if params[node] in used]
         function = Function(tuple(params[node] for node in read), body)
-        run = float_executor(infer_module(IRModule.from_expr(function)))
+        run = float_executor(infer_module(IRModule.from_expr(function)), arena=False)
         made = [run.run(arrays) for arrays in zip(*(given[node] for node in read), strict=True)]
         return found | {node: [results[k] for results in made] for k, node in enumerate(fresh)}
 

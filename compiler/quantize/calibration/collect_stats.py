@@ -22,14 +22,18 @@ ExecutorFactory = Callable[[IRModule], Executor]
 _log = logging.getLogger("compiler.quantize.calibrate")
 
 
-def float_executor(mod: IRModule) -> Executor:
-    """Fastest executor of a float module: onnxruntime, else the numpy reference."""
+def float_executor(mod: IRModule, *, arena: bool = True) -> Executor:
+    """Fastest executor of a float module: onnxruntime, else the numpy reference.
+
+    Args:
+        arena: as of ``OrtExecutor``.
+    """
     from compiler.export.to_onnx.float_model import to_onnx
     from compiler.targets.ort.segments import SegmentedExecutor
     from compiler.targets.reference.executor import ReferenceExecutor
 
     try:
-        return SegmentedExecutor(to_onnx(mod))
+        return SegmentedExecutor(to_onnx(mod), arena=arena)
     except OnnxExportError as error:
         _log.info("the profile function runs in the numpy reference executor: %s", error.what)
         return ReferenceExecutor(mod)

@@ -35,14 +35,15 @@ class SegmentedExecutor:
     Args:
         model: of which most tensors are outputs, as calibration runs it; others are not cut.
         nodes: of a session, at least.
+        arena: as of ``OrtExecutor``.
     Raises:
         CodegenError: onnxruntime refuses the model.
     """
 
-    def __init__(self, model: onnx.ModelProto, nodes: int = NODES) -> None:
+    def __init__(self, model: onnx.ModelProto, nodes: int = NODES, arena: bool = True) -> None:
         self.input_names = tuple(value.name for value in model.graph.input)
         self._outputs = [value.name for value in model.graph.output]
-        self._sessions = [OrtExecutor(part) for part in segments(model, nodes)]
+        self._sessions = [OrtExecutor(part, arena=arena) for part in segments(model, nodes)]
 
     def run(self, inputs: Inputs) -> list[NDArray[Any]]:
         """See OrtExecutor."""

@@ -44,6 +44,8 @@ class OrtExecutor:
         names: of the inputs as callers give them, in order; None are those in the model.
         threads: threads within one operator; 1 makes CPU time comparable.
         optimize: False runs the graph exactly as written, for comparison.
+        arena: memory stays with the session, for its next run; False is faster where the outputs of
+            many runs are held, and then dropped one after the other.
     Raises:
         CodegenError: onnxruntime refuses the model.
     """
@@ -55,11 +57,13 @@ class OrtExecutor:
         *,
         threads: int = 1,
         optimize: bool = True,
+        arena: bool = True,
     ) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = _LOG_SEVERITY
+        options.enable_cpu_mem_arena = arena
         if not optimize:
             level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             options.graph_optimization_level = level

@@ -39,6 +39,17 @@ def test_the_bits_are_those_of_one_session(profile: onnx.ModelProto, nodes: int)
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize("arena", [True, False])
+def test_results_of_earlier_runs_stay_as_they_were(profile: onnx.ModelProto, arena: bool) -> None:
+    rng = np.random.default_rng(1)
+    inputs = [{"x": rng.normal(size=(1, 4, 2, 2)).astype("float32")} for _ in range(4)]
+    executor = SegmentedExecutor(profile, arena=arena)
+    held = [executor.run(each) for each in inputs]
+    for each, found in zip(inputs, held, strict=True):
+        for ours, theirs in zip(found, OrtExecutor(profile).run(each), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
 def test_a_graph_of_bounded_size_is_left_whole(profile: onnx.ModelProto) -> None:
     assert list(segments(profile, len(profile.graph.node) // 2)) == [profile]
 
