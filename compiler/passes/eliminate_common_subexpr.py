@@ -45,6 +45,7 @@ class _Merger(OpaquePrimitives):
         super().__init__()
         self.fskip = fskip
         self.first: dict[Any, Expr] = {}
+        self.variants: dict[Any, Expr] = {}
 
     def rewrite_call(self, pre: Call, post: Call) -> Expr:
         op = post.op
@@ -52,8 +53,15 @@ class _Merger(OpaquePrimitives):
             return post
         if self.fskip is not None and self.fskip(post):
             return post
-        key = (op, post.attrs, post.virtual_device, *(_argument_key(a) for a in post.args))
-        return self.first.setdefault(key, post)
+        # Hardly any two calls have the same operator and arguments: only these read attributes.
+        key = (op, *[_argument_key(a) for a in post.args])
+        same = self.first.setdefault(key, post)
+        assert isinstance(same, Call)
+        if same is post or (
+            same.virtual_device is post.virtual_device and same.attrs == post.attrs
+        ):
+            return same
+        return self.variants.setdefault((key, post.attrs, post.virtual_device), post)
 
     def rewrite_tuple_getitem(self, pre: TupleGetItem, post: TupleGetItem) -> Expr:
         return self.first.setdefault((post.tuple, post.index), post)

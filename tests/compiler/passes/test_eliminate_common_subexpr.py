@@ -7,6 +7,7 @@ from typing import Any
 from compiler import relay, transform
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, is_op_call
+from compiler.ir.virtual_device import VirtualDevice
 
 op = relay.op
 x = relay.var("x", (4, 6))
@@ -40,3 +41,22 @@ def test_two_chains_of_50000_equal_calls_become_one() -> None:
 
     _, new = run(op.multiply(chain(), chain()))
     assert number_of_calls(new) == 50_001
+
+
+def test_calls_with_other_attributes_on_the_same_arguments_stay_apart() -> None:
+    rows, columns = op.nn.softmax(x, axis=0), op.nn.softmax(x, axis=1)
+    again = op.nn.softmax(x, axis=1), op.nn.softmax(x, axis=0)
+    body = op.add(op.subtract(rows, columns), op.subtract(*again))
+    _, new = run(body)
+    difference, negative = new["main"].body.args
+    assert difference.args == negative.args[::-1]
+    assert [call.attrs.axis for call in difference.args] == [0, 1]
+    assert number_of_calls(new) == 5
+
+
+def test_calls_on_other_devices_stay_apart() -> None:
+    here, there = VirtualDevice("c"), VirtualDevice("opu")
+    calls = [Call(op.exp(x).op, (x,), virtual_device=device) for device in (here, there, there)]
+    _, new = run(op.add(op.add(calls[0], calls[1]), calls[2]))
+    assert number_of_calls(new) == 4
+    assert new["main"].body.args[0].args[1] is new["main"].body.args[1]
