@@ -82,7 +82,7 @@ class Attrs:
         """Fields that differ from their declared default, in declaration order."""
         for name, default in _fields(type(self)).items():
             value = getattr(self, name)
-            if value is not default and _key(value) != _key(default):
+            if not _same(value, default):
                 yield name, value
 
     def with_values(self, **changed: Any) -> Self:
@@ -93,7 +93,12 @@ class Attrs:
         return tuple(_key(value) for _, value in self.items())
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._value_key() == other._value_key()
+        return self is other or (
+            type(self) is type(other)
+            and all(
+                _same(getattr(self, name), getattr(other, name)) for name in _fields(type(self))
+            )
+        )
 
     def __hash__(self) -> int:
         return hash((type(self).__name__, self._value_key()))
@@ -121,6 +126,19 @@ def _key(value: Any) -> Any:
     if isinstance(value, tuple):
         return ("t", tuple(_key(v) for v in value))
     return (type(value).__name__, value)
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether the keys of two values are equal; those of plain values are not made."""
+    if a is b:
+        return True
+    kind = type(a)
+    if kind is type(b):
+        if kind is tuple:
+            return len(a) == len(b) and all(map(_same, a, b))
+        if kind in (int, str, bool):
+            return bool(a == b)
+    return bool(_key(a) == _key(b))
 
 
 class DictAttrs(Mapping[str, Any]):

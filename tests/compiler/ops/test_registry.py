@@ -5,6 +5,7 @@ import itertools
 import math
 import pkgutil
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import compiler.ops
 from compiler import relay
 from compiler.errors import AttrError, CompilerError, UnknownOpError
+from compiler.ir.attrs import Attrs
 from compiler.ir.expr import Op
 from compiler.ir.op import OpPattern, all_ops
 from compiler.ir.ty import is_dynamic, tensor_fields
@@ -170,6 +172,47 @@ def test_attribute_values_become_plain_python_values() -> None:
         "channels",
         "kernel_size",
     ]
+
+
+@dataclass(frozen=True, eq=False)
+class _Values(Attrs):
+    """A value of any kind, beside others."""
+
+    value: Any = 0.0
+    pair: tuple[Any, ...] = (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        (1, True, False),
+        (1, 1.0, False),
+        (0.0, -0.0, False),
+        ((1, 2), (1, 2), True),
+        ((1, 2), (1, 2, 3), False),
+        ((1, (2.0, "a")), (1, (2.0, "a")), True),
+        ((0.0,), (-0.0,), False),
+        ((1,), (True,), False),
+        ("1", 1, False),
+        (None, 0, False),
+        (float("nan"), float("nan"), True),
+        ((float("nan"),), (float("nan"),), True),
+        (1.5, np.float64(1.5), True),
+        (10**30, 10**30, True),
+    ],
+    ids=repr,
+)
+def test_attributes_are_equal_by_kind_and_bits(one: Any, other: Any, equal: bool) -> None:
+    left, right = _Values(one), _Values(other)
+    assert (left == right) is (right == left) is equal
+    assert (hash(left) == hash(right)) is equal
+    assert (left != _Values(one, (1, 3))) is True
+
+    @dataclass(frozen=True, eq=False)
+    class Defaulted(Attrs):
+        value: Any = one
+
+    assert [name for name, _ in Defaulted(other).non_default_items()] == ["value"] * (not equal)
 
 
 @pytest.mark.parametrize(
