@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 
 from compiler.errors import CompilerError
 from compiler.ir.call_spans import restore_spans, spans_of
+from compiler.ir.expr import dtype_name
 from compiler.ir.garbage import collector_rests
 from compiler.ir.infer_type import infer_module
+from compiler.ir.metadata import little_endian
 from compiler.ir.module import IRModule
 from compiler.ir.parser import parse
 from compiler.ir.printer import text
@@ -50,16 +52,11 @@ class ModuleBlob:
         index: dict[str, tuple[str, list[int], int]] = {}
         chunks: list[bytes | memoryview] = []
         at = 0
-        dtypes: dict[np.dtype[Any], tuple[str, np.dtype[Any]]] = {}
         for key, array in arrays.items():
-            if array.dtype not in dtypes:  # numpy takes a microsecond to write one
-                dtypes[array.dtype] = str(array.dtype), array.dtype.newbyteorder("<")
-            name, dtype = dtypes[array.dtype]
-            little = array.astype(dtype, copy=False)
-            index[key] = (name, list(array.shape), at)
-            padding = -little.nbytes % ALIGNMENT
-            chunks += [little.tobytes(), bytes(padding)]
-            at += little.nbytes + padding
+            index[key] = (dtype_name(array.dtype), list(array.shape), at)
+            padding = bytes(-array.nbytes % ALIGNMENT)
+            chunks += [little_endian(array), padding]
+            at += array.nbytes + len(padding)
         listed = json.dumps({"arrays": index, **spans_of(mod)}, separators=(",", ":")).encode()
         head = MAGIC + _LENGTHS.pack(len(source), len(listed), at)
         return ModuleBlob(b"".join([head, source, listed, *chunks]))

@@ -169,6 +169,11 @@ class GlobalVar(Expr):
 _DTYPE_NAMES = {np.dtype(name): name for name in DTYPES if name in np.sctypeDict}
 
 
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """As ``str``."""
+    return _DTYPE_NAMES.get(dtype) or str(dtype)
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Constant(Expr):
     """A tensor literal: a C-contiguous, read-only array."""
@@ -184,8 +189,7 @@ class Constant(Expr):
         if data is not self.data:
             _set(self, "data", data)
         if self._checked_type is None:
-            name = _DTYPE_NAMES.get(data.dtype) or str(data.dtype)
-            _set(self, "_checked_type", TensorType(data.shape, name))
+            _set(self, "_checked_type", TensorType(data.shape, dtype_name(data.dtype)))
 
     @property
     def is_scalar(self) -> bool:
@@ -245,7 +249,7 @@ class Call(Expr):
 class Function(Expr):
     """A closure: captures free variables lexically.
 
-    ``nodes`` and ``operators`` are set by ``walk.nodes_of`` only.
+    ``nodes`` and ``operators``, both of the body, are set by ``walk.nodes_of`` only.
     """
 
     params: tuple[Var, ...]
@@ -255,6 +259,14 @@ class Function(Expr):
     attrs: DictAttrs = NO_ATTRS
     nodes: tuple[Expr, ...] | None = field(default=None, init=False)
     operators: frozenset[Op] = field(default=frozenset(), init=False)
+
+    def fresh_copy(self, **changed: Any) -> Function:
+        """As of any node; over the same body it keeps the order of its nodes."""
+        copy = Expr.fresh_copy(self, **changed)
+        if copy.body is self.body:
+            _set(copy, "nodes", self.nodes)
+            _set(copy, "operators", self.operators)
+        return copy
 
     def __post_init__(self) -> None:
         _set(self, "params", tuple(self.params))

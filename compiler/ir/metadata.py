@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import CompilerError
 from compiler.ir.attrs import Attrs
-from compiler.ir.expr import Constant
+from compiler.ir.expr import Constant, dtype_name
 from compiler.ir.op import all_ops
 from compiler.ir.ty import DTYPES, MAX_NESTING
 from compiler.ir.virtual_device import VirtualDevice
@@ -52,7 +52,6 @@ class MetadataWriter:
         self._external = external_data
         self._arrays: dict[str, NDArray[Any]] = {}
         self._held_arrays: dict[int, Constant] = {}
-        self._dtypes: dict[np.dtype[Any], str] = {}  # numpy takes a microsecond to write one
 
     def constant(self, constant: Constant) -> str:
         """Reference to a constant."""
@@ -93,13 +92,10 @@ class MetadataWriter:
         if self._external is not None and (not to_path or data.nbytes > EXTERNAL_BYTES):
             self._arrays[f"k{index}"] = data
             return {"npz": f"k{index}"}
-        dtype = self._dtypes.get(data.dtype)
-        if dtype is None:
-            dtype = self._dtypes[data.dtype] = str(data.dtype)
         return {
-            "dtype": dtype,
+            "dtype": dtype_name(data.dtype),
             "shape": list(data.shape),
-            "b64": base64.b64encode(_little_endian(data)).decode("ascii"),
+            "b64": base64.b64encode(little_endian(data)).decode("ascii"),
         }
 
     def finish(self) -> str:
@@ -116,7 +112,8 @@ class MetadataWriter:
         return section
 
 
-def _little_endian(data: NDArray[Any]) -> bytes:
+def little_endian(data: NDArray[Any]) -> bytes:
+    """The values of an array, in C order."""
     return data.astype(data.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
@@ -124,7 +121,7 @@ def _described(data: NDArray[Any]) -> str:
     """``int8 (4, 1, 3, 3), sha256 12 digits, first values``; all values where they are few."""
     values = [str(value) for value in data.flat[:_BRIEF_VALUES]]
     more = [f"… of {data.size}"] if data.size > _BRIEF_VALUES else []
-    digest = hashlib.sha256(_little_endian(data)).hexdigest()[:_BRIEF_DIGITS]
+    digest = hashlib.sha256(little_endian(data)).hexdigest()[:_BRIEF_DIGITS]
     return f"{data.dtype} {data.shape}, sha256 {digest}, values {' '.join(values + more)}"
 
 
