@@ -141,6 +141,10 @@ def pattern_vars(pattern: Pattern) -> tuple[Var, ...]:
     return tuple(found)
 
 
+BINDERS = frozenset((Function, Let, Match))
+"""Kinds of nodes that bind variables."""
+
+
 def binders_of(node: Expr) -> tuple[Var, ...]:
     """Variables that ``node`` itself binds: params, the let variable, match variables."""
     if isinstance(node, Function):

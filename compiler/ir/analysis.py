@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import chain
+from operator import methodcaller
 
 from compiler.errors import BindError
-from compiler.ir.adt import Match
+from compiler.ir.adt import BINDERS, Match
 from compiler.ir.adt import binders_of as binders_of
 from compiler.ir.adt import pattern_vars as pattern_vars
 from compiler.ir.expr import Call, Expr, Function, Var, describe, is_op_call
@@ -24,10 +26,7 @@ def post_order_visit(root: Expr, visit: Callable[[Expr], None]) -> None:
 
 def count_uses(root: Expr) -> Counter[Expr]:
     """Number of parent edges per node; an argument used twice by one call counts 2."""
-    uses: Counter[Expr] = Counter()
-    for node in post_order(root):
-        uses.update(node.operands())
-    return uses
+    return Counter(chain.from_iterable(map(methodcaller("operands"), post_order(root))))
 
 
 def all_vars(root: Expr) -> list[Var]:
@@ -52,9 +51,9 @@ def free_vars(root: Expr) -> list[Var]:
     bound: set[Var] = set()
     used: dict[Var, None] = {}
     for node in post_order(root):
-        if isinstance(node, Var):
+        if type(node) is Var:
             used[node] = None
-        else:
+        elif type(node) in BINDERS:
             bound.update(binders_of(node))
     return [v for v in used if v not in bound]
 

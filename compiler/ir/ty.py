@@ -294,7 +294,7 @@ def is_dynamic(ty: Type) -> bool:
     while stack:
         top = stack.pop()
         if isinstance(top, TensorType):
-            if any(isinstance(d, Any) for d in top.shape):
+            if Any in map(type, top.shape):
                 return True
         elif isinstance(top, TupleType):
             stack.extend(top.fields)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import chain
 from operator import methodcaller
 
@@ -34,6 +34,11 @@ def operators_of(function: Function) -> frozenset[Op]:
     """
     nodes_of(function)
     return function.operators
+
+
+def mentions(function: Function, names: Container[str]) -> bool:
+    """Whether a function, or one inside it, mentions an operator of these names."""
+    return any(op.name in names for op in operators_of(function))
 
 
 def post_order(

@@ -47,11 +47,9 @@ class OutlineFormulas(FunctionPass):
         """The outlined function, itself when there is nothing to outline."""
         finder = _Finder()
         for node in nodes_of(fn):
-            for operand in node.operands():  # a tuple reads too: concatenate, several outputs
-                finder.readers.setdefault(operand, []).append(node)
             if isinstance(node, Call):
                 finder.visit(node)
-        outlined = finder.outlined(fn.body)
+        outlined = finder.outlined(fn)
         if not outlined:
             return fn
 
@@ -94,7 +92,6 @@ class _Finder:
 
     def __init__(self) -> None:
         self.found: dict[Expr, _Formula] = {}
-        self.readers: dict[Expr, list[Expr]] = {}
 
     def visit(self, call: Call) -> None:
         """Classify a call whose operands have been visited."""
@@ -129,16 +126,26 @@ class _Finder:
         number = _number(arg)
         return self.found[arg].words if number is None else (_text(number),)
 
-    def outlined(self, root: Expr) -> set[Expr]:
-        """Calls to replace: the root, and calls with a reader that continues no such formula."""
-        chosen: set[Expr] = set()
-        for node, formula in self.found.items():
-            readers = self.readers.get(node, [])
-            inside = readers and all(self._continues(node, formula, r) for r in readers)
-            bool_result = node.tensor_type.dtype == "bool"
-            if not bool_result and (node is root or not inside) and _is_worth(formula.words):
-                chosen.add(node)
-        return chosen
+    def outlined(self, fn: Function) -> set[Expr]:
+        """Calls to replace: the result, and calls with a reader that continues no such formula."""
+        worth = {
+            node: formula
+            for node, formula in self.found.items()
+            if _is_worth(formula.words) and node.tensor_type.dtype != "bool"
+        }
+        if not worth:
+            return set()
+        chosen: set[Expr] = set(worth) & {fn.body}
+        inside: set[Expr] = set()
+        for node in nodes_of(fn):
+            for operand in node.operands():  # a tuple reads too: concatenate, several outputs
+                formula = worth.get(operand)
+                if formula is None:
+                    continue
+                inside.add(operand)
+                if not self._continues(operand, formula, node):
+                    chosen.add(operand)
+        return chosen | (worth.keys() - inside)
 
     def _continues(self, node: Expr, formula: _Formula, reader: Expr) -> bool:
         further = self.found.get(reader)

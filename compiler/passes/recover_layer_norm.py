@@ -38,7 +38,7 @@ class RecoverLayerNorm(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The function with nn.layer_norm, itself when there is none."""
-        return with_recovered_calls(fn, mod, _layer_norm, _call)
+        return with_recovered_calls(fn, mod, _layer_norm, _call, needed=("mean",))
 
 
 @dataclass(slots=True)

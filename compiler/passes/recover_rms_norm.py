@@ -36,7 +36,7 @@ class RecoverRmsNorm(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The function with nn.rms_norm, itself when there is none."""
-        return with_recovered_calls(fn, mod, _rms_norm, _call)
+        return with_recovered_calls(fn, mod, _rms_norm, _call, needed=("mean", "sum"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import TypeVar
 
 from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
 from compiler.ir.infer_type import infer_expr
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import rebuilt
-from compiler.ir.walk import nodes_of
+from compiler.ir.walk import mentions, nodes_of
 
 Found = TypeVar("Found")
 
@@ -19,13 +19,17 @@ def with_recovered_calls(
     mod: IRModule,
     recognise: Callable[[Expr], Found | None],
     make: Callable[[Found, Mapping[Expr, Expr], Expr], Expr],
+    needed: Container[str],
 ) -> Function:
     """The function with a call wherever a node is recognised, typed; itself when none is.
 
     Args:
         recognise: what a node is the last step of, or None.
         make: the call, from what was recognised, the new forms of earlier nodes, and the node.
+        needed: operators; a function without any of them holds nothing to recognise.
     """
+    if not mentions(fn, needed):
+        return fn
     nodes = nodes_of(fn)
     found = {node: what for node in nodes if (what := recognise(node)) is not None}
     if not found:

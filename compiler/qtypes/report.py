@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -74,10 +74,10 @@ class QuantizeReport:
         for call in float_calls(main):
             assert isinstance(call.op, Op)
             where = "" if call.span is None else str(call.span)
-            record = CallRecord(call.op.name, where, layer=layers.get(call, ""))
-            if call.op.name == "nn.conv2d":
-                record = replace(record, conv_index=conv_index)
-                conv_index += 1
+            is_conv = call.op.name == "nn.conv2d"
+            index = conv_index if is_conv else None
+            conv_index += is_conv
+            record = CallRecord(call.op.name, where, index, layer=layers.get(call, ""))
             self.calls.append(record)
 
     def set_call(self, place: int, status: str, reason: str = "") -> None:
@@ -86,7 +86,9 @@ class QuantizeReport:
             return
         known = self.calls[place]
         if (known.status, known.reason) != (status, reason):
-            self.calls[place] = replace(known, status=status, reason=reason)
+            self.calls[place] = CallRecord(
+                known.op, known.where, known.conv_index, status, reason, known.layer
+            )
 
     def add_point(self, kind: int, range_s: NDArray[Any], dom_scale: NDArray[Any]) -> None:
         """State the range and the scale of the next quantize point."""

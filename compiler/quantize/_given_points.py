@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.ir.expr import Call, Constant
+from compiler.ir.expr import Call, Constant, Expr, Function
 from compiler.ir.module import IRModule
-from compiler.ir.walk import nodes_of
-from compiler.ops.annotation.attach_simulated_quantize import is_given, quantize_kind
+from compiler.ir.walk import mentions, nodes_of
+from compiler.ops.annotation.attach_simulated_quantize import SQ, is_given, quantize_kind
 from compiler.ops.rules.realize import integer_limits
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize.calibration.weight_grid import range_on_grid
@@ -53,13 +53,18 @@ def given_points(mod: IRModule, dtype: str = "int8") -> GivenPoints:
         dtype: the symmetric storage type that is compared with.
     """
     lowest, highest = integer_limits(dtype)
-    points = [node for node in nodes_of(mod["main"]) if is_given(node)]
+    points = points_of(mod["main"])
     beyond = 0
     for point in points:
         assert isinstance(point, Call)
         low, high = (bound.data for bound in point.args[2:] if isinstance(bound, Constant))
         beyond += bool(float(low) < lowest or float(high) > highest)
     return GivenPoints(len(points), beyond)
+
+
+def points_of(main: Function) -> list[Expr]:
+    """The quantize points that a function before annotation came with."""
+    return [node for node in nodes_of(main) if is_given(node)] if mentions(main, (SQ,)) else []
 
 
 def ungiven_weights(annotated: IRModule, nbit: int = 8) -> int:

@@ -154,8 +154,8 @@ def mark(
 
 def has_residual_sums(mod: IRModule) -> bool:
     """Whether ``residual_bits`` changes how a prepared module is quantized."""
-    nodes = nodes_of(Sequential(RECOGNIZE, name="recognize")(mod)["main"])
-    return residual_stream(nodes, sums=True) != residual_stream(nodes)
+    main = Sequential(RECOGNIZE, name="recognize")(mod)["main"]
+    return residual_stream(main, sums=True) != residual_stream(main)
 
 
 @collector_rests

@@ -26,7 +26,6 @@ from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import (
     as_input,
     attach_simulated_quantize,
-    is_given,
 )
 from compiler.ops.annotation.narrow_move import narrow_moves
 from compiler.ops.annotation.wide_point import WIDE_BITS, residual_stream, wide_point
@@ -41,6 +40,7 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.qtypes.report import OPERAND_FLOAT, call_places
 from compiler.quantize._first_calls import first_calls
+from compiler.quantize._given_points import points_of
 from compiler.quantize._layers import choices_of
 from compiler.quantize._run_context import context_or_new
 
@@ -60,15 +60,14 @@ class QuantizeAnnotate(FunctionPass):
         require_static(fn, self.info.name)
         run = context_or_new(self.context)
         # Where the model says what is quantized, narrow values get no second point.
-        given = any(is_given(node) for node in nodes_of(fn))
+        given = bool(points_of(fn))
         first: Mapping[Expr, frozenset[Expr]] = {}
         chosen = choices_of(fn, run.qconfig.layers)
         run.float_layers = frozenset(call for call, choice in chosen.items() if choice.float)
         if run.qconfig.integer_tables:
-            nodes = nodes_of(fn)
-            run.wide_values = residual_stream(nodes, run.qconfig.residual_bits == WIDE_BITS)
-            run.narrow_moves = narrow_moves(nodes, fn.body)
-            first = first_calls(nodes)
+            run.wide_values = residual_stream(fn, run.qconfig.residual_bits == WIDE_BITS)
+            run.narrow_moves = narrow_moves(fn)
+            first = first_calls(nodes_of(fn))
         annotator = _Annotator(run, call_places(fn), given, first)
         body = ForwardRewriter(
             annotator.rule, fmulti_ref_trigger=annotator.quantize_shared

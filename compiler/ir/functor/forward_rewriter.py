@@ -10,7 +10,6 @@ Source: Relay v0.10 transforms/forward_rewrite.cc.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -56,7 +55,7 @@ class ForwardRewriter:
         """``expr`` after the rules; free of temporary expressions; itself when no rule fired."""
         engine = _Engine(self)
         if self.fmulti_ref_trigger is not None:
-            engine.ref_counter = count_uses(expr)
+            engine.shared = {node for node, uses in count_uses(expr).items() if uses > 1}
         return engine.realizer.visit(engine.visit(expr))
 
 
@@ -69,13 +68,13 @@ class _Engine(MixedModeMutator):
         )
         self.fcontext = owner.fcontext
         self.trigger = owner.fmulti_ref_trigger
-        self.ref_counter: Counter[Expr] = Counter()
+        self.shared: set[Expr] = set()
         self.realizer = Realizer()
 
     def temp(self, original: Expr) -> Expr:
         """The new form of a child as its consumer sees it."""
-        new = self.visit(original)
-        if self.trigger is not None and self.ref_counter[original] > 1:
+        new = self.memo.get(original) or self.visit(original)
+        if self.trigger is not None and original in self.shared:
             return self.trigger(new)
         return new
 

@@ -9,9 +9,8 @@ one scale in the same step that narrows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from compiler.ir.expr import Call, Expr, Op, is_op_call
+from compiler.ir.expr import Call, Expr, Function, Op, is_op_call
+from compiler.ir.walk import mentions, nodes_of
 
 MOVES = frozenset(
     {
@@ -48,16 +47,13 @@ _NARROW = frozenset(
 )
 
 
-def narrow_moves(nodes: Sequence[Expr], root: Expr) -> frozenset[Expr]:
-    """Moves all of whose readers, further moves looked through, take narrow integers.
-
-    Args:
-        nodes: of a function body, operands before users.
-        root: the result, which is read from outside.
-    """
-    kept: set[Expr] = {root}
+def narrow_moves(fn: Function) -> frozenset[Expr]:
+    """Moves all of whose readers, further moves looked through, take narrow integers."""
+    if not mentions(fn, MOVES):
+        return frozenset()
+    kept: set[Expr] = {fn.body}  # the result is read from outside
     found: set[Expr] = set()
-    for node in reversed(nodes):
+    for node in reversed(nodes_of(fn)):
         moves = isinstance(node, Call) and isinstance(node.op, Op) and node.op.name in MOVES
         if moves and node not in kept:
             found.add(node)

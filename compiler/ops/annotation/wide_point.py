@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.ir.expr import Call, Constant, Expr, Op, is_op_call
+from compiler.ir.expr import Call, Constant, Expr, Function, Op, is_op_call
+from compiler.ir.walk import mentions, nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
@@ -20,6 +21,7 @@ WIDE_BITS = 16
 WIDE_HEADROOM = 4.0
 """How far a point of more bits than its kind reaches beyond the calibrated range, at most."""
 
+_NORMS = ("nn.layer_norm", "nn.rms_norm")
 _MOVES = frozenset(
     {
         "annotation.cast_hint",
@@ -33,18 +35,20 @@ _MOVES = frozenset(
 )
 
 
-def residual_stream(nodes: Sequence[Expr], sums: bool = False) -> frozenset[Expr]:
+def residual_stream(fn: Function, sums: bool = False) -> frozenset[Expr]:
     """Computed values that reach a layer norm through adds and moves only.
 
     Args:
-        nodes: of a function body, operands before users.
+        fn: a function in front of annotation.
         sums: whether the sums of two computed values belong to it as well, and what they join.
     """
+    if not sums and not mentions(fn, _NORMS):
+        return frozenset()
     found: set[Expr] = set()
-    for node in reversed(nodes):
+    for node in reversed(nodes_of(fn)):
         if not isinstance(node, Call):
             continue
-        if is_op_call(node, "nn.layer_norm", "nn.rms_norm"):
+        if is_op_call(node, *_NORMS):
             reached: Sequence[Expr] = node.args[:1]
         elif is_op_call(node, "add") and (node in found or (sums and _joins(node))):
             found.add(node)

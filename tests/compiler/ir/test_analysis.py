@@ -38,7 +38,7 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
 from compiler.ir.ty import GlobalTypeVar, TensorType
-from compiler.ir.walk import nodes_of, operators_of
+from compiler.ir.walk import mentions, nodes_of, operators_of
 
 
 def const(value: float = 1) -> Constant:
@@ -70,6 +70,17 @@ class TestWalks:
         assert operators_of(fn) == {Op.get(name) for name in ("add", "exp", "tanh")}
         assert operators_of(fn) is operators_of(fn)
         assert operators_of(fn.with_fields(body=x)) == set()
+        assert mentions(fn, ("exp", "cast"))
+        assert not mentions(fn, ("cast",))
+
+    def test_a_copy_over_the_same_body_keeps_the_order(self) -> None:
+        x, y = relay.var("x", (2,)), relay.var("y", (2,))
+        fn = relay.Function((x,), relay.op.tanh(x))
+        assert fn.with_fields(params=(x, y)).nodes is None  # nobody has asked for it
+        order = nodes_of(fn)
+        for copy in (fn.with_fields(params=(x, y)), fn.with_attr("Primitive", 1)):
+            assert nodes_of(copy) is order
+            assert operators_of(copy) is operators_of(fn)
 
     def test_a_replacement_of_the_same_type_keeps_the_types_above_it(self) -> None:
         x, y = relay.var("x", (2, 3)), relay.var("y", (2, 3))
