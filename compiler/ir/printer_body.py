@@ -212,8 +212,8 @@ class BodyPrinter:
         return self._names[var]
 
     def _comment(self, node: Expr) -> str:
-        ty = node.checked_type_or_none
-        if not self._show_types or ty is None:
+        ty = node.checked_type_or_none if self._show_types else None
+        if ty is None:
             return ""
         span = _span_text(node.span) if self._show_spans else ""
         return f" /* ty={self._types.text(ty)}{span} */"

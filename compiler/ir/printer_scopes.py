@@ -42,7 +42,7 @@ def plan_scopes(root: Expr, order: list[Expr]) -> ScopePlan:
         # One scope: nothing is used from outside, and its result by nothing inside. A count of all
         # nodes would be the largest table of the printer.
         scalars = {node for node in order if type(node) is Constant and node.is_scalar}
-        return ScopePlan(Counter(filter(scalars.__contains__, edges)))
+        return ScopePlan(Counter(filter(scalars.__contains__, edges) if scalars else ()))
     plan = ScopePlan(Counter(edges))
     if nested or isinstance(root, Let):
         _place(root, order, plan)

@@ -18,6 +18,7 @@ from compiler.ir.ty import (
     GlobalTypeVar,
     IncompleteType,
     RefType,
+    Shape,
     TensorType,
     TupleType,
     Type,
@@ -33,14 +34,15 @@ class TypeText:
     def __init__(self) -> None:
         self._names: dict[TypeVar, str] = {}
         self._table = NameTable()
-        self._tensors: dict[TensorType, str] = {}
+        self._tensors: dict[tuple[Shape, str], str] = {}
 
     def text(self, ty: Type) -> str:
         """Relay text of a type; a scalar is its dtype. Recurses over the nesting of the type."""
         if isinstance(ty, TensorType):
-            held = self._tensors.get(ty)
+            key = ty.shape, ty.dtype
+            held = self._tensors.get(key)
             if held is None:
-                held = self._tensors[ty] = tensor_text(ty)
+                held = self._tensors[key] = tensor_text(ty)
             return held
         if isinstance(ty, TypeVar):
             return self.variable(ty)
@@ -87,20 +89,19 @@ class NameTable:
     """Distinct names in one definition."""
 
     def __init__(self) -> None:
-        self._taken: set[str] = set()
-        self._next: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
 
     def unique(self, hint: str) -> str:
         """``hint``, or ``hint1``, ``hint2`` … when it is taken; starts with a letter."""
         if not (hint[:1].isascii() and hint[:1].isalpha()):
             hint = "v" + hint
-        found, number = hint, self._next.get(hint, 0)
-        while found in self._taken:
-            number += 1
-            found = f"{hint}{number}"
-        if number:
-            self._next[hint] = number
-        self._taken.add(found)
+        found, number = hint, self._numbers.get(hint)
+        if number is not None:  # it is taken, and so are the names up to this number
+            while found in self._numbers:
+                number += 1
+                found = f"{hint}{number}"
+            self._numbers[hint] = number
+        self._numbers[found] = 0
         return found
 
 
