@@ -123,8 +123,9 @@ class NativeKernels:
                 _pointer(self._slot),
                 _pointer(self._times),
             )
-            here = [np.flatnonzero(self._slot[:found] == b) for b in range(buckets.size)]
-            return [(self._low[place], self._times[place]) for place in here]
+            low, slot, times = (each[:found] for each in (self._low, self._slot, self._times))
+            here = [slot == b for b in range(buckets.size)]
+            return [(low[some], times[some]) for some in here]
 
     def divergences(
         self,
