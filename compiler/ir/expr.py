@@ -249,7 +249,8 @@ class Call(Expr):
 class Function(Expr):
     """A closure: captures free variables lexically.
 
-    ``nodes`` and ``operators``, both of the body, are set by ``walk.nodes_of`` only.
+    ``nodes``, ``operators`` and ``is_dataflow`` (calls, tuples and leaves only), all of the body,
+    are set by ``walk.nodes_of`` only.
     """
 
     params: tuple[Var, ...]
@@ -259,6 +260,7 @@ class Function(Expr):
     attrs: DictAttrs = NO_ATTRS
     nodes: tuple[Expr, ...] | None = field(default=None, init=False)
     operators: frozenset[Op] = field(default=frozenset(), init=False)
+    is_dataflow: bool = field(default=False, init=False)
 
     def fresh_copy(self, **changed: Any) -> Function:
         """As of any node; over the same body it keeps the order of its nodes."""
@@ -266,6 +268,7 @@ class Function(Expr):
         if copy.body is self.body:
             _set(copy, "nodes", self.nodes)
             _set(copy, "operators", self.operators)
+            _set(copy, "is_dataflow", self.is_dataflow)
         return copy
 
     def __post_init__(self) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import chain
 from operator import methodcaller
 
-from compiler.ir.expr import Call, Expr, Function, Op
+from compiler.ir.expr import Call, Expr, Function, Op, Tuple, TupleGetItem
 
 _OPERANDS = methodcaller("operands")
+_DATAFLOW = frozenset((Tuple, TupleGetItem))
 
 
 def nodes_of(function: Function) -> tuple[Expr, ...]:
@@ -19,8 +20,10 @@ def nodes_of(function: Function) -> tuple[Expr, ...]:
     """
     if function.nodes is None:
         operators: set[Op] = set()
-        nodes = tuple(_walk(function.body, _OPERANDS, operators))
+        kinds: set[type[Expr]] = set()
+        nodes = tuple(_walk(function.body, _OPERANDS, operators, kinds))
         object.__setattr__(function, "operators", frozenset(operators))
+        object.__setattr__(function, "is_dataflow", kinds <= _DATAFLOW)
         object.__setattr__(function, "nodes", nodes)
     assert function.nodes is not None
     return function.nodes
@@ -55,13 +58,16 @@ def post_order(
         params = dict.fromkeys(root.params)
         inside = (node for node in nodes_of(root) if node not in params)
         return chain(params, inside, (root,))
-    return _walk(root, operands, set())
+    return _walk(root, operands, set(), set())
 
 
 def _walk(
-    root: Expr, operands: Callable[[Expr], Sequence[Expr]], operators: set[Op]
+    root: Expr,
+    operands: Callable[[Expr], Sequence[Expr]],
+    operators: set[Op],
+    kinds: set[type[Expr]],
 ) -> Iterator[Expr]:
-    """``operators`` receives those that are met."""
+    """``operators`` receives those that are met, ``kinds`` those of other nodes with operands."""
     done: set[Expr] = set()
     stack: list[Expr | None] = [root]  # None: all operands of the node below it are done
     while stack:
@@ -75,6 +81,7 @@ def _walk(
             stack += (node, None, *node.args[::-1], node.op)
             continue
         elif below := operands(node):
+            kinds.add(type(node))
             stack += (node, None, *below[::-1])
             continue
         elif type(node) is Op:

@@ -71,7 +71,7 @@ class QuantizeAnnotate(FunctionPass):
         annotator = _Annotator(run, call_places(fn), given, first)
         body = ForwardRewriter(
             annotator.rule, fmulti_ref_trigger=annotator.quantize_shared
-        ).rewrite(fn.body)
+        ).rewrite_body(fn)
         made = fn.with_fields(body=body)
         return made.with_fields(params=(*fn.params, *free_vars(made)))
 

@@ -41,7 +41,7 @@ class QuantizePartition(FunctionPass):
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         require_static(fn, self.info.name)
         run = context_or_new(self.context)
-        body = ForwardRewriter(FQPartitionRewrite, fcontext=constantly(run)).rewrite(fn.body)
+        body = ForwardRewriter(FQPartitionRewrite, fcontext=constantly(run)).rewrite_body(fn)
         if run.qconfig.keep_output_wide:
             body = _without_border(fn.body, body)
         return fn.with_fields(body=body)

@@ -46,7 +46,7 @@ class QuantizeRealize(FunctionPass):
         require_static(fn, self.info.name)
         run = context_or_new(self.context)
         realizer = _Realizer(run, call_places(fn))
-        body = ForwardRewriter(realizer.rule).rewrite(fn.body)
+        body = ForwardRewriter(realizer.rule).rewrite_body(fn)
         return fn.with_fields(body=body)
 
     def __str__(self) -> str:

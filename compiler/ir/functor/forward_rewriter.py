@@ -53,10 +53,20 @@ class ForwardRewriter:
 
     def rewrite(self, expr: Expr) -> Expr:
         """``expr`` after the rules; free of temporary expressions; itself when no rule fired."""
+        engine = self._engine(expr)
+        return engine.realizer.visit(engine.visit(expr))
+
+    def rewrite_body(self, function: Function) -> Expr:
+        """``rewrite`` of the body of a function."""
+        engine = self._engine(function.body)
+        engine.follow_order(function)
+        return engine.realizer.visit(engine.visit(function.body))
+
+    def _engine(self, expr: Expr) -> _Engine:
         engine = _Engine(self)
         if self.fmulti_ref_trigger is not None:
             engine.shared = {node for node, uses in count_uses(expr).items() if uses > 1}
-        return engine.realizer.visit(engine.visit(expr))
+        return engine
 
 
 class _Engine(MixedModeMutator):

@@ -9,7 +9,18 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from compiler.errors import RewriteLoopError
-from compiler.ir.expr import Call, Constant, Expr, GlobalVar, Let, Op, Tuple, TupleGetItem, describe
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    Let,
+    Op,
+    Tuple,
+    TupleGetItem,
+    describe,
+)
 from compiler.ir.functor.expr_functor import Handler, handler_table
 from compiler.ir.functor.mutator import ExprMutator, rebuild_call
 from compiler.ir.functor.traversal import dataflow_children, expand_anf, expand_dataflow
@@ -145,6 +156,24 @@ class MixedModeMutator(ExprMutator):
         finally:
             self._guard.leave()
         return self.memo[expr]
+
+    def visit_function(self, function: Function, *args: Any) -> Expr:
+        for param in function.params:
+            self.visit_binder(param)
+        self.follow_order(function)
+        return super().visit_function(function, *args)
+
+    def follow_order(self, function: Function) -> None:
+        """Visit the body in the order that the function keeps, where it keeps one.
+
+        So each node of a deep graph is read once, not on the way down and on the way up again.
+        """
+        if function.nodes is None or not function.is_dataflow or self.pre:
+            return
+        memo, visit_leaf = self.memo, self.visit_leaf
+        for node in function.nodes:
+            if node not in memo:
+                visit_leaf(node)
 
     def visit_leaf(self, expr: Expr) -> None:
         """Store the new form of a node whose dataflow children are in the memo."""
