@@ -38,16 +38,30 @@ def batches(rng: np.random.Generator) -> list[dict[str, np.ndarray]]:
     return [{"x": rng.normal(size=(1, 3, 8, 8)).astype(np.float32)} for _ in range(8)]
 
 
-@pytest.mark.parametrize(("spread", "alpha"), [(1.0, None), (100.0, 0.75)])
-def test_uneven_channels_are_smoothed_and_even_ones_are_not(
-    spread: float, alpha: float | None
-) -> None:
+def spread_by(spread: float) -> IRModule:
+    """Two convolutions of ones; one channel between them is ``spread`` times the others."""
     first = np.ones((8, 3, 1, 1), np.float32)
     first[0] *= spread
     x = relay.var("x", (1, 3, 8, 8))
     hidden = relay.op.nn.relu(relay.op.nn.conv2d(x, relay.const(first)))
     ones = np.ones((4, 8, 1, 1), np.float32)
-    module = relay.module(relay.op.nn.conv2d(hidden, relay.const(ones)))
+    return relay.module(relay.op.nn.conv2d(hidden, relay.const(ones)))
+
+
+@pytest.mark.parametrize(("samples", "alpha"), [(1, None), (32, 0.75)])
+def test_slightly_uneven_channels_are_smoothed_where_ranges_are_fitted(
+    samples: int, alpha: float | None
+) -> None:
+    module, ones = spread_by(1.5), np.ones((1, 3, 8, 8), np.float32)
+    qconfig, _ = Calibration(module, [{"x": ones}] * samples).choose()
+    assert (qconfig.smooth_alpha, qconfig.fit_ranges) == (alpha, alpha is not None)
+
+
+@pytest.mark.parametrize(("spread", "alpha"), [(1.0, None), (100.0, 0.75)])
+def test_uneven_channels_are_smoothed_and_even_ones_are_not(
+    spread: float, alpha: float | None
+) -> None:
+    module = spread_by(spread)
     calibration = Calibration(module, [{"x": np.ones((1, 3, 8, 8), np.float32)}])
     qconfig, decisions = calibration.choose()
     assert qconfig.smooth_alpha == alpha
