@@ -67,6 +67,7 @@ EXECUTOR_FACTORIES = {
 }
 CHANNEL_MAXIMA: Final = "channel_maxima"
 """Key of the provenance: ``Candidate.channel_maxima``."""
+_INT32: Final = range(1 << 31)
 AUTO: Final = "auto"
 """The executor that is fast where it is exact: see ``QModule.run``."""
 _CORE: Final = "quantized_main"
@@ -130,7 +131,7 @@ class QModule:
         return {
             str(name): channels
             for name, channels in (found.items() if isinstance(found, Mapping) else ())
-            if isinstance(channels, list) and all(type(one) is int and one >= 0 for one in channels)
+            if isinstance(channels, list) and all(type(n) is int and n in _INT32 for n in channels)
         }
 
     def run(self, inputs: Inputs, executor: str = AUTO, threads: int = 1) -> list[Array]:

@@ -70,7 +70,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "quantize: more bits for what small last layers read": 90,
     "quantize: fitted ranges that leave room for values that were not seen": 59,
     "quantize: more bits for what the first depthwise layers read": 46,
-    "ONNX: what depthwise layers read in 16 bits narrowed in QDQ graphs": 26,
+    "ONNX: what depthwise layers read in 16 bits narrowed in QDQ graphs": 29,
     "ONNX: ranges of channels of what QDQ graphs narrow, kept in modules": 154,
     "calibration: ranges that end where an activation function is constant": 41,
     "quantize: sums of 8-bit values with 8 more bits": 15,

@@ -81,11 +81,12 @@ def test_a_loaded_module_is_the_saved_one(saved: Path) -> None:
     [
         ({"a": [1, 0, 8192], "b": []}, {"a": [1, 0, 8192], "b": []}),
         ({"a": [1, -1], "b": [1.5], "c": [True], "d": ["1"], "e": 3, "f": {"g": 1}}, {}),
+        ({"a": [1 << 16], "b": [10**400]}, {"a": [1 << 16]}),
         ([1, 2], {}),
         ("abc", {}),
         (None, {}),
     ],
-    ids=["whole numbers", "others", "a list", "a text", "nothing"],
+    ids=["whole numbers", "others", "too large", "a list", "a text", "nothing"],
 )
 def test_maxima_of_channels_are_taken_where_they_are_whole_numbers(
     held: object, wanted: object, tmp_path: Path
