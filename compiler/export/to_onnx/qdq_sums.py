@@ -141,9 +141,9 @@ class _Origin:
         while (producer := value.producer) is not None:
             alone = alone and len(value.users) == 1
             held = _bounds(producer)
-            multiplied = _factor(producer)
+            multiplied = fixed_point_factor(producer)
             if multiplied is not None:
-                factor = factor * multiplied
+                factor = factor * multiplied.real()
             elif producer.name == "nn.relu":
                 low = np.maximum(low, 0)
             elif producer.name == "maximum" and alone and held is not None:
@@ -256,9 +256,9 @@ def _readers(value: Value) -> Iterator[Step]:
 def _requantized(value: Value) -> Iterator[tuple[Floats, Value]]:
     """What the readers of a value multiply it by, in a shape that broadcasts, and their results."""
     for user in _readers(value):
-        factor = _factor(user)
+        factor = fixed_point_factor(user)
         if factor is not None:
-            yield factor, user.result
+            yield factor.real(), user.result
         elif user.name == "add":
             for reader in _readers(user.result):
                 chain = half_up_chain(reader)
@@ -266,10 +266,10 @@ def _requantized(value: Value) -> Iterator[tuple[Floats, Value]]:
                     yield chain[1].real(), reader.result
 
 
-def _factor(step: Step) -> Floats | None:
+def fixed_point_factor(step: Step) -> Factor | None:
     """What a fixed-point multiplication multiplies by; None for others and what is not constant."""
     if step.name == "fixed_point_multiply":
-        return Factor.of(step.attrs.multiplier, 31 - step.attrs.shift).real()
+        return Factor.of(step.attrs.multiplier, 31 - step.attrs.shift)
     if step.name != "fixed_point_multiply_per_axis":
         return None
     data, multiplier, shift = step.args
@@ -278,7 +278,7 @@ def _factor(step: Step) -> Floats | None:
     rank = len(data.type.shape)
     shape = (-1, *([1] * (rank - 1 - step.attrs.axis % rank)))
     shifts = 31 - shift.data.astype(np.int64)
-    return Factor.of(multiplier.data.reshape(shape), shifts.reshape(shape)).real()
+    return Factor.of(multiplier.data.reshape(shape), shifts.reshape(shape))
 
 
 def half_up_chain(step: Step) -> tuple[Value, Factor] | None:

@@ -11,7 +11,7 @@ from compiler.export.to_onnx.grid_rules.fixed_point import Factor
 from compiler.export.to_onnx.grid_rules.to_nearest import to_even_chain, to_nearest_chain
 from compiler.export.to_onnx.movement_operators import IDENTITIES, MOVES
 from compiler.export.to_onnx.qdq_emitter import Floats, FToQdq, QdqEmitter, Real, scaled
-from compiler.export.to_onnx.qdq_sums import half_up_chain, narrowed_sides
+from compiler.export.to_onnx.qdq_sums import fixed_point_factor, half_up_chain, narrowed_sides
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_integer
 from compiler.ops.tensor.clip import integer_bound
@@ -148,22 +148,11 @@ def clip(step: Step, grid: QdqEmitter) -> Real | None:
     return real.limited(low, high)
 
 
-@FToQdq.register("fixed_point_multiply")
+@FToQdq.register("fixed_point_multiply", "fixed_point_multiply_per_axis")
 def fixed_point_multiply(step: Step, grid: QdqEmitter) -> Real | None:
-    """One factor for the whole tensor."""
-    return _scaled_by(step.args[0], Factor.of(step.attrs.multiplier, 31 - step.attrs.shift), grid)
-
-
-@FToQdq.register("fixed_point_multiply_per_axis")
-def fixed_point_multiply_per_axis(step: Step, grid: QdqEmitter) -> Real | None:
-    """One factor per channel."""
-    data, multiplier, shift = step.args
-    if multiplier.data is None or shift.data is None:
-        return None
-    rank = len(data.type.shape)
-    shape = (-1, *([1] * (rank - 1 - step.attrs.axis % rank)))
-    shifts = 31 - shift.data.astype(np.int64)
-    return _scaled_by(data, Factor.of(multiplier.data.reshape(shape), shifts.reshape(shape)), grid)
+    """One factor for the whole tensor, or one per channel."""
+    factor = fixed_point_factor(step)
+    return None if factor is None else _scaled_by(step.args[0], factor, grid)
 
 
 @FToQdq.register("left_shift")
