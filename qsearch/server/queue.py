@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qsearch.errors import ConflictError, RunFolderError, SearchError, SettingsError, StoreError
-from qsearch.process import file_lock
+from qsearch.process import EXIT_BAD_INPUT, file_lock
 from qsearch.run_folder import RunFolder
 from qsearch.server.driver import Drivers
 from qsearch.server.submission import FILES, GROWING, ServerOptions, checked
@@ -167,7 +167,7 @@ class JobQueue:
             known = self._place_for(user, given, name, stem)
             if isinstance(known, Job) and not _goes_on(known, found.trials):
                 return known
-            self._check_quota(user, found.trials)
+            self._check_quota(user, found.trials, known)
             if isinstance(known, Job):
                 self.repository.reopen_job(known.id, given, found.trials)
                 return self.job(known.name)
@@ -288,19 +288,21 @@ class JobQueue:
             return True
         return self.options.storage is not None and self.repository.find_study(name) is not None
 
-    def _check_quota(self, user: User, trials: int) -> None:
-        jobs = self.repository.jobs(self.server)
+    def _check_quota(self, user: User, trials: int, place: Job | str) -> None:
+        """Refuse what goes beyond the quota; a study that goes on counts once, with all trials."""
+        jobs = [job for job in self.repository.jobs(self.server) if job != place]
         if sum(job.state == "queued" for job in jobs) >= MOST_WAITING:
             raise QuotaError(
                 f"{MOST_WAITING} studies wait already", where="queue", fix="try again later"
             )
         used = _usage([job for job in jobs if job.owner == user.name], 0, self._clock())
         most = user.quota
-        if most.max_trials is not None and used.trials + trials > most.max_trials:
+        left = trials if most.max_trials is None else max(most.max_trials - used.trials, 0)
+        if trials > left:
             raise QuotaError(
                 f"{trials} trials are more than is left of your {most.max_trials} in 24 hours",
                 where=f"quota of trials, {used.trials} used",
-                fix="ask for fewer, or wait",
+                fix=f"ask for {left} at most (--trials), or wait" if left else "wait",
             )
         if most.max_seconds is not None and used.seconds >= most.max_seconds:
             raise _out_of_time(most.max_seconds)
@@ -395,8 +397,14 @@ def _changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 def _usage(jobs: Sequence[Job], size: int, now: float) -> Usage:
     lately = [job for job in jobs if (job.finished_at or now) > now - DAY_S]
-    asked = sum(job.trials for job in jobs if job.created_at > now - DAY_S)
+    asked = sum(_counted(job) for job in jobs if job.created_at > now - DAY_S)
     return Usage(size, asked, sum(job.seconds for job in lately))
+
+
+def _counted(job: Job) -> int:
+    """Trials of a job in its owner's quota; none where no driver began, or refused the input."""
+    refused = job.state == "failed" and job.exit_code == EXIT_BAD_INPUT
+    return 0 if refused or (job.state == "cancelled" and job.started_at is None) else job.trials
 
 
 def _out_of_time(most: float) -> QuotaError:

@@ -19,7 +19,7 @@ from qsearch.server.queue import RISE_S, ForbiddenError, JobQueue
 from qsearch.server.submission import ServerOptions, failure_of, launch_settings
 from qsearch.server.tokens import OPERATOR, Quota, Tokens, User
 from qsearch.server.uploads import QuotaError
-from qsearch.store.records import Job, Upload
+from qsearch.store.records import Failure, Job, Upload
 from workers.errors import LostClusterError
 
 ANN, BOB = User("ann", "submit", Quota(max_trials=100)), User("bob", "submit")
@@ -189,6 +189,8 @@ def test_quotas_bound_trials_and_time(queue: JobQueue) -> None:
     queue.submit(ANN, {**DIGITS, "trials": 60}, name="one")
     with pytest.raises(QuotaError, match="more than is left of your 100"):
         queue.submit(ANN, {**DIGITS, "trials": 60}, name="two")
+    with pytest.raises(QuotaError, match="ask for 40 at most"):
+        queue.submit(ANN, {**DIGITS, "trials": 41}, name="two")
     job = queue.submit(ANN, {**DIGITS, "trials": 40}, name="two")
     queue.repository.add_seconds(job.id, 50.0)
     assert queue.usage(ANN).trials == 100
@@ -196,6 +198,21 @@ def test_quotas_bound_trials_and_time(queue: JobQueue) -> None:
     tired = User("ann", "submit", Quota(max_seconds=50.0))
     with pytest.raises(QuotaError, match="50 s of your quota"):
         queue.submit(tired, DIGITS, name="three")
+
+
+def test_a_study_that_goes_on_counts_once_and_one_that_ran_no_trial_counts_nothing(
+    queue: JobQueue,
+) -> None:
+    job = queue.submit(ANN, {**DIGITS, "trials": 60}, name="one")
+    queue.repository.end_job(job.id, "done", 0)
+    assert queue.submit(ANN, {**DIGITS, "trials": 80}, name="one").trials == 80
+    queue.cancel("one", ANN)
+    assert queue.usage(ANN).trials == 0
+    wrong = queue.submit(ANN, {**DIGITS, "trials": 90}, name="wrong")
+    queue.repository.start_job(wrong.id)
+    assert queue.usage(ANN).trials == 90
+    queue.repository.end_job(wrong.id, "failed", 2, Failure("the data is empty"))
+    assert queue.usage(ANN).trials == 0
 
 
 @pytest.mark.parametrize(
