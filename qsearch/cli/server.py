@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +23,7 @@ from qsearch.settings import POOLS
 if TYPE_CHECKING:
     from qsearch.server.client import Client
     from qsearch.server.submission import ServerOptions
-    from qsearch.server.tokens import May, Quota, Tokens
+    from qsearch.server.tokens import May, Tokens
 
 Serve = Callable[..., None]
 """``serve(folder, storage, server, tokens)``: serves until it is interrupted."""
@@ -241,11 +242,12 @@ def _cores() -> int:
 # Users ------------------------------------------------------------------------------------------
 
 
-def _quota(max_bytes: str | None, max_trials: int | None, max_seconds: int | None) -> Quota:
-    from qsearch.server.tokens import Quota
+def _limits(
+    max_bytes: str | None, max_trials: str | None, max_seconds: str | None
+) -> dict[str, float | None]:
+    from qsearch.server.tokens import limits_of
 
-    size = None if max_bytes is None else _bytes(max_bytes, "--max-bytes")
-    return Quota(size, max_trials, None if max_seconds is None else float(max_seconds))
+    return limits_of({"max_bytes": max_bytes, "max_trials": max_trials, "max_seconds": max_seconds})
 
 
 @click.command(cls=Command)
@@ -255,49 +257,47 @@ def _quota(max_bytes: str | None, max_trials: int | None, max_seconds: int | Non
 @option(
     "--may",
     type=Choice(("read", "submit")),
-    default="submit",
     help="read: look at studies; submit: also submit studies and change your own (submit)",
 )
 @option("--remove", help="remove the token at once")
-@option("--keep-token", help="change --may and the quota; the token stays valid")
+@option("--keep-token", help="change --may and the quota only; the token stays valid")
 @grouped(
-    "quota",
-    _quota,
+    "limits",
+    _limits,
     _on_quota("--max-bytes", metavar="B", help="largest size of all uploads: 2G (no limit)"),
-    _on_quota("--max-trials", help="trials in 24 hours (no limit)", **options.COUNT),
-    _on_quota(
-        "--max-seconds", help="running time of studies in 24 hours (no limit)", **options.COUNT
-    ),
+    _on_quota("--max-trials", metavar="N", help="trials in 24 hours (no limit)"),
+    _on_quota("--max-seconds", metavar="N", help="running time in 24 hours (no limit)"),
 )
 @options.verbosity
 def token_command(
     name: str,
     folder: str | None,
     tokens: str | None,
-    may: May,
+    may: May | None,
     remove: bool,
     keep_token: bool,
-    quota: Quota,
+    limits: dict[str, Any],
 ) -> int:
     """Create the token of a user of a server and print it. The file keeps only its hash.
 
-    A running server reads the file at once. --max-… set the quota of the user; --keep-token
-    changes the quota of a user who has a token.
+    A running server reads the file at once. A user who has a token keeps the rights and limits that
+    are not given; `--max-trials none` removes a limit.
     """
     from qsearch.run_folder import RUNS
-    from qsearch.server.tokens import TOKENS_FILE, Tokens
+    from qsearch.server.tokens import TOKENS_FILE, Quota, Tokens
 
     users = Tokens(Path(tokens) if tokens else Path(folder or RUNS) / TOKENS_FILE)
     if remove:
         users.remove(name)
         print(f"removed: {name}")
     elif keep_token:
-        users.change(name, may, quota)
-        print(f"{name} may {may}; the token is as it was")
+        print(f"{users.change(name, may, limits)}; the token is as it was")
     else:
-        earlier = "; the earlier token is invalid now" if name in users.users() else ""
-        print(users.add(name, may, quota))
-        told = f"{name} may {may}{earlier}; this is shown once. Written: {users.path}"
+        known = users.users().get(name)
+        had, could = (known.quota, known.may) if known else (Quota(), "submit")
+        print(users.add(name, may or could, replace(had, **limits)))
+        earlier = "; the earlier token is invalid now" if known else ""
+        told = f"{users.users()[name]}{earlier}; this is shown once. Written: {users.path}"
         print(f"{told}. For the client:\nexport QSEARCH_TOKEN=…", file=sys.stderr)
     return EXIT_OK
 

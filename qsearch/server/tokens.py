@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from compiler.errors import legal_names
 from qsearch.errors import SettingsError
 from qsearch.process import file_lock
+from qsearch.settings import parse_bytes
 from qsearch.store.artifacts import write_atomically
 
 May = Literal["read", "submit"]
@@ -48,6 +49,43 @@ class Quota:
     max_trials: int | None = None
     max_seconds: float | None = None
 
+    def __str__(self) -> str:
+        """The limits in words; empty without one."""
+        shown = {
+            "bytes of uploads": self.max_bytes,
+            "trials in 24 hours": self.max_trials,
+            "seconds in 24 hours": self.max_seconds,
+        }
+        told = [f"{most:,.15g} {what}" for what, most in shown.items() if most is not None]
+        return f"at most {', '.join(told)}" if told else ""
+
+
+def limits_of(given: Mapping[str, str | None]) -> dict[str, float | None]:
+    """The limits of a command line as fields of ``Quota``; ``none`` removes a limit.
+
+    Args:
+        given: words by field; None: not given, which is left out.
+    Raises:
+        SettingsError: a word is no limit.
+    """
+    found: dict[str, float | None] = {}
+    for name, word in given.items():
+        try:
+            if word is not None:
+                parse = parse_bytes if name == "max_bytes" else _count
+                found[name] = None if word == "none" else parse(word)
+        except ValueError as error:
+            where = f"--{name.replace('_', '-')}"
+            fix = "a number from 1 up, or none for no limit; sizes as 256M, 2G too"
+            raise SettingsError(f"{word!r} is no limit: {error}", where=where, fix=fix) from error
+    return found
+
+
+def _count(word: str) -> int:
+    if not re.fullmatch("[1-9][0-9]{0,14}", word):
+        raise ValueError("expected a whole number >= 1")
+    return int(word)
+
 
 @dataclass(frozen=True, slots=True)
 class User:
@@ -57,6 +95,10 @@ class User:
     may: May
     quota: Quota = field(default_factory=Quota)
     operator: bool = False
+
+    def __str__(self) -> str:
+        """Name, rights and limits in words."""
+        return f"{self.name} may {self.may}" + (f", {self.quota}" if str(self.quota) else "")
 
     @property
     def submits(self) -> bool:
@@ -135,15 +177,19 @@ class Tokens:
         self._change(lambda users: users.update({name: entry}))
         return token
 
-    def change(self, name: str, may: May, quota: Quota) -> None:
-        """Give a user other rights and another quota; the token stays valid.
+    def change(self, name: str, may: May | None, limits: Mapping[str, float | None]) -> User:
+        """Change rights and limits of a user; the token stays valid.
 
+        Args:
+            may: None leaves the rights.
+            limits: by field of ``Quota``; a field that is not there stays.
         Raises:
             SettingsError: there is no such user.
         """
-        limits = {"may": may, **asdict(quota)}
-        entry = self._known(name).model_copy(update=limits)
+        known = self._known(name)
+        entry = known.model_copy(update={"may": may or known.may, **limits})
         self._change(lambda users: users.update({name: entry}))
+        return entry.user(name)
 
     def remove(self, name: str) -> None:
         """Remove a user and the token.

@@ -144,14 +144,22 @@ def test_a_second_token_says_that_the_first_is_invalid(
 def test_a_quota_is_changed_without_a_new_token(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("ann", tmp_path, "--max-trials", 5)
-    token = asked(capsys, "token", *words).strip()
-    told = asked(capsys, "token", *words, "--max-bytes", "2G", "--keep-token")
-    assert told == "ann may submit; the token is as it was\n"
-    user = Tokens(tmp_path / "tokens.json").find(token)
-    assert user is not None
-    assert (user.quota.max_trials, user.quota.max_bytes) == (5, 2 << 30)
+    """What is not given stays as it is: a quota of a reader makes nobody submit."""
+    words = ("token", "ann", tmp_path)
+    token = asked(capsys, *words, "--max-trials", 5, "--may", "read").strip()
+    told = asked(capsys, *words, "--max-bytes", "2G", "--keep-token")
+    limits = "at most 2,147,483,648 bytes of uploads"
+    assert told == f"ann may read, {limits}, 5 trials in 24 hours; the token is as it was\n"
+    users = Tokens(tmp_path / "tokens.json")
+    assert users.users()["ann"] == users.find(token)
+    told = asked(capsys, *words, "--max-trials", "none", "--may", "submit", "--keep-token")
+    assert told == f"ann may submit, {limits}; the token is as it was\n"
+    another = asked(capsys, *words).strip()
+    assert users.find(token) is None
+    assert str(users.find(another)) == f"ann may submit, {limits}"
     assert "no user 'bob'" in asked(capsys, "token", "bob", tmp_path, "--keep-token", code=2)
+    for word in ("0", "-1", "x", "1.5", "9" * 16):
+        assert "--max-trials" in asked(capsys, *words, "--max-trials", word, code=2)
 
 
 def test_a_priority_out_of_range_is_refused_before_anything_is_sent(

@@ -54,17 +54,18 @@ def test_a_running_server_sees_what_a_command_changes(tokens: Tokens) -> None:
     with pytest.raises(SettingsError, match="no user 'bob'"):
         tokens.remove("bob")
     with pytest.raises(SettingsError, match="no user 'bob'"):
-        tokens.change("bob", "read", Quota())
+        tokens.change("bob", "read", {})
 
 
 def test_other_rights_and_another_quota_keep_the_token(tokens: Tokens) -> None:
     other = Tokens(tokens.path)
     given = tokens.add("ann", "read", Quota(max_trials=5))
     assert other.find(given) is not None
-    tokens.change("ann", "submit", Quota(max_bytes=1000))
+    tokens.change("ann", "submit", {"max_trials": None, "max_bytes": 1000})
     found = other.find(given)
     assert found is not None
     assert (found.submits, found.quota) == (True, Quota(max_bytes=1000))
+    assert str(found) == "ann may submit, at most 1,000 bytes of uploads"
     assert other.find_session(session_of(given)) == found
 
 
