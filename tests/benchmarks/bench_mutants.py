@@ -42,7 +42,11 @@ AREAS = {
 """Folder that is mutated, and the map that knows its tests."""
 
 MAPS = {
-    "proof": ["tests/compiler/proof", "tests/qsearch/modules/test_verification.py"],
+    "proof": [
+        "tests/compiler/proof",
+        "tests/qsearch/modules/test_overflow.py",
+        "tests/qsearch/modules/test_verification.py",
+    ],
     "integers": ["tests/compiler/ops/rules", "tests/compiler/quantize"],
     "engine": ["tests/compiler/targets/engine"],
     "search": ["tests/qsearch/search", "tests/qsearch/test_launch.py"],

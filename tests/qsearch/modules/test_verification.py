@@ -17,13 +17,12 @@ import numpy as np
 import pytest
 
 import qsearch
-from compiler import relay
 from compiler.errors import ArtifactError
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.structural import structural_equal
-from compiler.pipeline import evaluate, lower
+from compiler.pipeline import lower
 from compiler.runtime.archive import MANIFEST, json_bytes, write_archive
-from compiler.runtime.artifact import QModule, load_qmod
+from compiler.runtime.artifact import load_qmod
 from compiler.runtime.npy import npy_bytes
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.engine.library import is_available
@@ -337,69 +336,6 @@ def test_a_record_that_disagrees_is_not_replaced(shipped: Path) -> None:
     before = path.read_bytes()
     assert qsearch.verify(path, record=True).record == "disagrees"
     assert path.read_bytes() == before
-
-
-def test_a_refuted_file_gets_no_record(tmp_path: Path) -> None:
-    path = tmp_path / "wide.qmod"
-    overflowing_module(140_000).save(path)
-    before = path.read_bytes()
-    assert qsearch.verify(path, record=True).record == "missing"
-    assert path.read_bytes() == before
-
-
-def test_a_module_that_could_overflow_is_refused_with_node_and_bound(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "wide.qmod"
-    overflowing_module(140_000).save(path)
-    assert run(["verify", str(path)]) == 1
-    printed = capsys.readouterr().out
-    assert "%0 nn.dense: the accumulator of channel 1 may reach -2258060000" in printed
-    assert "int32 ends at -2147483648" in printed
-    record = json.loads((tmp_path / "proof.json").read_text())
-    assert record["verdict"] == "refuted"
-    assert record["findings"][0]["bound"] == -2258060000
-
-
-def test_the_same_module_with_fewer_terms_is_proved(tmp_path: Path) -> None:
-    overflowing_module(130_000).save(tmp_path / "m.qmod")
-    assert qsearch.verify(tmp_path / "m.qmod").findings == ()
-
-
-def overflowing_module(terms: int) -> QModule:
-    """A dense layer of that many products, whose outputs stay small on its only sample."""
-    op = relay.op
-    weight = np.zeros((2, terms), "int8")
-    weight[1] = 127
-    x = relay.var("x", (1, terms))
-    scaled = op.round(op.multiply(x, relay.const(np.float32(4.0))))
-    narrow = op.cast(op.clip(scaled, a_min=-127, a_max=127), dtype="int8")
-    q = relay.var("x", (1, terms), "int8")
-    r = relay.var("input", (1, 2), "int32")
-    parts = {
-        "quantize_inputs": relay.Function((x,), relay.Tuple((narrow,))),
-        "quantized_main": relay.Function(
-            (q,), op.nn.dense(q, relay.const(weight), out_dtype="int32")
-        ),
-        "dequantize_outputs": relay.Function(
-            (r,), op.multiply(op.cast(r, dtype="float32"), relay.const(np.float32(0.5)))
-        ),
-    }
-    module = partitioned(parts, terms)
-    inputs = {"x": np.zeros((1, terms), "float32")}
-    return QModule(module, samples=[(inputs, evaluate(module, inputs))])
-
-
-def partitioned(parts: dict[str, relay.Function], terms: int):  # type: ignore[no-untyped-def]
-    from compiler.ir.infer_type import infer_module
-    from compiler.ir.module import IRModule
-    from compiler.quantize.conversions import fuse_partitions
-
-    pre, core, post = (
-        infer_module(IRModule({"main": parts[name]}))
-        for name in ("quantize_inputs", "quantized_main", "dequantize_outputs")
-    )
-    return fuse_partitions(pre, core, post)
 
 
 def test_data_is_scored_and_compared_on_both_executors(

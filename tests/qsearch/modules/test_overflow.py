@@ -1,0 +1,71 @@
+"""qsearch verify: a module whose sums could leave int32 is refuted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qsearch
+from compiler import relay
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.pipeline import evaluate
+from compiler.quantize.conversions import fuse_partitions
+from compiler.runtime.artifact import QModule
+from qsearch.cli.main import run
+
+
+def test_a_refuted_file_gets_no_record(tmp_path: Path) -> None:
+    path = tmp_path / "wide.qmod"
+    overflowing_module(140_000).save(path)
+    before = path.read_bytes()
+    assert qsearch.verify(path, record=True).record == "missing"
+    assert path.read_bytes() == before
+
+
+def test_a_module_that_could_overflow_is_refused_with_node_and_bound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "wide.qmod"
+    overflowing_module(140_000).save(path)
+    assert run(["verify", str(path)]) == 1
+    printed = capsys.readouterr().out
+    assert "%0 nn.dense: the accumulator of channel 1 may reach -2258060000" in printed
+    assert "int32 ends at -2147483648" in printed
+    record = json.loads((tmp_path / "proof.json").read_text())
+    assert record["verdict"] == "refuted"
+    assert record["findings"][0]["bound"] == -2258060000
+
+
+def test_the_same_module_with_fewer_terms_is_proved(tmp_path: Path) -> None:
+    overflowing_module(130_000).save(tmp_path / "m.qmod")
+    assert qsearch.verify(tmp_path / "m.qmod").findings == ()
+
+
+def overflowing_module(terms: int) -> QModule:
+    """A dense layer of that many products, whose outputs stay small on its only sample."""
+    op = relay.op
+    weight = np.zeros((2, terms), "int8")
+    weight[1] = 127
+    x = relay.var("x", (1, terms))
+    scaled = op.round(op.multiply(x, relay.const(np.float32(4.0))))
+    narrow = op.cast(op.clip(scaled, a_min=-127, a_max=127), dtype="int8")
+    q = relay.var("x", (1, terms), "int8")
+    r = relay.var("input", (1, 2), "int32")
+    parts = {
+        "quantize_inputs": relay.Function((x,), relay.Tuple((narrow,))),
+        "quantized_main": relay.Function(
+            (q,), op.nn.dense(q, relay.const(weight), out_dtype="int32")
+        ),
+        "dequantize_outputs": relay.Function(
+            (r,), op.multiply(op.cast(r, dtype="float32"), relay.const(np.float32(0.5)))
+        ),
+    }
+    module = fuse_partitions(
+        *(infer_module(IRModule({"main": function})) for function in parts.values())
+    )
+    inputs = {"x": np.zeros((1, terms), "float32")}
+    return QModule(module, samples=[(inputs, evaluate(module, inputs))])
