@@ -47,6 +47,8 @@ class SegmentedExecutor:
 
     def run(self, inputs: Inputs) -> list[NDArray[Any]]:
         """See OrtExecutor."""
+        if len(self._sessions) == 1:
+            return self._sessions[0].run(inputs)
         held = dict(zip(self.input_names, ordered_inputs(self.input_names, inputs)))
         for session in self._sessions:
             found = session.run({name: held[name] for name in session.input_names})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -81,8 +82,15 @@ class OrtExecutor:
             i.name: _NUMPY_TYPES.get(i.type, i.type[len("tensor(") : -1])
             for i in self._session.get_inputs()
         }
-        self._names = tuple(self._dtypes if names is None else names)
         self._shapes = {i.name: tuple(i.shape) for i in self._session.get_inputs()}
+        # Calibration runs small graphs a hundred thousand times. onnxruntime takes a while to tell
+        # names, and numpy to name a dtype.
+        self._singletons: dict[str, np.dtype[Any]] = {}
+        for name, dtype in self._dtypes.items():
+            with suppress(TypeError, ValueError):  # no dtype of numpy
+                self._singletons[name] = np.dtype(dtype)
+        self._names = tuple(self._dtypes if names is None else names)
+        self._output_names = tuple(o.name for o in self._session.get_outputs())
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -92,7 +100,7 @@ class OrtExecutor:
     @property
     def output_names(self) -> tuple[str, ...]:
         """Names of the outputs, in order."""
-        return tuple(o.name for o in self._session.get_outputs())
+        return self._output_names
 
     @property
     def inputs(self) -> list[tuple[str, str, tuple[int | str, ...]]]:
@@ -114,22 +122,24 @@ class OrtExecutor:
         Raises:
             EvaluationError: names, shapes or dtypes differ from what the model declares.
         """
-        values = ordered_inputs(self.input_names, inputs)
+        values = ordered_inputs(self._names, inputs)
         arrays = {name: np.asarray(value) for name, value in zip(self._dtypes, values)}
         for name, array in arrays.items():
             self._check(name, array)
         try:
-            results = self._session.run(None, arrays)
+            results = self._session.run(self._output_names, arrays)
         except ORT_ERRORS as error:
             raise EvaluationError(f"onnxruntime failed: {error}") from error
         return [np.asarray(r) for r in results]
 
     def _check(self, name: str, array: NDArray[Any]) -> None:
         declared = self._shapes[name]
-        fits = len(declared) == array.ndim and all(
-            not isinstance(d, int) or d == n for d, n in zip(declared, array.shape)
+        fits = declared == array.shape or (
+            len(declared) == array.ndim
+            and all(not isinstance(d, int) or d == n for d, n in zip(declared, array.shape))
         )
-        if not fits or str(array.dtype) != self._dtypes[name]:
+        same = array.dtype is self._singletons.get(name) or str(array.dtype) == self._dtypes[name]
+        if not fits or not same:
             raise EvaluationError(
                 f"input {name!r} is {array.dtype} {array.shape}",
                 where=f"the model takes {self._dtypes[name]} {declared}",
