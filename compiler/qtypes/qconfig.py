@@ -88,7 +88,8 @@ class QConfig:
             a shift is enough.
         weight_rounding: weights go to the "nearest" level, or "adaptive" to the levels with the
             least error of the layer's output; "sequential" also makes up for what the layers in
-            front have lost. The last two need calibration data.
+            front have lost, and uses 2^nbit_weight levels in each row with a scale of its own,
+            one more than the others. The last two need calibration data.
         fit_ranges: with weight_rounding "sequential", choose activation ranges on the way, too:
             those with the least error of what reads the tensor. Not for calibrate_mode
             "global_scale".

@@ -1,7 +1,8 @@
 """What a configuration makes a module cost: bytes of weights, and multiplications by their bits.
 
 Weights of fewer bits than their dtype are counted packed: n elements of b bits are n * b / 8 bytes,
-rounded up layer by layer. The bits of a layer's work are HAWQ-V3's bit operations:
+rounded up layer by layer; biases and scales, with their signs, are not counted
+(``_sequential_rounding``). The bits of a layer's work are HAWQ-V3's bit operations:
 
     bit_operations = multiplications * bits of the weight * bits of the data
 

@@ -31,13 +31,13 @@ _BLOCK: Final = 64
 _SWEEPS: Final = 8
 
 
-def reconstructed(rows: Floats, gram: Floats, limit: int) -> Floats:
-    """Whole numbers within ±limit for the weights of one or more groups.
+def reconstructed(rows: Floats, gram: Floats, ends: tuple[int, int]) -> Floats:
+    """Whole numbers of a grid for the weights of one or more groups.
 
     Args:
         rows: weights in units of their scale, (groups, outputs, taps).
         gram: products of columns, (groups, taps, taps), symmetric, no negative eigenvalues.
-        limit: largest magnitude of the grid.
+        ends: smallest and largest number of the grid.
     Returns:
         (groups, outputs, taps).
     """
@@ -48,10 +48,10 @@ def reconstructed(rows: Floats, gram: Floats, limit: int) -> Floats:
     groups, taps = order.shape
     places = (order[:, :, None] * taps + order[:, None, :]).reshape(groups, -1)
     hessian = np.take_along_axis(hessian.reshape(groups, -1), places, 1).reshape(hessian.shape)
-    found = _made_up_for(rows, hessian, limit)
+    found = _made_up_for(rows, hessian, ends)
     slope = (rows - found) @ hessian
-    choose_kernels().move_rows(found, slope, hessian, limit, _SWEEPS)
-    nearest = on_grid(rows, limit)
+    choose_kernels().move_rows(found, slope, hessian, ends, _SWEEPS)
+    nearest = on_grid(rows, ends)
     worse = _error(rows - found, slope) >= _error(rows - nearest, (rows - nearest) @ hessian)
     result = np.empty_like(found)
     np.put_along_axis(result, columns, np.where(worse[:, :, None], nearest, found), axis=2)
@@ -71,7 +71,7 @@ def _error(difference: Floats, slope: Floats) -> Floats:
     return np.asarray(np.einsum("gok,gok->go", slope, difference))
 
 
-def _made_up_for(rows: Floats, hessian: Floats, limit: int) -> Floats:
+def _made_up_for(rows: Floats, hessian: Floats, ends: tuple[int, int]) -> Floats:
     """Round column by column; later columns compensate the error of earlier ones."""
     taps, kernels = rows.shape[2], choose_kernels()
     factor = _inverse_factor(hessian)
@@ -81,7 +81,7 @@ def _made_up_for(rows: Floats, hessian: Floats, limit: int) -> Floats:
         some = slice(first, min(first + _BLOCK, taps))
         own = np.ascontiguousarray(factor[:, some, some])
         found[:, :, some], errors = kernels.round_columns(
-            np.ascontiguousarray(free[:, :, some]), own, limit
+            np.ascontiguousarray(free[:, :, some]), own, ends
         )
         free[:, :, some.stop :] -= errors @ factor[:, some, some.stop :]
     return found

@@ -13,6 +13,10 @@ Scales stay. The damping l, 0.2 of the mean square of a tap, keeps W* near W whe
 little. Rows of X and Y are bounded; they are taken in steps of 2^-15 of the largest magnitude of a
 channel, so that sums are exact in any order.
 
+Two's complement of b bits goes from -2^(b - 1) to 2^(b - 1) - 1. Below 8 bits, a row with a scale
+of its own uses all of these numbers, or all of them negated, whichever is nearer: packed, its scale
+has a sign. In the module scales are positive, and the integers have the sign.
+
 A few images say little about a thousand taps. So deviations from the mean are measured on two
 halves of the runs, and their products of different taps are multiplied by the share that both
 halves A and B have in common, <A, B> / |(A + B) / 2|^2. Where that is nothing, weights are rounded
@@ -63,6 +67,7 @@ from compiler.quantize.calibration.input_grams import (
     units_of,
 )
 from compiler.quantize.calibration.input_sample import InputSample
+from compiler.quantize.calibration.kernels.numpy_kernels import on_grid
 from compiler.quantize.calibration.kernels.protocol import choose_kernels
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 
@@ -75,6 +80,8 @@ _ROWS_OF_A_TAP: Final = 64
 _FEW_RUNS: Final = 16
 _TOGETHER: Final = 2048
 _ELEMENTS: Final = 1 << 21
+_FEW_LEVELS: Final = 127
+"""Of 8 bits; the largest number of fewer bits is below it."""
 
 
 def round_sequentially(
@@ -142,7 +149,7 @@ def round_sequentially(
     for old, new in zip(quantize_points(simulated), quantize_points(bound), strict=True):
         changed = runs.replaced.get(old)
         if isinstance(changed, Call):
-            replaced[new] = new.with_fields(args=(changed.args[0], *new.args[1:]))
+            replaced[new] = new.with_fields(args=(changed.args[0], new.args[1], *changed.args[2:]))
     main = bound["main"]
     body = substitute(main.body, replaced)
     return infer_module(bound.with_function("main", main.with_fields(body=body)))
@@ -165,9 +172,29 @@ def _rounded(held: PointRows, seen: _Seen, centred: bool) -> RoundedWeight:
     cross = seen.shrunk(_Seen.cross, centred)
     wanted = (rows @ cross).transpose(0, 2, 1)
     moved = rows + np.linalg.solve(damped(hessian, _DAMPING), wanted).transpose(0, 2, 1)
-    levels = joined_rows(reconstructed(moved, hessian, held.limit), held.rows.shape)
+    signs, ends = np.ones((*moved.shape[:2], 1)), (-held.limit, held.limit)
+    if held.own_scales and held.limit < _FEW_LEVELS:
+        ends = (-held.limit - 1, held.limit)
+        signs = _signs(joined_rows(moved, held.rows.shape), np.einsum("gkk->gk", hessian), ends)
+        signs = np.repeat(signs, len(moved) // len(signs), axis=0)
+    levels = joined_rows(signs * reconstructed(signs * moved, hessian, ends), held.rows.shape)
     error = (seen.mean_error(held.rows, levels) * held.scales).reshape(-1) if centred else None
     return RoundedWeight(narrowed(levels), error)
+
+
+def _signs(rows: Floats, squares: Floats, ends: tuple[int, int]) -> Floats:
+    """The sign of each scale, (groups, outputs, 1), with which the nearest numbers err less.
+
+    Args:
+        rows: weights, (groups, outputs, taps).
+        squares: mean squares of the taps.
+    """
+    importance = squares.reshape(len(rows), 1, -1)
+    lost = [
+        (np.square(one - on_grid(one, ends)) * importance).sum(axis=2, keepdims=True)
+        for one in (rows, -rows)
+    ]
+    return np.where(lost[1] < lost[0], -1.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

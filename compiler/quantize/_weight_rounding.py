@@ -94,6 +94,7 @@ class PointRows:
         rows: weights in units of their scale, float64 (groups, outputs of a group, taps).
         scales: float64 (groups, outputs of a group).
         limit: largest magnitude of the grid.
+        own_scales: whether each output has a scale.
     """
 
     point: Call
@@ -101,6 +102,7 @@ class PointRows:
     rows: NDArray[np.float64]
     scales: NDArray[np.float64]
     limit: int
+    own_scales: bool
 
     @staticmethod
     def of(point: Call, rule: InputColumns) -> PointRows:
@@ -114,13 +116,16 @@ class PointRows:
         trailing = None if attrs.axis is None else rank - attrs.axis % rank - 1
         along = along_axis(scale.data, trailing, "float64").data
         scales = rule.rows(np.broadcast_to(along, held.data.shape))[:, :, 0]
-        return PointRows(point, rule, rule.rows(held.data / along), scales, int(high.data))
+        rows, limit = rule.rows(held.data / along), int(high.data)
+        return PointRows(point, rule, rows, scales, limit, attrs.axis is not None)
 
     def point_of(self, levels: Levels) -> Call:
         """The point around other weights, whole numbers of the shape of ``rows``."""
-        held = self.point.args[0]
+        held, scale = self.point.args[:2]
+        end = max(self.limit, int(np.abs(levels.astype(np.int64)).max(initial=0)))
+        ends = (Constant(np.array(each, np.float32)) for each in (-end, end))
         data = self.rule.weight(levels * self.scales[:, :, None]).astype(np.float32)
-        return self.point.with_fields(args=(Constant(data, span=held.span), *self.point.args[1:]))
+        return self.point.with_fields(args=(Constant(data, span=held.span), scale, *ends))
 
 
 def _levels(held: PointRows, gram: InputGram, centred: bool) -> Levels:
@@ -128,7 +133,9 @@ def _levels(held: PointRows, gram: InputGram, centred: bool) -> Levels:
     key = hashlib.sha256(rows.tobytes() + gram.unit.tobytes() + b"%d %d" % (limit, centred))
     found = gram.fits.get(
         key.digest(),
-        lambda: narrowed(reconstructed(cut_rows(rows, gram), gram.matrix(centred), limit)),
+        lambda: narrowed(
+            reconstructed(cut_rows(rows, gram), gram.matrix(centred), (-limit, limit))
+        ),
     )
     return joined_rows(found, rows.shape)
 

@@ -285,38 +285,41 @@ def rounding_case(seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return rows, root @ root.transpose(0, 2, 1) + 0.5 * np.eye(7)
 
 
-def nearest(value: float, limit: int) -> float:
-    return float(min(max(np.trunc(value + np.copysign(0.5, value)), -limit), limit))
+Ends = tuple[int, int]
 
 
-@pytest.mark.parametrize("limit", [4, 127])
-def test_columns_are_rounded_one_after_the_other(kernels: Kernels, limit: int) -> None:
+def nearest(value: float, ends: Ends) -> float:
+    return float(min(max(np.trunc(value + np.copysign(0.5, value)), ends[0]), ends[1]))
+
+
+@pytest.mark.parametrize("ends", [(-4, 4), (-4, 3), (-127, 127)], ids=str)
+def test_columns_are_rounded_one_after_the_other(kernels: Kernels, ends: Ends) -> None:
     rows, matrix = rounding_case(3)
     factor = np.ascontiguousarray(np.swapaxes(np.linalg.cholesky(matrix), 1, 2))
-    found, errors = kernels.round_columns(rows, factor, limit)
+    found, errors = kernels.round_columns(rows, factor, ends)
     for group, row in np.ndindex(rows.shape[:2]):
         left = rows[group, row].copy()
         for k in range(left.size):
-            whole = nearest(left[k], limit)
+            whole = nearest(left[k], ends)
             error = (left[k] - whole) / factor[group, k, k]
             left[k + 1 :] -= error * factor[group, k, k + 1 :]
             assert (found[group, row, k], errors[group, row, k]) == (whole, error)
 
 
-@pytest.mark.parametrize("limit", [4, 127])
+@pytest.mark.parametrize("ends", [(-4, 4), (-4, 3), (-127, 127)], ids=str)
 @pytest.mark.parametrize("sweeps", [1, 8])
-def test_columns_are_moved_one_after_the_other(kernels: Kernels, limit: int, sweeps: int) -> None:
+def test_columns_are_moved_one_after_the_other(kernels: Kernels, ends: Ends, sweeps: int) -> None:
     rows, matrix = rounding_case(4)
-    found = np.clip(np.rint(rows), -limit, limit)
+    found = np.clip(np.rint(rows), *ends)
     slope = (rows - found) @ matrix
     moved, rest = found.copy(), slope.copy()
-    kernels.move_rows(moved, rest, matrix, limit, sweeps)
+    kernels.move_rows(moved, rest, matrix, ends, sweeps)
     assert (moved != found).any()
     for group, row in np.ndindex(rows.shape[:2]):
         at, down = found[group, row].copy(), slope[group, row].copy()
         for _ in range(sweeps):
             for k in range(at.size):
-                change = nearest(at[k] + down[k] / matrix[group, k, k], limit) - at[k]
+                change = nearest(at[k] + down[k] / matrix[group, k, k], ends) - at[k]
                 at[k] += change
                 down -= change * matrix[group, k]
         np.testing.assert_array_equal(moved[group, row], at)

@@ -121,6 +121,46 @@ def test_few_images_do_not_decide_about_many_taps(seed: int) -> None:
     assert error("sequential") < 1.03 * error("nearest")
 
 
+@pytest.mark.parametrize("nbit", [2, 3, 4, 7, 8])
+@pytest.mark.parametrize("granularity", ["channel", "tensor"])
+def test_rows_are_codes_of_their_bits_up_to_a_sign(nbit: int, granularity: str) -> None:
+    rng = np.random.default_rng(5)
+    mod, data = network(rng, 8, 16), batches(rng, 8, count=20)
+    asked = {"nbit_weight": nbit, "weight_granularity": granularity, "weight_scale": "mse"}
+    made = candidate_of(mod, SEQUENTIAL.with_overrides(**asked), data)
+    whole = 2 ** (nbit - 1)
+    least, most = [], []
+    for one in made.context.rounded.weights.values():
+        least.append(one.levels.min(axis=2).ravel())
+        most.append(one.levels.max(axis=2).ravel())
+    low, high = np.concatenate(least), np.concatenate(most)
+    signed = granularity == "channel" and nbit < 8
+    assert max(high.max(), -low.min()) == (whole if signed else whole - 1)
+    # No row has both ends: negated, it is a row of two's complement.
+    assert ((low > -whole) | (high < whole)).all()
+    assert not signed or ((low == -whole).any() and (high == whole).any())
+    assert_same_integers(made.partitioned, data[:2])
+
+
+def test_one_number_more_in_each_row_errs_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(6)
+    mod, data = network(rng, 8, 16), batches(rng, 8, count=60)
+    plain = [evaluate(mod, batch)[0] for batch in data[40:]]
+
+    def error(nbit: int) -> float:
+        asked = {"nbit_weight": nbit, "bias_correction": True, "weight_scale": "mse"}
+        changed = candidate_of(mod, SEQUENTIAL.with_overrides(**asked), data[:40]).simulated
+        both = zip(data[40:], plain, strict=True)
+        return float(sum(np.square(evaluate(changed, b)[0] - p).sum() for b, p in both))
+
+    signed = [error(nbit) for nbit in (3, 4, 8)]
+    monkeypatch.setattr("compiler.quantize._sequential_rounding._FEW_LEVELS", 0)
+    symmetric = [error(nbit) for nbit in (3, 4, 8)]
+    assert signed[0] < 0.85 * symmetric[0]
+    assert signed[1] < symmetric[1]
+    assert signed[2] == symmetric[2]
+
+
 @settings(max_examples=6, deadline=None)
 @given(
     st.integers(0, 2**32 - 1),

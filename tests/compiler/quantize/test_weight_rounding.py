@@ -207,7 +207,7 @@ def test_no_row_errs_more_than_with_the_nearest_levels(seed: int, taps: int, lim
     columns = rng.normal(0, 1, (2, 20, taps)) @ rng.normal(0, 1, (2, taps, taps))
     gram = np.swapaxes(columns, 1, 2) @ columns / 20
     rows = rng.uniform(-limit, limit, (2, 3, taps))
-    found = reconstructed(rows, gram, limit)
+    found = reconstructed(rows, gram, (-limit, limit))
     assert (found == np.rint(found)).all()
     assert np.abs(found).max() <= limit
     damped = gram + 0.01 * np.einsum("gkk->g", gram)[:, None, None] / taps * np.eye(taps)
@@ -225,7 +225,7 @@ def test_no_row_errs_more_than_with_the_nearest_levels(seed: int, taps: int, lim
 
 def test_products_that_are_zero_leave_the_nearest_levels() -> None:
     rows = np.array([[[0.5, -0.5, 1.49, 9.0]]])
-    found = reconstructed(rows, np.zeros((1, 4, 4)), 7)
+    found = reconstructed(rows, np.zeros((1, 4, 4)), (-7, 7))
     np.testing.assert_array_equal(found, [[[1.0, -1.0, 1.0, 7.0]]])
 
 

@@ -284,14 +284,14 @@ class NativeKernels:
         )
 
     def round_columns(
-        self, values: NDArray[np.float64], factor: NDArray[np.float64], limit: int
+        self, values: NDArray[np.float64], factor: NDArray[np.float64], ends: tuple[int, int]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         found, errors, left = np.empty_like(values), np.empty_like(values), values.copy()
         self._round_columns(
             _pointer(left),
             _pointer(factor),
             *(ctypes.c_int64(size) for size in values.shape),
-            ctypes.c_double(limit),
+            *(ctypes.c_double(end) for end in ends),
             _pointer(found),
             _pointer(errors),
         )
@@ -302,7 +302,7 @@ class NativeKernels:
         found: NDArray[np.float64],
         slope: NDArray[np.float64],
         hessian: NDArray[np.float64],
-        limit: int,
+        ends: tuple[int, int],
         sweeps: int,
     ) -> None:
         diagonal = np.ascontiguousarray(np.diagonal(hessian, axis1=1, axis2=2))
@@ -312,6 +312,6 @@ class NativeKernels:
             _pointer(hessian),
             _pointer(diagonal),
             *(ctypes.c_int64(size) for size in found.shape),
-            ctypes.c_double(limit),
+            *(ctypes.c_double(end) for end in ends),
             ctypes.c_int32(sweeps),
         )

@@ -210,12 +210,12 @@ class NumpyKernels:
     compare_steps = staticmethod(float_product.compare_steps)
 
     def round_columns(
-        self, values: NDArray[np.float64], factor: NDArray[np.float64], limit: int
+        self, values: NDArray[np.float64], factor: NDArray[np.float64], ends: tuple[int, int]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         free = values.copy()
         found, errors = np.empty_like(values), np.empty_like(values)
         for k in range(values.shape[2]):
-            found[:, :, k] = on_grid(free[:, :, k], limit)
+            found[:, :, k] = on_grid(free[:, :, k], ends)
             error = (free[:, :, k] - found[:, :, k]) / factor[:, k, k][:, None]
             free[:, :, k + 1 :] -= error[:, :, None] * factor[:, None, k, k + 1 :]
             errors[:, :, k] = error
@@ -226,7 +226,7 @@ class NumpyKernels:
         found: NDArray[np.float64],
         slope: NDArray[np.float64],
         hessian: NDArray[np.float64],
-        limit: int,
+        ends: tuple[int, int],
         sweeps: int,
     ) -> None:
         diagonal = np.diagonal(hessian, axis1=1, axis2=2)
@@ -234,7 +234,7 @@ class NumpyKernels:
             moves = False
             for k in range(found.shape[2]):
                 wish = found[:, :, k] + slope[:, :, k] / diagonal[:, k][:, None]
-                change = on_grid(wish, limit) - found[:, :, k]
+                change = on_grid(wish, ends) - found[:, :, k]
                 group, row = np.nonzero(change)
                 if group.size:
                     moves = True
@@ -245,9 +245,9 @@ class NumpyKernels:
                 break
 
 
-def on_grid(values: NDArray[np.float64], limit: int) -> NDArray[np.float64]:
+def on_grid(values: NDArray[np.float64], ends: tuple[int, int]) -> NDArray[np.float64]:
     """Nearest whole numbers, halves away from zero, as realization rounds."""
-    return np.clip(np.trunc(values + np.copysign(0.5, values)), -limit, limit)
+    return np.clip(np.trunc(values + np.copysign(0.5, values)), *ends)
 
 
 def _divergence(

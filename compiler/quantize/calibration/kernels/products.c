@@ -348,24 +348,25 @@ void qs_compare_steps(const double *exact, const int64_t *multiplier, const int6
     }
 }
 
-/* The nearest whole number within limit, halves away from zero. */
-static inline double on_grid(double value, double limit) {
+/* The nearest whole number from low to high, halves away from zero. */
+static inline double on_grid(double value, double low, double high) {
     double whole = trunc(value + copysign(0.5, value));
-    whole = whole > -limit ? whole : -limit;
-    return whole < limit ? whole : limit;
+    whole = whole > low ? whole : low;
+    return whole < high ? whole : high;
 }
 
 /* Round a block of columns, one after the other, the later ones making up for what was rounded.
  * values, found, errors: (groups, rows, width); factor: (groups, width, width), upper triangular.
  */
 void qs_round_columns(double *values, const double *factor, int64_t groups, int64_t rows,
-                      int64_t width, double limit, double *found, double *errors) {
+                      int64_t width, double low, double high, double *found,
+                      double *errors) {
     for (int64_t row = 0; row < groups * rows; row++) {
         const double *upper = factor + row / rows * width * width;
         double *left = values + row * width, *to = found + row * width, *lost = errors + row * width;
         for (int64_t k = 0; k < width; k++) {
             const double *line = upper + k * width;
-            to[k] = on_grid(left[k], limit);
+            to[k] = on_grid(left[k], low, high);
             double error = (left[k] - to[k]) / line[k];
             lost[k] = error;
             for (int64_t j = k + 1; j < width; j++) left[j] -= error * line[j];
@@ -378,7 +379,8 @@ void qs_round_columns(double *values, const double *factor, int64_t groups, int6
  * found, slope: (groups, rows, taps); hessian: (groups, taps, taps); diagonal: (groups, taps).
  */
 void qs_move_rows(double *found, double *slope, const double *hessian, const double *diagonal,
-                  int64_t groups, int64_t rows, int64_t taps, double limit, int32_t sweeps) {
+                  int64_t groups, int64_t rows, int64_t taps, double low, double high,
+                  int32_t sweeps) {
     for (int64_t row = 0; row < groups * rows; row++) {
         const double *square = hessian + row / rows * taps * taps;
         const double *own = diagonal + row / rows * taps;
@@ -386,7 +388,7 @@ void qs_move_rows(double *found, double *slope, const double *hessian, const dou
         for (int32_t sweep = 0, moves = 1; sweep < sweeps && moves; sweep++) {
             moves = 0;
             for (int64_t k = 0; k < taps; k++) {
-                double change = on_grid(at[k] + down[k] / own[k], limit) - at[k];
+                double change = on_grid(at[k] + down[k] / own[k], low, high) - at[k];
                 if (change == 0.0) continue;
                 const double *restrict line = square + k * taps;
                 moves = 1;

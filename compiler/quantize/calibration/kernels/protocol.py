@@ -143,11 +143,11 @@ class Kernels(Protocol):
         """
 
     def round_columns(
-        self, values: NDArray[np.float64], factor: NDArray[np.float64], limit: int
+        self, values: NDArray[np.float64], factor: NDArray[np.float64], ends: tuple[int, int]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Whole numbers within ``limit`` for ``values`` (groups, rows, columns), column after
-        column, and the error of each, which later columns make up for: ``factor`` (groups,
-        columns, columns), upper triangular, says by how much.
+        """Whole numbers from the first to the second of ``ends`` for ``values`` (groups, rows,
+        columns), column after column, and the error of each, which later columns make up for:
+        ``factor`` (groups, columns, columns), upper triangular, says by how much.
         """
 
     def move_rows(
@@ -155,7 +155,7 @@ class Kernels(Protocol):
         found: NDArray[np.float64],
         slope: NDArray[np.float64],
         hessian: NDArray[np.float64],
-        limit: int,
+        ends: tuple[int, int],
         sweeps: int,
     ) -> None:
         """Move the whole numbers ``found`` (groups, rows, taps), column after column, to where they
