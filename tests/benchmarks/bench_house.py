@@ -98,6 +98,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "dashboard: bundled scripts, the head on pages of modules, trials done in the queue": 100,
     "workers: metrics of several runs at a time": 20,
     "engine: a clip in front of one factor is one behind it": 15,
+    "engine: tables over more than 8 bits": 66,
     "ir: orders of functions and types of rebuilt calls are kept, passes without work": 49,
     "ir: operators of functions are kept, the end of InferType reads few nodes": 24,
     "server: which file, name, shape or setting a submission is refused for": 35,

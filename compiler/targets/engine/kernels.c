@@ -336,10 +336,13 @@ static int qk_check(const qk_step *s, const qk_limits *l)
     }
     case QK_LOOKUP: {
         const qk_lookup_step *p = &s->lookup;
-        return p->type >= QK_U8 && p->type <= QK_S32 && p->columns >= 1 && p->columns < QK_MOST &&
-               qk_span2(l->arena, p->source, p->columns, p->d0, p->in_stride, 1, 0) &&
-               qk_span2(l->arena, p->out, p->columns * qk_size_of(p->type), p->d0, p->out_stride, 1, 0) &&
-               qk_span(l->blob, p->table, 256 * qk_size_of(p->type));
+        const int64_t n = p->columns, size = qk_size_of(p->type), last = p->entries - 1;
+        return p->type >= QK_U8 && p->type <= QK_S32 && p->in_type >= QK_U8 && p->in_type <= QK_S32 &&
+               (p->in_type == QK_U8 ? last == 255 : last >= 0 && last <= UINT16_MAX && !(p->entries & last)) &&
+               n >= 1 && n < QK_MOST &&
+               qk_within(l->arena, p->source, n * qk_size_of(p->in_type), QK_LOOKUP_DIMS, p->size, p->in_stride) &&
+               qk_within(l->arena, p->out, n * size, QK_LOOKUP_DIMS, p->size, p->out_stride) &&
+               qk_span(l->blob, p->table, p->entries * size);
     }
     case QK_SOFTMAX: {
         const qk_softmax_step *p = &s->softmax;

@@ -163,21 +163,39 @@ static inline void qk_lookup_bytes(uint8_t *out, const uint8_t *in, const uint8_
 }
 #endif
 
+/* The entry of an index lies where its last bits say, so no index leaves the table. A gather takes as
+ * long or longer. */
+#define QK_LOOKUP_OF(from, to)                                                                      \
+    static void qk_lookup_##from##_##to(void *to_row, const void *row, const void *table, int64_t n, \
+                                        uint32_t last)                                              \
+    {                                                                                               \
+        to##_t *restrict out = to_row;                                                              \
+        const from##_t *in = row;                                                                   \
+        _Pragma("GCC unroll 8") for (int64_t i = 0; i < n; i++)                                     \
+            out[i] = ((const to##_t *)table)[(uint32_t)in[i] & last];                               \
+    }
+QK_LOOKUP_OF(uint8, int16) QK_LOOKUP_OF(uint8, int32)
+QK_LOOKUP_OF(int16, uint8) QK_LOOKUP_OF(int16, int16) QK_LOOKUP_OF(int16, int32)
+QK_LOOKUP_OF(int32, uint8) QK_LOOKUP_OF(int32, int16) QK_LOOKUP_OF(int32, int32)
+#undef QK_LOOKUP_OF
+
 static void qk_run_lookup(const qk_lookup_step *l, const qk_memory *m)
 {
+    static void (*const functions[3][3])(void *, const void *, const void *, int64_t, uint32_t) = {
+        {0, qk_lookup_uint8_int16, qk_lookup_uint8_int32},
+        {qk_lookup_int16_uint8, qk_lookup_int16_int16, qk_lookup_int16_int32},
+        {qk_lookup_int32_uint8, qk_lookup_int32_int16, qk_lookup_int32_int32},
+    };
     const uint8_t *table = m->blob + l->table;
-    for (int64_t r = 0; r < l->d0; r++) {
-        const uint8_t *in = m->arena + l->source + r * l->in_stride;
-        uint8_t *out = m->arena + l->out + r * l->out_stride;
-        if (l->type == QK_U8)
-            qk_lookup_bytes(out, in, table, l->columns);
-        else if (l->type == QK_S16)
-            for (int64_t i = 0; i < l->columns; i++)
-                ((int16_t *)out)[i] = ((const int16_t *)table)[in[i]];
-        else
-            for (int64_t i = 0; i < l->columns; i++)
-                ((int32_t *)out)[i] = ((const int32_t *)table)[in[i]];
-    }
+    for (int64_t i0 = 0; i0 < l->size[0]; i0++)
+        for (int64_t i1 = 0; i1 < l->size[1]; i1++) {
+            const uint8_t *in = m->arena + l->source + i0 * l->in_stride[0] + i1 * l->in_stride[1];
+            uint8_t *out = m->arena + l->out + i0 * l->out_stride[0] + i1 * l->out_stride[1];
+            if (l->type == QK_U8 && l->in_type == QK_U8)
+                qk_lookup_bytes(out, in, table, l->columns);
+            else
+                functions[l->in_type][l->type](out, in, table, l->columns, (uint32_t)l->entries - 1);
+        }
 }
 
 #define QK_CHUNK 512

@@ -109,8 +109,12 @@ typedef struct {
     int64_t kind, out, height, row_bytes, row_pitch, top, bottom, left, right, value;
 } qk_fill_step;
 
+#define QK_LOOKUP_DIMS 2
+/* Rows: out = table[in & (entries - 1)]: the entries of a table lie where the last bits of an index say. */
 typedef struct {
-    int64_t kind, source, d0, in_stride, columns, out, out_stride, table, type;
+    int64_t kind, source, out, columns, in_type, type;
+    int64_t size[QK_LOOKUP_DIMS], in_stride[QK_LOOKUP_DIMS], out_stride[QK_LOOKUP_DIMS];
+    int64_t table, entries; /* a power of two: 256 of bytes, at most 65,536 of others */
 } qk_lookup_step;
 
 typedef struct {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
@@ -17,8 +17,8 @@ from compiler.targets.engine.general import taken, total
 from compiler.targets.engine.layouts import MOST_IMAGES, channels_last, layout_of
 from compiler.targets.engine.planner import Planner, rule
 from compiler.targets.engine.steps import number
-from compiler.targets.engine.values import INT32, Item
-from compiler.targets.engine.views import Address, Shape, View, merged_axes
+from compiler.targets.engine.values import INT32, Chain, Item
+from compiler.targets.engine.views import SIZES, Address, Shape, View, merged_axes
 
 Array = NDArray[Any]
 Window = tuple[Sequence[int], ...]
@@ -197,19 +197,62 @@ def _pooled(planner: Planner, step: Step, args: list[Item]) -> bool:
     return True
 
 
+_IN_TABLES: Final[Mapping[str, Callable[..., Array]]] = {
+    "ADD": np.add,
+    "SUB": np.subtract,
+    "MIN": np.minimum,
+    "MAX": np.maximum,
+    "CLIP": lambda x, low, high: np.maximum(np.minimum(x, high), low),
+}
+"""Elementwise operators that a table can do as well."""
+
+
+def _in_table(data: Item) -> tuple[Item, list[Chain]]:
+    """What a table reads instead of its data, and the operators between them, which it does.
+
+    Not for bytes; neither is what it reads wider than the data, nor does the table grow.
+    """
+    links: list[Chain] = []
+    size, most = SIZES[data.storage[0]], 1 << (data.high - data.low).bit_length()
+    while size > 1 and data.view is None and data.uses <= 1 and data.chain is not None:
+        inner = [a for a in data.chain.args if a.data is None]
+        numbers = [a for a in data.chain.args if a.data is not None]
+        if data.chain.op not in _IN_TABLES or len(inner) != 1 or any(a.shape for a in numbers):
+            break
+        (read,) = inner
+        wider = SIZES[read.storage[0]] > size or read.high - read.low >= most
+        if wider or read.shape != data.shape:
+            break
+        links.append(data.chain)
+        data = read
+    return data, links[::-1]
+
+
 @rule("lookup")
 def lookup(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """A table of 256 entries over stored bytes."""
+    """A table over all that is stored: of 256 entries for bytes, else for all that bounds allow.
+
+    The entry of a value lies where the last bits of what is stored say. Sums and clips in front of
+    a lookup of more than 8 bits are part of its table.
+    """
     data, table = args
-    view = None if data.data is not None else planner.on_arena(data)
-    if view is None:
+    if data.data is not None or not data.is_integer:
         return False
     smallest = integer_range(step.args[0].type.dtype)[0]
-    if view.buffer.type != "U8" or table.data is None or not table.fits_int32:
+    source, links = _in_table(data)
+    view = planner.materialise(source)
+    in_kind, in_zero = view.buffer.type, view.buffer.zero
+    low, high = (-in_zero, 255 - in_zero) if in_kind == "U8" else (source.low, source.high)
+    if table.data is None or not table.fits_int32 or in_kind == "S64" or high - low >= 1 << 16:
         return taken(planner, step, table, data, (1, table.shape[0], smallest, False))
-    places = np.arange(256) - view.buffer.zero - smallest
-    entries = table.data[np.clip(places, 0, table.data.size - 1)].astype(np.int64)
-    item = planner.define(step, Item(data.shape, int(entries.min()), int(entries.max())))
+    values = np.arange(low, high + 1)
+    for link in links:
+        numbers = [values if a.data is None else a.data for a in link.args]
+        values = _IN_TABLES[link.op](*numbers, *link.params)
+    found = table.data[np.clip(values - smallest, 0, table.data.size - 1)].astype(np.int64)
+    entries = np.full(1 << (high - low).bit_length(), found[0])
+    entries[np.arange(low + in_zero, high + in_zero + 1) % len(entries)] = found
+    item = planner.define(step, Item(data.shape, int(found.min()), int(found.max())))
     item.image_layout = data.image_layout
     out = item.view = planner.emitter.allocate(item, view.axis_order)
     kind, zero = item.storage
@@ -217,24 +260,29 @@ def lookup(planner: Planner, step: Step, args: list[Item]) -> bool:
     order = out.axis_order
     s, t = view.permuted(order), out.permuted(order)
     loops = merged_axes(s.shape, [s.strides, t.strides])
-    if len(loops) > 2 or loops[-1][1] not in ((1, out.buffer.item), (0, 0)):
+    if len(loops) > 3 or loops[-1][1] not in ((view.buffer.item, out.buffer.item), (0, 0)):
         view = planner.emitter.contiguous(view, always=True)
         out = item.view = planner.emitter.bordered(
             item.storage, item.shape, tuple(range(len(item.shape))), [(0, 0)] * len(item.shape), 0
         )
         item.border = None
         loops = merged_axes(view.shape, [view.strides, out.strides])
-    loops = [(1, (0, 0))] * (2 - len(loops)) + loops
+    loops = [(1, (0, 0))] * (3 - len(loops)) + loops
     planner.emitter.step(
         "lookup",
         [view],
         [out],
-        d0=loops[0][0],
-        in_stride=loops[0][1][0],
-        columns=loops[1][0],
-        out_stride=loops[0][1][1],
-        table=planner.emitter.put((entries + zero).astype(dtype)),
+        size_0=loops[0][0],
+        size_1=loops[1][0],
+        columns=loops[2][0],
+        in_type=number(in_kind),
+        in_stride_0=loops[0][1][0],
+        in_stride_1=loops[1][1][0],
+        out_stride_0=loops[0][1][1],
+        out_stride_1=loops[1][1][1],
         type=number(kind),
+        table=planner.emitter.put((entries + zero).astype(dtype)),
+        entries=len(entries),
     )
     return True
 

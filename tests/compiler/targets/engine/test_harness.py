@@ -92,9 +92,15 @@ def modules() -> list[tuple[IRModule, list[Array]]]:
     pairs = conv(op.cast(deeper, dtype="int16"), (21, 1, 5, 5), 4, padding=2, groups=21)
     more = conv(op.cast(deeper, dtype="int16"), (21, 1, 3, 2), strides=(2, 1), groups=21)
     whole = conv(op.cast(deeper, dtype="int16"), (53, 21, 3, 3), padding=1)
+    table = relay.const(rng.integers(-128, 128, 4096).astype("int8"))
+    moved = op.clip(op.add(deeper, relay.const(np.int32(2048))), a_min=0, a_max=4095)
+    tables = [
+        op.lookup(op.cast(moved, dtype="uint16"), table),
+        op.lookup(op.cast(deeper, dtype="int16"), relay.const(rng.integers(-9, 999, 65536))),
+    ]
     small = conv(op.clip(deeper, a_min=-300, a_max=300), (36, 7, 1, 1), 4, groups=3)
     outputs = (probabilities, standard, mean, largest, op.negative(turned), to_even, larger, less,
-               pairs, more, whole, small)  # fmt: skip
+               pairs, more, whole, small, *tables)  # fmt: skip
     mod = infer_module(relay.module(relay.Tuple(outputs)))
     shape = (1, 3, 11, 9)
     return [(mod, [drawn(rng, shape, "uint8", extreme)]) for extreme in (False, True)]

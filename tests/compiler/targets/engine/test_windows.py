@@ -115,6 +115,66 @@ def test_tables_of_256_entries_agree(dtype: str, entries: str, size: int) -> Non
     assert agree(relay.module(looked), x).host_steps == 0
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 20), st.integers(1, 9), st.integers(1, 9)),
+    ends=st.tuples(*[st.integers(-32768, 32767)] * 2),
+    dtype=st.sampled_from(["int16", "uint16"]),
+    size=st.sampled_from([1, 5, 256, 4096, 65536]),
+    entries=st.sampled_from(["int8", "uint8", "int16", "int32"]),
+    reader=st.sampled_from(["none", "turned", "border"]),
+)
+def test_tables_over_sixteen_bits_agree(
+    seed: int,
+    shape: tuple[int, ...],
+    ends: tuple[int, int],
+    dtype: str,
+    size: int,
+    entries: str,
+    reader: str,
+) -> None:
+    """Of any length, over all values or those between two ends, with a border or without."""
+    rng, op = np.random.default_rng(seed), relay.op
+    low, high = sorted(ends) if seed % 4 else (-32768, 32767)
+    data = op.clip(relay.var("x", shape, "int16"), a_min=low, a_max=high)
+    if dtype == "uint16":
+        offset = relay.const(np.int32(32768 if seed % 3 else -low))
+        data = op.cast(op.add(op.cast(data, dtype="int32"), offset), dtype=dtype)
+    data = op.transpose(data, axes=(0, 2, 3, 1)) if reader == "turned" else data
+    info = np.iinfo(entries)
+    table = rng.integers(info.min, info.max, size, endpoint=True).astype(entries)
+    looked = op.lookup(data, relay.const(table))
+    if reader == "border" and entries != "int32":
+        weight = relay.const(drawn(rng, (shape[1], 1, 3, 3), "int8", False))
+        looked = op.nn.conv2d(looked, weight, padding=1, groups=shape[1], out_dtype="int32")
+    executor = agree(relay.module(looked), drawn(rng, shape, "int16", seed % 5 == 0))
+    assert "take" not in [step.kind for step in executor.steps]
+
+
+@pytest.mark.parametrize("images", [1, 3])
+@pytest.mark.parametrize("clips_again", [False, True])
+def test_a_table_over_twelve_bits_lies_between_two_products(images: int, clips_again: bool) -> None:
+    """The sum and the clip in front of it are part of the table, the border of its result."""
+    rng, op = np.random.default_rng(5), relay.op
+    x = relay.var("x", (images, 8, 9, 11), "int8")
+    made = op.nn.conv2d(x, relay.const(drawn(rng, (24, 8, 1, 1), "int8", False)), out_dtype="int32")
+    wide = op.fixed_point_multiply(op.cast(made, dtype="int64"), multiplier=3 << 29, shift=-3)
+    narrow = op.cast(op.clip(wide, a_min=-2047, a_max=2047), dtype="int16")
+    moved = op.subtract(op.cast(narrow, dtype="int32"), relay.const(np.int32(-1900)))
+    moved = (
+        op.clip(moved, a_min=0, a_max=3900) if clips_again else op.maximum(moved, relay.const(0))
+    )
+    table = relay.const(rng.integers(-128, 128, 3500).astype("int8"))
+    looked = op.lookup(op.cast(moved, dtype="uint16"), table)
+    weight = relay.const(drawn(rng, (24, 1, 3, 3), "int8", False))
+    sums = op.nn.conv2d(looked, weight, padding=1, groups=24, out_dtype="int32")
+    executor = agree(relay.module(sums), drawn(rng, (images, 8, 9, 11), "int8", False))
+    kinds = [step.kind for step in executor.steps]
+    assert [kinds.count(kind) for kind in ("lookup", "elementwise")] == [1, 0]
+    assert kinds.count("copy") <= 1  # of the output
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
