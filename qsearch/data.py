@@ -307,12 +307,12 @@ def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
         item = {inputs[0].name: item}
     if labels is not None:
         item = {**item, LABELS: labels}
-    specs = {spec.name: spec for spec in inputs}
+    axes_of = {spec.name: len(spec.shape) - 1 for spec in inputs}
     arrays: dict[str, NDArray[Any]] = {}
     for key, value in item.items():
-        array = _array(value)
-        spec = specs.get(key)
-        axes = len(spec.shape) - 1 if spec else 0
+        array, axes = _array(value), axes_of.get(key, 0)
+        if array.ndim == 0 < axes:
+            raise DataError(f"a sample of {key!r} is one value", fix=f"give it {axes} axes")
         arrays[str(key)] = array[np.newaxis] if array.ndim == axes else array
     counts = {key: len(array) for key, array in arrays.items()}
     if len(set(counts.values())) > 1:

@@ -30,8 +30,7 @@ from qsearch.run_folder import RunFolder, StudyAddress
 from qsearch.search.objectives import Objective, accuracies_in
 from qsearch.search.space import Space
 from qsearch.store.engine import migrate, schema_version
-from qsearch.store.records import CommandKind, Study
-from qsearch.store.repository import Repository
+from qsearch.store.records import CommandKind
 
 PathLike = str | os.PathLike[str]
 
@@ -94,7 +93,8 @@ def best(
     address = _address(folder, storage, study)
     with opened(address) as (repository, named):
         objective = Objective.of(named.spec)
-        best_one = objective.best(repository.trials_of(named.id, states=["complete"]))
+        complete = repository.trials_of(named.id, states=["complete"])
+        best_one = objective.best(complete)
         winner = best_one if number is None else trial_of(repository, named, number)
         if winner is None:
             from qsearch.search.result import nothing_found  # imports what builds modules
@@ -105,12 +105,14 @@ def best(
         module = RunFolder(address.folder).module if address.folder is not None else None
         is_best = best_one is not None and winner.number == best_one.number
         written = module is not None and is_best and module.is_file()
+        scores = {one.number: one.outcome.score or {} for one in complete}
         return {
             "study": named.name,
             **trial_details(winner),
             "baseline": dict(named.baseline or {}),
             "qconfig": dict(winner.qconfig),
-            **(_front(repository, named, objective) if objective.minimize else {}),
+            **({"front": front_of(complete, objective)} if objective.minimize else {}),
+            "luck": objective.explained(winner.number, scores) if is_best else None,
             "module": str(module) if written else None,
         }
 
@@ -263,11 +265,6 @@ def migrate_store(folder: PathLike | None, *, storage: str | None = None) -> tup
 def check_store(folder: PathLike | None, *, storage: str | None = None) -> tuple[str | None, str]:
     """The schema of a store (None: it holds no study), and the one this version needs."""
     return schema_version(_address(folder, storage, None).url)
-
-
-def _front(repository: Repository, study: Study, objective: Objective) -> dict[str, Any]:
-    complete = repository.trials_of(study.id, states=["complete"])
-    return {"front": front_of(complete, objective)}
 
 
 def _address(folder: PathLike | None, storage: str | None, study: str | None) -> StudyAddress:

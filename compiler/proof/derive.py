@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -72,11 +72,11 @@ class Proof:
     claims: tuple[Claim, ...]
     comparisons: tuple[Comparison, ...]
     findings: tuple[Finding, ...]
-    values: tuple[ValueRange, ...]
+    values: tuple[ValueRange, ...] = field(repr=False)
     conversions: tuple[str, ...] = ()
-    intermediates: tuple[Intermediate, ...] = ()
+    intermediates: tuple[Intermediate, ...] = field(default=(), repr=False)
     passthrough: tuple[str, ...] = ()
-    contents: tuple[Mapping[str, Any], ...] = ()
+    contents: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
 
     @property
     def holds(self) -> bool:

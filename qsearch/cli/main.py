@@ -56,10 +56,10 @@ COMMANDS: Final = {
     "export-optuna": (STUDIES, "studies", "write a study for optuna-dashboard"),
     "serve": (SERVER, "server", "run a server with a queue of studies"),
     "token": (SERVER, "server", "create or remove the token of a user of a server"),
-    "submit": (SERVER, "server", "queue a study on a server; run it again to resume"),
+    "submit": (SERVER, "queue", "queue a study on a server; run it again to resume"),
     "queue": (
         SERVER,
-        "server",
+        "queue",
         "list the queue of a server; cancel a study or change its priority",
     ),
     "completion": (SHELL, "main", "print the completion script for bash, zsh or fish"),

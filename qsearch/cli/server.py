@@ -1,8 +1,7 @@
-"""Commands about servers: the dashboard, the server of a queue, and what its users do."""
+"""Commands that serve: the dashboard, the server of a queue, and its users."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -14,14 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from qsearch.cli import options
-from qsearch.cli.launch import given_settings, setting_options
-from qsearch.cli.options import OUTPUT, STUDY, Choice, Command, argument, grouped, option
-from qsearch.cli.output import table
-from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
+from qsearch.cli.options import STUDY, Choice, Command, argument, grouped, option
+from qsearch.process import EXIT_OK
 from qsearch.settings import POOLS
 
 if TYPE_CHECKING:
-    from qsearch.server.client import Client
     from qsearch.server.submission import ServerOptions
     from qsearch.server.tokens import May, Tokens
 
@@ -31,11 +27,6 @@ Serve = Callable[..., None]
 SERVER: Final = "Server"
 SEARCHES: Final = "Searches"
 QUOTA: Final = "Quota"
-_NOT_SENT: Final = (
-    *("passes", "import", "address", "out", "storage", "artifacts", "sign"),
-    *("fresh", "dry_run", "json"),
-)
-"""Settings of launch that ``submit`` does not take: places of this machine, and own code."""
 _DASHBOARD_STUDIES: Final = 4
 """Searches that a dashboard with --allow-launch runs at a time."""
 
@@ -226,6 +217,8 @@ def serve_command(
             where="--tokens",
             fix=f"qsearch token NAME --tokens {tokens}",
         )
+    if root.exists() and not root.is_dir():
+        raise SettingsError(f"{root} is no folder", where="DIR", fix="name a folder, or a new one")
     root.mkdir(parents=True, exist_ok=True)
     storage = storage or os.environ.get("QSEARCH_STORAGE") or None
     server = ServerOptions(root=root, storage=storage, **searches)
@@ -300,151 +293,3 @@ def token_command(
         told = f"{users.users()[name]}{earlier}; this is shown once. Written: {users.path}"
         print(f"{told}. For the client:\nexport QSEARCH_TOKEN=…", file=sys.stderr)
     return EXIT_OK
-
-
-def server_option(required: bool = False) -> options.Decorator:
-    """Which server."""
-    return option(
-        "--server",
-        metavar="URL",
-        required=required,
-        help="URL of `qsearch serve`; the token is in QSEARCH_TOKEN",
-        panel=SERVER,
-    )
-
-
-@click.command(cls=Command)
-@options.model
-@options.dims
-@server_option(required=True)
-@option("--priority", default=0, help="-10 to 10; greater runs first (0)", **options.PRIORITY)
-@option("--wait", help="wait until the study ends")
-@options.output(help="wait, then download and verify the module: m.qmod")
-@options.stacked(*setting_options(without=_NOT_SENT))
-@option("-c", "--config", metavar="FILE", help="yaml, toml or json with the names of the options")
-@option("--json", "as_json", help="print the job as one JSON object", panel=OUTPUT)
-@options.verbosity
-def submit_command(
-    server: str,
-    priority: int,
-    wait: bool,
-    out: str | None,
-    config: str | None,
-    as_json: bool,
-    **given: Any,
-) -> int:
-    """Queue a study on a server. The options are those of launch; run it again to resume.
-
-    The model and the data are uploaded unless the server has them already. A server runs no code of
-    yours; launch does. With --wait the exit codes are those of launch.
-    """
-    from qsearch.config import resolve
-    from qsearch.server.client import Client
-
-    flags = given_settings(given)
-    told = resolve(flags, config_file=config).settings.model
-    flags.pop("model", None)
-    model = options.named_model(told or None)
-    study = flags.pop("study", None)
-    client = Client(server)
-    job = client.submit(model, study=study, priority=priority, config=config, **flags)
-    name = job["name"]
-    if not (wait or out):
-        print(json.dumps(job) if as_json else _submitted(job, client.url))
-        return EXIT_OK
-    print(f"{job['state']:<10} {name}", file=sys.stderr)
-    try:
-        job = client.wait(name, told=_tell)
-    except KeyboardInterrupt:
-        end = f"qsearch queue {name} --cancel --server {client.url}"
-        print(f"{name} goes on; end it with `{end}`", file=sys.stderr)
-        raise
-    if as_json:
-        print(json.dumps(job))
-    return _finish(client, job, out, quiet=as_json)
-
-
-def _place(job: dict[str, Any]) -> str:
-    return f", place {job['position']}" if job["position"] else ""
-
-
-def _submitted(job: dict[str, Any], url: str) -> str:
-    return (
-        f"{job['state']:<10} {job['name']}{_place(job)}\n"
-        f"next       qsearch queue --server {url}\n"
-        f"           qsearch best {job['name']} --server {url} -o {job['name']}.qmod"
-    )
-
-
-def _tell(job: dict[str, Any], finished: int) -> None:
-    print(f"{job['state']}{_place(job)}, {finished} of {job['trials']} trials", file=sys.stderr)
-
-
-def _finish(client: Client, job: dict[str, Any], out: str | None, quiet: bool) -> int:
-    """Print how a job ended; its exit code."""
-    from qsearch.cli.studies import print_best
-    from qsearch.errors import SearchFailedError
-
-    if job["state"] == "failed":
-        error = job["error"] or {"what": "the search failed", "where": None, "fix": None}
-        found = SearchFailedError(error["what"], where=error["where"], fix=error["fix"])
-        print(f"error: {found}", file=sys.stderr)
-        return int(job["exit_code"] or found.exit_code)
-    if job["study"] is None:
-        print(f"{job['state']}: {job['name']}")
-        return EXIT_TARGET_MISSED
-    best = client.best(job["name"])
-    if out is not None:
-        proof = client.download(job["name"], out)
-        best["module"] = f"{out} ({'proved here' if proof.proved else 'not integers only'})"
-    if not quiet:
-        print_best(best)
-    return int(job["exit_code"] or (EXIT_OK if job["state"] == "done" else EXIT_TARGET_MISSED))
-
-
-@click.command(cls=Command)
-@argument("name", "NAME", "only this study (all)", required=False)
-@server_option(required=True)
-@option("--cancel", help="end the study; a running study writes the best module so far")
-@option("--priority", help="set it: -10 to 10; greater runs first", **options.PRIORITY)
-@option("--uploads", help="list the files that you uploaded instead")
-@option("--forget", metavar="UPLOAD", help="delete an upload that no unfinished study needs")
-@option("--json", "as_json", help="print one JSON array", panel=OUTPUT)
-@options.verbosity
-def queue_command(name: str | None, server: str, as_json: bool, **asked: Any) -> int:
-    """List the studies of a server: running, waiting in their order, and recently ended."""
-    from qsearch.errors import SettingsError
-    from qsearch.server.client import Client
-
-    priority, forget = asked["priority"], asked["forget"]
-    if name is None and (asked["cancel"] or priority is not None):
-        raise SettingsError("which study?", where="queue", fix="qsearch queue NAME --cancel")
-    client = Client(server)
-    if forget is not None:
-        client.forget_upload(forget.partition(".")[0])
-    row: Any = _row
-    if forget is not None or asked["uploads"]:
-        jobs, row = client.uploads(), dict
-    elif name is None:
-        jobs = client.queue()
-    elif asked["cancel"]:
-        jobs = [client.cancel(name)]
-    elif priority is not None:
-        jobs = [client.set_priority(name, priority)]
-    else:
-        jobs = [client.job(name)]
-    print(json.dumps(jobs) if as_json else table([row(job) for job in jobs]))
-    return EXIT_OK
-
-
-def _row(job: dict[str, Any]) -> dict[str, Any]:
-    shown = {name: job[name] for name in ("name", "owner", "state", "position", "priority")}
-    why = job["error"]
-    note = "cancelling" if job["cancelled"] and job["state"] == "running" else None
-    finished = job.get("finished")
-    return {
-        **shown,
-        "trials": job["trials"] if finished is None else f"{finished}/{job['trials']}",
-        "seconds": round(job["seconds"]),
-        "note": note if why is None else why["what"],
-    }

@@ -282,6 +282,9 @@ def print_best(found: Mapping[str, Any], role: str = "best") -> None:
     accuracies = {n: v for n, v in accuracies_in(found).items() if v is not None}
     for name, value in accuracies.items():
         print(f"{name:<10} {value:.4f}{_interval(found['intervals'].get(name))}")
+    for name in ("verdict", "luck"):
+        if told := found.get(name):
+            print(wrapped(f"{name:<10} {told}", " " * 11))
     for one in found.get("front", ()):
         rest = ", ".join(f"{n} {_shown(v)}" for n, v in one.items() if n != "trial")
         print(f"front      trial {one['trial']}: {rest}")

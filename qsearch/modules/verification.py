@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -88,7 +88,7 @@ class Verification:
     path: Path
     file_sha256: str
     findings: tuple[Finding, ...]
-    proof: Proof | None = None
+    proof: Proof | None = field(default=None, repr=False)
     record: RecordState = "missing"
     record_findings: tuple[Finding, ...] = ()
     signature: Signature = UNSIGNED

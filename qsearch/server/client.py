@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
@@ -29,7 +31,7 @@ from qsearch.server.connection import (
     UnreachableError,
     Whole,
 )
-from qsearch.server.packing import data_file, given_settings, model_file
+from qsearch.server.packing import check_target, data_file, given_settings, model_file, part_of
 from qsearch.server.submission import NAMES, PLACES, STUDY_NAME
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ API: Final = "1."
 POLL_S: Final = 1.0
 AWAY_S: Final = 60.0
 """How long ``wait`` waits for a server that does not answer, for it may be restarting."""
+log = logging.getLogger("qsearch.client")
 _ENDED: Final = ("done", "failed", "cancelled")
 _PAGE: Final = 500
 
@@ -110,12 +113,8 @@ class Client:
         Raises:
             CompilerError: what ``launch`` would refuse is refused here, before anything is sent.
         """
-        if study is not None and not re.match(STUDY_NAME, study):
-            raise SettingsError(
-                f"{study!r} is no name for a study",
-                where="--study",
-                fix="use up to 64 letters, digits and _ . -; begin with a letter or a digit",
-            )
+        if study is not None:
+            _quoted(study)
         with tempfile.TemporaryDirectory(prefix="qsearch-submit-") as folder:
             file, stem = model_file(model, Path(folder))
             given = {"calib": calib, "eval": eval}
@@ -140,8 +139,8 @@ class Client:
             for name, value in data.items():
                 if value is not None:
                     wanted[name] = self.upload(data_file(value, name, file, wanted, Path(folder)))
-        given = {"model": model, **data}
-        names = {n: Path(p).name for n, p in given.items() if isinstance(p, str | os.PathLike)}
+        names = {n: Path(p).name for n, p in data.items() if isinstance(p, str | os.PathLike)}
+        names["model"] = Path(model).name if isinstance(model, str | os.PathLike) else file.name
         asked = {**wanted, "name": study, "stem": stem, "priority": priority, NAMES: names}
         job: dict[str, Any] = self._server.ask("/studies", asked)
         return job
@@ -185,7 +184,7 @@ class Client:
 
     def job(self, name: str) -> dict[str, Any]:
         """One job: ``state``, ``position``, ``error``, ``exit_code``, ``study``, …"""
-        found: dict[str, Any] = self._server.ask(f"/jobs/{quote(name, safe='')}")
+        found: dict[str, Any] = self._server.ask(f"/jobs/{_quoted(name)}")
         return found
 
     def studies(self, name: str | None = None) -> list[dict[str, Any]]:
@@ -224,9 +223,12 @@ class Client:
             raise SearchFailedError(
                 f"study {name!r} has no complete trial", where=self.url, fix=found["phase"]
             )
-        number = found["best"]["number"] if number is None else number
+        told: dict[str, Any] = {}
+        if number is None:
+            number = found["best"]["number"]
+            told = {"verdict": found["verdict"]["words"], "luck": found["best"]["luck"]}
         trial = self._server.ask(f"/studies/{found['key']}/trials/{number}")
-        told = {name: trial[name] for name in ("intervals", "qconfig")}
+        told |= {name: trial[name] for name in ("intervals", "qconfig")}
         return {"study": name, **_trial_row(trial), **told, "module": None}
 
     def events(self, name: str, after: int = 0) -> Iterator[dict[str, Any]]:
@@ -279,7 +281,7 @@ class Client:
 
     def cancel(self, name: str) -> dict[str, Any]:
         """End a job; a running one first writes the best module so far."""
-        found: dict[str, Any] = self._server.ask(f"/jobs/{quote(name, safe='')}/cancel", {})
+        found: dict[str, Any] = self._server.ask(f"/jobs/{_quoted(name)}/cancel", {})
         return found
 
     def command(self, name: str, kind: str) -> int:
@@ -290,7 +292,7 @@ class Client:
     def set_priority(self, name: str, priority: int) -> dict[str, Any]:
         """Move a job that waits: -10 to 10; greater goes first."""
         found: dict[str, Any] = self._server.ask(
-            f"/jobs/{quote(name, safe='')}/priority", {"priority": priority}
+            f"/jobs/{_quoted(name)}/priority", {"priority": priority}
         )
         return found
 
@@ -303,20 +305,16 @@ class Client:
             What was proved on this machine.
         Raises:
             SearchFailedError: it is refuted, and floats were not asked for.
+            SettingsError, RunFolderError: it cannot be written there.
         """
         from qsearch.modules.verification import verify
 
-        target = Path(path)
-        if not target.absolute().parent.is_dir():
-            raise SettingsError(
-                "there is no such folder", where=str(target.absolute().parent), fix="correct --out"
-            )
+        target = check_target(path)
         job = self.job(name)
         with (
             self._server.open(f"/studies/{self._key(name)}/files/best.qmod") as answer,
-            tempfile.TemporaryDirectory(dir=target.absolute().parent, prefix=".part-") as folder,
+            part_of(target) as part,
         ):
-            part = Path(folder) / (target.name if target.suffix == ".qmod" else "best.qmod")
             with part.open("wb") as stream:
                 shutil.copyfileobj(Whole(answer), stream)
             found = verify(part)
@@ -327,8 +325,7 @@ class Client:
                     where=self.url,
                     fix="do not use it; tell the server's operator",
                 )
-            part.replace(target)
-        return found
+        return replace(found, path=Path(path))
 
     # Asking ---------------------------------------------------------------------------------------
 
@@ -349,12 +346,13 @@ class Client:
         """The key of a study in addresses."""
         job = self.job(name)
         if job["study"] is None:
+            starts = job["state"] == "running"
+            why = "its driver is just starting" if starts else f"it is {job['state']}"
+            fix = "try again in some seconds" if starts else "wait; `qsearch queue` tells its place"
             raise SearchError(
-                f"study {name!r} has not begun: it is {job['state']}",
+                f"study {name!r} has not begun: {why}",
                 where=self.url,
-                fix="wait; `qsearch queue` tells its place"
-                if job["error"] is None
-                else job["error"]["what"],
+                fix=fix if job["error"] is None else job["error"]["what"],
             )
         return str(job["study"])
 
@@ -364,11 +362,14 @@ class Client:
         return job, 0 if key is None else self._server.ask(f"/studies/{key}")["finished"]
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        end = time.monotonic() + AWAY_S
+        end, told = time.monotonic() + AWAY_S, False
         while True:
             try:
                 return ask()
             except (UnreachableError, UnavailableError) as error:
+                if not told:
+                    log.warning("%s; asking again for %g s", error.what, AWAY_S)
+                told = True
                 if time.monotonic() > end:
                     raise UnreachableError(
                         f"the server went away: {error.what}",
@@ -376,6 +377,21 @@ class Client:
                         fix="what runs there goes on; run the same command when it is back",
                     ) from error
             time.sleep(POLL_S)
+
+
+def _quoted(name: str) -> str:
+    """The name of a study in an address.
+
+    Raises:
+        SettingsError: no study can have it.
+    """
+    if not re.match(STUDY_NAME, name):
+        raise SettingsError(
+            f"{name!r} is no name for a study",
+            where="--study",
+            fix="use up to 64 letters, digits and _ . -; begin with a letter or a digit",
+        )
+    return quote(name, safe="")
 
 
 def _trial_row(trial: dict[str, Any]) -> dict[str, Any]:

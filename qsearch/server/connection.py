@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import ssl
 from collections.abc import Mapping
 from typing import IO, Any, Final
@@ -42,7 +43,7 @@ class Connection:
         token: of the user, sent with every request; never to where a redirect leads.
         timeout_s: seconds in which a connection has to move.
     Raises:
-        SettingsError: no address.
+        SettingsError: no address, or no token.
     """
 
     def __init__(self, url: str, token: str | None, timeout_s: float) -> None:
@@ -56,7 +57,14 @@ class Connection:
                 f"{url!r} is no address of a server", where="--server", fix="http://host:8090"
             )
         self.url = f"{split.scheme}://{split.netloc}{split.path.rstrip('/')}"
-        self._token = token
+        self._path = split.path.rstrip("/")
+        self._token = None if token is None else token.strip()
+        if self._token is not None and not re.fullmatch("[!-~]+", self._token):
+            raise SettingsError(
+                "the token holds a character that no token has",
+                where="QSEARCH_TOKEN",
+                fix="copy it again as `qsearch token` printed it, on one line",
+            )
         self._timeout_s = timeout_s
         self._opener = build_opener(_NoRedirect)
 
@@ -117,6 +125,8 @@ class Connection:
                     f"the server is not there: {error.code}", where=self.url, fix="try again"
                 )
             return self._no_server()
+        if error.code == 404 and what == "Not Found" and self._path:
+            fix = f"leave out {self._path}: http://host:port is the address of a server"
         if error.code == 401:
             fix = "set QSEARCH_TOKEN to the token that the server's operator gave you"
         kinds = {404: NotFoundError, 503: UnavailableError}

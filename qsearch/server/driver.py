@@ -27,7 +27,7 @@ from compiler.errors import CompilerError
 from qsearch.errors import exit_code_of
 from qsearch.process import EXIT_INTERRUPTED, EXIT_SEARCH_FAILED, interrupts_kept
 from qsearch.run_folder import STORAGE_VARIABLE
-from qsearch.server.submission import NAMES, ServerOptions, failure_of, launch_settings
+from qsearch.server.submission import ServerOptions, failure_of, launch_settings, model_name
 from qsearch.store.engine import open_engine
 from qsearch.store.records import Failure, Job
 from qsearch.store.repository import Repository
@@ -222,7 +222,7 @@ def _search(job: Job, options: ServerOptions) -> int:
 
     found = run_search(
         launch_settings(job, options),
-        model_name=job.settings.get(NAMES, {}).get("model"),
+        model_name=model_name(job),
         progress=SilentProgress(),
     )
     return int(found.exit_code)

@@ -1,17 +1,19 @@
-"""What a client sends: a model in one file, data in one file, settings without paths."""
+"""The files of a client: model and data, one file each, to be sent; the module that it fetches."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from qsearch.config import read_config_file, resolve
 from qsearch.data import objects_to_npz
-from qsearch.errors import DataError, ModelFileError
+from qsearch.errors import DataError, ModelFileError, RunFolderError, SettingsError
 from qsearch.model_file import find_model, import_model, model_bytes
 from qsearch.server.submission import MAPPINGS, SUBMITTED
 from workers.datasets.image_folder import IMAGE_SUFFIXES
@@ -120,3 +122,39 @@ def _zipped(images: Path, target: Path) -> Path:
                 with path.open("rb") as source, archive.open(info, "w", force_zip64=True) as out:
                     shutil.copyfileobj(source, out)
     return target
+
+
+def check_target(path: PathLike) -> Path:
+    """Where a module can be written.
+
+    Raises:
+        SettingsError: it cannot.
+    """
+    target = Path(path).absolute()
+    if target.is_dir() or not target.parent.is_dir():
+        what = "this is a folder" if target.is_dir() else "there is no such folder"
+        where = target if target.is_dir() else target.parent
+        raise SettingsError(what, where=str(where), fix="name a file in a folder: -o m.qmod")
+    if not os.access(target.parent, os.W_OK):
+        raise SettingsError(
+            "nothing can be written to this folder",
+            where=str(target.parent),
+            fix="name a file in another folder: -o m.qmod",
+        )
+    return target
+
+
+@contextlib.contextmanager
+def part_of(target: Path) -> Iterator[Path]:
+    """A file beside the target, which is the target if all goes well."""
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".part-") as folder:
+            part = Path(folder) / (target.name if target.suffix == ".qmod" else "best.qmod")
+            yield part
+            part.replace(target)
+    except OSError as error:
+        raise RunFolderError(
+            f"the module cannot be written: {error.strerror or error}",
+            where=str(target),
+            fix="make room, or name another file; the server keeps the module",
+        ) from error

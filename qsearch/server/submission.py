@@ -164,6 +164,12 @@ def launch_settings(job: Job, options: ServerOptions) -> Resolved:
     return resolve(flags, environment={})
 
 
+def model_name(job: Job) -> str | None:
+    """What reports call a job's model: the user's name of the file, else that of the upload."""
+    found = job.settings.get(NAMES, {}).get("model", job.settings.get("model"))
+    return None if found is None else str(found)
+
+
 def _uploaded(job: Job, options: ServerOptions) -> dict[str, Path]:
     """Where the uploads of a job lie, by setting."""
     found = {}

@@ -81,7 +81,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "pool: a queue of constant time a step": 52,
     "house: test helpers in tests/, one way to open data, reductions as values": -244,
     "server: waiting studies rise, uploads forgotten": 25,
-    "server: rights and limits that stay, trials that count once": 32,
+    "server: rights and limits that stay, trials that count once, errors before a download": 107,
     "cli: inputs are never replaced, commands by what they do, data on another scale": 74,
     "importer: operators that ONNX defines by others, sparse weights": 72,
     "cli: errors of imported files, sequences before batches, one-hot labels": 26,

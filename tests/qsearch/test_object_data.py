@@ -90,6 +90,7 @@ def test_labels_travel_along_one_by_one_or_together(tmp_path: Path) -> None:
         ([{"x": DATA[0]}, {"x": DATA[0, :1]}], "items of 'x' differ"),
         ({"x": DATA, "labels": LABELS[:2]}, "different numbers of samples"),
         (np.array([[object()]]), "Python objects"),
+        ([1, 2], "a sample of 'x' is one value"),
     ],
 )
 def test_data_that_cannot_be_used_is_refused(tmp_path: Path, data: Any, says: str) -> None:

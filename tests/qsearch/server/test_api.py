@@ -129,7 +129,7 @@ def test_all_that_the_client_asks_and_gets_is_described(
 
 
 def test_the_command_takes_what_a_server_takes() -> None:
-    from qsearch.cli.server import submit_command
+    from qsearch.cli.queue import submit_command
 
     flags = {option for param in submit_command.params for option in param.opts}
     assert {f"--{name.replace('_', '-')}" for name in SUBMITTED} <= flags
@@ -240,6 +240,7 @@ def test_arrays_and_a_model_in_memory_are_sent_as_launch_takes_them(ann: qsearch
         model, eval=data, study="arrays", space={"fields": {"calibrate_mode": ["mse"]}}
     )
     assert job["settings"]["eval"].endswith(".npz")
+    assert job["settings"]["files"] == {"model": "model.onnx"}
     assert job["settings"]["space"] == {"fields": {"calibrate_mode": ["mse"]}}
 
 

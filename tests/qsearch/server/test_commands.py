@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +14,14 @@ import qsearch
 from qsearch.cli.main import run
 from qsearch.dashboard.app import DashboardOptions
 from qsearch.dashboard.security import Policy
-from qsearch.errors import SettingsError
+from qsearch.errors import SearchError, SettingsError
 from qsearch.run_folder import RunFolder
 from qsearch.server.connection import ServerError
 from qsearch.server.queue import JobQueue
 from qsearch.server.submission import ServerOptions
 from qsearch.server.tokens import OPERATOR, Tokens
 from qsearch.store.engine import open_engine
+from qsearch.store.records import Failure
 from qsearch.store.repository import Repository
 from tests.qsearch.dashboard.server import served
 
@@ -160,6 +162,77 @@ def test_a_quota_is_changed_without_a_new_token(
     assert "no user 'bob'" in asked(capsys, "token", "bob", tmp_path, "--keep-token", code=2)
     for word in ("0", "-1", "x", "1.5", "9" * 16):
         assert "--max-trials" in asked(capsys, *words, "--max-trials", word, code=2)
+
+
+def test_a_submission_that_waits_says_what_runs(
+    url: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = qsearch.Client(url)
+    client.submit("digits", study="runs", trials=2, seed=4)
+    repository = Repository(open_engine(f"sqlite:///{root / 'queue.db'}"))
+    (job,) = repository.jobs((root / ".jobs" / "server").read_text(), name="runs")
+    words = ("submit", "digits", "--study", "waits", "--seed", 5, "--priority", 9)
+    with (root / ".jobs" / f"{job.id}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as its driver
+        repository.start_job(job.id)
+        told = asked(capsys, *words, "--server", url)
+        assert "queued     waits, place 1; running: runs (operator)\n" in told
+        with pytest.raises(SearchError, match="its driver is just starting"):
+            client.trials("runs")
+        repository.end_job(job.id, "cancelled", None, Failure("too long"))
+    repository.close()
+    client.cancel("waits")
+    words = ("submit", "digits", "--study", "runs", "--trials", 2, "--seed", 4, "--json")
+    assert json.loads(asked(capsys, *words, "--server", url))["state"] == "queued"
+
+
+def test_where_no_module_can_be_written_is_told_before_anything_is_sent(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nowhere = ("--server", "http://127.0.0.1:9", "-o")
+    missing = tmp_path / "none" / "m.qmod"
+    told = asked(capsys, "submit", "digits", *nowhere, missing, code=2)
+    assert "there is no such folder" in told
+    assert str(tmp_path / "none") in told
+    told = asked(capsys, "submit", "digits", *nowhere, tmp_path, code=2)
+    assert f"this is a folder\n  where: {tmp_path}\n" in told
+    best = ("best", "one", "--server", url, "-o")
+    assert "this is a folder" in asked(capsys, *best, tmp_path, code=2)
+    assert "/proc/m.qmod" in asked(capsys, *best, "/proc/m.qmod", code=2)
+
+
+def test_a_downloaded_module_is_told_by_its_own_path_in_few_words(url: str, tmp_path: Path) -> None:
+    found = qsearch.Client(url).download("one", tmp_path / "m.qmod")
+    assert (found.path, found.proved) == (tmp_path / "m.qmod", True)
+    assert len(repr(found)) < 1000 < len(repr(found.proof)) < 8000
+    assert [path.name for path in tmp_path.iterdir()] == ["m.qmod"]
+
+
+def test_best_of_a_server_tells_the_verdict(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "verdict    met: top-1 ≥" in asked(capsys, "best", "one", "--server", url)
+
+
+def test_a_name_that_no_study_can_have_is_asked_of_no_server() -> None:
+    client = qsearch.Client("http://127.0.0.1:9")
+    for ask in (client.job, client.cancel, client.best):
+        with pytest.raises(SettingsError, match="'x/y' is no name for a study"):
+            ask("x/y")
+
+
+def test_a_token_with_a_line_break_is_not_shown_and_the_address_of_a_page_is_told(url: str) -> None:
+    with pytest.raises(SettingsError, match="the token holds a character") as error:
+        qsearch.Client(url, token="qs_secret\nx")
+    assert "secret" not in str(error.value)
+    assert qsearch.Client(url, token="any\n").me()["name"] == "operator"
+    with pytest.raises(ServerError, match="leave out /study/abc"):
+        qsearch.Client(f"{url}/study/abc#token=x").me()
+
+
+def test_a_folder_that_is_a_file_cannot_be_served(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert "is no folder" in asked(capsys, "serve", tmp_path / "file", code=2)
 
 
 def test_a_priority_out_of_range_is_refused_before_anything_is_sent(

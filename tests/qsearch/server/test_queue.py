@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from qsearch.errors import ConflictError, DataError, SettingsError
 from qsearch.server.driver import MOST_DEATHS, Drivers, delay_after, main
 from qsearch.server.queue import RISE_S, ForbiddenError, JobQueue
-from qsearch.server.submission import ServerOptions, failure_of, launch_settings
+from qsearch.server.submission import ServerOptions, failure_of, launch_settings, model_name
 from qsearch.server.tokens import OPERATOR, Quota, Tokens, User
 from qsearch.server.uploads import QuotaError
 from qsearch.store.records import Failure, Job, Upload
@@ -290,6 +291,11 @@ def test_a_driver_gets_files_of_the_server_in_place_of_uploads_and_contents(
     assert Path(found.preprocess).read_text() == '{"resize": 8}'
     assert found.space == {"fields": {"calibrate_mode": ["mse"]}}
     assert found.hw == "opu_q"
+    assert model_name(job) == "digits"
+    unnamed = {**job.settings, "model": f"{'a' * 64}.onnx"}
+    assert model_name(replace(job, settings=unnamed)) == f"{'a' * 64}.onnx"
+    named = {**unnamed, "files": {"model": "My Net.onnx"}}
+    assert model_name(replace(job, settings=named)) == "My Net.onnx"
 
 
 def test_one_server_works_on_a_folder_and_keeps_its_queue(

@@ -1,0 +1,187 @@
+"""Commands of the users of a server: submit a study, wait for it, and see the queue."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from qsearch.cli import options
+from qsearch.cli.launch import given_settings, setting_options
+from qsearch.cli.options import OUTPUT, Command, argument, option
+from qsearch.cli.output import table
+from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
+
+if TYPE_CHECKING:
+    from qsearch.server.client import Client
+
+SERVER: Final = "Server"
+_NOT_SENT: Final = (
+    *("passes", "import", "address", "out", "storage", "artifacts", "sign"),
+    *("fresh", "dry_run", "json"),
+)
+"""Settings of launch that ``submit`` does not take: places of this machine, and own code."""
+
+
+def server_option(required: bool = False) -> options.Decorator:
+    """Which server."""
+    return option(
+        "--server",
+        metavar="URL",
+        required=required,
+        help="URL of `qsearch serve`; the token is in QSEARCH_TOKEN",
+        panel=SERVER,
+    )
+
+
+@click.command(cls=Command)
+@options.model
+@options.dims
+@server_option(required=True)
+@option("--priority", default=0, help="-10 to 10; greater runs first (0)", **options.PRIORITY)
+@option("--wait", help="wait until the study ends")
+@options.output(help="wait, then download and verify the module: m.qmod")
+@options.stacked(*setting_options(without=_NOT_SENT))
+@option("-c", "--config", metavar="FILE", help="yaml, toml or json with the names of the options")
+@option("--json", "as_json", help="print the job as one JSON object", panel=OUTPUT)
+@options.verbosity
+def submit_command(
+    server: str,
+    priority: int,
+    wait: bool,
+    out: str | None,
+    config: str | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Queue a study on a server. The options are those of launch; run it again to resume.
+
+    The model and the data are uploaded unless the server has them already. A server runs no code of
+    yours; launch does. With --wait the exit codes are those of launch.
+    """
+    from qsearch.config import resolve
+    from qsearch.server.client import Client
+    from qsearch.server.packing import check_target
+
+    if out is not None:
+        check_target(out)
+    flags = given_settings(given)
+    told = resolve(flags, config_file=config).settings.model
+    flags.pop("model", None)
+    model = options.named_model(told or None)
+    study = flags.pop("study", None)
+    client = Client(server)
+    job = client.submit(model, study=study, priority=priority, config=config, **flags)
+    name = job["name"]
+    if not (wait or out):
+        print(json.dumps(job) if as_json else _submitted(client, job))
+        return EXIT_OK
+    print(_stands(client, job), file=sys.stderr)
+    try:
+        job = client.wait(name, told=_tell)
+    except KeyboardInterrupt:
+        end = f"qsearch queue {name} --cancel --server {client.url}"
+        print(f"{name} goes on; end it with `{end}`", file=sys.stderr)
+        raise
+    if as_json:
+        print(json.dumps(job))
+    return _finish(client, job, out, quiet=as_json)
+
+
+def _place(job: dict[str, Any]) -> str:
+    return f", place {job['position']}" if job["position"] else ""
+
+
+def _stands(client: Client, job: dict[str, Any]) -> str:
+    """Where a job stands, and what it waits for."""
+    told = f"{job['state']:<10} {job['name']}{_place(job)}"
+    if job["state"] != "queued":
+        return told
+    running = [f"{o['name']} ({o['owner']})" for o in client.queue() if o["state"] == "running"]
+    return f"{told}; running: {', '.join(running) or 'none'}"
+
+
+def _submitted(client: Client, job: dict[str, Any]) -> str:
+    return (
+        f"{_stands(client, job)}\n"
+        f"next       qsearch queue --server {client.url}\n"
+        f"           qsearch best {job['name']} --server {client.url} -o {job['name']}.qmod"
+    )
+
+
+def _tell(job: dict[str, Any], finished: int) -> None:
+    print(f"{job['state']}{_place(job)}, {finished} of {job['trials']} trials", file=sys.stderr)
+
+
+def _finish(client: Client, job: dict[str, Any], out: str | None, quiet: bool) -> int:
+    """Print how a job ended; its exit code."""
+    from qsearch.cli.studies import print_best
+    from qsearch.errors import SearchFailedError
+
+    if job["state"] == "failed":
+        error = job["error"] or {"what": "the search failed", "where": None, "fix": None}
+        found = SearchFailedError(error["what"], where=error["where"], fix=error["fix"])
+        print(f"error: {found}", file=sys.stderr)
+        return int(job["exit_code"] or found.exit_code)
+    why = "" if job["error"] is None else f": {job['error']['what']}"
+    if job["state"] == "cancelled" or job["study"] is None:
+        print(f"{job['state']:<10} {job['name']}{why}", file=sys.stderr)
+    if job["study"] is None:
+        return int(job["exit_code"] or EXIT_TARGET_MISSED)
+    best = client.best(job["name"])
+    if out is not None:
+        proof = client.download(job["name"], out)
+        best["module"] = f"{out} ({'proved here' if proof.proved else 'not integers only'})"
+    if not quiet:
+        print_best(best)
+    return int(job["exit_code"] or (EXIT_OK if job["state"] == "done" else EXIT_TARGET_MISSED))
+
+
+@click.command(cls=Command)
+@argument("name", "NAME", "only this study (all)", required=False)
+@server_option(required=True)
+@option("--cancel", help="end the study; a running study writes the best module so far")
+@option("--priority", help="set it: -10 to 10; greater runs first", **options.PRIORITY)
+@option("--uploads", help="list the files that you uploaded instead")
+@option("--forget", metavar="UPLOAD", help="delete an upload that no unfinished study needs")
+@option("--json", "as_json", help="print one JSON array", panel=OUTPUT)
+@options.verbosity
+def queue_command(name: str | None, server: str, as_json: bool, **asked: Any) -> int:
+    """List the studies of a server: running, waiting in their order, and recently ended."""
+    from qsearch.errors import SettingsError
+    from qsearch.server.client import Client
+
+    priority, forget = asked["priority"], asked["forget"]
+    if name is None and (asked["cancel"] or priority is not None):
+        raise SettingsError("which study?", where="queue", fix="qsearch queue NAME --cancel")
+    client = Client(server)
+    if forget is not None:
+        client.forget_upload(forget.partition(".")[0])
+    row: Any = _row
+    if forget is not None or asked["uploads"]:
+        jobs, row = client.uploads(), dict
+    elif name is None:
+        jobs = client.queue()
+    elif asked["cancel"]:
+        jobs = [client.cancel(name)]
+    elif priority is not None:
+        jobs = [client.set_priority(name, priority)]
+    else:
+        jobs = [client.job(name)]
+    print(json.dumps(jobs) if as_json else table([row(job) for job in jobs]))
+    return EXIT_OK
+
+
+def _row(job: dict[str, Any]) -> dict[str, Any]:
+    shown = {name: job[name] for name in ("name", "owner", "state", "position", "priority")}
+    why = job["error"]
+    note = "cancelling" if job["cancelled"] and job["state"] == "running" else None
+    finished = job.get("finished")
+    return {
+        **shown,
+        "trials": job["trials"] if finished is None else f"{finished}/{job['trials']}",
+        "seconds": round(job["seconds"]),
+        "note": note if why is None else why["what"],
+    }
