@@ -100,7 +100,7 @@ def _stands(client: Client, job: dict[str, Any]) -> str:
     if job["state"] != "queued":
         return told
     running = [f"{o['name']} ({o['owner']})" for o in client.queue() if o["state"] == "running"]
-    return f"{told}; running: {', '.join(running) or 'none'}"
+    return f"{told}; running: {', '.join(running)}" if running else told
 
 
 def _submitted(client: Client, job: dict[str, Any]) -> str:

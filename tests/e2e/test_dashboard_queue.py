@@ -14,7 +14,7 @@ from qsearch.dashboard.security import Policy
 from qsearch.server.submission import ServerOptions
 from qsearch.server.tokens import Quota, Tokens
 from qsearch.store.engine import open_engine
-from qsearch.store.records import Study
+from qsearch.store.records import Failure, Study
 from qsearch.store.repository import Repository
 from tests.e2e.browser import NEEDS_CHROMIUM, flaws, watched_page
 from tests.qsearch.dashboard.server import Client, served
@@ -40,13 +40,13 @@ def client(tokens: Tokens) -> Iterator[Client]:
         yield asking
 
 
-def study_of(tokens: Tokens, name: str) -> tuple[Repository, Study]:
+def study_of(tokens: Tokens, name: str, why: Failure | None = None) -> tuple[Repository, Study]:
     """The database and the study of a job, as a driver leaves them that ran it."""
     server = ServerOptions(tokens.path.parent)
     queue = Repository(open_engine(server.queue_url))
     (job,) = queue.jobs((server.jobs / "server").read_text(), name=name)
     assert queue.start_job(job.id)
-    queue.end_job(job.id, "done", 0)
+    queue.end_job(job.id, "failed" if why else "done", 2 if why else 0, why)
     queue.close()
     folder = server.folder(name)
     folder.path.mkdir(exist_ok=True)
@@ -63,6 +63,11 @@ def test_a_user_queues_moves_and_cancels_and_a_reader_sees_no_form(
     )
     page, errors = watched_page(browser)
     page.goto(f"{client.base_url}/launch#token={ann}")
+    text = {"name": "My text.onnx", "mimeType": "text/plain", "buffer": b"hello"}
+    page.locator("#model").set_input_files(text)
+    page.get_by_role("button", name="Queue the search").click()
+    page.get_by_role("alert").get_by_text("My text.onnx").wait_for()
+    errors.clear()  # the browser logs the refused request
     page.locator("#model").set_input_files(MODEL)
     page.locator("#preset").select_option("small")
     assert page.locator("#trials").input_value() == "64"
@@ -93,6 +98,11 @@ def test_a_user_queues_moves_and_cancels_and_a_reader_sees_no_form(
     row.get_by_label("Cancel digits_cnn").click()
     page.get_by_role("button", name="Cancel the search").click()
     row.get_by_text("cancelled").wait_for()
+    why = Failure("sample 3 holds nan", "val.npz", "repair it")
+    qsearch.Client(str(client.base_url), token=ann).submit("digits", study="bad")
+    study_of(tokens, "bad", why)[0].close()
+    for words in (why.what, why.where, why.fix):
+        page.locator("[data-job=bad]").get_by_text(str(words)).wait_for()
     # One that ran: so many of its trials are done, and more while the page is open.
     store, study = study_of(tokens, "theirs")
     fill(store, study, 3)

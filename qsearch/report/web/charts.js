@@ -402,7 +402,7 @@ function history(plot, trials) {
     best = value;
     steps.push([made.sx(trials.number(i)), made.sy(best)]);
   }
-  if (steps.length) plot.line([...steps, [made.area.right, made.sy(best)]], "best so far", "best");
+  if (steps.length) plot.line([...steps, [made.area.right, made.sy(best)]], won ? "best trial so far" : "best so far", "best");
 }
 
 function scatter(plot, trials) {

@@ -106,7 +106,7 @@ export function save(blob, name) {
 }
 
 export function sparkline(values) {
-  const svg = s("svg", { class: "spark", viewBox: "0 0 120 28", role: "img", "aria-label": `best value so far, ${values.length} point${values.length === 1 ? "" : "s"}` });
+  const svg = s("svg", { class: "spark", viewBox: "0 0 120 28", role: "img", "aria-label": `value of the best trial so far, ${values.length} point${values.length === 1 ? "" : "s"}` });
   if (values.length === 1) svg.append(s("circle", { cx: 4, cy: 14, r: 2.5 }));
   if (values.length < 2) return svg;
   const low = Math.min(...values);

@@ -36,7 +36,10 @@ export async function upload(kind, file) {
     method: "POST",
     headers: { "Content-Type": "application/octet-stream" },
     body: file,
-  }));
+  })).catch((error) => {
+    // Of several files, which one: the server knows no names.
+    throw error.where === "upload" ? Object.assign(error, { where: file.name }) : error;
+  });
   return response.json();
 }
 

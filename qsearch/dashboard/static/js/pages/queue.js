@@ -34,7 +34,7 @@ export async function queuePage(page) {
     const state = job.cancelled && job.state === "running" ? "cancelling" : job.state;
     const move = (by) => () => change(`/jobs/${job.name}/priority`, { priority: job.priority + by });
     return h("tr", { "data-job": job.name }, h("td", { class: "num" }, job.position ?? ""),
-      h("td", {}, job.study ? link(`/studies/${job.study}`, job.name) : job.name, job.error ? h("div", { class: "small soft" }, job.error.what) : null),
+      h("td", {}, job.study ? link(`/studies/${job.study}`, job.name) : job.name, job.error ? ["what", "where", "fix"].map((each) => job.error[each] ? h("div", { class: "small soft" }, job.error[each]) : null) : null),
       h("td", {}, job.owner), h("td", {}, chip(CHIPS[job.state], state), job.attempts ? h("div", { class: "small soft" }, `driver died ${job.attempts} ×`) : null),
       h("td", { class: "num" }, job.finished === null ? number(job.trials) : [`${number(job.finished)} / ${number(job.trials)}`, meter(job.finished, job.trials)]),
       h("td", { class: "num extra" }, job.seconds ? duration(job.seconds) : "–"),
