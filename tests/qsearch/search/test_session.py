@@ -346,13 +346,14 @@ def test_a_database_deleted_during_a_search_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_warm_start_carries_trials_over_and_keeps_what_it_began_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    few_digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = f"sqlite:///{tmp_path / 'all.db'}"
 
     def study(name: str, trials: int, **settings: Any) -> qsearch.SearchResult:
         return qsearch.launch(
             "digits",
+            calib=few_digits,
             trials=trials,
             pool="inline",
             prune=0,

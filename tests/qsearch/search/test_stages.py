@@ -39,10 +39,10 @@ def story(result: SearchResult) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def two_objectives(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
+def two_objectives(tmp_path_factory: pytest.TempPathFactory, few_digits: Path) -> SearchResult:
     """A search for accuracy and size."""
     folder = tmp_path_factory.mktemp("stages") / "first"
-    return search(folder, trials=TRIALS, minimize=["size"], seed=3)
+    return search(folder, calib=few_digits, trials=TRIALS, minimize=["size"], seed=3)
 
 
 def test_all_stages_and_sensitivities_are_in_the_store(two_objectives: SearchResult) -> None:
@@ -165,10 +165,11 @@ def test_the_front_has_modules_smaller_than_eight_bits(two_objectives: SearchRes
 
 
 def test_a_search_in_two_runs_is_that_of_one_to_the_last_byte(
-    two_objectives: SearchResult, tmp_path: Path
+    two_objectives: SearchResult, few_digits: Path, tmp_path: Path
 ) -> None:
-    search(tmp_path / "run", trials=TRIALS - 3, minimize=["size"], seed=3)
-    longer = search(tmp_path / "run", trials=TRIALS, minimize=["size"], seed=3)
+    settings: dict[str, Any] = {"calib": few_digits, "minimize": ["size"], "seed": 3}
+    search(tmp_path / "run", trials=TRIALS - 3, **settings)
+    longer = search(tmp_path / "run", trials=TRIALS, **settings)
     assert story(longer) == story(two_objectives)
     for name in ("best.qmod", "qconfig.json"):
         assert (longer.folder / name).read_bytes() == (two_objectives.folder / name).read_bytes()
@@ -247,9 +248,9 @@ def test_a_limit_of_bytes_that_no_module_keeps_is_a_missed_target(tmp_path: Path
 
 
 def test_patience_ends_a_search_without_layers_whose_stages_say_why_they_are_skipped(
-    tmp_path: Path,
+    few_digits: Path, tmp_path: Path
 ) -> None:
-    result = search(tmp_path / "run", trials=60, patience=3)
+    result = search(tmp_path / "run", calib=few_digits, trials=60, patience=3)
     best = result.objective.best(result.trials)
     assert best is not None
     assert result.summary["stopped"] == "nothing better in 3 trials"
