@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
-from compiler.ir.expr import Call, Expr, Function
+from compiler.ir.expr import Call, Constant, Expr, Function
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
@@ -80,6 +80,8 @@ _ROWS_OF_A_TAP: Final = 64
 _FEW_RUNS: Final = 16
 _TOGETHER: Final = 2048
 _ELEMENTS: Final = 1 << 21
+_INPUTS: Final = 1 << 23
+"""Values of the inputs in the runs for weights of 8 bits; fewer bits use the whole sample."""
 _FEW_LEVELS: Final = 127
 """Of 8 bits; the largest number of fewer bits is below it."""
 
@@ -111,7 +113,8 @@ def round_sequentially(
             fix="measure it with channel_stats(mod, dataset, sample=True)",
         )
     main: Function = simulated["main"]
-    runs = PrefixRuns(main, sample)
+    few = any(_has_few_levels(call.args[1]) for call, _ in weighted_calls(main))
+    runs = PrefixRuns(main, sample if few else sample.within(_INPUTS))
     biases = biases_of(main) if correct_biases else {}
     found = Rounding() if rounded is None else rounded
     if fitting is not None and found.ranges is None:
@@ -180,6 +183,14 @@ def _rounded(held: PointRows, seen: _Seen, centred: bool) -> RoundedWeight:
     levels = joined_rows(signs * reconstructed(signs * moved, hessian, ends), held.rows.shape)
     error = (seen.mean_error(held.rows, levels) * held.scales).reshape(-1) if centred else None
     return RoundedWeight(narrowed(levels), error)
+
+
+def _has_few_levels(point: Expr) -> bool:
+    """Whether a point stands for a weight of fewer than 8 bits."""
+    if not isinstance(point, Call) or quantize_kind(point) != QAnnotateKind.WEIGHT:
+        return False
+    high = point.args[3]
+    return isinstance(high, Constant) and float(high.data) < _FEW_LEVELS
 
 
 def _signs(rows: Floats, squares: Floats, ends: tuple[int, int]) -> Floats:

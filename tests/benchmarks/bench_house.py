@@ -61,7 +61,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "own code in every worker (--import)": 430,
     "ray: searches share a cluster": 110,
     "quantize: weights rounded to what the quantized layers in front give": 494,
-    "quantize: all codes of weights of few bits": 25,
+    "quantize: all codes of weights of few bits, fitted to more images": 40,
     "search: predicted errors as a prior, warm start, policies of studies": 308,
     "search: top-1 in steps of luck": 74,
     "search: values of fields that cost as much as several trials": 62,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +22,7 @@ from compiler.ir.module import IRModule
 from compiler.quantize.calibration.collect_stats import Batch
 
 _MOST_SAMPLES: Final = 256
-_MOST_ELEMENTS: Final = 1 << 23
+_MOST_ELEMENTS: Final = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +44,11 @@ class InputSample:
         known = dict(zip(self.digests + other.digests, self.runs + other.runs))
         kept = tuple(sorted(known)[: self.most])
         return InputSample(self.most, kept, tuple(known[digest] for digest in kept))
+
+    def within(self, elements: int) -> InputSample:
+        """The sample of so many values of the inputs at most, one run at least."""
+        kept = max(elements // max(sum(array.size for array in self.runs[0]), 1), 1)
+        return replace(self, digests=self.digests[:kept], runs=self.runs[:kept])
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Flat arrays, such as an .npz holds; no pickle."""
@@ -68,7 +73,7 @@ class InputSample:
 
 
 def sample_inputs(mod: IRModule, batches: Iterable[Batch]) -> InputSample:
-    """The sample of one shard: at most 256 images, and at most 2^23 values of the inputs.
+    """The sample of one shard: at most 256 images, and at most 2^24 values of the inputs.
 
     Args:
         mod: its ``main`` takes the inputs.

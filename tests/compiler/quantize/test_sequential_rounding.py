@@ -142,6 +142,17 @@ def test_rows_are_codes_of_their_bits_up_to_a_sign(nbit: int, granularity: str) 
     assert_same_integers(made.partitioned, data[:2])
 
 
+def test_few_bits_use_the_whole_sample_and_eight_bits_a_part_of_it() -> None:
+    x = relay.var("x", (1, 1 << 19))
+    dense = relay.op.nn.dense(x, relay.const(np.ones((1, 1 << 19), "f4")))
+    images = [{"x": np.full((1, 1 << 19), value, np.float32)} for value in range(40)]
+    whole = sample_inputs(relay.module(relay.Function([x], dense)), images)
+    part = whole.within(1 << 23)
+    assert (len(whole.runs), len(part.runs)) == (32, 16)
+    assert part.digests == whole.digests[:16]
+    assert len(whole.within(1).runs) == 1
+
+
 def test_one_number_more_in_each_row_errs_less(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(6)
     mod, data = network(rng, 8, 16), batches(rng, 8, count=60)
