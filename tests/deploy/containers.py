@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.deploy.compose_file import Mount
+from tests.ports import own_port
 
 PORTS = {"postgres": 5432, "head": 6379, "dashboard": 8090}
 RAY_FOLDER = Path(os.sep, "tmp", "ray")
@@ -84,7 +85,7 @@ class Machine:
         (self.root / "log").mkdir()
         self._tag = f"q{os.getpid() % 100000}"
         self._net = f"10.{64 + os.getpid() % 60}.{os.getpid() // 60 % 250}"
-        self.ports = PORTS if self.namespaces else {name: _free_port() for name in PORTS}
+        self.ports = PORTS if self.namespaces else {name: own_port() for name in PORTS}
         if self.namespaces:
             _ip(f"link add {self._tag} type bridge")
             _ip(f"addr add {self._net}.1/24 dev {self._tag}")
@@ -338,13 +339,6 @@ def _read(path: str) -> str:
         return Path(path).read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return ""
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _own_address() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from qsearch.report.html import report
 from qsearch.store.engine import open_engine, open_reader
 from qsearch.store.repository import Repository
 from tests.e2e.browser import NEEDS_CHROMIUM, flaws, watched_page
+from tests.ports import own_port
 from tests.qsearch.dashboard.stores import written_runs
 
 TRIALS = 8
@@ -33,9 +33,7 @@ class Dashboard:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = own_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
 

@@ -25,6 +25,7 @@ from qsearch.store.repository import Repository
 from tests.e2e.holding import Hold
 from tests.e2e.test_kill import command_of, descendants
 from tests.e2e.test_ray_nodes import address_of, told
+from tests.ports import own_port
 
 MODELS = Path(qsearch.__file__).parent / "models"
 MODEL = MODELS / "digits_cnn.onnx"
@@ -88,7 +89,7 @@ class Server:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **self.hold.environment(1)}
         if self.storage is not None:
             environment["QSEARCH_STORAGE"] = self.storage
-        port = self.url.rpartition(":")[2] or "0"
+        port = self.url.rpartition(":")[2] or str(own_port())
         words = ["serve", str(self.root), "--port", port, *self.words]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "qsearch", *words],
