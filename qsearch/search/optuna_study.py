@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.storages import InMemoryStorage
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState
 
 from compiler.errors import legal_names
 from qsearch.errors import SettingsError
@@ -47,7 +46,7 @@ TPE_UP_TO: Final = 2000
 """Trials from which on NSGA-II proposes: asking TPE costs 0.2 s of CPU at 10,000 trials."""
 POPULATION: Final = 24
 GENERATION: Final = "NSGAIISampler:generation"
-"""Where Optuna keeps the generation of a trial."""
+"""Where Optuna keeps the generation of a trial: all stored ones are one, for who goes on there."""
 
 # A third of the default study starts at random: TPE on fewer points follows noise.
 _STARTUP_TRIALS = 10
@@ -123,7 +122,10 @@ def tpe(seed: int) -> BaseSampler:
 
 @register_sampler("nsga2")
 def nsga2(seed: int) -> BaseSampler:
-    """Elitist genetic algorithm; ``auto`` asks it from ``TPE_UP_TO`` trials on."""
+    """Elitist genetic algorithm; ``StudySampler`` asks ``Generations`` for it.
+
+    ``auto`` asks it from ``TPE_UP_TO`` trials on.
+    """
     return NSGAIISampler(seed=seed, population_size=POPULATION)
 
 
@@ -180,16 +182,11 @@ def distributions_of(space: Space, costly: bool = True) -> Distributions:
     return {name: CategoricalDistribution(one) for name, one in choices.items() if len(one) > 1}
 
 
-def frozen_trial(
-    trial: Trial, distributions: Distributions, objective: Objective, before: int = 0
-) -> FrozenTrial:
+def frozen_trial(trial: Trial, distributions: Distributions, objective: Objective) -> FrozenTrial:
     """A finished trial of the store as Optuna's record of it.
 
     With several objectives, which Optuna's PRUNED does not know, a stopped trial counts with what
     it reached and a broken constraint.
-
-    Args:
-        before: complete trials before it, which decide its generation.
     """
     params = {name: value for name, value in trial.params.items() if name in distributions}
     state = _STATES[trial.state]
@@ -219,7 +216,7 @@ def frozen_trial(
             "config_hash": trial.config_hash,
             "scored_by": trial.outcome.scored_by,
         },
-        system_attrs={GENERATION: before // POPULATION},
+        system_attrs={GENERATION: 0},
         intermediate_values={},
     )
     if complete:
@@ -249,11 +246,105 @@ class _Storage(InMemoryStorage):
             )
         return super().create_new_trial(study_id, template_trial)
 
+    def set_trial_param(
+        self,
+        trial_id: int,
+        param_name: str,
+        param_value_internal: float,
+        distribution: BaseDistribution,
+    ) -> None:
+        """As Optuna's, which compares the distribution with the last one, choice by choice.
+
+        Here it cannot differ: all trials of a study are points of one space.
+        """
+        trial = self.get_trial(trial_id)
+        trial.params[param_name] = distribution.to_external_repr(param_value_internal)
+        trial.distributions[param_name] = distribution
+
 
 def new_study(objective: Objective) -> optuna.Study:
     """An empty in-memory study that maximises every objective; costs are negative."""
     directions = [StudyDirection.MAXIMIZE] * len(objective.names)
     return optuna.create_study(storage=_Storage(), directions=directions)
+
+
+class Generations:
+    """The complete trials of a study in generations of ``POPULATION``, in constant time a trial.
+
+    Optuna's sampler keeps the parents of each generation in its study. A search makes studies anew
+    for each batch, so that a restart changes nothing; there it would go through all trials again,
+    and back to the first generation by recursion.
+
+    Args:
+        study: any one with the directions of the objectives.
+    """
+
+    def __init__(self, study: optuna.Study) -> None:
+        self._study = study
+        self._complete = 0
+        self._parents: Sequence[FrozenTrial] = ()
+        self._population: list[FrozenTrial] = []
+        self._shared: Distributions | None = None
+
+    def note(self, trial: FrozenTrial) -> None:
+        """Take in a trial that ended; its number becomes its place among the complete ones."""
+        if trial.state != TrialState.COMPLETE:
+            return
+        trial.number = self._complete
+        self._complete += 1
+        known = trial.distributions if self._shared is None else self._shared
+        self._shared = {n: known[n] for n in sorted(known) if n in trial.distributions}
+        self._population.append(trial)
+        if len(self._population) == POPULATION:
+            self._parents = self.sampler(0).select_parent(self._study, 1)
+            self._population = []
+
+    def sampler(self, seed: int) -> NSGAIISampler:
+        """Proposes the next trials: what Optuna's would, were all trials in its study."""
+        return _Breeding(seed, self._parents, self._population, self._shared or {})
+
+
+class _Breeding(NSGAIISampler):
+    """NSGA-II that is told what it would look for in a study.
+
+    Args:
+        seed: of its random choices.
+        parents: of the trials that it proposes, the best first.
+        population: the trials of the generation that is not full.
+        shared: the parameters that every complete trial has, by name.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        parents: Sequence[FrozenTrial],
+        population: Sequence[FrozenTrial],
+        shared: Distributions,
+    ) -> None:
+        super().__init__(seed=seed, population_size=POPULATION)
+        self._parents = [*parents]
+        self._population = [*population]
+        self._shared = shared
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """What parents hand on."""
+        return self._shared
+
+    def get_trial_generation(self, study: optuna.Study, trial: FrozenTrial) -> int:
+        """Only its parents matter."""
+        return 1
+
+    def get_population(self, study: optuna.Study, generation: int) -> list[FrozenTrial]:
+        """The generation that is not full."""
+        return self._population
+
+    def get_parent_population(self, study: optuna.Study, generation: int) -> list[FrozenTrial]:
+        """As Optuna: the best first when they are chosen, in the order of the study afterwards."""
+        parents = self._parents
+        self._parents = sorted(parents, key=lambda trial: trial.number)
+        return parents
 
 
 def replica(trials: Sequence[Trial], space: Space, objective: Objective) -> optuna.Study:
@@ -277,50 +368,6 @@ def quiet_optuna() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
-
-
-LEAST: Final = 8
-"""Trials below which nothing is said."""
-MOST: Final = 3000
-"""Of more trials an even choice is looked at."""
-
-
-def importances(
-    trials: Sequence[tuple[Mapping[str, Any], float]], *, smaller_is_better: bool = False
-) -> dict[str, float]:
-    """Importance of the parameters that every trial has and that differ; they add up to one.
-
-    Args:
-        trials: parameters and value of complete trials.
-    Returns:
-        Empty where there are too few trials, or all values are the same.
-    """
-    trials = trials[:: -(-len(trials) // MOST)] if trials else trials
-    if len(trials) < LEAST or len({value for _, value in trials}) < 2:
-        return {}
-    shared = set.intersection(*(set(params) for params, _ in trials))
-    choices = {
-        name: tuple(dict.fromkeys(params[name] for params, _ in trials)) for name in sorted(shared)
-    }
-    known: dict[str, BaseDistribution] = {
-        n: CategoricalDistribution(c) for n, c in choices.items() if len(c) > 1
-    }
-    if not known:
-        return {}
-    with quiet_optuna():
-        study = optuna.create_study(direction="minimize" if smaller_is_better else "maximize")
-        study.add_trials(
-            [
-                create_trial(
-                    params={name: params[name] for name in known}, distributions=known, value=value
-                )
-                for params, value in trials
-            ]
-        )
-        found = optuna.importance.get_param_importances(
-            study, evaluator=PedAnovaImportanceEvaluator()
-        )
-    return {name: float(value) for name, value in found.items()}
 
 
 def write_study(

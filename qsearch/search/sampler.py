@@ -7,12 +7,13 @@ samplers are Optuna's alone, and start from the first configuration of the study
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 import optuna
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from compiler.qtypes.qconfig import QConfig
 from qsearch.search.layer_space import PLAN_NAMES, LayerPlan
@@ -22,6 +23,7 @@ from qsearch.search.optuna_study import (
     HISTORY_FREE,
     TPE_UP_TO,
     Distributions,
+    Generations,
     batch_seed,
     distributions_of,
     frozen_trial,
@@ -144,13 +146,24 @@ class _StageSampler:
     decode: Callable[[Params], Params]
     name: str
     distributions: Distributions = field(init=False)
+    generations: Generations = field(init=False)
     asked: dict[str, optuna.Trial] = field(default_factory=dict)
-    history: list[FrozenTrial] = field(default_factory=list)
     told: int = 0
-    complete: int = 0
 
     def __post_init__(self) -> None:
         self.distributions = distributions_of(self.space, costly=False)
+        self.generations = Generations(self.study)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Configurations of earlier batches, and those of this one."""
+
+    before: Container[str]
+    now: set[str] = field(default_factory=set)
+
+    def __contains__(self, config_hash: object) -> bool:
+        return config_hash in self.before or config_hash in self.now
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +239,8 @@ class StudySampler:
         self.plan = plan
         self._spec = spec
         self._seen: set[str] = set()
+        self._points = chain(map(space.params_of, [start]), space.points())
+        self._next: list[Proposal] = []
         self._best: Trial | None = None
         self._refinement = Refinement(space, start, objective, spec.policy, known)
         with quiet_optuna():
@@ -235,11 +250,6 @@ class StudySampler:
                 if plan is None
                 else _StageSampler(new_study(objective), plan.space, self._of_layers, LAYERS)
             )
-
-    @property
-    def study(self) -> optuna.Study:
-        """Optuna's replica of the global stage."""
-        return self._global.study
 
     @property
     def batch_size(self) -> int:
@@ -287,17 +297,19 @@ class StudySampler:
         return next(filter(None, (self._asked_of(stage, batch) for stage in stages)), [])
 
     def _asked_of(self, stage: _StageSampler, batch: int) -> list[Proposal]:
-        seen = set(self._seen)
+        seen = _Seen(self._seen)
         proposals: list[Proposal] = []
         place = stage.told if self.needs_history else batch * self.batch_size
         with quiet_optuna():
             sampler = optuna_sampler(self._spec.sampler, batch * self.batch_size)
-            if sampler == "nsga2":
-                # What it keeps in a study about generations would differ after a restart.
+            if not self._asks_study(batch):
                 stage.asked.clear()
                 stage.study = new_study(self.objective)
-                stage.study.add_trials(stage.history)
-            stage.study.sampler = make_sampler(sampler, self._spec.seed, batch)
+            stage.study.sampler = (
+                stage.generations.sampler(batch_seed(self._spec.seed, batch))
+                if sampler == "nsga2"
+                else make_sampler(sampler, self._spec.seed, batch)
+            )
             for slot in range(self.batch_size):
                 proposal = self._costly(stage, place + slot, seen)
                 if proposal is None:
@@ -307,20 +319,25 @@ class StudySampler:
                     proposal = self._ask(stage, batch, slot, seen)
                 if proposal is None:
                     break
-                seen.add(proposal.config_hash)
+                seen.now.add(proposal.config_hash)
                 proposals.append(proposal)
         return proposals
 
+    def _asks_study(self, batch: int) -> bool:
+        """Whether the sampler of this batch looks at the trials of Optuna's study."""
+        sampler = optuna_sampler(self._spec.sampler, batch * self.batch_size)
+        return sampler != "nsga2" and sampler not in HISTORY_FREE
+
     def _tell(self, stage: _StageSampler, trial: Trial) -> None:
         asked = stage.asked.pop(trial.config_hash, None)
-        if stage.space.is_costly(trial.params):
-            stage.told += 1
-            return
-        frozen = frozen_trial(trial, stage.distributions, self.objective, stage.complete)
         stage.told += 1
-        stage.complete += frozen.state == TrialState.COMPLETE
-        if self._spec.sampler in (AUTO, "nsga2"):  # who reads it; the others need no more memory
-            stage.history.append(frozen)
+        if self._spec.sampler in HISTORY_FREE or stage.space.is_costly(trial.params):
+            return
+        frozen = frozen_trial(trial, stage.distributions, self.objective)
+        if self._spec.sampler in (AUTO, "nsga2"):
+            stage.generations.note(frozen)
+        if not self._asks_study(trial.batch):
+            return  # nor does a later batch
         if asked is None:
             stage.study.add_trial(frozen)
         else:
@@ -328,7 +345,7 @@ class StudySampler:
                 asked.set_constraint(name, amount)
             stage.study.tell(asked, frozen.values, state=frozen.state)
 
-    def _costly(self, stage: _StageSampler, place: int, seen: set[str]) -> Proposal | None:
+    def _costly(self, stage: _StageSampler, place: int, seen: _Seen) -> Proposal | None:
         """The best trial with a costly choice, where it is its turn; Optuna does not see it."""
         auto = self._spec.sampler == AUTO and stage.name == GLOBAL
         if not auto or place not in _COSTLY_AT or self._best is None:
@@ -338,7 +355,7 @@ class StudySampler:
         return next((one for one in proposals if one.config_hash not in seen), None)
 
     def _given(
-        self, stage: _StageSampler, batch: int, place: int, slot: int, seen: set[str]
+        self, stage: _StageSampler, batch: int, place: int, slot: int, seen: _Seen
     ) -> Params | None:
         """The point that is tried without asking Optuna; None asks Optuna."""
         if stage.name == LAYERS:
@@ -362,7 +379,7 @@ class StudySampler:
         best = self.space.params_of(self.start) if self._best is None else dict(self._best.params)
         return {**best, **point, **self.plan.params_of(point)}
 
-    def _ask(self, stage: _StageSampler, batch: int, slot: int, seen: set[str]) -> Proposal | None:
+    def _ask(self, stage: _StageSampler, batch: int, slot: int, seen: _Seen) -> Proposal | None:
         trial = stage.study.ask()
         point = stage.space.suggest(trial)
         proposal = self._proposal(stage, point)
@@ -384,16 +401,17 @@ class StudySampler:
         return proposal
 
     def _enumerated(self) -> list[Proposal]:
-        proposals: list[Proposal] = []
-        seen = set(self._seen)
-        for params in (self.space.params_of(self.start), *self.space.points()):
+        self._next = [one for one in self._next if one.config_hash not in self._seen]
+        seen = _Seen(self._seen, {one.config_hash for one in self._next})
+        while len(self._next) < self.batch_size:
+            params = next(self._points, None)
+            if params is None:
+                break
             proposal = self._proposal(self._global, params)
             if proposal.config_hash not in seen:
-                seen.add(proposal.config_hash)
-                proposals.append(proposal)
-            if len(proposals) == self.batch_size:
-                break
-        return proposals
+                seen.now.add(proposal.config_hash)
+                self._next.append(proposal)
+        return [*self._next]
 
     def _proposal(self, stage: _StageSampler, point: Params) -> Proposal:
         params = stage.decode(point)

@@ -33,7 +33,7 @@ Snoek, Adams, "Multi-task Bayesian optimization", 2013 (earlier studies).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -368,7 +368,7 @@ class Refinement:
         self._trials.append(trial)
         self._surrogate = None
 
-    def propose(self, seen: Collection[str], seed: int) -> Params | None:
+    def propose(self, seen: Container[str], seed: int) -> Params | None:
         """An unseen point; asked again before the next trial ends, another one.
 
         Args:

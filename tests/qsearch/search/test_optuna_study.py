@@ -53,7 +53,7 @@ def test_the_replica_holds_every_finished_trial_with_its_score() -> None:
 @pytest.mark.parametrize("objective", [Objective("sqnr"), Objective("sqnr", ("size",))])
 def test_a_frozen_trial_is_the_one_that_optuna_makes(objective: Objective) -> None:
     known = distributions_of(SPACE)
-    ours = frozen_trial(trial(3), known, objective, before=60)
+    ours = frozen_trial(trial(3), known, objective)
     theirs = create_trial(
         state=ours.state,
         values=ours.values,

@@ -283,15 +283,6 @@ def test_a_batch_holds_no_configuration_twice(seed: int) -> None:
     assert len(hashes) == len(set(hashes)) == 4
 
 
-def test_nsga2_breeds_from_what_was_told() -> None:
-    sampler = study_sampler("nsga2")
-    told = [ended(proposal, number) for number, proposal in enumerate(sampler.propose(0))]
-    sampler.add_history(told)
-    sampler.propose(1)
-    known = [trial.values for trial in sampler.study.get_trials() if trial.values]
-    assert known == [[trial.outcome.score["sqnr_db"]] for trial in told if trial.outcome.score]
-
-
 def test_a_small_space_is_enumerated_from_the_recommended_configuration() -> None:
     hashes = play(3, space=SMALL, every=True)
     assert len(hashes) == len(set(hashes)) == 6
