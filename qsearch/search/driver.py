@@ -27,7 +27,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from compiler.errors import CompilerError
-from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SearchFailedError, StoreError
 from qsearch.progress import TRIALS
 from qsearch.search.context import TIMEOUT, Budget, Control, StudyContext
@@ -275,8 +274,7 @@ class Driver:
         ends: list[Ended] = []
         for trial in claims.run:
             try:
-                qconfig = QConfig.from_dict(trial.qconfig)
-                scales = self.queue.scales_for(qconfig)
+                qconfig, scales = self.queue.ready(trial)
             except BrokenRunError:
                 raise
             except CompilerError as error:

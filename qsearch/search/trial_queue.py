@@ -18,6 +18,9 @@ from qsearch.search.trials import StudyTrials
 from qsearch.store.records import NewTrial, Trial
 from workers.errors import BrokenRunError
 
+Ready = tuple[QConfig, tuple[float, ...] | None]
+"""A configuration and its scales."""
+
 
 class ScaleSource(Protocol):
     """Where the activation scales of a configuration come from."""
@@ -48,6 +51,7 @@ class TrialQueue:
     budget: Budget
     exhausted: bool = False
     """The space has nothing that was not tried."""
+    _ready: dict[int, Ready] = field(default_factory=dict)
     _next_batch: int = 0
     _told: int = 0
     _variants: set[str] = field(default_factory=set)
@@ -82,7 +86,7 @@ class TrialQueue:
         stored = False
         while self._may_propose(running, reserve):
             batch = self._next_batch
-            new = self._new_trials(batch)
+            new, ready = self._new_trials(batch)
             if not new and not self.trials.batch(batch):
                 self.exhausted = True
                 break
@@ -92,6 +96,10 @@ class TrialQueue:
                 self.read_new()  # another driver stored it first
                 continue
             self.trials.note_all(added)
+            self._ready.update(ready)
+            if len(self._ready) > 2 * self.trials.unfinished:  # others ran them, or the store knew
+                known = self.trials.by_number
+                self._ready = {n: one for n, one in self._ready.items() if not known[n].finished}
             self._next_batch = batch + 1
             self.sampler.add_pending(added)
             self.tell()
@@ -123,6 +131,18 @@ class TrialQueue:
                 self._variants.add(variant)
                 self.context.progress.phase(TRIALS, self.budget.trials, self.trials.finished)
 
+    def ready(self, trial: Trial) -> Ready:
+        """Configuration and scales of a trial that begins; those proposed here are still known.
+
+        Raises:
+            CompilerError: it has none.
+        """
+        known = self._ready.pop(trial.number, None)
+        if known is None:
+            qconfig = QConfig.from_dict(trial.qconfig)
+            known = qconfig, self.scales_for(qconfig)
+        return known
+
     @property
     def out_of_patience(self) -> bool:
         """Whether so many trials as patience allows ended since the last better one."""
@@ -138,40 +158,43 @@ class TrialQueue:
             return self._told == self._next_batch
         return self.trials.unfinished - running < reserve
 
-    def _new_trials(self, batch: int) -> list[NewTrial]:
+    def _new_trials(self, batch: int) -> tuple[list[NewTrial], dict[int, Ready]]:
         """The proposals of the batch that are not stored, as many as the budget has room for."""
         stored = {row.config_hash for row in self.trials.batch(batch)}
         room = self.budget.trials - self.trials.next_number
         new: list[NewTrial] = []
+        ready: dict[int, Ready] = {}
         for proposal in self.sampler.propose(batch):
             if proposal.config_hash in stored or len(new) == room:
                 continue
-            fields = proposal.qconfig.to_dict()
+            qconfig, scales = proposal.qconfig, None
+            number, fields = self.trials.next_number + len(new), qconfig.to_dict()
+            try:
+                scales = self.scales_for(qconfig)
+                ready[number] = qconfig, scales
+            except BrokenRunError:
+                raise
+            except CompilerError:
+                pass  # told when the trial is run
             new.append(
                 NewTrial(
-                    number=self.trials.next_number + len(new),
+                    number=number,
                     batch=batch,
                     params=proposal.params,
                     qconfig=fields,
                     config_hash=proposal.config_hash,
-                    work_hash=self._work_hash(proposal.qconfig, fields),
+                    work_hash=self._work_hash(fields, scales),
                     stage=proposal.stage,
                 )
             )
-        return new
+        return new, ready
 
-    def _work_hash(self, qconfig: QConfig, fields: Mapping[str, Any]) -> str:
+    def _work_hash(self, fields: Mapping[str, Any], scales: tuple[float, ...] | None) -> str:
         """Equal for configurations that make the same module: ranges count, not their origin.
 
         On few samples, the maximum and a high percentile are often the same number.
         """
         decides = canonical_fields(fields)
-        try:
-            scales = self.scales_for(qconfig)
-        except BrokenRunError:
-            raise
-        except CompilerError:
-            scales = None  # told when the trial is run
         if scales is not None:
             for name in ("calibrate_mode", "percentile"):
                 decides.pop(name, None)

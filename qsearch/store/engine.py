@@ -354,8 +354,9 @@ def _on_sqlite_reader(connection: Any, _record: Any) -> None:
 
 
 def _on_sqlite_begin(connection: Connection) -> None:
-    reader = connection.get_execution_options().get("reader", False)
-    connection.exec_driver_sql("BEGIN" if reader else "BEGIN IMMEDIATE")
+    # One statement that reads is a transaction of its own.
+    if not connection.get_execution_options().get("reader", False):
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _is_current(engine: Engine, url: URL, create: bool, schemas: Collection[str] = STUDIES) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from compiler.errors import legal_names
@@ -126,6 +126,18 @@ class StudyQueries(Database):
 
 _DRIVER_COLUMNS = DriverRow.__table__.columns
 
+# Drivers ask these questions every second or two: built once.
+_COMMANDS: Final = (
+    select(*CommandRow.__table__.columns)
+    .where(CommandRow.study_id == bindparam("of_study"), CommandRow.id > bindparam("after"))
+    .order_by(CommandRow.id)
+)
+_BEAT: Final = (
+    update(DriverRow)
+    .where(DriverRow.id == bindparam("driver"))
+    .values(beat=DriverRow.beat + 1, beat_at=bindparam("now"))
+)
+
 
 class DriverQueries(Database):
     """Drivers of studies, their heartbeats, and the commands for them."""
@@ -149,11 +161,8 @@ class DriverQueries(Database):
 
     def record_heartbeat(self, driver_id: int) -> None:
         """Show that the driver lives."""
-        self.execute(
-            update(DriverRow)
-            .where(DriverRow.id == driver_id)
-            .values(beat=DriverRow.beat + 1, beat_at=self._clock())
-        )
+        beat = {"driver": driver_id, "now": self._clock()}
+        self.write(lambda connection: connection.execute(_BEAT, beat))
 
     def end_drivers(self, driver_ids: Collection[int]) -> None:
         """Note that drivers left, or are taken for dead."""
@@ -182,9 +191,5 @@ class DriverQueries(Database):
 
     def commands_of(self, study_id: int, after: int) -> list[Command]:
         """Commands with an id above ``after``, oldest first."""
-        rows = self.read(
-            select(*CommandRow.__table__.columns)
-            .where(CommandRow.study_id == study_id, CommandRow.id > after)
-            .order_by(CommandRow.id)
-        )
+        rows = self.read(_COMMANDS, {"of_study": study_id, "after": after})
         return [record_of(Command, row) for row in rows]

@@ -55,12 +55,14 @@ _TWIN = _T.alias("twin")
 # Of a sum no index is used: SQLite would read all trials in the order of their numbers, the ended
 # ones as well, where the index of states leads to the few that have not ended.
 _NUMBER: Final = _T.c.number + literal_column("0")
+_STANDS: Final = or_(*(_T.c.state == state for state in UNFINISHED))
+"""Whether a trial has not ended. SQLAlchemy writes a list anew whenever it runs a statement."""
 
 _FREE: Final = (
     select(_T.c.id, _T.c.work_hash)
     .where(
         _T.c.study_id == bindparam("of_study"),
-        _T.c.state.in_(UNFINISHED),
+        _STANDS,
         bindparam("below") > _NUMBER,
         or_(
             _T.c.state == "waiting",
@@ -77,13 +79,17 @@ _FREE: Final = (
 )
 """Trials that a driver may claim: no other runs the same work."""
 
-_BY_ID: Final = select(*_COLUMNS).where(_T.c.id.in_(bindparam("ids", expanding=True)))
+_OF_IDS: Final = _T.c.id.in_(bindparam("ids", expanding=True))
+_BY_ID: Final = select(*_COLUMNS).where(_OF_IDS)
 
 _ANSWERS: Final = (
     select(*_COLUMNS)
     .where(
         _T.c.work_hash.in_(bindparam("hashes", expanding=True)),
-        or_(_T.c.state.in_(REPEATABLE), and_(_T.c.state == "pruned", _T.c.collapsed)),
+        or_(
+            *(_T.c.state == state for state in REPEATABLE),
+            and_(_T.c.state == "pruned", _T.c.collapsed),
+        ),
     )
     .order_by(_T.c.id)
 )
@@ -92,21 +98,17 @@ was stopped as worse was so beside the other trials of its study."""
 
 _LEASE: Final = (
     update(_T)
-    .where(_T.c.id.in_(bindparam("ids", expanding=True)))
+    .where(_OF_IDS)
     .values(
         state="running",
         driver_id=bindparam("driver"),
         attempts=_T.c.attempts + 1,
         started_at=bindparam("now"),
     )
+    .returning(*_COLUMNS)
 )
 
-_OPEN: Final = (
-    select(_T.c.id)
-    .where(_T.c.id.in_(bindparam("ids", expanding=True)), _T.c.state.in_(UNFINISHED))
-    .order_by(_T.c.id)
-    .with_for_update()
-)
+_OPEN: Final = select(_T.c.id).where(_OF_IDS, _STANDS).order_by(_T.c.id).with_for_update()
 """Those of some trials that have not ended; no other driver ends them before this one has."""
 
 _APART: Final = ("attempts", "failure", "scored_by")
@@ -120,6 +122,7 @@ _FINISH: Final = (
         **{name: bindparam(f"new_{name}") for name in _OUTCOME},
     )
 )
+_NEW_TRIALS: Final = insert(_T).returning(_T.c.id, sort_by_parameter_order=True)
 _NEW_EVENT, _NEW_SHARD, _NEW_LOG = insert(EventRow), insert(ShardRow), insert(LogRow)
 
 
@@ -150,9 +153,8 @@ class TrialQueries(Database):
         ]
         if not rows:
             return []
-        made = insert(TrialRow).returning(TrialRow.id, sort_by_parameter_order=True)
         try:
-            ids = self.write(lambda connection: connection.execute(made, rows).scalars().all())
+            ids = self.write(lambda c: c.execute(_NEW_TRIALS, rows).scalars().all())
         except IntegrityError as error:
             raise ConflictError(
                 f"trials {trials[0].number} to {trials[-1].number} are stored already: {error.orig}"
@@ -257,14 +259,11 @@ class TrialQueries(Database):
                 if work_hash not in answers and len(first) < limit:
                     first.setdefault(work_hash, row_id)
             chosen = [*first.values()]
-            trials = _by_id(connection, [*chosen, *answered])
-            known = [trials[row_id] for row_id in answered]
+            known = _by_id(connection, _BY_ID, answered)
             ends = [valued(Ended(t, _again(answers[t.work_hash].outcome))) for t in known]
             stored = self._store_ends(connection, study_id, ends)
-            if chosen:
-                lease = {"ids": chosen, "driver": driver_id, "now": self._clock()}
-                connection.execute(_LEASE, lease)
-            return Claims(tuple(trials[row_id] for row_id in chosen), tuple(stored))
+            leased = _by_id(connection, _LEASE, chosen, driver=driver_id, now=self._clock())
+            return Claims(tuple(leased), tuple(stored))
 
         return self.write(work)
 
@@ -362,9 +361,11 @@ def _answers(connection: Connection, work_hashes: Sequence[str]) -> dict[str, Tr
     return answers
 
 
-def _by_id(connection: Connection, ids: Sequence[int]) -> dict[int, Trial]:
-    rows = connection.execute(_BY_ID, {"ids": ids}) if ids else ()
-    return {row.id: trial_of(row) for row in rows}
+def _by_id(connection: Connection, statement: Any, ids: Sequence[int], **given: Any) -> list[Trial]:
+    """What a statement gives of some trials, in the order of their ids."""
+    rows = connection.execute(statement, {"ids": ids, **given}) if ids else ()
+    found = {row.id: trial_of(row) for row in rows}
+    return [found[row_id] for row_id in ids]
 
 
 def _again(outcome: Outcome) -> Outcome:

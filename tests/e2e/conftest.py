@@ -102,15 +102,14 @@ class Launch:
 
 
 @pytest.fixture
-def launch(tmp_path: Path, few_digits: Path) -> Callable[..., Launch]:
+def launch(tmp_path: Path) -> Callable[..., Launch]:
     """``launch("name", "--trials", "8")``: a launch into a folder of this name."""
-    return lambda name, *options: Launch(tmp_path / name, ("--calib", str(few_digits), *options))
+    return lambda name, *options: Launch(tmp_path / name, options)
 
 
 @pytest.fixture(scope="session")
-def unbroken(tmp_path_factory: pytest.TempPathFactory, few_digits: Path) -> Launch:
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Launch:
     """A search of TRIALS trials that nothing disturbed."""
-    folder = tmp_path_factory.mktemp("unbroken") / "digits"
-    done = Launch(folder, ("--calib", str(few_digits), "--trials", str(TRIALS)))
+    done = Launch(tmp_path_factory.mktemp("unbroken") / "digits", ("--trials", str(TRIALS)))
     done.finish("--pool", "inline")
     return done

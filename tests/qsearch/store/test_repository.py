@@ -107,7 +107,9 @@ def test_an_outcome_is_stored_once_and_never_overwritten(repository: Repository)
         seconds=0.25,
     )
     driver = repository.join(study.id, "here", "v1", 2)
-    assert repository.claim_trials(study.id, driver, 1, below=8).run == (trial,)
+    (claimed,) = repository.claim_trials(study.id, driver, 1, below=8).run
+    assert [claimed] == repository.trials_of(study.id)
+    assert (claimed.id, claimed.state, claimed.driver_id) == (trial.id, "running", driver)
     assert len(repository.finish_trials(study.id, [Ended(trial, outcome)])) == 1
     assert repository.finish_trials(study.id, [Ended(trial, Outcome(state="failed"))]) == []
     stored = repository.trials_of(study.id)[0]
