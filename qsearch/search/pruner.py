@@ -44,7 +44,7 @@ class EarlierTrials(Protocol):
     """What is known of the trials before a batch."""
 
     def before(self, batch: int) -> Sequence[Trial]:
-        """Complete trials of earlier batches."""
+        """Complete trials of earlier batches, at least those that may be the best at their cost."""
 
     def shards(self, trial: Trial) -> Sequence[Shard]:
         """The parts of a complete trial, in order; empty where they are not known."""

@@ -13,6 +13,21 @@ if TYPE_CHECKING:
     from qsearch.store.repository import Repository
 
 
+@dataclass(frozen=True, slots=True)
+class _Rival:
+    """A trial that later ones are compared with, its rank and its costs."""
+
+    trial: Trial
+    rank: tuple[float, ...]
+    costs: tuple[float, ...]
+
+    def replaces(self, other: _Rival) -> bool:
+        """Whether this one is the better rival wherever the other may be one."""
+        if self.trial.batch > other.trial.batch or self.rank <= other.rank:
+            return False
+        return all(mine <= theirs for mine, theirs in zip(self.costs, other.costs))
+
+
 @dataclass(slots=True)
 class StudyTrials:
     """What the driver knows of the trials.
@@ -35,6 +50,7 @@ class StudyTrials:
     _unfinished: set[int] = field(default_factory=set)
     _next: int = 0
     _front: list[tuple[float, ...]] = field(default_factory=list)
+    _rivals: list[_Rival] = field(default_factory=list)
 
     def note(self, trial: Trial) -> bool:
         """Take in how a trial stands; whether it ended only now."""
@@ -54,6 +70,7 @@ class StudyTrials:
         if trial.state == "complete":
             self.best = self.objective.best(filter(None, (self.best, trial)))
             self._weigh(trial)
+            self._contend(trial)
         return True
 
     def _weigh(self, trial: Trial) -> None:
@@ -72,10 +89,22 @@ class StudyTrials:
         self._front.append(values)
         self.last_better = max(self.last_better, trial.number)
 
+    def _contend(self, trial: Trial) -> None:
+        """Keep a trial as a rival of later ones, unless an earlier one is better and no dearer."""
+        score = trial.outcome.score or {}
+        if not self.objective.feasible(score):
+            return
+        rank, costs = self.objective.rank(score, trial.number), self.objective.costs(score)
+        new = _Rival(trial, rank, costs)
+        if not any(held.replaces(new) for held in self._rivals):
+            self._rivals = [*(held for held in self._rivals if not new.replaces(held)), new]
+
     def before(self, batch: int) -> list[Trial]:
-        """Complete trials of earlier batches."""
-        known = self.by_number.values()
-        return [trial for trial in known if trial.batch < batch and trial.state == "complete"]
+        """Of the complete trials of earlier batches within all limits, those that may be the best.
+
+        The best of all that cost no more than a given trial is among them, whatever it costs.
+        """
+        return [held.trial for held in self._rivals if held.trial.batch < batch]
 
     def note_all(self, trials: Iterable[Trial]) -> list[Trial]:
         """Take in several; those that ended only now."""
@@ -125,7 +154,7 @@ class StudyHistory:
     study_id: int
 
     def before(self, batch: int) -> Sequence[Trial]:
-        """Complete trials of earlier batches."""
+        """Complete trials of earlier batches that may be the best."""
         return self.trials.before(batch)
 
     def shards(self, trial: Trial) -> Sequence[Shard]:

@@ -66,6 +66,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "search: top-1 in steps of luck": 74,
     "search: generations of NSGA-II in constant time": 30,
     "driver: statements built once, configurations known until they run": 54,
+    "pruner: few rivals stand for all earlier trials": 18,
     "search: values of fields that cost as much as several trials": 62,
     "quantize: smoothing passes clips with a limit": 56,
     "quantize: one range for values that a concatenation or pool hands on": 93,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from qsearch.report.measures import Measures, front_numbers, measure_of
@@ -52,6 +53,34 @@ def test_the_newest_trial_that_was_better_is_known(
     assert trials.finished == len(scores)
     assert trials.best is not None
     assert (trials.best.number, trials.last_better) == (best, last_better)
+
+
+@pytest.mark.parametrize(
+    ("objective", "most"), [(Objective("top1"), 20), (Objective("top1", ("size",), 80.0), 200)]
+)
+def test_few_rivals_stand_for_all_earlier_trials(objective: Objective, most: int) -> None:
+    rng = np.random.default_rng(3)
+    known = []
+    for number in rng.permutation(600):
+        score = {"top1": rng.integers(60) / 60, "model_bytes": float(rng.integers(100))}
+        trial = replace(ended(int(number), 0.0), batch=int(number) // 4)
+        known.append(replace(trial, outcome=Outcome("complete", score, 64)))
+    trials = StudyTrials(objective)
+    trials.note_all(known)
+
+    def best(rivals: list[Trial], size: float) -> Trial | None:
+        return objective.best(
+            t
+            for t in rivals
+            if objective.feasible(t.outcome.score or {})
+            and objective.costs(t.outcome.score or {}) <= objective.costs({"model_bytes": size})
+        )
+
+    for batch in range(0, 151, 10):
+        found = trials.before(batch)
+        earlier = [trial for trial in known if trial.batch < batch]
+        assert len(found) < most
+        assert all(best(found, size) is best(earlier, size) for size in (5.0, 30.0, 75.0, 200.0))
 
 
 def judged(number: int, right: int, sqnr_db: float) -> Trial:
