@@ -124,9 +124,9 @@ class StudyQueries(Database):
 # The drivers of a study, and the commands they are told -----------------------------------------
 
 
-_DRIVER_COLUMNS = DriverRow.__table__.columns
-
 # Drivers ask these questions every second or two: built once.
+_DRIVERS: Final = select(*DriverRow.__table__.columns).order_by(DriverRow.id)
+_RUNNING: Final = _DRIVERS.where(DriverRow.state == "running")
 _COMMANDS: Final = (
     select(*CommandRow.__table__.columns)
     .where(CommandRow.study_id == bindparam("of_study"), CommandRow.id > bindparam("after"))
@@ -172,13 +172,10 @@ class DriverQueries(Database):
 
     def drivers_of(self, study_id: int | None, *, running: bool = False) -> list[DriverRecord]:
         """Drivers of a study, or of all (None), by arrival: all, or those that did not end."""
-        query = select(*_DRIVER_COLUMNS)
+        query = _RUNNING if running else _DRIVERS
         if study_id is not None:
             query = query.where(DriverRow.study_id == study_id)
-        if running:
-            query = query.where(DriverRow.state == "running")
-        rows = self.read(query.order_by(DriverRow.id))
-        return [record_of(DriverRecord, row) for row in rows]
+        return [record_of(DriverRecord, row) for row in self.read(query)]
 
     def add_command(self, study_id: int, kind: CommandKind) -> None:
         """Tell the drivers of a study something."""

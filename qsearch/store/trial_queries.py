@@ -79,6 +79,13 @@ _FREE: Final = (
 )
 """Trials that a driver may claim: no other runs the same work."""
 
+_FROM: Final = (
+    select(*_COLUMNS)
+    .where(_T.c.study_id == bindparam("of_study"), _T.c.number >= bindparam("first"))
+    .order_by(_T.c.number)
+)
+_UNFINISHED: Final = select(_T.c.number).where(_T.c.study_id == bindparam("of_study"), _STANDS)
+
 _OF_IDS: Final = _T.c.id.in_(bindparam("ids", expanding=True))
 _BY_ID: Final = select(*_COLUMNS).where(_OF_IDS)
 
@@ -181,13 +188,9 @@ class TrialQueries(Database):
         limit: int | None = None,
     ) -> list[Trial]:
         """Trials by number: all, or those in the given states, from number ``first`` on."""
-        query = select(*_COLUMNS).where(TrialRow.study_id == study_id)
-        if states is not None:
-            query = query.where(TrialRow.state.in_(list(states)))
-        if first:
-            query = query.where(TrialRow.number >= first)
-        query = query.order_by(TrialRow.number).limit(limit)
-        return [trial_of(row) for row in self.read(query)]
+        query = _FROM if states is None else _FROM.where(_T.c.state.in_(list(states)))
+        query = query if limit is None else query.limit(limit)
+        return [trial_of(row) for row in self.read(query, {"of_study": study_id, "first": first})]
 
     def trials_by_number(self, study_id: int, numbers: Sequence[int]) -> list[Trial]:
         """These trials, by number."""
@@ -200,10 +203,7 @@ class TrialQueries(Database):
 
     def unfinished(self, study_id: int) -> set[int]:
         """Numbers of the trials that wait or run."""
-        query = select(TrialRow.number).where(
-            TrialRow.study_id == study_id, TrialRow.state.in_(UNFINISHED)
-        )
-        return {row.number for row in self.read(query)}
+        return {row.number for row in self.read(_UNFINISHED, {"of_study": study_id})}
 
     def count_trials(self, study_id: int) -> Counts:
         """How many trials stand where."""

@@ -65,7 +65,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "search: predicted errors as a prior, warm start, policies of studies": 308,
     "search: top-1 in steps of luck": 74,
     "search: generations of NSGA-II in constant time": 30,
-    "driver: statements built once, configurations known until they run": 54,
+    "driver: statements built once, configurations known until they run": 51,
     "pruner: few rivals stand for all earlier trials": 18,
     "search: values of fields that cost as much as several trials": 62,
     "quantize: smoothing passes clips with a limit": 56,
