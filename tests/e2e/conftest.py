@@ -102,14 +102,15 @@ class Launch:
 
 
 @pytest.fixture
-def launch(tmp_path: Path) -> Callable[..., Launch]:
+def launch(tmp_path: Path, few_digits: Path) -> Callable[..., Launch]:
     """``launch("name", "--trials", "8")``: a launch into a folder of this name."""
-    return lambda name, *options: Launch(tmp_path / name, options)
+    return lambda name, *options: Launch(tmp_path / name, ("--calib", str(few_digits), *options))
 
 
 @pytest.fixture(scope="session")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+def unbroken(tmp_path_factory: pytest.TempPathFactory, few_digits: Path) -> Launch:
     """A search of TRIALS trials that nothing disturbed."""
-    done = Launch(tmp_path_factory.mktemp("unbroken") / "digits", ("--trials", str(TRIALS)))
+    folder = tmp_path_factory.mktemp("unbroken") / "digits"
+    done = Launch(folder, ("--calib", str(few_digits), "--trials", str(TRIALS)))
     done.finish("--pool", "inline")
     return done

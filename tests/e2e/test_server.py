@@ -29,24 +29,30 @@ from tests.ports import own_port
 
 MODELS = Path(qsearch.__file__).parent / "models"
 MODEL = MODELS / "digits_cnn.onnx"
-DATA = {"calib": MODELS / "digits_calib.npz", "eval": MODELS / "digits_dev.npz"}
 SETTINGS: dict[str, dict[str, Any]] = {
     "one": {"seed": 1, "sampler": "random"},
     "two": {"seed": 2, "sampler": "random"},
     "three": {"seed": 3},
 }
 TRIALS, BATCH = 5, 2
+Data = dict[str, Any]
 TIMEOUT_S = 600.0
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def data(few_digits: Path) -> Data:
+    """Images of every study."""
+    return {"calib": few_digits, "eval": MODELS / "digits_dev.npz"}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, data: Data) -> dict[str, Any]:
     """Rows and module of each study, searched in this process."""
     found = {}
     for name, settings in SETTINGS.items():
         folder = tmp_path_factory.mktemp("undisturbed") / name
         asked: dict[str, Any] = {"pool": "inline", "out": folder, **settings}
-        qsearch.launch(MODEL, **DATA, trials=TRIALS, batch=BATCH, **asked)
+        qsearch.launch(MODEL, **data, trials=TRIALS, batch=BATCH, **asked)
         found[name] = rows(f"sqlite:///{folder / 'study.db'}", name)
     return found
 
@@ -169,9 +175,9 @@ def until(true: Callable[[], Any]) -> Any:
     return found
 
 
-def submitted(client: qsearch.Client, name: str, **more: Any) -> dict[str, Any]:
+def submitted(client: qsearch.Client, data: Data, name: str, **more: Any) -> dict[str, Any]:
     asked = {"trials": TRIALS, "batch": BATCH, "workers": 1, **SETTINGS[name], **more}
-    return client.submit(MODEL, **DATA, study=name, **asked)
+    return client.submit(MODEL, **data, study=name, **asked)
 
 
 def end_equal(server: Server, undisturbed: dict[str, Any], folder: Path) -> None:
@@ -218,17 +224,17 @@ def kill_worker(server: Server, study: str) -> None:
 
 
 def test_kills_lose_nothing_on_sqlite(
-    serving: Callable[..., Server], undisturbed: dict[str, Any], tmp_path: Path
+    serving: Callable[..., Server], undisturbed: dict[str, Any], data: Data, tmp_path: Path
 ) -> None:
     server = serving(None)
     ann, bob = server.client("ann"), server.client("bob")
-    assert submitted(ann, "one")["owner"] == "ann"
-    assert submitted(ann, "two")["position"] in (1, 2)
-    submitted(bob, "three", priority=-1)
+    assert submitted(ann, data, "one")["owner"] == "ann"
+    assert submitted(ann, data, "two")["position"] in (1, 2)
+    submitted(bob, data, "three", priority=-1)
     assert [job["name"] for job in bob.queue() if job["position"]][-1] == "three"
     # Equal files are sent once by a user.
     assert sorted(each["kind"] for each in ann.uploads()) == ["npz", "npz", "onnx"]
-    refusals(server)
+    refusals(server, data)
     kill_server(server, "one")
     kill_driver(server, "two")
     kill_worker(server, "three")
@@ -236,11 +242,11 @@ def test_kills_lose_nothing_on_sqlite(
     end_equal(server, undisturbed, tmp_path)
 
 
-def refusals(server: Server) -> None:
+def refusals(server: Server, data: Data) -> None:
     """A reader submits nothing, a stranger sees nothing, and nobody goes beyond a quota."""
     eve, cat = server.client("eve"), server.client("cat")
     with pytest.raises(ServerError, match="may read, and submit nothing"):
-        submitted(eve, "one")
+        submitted(eve, data, "one")
     for change in (lambda: eve.upload(MODEL), lambda: eve.cancel("one")):
         with pytest.raises(ServerError, match="may read, and change nothing") as refused:
             change()
@@ -248,7 +254,7 @@ def refusals(server: Server) -> None:
     with pytest.raises(ServerError, match="is ann's"):
         server.client("bob").cancel("one")
     with pytest.raises(ServerError) as refused:
-        submitted(cat, "one")
+        submitted(cat, data, "one")
     assert refused.value.status == 413
     with pytest.raises(ServerError, match="token is wrong") as refused:
         qsearch.Client(server.url, token="qs_wrong").queue()
@@ -261,6 +267,7 @@ def refusals(server: Server) -> None:
 def test_kills_lose_nothing_on_postgres_and_two_ray_nodes(
     serving: Callable[..., Server],
     undisturbed: dict[str, Any],
+    data: Data,
     postgres_url: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -279,9 +286,9 @@ def test_kills_lose_nothing_on_postgres_and_two_ray_nodes(
         words = ("--pool", "process", "--pool", "ray", "--address", address_of(nodes))
         server = serving(postgres_url, *words, "--workers", "2")
         ann, bob = server.client("ann"), server.client("bob")
-        submitted(ann, "one", pool="ray", workers=2)
-        submitted(ann, "two")
-        submitted(bob, "three", priority=-1)
+        submitted(ann, data, "one", pool="ray", workers=2)
+        submitted(ann, data, "two")
+        submitted(bob, data, "three", priority=-1)
         driver = until(lambda: server.held("one"))
         told(nodes, "kill 0")
         told(nodes, "add")

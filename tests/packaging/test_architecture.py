@@ -77,7 +77,7 @@ class Trace:
         return False
 
 
-def rooms_of_a_trial(folder: Path) -> list[tuple[str, str]]:
+def rooms_of_a_trial(folder: Path, calib: Path) -> list[tuple[str, str]]:
     """Rooms in the order in which the trial enters them, each with the first function."""
     trace = Trace()
     before = sys.getprofile()
@@ -87,11 +87,9 @@ def rooms_of_a_trial(folder: Path) -> list[tuple[str, str]]:
         if trial.number == 0:
             sys.setprofile(trace)
 
-    out = folder / "run"
+    options: dict[str, Any] = {"pool": "inline", "out": folder / "run", "seed": 0}
     try:
-        qsearch.launch(
-            "digits", trials=NUMBER + 1, pool="inline", out=out, seed=0, callbacks=[begin]
-        )
+        qsearch.launch("digits", calib=calib, trials=NUMBER + 1, callbacks=[begin], **options)
     finally:
         sys.setprofile(before)
     return list(trace.rooms.items())
@@ -107,8 +105,10 @@ def walk_of_the_page() -> Iterator[str]:
             yield found[1]
 
 
-def test_a_trial_walks_through_the_rooms_that_the_page_names(tmp_path: Path) -> None:
-    rooms = [room for room, _ in rooms_of_a_trial(tmp_path)]
+def test_a_trial_walks_through_the_rooms_that_the_page_names(
+    few_digits: Path, tmp_path: Path
+) -> None:
+    rooms = [room for room, _ in rooms_of_a_trial(tmp_path, few_digits)]
     assert rooms == list(walk_of_the_page())
     assert len(rooms) <= MOST_ROOMS
 

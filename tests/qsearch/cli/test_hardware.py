@@ -120,9 +120,11 @@ def test_a_search_can_minimise_the_traffic_of_the_groups(capfd: Output, tmp_path
     assert all(set(group["stages"]) != {"requant"} for group in shown["groups"][1:])
 
 
-def test_a_limit_of_groups_decides_the_winner(capfd: Output, tmp_path: Path) -> None:
+def test_a_limit_of_groups_decides_the_winner(
+    capfd: Output, few_digits: Path, tmp_path: Path
+) -> None:
     words = ["--hw", "opu_q", "--metric", "sqnr", "--pool", "inline", "--trials", "8", "--json"]
-    data = ["--seed", "0", "--sampler", "random", "-q"]
+    data = ["--calib", str(few_digits), "--seed", "0", "--sampler", "random", "-q"]
     assert run(["launch", "digits", *words, *data, "-o", str(tmp_path / "free")]) == 0
     rows = [r for r in qsearch.trials(tmp_path / "free") if r["state"] == "complete"]
     fewest = min(r["hw_traffic"] for r in rows)
