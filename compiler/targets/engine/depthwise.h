@@ -7,7 +7,7 @@
  * has the weight 0.
  *
  * Any step: the sums of sixteen channels go to the first-level cache and are requantized there.
- * Bytes by factors, windows of 3 x 3 and 5 x 5 (block > 1): sums stay in registers. The
+ * Bytes and int16 by factors, windows of 3 x 3 and 5 x 5 (block > 1): sums stay in registers. The
  * `block` lanes of 16 bytes of a register are interleaved and packed each by itself, so channel
  * 4 j + k of lane l has place 4 (block j + l) + k among the 16 * block places of a block. A lane is sixteen
  * channels of a pixel; where fewer than `block` are left, 2 or 4 pixels some way apart fill the lanes.
@@ -212,18 +212,21 @@ struct qk_block {
     const int64_t *add;
     int32_t less;
     int64_t out_row, out_pixel, apart[4]; /* apart: from the first lane to those of the other pixels */
-    int64_t shared, n;                    /* pixels that share a register, channels of each */
-    int clips;                            /* 0: the bounds are those of bytes */
+    int64_t shared, n;                    /* pixels that share a register, bytes of each */
+    int clips;                            /* 0: the bounds are those of the type */
     qk_bounds bounds;
+    int64_t size;                         /* of an output: 1 or 2 bytes */
+    const uint8_t *limits;                /* bounds of int16 as they lie in registers: low ones, then high ones */
     const qk_fill_function *fills, *last; /* by pixels; last: for fewer rows, or 0 */
 };
 
 /* Registers whose lanes go to several pixels, or that are not full. */
 static __attribute__((noinline)) void qk_store_shared(const qk_block *b, uint8_t *out, const uint8_t *from, int64_t pixels)
 {
-    for (int64_t p = 0; p < pixels; p++, out += b->out_pixel, from += QK_FILL_BYTES)
+    const int64_t apart = (b->shared == 4 ? 16 : QK_FILL_BYTES / 2) * b->size;
+    for (int64_t p = 0; p < pixels; p++, out += b->out_pixel, from += QK_FILL_BYTES * b->size)
         for (int64_t i = 0; i < b->shared; i++) {
-            const uint8_t *const part = from + (b->shared == 4 ? 16 * i : QK_FILL_BYTES / 2 * i);
+            const uint8_t *const part = from + apart * i;
             if (b->n == 16)
                 memcpy(out + b->apart[i], part, 16);
             else if (b->n == 32)
@@ -233,11 +236,23 @@ static __attribute__((noinline)) void qk_store_shared(const qk_block *b, uint8_t
         }
 }
 
+/* Results of four pixels, as bytes or as int16. */
+static inline __attribute__((always_inline)) void qk_pack_sums(const int wide, uint8_t *to, qk_part x0, qk_part x1,
+                                                               qk_part x2, qk_part x3)
+{
+    if (wide) {
+        qk_pack_pair(to, x0, x1);
+        qk_pack_pair(to + 4 * QK_FILL_BYTES, x2, x3);
+    } else {
+        qk_pack_pixels(to, x0, x1, x2, x3);
+    }
+}
+
 /* `pixels` neighbours in `rows` of `together` output rows. Everything about the window is known when
  * this is compiled: a column is loaded once, and weights of 0 for lines beyond a window are left out.
  * The empty asm keeps the compiler from holding more weights than there are registers. */
 static inline __attribute__((always_inline)) void qk_fill(
-    const int unit, const int kernel, const int stride, const int together, const int rows, const int pixels,
+    const int wide, const int unit, const int kernel, const int stride, const int together, const int rows, const int pixels,
     const qk_block *b, const uint8_t *const *group, int64_t at, uint8_t *bytes, uint8_t *out, int64_t valid)
 {
     const int groups = ((together - 1) * stride + kernel + unit - 1) / unit, columns = (pixels - 1) * stride + kernel;
@@ -246,6 +261,7 @@ static inline __attribute__((always_inline)) void qk_fill(
     const uint8_t *weight = b->weight;
     const int32_t *bias = b->bias;
     const qk_part less = qk_all_parts(b->less);
+    const int64_t whole = QK_FILL_BYTES << wide;
     for (int64_t j = 0; j < 4; j++) {
         const int64_t place = j * QK_FILL_BYTES;
         const qk_part start = qk_load_part(bias + place / 4);
@@ -278,8 +294,8 @@ static inline __attribute__((always_inline)) void qk_fill(
         }
 #define QK_PACK_ROW(n, change)                                                                      \
     if (rows > n)                                                                                   \
-        qk_pack_pixels(bytes + (n * 4 + j) * QK_FILL_BYTES, change(r##n##_0), change(r##n##_1),     \
-                       change(r##n##_2), pixels > 3 ? change(r##n##_3) : r##n##_3);
+        qk_pack_sums(wide, bytes + n * 4 * whole + j * QK_FILL_BYTES, change(r##n##_0), change(r##n##_1), \
+                     change(r##n##_2), pixels > 3 ? change(r##n##_3) : r##n##_3);
         if (b->factors) {
             const qk_part_real f = qk_load_part_real(b->factors + place);
 #define QK_TIMES(x) qk_times_part(x, f, less)
@@ -294,27 +310,32 @@ static inline __attribute__((always_inline)) void qk_fill(
         }
 #undef QK_PACK_ROW
     }
-    const int direct = b->n == QK_FILL_BYTES && valid >= pixels;
-    const int64_t pitch = direct ? b->out_pixel : QK_FILL_BYTES;
+    const int direct = b->n == whole && valid >= pixels;
+    const int64_t pitch = direct ? b->out_pixel : whole;
     for (int r = 0; r < rows; r++, out += b->out_row) {
-        uint8_t *const from = bytes + r * 4 * QK_FILL_BYTES;
-        qk_turn_pixels(pixels, direct ? out : from, pitch, from, b->clips, b->bounds);
+        uint8_t *const from = bytes + r * 4 * whole, *const to = direct ? out : from;
+        if (!wide) {
+            qk_turn_pixels(pixels, to, pitch, from, b->clips, b->bounds);
+        } else {
+            qk_turn_pair(2, to, pitch, from, b->limits);
+            qk_turn_pair(pixels - 2, to + 2 * pitch, pitch, from + 4 * QK_FILL_BYTES, b->limits);
+        }
         if (!direct)
             qk_store_shared(b, out, from, valid < pixels ? valid : pixels);
     }
 }
 
-#define QK_FILL_OF(unit, kernel, stride, together, rows, pixels)                                             \
-    static __attribute__((noinline)) void qk_fill_##unit##_##kernel##_##stride##_##together##_##rows##_##pixels( \
+#define QK_FILL_OF(name, wide, unit, kernel, stride, together, rows, pixels)                                  \
+    static __attribute__((noinline)) void name##unit##_##kernel##_##stride##_##together##_##rows##_##pixels( \
         const qk_block *b, const uint8_t *const *group, int64_t at, uint8_t *bytes, uint8_t *out, int64_t valid) \
     {                                                                                                        \
-        qk_fill(unit, kernel, stride, together, rows, pixels, b, group, at, bytes, out, valid);              \
+        qk_fill(wide, unit, kernel, stride, together, rows, pixels, b, group, at, bytes, out, valid);        \
     }
-#define QK_FILLS(unit, kernel, stride, together, rows) \
-    QK_FILL_OF(unit, kernel, stride, together, rows, 3) QK_FILL_OF(unit, kernel, stride, together, rows, 4)
-#define QK_NAMES_OF(unit, kernel, stride, together, rows)              \
-    {qk_fill_##unit##_##kernel##_##stride##_##together##_##rows##_3, \
-     qk_fill_##unit##_##kernel##_##stride##_##together##_##rows##_4}
+#define QK_FILLS(...)                                                                                        \
+    QK_FILL_OF(qk_fill_, 0, __VA_ARGS__, 3) QK_FILL_OF(qk_fill_, 0, __VA_ARGS__, 4)                          \
+    QK_FILL_OF(qk_fill_wide_, 1, __VA_ARGS__, 3) QK_FILL_OF(qk_fill_wide_, 1, __VA_ARGS__, 4)
+#define QK_NAMES_OF(name, unit, kernel, stride, together, rows)       \
+    {name##unit##_##kernel##_##stride##_##together##_##rows##_3, name##unit##_##kernel##_##stride##_##together##_##rows##_4}
 /* Unit, kernel, stride, output rows together, and of the last pass. compiler/targets/engine/packing.py: same. */
 #define QK_WINDOWS_OF_PAIRS(X) X(2, 3, 1, 2, 2) X(2, 3, 2, 2, 2) X(2, 5, 1, 2, 2) X(2, 5, 2, 2, 2)
 #if QK_KU > 2
@@ -326,9 +347,9 @@ static inline __attribute__((always_inline)) void qk_fill(
 QK_WINDOWS(QK_FILLS)
 static const struct {
     int64_t unit, kernel, stride, together, rows;
-    qk_fill_function pixels[2];
+    qk_fill_function pixels[2][2]; /* of bytes and of int16 */
 } qk_windows[] = {
-#define QK_WINDOW(...) {__VA_ARGS__, QK_NAMES_OF(__VA_ARGS__)},
+#define QK_WINDOW(...) {__VA_ARGS__, {QK_NAMES_OF(qk_fill_, __VA_ARGS__), QK_NAMES_OF(qk_fill_wide_, __VA_ARGS__)}},
     QK_WINDOWS(QK_WINDOW)
 };
 
@@ -339,7 +360,7 @@ static const qk_fill_function *qk_fills_of(const qk_depthwise_step *d, int64_t r
         if (qk_windows[i].unit == qk_unit(d) && qk_windows[i].kernel == d->kernel_y && qk_windows[i].kernel == d->kernel_x &&
             qk_windows[i].stride == d->stride_y && qk_windows[i].stride == d->stride_x &&
             qk_windows[i].together == d->together && qk_windows[i].rows == rows && d->dilation_y == 1 && d->dilation_x == 1)
-            return qk_windows[i].pixels;
+            return qk_windows[i].pixels[d->rq.type == QK_S16];
     return 0;
 }
 
@@ -364,8 +385,8 @@ static void qk_run_strip(const qk_depthwise_step *d, const qk_memory *m, qk_bloc
     const int64_t share = (width + b->shared - 1) >> (b->shared / 2), columns = (share - 1) * d->stride_x + d->kernel_x;
     const int64_t unit = qk_unit(d);
     const uint8_t *in = m->arena + d->source + channel * qk_size_of(d->type) + first * d->stride_x * d->in_pixel;
-    uint8_t *out = m->arena + d->out + channel + first * d->out_pixel, *mixed = m->arena + d->scratch;
-    uint8_t bytes[4 * 4 * QK_FILL_BYTES] __attribute__((aligned(64)));
+    uint8_t *out = m->arena + d->out + channel * b->size + first * d->out_pixel, *mixed = m->arena + d->scratch;
+    uint8_t bytes[4 * 8 * QK_FILL_BYTES] __attribute__((aligned(64)));
     int64_t ahead[4];
     for (int64_t i = 0; i < b->shared; i++) {
         const int64_t from = (i + 1) * share <= width ? i * share : width - share;
@@ -406,7 +427,14 @@ static void qk_run_rows(const qk_depthwise_step *d, const qk_memory *m, const qk
 {
     const int64_t groups = qk_line_groups(d), vectors = (d->channels + 15) / 16;
     const int64_t bytes = QK_LANES_16 * d->kernel_x * groups * d->together * 64; /* of weights of a block */
+    const int wide = d->rq.type == QK_S16;
     const qk_bounds bounds = qk_byte_bounds(d->rq.low < 0 ? 0 : (int)d->rq.low, d->rq.high > 255 ? 255 : (int)d->rq.high);
+    uint8_t limits[8 * QK_FILL_BYTES] __attribute__((aligned(64)));
+    if (wide && !d->rq.by_channel)
+        for (int64_t i = 0; i < 2 * QK_FILL_BYTES; i++) {
+            ((int16_t *)limits)[i] = (int16_t)d->rq.low;
+            ((int16_t *)limits)[2 * QK_FILL_BYTES + i] = (int16_t)d->rq.high;
+        }
     for (int64_t v = 0, at = 0, some; v < vectors; v += some, at++) {
         some = qk_block_vectors(vectors - v);
         const int64_t channel = v * 16, shared = QK_LANES_16 / some, most = QK_SHARE * shared;
@@ -417,8 +445,13 @@ static void qk_run_rows(const qk_depthwise_step *d, const qk_memory *m, const qk
         qk_block b = {m->blob + d->weight + at * bytes, real ? mult : 0, (const int32_t *)(m->blob + d->bias + place),
                       (const int32_t *)mult, (const int32_t *)(m->blob + d->rq.shift + place),
                       (const int64_t *)(m->blob + (real ? 0 : d->rq.add) + 2 * place), QK_REAL_BITS - (int32_t)d->rq.add,
-                      d->out_row, d->out_pixel, {0, 0, 0, 0}, shared, n, d->rq.low > 0 || d->rq.high < 255, bounds,
-                      fills, last};
+                      d->out_row, d->out_pixel, {0, 0, 0, 0}, shared, n << wide, d->rq.low > 0 || d->rq.high < 255, bounds,
+                      1 + wide, limits, fills, last};
+        for (int64_t i = 0; i < 8 && wide && d->rq.by_channel; i++) {
+            const uint8_t *ends = m->blob + (i < 4 ? d->rq.low : d->rq.high) + place + i % 4 * QK_FILL_BYTES;
+            const qk_part own = qk_load_part((const int32_t *)ends);
+            qk_pack_pair(limits + i * QK_FILL_BYTES, own, own);
+        }
         for (int64_t first = 0, width; first < d->width; first += width) {
             width = d->width - first <= QK_MOST_SHARE * shared ? d->width - first : most;
             qk_run_strip(d, m, &b, groups, same, channel, first, width, top, bottom);
@@ -470,7 +503,7 @@ static int qk_has_block(const qk_depthwise_step *d)
 {
 #if QK_LANES_16 > 1
     if (d->block == QK_LANES_16)
-        return d->rq.type == QK_U8 && (d->rq.kind == QK_REAL || (d->rq.kind == QK_FACTOR && !d->rq.left)) &&
+        return (d->rq.type == QK_U8 || d->rq.type == QK_S16) && (d->rq.kind == QK_REAL || (d->rq.kind == QK_FACTOR && !d->rq.left)) &&
                qk_fills_of(d, d->together);
 #endif
     return d->block == 1;

@@ -213,8 +213,8 @@ def put_epilogue(
 
     Args:
         bias: int64 a channel, to which that of the epilogue is added.
-        fills: there is a depthwise kernel that fills registers, for bytes by factors; ``block`` is
-            among the fields where it is taken.
+        fills: there is a depthwise kernel that fills registers, for bytes and int16 by factors;
+            ``block`` is among the fields where it is taken.
     """
     emitter, library = planner.emitter, planner.library
     channels = len(product.low)
@@ -234,14 +234,12 @@ def put_epilogue(
         "rq_low": int(low[0]),
         "rq_high": int(high[0]),
     }
-    if np.ptp(low) or np.ptp(high):
-        fields |= {"rq_by_channel": 1, "rq_low": put(low), "rq_high": put(high)}
     if epilogue.multiplier is not None:
         sums = product.low + epilogue.bias, product.high + epilogue.bias
         factor = make_factor(*factor_arguments(epilogue, channels), *sums, epilogue.added + zero)
         assert factor is not None
         real = as_real(factor, *sums) if library.has_reals else None
-        if fills and kind == "U8" and not (real is None and factor.left):
+        if fills and kind in ("U8", "S16") and not (real is None and factor.left):
             fields["block"] = library.depthwise_block
             order = depthwise_order(channels, library.depthwise_block)
         if real is not None:
@@ -279,6 +277,8 @@ def put_epilogue(
             "rq_mult": put(half),
             "rq_shift": put(bits),
         }
+    if np.ptp(low) or np.ptp(high):
+        fields |= {"rq_by_channel": 1, "rq_low": put(low), "rq_high": put(high)}
     fields["bias"] = put(total)
     return fields
 

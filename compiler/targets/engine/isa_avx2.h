@@ -354,6 +354,28 @@ static inline void qk_turn_pixels(const int pixels, uint8_t *to, int64_t pitch, 
     if (pixels > 3)
         _mm256_storeu_si256((__m256i *)(to + 3 * pitch), _mm256_unpackhi_epi64(u1, v1));
 }
+/* The same of int16: two pixels of a register; and four such registers, clipped, to one or two pixels. */
+static inline void qk_pack_pair(uint8_t *to, __m256i x0, __m256i x1)
+{
+    _mm256_storeu_si256((__m256i *)to, _mm256_packs_epi32(x0, x1));
+}
+static inline void qk_turn_pair(const int pixels, uint8_t *to, int64_t pitch, const uint8_t *from, const uint8_t *limits)
+{
+    const __m256i *sums = (const __m256i *)from, *ends = (const __m256i *)limits;
+#define QK_WITHIN(k)                                                                                      \
+    _mm256_min_epi16(_mm256_max_epi16(_mm256_loadu_si256(sums + k), _mm256_loadu_si256(ends + k)),        \
+                     _mm256_loadu_si256(ends + 4 + k))
+    const __m256i x0 = QK_WITHIN(0), x1 = QK_WITHIN(1), x2 = QK_WITHIN(2), x3 = QK_WITHIN(3);
+#undef QK_WITHIN
+    const __m256i u = _mm256_unpacklo_epi64(x0, x1), v = _mm256_unpacklo_epi64(x2, x3);
+    const __m256i y = _mm256_unpackhi_epi64(x0, x1), z = _mm256_unpackhi_epi64(x2, x3);
+    _mm256_storeu_si256((__m256i *)to, _mm256_permute2x128_si256(u, v, 0x20));
+    _mm256_storeu_si256((__m256i *)to + 1, _mm256_permute2x128_si256(u, v, 0x31));
+    if (pixels > 1) {
+        _mm256_storeu_si256((__m256i *)(to + pitch), _mm256_permute2x128_si256(y, z, 0x20));
+        _mm256_storeu_si256((__m256i *)(to + pitch) + 1, _mm256_permute2x128_si256(y, z, 0x31));
+    }
+}
 static inline void qk_store_s16(void *p, qk_vec v, int n)
 {
     int16_t all[16];

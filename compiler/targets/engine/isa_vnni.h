@@ -314,6 +314,25 @@ static inline void qk_turn_pixels(const int pixels, uint8_t *to, int64_t pitch, 
     if (pixels > 3)
         _mm512_storeu_si512(to + 3 * pitch, _mm512_unpackhi_epi64(u1, v1));
 }
+/* The same of int16: two pixels of a register; and four such registers, clipped, to one or two pixels. */
+static inline void qk_pack_pair(uint8_t *to, qk_vec x0, qk_vec x1) { _mm512_storeu_si512(to, _mm512_packs_epi32(x0, x1)); }
+static inline void qk_turn_pair(const int pixels, uint8_t *to, int64_t pitch, const uint8_t *from, const uint8_t *limits)
+{
+    const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), last = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+#define QK_WITHIN(k)                                                                                              \
+    _mm512_min_epi16(_mm512_max_epi16(_mm512_loadu_si512(from + 64 * k), _mm512_loadu_si512(limits + 64 * k)),    \
+                     _mm512_loadu_si512(limits + 64 * (4 + k)))
+    const __m512i x0 = QK_WITHIN(0), x1 = QK_WITHIN(1), x2 = QK_WITHIN(2), x3 = QK_WITHIN(3);
+#undef QK_WITHIN
+    const __m512i u = _mm512_unpacklo_epi64(x0, x1), v = _mm512_unpacklo_epi64(x2, x3);
+    const __m512i y = _mm512_unpackhi_epi64(x0, x1), z = _mm512_unpackhi_epi64(x2, x3);
+    _mm512_storeu_si512(to, _mm512_permutex2var_epi64(u, first, v));
+    _mm512_storeu_si512(to + 64, _mm512_permutex2var_epi64(u, last, v));
+    if (pixels > 1) {
+        _mm512_storeu_si512(to + pitch, _mm512_permutex2var_epi64(y, first, z));
+        _mm512_storeu_si512(to + pitch + 64, _mm512_permutex2var_epi64(y, last, z));
+    }
+}
 static inline void qk_store_s16(void *p, qk_vec v, int n)
 {
     _mm256_mask_storeu_epi16(p, (__mmask16)((1u << n) - 1), _mm512_cvtepi32_epi16(v));

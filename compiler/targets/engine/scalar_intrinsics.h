@@ -205,6 +205,29 @@ static inline __m512i _mm512_set1_epi8(char x)
     }
 QK_BYTEWISE(_mm512_min_epu8, <)
 QK_BYTEWISE(_mm512_max_epu8, >)
+#define QK_SHORTWISE(name, op)                            \
+    static inline __m512i name(__m512i a, __m512i b)      \
+    {                                                     \
+        int16_t x[32], y[32];                             \
+        memcpy(x, &a, 64);                                \
+        memcpy(y, &b, 64);                                \
+        for (int i = 0; i < 32; i++)                      \
+            x[i] = x[i] op y[i] ? x[i] : y[i];            \
+        return _mm512_loadu_si512(x);                     \
+    }
+QK_SHORTWISE(_mm512_min_epi16, <)
+QK_SHORTWISE(_mm512_max_epi16, >)
+#define _mm512_setr_epi64(...) _mm512_loadu_si512((const int64_t[8]){__VA_ARGS__})
+static inline __m512i _mm512_permutex2var_epi64(__m512i a, __m512i places, __m512i b)
+{
+    int64_t x[16], p[8];
+    memcpy(x, &a, 64);
+    memcpy(x + 8, &b, 64);
+    memcpy(p, &places, 64);
+    for (int i = 0; i < 8; i++)
+        p[i] = x[p[i] & 15];
+    return _mm512_loadu_si512(p);
+}
 
 static inline __m512i _mm512_subs_epi8(__m512i a, __m512i b)
 {

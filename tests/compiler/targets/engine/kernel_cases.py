@@ -38,21 +38,34 @@ def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, extreme:
     return rng.integers(info.min, info.max + 1, shape).astype(dtype)
 
 
-def requantized(product: Expr, channels: int, axis: int, rng: np.random.Generator) -> Expr:
-    """Bias, factor a channel, clip and cast, as the quantizer writes them."""
+def requantized(
+    product: Expr, channels: int, axis: int, rng: np.random.Generator, wide: bool = False
+) -> Expr:
+    """Bias, factor a channel, clip and cast, as the quantizer writes them.
+
+    Args:
+        wide: to int16, of 12 or 16 bits, or with an end in each channel.
+    """
     op = relay.op
     shape = [1] * 4
     shape[axis] = channels
     bias = rng.integers(-5000, 5000, shape[axis:] if axis else shape).astype("int32")
-    wide = op.cast(op.add(product, relay.const(bias)), dtype="int64")
+    sums = op.cast(op.add(product, relay.const(bias)), dtype="int64")
     powers = rng.random() < 0.2
     factor = np.where(powers, 1 << 30, rng.integers(1 << 30, (1 << 31) - 1, channels))
     if rng.random() < 0.7:  # most scales are float32, of 24 bits
         factor &= ~127
-    shift = rng.integers(-14, -1, channels)
+    shift = rng.integers(-14, -1, channels) + 4 * wide
     scaled = op.fixed_point_multiply_per_axis(
-        wide, relay.const(factor.astype("int32")), relay.const(shift.astype("int32")), axis=axis
+        sums, relay.const(factor.astype("int32")), relay.const(shift.astype("int32")), axis=axis
     )
+    if wide:
+        if rng.random() < 0.3:
+            ends = rng.integers(300, 3000, shape[axis:] if axis else shape)
+            scaled = op.minimum(scaled, relay.const(ends.astype("int64")))
+        most = rng.choice([2047, 32767])
+        low = 0 if rng.random() < 0.3 else -most
+        return op.cast(op.clip(scaled, a_min=int(low), a_max=int(most)), dtype="int16")
     signed = bool(rng.random() < 0.5)
     low, high, dtype = (-128, 127, "int8") if signed else (0, 255, "uint8")
     return op.cast(op.clip(scaled, a_min=low, a_max=high), dtype=dtype)

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler o
     channels=st.tuples(st.integers(1, 21), st.integers(1, 70)),
     dtype=st.sampled_from(["uint8", "int8", "int16"]),
     extreme=st.booleans(),
+    wide=st.booleans(),
     layout=st.sampled_from(["NCHW", "NHWC"]),
 )
 def test_convolutions_of_any_geometry_agree(
@@ -41,6 +42,7 @@ def test_convolutions_of_any_geometry_agree(
     channels: tuple[int, int],
     dtype: str,
     extreme: bool,
+    wide: bool,
     layout: str,
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -69,7 +71,7 @@ def test_convolutions_of_any_geometry_agree(
         out_dtype="int32",
     )
     if layout == "NCHW":
-        made = requantized(made, outer, 1, rng)
+        made = requantized(made, outer, 1, rng, wide)
     agree(relay.module(made), drawn(rng, shape, dtype, extreme).transpose(axes))
 
 
@@ -184,6 +186,7 @@ def test_depthwise_rows_longer_than_a_pass_agree(
     padding=st.integers(1, 2),
     dtype=st.sampled_from(["uint8", "int8"]),
     extreme=st.booleans(),
+    wide=st.booleans(),
 )
 def test_depthwise_windows_that_fill_registers_agree(
     seed: int,
@@ -194,6 +197,7 @@ def test_depthwise_windows_that_fill_registers_agree(
     padding: int,
     dtype: str,
     extreme: bool,
+    wide: bool,
 ) -> None:
     rng, shape = np.random.default_rng(seed), (1, channels, *(max(n, kernel - 2) for n in size))
     made = relay.op.nn.conv2d(
@@ -204,7 +208,9 @@ def test_depthwise_windows_that_fill_registers_agree(
         groups=channels,
         out_dtype="int32",
     )
-    agree(relay.module(requantized(made, channels, 1, rng)), drawn(rng, shape, dtype, extreme))
+    agree(
+        relay.module(requantized(made, channels, 1, rng, wide)), drawn(rng, shape, dtype, extreme)
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -218,6 +224,7 @@ def test_depthwise_windows_that_fill_registers_agree(
     padding=st.integers(0, 2),
     bits=st.tuples(st.integers(9, 16), st.integers(3, 8)),
     extreme=st.booleans(),
+    wide=st.booleans(),
 )
 def test_depthwise_windows_of_int16_agree(
     seed: int,
@@ -229,6 +236,7 @@ def test_depthwise_windows_of_int16_agree(
     padding: int,
     bits: tuple[int, int],
     extreme: bool,
+    wide: bool,
 ) -> None:
     rng, op = np.random.default_rng(seed), relay.op
     shape = (1, channels, *(max(n, (kernel - 1) * dilation + 1 - 2 * padding, 1) for n in size))
@@ -243,7 +251,7 @@ def test_depthwise_windows_of_int16_agree(
         groups=channels,
         out_dtype="int32",
     )
-    made = requantized(made, channels, 1, rng) if seed % 3 else made
+    made = requantized(made, channels, 1, rng, wide) if seed % 3 else made
     executor = agree(relay.module(made), drawn(rng, shape, "int16", extreme))
     kinds = [step.kind for step in executor.steps]
     assert kinds.count("depthwise") <= 1  # one, unless the bounds decide the result
@@ -289,6 +297,7 @@ def test_int16_goes_from_a_product_to_depthwise_windows(strides: tuple[int, int]
     groups=st.sampled_from([1, 1, 3]),
     bits=st.tuples(st.integers(9, 16), st.integers(3, 8)),
     extreme=st.booleans(),
+    wide=st.booleans(),
 )
 def test_convolutions_of_int16_are_one_product(
     seed: int,
@@ -299,6 +308,7 @@ def test_convolutions_of_int16_are_one_product(
     groups: int,
     bits: tuple[int, int],
     extreme: bool,
+    wide: bool,
 ) -> None:
     """From int16 or, of few bits, with factors of float32; with a border or without."""
     rng, op = np.random.default_rng(seed), relay.op
@@ -315,7 +325,7 @@ def test_convolutions_of_int16_are_one_product(
         groups=groups,
         out_dtype="int32",
     )
-    made = requantized(made, outer, 1, rng) if seed % 3 else made
+    made = requantized(made, outer, 1, rng, wide) if seed % 3 else made
     executor = agree(relay.module(made), drawn(rng, shape, "int16", extreme))
     kinds = [step.kind for step in executor.steps]
     assert kinds.count("gemm") + kinds.count("depthwise") <= 1

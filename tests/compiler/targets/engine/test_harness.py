@@ -42,10 +42,12 @@ def modules() -> list[tuple[IRModule, list[Array]]]:
     op, rng = relay.op, np.random.default_rng(0)
     x = relay.var("x", (1, 3, 11, 9), "uint8")
 
-    def conv(data: Any, shape: tuple[int, ...], bits: int = 8, **how: Any) -> Any:
+    def conv(
+        data: Any, shape: tuple[int, ...], bits: int = 8, wide: bool = False, **how: Any
+    ) -> Any:
         weight = relay.const(drawn(rng, shape, "int8", False) >> np.int8(8 - bits))
         made = op.nn.conv2d(data, weight, out_dtype="int32", **how)
-        return requantized(made, shape[0], 1, rng)
+        return requantized(made, shape[0], 1, rng, wide)
 
     first = conv(x, (21, 3, 3, 3), padding=1, strides=(2, 2))
     same = conv(first, (21, 1, 3, 3), padding=1, groups=21)
@@ -92,6 +94,11 @@ def modules() -> list[tuple[IRModule, list[Array]]]:
     pairs = conv(op.cast(deeper, dtype="int16"), (21, 1, 5, 5), 4, padding=2, groups=21)
     more = conv(op.cast(deeper, dtype="int16"), (21, 1, 3, 2), strides=(2, 1), groups=21)
     whole = conv(op.cast(deeper, dtype="int16"), (53, 21, 3, 3), padding=1)
+    widened = [
+        conv(even, (84, 1, 3, 3), wide=True, padding=1, groups=84),
+        conv(op.cast(deeper, dtype="int16"), (21, 1, 5, 5), 4, wide=True, padding=2, groups=21),
+        conv(first, (53, 21, 1, 1), wide=True),
+    ]
     table = relay.const(rng.integers(-128, 128, 4096).astype("int8"))
     moved = op.clip(op.add(deeper, relay.const(np.int32(2048))), a_min=0, a_max=4095)
     tables = [
@@ -100,7 +107,7 @@ def modules() -> list[tuple[IRModule, list[Array]]]:
     ]
     small = conv(op.clip(deeper, a_min=-300, a_max=300), (36, 7, 1, 1), 4, groups=3)
     outputs = (probabilities, standard, mean, largest, op.negative(turned), to_even, larger, less,
-               pairs, more, whole, small, *tables)  # fmt: skip
+               pairs, more, whole, small, *tables, *widened)  # fmt: skip
     mod = infer_module(relay.module(relay.Tuple(outputs)))
     shape = (1, 3, 11, 9)
     return [(mod, [drawn(rng, shape, "uint8", extreme)]) for extreme in (False, True)]
