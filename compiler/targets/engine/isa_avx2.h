@@ -378,9 +378,13 @@ static inline void qk_turn_pair(const int pixels, uint8_t *to, int64_t pitch, co
 }
 static inline void qk_store_s16(void *p, qk_vec v, int n)
 {
-    int16_t all[16];
-    _mm256_storeu_si256((__m256i *)all, qk_pack16(v));
-    memcpy(p, all, 2 * (size_t)n);
+    if (n == 16) {
+        _mm256_storeu_si256((__m256i *)p, qk_pack16(v));
+    } else {
+        int16_t all[16];
+        _mm256_storeu_si256((__m256i *)all, qk_pack16(v));
+        memcpy(p, all, 2 * (size_t)n);
+    }
 }
 static inline void qk_store_s32(void *p, qk_vec v, int n)
 {
