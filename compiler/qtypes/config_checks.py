@@ -178,6 +178,7 @@ CHECKS: dict[str, Check] = {
     "weight_rounding": partial(_word, ("nearest", "adaptive", "sequential")),
     "fit_ranges": _flag,
     "residual_bits": _residual_bits,
+    "table_bits": partial(_integer, 8, 12),
     "layers": layer_choices,
 }
 

@@ -95,6 +95,8 @@ class QConfig:
             "global_scale".
         residual_bits: 16 keeps what adds of two computed values join, and their sums, in 16 bits
             until a layer reads them; 8 is that of the other values. Needs integer_tables.
+        table_bits: 8 to 12, of values that only tables of activation functions (hard-swish, GELU)
+            read; a table has two to the power of so many entries. Needs integer_tables.
         layers: what differs at single layers, by name: bits of weights and of inputs, or float.
 
     Raises:
@@ -137,6 +139,7 @@ class QConfig:
     weight_rounding: str = "nearest"
     fit_ranges: bool = False
     residual_bits: int = 8
+    table_bits: int = 8
     layers: LayerChoices = LayerChoices()  # noqa: RUF009 (immutable)
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
@@ -147,6 +150,11 @@ class QConfig:
     def __post_init__(self) -> None:
         for name, value in check_fields(self).items():
             object.__setattr__(self, name, value)
+
+    @property
+    def most_input_bits(self) -> int:
+        """The most bits that a stored value may have."""
+        return max(self.nbit_input, self.table_bits, self.layers.most_input_bits)
 
     @classmethod
     def recommended(cls, **overrides: Any) -> QConfig:

@@ -31,7 +31,7 @@ from compiler.quantize._layers import choices_of, has_weight, named_layers
 from compiler.quantize._sequential_rounding import sequential_products
 from compiler.quantize.calibration.activation_scales import activation_scales
 from compiler.quantize.calibration.channel_stats import ChannelStats
-from compiler.quantize.calibration.point_bits import Readers, point_readers
+from compiler.quantize.calibration.point_bits import TABLES, Readers, point_readers
 from compiler.quantize.calibration.stats import NUM_BINS, CalibrationStats, TensorStats
 from compiler.quantize.calibration.weight_scale import weight_range
 from compiler.quantize.calibration.weighted_calls import weight_of, weighted_calls
@@ -183,6 +183,10 @@ the first depthwise layer of two MobileNets gain 1.1 and 1.5 dB, of EfficientNet
 the engine takes 0.3 to 3 % longer. Those of the next layers gain 0.2 dB and cost 8 %, those of a
 network with squeeze and excite, whose first one is 6 % of the multiplications, 0.1 dB."""
 
+_A_TABLE: Final = 64
+"""Multiplications for each value that a table of more than 8 bits reads. With so many and more the
+engine took 5 to 28 % longer for 12 bits (five networks, VNNI), with half as many 88 %."""
+
 _Layers = dict[str, dict[str, int]]
 
 
@@ -218,6 +222,19 @@ def wide_inputs(module: IRModule) -> WideInputs:
             f"to all layers behind them: more bits cost {share:.1%} of the multiplications"
         )
     return WideInputs(last | first, tuple(why))
+
+
+def has_cheap_tables(module: IRModule) -> bool:
+    """Whether ``table_bits`` has an effect that the engine does not pay dearly; O(edges).
+
+    Args:
+        module: result of ``prerequisite_optimize``.
+    Raises:
+        QuantizeError: layers of the module multiply integers already.
+    """
+    marked = _Marked.of(module)
+    values = sum(_size(p) for p, readers in marked.points.items() if readers == (TABLES,))
+    return 0 < values * _A_TABLE <= sum(marked.work.values())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -307,6 +307,6 @@ def _without_lets(body: Expr) -> Expr:
 def integer_dtypes(cfg: QConfig) -> set[str]:
     """What the integers of a quantized module are stored in."""
     dtypes = {cfg.dtype_input, cfg.dtype_weight, cfg.dtype_activation}
-    if cfg.layers.most_input_bits > bits(cfg.dtype_input):
+    if cfg.most_input_bits > bits(cfg.dtype_input):
         dtypes.add(WIDE_INPUT)
     return dtypes

@@ -61,7 +61,8 @@ _FINE: Final[Params] = {"calibrate_mode": "mse", "weight_scale": "mse", "bias_co
 _ASYMMETRIC: Final[Params] = {**_FINE, "activation_scheme": "asymmetric"}
 _ADAPTIVE: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "adaptive", "bias_correction": False}
 _REPAIRING: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "sequential"}
-_FITTED: Final[Params] = {**_REPAIRING, "fit_ranges": True, "residual_bits": 16}
+_WIDE: Final[Params] = {"residual_bits": 16, "table_bits": 12}
+_FITTED: Final[Params] = {**_REPAIRING, **_WIDE, "fit_ranges": True}
 _FAR: Final[Params] = {**_REPAIRING, "calibrate_mode": "percentile", "percentile": 0.999999}
 _FAR_TENSOR: Final[Params] = {**_FAR, "smooth_alpha": 0.75, "weight_granularity": "tensor"}
 _SMOOTHER: Final[Params] = {**_ADAPTIVE, "smooth_alpha": 0.75}
@@ -79,15 +80,15 @@ _GOOD_GUESSES: Final[Mapping[int, tuple[Params, ...]]] = {
     3: (
         {**_FITTED, "smooth_alpha": 0.5},
         {**_FITTED, "smooth_alpha": 0.75, "weight_scale": "max", "smooth_clips": True},
-        {**_REPAIRING, "smooth_alpha": 0.5, "residual_bits": 16},
+        {**_REPAIRING, **_WIDE, "smooth_alpha": 0.5},
         _FAR_TENSOR,
-        *({**one, "residual_bits": 16} for one in _ADAPTED),
+        *({**one, **_WIDE} for one in _ADAPTED),
     ),
     5: (
         {**_FITTED, "smooth_alpha": 0.5},
         {**_FITTED, "smooth_alpha": 0.75, "weight_scale": "max", "smooth_clips": True},
         {**_FITTED, "smooth_alpha": 0.75},
-        *({**one, "residual_bits": 16} for one in _ADAPTED),
+        *({**one, **_WIDE} for one in _ADAPTED),
     ),
 }
 """By the first policy that has them, the best first, by SQNR on small CNNs and a vision

@@ -36,7 +36,7 @@ FLOAT_LAYER: Final = "float"
 """Instead of bits: the layer stays in float."""
 
 _NO_EFFECT: Final = ("calibrate_chunk_by",)
-LATER: Final = {"fit_ranges": False, "residual_bits": 8, "smooth_clips": False}
+LATER: Final = {"fit_ranges": False, "residual_bits": 8, "smooth_clips": False, "table_bits": 8}
 """Fields that early studies lack, with the value that changes nothing."""
 ONCE: Final = ("rounding",)
 """Fields of early default spaces. ``rounding`` decides the ties of fixed-point products, which do
@@ -298,6 +298,7 @@ def default_space(
     sums: bool = False,
     clips: bool = False,
     costly: bool = False,
+    tables: bool = False,
 ) -> Space:
     """The space that ``qsearch launch`` searches by default: 6,336 points, or twice as many.
 
@@ -314,6 +315,7 @@ def default_space(
         sums: whether the model adds two computed values.
         clips: whether ``smooth_clips`` has an effect.
         costly: whether sequential rounding, where it may be, is a costly choice.
+        tables: whether values that only tables of functions read may have more bits.
     """
     measured = measured_modes(modules)
     rounding = ("nearest", "adaptive", _SEQUENTIAL) if sequential else ("nearest", "adaptive")
@@ -329,6 +331,7 @@ def default_space(
             else []
         ),
         *([Parameter("residual_bits", (8, 16))] if sums else []),
+        *([Parameter("table_bits", (8, 12))] if tables else []),
     )
     conversions = ("fully_integral", *(("enabled", "disabled") if allow_float else ()))
     return Space(

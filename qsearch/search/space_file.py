@@ -38,7 +38,7 @@ from compiler.quantize import (
     sequential_products,
 )
 from compiler.quantize.calibration.weighted_calls import weighted_calls
-from compiler.quantize.choice import MOST_PRODUCTS, wide_inputs
+from compiler.quantize.choice import MOST_PRODUCTS, has_cheap_tables, wide_inputs
 from qsearch.config import read_config_file
 from qsearch.errors import SettingsError
 from qsearch.search.layer_space import LayerSpace, choice_of, weight_elements
@@ -369,6 +369,8 @@ def searched_space(
         bits = LAYER_BITS if counts else ()
         modules = {source.name for each in code for source in each.sources}
         products = sequential_products(module)
+        # Units of accelerators take 8 bits.
+        more = settings.hw is None and not given_points(module).count
         space = default_space(
             settings.allow_float,
             weighted,
@@ -378,10 +380,9 @@ def searched_space(
             # On 1000 classes of photographs channels went far above what calibration had seen.
             clips=products <= MOST_PRODUCTS and has_limited_clips(module),
             costly=products > MOST_PRODUCTS and not counts,
+            tables=more and has_cheap_tables(module),
         )
-        # Units of accelerators take 8 bits.
-        wide = weighted and settings.hw is None and not given_points(module).count
-        inputs = wide_inputs(module).layers if wide else {}
+        inputs = wide_inputs(module).layers if weighted and more else {}
         asked = SpaceFile(space, bits, tuple(elements), layer_choices("layers", inputs))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))
     start = start.with_overrides(layers=asked.inputs)

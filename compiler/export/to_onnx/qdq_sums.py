@@ -11,6 +11,11 @@ follows from that of the sum and of the other side. A sum that no layer reads in
 What a grouped convolution reads in 16 bits has its calibrated range in 8 bits, without the room for
 outliers: the convolution would cost several times as much in float. Where the module says how large
 each channel becomes, each has a range of its own: the weights on both sides take up the factors.
+
+What a table of a function reads in 12 bits has its calibrated range in 8 bits, as far as the
+function changes there: the convolution in front would be in float as well. Not so what the first
+convolution computes: of an even background each channel is one value, whose rounding adds up in all
+that follows. It is a small part of the work.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from compiler.export.to_onnx.qdq_emitter import LEVELS, Floats, QdqEmitter, Real
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.span import onnx_nodes
 from compiler.ir.ty import integer_range, is_integer
-from compiler.ops.annotation.wide_point import WIDE_HEADROOM
+from compiler.ops.annotation.wide_point import TABLE_HEADROOM, WIDE_HEADROOM
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.ops.tensor.clip import integer_bound
 
@@ -74,10 +79,65 @@ def narrow_levels(step: Step, maxima: ChannelMaxima) -> Levels | None:
     """What stands for the 16 bits that a step gives.
 
     What layers read of them in 8 bits; of several, that with the widest range. Where a grouped
-    convolution reads all 16 bits, their range, channel by channel where it is known. None for other
-    steps, and where none of these reads.
+    convolution reads all 16 bits, their range, channel by channel where it is known. Where tables
+    read them, the range in which they change. None for other steps, and where none of these reads.
     """
-    return _read_levels(step.result) or _convolved_levels(step, maxima) if _is_wide(step) else None
+    if not _is_wide(step):
+        return None
+    found = _read_levels(step.result) or _convolved_levels(step, maxima)
+    return found or _tabulated_levels(step)
+
+
+def moved_from(value: Value) -> Iterator[tuple[Value, int]]:
+    """The value, and those that it is but for a constant, with what has been added to them."""
+    offset = 0
+    yield value, offset
+    while (producer := value.producer) is not None:
+        held = producer.args[1].data if producer.name == "subtract" else None
+        if held is not None and held.size == 1:
+            offset -= int(held.reshape(()))
+        elif producer.name != "cast" and producer.name not in IDENTITIES:
+            return
+        value = producer.args[0]
+        yield value, offset
+
+
+def _tabulated_levels(step: Step) -> Levels | None:
+    product = _Origin.of(step).product
+    if product is not None and any(_enters(value) for value, _ in moved_from(product.args[0])):
+        return None
+    reach = _calibrated(step, TABLE_HEADROOM)
+    changes: list[tuple[float, float]] = []
+    for user in _readers(step.result):
+        for table in [user] if user.name == "lookup" else _readers(user.result):
+            entries = table.args[1].data if table.name == "lookup" else None
+            places = dict(moved_from(table.args[0]))
+            if entries is None or step.result not in places or not entries.size:
+                return None
+            lowest = integer_range(table.args[0].type.dtype)[0] - places[step.result]
+            changing = np.flatnonzero(entries[1:] != entries[:-1])
+            ends = (changing[0], changing[-1] + 1) if changing.size else (0, 1)
+            changes.append((lowest + float(ends[0]), lowest + float(ends[1])))
+    if not changes:
+        return None
+    low = max(-reach, min(0.0, *(ends[0] for ends in changes)))
+    high = min(reach, max(1.0, *(ends[1] for ends in changes)))
+    factor = (LEVELS - 1) / (high - low)
+    least = round(low * factor)
+    return Levels(np.asarray(factor), least, least + LEVELS - 1)
+
+
+def _enters(value: Value) -> bool:
+    """Whether a value is an input of the network, as it is or quantized."""
+    producer = value.producer
+    return producer is None or not is_integer(producer.args[0].type.dtype)
+
+
+def _calibrated(step: Step, headroom: float) -> float:
+    """The largest of the integers of a wide point that calibration has seen."""
+    limits = _limits(step)
+    assert limits is not None
+    return (max(-limits[0], limits[1]) + 1) / headroom
 
 
 def _convolved_levels(step: Step, maxima: ChannelMaxima) -> Levels | None:
@@ -87,7 +147,7 @@ def _convolved_levels(step: Step, maxima: ChannelMaxima) -> Levels | None:
     origin = _Origin.of(step)
     whole = _calibrated_levels(origin)
     known = _of_groups(products[0], maxima) if len(products) == 1 else None
-    if known is None or not origin.product or whole.low == whole.high:
+    if known is None or origin.product is None or whole.low == whole.high:
         return whole
     # A channel that stays below the range has finer levels, but none below the integers.
     reach = np.maximum(known, LEVELS)[:, None, None] * float(whole.factor)
@@ -123,12 +183,12 @@ class _Origin:
     Attributes:
         ends: limits of it and of what stands in front of it, one number or one per channel.
         clips: minimum and maximum of channels, which only the clip reads.
-        product: it is what a convolution computes, whose weights take factors of channels.
+        product: the convolution that computes it, whose weights take factors of channels.
     """
 
     ends: tuple[Floats, Floats]
     clips: tuple[Step, ...]
-    product: bool
+    product: Step | None
 
     @staticmethod
     def of(step: Step) -> _Origin:
@@ -155,8 +215,8 @@ class _Origin:
             elif producer.name != "cast" and (producer.name != "add" or held is None):
                 break
             value = producer.args[0]
-        product = producer is not None and producer.name == "nn.conv2d"
-        return _Origin((low, high), tuple(clips), product)
+        found = producer if producer is not None and producer.name == "nn.conv2d" else None
+        return _Origin((low, high), tuple(clips), found)
 
 
 def _bounds(step: Step) -> Floats | None:

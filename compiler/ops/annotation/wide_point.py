@@ -20,6 +20,8 @@ from compiler.qtypes.qconfig import QAnnotateKind
 WIDE_BITS = 16
 WIDE_HEADROOM = 4.0
 """How far a point of more bits than its kind reaches beyond the calibrated range, at most."""
+TABLE_HEADROOM = 2.0
+"""The same of a point that only tables of functions read."""
 
 _NORMS = ("nn.layer_norm", "nn.rms_norm")
 _MOVES = frozenset(

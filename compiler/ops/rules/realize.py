@@ -179,10 +179,10 @@ def storage_dtype(low: int, high: int, qconfig: QConfig) -> str | None:
     """The narrow dtype that holds low .. high: dtype_input, or unsigned with the same bits.
 
     None where they are too wide for both; unsigned is there with an ``activation_scheme`` other
-    than "symmetric" only. Where ``layers`` asks for inputs of more bits, int16 is there as well.
+    than "symmetric" only. Where ``layers`` or ``table_bits`` ask for more bits, int16 is there too.
     """
     candidates = [*_input_dtypes(qconfig)]
-    if qconfig.layers.most_input_bits > bits(qconfig.dtype_input):
+    if qconfig.most_input_bits > bits(qconfig.dtype_input):
         candidates.append(WIDE_INPUT)
     return _first_that_holds(low, high, candidates)
 

@@ -26,7 +26,8 @@ class RealTable:
 
     Attributes:
         data: the integers, of 8 or 16 bits.
-        values: float64, the real value at every integer of the dtype of ``data``, smallest first.
+        values: float64, the real value at every integer of the dtype of ``data``, smallest first;
+            those behind the last that ``data`` can reach may be missing.
         first, last: places of ``values`` that ``data`` can reach, both included.
     """
 

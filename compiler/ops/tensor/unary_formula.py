@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import AttrError, TypeInferenceError
-from compiler.ir.expr import Args, Call, Expr
+from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ir.op import OpPattern, define_op
-from compiler.ir.ty import Type
+from compiler.ir.ty import Type, bits
 from compiler.lir.scalars import Cast, Scalar, literal
 from compiler.ops.arg_types import Types, check_floats, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.pass_through import annotate_tabulated
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import DomScale, chosen_scale
+from compiler.ops.rules.integer_calls import cast, subtract
 from compiler.ops.rules.lower import FLower, elementwise
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import (
@@ -42,6 +43,8 @@ from compiler.qtypes.context import QuantizeContext
 
 # Entries of a table that nothing narrows: what a 16 bit tensor holds.
 _WIDE = (1 << 15) - 1
+_NARROW = 8
+_INDEX, _WIDE_PLACES = "int32", "uint16"
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,11 +97,16 @@ def unary_formula_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> E
     if dtype is None:
         return None
     lowest, highest = integer_limits(dtype)
+    places = cast_if_needed(data, dtype)
+    if bits(dtype) > _NARROW:  # the table begins with the first integer that there is
+        lowest, highest = data.low, data.high
+        moved = subtract(cast_if_needed(data, _INDEX), Constant(np.array(lowest, _INDEX)))
+        places = cast(moved, _WIDE_PLACES)
     steps = np.arange(lowest, highest + 1) - data.zero_point
     reals = steps * float(data.dom_scale.data)
     values = evaluate(attrs.formula, reals)
     values = np.where(np.isnan(values), 0.0, values)
-    table = RealTable(cast_if_needed(data, dtype), values, data.low - lowest, data.high - lowest)
+    table = RealTable(places, values, data.low - lowest, data.high - lowest)
     largest = min(table.magnitude, float(np.finfo(np.float32).max))
     scale = DomScale(chosen_scale(largest / _WIDE if largest > 0 else 1.0, ctx.qconfig), wide=True)
     acc = ctx.qconfig.dtype_activation

@@ -11,7 +11,7 @@ Source: Relay v0.10 quantize/_calibrate.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,7 +25,7 @@ from compiler.ir.rebuild import substitute
 from compiler.ir.ty import bits
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import is_given, point_attrs, quantize_kind
-from compiler.ops.annotation.wide_point import WIDE_HEADROOM
+from compiler.ops.annotation.wide_point import TABLE_HEADROOM, WIDE_HEADROOM
 from compiler.ops.rules.dom_scale import (
     SMALLEST_RANGE,
     DomScale,
@@ -38,7 +38,7 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import WeightNotConstantError
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize.calibration.bias_room import add_operands, range_for_bias, weights_with_bias
-from compiler.quantize.calibration.point_bits import chosen_bits
+from compiler.quantize.calibration.point_bits import TABLES, chosen_bits, point_readers
 from compiler.quantize.calibration.uneven_grid import Sidedness
 from compiler.quantize.calibration.weight_grid import range_on_grid
 from compiler.quantize.calibration.weight_scale import weight_range
@@ -87,7 +87,9 @@ def bind_scales(
     """
     main: Function = annotated["main"]
     bits_of = chosen_bits(main, context.qconfig)
-    binder = _Binder(context.qconfig, nodes_of(main), activation_ranges, bits_of)
+    read_by = point_readers(main) if context.qconfig.table_bits > context.qconfig.nbit_input else {}
+    tabulated = {point for point, readers in read_by.items() if readers == (TABLES,)}
+    binder = _Binder(context.qconfig, nodes_of(main), activation_ranges, bits_of, tabulated)
     replaced = binder.replacements()
     context.report.points.clear()
     for point in binder.points:
@@ -117,6 +119,7 @@ class _Binder:
     nodes: Sequence[Expr]
     ranges: Sequence[float] | NDArray[np.float32] | None
     bits_of: Mapping[Expr, int]
+    tabulated: Collection[Expr]
     points: list[Call] = field(default_factory=list)
     bound: dict[Expr, _Bound] = field(default_factory=dict)
     keeps_grids: bool = False
@@ -195,6 +198,8 @@ class _Binder:
         assert attrs is not None
         if attrs.bits is not None or attrs.kind != QAnnotateKind.INPUT:
             return 1.0 if attrs.bits is None else WIDE_HEADROOM
+        if nbit > bits(self.qconfig.dtype_input) and point in self.tabulated:
+            return TABLE_HEADROOM
         return min(max(2.0 ** (nbit - bits(self.qconfig.dtype_input) - 2), 1.0), WIDE_HEADROOM)
 
     def _given(self, count: int) -> list[tuple[float, float, float]]:

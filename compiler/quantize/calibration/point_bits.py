@@ -1,15 +1,17 @@
-"""How many bits each quantize point has, where QConfig.layers asks for others than its kind's.
+"""How many bits each quantize point has, where QConfig asks for others than its kind's.
 
 A weight has the bits that QConfig.layers names for the layer that reads it, the most where several
 layers read it. A value between layers is stored once, so it has
-the most bits that any of its readers asks for; what is no layer asks for QConfig.nbit_input.
+the most bits that any of its readers asks for; what is no layer asks for QConfig.nbit_input. What
+only tables of functions read has QConfig.table_bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
+from typing import Final
 
-from compiler.ir.expr import Call, Expr, Function, Op
+from compiler.ir.expr import Call, Expr, Function, Op, is_op_call
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
@@ -18,9 +20,12 @@ from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize._layers import choices_of, named_layers
 
 Readers = tuple[str, ...]
-"""Names of the layers that read a value, sorted; "" stands for everything else."""
+"""Names of the layers that read a value, sorted; "" stands for everything else, ``TABLES`` for
+functions that become tables."""
+TABLES: Final = "<tables>"
 
 _OTHER = frozenset(("",))
+_TABLES = frozenset((TABLES,))
 _NONE: frozenset[str] = frozenset()
 
 
@@ -46,6 +51,8 @@ def point_readers(main: Function) -> dict[Expr, Readers]:
             readers = _NONE
         elif node in layers:
             readers, through = frozenset((layers[node],)), _NONE
+        elif is_op_call(node, "unary_formula"):
+            readers, through = _TABLES, _NONE
         elif kind is not None or (through and not _moves(node)):
             readers, through = readers | _OTHER, _NONE
         # An operator is an operand of all its calls: their readers would gather there.
@@ -61,12 +68,15 @@ def _moves(node: Expr) -> bool:
     return not isinstance(node, Call) or FQDomScale.get(node.op) in (same_scale, moved_scale)
 
 
-def input_bits(readers: Iterable[str], qconfig: QConfig) -> int:
+def input_bits(readers: Collection[str], qconfig: QConfig) -> int:
     """Bits of a point of kind INPUT."""
     choices = qconfig.layers
+    others = [name for name in readers if name != TABLES]
+    if readers and not others:
+        return max(qconfig.table_bits, qconfig.nbit_input)
     asked = [
         (choices[name].nbit_input if name in choices else None) or qconfig.nbit_input
-        for name in readers
+        for name in others
     ]
     return max(asked, default=qconfig.nbit_input)
 
@@ -80,7 +90,7 @@ def chosen_bits(main: Function, qconfig: QConfig) -> dict[Expr, int]:
         ConfigValueError: QConfig.layers names a layer that ``main`` does not have.
     """
     chosen = choices_of(main, qconfig.layers)
-    if not chosen:
+    if not chosen and qconfig.table_bits <= qconfig.nbit_input:
         return {}
     found: dict[Expr, int] = {}
     layers = {name: call for call, name in named_layers(main).items()}
@@ -88,7 +98,7 @@ def chosen_bits(main: Function, qconfig: QConfig) -> dict[Expr, int]:
         nbit = input_bits(readers, qconfig)
         if nbit != qconfig.nbit_input:
             found[point] = nbit
-            for layer in (layers[name] for name in readers if name):
+            for layer in (layers[name] for name in readers if name in layers):
                 found[layer] = max(nbit, found.get(layer, 0))
     weights: dict[Expr, int] = {}
     for node in nodes_of(main):

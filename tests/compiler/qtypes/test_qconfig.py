@@ -54,6 +54,7 @@ DEFAULTS = {
     "weight_rounding": "nearest",
     "fit_ranges": False,
     "residual_bits": 8,
+    "table_bits": 8,
     "layers": {},
 }
 RECOMMENDED = {
@@ -123,6 +124,8 @@ def test_an_unknown_key_is_named_with_its_nearest(make: Any) -> None:
         ("bias_correction", None),
         ("partition_conversions", "full"),
         ("weight_granularity", "row"),
+        ("table_bits", 7),
+        ("table_bits", 13),
     ],
 )
 def test_an_illegal_value_is_refused_when_built(name: str, value: Any) -> None:

@@ -19,7 +19,7 @@ from compiler.quantize import (
     prerequisite_optimize,
     quantize,
 )
-from compiler.quantize.choice import wide_inputs
+from compiler.quantize.choice import has_cheap_tables, wide_inputs
 from tests.compiler.quantize.candidates import assert_same_integers, const
 
 
@@ -180,6 +180,23 @@ def test_the_first_depthwise_layers_read_more_bits(
     # The clip in front of it is one integer, so its end is exact.
     assert ("a_max=8192f" in str(candidate.module)) == bool(names)
     assert "minimum" not in str(candidate.module)
+
+
+@pytest.mark.parametrize(
+    ("shared", "channels", "cheap"), [(False, 16, True), (True, 16, False), (False, 4, False)]
+)
+def test_tables_are_cheap_where_layers_multiply_more_than_they_compute(
+    shared: bool, channels: int, cheap: bool
+) -> None:
+    op, nn = relay.op, relay.op.nn
+    rng = np.random.default_rng(0)
+    value: Any = relay.var("x", (1, channels, 8, 8))
+    for _ in range(2):
+        value = nn.conv2d(value, const(rng, channels, channels, 3, 3))
+        swish = op.multiply(value, op.sigmoid(value))
+        other = nn.conv2d(value, const(rng, channels, channels, 1, 1))
+        value = op.add(swish, other) if shared else swish
+    assert has_cheap_tables(prerequisite_optimize(relay.module(value), None, 3)) == cheap
 
 
 def test_wide_inputs_have_room_for_what_calibration_has_not_seen() -> None:

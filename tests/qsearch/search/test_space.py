@@ -141,6 +141,15 @@ def test_a_model_with_limited_clips_tries_to_lift_its_channels() -> None:
     assert len(variants_of(default_space(clips=True, sums=True))) == 12
 
 
+def test_a_model_with_tables_begins_with_tables_of_12_bits() -> None:
+    space = default_space(tables=True)
+    assert [point["table_bits"] for point in first_points(space, START)] == [8, 12, 12, 12]
+    large = default_space(sequential=False, tables=True)
+    assert [point["table_bits"] for point in first_points(large, START)] == [8, 12, 12]
+    assert is_earlier_default(default_space(), space)
+    assert len(variants_of(space)) == len(variants_of(default_space()))
+
+
 def test_fields_of_later_versions_leave_the_hash_of_earlier_configurations() -> None:
     early = {n: v for n, v in START.to_dict().items() if n not in LATER}
     assert config_hash(early) == config_hash(START.to_dict())

@@ -21,14 +21,19 @@ from compiler.ir.ty import integer_range
 from compiler.ops.number_format import Array
 
 
-def _constant_table(step: Step, grid: GridEmitter) -> Array:
+def constant_table(step: Step, grid: GridEmitter) -> Array:
+    """The entries, int64.
+
+    Raises:
+        OnnxExportError: they are computed.
+    """
     table = step.args[1].data
     if table is None:
         raise grid.refuse(step, "its table is not constant")
     return table.astype(np.int64)
 
 
-def _gathered(table: Array, index: str, step: Step, grid: GridEmitter) -> str:
+def gathered(table: Array, index: str, step: Step, grid: GridEmitter) -> str:
     """table[index] for an index of whole numbers in the shape of the result."""
     flat = grid.writer.cast(grid.node("Reshape", [index, grid.ints([-1])]), "int32")
     entries = grid.node("GatherElements", [grid.writer.constant(table), flat], axis=0)
@@ -39,21 +44,21 @@ def _gathered(table: Array, index: str, step: Step, grid: GridEmitter) -> str:
 @FToGrid.register("lookup")
 def lookup(step: Step, grid: GridEmitter) -> Carried:
     """Gather; the bounds are the bounds of the reachable entries."""
-    source, table = grid.carried(step.args[0]), _constant_table(step, grid)
+    source, table = grid.carried(step.args[0]), constant_table(step, grid)
     lowest, highest = integer_range(step.args[0].type.dtype)
     whole = table[np.minimum(np.arange(highest - lowest + 1), table.size - 1)]
     reached = whole[source.low - lowest : source.high - lowest + 1]
     low, high = int(reached.min()), int(reached.max())
     small = max(-low, high) < FLOAT_LIMIT
     turned = np.roll(whole, lowest).astype("float32" if small else "int64")
-    name = _gathered(turned, source.name, step, grid)
+    name = gathered(turned, source.name, step, grid)
     return Carried(name, "float32" if small else "int64", low, high)
 
 
 @FToGrid.register("nn.integer_softmax")
 def integer_softmax(step: Step, grid: GridEmitter) -> Carried:
     """The quotient in double: dividend and divisor stay below 2^53, so its floor is exact."""
-    source, table = grid.carried(step.args[0]), np.maximum(_constant_table(step, grid), 0)
+    source, table = grid.carried(step.args[0]), np.maximum(constant_table(step, grid), 0)
     axis = step.attrs.axis % len(step.result.type.shape)
     count = step.result.type.concrete_shape[axis]
     bits = step.attrs.out_bits
@@ -62,7 +67,7 @@ def integer_softmax(step: Step, grid: GridEmitter) -> Carried:
     top = grid.node("ReduceMax", [source.name], axes=[axis], keepdims=1)
     difference = grid.node("Sub", [top, source.name])
     whole = table[np.minimum(np.arange(source.high - source.low + 1), table.size - 1)]
-    e = _gathered(whole.astype("float64"), difference, step, grid)
+    e = gathered(whole.astype("float64"), difference, step, grid)
     total = grid.node("ReduceSum", [e, grid.ints([axis])], keepdims=1)
     if int(whole.min()) == 0:
         total = grid.node("Max", [total, grid.writer.constant(1.0)])

@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 
 import qsearch
+from compiler import evaluate
 from compiler.errors import OnnxExportError
 from compiler.export.to_onnx.qdq import to_qdq_onnx
 from compiler.ir.span import Span
@@ -228,6 +229,46 @@ def test_layers_that_read_16_bits_are_computed_in_float(runtime: str) -> None:
         for run in (module.run, OrtExecutor(made.model).run)
     )
     assert sqnr_db(found, wanted) > 30
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino", "tensorrt"])
+def test_tables_of_12_bits_read_8(runtime: str, tmp_path: Path) -> None:
+    from compiler import relay
+    from compiler.quantize import Calibration, QConfig
+
+    rng, op, nn = np.random.default_rng(4), relay.op, relay.op.nn
+    value: Any = relay.var("x", (1, 4, 6, 6))
+    for _ in range(3):
+        weight = relay.const(rng.normal(0, 0.5, (4, 4, 1, 1)).astype("float32"))
+        value = nn.conv2d(value, weight)
+        value = op.multiply(value, op.sigmoid(value))
+    # A movement, of which there are no 8 bits, goes on from what the table gives.
+    halves = op.split(value, indices_or_sections=2, axis=1)
+    value = op.add(relay.TupleGetItem(halves, 0), relay.TupleGetItem(halves, 1))
+    mod = prerequisite_optimize(relay.module(value), None, 3)
+    data = [{"x": rng.normal(0, 1, (1, 4, 6, 6)).astype("float32")} for _ in range(12)]
+    calibration = Calibration(mod, data[:6])
+    found = {}
+    for bits in (8, 12):
+        asked = QConfig.recommended(calibrate_mode="mse", table_bits=bits)
+        module = QModule(calibration.candidate(asked).module)
+        made = to_qdq_onnx(module.module, runtime)
+        onnx.checker.check_model(made.model, full_check=True)
+        # Of 12 bits what the first convolution computes stays as it is.
+        floats = [str(span) for _, span, _ in made.float_products]
+        assert (len(floats), made.narrowed) == ((0, 0) if bits == 8 else (1, 2))
+        if runtime == "onnxruntime":
+            assert kernels(made.model, tmp_path)["QLinearConv"] == (3 if bits == 8 else 2)
+        wanted, got = (
+            np.concatenate([run([batch["x"]])[0] for batch in data])
+            for run in (module.run, OrtExecutor(made.model).run)
+        )
+        (real,) = zip(*(evaluate(mod, batch) for batch in data))
+        found[bits] = sqnr_db(got, np.concatenate(real)), sqnr_db(wanted, np.concatenate(real))
+        exact = to_qdq_onnx(module.module, runtime, wide_sums=True)
+        assert (exact.narrowed, len(exact.float_products)) == (0, 0 if bits == 8 else 3)
+    assert found[12][0] > found[8][0] - 1
+    assert found[12][1] > found[8][1]
 
 
 @pytest.mark.parametrize("signed", [False, True])

@@ -1,0 +1,41 @@
+"""Tables of functions that read more than 8 bits in the module, and 8 here."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.export.to_onnx.grid_emitter import FLOAT_LIMIT, Carried
+from compiler.export.to_onnx.grid_rules.table import constant_table, gathered
+from compiler.export.to_onnx.qdq_emitter import FToQdq, QdqEmitter, Quantized, Real, scaled
+from compiler.export.to_onnx.qdq_sums import moved_from
+from compiler.ir.dataflow import Step
+from compiler.ir.ty import integer_range
+
+
+@FToQdq.register("lookup")
+def lookup(step: Step, grid: QdqEmitter) -> Real | None:
+    """GatherElements by the 8 bits that the data were narrowed to, of 256 entries."""
+    found = _narrowed(step, grid)
+    table = constant_table(step, grid)
+    if found is None or np.abs(table).max() >= FLOAT_LIMIT:
+        return None
+    tensor, scale, offset = found
+    least, most = integer_range(tensor.dtype)
+    integers = (np.arange(least, most + 1) - tensor.zero_point) * (tensor.scale * scale) + offset
+    places = np.floor(integers + 0.5) - integer_range(step.args[0].type.dtype)[0]
+    entries = table[np.clip(places, 0, table.size - 1).astype(np.int64)]
+    name = gathered(np.roll(entries, least).astype(np.float32), tensor.name, step, grid)
+    # What has no QDQ form goes on from here as well.
+    held = grid.carried(step.result)
+    grid.carry(step.result, Carried(name, "float32", held.low, held.high))
+    return Real.of(lambda factor, addend: scaled(name, factor, addend, grid))
+
+
+def _narrowed(step: Step, grid: QdqEmitter) -> tuple[Quantized, float, int] | None:
+    """The 8 bit tensor of what a table reads, a factor of its integers, and an addend."""
+    for value, offset in moved_from(step.args[0]):
+        real = grid.real(value)
+        if real is not None and real.tensor is not None and real.tensor.residual:
+            single = real.scale.size == 1 and real.addend is None
+            return (real.tensor, float(real.scale.reshape(())), offset) if single else None
+    return None
