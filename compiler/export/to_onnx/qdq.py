@@ -119,7 +119,7 @@ def _emit(
         if made is not None:
             grid.set_real(value, made)
         if value.type.dtype in _NARROW and value.users:
-            source = grid.quantized(step.args[0])
+            source = grid.quantized(step.args[0]) if step.args else None
             if made is not None and source is not None and made is grid.real(step.args[0]):
                 held = grid.carried(step.args[0])
                 grid.set_quantized(value, source, held.low, held.high)

@@ -94,7 +94,7 @@ def moved_from(value: Value) -> Iterator[tuple[Value, int]]:
     yield value, offset
     while (producer := value.producer) is not None:
         held = producer.args[1].data if producer.name == "subtract" else None
-        if held is not None and held.size == 1:
+        if held is not None and held.size == 1 and is_integer(str(held.dtype)):
             offset -= int(held.reshape(()))
         elif producer.name != "cast" and producer.name not in IDENTITIES:
             return
@@ -130,7 +130,7 @@ def _tabulated_levels(step: Step) -> Levels | None:
 def _enters(value: Value) -> bool:
     """Whether a value is an input of the network, as it is or quantized."""
     producer = value.producer
-    return producer is None or not is_integer(producer.args[0].type.dtype)
+    return producer is None or not all(is_integer(arg.type.dtype) for arg in producer.args)
 
 
 def _calibrated(step: Step, headroom: float) -> float:

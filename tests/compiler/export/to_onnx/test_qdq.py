@@ -271,6 +271,23 @@ def test_tables_of_12_bits_read_8(runtime: str, tmp_path: Path) -> None:
     assert found[12][1] > found[8][1]
 
 
+def test_what_stands_in_front_of_a_table_may_be_anything() -> None:
+    from compiler import relay
+
+    rng, op = np.random.default_rng(0), relay.op
+    x = relay.var("x", (1, 2, 4, 4))
+    data = op.cast(op.subtract(x, relay.const(np.float32("nan"))), dtype="int8")
+    weight = relay.const(rng.integers(-50, 50, (4, 2, 1, 1)).astype("int8"))
+    made = op.zeros(shape=(1, 2, 4, 4), dtype="int8")
+    for value in (data, made):
+        total = op.nn.conv2d(value, weight, out_dtype="int32")
+        wide = op.clip(total, a_min=-2047.0, a_max=2047.0)
+        places = op.cast(op.subtract(wide, relay.const(np.int32(-2047))), dtype="uint16")
+        table = relay.const(np.arange(4095, dtype="int32"))
+        found = op.cast(op.lookup(places, table), dtype="float32")
+        assert to_qdq_onnx(relay.module(found)).float_ops == {"lookup": 1}
+
+
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino", "tensorrt"])
 def test_depthwise_layers_that_read_16_bits_are_computed_in_8(
