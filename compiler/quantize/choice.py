@@ -197,10 +197,12 @@ class WideInputs:
     Attributes:
         layers: for ``QConfig.layers``.
         why: one sentence for each kind of layers.
+        cheap_tables: ``table_bits`` has an effect that the engine does not pay dearly.
     """
 
-    layers: _Layers
-    why: tuple[str, ...]
+    layers: _Layers = field(default_factory=dict)
+    why: tuple[str, ...] = ()
+    cheap_tables: bool = False
 
 
 def wide_inputs(module: IRModule) -> WideInputs:
@@ -221,20 +223,9 @@ def wide_inputs(module: IRModule) -> WideInputs:
             f"sums of {', '.join(first)} are of few products, so rounding errors of their data go "
             f"to all layers behind them: more bits cost {share:.1%} of the multiplications"
         )
-    return WideInputs(last | first, tuple(why))
-
-
-def has_cheap_tables(module: IRModule) -> bool:
-    """Whether ``table_bits`` has an effect that the engine does not pay dearly; O(edges).
-
-    Args:
-        module: result of ``prerequisite_optimize``.
-    Raises:
-        QuantizeError: layers of the module multiply integers already.
-    """
-    marked = _Marked.of(module)
     values = sum(_size(p) for p, readers in marked.points.items() if readers == (TABLES,))
-    return 0 < values * _A_TABLE <= sum(marked.work.values())
+    cheap = 0 < values * _A_TABLE <= sum(marked.work.values())
+    return WideInputs(last | first, tuple(why), cheap)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -38,7 +38,7 @@ from compiler.quantize import (
     sequential_products,
 )
 from compiler.quantize.calibration.weighted_calls import weighted_calls
-from compiler.quantize.choice import MOST_PRODUCTS, has_cheap_tables, wide_inputs
+from compiler.quantize.choice import MOST_PRODUCTS, WideInputs, wide_inputs
 from qsearch.config import read_config_file
 from qsearch.errors import SettingsError
 from qsearch.search.layer_space import LayerSpace, choice_of, weight_elements
@@ -370,7 +370,8 @@ def searched_space(
         modules = {source.name for each in code for source in each.sources}
         products = sequential_products(module)
         # Units of accelerators take 8 bits.
-        more = settings.hw is None and not given_points(module).count
+        narrow = not weighted or settings.hw is not None or given_points(module).count
+        wide = WideInputs() if narrow else wide_inputs(module)
         space = default_space(
             settings.allow_float,
             weighted,
@@ -380,10 +381,9 @@ def searched_space(
             # On 1000 classes of photographs channels went far above what calibration had seen.
             clips=products <= MOST_PRODUCTS and has_limited_clips(module),
             costly=products > MOST_PRODUCTS and not counts,
-            tables=more and has_cheap_tables(module),
+            tables=wide.cheap_tables,
         )
-        inputs = wide_inputs(module).layers if weighted and more else {}
-        asked = SpaceFile(space, bits, tuple(elements), layer_choices("layers", inputs))
+        asked = SpaceFile(space, bits, tuple(elements), layer_choices("layers", wide.layers))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))
     start = start.with_overrides(layers=asked.inputs)
     if len(asked.weight_bits) < 2 or not asked.layers:
