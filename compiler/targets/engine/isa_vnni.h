@@ -389,6 +389,76 @@ __attribute__((target("avx512f,avx512bw,avx512vbmi"))) static int64_t qk_lookup_
     }
     return i;
 }
+
+/* Bytes of int16 by lines: those of x in the even bytes, those of y in the odd ones. */
+#define QK_LINES
+#define qk_has_lines qk_has_vbmi
+#define QK_VBMI __attribute__((target("avx512f,avx512bw,avx512vbmi"), always_inline))
+typedef struct {
+    __m512i base[4], start[4], slope[4], place, last, more;
+    __m128i bits, upper_bits, rest_bits, upper_rest_bits;
+} qk_held_lines;
+QK_VBMI static inline qk_held_lines qk_hold_lines(const qk_line_table *l)
+{
+    qk_held_lines h;
+    for (int k = 0; k < 4; k++) {
+        h.base[k] = _mm512_loadu_si512(l->base + 64 * k);
+        h.start[k] = _mm512_loadu_si512(l->start + 64 * k);
+        h.slope[k] = _mm512_loadu_si512(l->slope + 64 * k);
+    }
+    h.place = _mm512_set1_epi8((char)l->place);
+    h.last = _mm512_set1_epi8((char)l->last);
+    h.more = _mm512_set1_epi8((char)l->more);
+    h.bits = _mm_cvtsi32_si128(l->bits);
+    h.upper_bits = _mm_cvtsi32_si128(8 - l->bits);
+    h.rest_bits = _mm_cvtsi32_si128(4 - l->bits);
+    h.upper_rest_bits = _mm_cvtsi32_si128(12 - l->bits);
+    return h;
+}
+QK_VBMI static inline __m512i qk_of_place(const __m512i *t, __m512i place, __mmask64 upper)
+{
+    return _mm512_mask_blend_epi8(upper, _mm512_permutex2var_epi8(t[0], place, t[1]),
+                                  _mm512_permutex2var_epi8(t[2], place, t[3]));
+}
+QK_VBMI static inline __m512i qk_by_lines(const qk_held_lines *h, const int bent, __m512i x, __m512i y)
+{
+    const __m512i even = _mm512_set1_epi16(255), low = _mm512_set1_epi16(15), high = _mm512_set1_epi16(15 << 8);
+    const __m512i px = _mm512_srl_epi16(x, h->bits), py = _mm512_sll_epi16(y, h->upper_bits);
+    const __m512i rx = _mm512_and_si512(_mm512_sll_epi16(x, h->rest_bits), low);
+    const __m512i ry = _mm512_and_si512(_mm512_sll_epi16(y, h->upper_rest_bits), high);
+#define QK_EVEN_ODD(u, v) _mm512_ternarylogic_epi32(even, u, v, 0xca)
+    const __m512i place = QK_EVEN_ODD(px, py);
+    const __mmask64 upper = _mm512_movepi8_mask(place);
+    const __m512i base = qk_of_place(h->base, place, upper), start = qk_of_place(h->start, place, upper);
+    const __m512i slope = qk_of_place(h->slope, place, upper);
+    const __m512i u = _mm512_add_epi16(_mm512_maddubs_epi16(rx, slope), _mm512_and_si512(start, even));
+    const __m512i v = _mm512_add_epi16(_mm512_maddubs_epi16(ry, slope), _mm512_srli_epi16(start, 8));
+    const __m512i sum = _mm512_add_epi8(base, QK_EVEN_ODD(_mm512_srli_epi16(u, 8), v));
+#undef QK_EVEN_ODD
+    if (!bent)
+        return sum;
+    const __mmask64 here = _mm512_cmpeq_epi8_mask(place, h->place);
+    return _mm512_mask_add_epi8(sum, _mm512_mask_cmpgt_epi8_mask(here, _mm512_or_si512(rx, ry), h->last), sum, h->more);
+}
+QK_VBMI static inline int64_t qk_lookup_held(uint8_t *out, const int16_t *in, const qk_held_lines *h, const int bent,
+                                             int64_t n)
+{
+    const __m512i words = _mm512_setr_epi64(0x0e0c0a0806040200, 0x1e1c1a1816141210, 0x2e2c2a2826242220,
+                                            0x3e3c3a3836343230, 0x0f0d0b0907050301, 0x1f1d1b1917151311,
+                                            0x2f2d2b2927252321, 0x3f3d3b3937353331);
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64) {
+        const __m512i v = qk_by_lines(h, bent, _mm512_loadu_si512(in + i), _mm512_loadu_si512(in + i + 32));
+        _mm512_storeu_si512(out + i, _mm512_permutexvar_epi8(words, v));
+    }
+    return i;
+}
+__attribute__((target("avx512f,avx512bw,avx512vbmi"))) static int64_t qk_lookup_lines(
+    uint8_t *out, const int16_t *in, const qk_line_table *l, int64_t n)
+{
+    const qk_held_lines h = qk_hold_lines(l);
+    return l->more ? qk_lookup_held(out, in, &h, 1, n) : qk_lookup_held(out, in, &h, 0, n);
+}
 #endif
 
 #define QK_LOOKUP_BYTES

@@ -54,6 +54,11 @@ QK_EXPORT const char *qk_isa(int64_t *facts)
 #else
     facts[9] = 0;
 #endif
+#ifdef QK_LINES
+    facts[10] = qk_has_lines;
+#else
+    facts[10] = 0;
+#endif
     return QK_NAME;
 }
 
@@ -340,6 +345,7 @@ static int qk_check(const qk_step *s, const qk_limits *l)
         return p->type >= QK_U8 && p->type <= QK_S32 && p->in_type >= QK_U8 && p->in_type <= QK_S32 &&
                (p->in_type == QK_U8 ? last == 255 : last >= 0 && last <= UINT16_MAX && !(p->entries & last)) &&
                n >= 1 && n < QK_MOST &&
+               (!p->lined || (p->in_type == QK_S16 && p->type == QK_U8 && qk_span(l->blob, p->lines, sizeof(qk_line_table)))) &&
                qk_within(l->arena, p->source, n * qk_size_of(p->in_type), QK_LOOKUP_DIMS, p->size, p->in_stride) &&
                qk_within(l->arena, p->out, n * size, QK_LOOKUP_DIMS, p->size, p->out_stride) &&
                qk_span(l->blob, p->table, p->entries * size);

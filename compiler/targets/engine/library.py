@@ -40,6 +40,7 @@ class Library:
         has_narrow: there are kernels for weights whose pairs of products fit in 16 bits.
         has_reals: sums may be scaled by float32 factors.
         has_eights: the last vector of a product holds eight columns where these are enough.
+        has_lines: tables of more than 8 bits may be lines.
     """
 
     path: Path
@@ -55,6 +56,7 @@ class Library:
     has_narrow: bool
     has_reals: bool
     has_eights: bool
+    has_lines: bool
 
     @property
     def depthwise_block(self) -> int:
@@ -116,7 +118,7 @@ def load_library(isa: str | None = None) -> Library:
 def open_library(path: Path) -> Library:
     """The kernels of one library file."""
     loaded = ctypes.CDLL(str(path))
-    facts = (ctypes.c_int64 * 10)()
+    facts = (ctypes.c_int64 * 11)()
     loaded.qk_isa.restype = ctypes.c_char_p
     name = loaded.qk_isa(facts).decode()
     loaded.qk_run.restype = ctypes.c_int64

@@ -187,14 +187,22 @@ static void qk_run_lookup(const qk_lookup_step *l, const qk_memory *m)
         {qk_lookup_int32_uint8, qk_lookup_int32_int16, qk_lookup_int32_int32},
     };
     const uint8_t *table = m->blob + l->table;
+    const int64_t in_size = qk_size_of(l->in_type), out_size = qk_size_of(l->type);
     for (int64_t i0 = 0; i0 < l->size[0]; i0++)
         for (int64_t i1 = 0; i1 < l->size[1]; i1++) {
             const uint8_t *in = m->arena + l->source + i0 * l->in_stride[0] + i1 * l->in_stride[1];
             uint8_t *out = m->arena + l->out + i0 * l->out_stride[0] + i1 * l->out_stride[1];
             if (l->type == QK_U8 && l->in_type == QK_U8)
                 qk_lookup_bytes(out, in, table, l->columns);
-            else
-                functions[l->in_type][l->type](out, in, table, l->columns, (uint32_t)l->entries - 1);
+            else {
+                int64_t done = 0;
+#ifdef QK_LINES
+                if (l->lined && qk_has_lines)
+                    done = qk_lookup_lines(out, (const int16_t *)in, (const qk_line_table *)(m->blob + l->lines), l->columns);
+#endif
+                functions[l->in_type][l->type](out + done * out_size, in + done * in_size, table, l->columns - done,
+                                               (uint32_t)l->entries - 1);
+            }
         }
 }
 

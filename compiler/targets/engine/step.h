@@ -115,7 +115,17 @@ typedef struct {
     int64_t kind, source, out, columns, in_type, type;
     int64_t size[QK_LOOKUP_DIMS], in_stride[QK_LOOKUP_DIMS], out_stride[QK_LOOKUP_DIMS];
     int64_t table, entries; /* a power of two: 256 of bytes, at most 65,536 of others */
+    int64_t lined, lines;   /* 1: the entries are bytes, and the lines of the blob give the same */
 } qk_lookup_step;
+
+/* A table of 256 << bits bytes, bits up to 4, as a line for each 1 << bits entries. The entry of x is
+ * base[place] + (start[place] + slope[place] * rest >> 8): rest are the last bits of x, times 16 >> bits, and
+ * place the eight in front of them. In one place, `place`, entries behind a rest of `last` are `more` larger. */
+typedef struct {
+    uint8_t base[256], start[256];
+    int8_t slope[256];
+    uint8_t bits, place, last, more;
+} qk_line_table;
 
 typedef struct {
     int64_t kind, source, out, rows, columns, in_stride, out_stride; /* carrier bytes in, int32 out */

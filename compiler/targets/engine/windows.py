@@ -15,6 +15,7 @@ from compiler.ops.nn.integer_standardize import output_bound
 from compiler.ops.reduce.axes import reduced_axes
 from compiler.targets.engine.general import taken, total
 from compiler.targets.engine.layouts import MOST_IMAGES, channels_last, layout_of
+from compiler.targets.engine.lines import as_lines
 from compiler.targets.engine.planner import Planner, rule
 from compiler.targets.engine.steps import number
 from compiler.targets.engine.values import INT32, Chain, Item
@@ -250,8 +251,7 @@ def lookup(planner: Planner, step: Step, args: list[Item]) -> bool:
         numbers = [values if a.data is None else a.data for a in link.args]
         values = _IN_TABLES[link.op](*numbers, *link.params)
     found = table.data[np.clip(values - smallest, 0, table.data.size - 1)].astype(np.int64)
-    entries = np.full(1 << (high - low).bit_length(), found[0])
-    entries[np.arange(low + in_zero, high + in_zero + 1) % len(entries)] = found
+    entries = _placed(found, low + in_zero)
     item = planner.define(step, Item(data.shape, int(found.min()), int(found.max())))
     item.image_layout = data.image_layout
     out = item.view = planner.emitter.allocate(item, view.axis_order)
@@ -283,8 +283,29 @@ def lookup(planner: Planner, step: Step, args: list[Item]) -> bool:
         type=number(kind),
         table=planner.emitter.put((entries + zero).astype(dtype)),
         entries=len(entries),
+        **_lines(planner, entries + zero, in_kind, kind),
     )
     return True
+
+
+def _placed(found: Array, first: int) -> Array:
+    """Entries where the last bits of what is stored say; those of nothing repeat the nearest one.
+
+    Args:
+        found: the entry of every value, from the least on, which is stored as ``first``.
+    """
+    size = 1 << (len(found) - 1).bit_length()
+    behind = (size - len(found)) // 2
+    whole = np.pad(found, (size - len(found) - behind, behind), "edge")
+    return np.roll(whole, first - (size - len(found) - behind))
+
+
+def _lines(planner: Planner, entries: Array, in_kind: str, kind: str) -> dict[str, int]:
+    """Fields of a lookup whose table is lines as well; none where it is not."""
+    if not planner.library.has_lines or (in_kind, kind) != ("S16", "U8"):
+        return {}
+    lines = as_lines(entries)
+    return {} if lines is None else {"lined": 1, "lines": planner.emitter.put(lines)}
 
 
 def _rows(planner: Planner, data: Item, axis: int) -> tuple[View, int, int, Shape] | None:

@@ -74,7 +74,7 @@ int main(int argc, char **argv)
         free(blob);
         free(arena);
     }
-    int64_t facts[10];
+    int64_t facts[11];
     printf("%s: %lld wrong\n", qk_isa(facts), (long long)wrong);
     fclose(file);
     return wrong != 0;

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from compiler import relay
 from compiler.ir.expr import Expr
 from compiler.targets.c.toolchain import find_compiler
+from compiler.targets.engine.lines import as_lines
 from tests.compiler.targets.engine.kernel_cases import agree, drawn, requantized
+
+Array = NDArray[Any]
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
 
@@ -150,6 +158,57 @@ def test_tables_over_sixteen_bits_agree(
         looked = op.nn.conv2d(looked, weight, padding=1, groups=shape[1], out_dtype="int32")
     executor = agree(relay.module(looked), drawn(rng, shape, "int16", seed % 5 == 0))
     assert "take" not in [step.kind for step in executor.steps]
+
+
+FUNCTIONS: dict[str, Callable[[Array], Array]] = {
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "hard_swish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    "gelu": lambda x: x / 2 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "random": lambda x: np.random.default_rng(len(x)).normal(size=len(x)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("bits", [9, 10, 11, 12])
+@pytest.mark.parametrize("ends", [(-2, 2), (-8, 8), (-3.1, 14.3), (-20, 20)])
+@pytest.mark.parametrize("unused", [0, 3, 70])
+def test_tables_of_functions_agree(
+    name: str, bits: int, ends: tuple[float, float], unused: int
+) -> None:
+    """Over a whole number of bits, and over somewhat less; the index counts from below zero."""
+    rng, op, first = np.random.default_rng(bits), relay.op, -(1 << bits - 1) + unused // 2
+    reals = FUNCTIONS[name](np.linspace(*ends, (1 << bits) - unused))
+    entries = np.rint((reals - reals.min()) * 255 / np.ptp(reals)).astype("int32")
+    x = np.concatenate((np.arange(len(entries)), rng.integers(0, len(entries), 200)))
+    x = (x[: len(x) // 3 * 3].reshape(3, -1) + first).astype("int16")
+    data = op.clip(relay.var("x", x.shape, "int16"), a_min=first, a_max=first + len(entries) - 1)
+    moved = op.subtract(op.cast(data, dtype="int32"), relay.const(np.int32(first)))
+    agree(relay.module(op.lookup(op.cast(moved, dtype="uint16"), relay.const(entries))), x)
+
+
+@pytest.mark.parametrize("name", ["silu", "hard_swish", "gelu"])
+@pytest.mark.parametrize("bits", [9, 10, 11, 12])
+@pytest.mark.parametrize("most", [4, 9, 16])
+def test_tables_of_functions_are_lines(name: str, bits: int, most: int) -> None:
+    reals = FUNCTIONS[name](np.linspace(-most, most, 1 << bits))
+    entries = np.rint((reals - reals.min()) * 255 / np.ptp(reals)).astype(int)
+    made = as_lines(entries)
+    assert made is not None
+    bases, starts, slopes = made[:768].reshape(3, 256).astype(int)
+    slopes = (slopes + 128) % 256 - 128
+    rest_bits, place, last, more = made[768:].astype(int)
+    index = np.arange(1 << bits)
+    places, rests = index >> rest_bits, (index << 4 - rest_bits) & 15
+    found = bases[places] + (starts[places] + slopes[places] * rests >> 8)
+    found += more * ((places == place) & (rests > last))
+    np.testing.assert_array_equal(found % 256, entries)
+
+
+@pytest.mark.parametrize("size", [2, 128, 256, 300, 8192])
+def test_tables_of_other_sizes_and_of_no_function_are_no_lines(size: int) -> None:
+    assert as_lines(np.zeros(size, int)) is None
+    assert as_lines(np.random.default_rng(0).integers(0, 256, 4096)) is None
 
 
 @pytest.mark.parametrize("images", [1, 3])
