@@ -70,7 +70,8 @@ class Parameter:
 
     def active(self, params: Mapping[str, Value]) -> bool:
         """Whether the parameter has an effect beside the values chosen so far."""
-        return all(params.get(name) in values for name, values in self.when)
+        # Asked thousands of times for each proposal: most parameters have no condition.
+        return not self.when or all(params.get(name) in values for name, values in self.when)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ Snoek, Adams, "Multi-task Bayesian optimization", 2013 (earlier studies).
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -43,15 +44,7 @@ from numpy.typing import NDArray
 
 from compiler.qtypes.qconfig import QConfig
 from qsearch.search.objectives import Objective
-from qsearch.search.space import (
-    POLICY,
-    Parameter,
-    Params,
-    Space,
-    Value,
-    config_hash,
-    to_qconfig,
-)
+from qsearch.search.space import POLICY, Parameter, Params, Space, Value, config_hash, to_qconfig
 from qsearch.store.records import Trial
 
 Floats = NDArray[np.float64]
@@ -175,10 +168,10 @@ class Surrogate:
             for place, study in enumerate(earlier, 1)
         ]
         self._rows = np.concatenate([*rows, self._encoded(points)])
-        apart = distances(space, self._rows, self._rows)
+        self._apart = distances(space, self._rows, self._rows)
         means = [(weights or {}).get(p.name, _WEIGHT[0]) for p in space.parameters]
-        self._theta = _fitted(apart, self._values, [_WEIGHT[0]] * bool(earlier) + means)
-        self._condition(apart)
+        self._theta = _fitted(self._apart, self._values, [_WEIGHT[0]] * bool(earlier) + means)
+        self._condition()
 
     def _encoded(self, points: Sequence[Point]) -> Ints:
         """Rows of this study: study 0 where there are others."""
@@ -190,9 +183,13 @@ class Surrogate:
         mean, _ = self.predict([point])
         self._best = max(self._best, float(mean[0]))
         mean -= self._trend.at([point])
-        self._rows = np.concatenate([self._rows, self._encoded([point])])
+        new = self._encoded([point])
+        beside = distances(self._space, self._rows, new)
+        self._rows = np.concatenate([self._rows, new])
         self._values = np.append(self._values, mean)
-        self._condition(distances(self._space, self._rows, self._rows))
+        itself = np.zeros((len(beside), 1, 1))
+        self._apart = np.block([[self._apart, beside], [beside.transpose(0, 2, 1), itself]])
+        self._condition()
 
     def predict(self, points: Sequence[Point]) -> tuple[Floats, Floats]:
         """Mean and deviation, shape (points,) each, in deviations of the scores seen."""
@@ -211,8 +208,8 @@ class Surrogate:
         found: Floats = above * scipy.special.ndtr(ratio) + deviation * density
         return found
 
-    def _condition(self, apart: Floats) -> None:
-        matrix = _covariance(self._theta, apart)
+    def _condition(self) -> None:
+        matrix = _covariance(self._theta, self._apart)
         matrix[np.diag_indices_from(matrix)] += np.exp(self._theta[-1]) + _JITTER
         self._factor = scipy.linalg.cho_factor(matrix, lower=True)
         self._mean = float(self._values.mean())
@@ -359,14 +356,19 @@ class Refinement:
         self._weights = {} if policy == 1 else _HARDLY_MATTERS
         self._known = known
         self._tells_repeats = policy > 4
-        self._trials: list[Trial] = []
+        self._best: list[tuple[tuple[float, ...], Trial]] = []
+        self._latest: deque[Trial] = deque(maxlen=_MOST_KEPT)
         self._surrogate: Surrogate | None = None
         self._tried: set[Hashable] = set()
 
     def note(self, trial: Trial) -> None:
-        """Take in a trial that ended."""
-        self._trials.append(trial)
+        """Take in a trial that ended; those are kept that a surrogate may be fitted to."""
+        self._latest.append(trial)
         self._surrogate = None
+        if trial.state == "complete" and trial.outcome.score:
+            rank = self.objective.rank(trial.outcome.score, trial.number)
+            ranked = sorted([*self._best, (rank, trial)], key=lambda one: one[0], reverse=True)
+            self._best = ranked[:_MOST_KEPT]
 
     def propose(self, seen: Container[str], seed: int) -> Params | None:
         """An unseen point; asked again before the next trial ends, another one.
@@ -377,15 +379,13 @@ class Refinement:
         Returns:
             None where nothing was completed, or all changes were seen.
         """
-        complete = [t for t in self._trials if t.state == "complete" and t.outcome.score]
-        if not complete:
+        if not self._best:
             return None
-        ranked = sorted(complete, key=self._rank, reverse=True)
         if self._surrogate is None:
-            self._surrogate = self._fitted(ranked)
+            self._surrogate = self._fitted()
         rng = np.random.default_rng(seed)
         found: dict[tuple[object, ...], Params] = {}
-        for centre in ranked[:_CENTRES]:
+        for _, centre in self._best[:_CENTRES]:
             for point in self._changed(centre.params, rng):
                 found.setdefault(tuple(point.items()), point)
         points = list(found.values())
@@ -416,8 +416,8 @@ class Refinement:
         kept = tuple(one for one in point.items() if one[0] not in _OF_RANGES)
         return self._known.prior(point), kept
 
-    def _fitted(self, ranked: list[Trial]) -> Surrogate:
-        kept = {t.number: t for t in (*ranked[:_MOST_KEPT], *self._trials[-_MOST_KEPT:])}
+    def _fitted(self) -> Surrogate:
+        kept = {t.number: t for t in (*(best for _, best in self._best), *self._latest)}
         trials = [kept[number] for number in sorted(kept)]
         broken = [self._broken(t) for t in trials]
         least = min(b for t, b in zip(trials, broken, strict=True) if t.state == "complete")
@@ -442,8 +442,5 @@ class Refinement:
         return alone + [pairs[int(place)] for place in np.sort(chosen)]
 
     def _broken(self, trial: Trial) -> float:
-        violations = self.objective.violations(trial.outcome.score or {})
-        return sum(max(amount, 0.0) for amount in violations.values())
-
-    def _rank(self, trial: Trial) -> tuple[float, ...]:
-        return self.objective.rank(trial.outcome.score or {}, trial.number)
+        broken = self.objective.violations(trial.outcome.score or {}).values()
+        return sum(max(amount, 0.0) for amount in broken)

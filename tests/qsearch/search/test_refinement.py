@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Mapping
 
 from compiler.qtypes.qconfig import QConfig
-from qsearch.search.objectives import Objective
+from qsearch.search.objectives import Objective, Score
 from qsearch.search.space import Params, Value, config_hash, default_space, to_qconfig
 from qsearch.search.surrogate import Known, Refinement
 from qsearch.store.records import Outcome, Trial, TrialState
@@ -119,3 +119,24 @@ def test_trials_that_break_a_limit_are_not_refined() -> None:
     point = refinement.propose(set(), 1)
     assert point is not None
     assert point["weight_granularity"] == "channel"
+
+
+def test_a_trial_is_ranked_once_however_many_proposals_follow() -> None:
+    ranked: list[int] = []
+
+    class Counting(Objective):
+        def rank(self, score: Score, number: int) -> tuple[float, ...]:
+            ranked.append(number)
+            return super().rank(score, number)
+
+    refinement = Refinement(SPACE, START, Counting("sqnr"))
+    points = spread(300)
+    for number, params in enumerate(points):
+        refinement.note(trial(number, params, 50.0 if number == 7 else number % 11))
+    for slot in range(3):
+        point = refinement.propose(set(), slot)
+        assert point is not None
+        # The best of long ago is still what proposals change.
+        changed = {name for name in point if point[name] != points[7].get(name)}
+        assert len(changed & points[7].keys()) <= 2
+    assert ranked == list(range(300))
