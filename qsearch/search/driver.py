@@ -6,11 +6,8 @@ are run again with the same parameters, and the next batch is the one it would h
 that look at no history do not wait for a batch to end.
 
 Several drivers may work on one study of a PostgreSQL store. Each leases trials, sends heartbeats
-while it lives, and takes over what a dead driver left; equal histories propose equal batches, so
-the second driver to store a batch finds it there. A trial is leased to its driver for as long as
-the driver's ``beat`` grows. How long it has not grown is measured by the observer's monotonic
-clock, and only over times in which the observer could read the store: clocks that jump or differ,
-a server that restarts and a machine that slept end no lease.
+while it lives, and takes over what a dead driver left (``leases``); equal histories propose equal
+batches, so the second driver to store a batch finds it there.
 """
 
 from __future__ import annotations
@@ -19,107 +16,27 @@ import logging
 import math
 import os
 import socket
-import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from compiler.errors import CompilerError
-from qsearch.errors import SearchFailedError, StoreError
+from qsearch.errors import SearchFailedError
 from qsearch.progress import TRIALS
 from qsearch.search.context import TIMEOUT, Budget, Control, StudyContext
 from qsearch.search.evaluations import Evaluations, await_workers
 from qsearch.search.evaluator import failed
 from qsearch.search.stages import StageTracker
 from qsearch.search.trial_queue import TrialQueue
-from qsearch.store.records import DriverRecord, Ended, StudyState, Trial
+from qsearch.store.leases import BEAT_S, Heartbeat, LeaseMonitor
+from qsearch.store.records import Beat, CommandKind, Ended, StudyState, Trial
 from workers.errors import BrokenRunError
 from workers.process import code_version
-
-if TYPE_CHECKING:
-    from qsearch.store.repository import Repository
-
-BEAT_S: Final = 2.0
-"""Seconds between two beats."""
 
 TOGETHER_S: Final = 0.25
 """Seconds that a trial that ended may wait for others to be stored with it."""
 
-LEASE_S: Final = 20.0
-"""Seconds without a beat after which a driver is taken for dead."""
-
 log = logging.getLogger("qsearch.search.driver")
-
-
-class Heartbeat:
-    """Sends heartbeats in a thread of its own while the block runs.
-
-    Args:
-        repository: its engine gives the thread a connection of its own.
-        driver_id: the driver that sends them.
-        every_s: seconds between beats.
-    """
-
-    def __init__(self, repository: Repository, driver_id: int, every_s: float = BEAT_S) -> None:
-        self._repository = repository
-        self._driver_id = driver_id
-        self._every_s = every_s
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
-
-    def __enter__(self) -> Heartbeat:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        self._thread.join(self._every_s)
-
-    def _beat(self) -> None:
-        while not self._stop.wait(self._every_s):
-            try:
-                self._repository.record_heartbeat(self._driver_id)
-            except StoreError as error:
-                # The driver meets the same store and decides; beats go on in case it comes back.
-                log.warning("no heartbeat: %s", error.what)
-
-
-class LeaseMonitor:
-    """Finds drivers without a heartbeat.
-
-    Args:
-        lease_s: seconds without a beat that end a lease.
-        clock: monotonic seconds.
-    """
-
-    def __init__(
-        self, lease_s: float = LEASE_S, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._lease_s = lease_s
-        self._clock = clock
-        self._last_look: float | None = None
-        self._still: dict[int, tuple[int, float]] = {}  # driver → (beat, seconds it stood still)
-
-    def expired(self, drivers: Iterable[DriverRecord]) -> list[int]:
-        """Ids of those among ``drivers``, as the store shows them now, that are dead."""
-        now = self._clock()
-        # A gap between two looks says nothing about the others: we did not look.
-        longest = 2 * BEAT_S
-        passed = 0.0 if self._last_look is None else min(now - self._last_look, longest)
-        self._last_look = now
-        still: dict[int, tuple[int, float]] = {}
-        for driver in drivers:
-            beat, stood = self._still.get(driver.id, (None, 0.0))
-            still[driver.id] = (driver.beat, stood + passed if beat == driver.beat else 0.0)
-        self._still = still
-        return [driver for driver, (_, stood) in still.items() if stood >= self._lease_s]
 
 
 SPACE_EXHAUSTED: Final = "space exhausted"
@@ -161,6 +78,7 @@ class Driver:
     _others: int = 0
     _seen_command: int = 0
     _looked: float = -math.inf
+    _watched: float = -math.inf
 
     def run(self) -> str | None:
         """Finish the study's trials; why it stopped early, or None.
@@ -199,7 +117,7 @@ class Driver:
         self._seen_command = self.context.repository.last_command(study_id)
         if not self.context.repository.shared:
             # We hold the lock of the database: every other driver, of any study, is gone.
-            others = self.context.repository.drivers_of(None, running=True)
+            others = self.context.repository.beats()
             self._requeue([driver for driver in others if driver.id != self._me])
         self.queue.trials.note_all(self.context.repository.trials_of(study_id))
         self._others = len(self.context.repository.drivers_of(study_id, running=True)) - 1
@@ -400,25 +318,42 @@ class Driver:
             return None
         self._looked = now
         self.control.check()
+        news = self.context.repository.news_of(self.context.study_id)
+        if news.command > self._seen_command and self._obey() == "stop":
+            return STOPPED
+        if self.context.repository.shared:
+            trials = self.queue.trials
+            if (trials.next_number, trials.unfinished) != (news.next_number, news.unfinished):
+                self._sync()
+            if now - self._watched >= BEAT_S:
+                self._watched = now
+                self._watch_others()
+        return None
+
+    def _obey(self) -> CommandKind | None:
+        """Do what new commands say; the last one, which may be to stop."""
+        kind: CommandKind | None = None
         for command in self.context.repository.commands_of(
             self.context.study_id, self._seen_command
         ):
-            self._seen_command = command.id
-            if command.kind == "stop":
-                return STOPPED
-            self._paused = command.kind == "pause"
+            self._seen_command, kind = command.id, command.kind
+            if kind == "stop":
+                break
+            self._paused = kind == "pause"
             state: StudyState = "paused" if self._paused else "running"
             self.context.repository.set_study_state(self.context.study_id, state)
             self.context.progress.message(f"the study is {state}, as was asked for")
-        if self.context.repository.shared:
-            self._sync()
-            # Of all studies: the same work as ours is not begun while a dead driver holds it.
-            drivers = self.context.repository.drivers_of(None, running=True)
-            dead = set(self.leases.expired(d for d in drivers if d.id != self._me))
-            self._requeue([driver for driver in drivers if driver.id in dead])
-            alive = [driver for driver in drivers if driver.id not in dead | {self._me}]
-            self._others = sum(driver.study_id == self.context.study_id for driver in alive)
-        return None
+        return kind
+
+    def _watch_others(self) -> None:
+        """Find drivers that died, and count those of this study that live."""
+        # Of all studies: the same work as ours is not begun while a dead driver holds it.
+        drivers = [beat for beat in self.context.repository.beats() if beat.id != self._me]
+        dead = set(self.leases.expired(drivers))
+        self._requeue([driver for driver in drivers if driver.id in dead])
+        self._others = sum(
+            driver.study_id == self.context.study_id for driver in drivers if driver.id not in dead
+        )
 
     def _sync(self) -> None:
         """Take in what other drivers stored and finished."""
@@ -434,7 +369,7 @@ class Driver:
         if trials.finished > before:
             self.context.progress.advance(trials.finished - before, self._best_note())
 
-    def _requeue(self, dead: Sequence[DriverRecord]) -> None:
+    def _requeue(self, dead: Sequence[Beat]) -> None:
         """Queue the trials of dead drivers again, with the same parameters."""
         for study_id in {driver.study_id for driver in dead}:
             ids = [driver.id for driver in dead if driver.study_id == study_id]

@@ -192,6 +192,7 @@ def main(job_id: int, lock: int) -> None:
     job = queue.job(job_id)
     if job is None or job.state != "running":
         return
+    queue.close()  # it connects again at the end: a server has few connections for many drivers
     try:
         code = _search(job, options)
     except KeyboardInterrupt:

@@ -32,6 +32,8 @@ RISE_S: Final = 1800.0
 MOST_WAITING: Final = 1000
 _RETRY: Final = RetryPolicy(5.0)
 """A request fails after 5 s without the database; it does not wait for it."""
+SPARE_CONNECTIONS: Final = 16
+"""Beside one a driver: for heartbeats, the server and the pages that it shows."""
 PRIORITIES: Final = range(-10, 11)
 log = logging.getLogger("qsearch.server")
 
@@ -118,12 +120,23 @@ class JobQueue:
         engine = open_engine(options.queue_url, schemas=REVISIONS[-1:])
         self.repository = Repository(engine, self._clock, retry=_RETRY)
         self._held.callback(self.repository.close)
+        self._check_connections()
         self.uploads = Uploads(options.uploads, self.repository, self.server)
         self.uploads.clear_parts()
         self._drivers = self._make_drivers(options, self.repository)
         self._thread = threading.Thread(target=self._run, name="queue", daemon=True)
         if serve:
             self._thread.start()
+
+    def _check_connections(self) -> None:
+        """Warn where a database server has fewer connections than the drivers need."""
+        most, studies = self.repository.most_connections(), self.options.max_studies
+        if most is not None and studies + SPARE_CONNECTIONS > most:
+            log.warning(
+                "the database has %s connections, and %s studies at a time need %s: drivers will "
+                "wait for one; raise max_connections of PostgreSQL, or lower --max-studies",
+                *(f"{count:,}" for count in (most, studies, studies + SPARE_CONNECTIONS)),
+            )
 
     def close(self) -> None:
         """Start no more studies; running drivers continue, and the next server finds them."""

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, CursorResult, Engine, Executable
+from sqlalchemy import Connection, CursorResult, Engine, Executable, text
 
 from qsearch.errors import StoreError
 from qsearch.store.engine import RetryPolicy, masked
 
 T = TypeVar("T")
+
+_CONNECTIONS: Final = text(
+    "SELECT current_setting('max_connections')::int"
+    " - current_setting('superuser_reserved_connections')::int"
+)
 
 
 class Database:
@@ -43,8 +48,12 @@ class Database:
         """Whether several drivers may work on one study: PostgreSQL, not SQLite."""
         return self.engine.dialect.name == "postgresql"
 
+    def most_connections(self) -> int | None:
+        """Connections that a server has for ordinary users; None where there is no server."""
+        return int(self.read(_CONNECTIONS)[0][0]) if self.shared else None
+
     def close(self) -> None:
-        """Release the connections."""
+        """Release the connections; the next statement opens another."""
         self.engine.dispose()
 
     def write(self, work: Callable[[Connection], T]) -> T:

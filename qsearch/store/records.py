@@ -232,6 +232,30 @@ class DriverRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Beat:
+    """The heartbeat of a driver that did not end."""
+
+    id: int
+    study_id: int
+    beat: int
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What shows a driver whether anybody else changed its study.
+
+    Attributes:
+        command: id of the newest command; 0 when there is none.
+        next_number: number that follows the newest trial's.
+        unfinished: trials that wait or run.
+    """
+
+    command: int
+    next_number: int
+    unfinished: int
+
+
+@dataclass(frozen=True, slots=True)
 class LayerFigures:
     """Figures of one kind ("sensitivity", "calibration" …) about one layer."""
 

@@ -24,13 +24,14 @@ from sqlalchemy.exc import IntegrityError
 
 from qsearch.errors import ConflictError
 from qsearch.store.database import Database
-from qsearch.store.models import EventRow, LogRow, ShardRow, TrialRow
+from qsearch.store.models import CommandRow, EventRow, LogRow, ShardRow, TrialRow
 from qsearch.store.records import (
     REPEATABLE,
     UNFINISHED,
     Claims,
     Counts,
     Ended,
+    News,
     NewTrial,
     Outcome,
     Shard,
@@ -83,6 +84,15 @@ _FROM: Final = (
     select(*_COLUMNS)
     .where(_T.c.study_id == bindparam("of_study"), _T.c.number >= bindparam("first"))
     .order_by(_T.c.number)
+)
+_OF_STUDY: Final = _T.c.study_id == bindparam("of_study")
+_COMMAND: Final = select(func.max(CommandRow.id)).where(
+    CommandRow.study_id == bindparam("of_study")
+)
+_NEWS: Final = select(
+    func.coalesce(_COMMAND.scalar_subquery(), 0),
+    func.coalesce(select(func.max(_T.c.number)).where(_OF_STUDY).scalar_subquery(), -1) + 1,
+    select(func.count()).select_from(_T).where(_OF_STUDY, _STANDS).scalar_subquery(),
 )
 _UNFINISHED: Final = select(_T.c.number).where(_T.c.study_id == bindparam("of_study"), _STANDS)
 
@@ -204,6 +214,11 @@ class TrialQueries(Database):
     def unfinished(self, study_id: int) -> set[int]:
         """Numbers of the trials that wait or run."""
         return {row.number for row in self.read(_UNFINISHED, {"of_study": study_id})}
+
+    def news_of(self, study_id: int) -> News:
+        """What shows a driver in one statement whether anybody else changed its study."""
+        ((command, next_number, unfinished),) = self.read(_NEWS, {"of_study": study_id})
+        return News(command, next_number, unfinished)
 
     def count_trials(self, study_id: int) -> Counts:
         """How many trials stand where."""

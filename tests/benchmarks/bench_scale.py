@@ -2,9 +2,11 @@
 
     python -m tests.benchmarks.bench_scale [--workers 10,100,1000] [--studies 100] [--trials 10000]
                                            [--storage sqlite,postgres] [--sampler random]
+                                           [--wanted 1,4,16,64]
     python -m tests.benchmarks.bench_scale --ray 4 --workers 1,16,64 --trials 1280
 
 Prints a JSON object per storage and number of workers. ``--trials`` are those of all studies.
+``--wanted`` are the workers that studies ask for, in turn.
 
 Without ``--ray`` time is simulated, so that 1,000 workers need no 1,000 processes: the queue of a
 server starts the studies of several users, real drivers run them on a store, and their pools share
@@ -24,6 +26,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -127,10 +130,17 @@ class Service:
         workers: CPUs of the cluster.
         charge_cpu: whether CPU time of drivers passes on the clock.
         sampler: of every study.
+        wanted: workers that studies ask for, in turn.
     """
 
     def __init__(
-        self, root: Path, storage: str | None, workers: int, charge_cpu: bool, sampler: str
+        self,
+        root: Path,
+        storage: str | None,
+        workers: int,
+        charge_cpu: bool,
+        sampler: str,
+        wanted: Sequence[int] = WANTED,
     ) -> None:
         self.simulation = Simulation(charge_cpu)
         self.cluster = Cluster(self.simulation, workers)
@@ -141,9 +151,13 @@ class Service:
         self.done: Counter[str] = Counter()
         self._root = root
         self._sampler = sampler
+        self._wanted = wanted
         self._storage = storage
         options = ServerOptions(
-            root, storage, max_studies=max(workers, 1) if workers < 100 else 100, workers=64
+            root,
+            storage,
+            max_studies=max(workers, 1) if workers < 100 else 100,
+            workers=max(wanted),
         )
         self.queue = JobQueue(
             options,
@@ -179,7 +193,7 @@ class Service:
         clock = self.simulation.clock
         engine = open_engine(self._storage or f"sqlite:///{self._root / job.name}.db")
         repository = Repository(engine, clock)
-        wanted = WANTED[job.id % len(WANTED)]
+        wanted = self._wanted_by(job)
         pool = SimulatedPool(self.cluster, job.name, wanted, Answering(_no_value), _seconds)
         with self.statements.of(engine):
             run = pretended(
@@ -199,6 +213,9 @@ class Service:
         self.finished[job.name] = sum(trial.finished for trial in trials)
         self.waits += [(t.started_at or 0.0) - t.created_at for t in trials]
         repository.close()
+
+    def _wanted_by(self, job: Job) -> int:
+        return self._wanted[job.id % len(self._wanted)]
 
     def _report(self, jobs: list[Job], each: int) -> Report:
         trials = each * len(jobs)
@@ -232,7 +249,7 @@ class Service:
 
     def _efficiency(self, jobs: list[Job], each: int) -> float:
         """Seconds that workers were busy of those in which running studies had work for them."""
-        wanted = {job.name: WANTED[job.id % len(WANTED)] for job in jobs}
+        wanted = {job.name: self._wanted_by(job) for job in jobs}
         left = dict.fromkeys(wanted, 0)
         events = [(job.started_at or 0.0, job.name, each) for job in jobs]
         events += [(end, name, -1) for name, _, end in self.cluster.busy]
@@ -268,6 +285,7 @@ def simulate(
     storage: str | None = None,
     charge_cpu: bool = True,
     sampler: str = "random",
+    wanted: Sequence[int] = WANTED,
 ) -> Report:
     """Run studies on a server that is simulated.
 
@@ -276,9 +294,11 @@ def simulate(
         studies: of several users, of several priorities.
         trials: of all studies together.
         storage: a PostgreSQL database; None is SQLite.
+        wanted: workers that studies ask for, in turn.
     """
     with tempfile.TemporaryDirectory(prefix="qsearch-scale-") as folder:
-        return Service(Path(folder), storage, workers, charge_cpu, sampler).run(studies, trials)
+        service = Service(Path(folder), storage, workers, charge_cpu, sampler, wanted)
+        return service.run(studies, trials)
 
 
 def main() -> None:
@@ -288,6 +308,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--storage", default="sqlite,postgres")
     parser.add_argument("--sampler", default="random")
+    parser.add_argument("--wanted", default=",".join(map(str, WANTED)))
     parser.add_argument("--ray", type=int, help="raylets of a real cluster")
     options = parser.parse_args()
     counts = [int(word) for word in options.workers.split(",")]
@@ -303,6 +324,7 @@ def main() -> None:
                     options.trials,
                     storage=None if kind == "sqlite" else url,
                     sampler=options.sampler,
+                    wanted=[int(word) for word in options.wanted.split(",")],
                 )
             print(json.dumps({"storage": kind, **asdict(found), **machine()}), flush=True)
 

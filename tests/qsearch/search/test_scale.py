@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks import bench_scale
 from tests.benchmarks.bench_scale import Report, simulate
 from workers.pool.ray_cluster import ASK_EVERY_S
 
@@ -26,10 +25,17 @@ def test_a_trial_costs_few_statements_and_transactions(report: Report) -> None:
     assert report.writes_a_trial <= 2
 
 
-def test_trials_that_end_together_share_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.postgres
+def test_drivers_of_a_shared_database_ask_little_of_each_other(postgres_url: str) -> None:
+    """With a worker each, a driver looks around twice a trial: one statement, not four."""
+    found = simulate(4, 4, 48, storage=postgres_url, charge_cpu=False, wanted=(1,))
+    assert (found.lost, found.doubled) == (0, 0)
+    assert found.statements_a_trial <= 10
+
+
+def test_trials_that_end_together_share_a_transaction() -> None:
     """64 workers end 32 trials a second; none of the workers waits for that."""
-    monkeypatch.setattr(bench_scale, "WANTED", (64,))
-    found = simulate(64, 1, 192, charge_cpu=False)
+    found = simulate(64, 1, 192, charge_cpu=False, wanted=(64,))
     assert (found.lost, found.doubled, found.efficiency) == (0, 0, 1.0)
     assert found.writes_a_trial <= 0.6
     assert found.statements_a_trial <= 4

@@ -14,7 +14,7 @@ import pytest
 from compiler.qtypes.qconfig import QConfig
 from qsearch.progress import SilentProgress
 from qsearch.search.context import Budget, StudyContext
-from qsearch.search.driver import STOPPED, Driver, LeaseMonitor
+from qsearch.search.driver import STOPPED, Driver
 from qsearch.search.evaluations import Evaluations, NopPruner
 from qsearch.search.evaluator import Evaluator
 from qsearch.search.objectives import Objective
@@ -23,6 +23,7 @@ from qsearch.search.space import default_space
 from qsearch.search.trial_queue import TrialQueue
 from qsearch.search.trials import StudyTrials
 from qsearch.store.engine import open_engine
+from qsearch.store.leases import LeaseMonitor
 from qsearch.store.records import NewStudy
 from qsearch.store.repository import Repository
 from tests.qsearch.search.test_driver import (

@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from qsearch.errors import ConflictError, DataError, SettingsError
 from qsearch.server.driver import MOST_DEATHS, Drivers, delay_after, main
@@ -33,7 +35,8 @@ def opened(tmp_path: Path) -> Iterator[Callable[..., JobQueue]]:
     queues: list[JobQueue] = []
 
     def make(**options: Any) -> JobQueue:
-        queue = JobQueue(ServerOptions(tmp_path / "runs", **{"max_studies": 0, **options}))
+        root = tmp_path / options.pop("root", "runs")
+        queue = JobQueue(ServerOptions(root, **{"max_studies": 0, **options}))
         queue.open(serve=False)
         queues.append(queue)
         return queue
@@ -184,6 +187,42 @@ def test_a_study_waits_for_a_lost_cluster_eight_times(
     delays = [delay_after(deaths) for deaths in range(1, MOST_DEATHS + 1)]
     assert delays == sorted(delays)
     assert delays[-1] > 100
+
+
+@pytest.mark.postgres
+def test_a_driver_keeps_no_connection_to_the_queue_while_its_study_runs(
+    opened: Callable[..., JobQueue], postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = opened(storage=postgres_url)
+    of_all = text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+    before = queue.repository.read(of_all)[0][0]
+    during: list[int] = []
+
+    def search(_settings: Any, **_: Any) -> SimpleNamespace:
+        during.append(queue.repository.read(of_all)[0][0])
+        return SimpleNamespace(exit_code=0)
+
+    monkeypatch.setattr("qsearch.search.launch.run_search", search)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(queue.options.to_json())))
+    job = queue.submit(ANN, DIGITS, name="mine")
+    assert queue.repository.start_job(job.id)
+    with open(os.devnull) as lock:
+        main(job.id, lock.fileno())
+    assert queue.job("mine").state == "done"
+    assert during == [before]
+
+
+@pytest.mark.postgres
+def test_a_server_says_that_its_studies_need_more_connections_than_there_are(
+    opened: Callable[..., JobQueue], postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened(storage=postgres_url, max_studies=1)
+    assert not caplog.records
+    opened(storage=postgres_url, max_studies=5000, root="more")
+    (said,) = caplog.messages
+    assert "5,000 studies" in said
+    assert "max_connections" in said
 
 
 def test_quotas_bound_trials_and_time(queue: JobQueue) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from qsearch.search.driver import BEAT_S, LEASE_S, Heartbeat, LeaseMonitor
 from qsearch.store.engine import open_engine
-from qsearch.store.records import DriverRecord, NewStudy
+from qsearch.store.leases import BEAT_S, LEASE_S, Heartbeat, LeaseMonitor
+from qsearch.store.records import Beat, NewStudy
 from qsearch.store.repository import Repository
 
 
-def driver(number: int, beat: int) -> DriverRecord:
-    return DriverRecord(number, 1, "host:1", "v1", 2, "running", beat, 0.0, 0.0)
+def driver(number: int, beat: int) -> Beat:
+    return Beat(number, 1, beat)
 
 
 def test_a_driver_that_does_not_beat_for_a_lease_is_dead() -> None:

@@ -1,0 +1,99 @@
+"""Leases of trials: drivers send heartbeats, and a driver without one is taken for dead.
+
+A trial is leased to its driver for as long as the driver's ``beat`` grows. How long it has not
+grown is measured by the observer's monotonic clock, and only over times in which the observer could
+read the store: clocks that jump or differ, a server that restarts and a machine that slept end no
+lease.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+from qsearch.errors import StoreError
+from qsearch.store.records import Beat
+
+if TYPE_CHECKING:
+    from qsearch.store.repository import Repository
+
+BEAT_S: Final = 2.0
+"""Seconds between two beats."""
+
+LEASE_S: Final = 20.0
+"""Seconds without a beat after which a driver is taken for dead."""
+
+log = logging.getLogger("qsearch.search.driver")
+
+
+class Heartbeat:
+    """Sends heartbeats in a thread of its own while the block runs.
+
+    Args:
+        repository: its engine gives the thread a connection of its own.
+        driver_id: the driver that sends them.
+        every_s: seconds between beats.
+    """
+
+    def __init__(self, repository: Repository, driver_id: int, every_s: float = BEAT_S) -> None:
+        self._repository = repository
+        self._driver_id = driver_id
+        self._every_s = every_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Heartbeat:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join(self._every_s)
+
+    def _beat(self) -> None:
+        while not self._stop.wait(self._every_s):
+            try:
+                self._repository.record_heartbeat(self._driver_id)
+            except StoreError as error:
+                # The driver meets the same store and decides; beats go on in case it comes back.
+                log.warning("no heartbeat: %s", error.what)
+
+
+class LeaseMonitor:
+    """Finds drivers without a heartbeat.
+
+    Args:
+        lease_s: seconds without a beat that end a lease.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, lease_s: float = LEASE_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._lease_s = lease_s
+        self._clock = clock
+        self._last_look: float | None = None
+        self._still: dict[int, tuple[int, float]] = {}  # driver → (beat, seconds it stood still)
+
+    def expired(self, drivers: Iterable[Beat]) -> list[int]:
+        """Ids of those among ``drivers``, as the store shows them now, that are dead."""
+        now = self._clock()
+        # A gap between two looks says nothing about the others: we did not look.
+        longest = 2 * BEAT_S
+        passed = 0.0 if self._last_look is None else min(now - self._last_look, longest)
+        self._last_look = now
+        still: dict[int, tuple[int, float]] = {}
+        for driver in drivers:
+            beat, stood = self._still.get(driver.id, (None, 0.0))
+            still[driver.id] = (driver.beat, stood + passed if beat == driver.beat else 0.0)
+        self._still = still
+        return [driver for driver, (_, stood) in still.items() if stood >= self._lease_s]
