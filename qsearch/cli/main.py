@@ -56,6 +56,7 @@ COMMANDS: Final = {
     "export-optuna": (STUDIES, "studies", "write a study for optuna-dashboard"),
     "serve": (SERVER, "server", "run a server with a queue of studies"),
     "token": (SERVER, "server", "create or remove the token of a user of a server"),
+    "users": (SERVER, "server", "list the users of a server, their limits and what they use"),
     "submit": (SERVER, "queue", "queue a study on a server; run it again to resume"),
     "queue": (
         SERVER,

@@ -293,3 +293,41 @@ def token_command(
         told = f"{users.users()[name]}{earlier}; this is shown once. Written: {users.path}"
         print(f"{told}. For the client:\nexport QSEARCH_TOKEN=…", file=sys.stderr)
     return EXIT_OK
+
+
+@click.command(cls=Command)
+@argument("folder", "DIR", "folder of the server (runs)", required=False)
+@option("--tokens", metavar="FILE", help="file with the tokens (DIR/tokens.json)", panel=SERVER)
+@option("--storage", metavar="URL", help="storage of the server (QSEARCH_STORAGE)", panel=SERVER)
+@option("--json", "as_json", help="print one JSON array", panel=options.OUTPUT)
+@options.verbosity
+def users_command(
+    folder: str | None, tokens: str | None, storage: str | None, as_json: bool
+) -> int:
+    """List the users of a server: rights, what each one uses, and limits.
+
+    Run it on the server's machine, also while the server runs. Trials and seconds are those of the
+    last 24 hours, bytes those of all uploads. Tokens are not shown; the server does not know them.
+    """
+    import time
+
+    from qsearch.cli.output import json_text, table
+    from qsearch.errors import SettingsError
+    from qsearch.run_folder import RUNS
+    from qsearch.server.submission import ServerOptions
+    from qsearch.server.tokens import TOKENS_FILE, Tokens
+    from qsearch.server.users import list_users
+
+    root = Path(folder or RUNS)
+    file = Path(tokens) if tokens else root / TOKENS_FILE
+    if not root.is_dir() or (tokens and not file.is_file()):
+        missing, where = (file, "--tokens") if root.is_dir() else (root, "DIR")
+        fix = "name the folder of `qsearch serve DIR`, or its --tokens"
+        raise SettingsError(f"there is no {missing}", where=where, fix=fix)
+    known = ServerOptions(root, storage or os.environ.get("QSEARCH_STORAGE") or None)
+    rows = list_users(known, Tokens(file), time.time())
+    if not rows and not as_json:
+        print(f"no users yet: qsearch token NAME {root}", file=sys.stderr)
+    else:
+        print(json_text(rows) if as_json else table(rows))
+    return EXIT_OK

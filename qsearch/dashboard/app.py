@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -58,6 +58,7 @@ _STATUS: Final[tuple[tuple[type[CompilerError], int], ...]] = (
     (StoreError, 503),
     (TooManyStreamsError, 503),
 )
+_DESCRIPTION: Final = "/api/v1/openapi.json"
 _AS_THEY_ARE: Final = ("application/octet-stream", "text/event-stream", "image/png")
 """Answers that are sent uncompressed: downloads tell their size, and events go out at once."""
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
@@ -124,7 +125,7 @@ def create_app(options: DashboardOptions) -> FastAPI:
         version=API_VERSION,
         description="Studies of quantization searches. Fractions are 0..1, times UTC seconds. "
         "Errors are {what, where, fix}.",
-        openapi_url="/api/v1/openapi.json",
+        openapi_url=_DESCRIPTION,
         # Swagger's page loads scripts from elsewhere: the description is served, not that page.
         docs_url=None,
         redoc_url=None,
@@ -181,7 +182,7 @@ def _add_errors(app: FastAPI, page: PageFiles) -> None:
     async def on_invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        return _told(422, first["msg"], where, "see /api/v1/openapi.json")
+        return _told(422, _shown(first), where, _fix_of(first))
 
     @app.exception_handler(HTTPException)
     async def on_http(request: Request, error: HTTPException) -> Response:
@@ -190,13 +191,39 @@ def _add_errors(app: FastAPI, page: PageFiles) -> None:
             answer = page.index(request)
             answer.status_code = 404
             return answer
-        fix = "see /api/v1/openapi.json" if error.status_code in (404, 405) else None
+        fix = f"see {_DESCRIPTION}" if error.status_code in (404, 405) else None
         return _told(error.status_code, str(error.detail), None, fix)
 
     @app.exception_handler(Exception)
     async def on_bug(_request: Request, error: Exception) -> JSONResponse:
         # What it says may hold paths and values: the log has it, the answer does not.
         return _told(500, f"unforeseen {type(error).__name__}", None, "see the server's log")
+
+
+def _shown(error: Mapping[str, Any]) -> str:
+    """What is wrong with one value of a request, and the value where it is a short one."""
+    given, what = error.get("input"), str(error["msg"])
+    simple = isinstance(given, str | int | float) and error["type"] != "json_invalid"
+    secret = "token" in error["loc"]
+    return f"{what}, not {str(given)[:80]!r}" if simple and not secret else what
+
+
+def _fix_of(error: Mapping[str, Any]) -> str:
+    """How to mend one value of a request."""
+    name, kind, limits = error["loc"][-1], str(error["type"]), error.get("ctx", {})
+    if kind == "missing":
+        return f"add {name}"
+    if kind == "extra_forbidden":
+        return f"leave out {name}"
+    if kind == "json_invalid":
+        return "send one JSON object as the body"
+    bounds = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+    told = [f"{word} {limits[key]}" for key, word in bounds.items() if key in limits]
+    if "expected" in limits:
+        told = [str(limits["expected"])]
+    if "pattern" in limits:
+        told = [f"a text that matches {limits['pattern']}"]
+    return f"give {' and '.join(told)}" if told else f"see {name} in {_DESCRIPTION}"
 
 
 def _told(status: int, what: str, where: str | None, fix: str | None) -> JSONResponse:

@@ -279,7 +279,7 @@ class JobQueue:
     def usage(self, user: User) -> Usage:
         """What a user used of the quota."""
         mine = [job for job in self.repository.jobs(self.server) if job.owner == user.name]
-        return _usage(mine, self.uploads.used(user), self._clock())
+        return usage_of(mine, self.uploads.used(user), self._clock())
 
     def _place_for(
         self, user: User, settings: Mapping[str, Any], name: str | None, stem: str
@@ -308,7 +308,7 @@ class JobQueue:
             raise QuotaError(
                 f"{MOST_WAITING} studies wait already", where="queue", fix="try again later"
             )
-        used = _usage([job for job in jobs if job.owner == user.name], 0, self._clock())
+        used = usage_of([job for job in jobs if job.owner == user.name], 0, self._clock())
         most = user.quota
         left = trials if most.max_trials is None else max(most.max_trials - used.trials, 0)
         if trials > left:
@@ -408,7 +408,8 @@ def _changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     return sorted(name for name in decide if one.get(name) != other.get(name))
 
 
-def _usage(jobs: Sequence[Job], size: int, now: float) -> Usage:
+def usage_of(jobs: Sequence[Job], size: int, now: float) -> Usage:
+    """What the owner of some jobs used of the quota."""
     lately = [job for job in jobs if (job.finished_at or now) > now - DAY_S]
     asked = sum(_counted(job) for job in jobs if job.created_at > now - DAY_S)
     return Usage(size, asked, sum(job.seconds for job in lately))

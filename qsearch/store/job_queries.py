@@ -172,6 +172,11 @@ class JobQueries(Database):
         )
         return [record_of(Upload, row) for row in self.read(query.order_by(UploadRow.id))]
 
+    def bytes_by_owner(self, server: str) -> dict[str, int]:
+        """Bytes of the uploads that each user of a server keeps."""
+        query = select(UploadRow.owner, func.sum(UploadRow.bytes)).where(UploadRow.server == server)
+        return {owner: int(total) for owner, total in self.read(query.group_by(UploadRow.owner))}
+
     def forget_upload(self, server: str, owner: str, sha256: str) -> int:
         """Take an upload from a user's list; how many users still have the file."""
         of_file = (UploadRow.server == server, UploadRow.sha256 == sha256)

@@ -214,6 +214,27 @@ def test_an_archive_that_claims_too_much_is_refused_unread(
     assert "more than is allowed" in answer.json()["what"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "what", "where", "fix"),
+    [
+        ("/jobs/one/priority", {"priority": 99}, "not '99'", "body.priority", "give at most 10"),
+        ("/jobs/one/priority", {}, "required", "body.priority", "add priority"),
+        ("/jobs/one/priority", {"priority": 1, "x": 2}, "not permitted", "body.x", "leave out x"),
+        ("/jobs?ended=5000", None, "not '5000'", "query.ended", "give at most 1000"),
+    ],
+    ids=["too great", "missing", "unknown", "in the address"],
+)
+def test_a_value_that_the_api_does_not_take_is_told_with_those_that_it_takes(
+    ann: qsearch.Client, path: str, body: Any, what: str, where: str, fix: str
+) -> None:
+    with pytest.raises(ServerError) as caught:
+        ann._server.ask(path, body)
+    error = caught.value
+    assert what in error.what
+    assert error.where == where
+    assert fix in str(error.fix)
+
+
 def test_a_folder_of_images_is_sent_once_and_counted_unpacked(
     http: Http, users: dict[str, str], ann: qsearch.Client, tmp_path: Path
 ) -> None:

@@ -19,9 +19,9 @@ from qsearch.run_folder import RunFolder
 from qsearch.server.connection import ServerError
 from qsearch.server.queue import JobQueue
 from qsearch.server.submission import ServerOptions
-from qsearch.server.tokens import OPERATOR, Tokens
+from qsearch.server.tokens import OPERATOR, Tokens, User
 from qsearch.store.engine import open_engine
-from qsearch.store.records import Failure
+from qsearch.store.records import Failure, Upload
 from qsearch.store.repository import Repository
 from tests.qsearch.dashboard.server import served
 
@@ -256,3 +256,41 @@ def test_a_job_whose_driver_has_only_made_the_file_of_its_store_has_no_study_yet
     assert client.job("new")["study"] is None
     repository.end_job(job.id, "cancelled")
     repository.close()
+
+
+def test_an_operator_lists_users_limits_and_use_and_no_secret(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "served"
+    secret = asked(capsys, "token", "ann", root, "--max-trials", "100", "--max-bytes", "2G").strip()
+    asked(capsys, "token", "bob", root, "--may", "read")
+    before = json.loads(asked(capsys, "users", root, "--json"))
+    assert [(row["user"], row["may"], row["max_trials"]) for row in before] == [
+        ("ann", "submit", 100),
+        ("bob", "read", None),
+    ]
+    queue = JobQueue(ServerOptions(root, max_studies=0))
+    queue.open(serve=False)
+    try:
+        for owner in ("ann", "eve"):
+            job = queue.submit(User(owner, "submit"), {"model": "digits", "trials": 8})
+            queue.repository.add_seconds(job.id, 3.0)
+        sent = Upload("a" * 64, "onnx", 1000, 0.0)
+        queue.repository.add_upload(queue.server, "eve", sent)
+        shown = asked(capsys, "users", root, "--json")
+        rows = {row["user"]: row for row in json.loads(shown)}
+        assert list(rows) == ["ann", "bob", "eve"]
+        assert (rows["ann"]["queued"], rows["ann"]["trials_used"]) == (1, 8)
+        assert (rows["ann"]["seconds_used"], rows["ann"]["max_bytes"]) == (3, 2 << 30)
+        assert (rows["eve"]["may"], rows["eve"]["bytes_used"]) == ("nothing", 1000)
+        table = asked(capsys, "users", root)
+        assert all(name in table for name in rows)
+        stored = (root / "tokens.json").read_text()
+        entries = json.loads(stored).values()
+        for hidden in (secret, *(e["token"] for e in entries), *(e["session"] for e in entries)):
+            assert hidden not in shown + table
+    finally:
+        queue.close()
+    assert "qsearch serve DIR" in asked(capsys, "users", tmp_path / "missing", code=2)
+    (tmp_path / "empty").mkdir()
+    assert asked(capsys, "users", tmp_path / "empty") == ""
