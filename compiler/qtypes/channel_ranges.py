@@ -91,6 +91,7 @@ class InputGram:
         count: positions.
         unit: float64 (groups, taps): what a step of each tap stands for.
         channels: int64 (groups, taps): the channel of the data that each tap reads.
+        shift: float64 (groups, taps): what is taken from each tap, in its units.
         fits: weights that were fitted to these products.
     """
 
@@ -99,6 +100,7 @@ class InputGram:
     count: int
     unit: NDArray[np.float64]
     channels: NDArray[np.int64]
+    shift: NDArray[np.float64] | float = 0.0
     fits: Fits = field(default_factory=Fits)
 
     def matrix(self, centred: bool) -> NDArray[np.float64]:
@@ -109,9 +111,12 @@ class InputGram:
         """
         count = max(self.count, 1)
         means = self.products / count
-        if centred:
+        if centred or np.any(self.shift):
             mean = self.sums / count
             means -= mean[:, :, None] * mean[:, None, :]
+            if not centred:
+                mean -= self.shift
+                means += mean[:, :, None] * mean[:, None, :]
         means *= self.unit[:, :, None]
         means *= self.unit[:, None, :]
         return means
@@ -122,18 +127,32 @@ class ChannelRanges:
     """What is known of the data of one weighted operator, channel by channel.
 
     Attributes:
-        largest: max|x|, float64.
+        low: min x, float64.
+        high: max x, float64.
         mean: float64.
         gram: products of what the taps of the weight read; None where they were not measured.
     """
 
-    largest: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
     mean: NDArray[np.float64]
     gram: InputGram | None = None
+
+    @property
+    def largest(self) -> NDArray[np.float64]:
+        """max|x|."""
+        return np.maximum(self.high, -self.low)
 
     def times(self, factors: NDArray[np.float64]) -> ChannelRanges:
         """The same of data whose channels are multiplied by ``factors`` > 0."""
         gram = self.gram
         if gram is not None:
             gram = replace(gram, unit=gram.unit * factors[gram.channels])
-        return ChannelRanges(self.largest * factors, self.mean * factors, gram)
+        return ChannelRanges(self.low * factors, self.high * factors, self.mean * factors, gram)
+
+    def minus(self, shift: NDArray[np.float64]) -> ChannelRanges:
+        """The same of data from whose channels ``shift`` is taken."""
+        gram = self.gram
+        if gram is not None:
+            gram = replace(gram, shift=gram.shift + shift[gram.channels] / gram.unit)
+        return ChannelRanges(self.low - shift, self.high - shift, self.mean - shift, gram)

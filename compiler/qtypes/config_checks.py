@@ -179,6 +179,7 @@ CHECKS: dict[str, Check] = {
     "fit_ranges": _flag,
     "residual_bits": _residual_bits,
     "table_bits": partial(_integer, 8, 12),
+    "centre": _flag,
     "layers": layer_choices,
 }
 

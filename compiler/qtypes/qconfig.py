@@ -97,6 +97,8 @@ class QConfig:
             until a layer reads them; 8 is that of the other values. Needs integer_tables.
         table_bits: 8 to 12, of values that only tables of activation functions (hard-swish, GELU)
             read; a table has two to the power of so many entries. Needs integer_tables.
+        centre: biases move the middle of each channel to 0 where only layers without padding, and
+            sums in front of them, read it (same function). Needs calibration data.
         layers: what differs at single layers, by name: bits of weights and of inputs, or float.
 
     Raises:
@@ -140,6 +142,7 @@ class QConfig:
     fit_ranges: bool = False
     residual_bits: int = 8
     table_bits: int = 8
+    centre: bool = False
     layers: LayerChoices = LayerChoices()  # noqa: RUF009 (immutable)
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
@@ -188,13 +191,15 @@ class QConfig:
         Scales, bits, rounding and granularity are derived from the statistics later.
         """
         found = {name: _plain(getattr(self, name)) for name in _CALIBRATION_FIELDS}
-        return {**found, "float_layers": list(self.layers.float_layers)}
+        # Early statistics have no such field.
+        centred = {"centre": True} if self.centre else {}
+        return {**found, **centred, "float_layers": list(self.layers.float_layers)}
 
     @property
     def needs_channels(self) -> bool:
         """True where statistics of single channels are needed, not only of points."""
         rounds = self.weight_rounding != "nearest"
-        return self.smooth_alpha is not None or self.bias_correction or rounds
+        return self.smooth_alpha is not None or self.centre or self.bias_correction or rounds
 
     @property
     def needs_grams(self) -> bool:

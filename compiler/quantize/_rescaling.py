@@ -8,6 +8,7 @@ from compiler.errors import CalibrationError
 from compiler.ir.module import IRModule
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.qtypes.qconfig import QConfig
+from compiler.quantize._centring import Centring
 from compiler.quantize._channel_groups import ChannelGroups, Factors, find_groups
 from compiler.quantize._equalization import equalizing_factors
 from compiler.quantize._smoothing import rescaled_ranges, smoothing_factors
@@ -19,7 +20,7 @@ from compiler.quantize.calibration.weighted_calls import weighted_calls
 def rescaled(
     mod: IRModule, qconfig: QConfig, channels: ChannelStats | None
 ) -> tuple[IRModule, tuple[ChannelRanges, ...]]:
-    """The module equalized and smoothed as ``qconfig`` says, and the ranges of its channels.
+    """The module centred, equalized and smoothed as ``qconfig`` says, and its channels' ranges.
 
     Args:
         mod: result of ``prerequisite_optimize``; returned as it is where nothing is asked for.
@@ -29,6 +30,9 @@ def rescaled(
         CalibrationError: they are missing, or of another module.
     """
     ranges = _ranges(mod, qconfig, channels)
+    if qconfig.centre:
+        centring = Centring.of(mod["main"], ranges)
+        ranges, mod = centring.ranges(mod["main"], ranges), centring.applied(mod)
     for rule in factor_rules(qconfig):
         groups = find_groups(mod["main"])
         factors = rule(groups, mod, ranges)
@@ -62,7 +66,8 @@ def _ranges(
         return ()
     if channels is None:
         raise CalibrationError(
-            "smooth_alpha, bias_correction and weight_rounding need statistics of single channels",
+            "smooth_alpha, centre, bias_correction and weight_rounding need statistics of single "
+            "channels",
             fix="measure them with channel_stats(mod, dataset), or unset these fields",
         )
     expected = len(weighted_calls(mod["main"]))

@@ -130,7 +130,8 @@ class PointRows:
 
 def _levels(held: PointRows, gram: InputGram, centred: bool) -> Levels:
     rows, limit = held.rows, held.limit
-    key = hashlib.sha256(rows.tobytes() + gram.unit.tobytes() + b"%d %d" % (limit, centred))
+    data = rows, gram.unit, np.asarray(gram.shift)
+    key = hashlib.sha256(b"".join(one.tobytes() for one in data) + b"%d %d" % (limit, centred))
     found = gram.fits.get(
         key.digest(),
         lambda: narrowed(

@@ -24,6 +24,7 @@ from compiler.ops.annotation.wide_point import WIDE_BITS
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.layer_choices import LayerChoice
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
+from compiler.quantize._centring import can_centre
 from compiler.quantize._channel_groups import find_groups
 from compiler.quantize._cost import module_cost
 from compiler.quantize._given_points import given_points
@@ -115,6 +116,9 @@ def choose(
             ),
             _smoothing(module, statistics, UNEVEN_FITTED if fitted else UNEVEN),
         ]
+        if can_centre(module):
+            why = "biases take up the middle of channels that lie beside 0, at no cost"
+            decisions.append(Decision("centre", True, why))
         wide = wide_inputs(module)
         if wide.layers:
             decisions.append(Decision("layers", wide.layers, "; ".join(wide.why)))

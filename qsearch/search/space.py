@@ -36,7 +36,13 @@ FLOAT_LAYER: Final = "float"
 """Instead of bits: the layer stays in float."""
 
 _NO_EFFECT: Final = ("calibrate_chunk_by",)
-LATER: Final = {"fit_ranges": False, "residual_bits": 8, "smooth_clips": False, "table_bits": 8}
+LATER: Final = {
+    "fit_ranges": False,
+    "residual_bits": 8,
+    "smooth_clips": False,
+    "table_bits": 8,
+    "centre": False,
+}
 """Fields that early studies lack, with the value that changes nothing."""
 ONCE: Final = ("rounding",)
 """Fields of early default spaces. ``rounding`` decides the ties of fixed-point products, which do
@@ -300,6 +306,7 @@ def default_space(
     clips: bool = False,
     costly: bool = False,
     tables: bool = False,
+    centre: bool = False,
 ) -> Space:
     """The space that ``qsearch launch`` searches by default: 6,336 points, or twice as many.
 
@@ -317,6 +324,7 @@ def default_space(
         clips: whether ``smooth_clips`` has an effect.
         costly: whether sequential rounding, where it may be, is a costly choice.
         tables: whether values that only tables of functions read may have more bits.
+        centre: whether ``centre`` has an effect; then every point has it.
     """
     measured = measured_modes(modules)
     rounding = ("nearest", "adaptive", _SEQUENTIAL) if sequential else ("nearest", "adaptive")
@@ -333,6 +341,7 @@ def default_space(
         ),
         *([Parameter("residual_bits", (8, 16))] if sums else []),
         *([Parameter("table_bits", (8, 12))] if tables else []),
+        *([Parameter("centre", (True,))] if centre else []),
     )
     conversions = ("fully_integral", *(("enabled", "disabled") if allow_float else ()))
     return Space(
@@ -349,15 +358,15 @@ def default_space(
     )
 
 
-_MEASURED_TOGETHER: Final = ("smooth_alpha", "smooth_clips", "equalize", "residual_bits")
+_TOGETHER: Final = ("smooth_alpha", "smooth_clips", "equalize", "residual_bits", "centre")
 
 
 def variants_of(space: Space) -> list[Params]:
     """What points of the space ask for of the fields whose statistics are taken together."""
     kept = tuple(
-        replace(p, when=tuple(one for one in p.when if one[0] in _MEASURED_TOGETHER))
+        replace(p, when=tuple(one for one in p.when if one[0] in _TOGETHER))
         for p in space.parameters
-        if p.name in _MEASURED_TOGETHER
+        if p.name in _TOGETHER
     )
     return list(islice(Space(kept).points(), _VARIANTS)) if kept else []
 

@@ -31,6 +31,7 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import (
     FLOAT_BITS,
     Diagnosis,
+    can_centre,
     diagnose,
     given_points,
     has_limited_clips,
@@ -352,8 +353,7 @@ def searched_space(
     """What the settings ask to search in a prepared module.
 
     Args:
-        fully_integral: the diagnosis of ``module``. The search of a model that is not fully
-            integral starts with modules that have float parts, where the space holds such modules.
+        fully_integral: the diagnosis; otherwise modules with float parts go first, if any.
         code: the user's modules.
     Raises:
         SettingsError: the file of ``--space`` asks for what does not exist.
@@ -367,7 +367,6 @@ def searched_space(
         costs = {metric, *settings.minimize, *dict(settings.at_most)}
         counts = settings.max_size is not None or bool(costs.intersection(_OF_SIZE))
         bits = LAYER_BITS if counts else ()
-        modules = {source.name for each in code for source in each.sources}
         products = sequential_products(module)
         # Units of accelerators take 8 bits.
         narrow = not weighted or settings.hw is not None or given_points(module).count
@@ -375,13 +374,14 @@ def searched_space(
         space = default_space(
             settings.allow_float,
             weighted,
-            modules,
+            {source.name for each in code for source in each.sources},
             products <= _MOST_PRODUCTS_OF_A_TRIAL,
             sums=has_residual_sums(module),
             # On 1000 classes of photographs channels went far above what calibration had seen.
             clips=products <= MOST_PRODUCTS and has_limited_clips(module),
             costly=products > MOST_PRODUCTS and not counts,
             tables=wide.cheap_tables,
+            centre=can_centre(module),
         )
         asked = SpaceFile(space, bits, tuple(elements), layer_choices("layers", wide.layers))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))

@@ -80,6 +80,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "ONNX: ranges of channels of what QDQ graphs narrow, kept in modules": 154,
     "calibration: ranges that end where an activation function is constant": 41,
     "quantize: sums of 8-bit values with 8 more bits": 15,
+    "quantize: channels that biases move to the middle of their ranges": 224,
     "server: queue, tokens, uploads, client": 2180,
     "quantize: ranges fitted to what reads them, residual sums of 16 bits": 191,
     "dashboard: pages prepared by the search, a study at rest": 85,

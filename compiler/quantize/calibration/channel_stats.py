@@ -1,7 +1,7 @@
-"""ChannelStats: largest magnitude and mean of every channel that a weighted operator reads.
+"""ChannelStats: ends and mean of every channel that a weighted operator reads.
 
 Measured on the float module before it is marked, so one measurement serves every configuration.
-Maxima, and means summed as integers, merge exactly: shards in any order give the same bits.
+Ends, and means summed as integers, merge exactly: shards in any order give the same bits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class ChannelStats:
     Attributes:
         labels: one text per operator.
         sizes: channels of its data, int64.
-        largest: max|x| of all channels of all operators in a row, float32.
+        low: min x of all channels of all operators in a row, float32.
+        high: max x, alike.
         total: means over batch and space, summed over runs, in units of 2^-30, int64.
         runs: how often the network ran.
         grams: products of what the taps of the weights read; None where they were not measured.
@@ -47,7 +48,8 @@ class ChannelStats:
 
     labels: tuple[str, ...]
     sizes: NDArray[np.int64]
-    largest: NDArray[np.float32]
+    low: NDArray[np.float32]
+    high: NDArray[np.float32]
     total: NDArray[np.int64]
     runs: int
     grams: InputGrams | None = None
@@ -57,8 +59,9 @@ class ChannelStats:
         """One record per operator."""
         mean = self.total / (_UNIT * self.runs)
         stops = np.cumsum(self.sizes)
+        low, high = self.low.astype(np.float64), self.high.astype(np.float64)
         return [
-            ChannelRanges(self.largest[a:b].astype(np.float64), mean[a:b])
+            ChannelRanges(low[a:b], high[a:b], mean[a:b])
             for a, b in zip(stops - self.sizes, stops, strict=True)
         ]
 
@@ -75,7 +78,8 @@ class ChannelStats:
                 "channel statistics of different modules cannot be merged",
                 where=f"{len(self.labels)} operators and {len(other.labels)}",
             )
-        largest = np.maximum(self.largest, other.largest)
+        low = np.minimum(self.low, other.low)
+        high = np.maximum(self.high, other.high)
         total, runs = self.total + other.total, self.runs + other.runs
         grams = self.grams
         if grams is not None and other.grams is not None:
@@ -83,14 +87,16 @@ class ChannelStats:
         sample = self.sample
         if sample is not None and other.sample is not None:
             sample = sample.merge(other.sample)
-        return replace(self, largest=largest, total=total, runs=runs, grams=grams, sample=sample)
+        one = replace(self, low=low, high=high, total=total, runs=runs)
+        return replace(one, grams=grams, sample=sample)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Flat arrays, such as an .npz holds; no pickle."""
         return {
             "labels": np.asarray(self.labels, dtype=np.str_),
             "sizes": self.sizes,
-            "largest": self.largest,
+            "low": self.low,
+            "high": self.high,
             "total": self.total,
             "runs": np.asarray(self.runs, np.int64),
             **({} if self.grams is None else self.grams.to_arrays()),
@@ -105,10 +111,14 @@ class ChannelStats:
             CalibrationError: an array is missing.
         """
         try:
+            labels = tuple(str(label) for label in arrays["labels"])
+            # Early statistics hold max|x| alone, for configurations that ask for nothing else.
+            high = np.asarray(arrays["largest" if "largest" in arrays else "high"])
             return ChannelStats(
-                tuple(str(label) for label in arrays["labels"]),
+                labels,
                 np.asarray(arrays["sizes"]),
-                np.asarray(arrays["largest"]),
+                -high if "largest" in arrays else np.asarray(arrays["low"]),
+                high,
                 np.asarray(arrays["total"]),
                 int(arrays["runs"]),
                 InputGrams.from_arrays(arrays),
@@ -122,7 +132,7 @@ class ChannelStats:
 
 
 class ChannelCollector:
-    """Runs over outputs of ``profile``: for each operator the maxima and the means of its data.
+    """Runs over outputs of ``profile``: for each operator the ends and the means of its data.
 
     Args:
         mod: result of ``prerequisite_optimize``.
@@ -147,15 +157,15 @@ class ChannelCollector:
             if key not in outputs:
                 outputs[key] = len(reductions)
                 others: dict[str, Any] = {"axis": (response.data_axis,), "exclude": True}
-                reductions.append(op_call("max", op_call("abs", data), **others))
-                reductions.append(op_call("mean", data, **others))
+                reductions += [op_call(name, data, **others) for name in ("min", "max", "mean")]
             self._place.append(outputs[key])
         profile = Function(main.params, Tuple(tuple(reductions)))
         self.profile: IRModule = infer_module(IRModule.from_expr(profile))
         self._labels = tuple(f"{k}: {describe(call)}" for k, (call, _) in enumerate(calls))
         sizes = [c.args[0].tensor_type.concrete_shape[r.data_axis] for c, r in calls]
         self._sizes = np.asarray(sizes, np.int64)
-        self._largest = np.zeros(sum(sizes), np.float32)
+        self._low = np.full(sum(sizes), np.inf, np.float32)
+        self._high = -self._low
         self._total = np.zeros(sum(sizes), np.int64)
         self._runs = 0
 
@@ -165,15 +175,17 @@ class ChannelCollector:
         Raises:
             CalibrationError: a value is not finite.
         """
-        largest = np.concatenate([outputs[place] for place in self._place])
-        means = np.concatenate([outputs[place + 1] for place in self._place]).astype(np.float64)
-        if not (np.isfinite(largest).all() and np.isfinite(means).all()):
+        low, high, mean = (
+            np.concatenate([outputs[place + which] for place in self._place]) for which in range(3)
+        )
+        if not all(np.isfinite(one).all() for one in (low, high, mean)):
             raise CalibrationError(
                 "the data of a weighted operator holds NaN or infinity",
                 fix="check the model and the calibration data",
             )
-        np.maximum(self._largest, largest, out=self._largest)
-        held = np.clip(means, -_LARGEST_MEAN, _LARGEST_MEAN)
+        np.minimum(self._low, low, out=self._low)
+        np.maximum(self._high, high, out=self._high)
+        held = np.clip(mean.astype(np.float64), -_LARGEST_MEAN, _LARGEST_MEAN)
         self._total += np.rint(held * _UNIT).astype(np.int64)
         self._runs += 1
 
@@ -185,5 +197,5 @@ class ChannelCollector:
         """
         if self._runs == 0:
             raise CalibrationError("the dataset is empty", fix="give at least one batch")
-        largest, total = self._largest.copy(), self._total.copy()
-        return ChannelStats(self._labels, self._sizes, largest, total, self._runs)
+        low, high, total = self._low.copy(), self._high.copy(), self._total.copy()
+        return ChannelStats(self._labels, self._sizes, low, high, total, self._runs)

@@ -67,6 +67,7 @@ _SCALES: Final = 1024
 """The same for the scales that were chosen from them."""
 
 _NOT_RESCALED: Final[dict[str, Any]] = {
+    "centre": False,
     "equalize": False,
     "smooth_alpha": None,
     "smooth_clips": False,
@@ -116,8 +117,8 @@ class Calibration:
             for.
         store: keeps statistics and scales.
         mark: partitions and annotates.
-        variants: values of ``equalize``, ``smooth_alpha`` and ``residual_bits`` that configurations
-            may ask for; the statistics of all of them are taken in the same passes.
+        variants: values of ``centre``, ``equalize``, ``smooth_alpha`` and ``residual_bits`` that
+            configurations may ask for; the statistics of all of them are taken in the same passes.
 
     Example:
         >>> import numpy as np
@@ -317,7 +318,9 @@ class Calibration:
             if one != own:
                 rescaled = whole_profile(self._marks(self._mod, one, channels)[0])[0]
             ranges = [] if channels is None else channels.ranges()
-            tensors = rescaled_tensors(network, rescaled, factor_rules(one), ranges)
+            tensors = rescaled_tensors(
+                network, rescaled, factor_rules(one), ranges, centred=one.centre
+            )
             places = None if tensors is None else common.places_of(network, tensors)
             if places is not None:
                 read.append((one, points, places))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -328,7 +328,7 @@ def with_grams(
                 int(grams.counts[index]),
                 units_of(one)[channels],
                 channels,
-                grams.fits[index],
+                fits=grams.fits[index],
             )
-        found.append(ChannelRanges(one.largest, one.mean, gram))
+        found.append(replace(one, gram=gram))
     return found

@@ -3,6 +3,7 @@
     network                     %1 = nn.conv2d(%x, w0);    nn.conv2d(nn.relu(%1), w1)
     equalized, smoothed         %1 = nn.conv2d(%x, w0*s);  nn.conv2d(nn.relu(%1), w1/s)
     its tensors                 those of the network, %1 and nn.relu(%1) times s channel by channel
+    centred                     some tensors have their shift taken from them first
 
 Both compute the same function, so one pass over the data counts for all: a tensor that no factor
 reaches has one entry, a tensor that factors reach is multiplied before it is counted. Its largest
@@ -34,11 +35,15 @@ from compiler.ir.structural import structural_equal, structural_hash
 from compiler.ir.structural_digest import constant_digest
 from compiler.ir.walk import nodes_of, post_order
 from compiler.qtypes.channel_ranges import ChannelRanges
+from compiler.quantize._centring import Centring
 from compiler.quantize._channel_groups import find_groups
 from compiler.quantize._rescaling import FactorRule
 from compiler.quantize._smoothing import rescaled_ranges
 from compiler.quantize.calibration.stats import PointMap
 from compiler.quantize.calibration.weighted_calls import weighted_calls
+
+_Along = tuple[int, NDArray[np.float64]]
+"""Axes behind that of the channels, and a number for each channel."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,18 +53,23 @@ class CountedTensor:
     Attributes:
         number: among the outputs of the profile function.
         factors: float32, of each channel; None counts the tensor as it is.
+        shift: float32, taken from each channel first; 0 takes nothing.
         trailing: axes behind that of the channels.
     """
 
     number: int
     factors: NDArray[np.float32] | None = None
     trailing: int = 0
+    shift: NDArray[np.float32] | None = None
 
     def of(self, outputs: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
         """The values to count, of the shape of the output."""
-        if self.factors is None:
-            return outputs[self.number]
-        return outputs[self.number] * self.factors.reshape(-1, *(1,) * self.trailing)
+        values = outputs[self.number]
+        if self.shift is not None:
+            values = values - self.shift.reshape(-1, *(1,) * self.trailing)
+        if self.factors is not None:
+            values = values * self.factors.reshape(-1, *(1,) * self.trailing)
+        return values
 
 
 @dataclass(slots=True)
@@ -73,7 +83,7 @@ class CommonReading:
 
     network: IRModule
     counted: list[CountedTensor] = field(default_factory=list)
-    _places: dict[tuple[int, bytes], int] = field(default_factory=dict)
+    _places: dict[tuple[int, bytes, bytes], int] = field(default_factory=dict)
 
     def places_of(self, plain: IRModule, tensors: Sequence[CountedTensor]) -> list[int] | None:
         """Where the tensors of one network stand in ``counted``.
@@ -90,8 +100,8 @@ class CommonReading:
         places = []
         for tensor in tensors:
             each = replace(tensor, number=numbers[tensor.number])
-            factors = b"" if each.factors is None else each.factors.tobytes()
-            place = self._places.setdefault((each.number, factors), len(self.counted))
+            key = each.number, _bytes(each.factors), _bytes(each.shift)
+            place = self._places.setdefault(key, len(self.counted))
             if place == len(self.counted):
                 self.counted.append(each)
             places.append(place)
@@ -108,6 +118,10 @@ class CommonReading:
         if other != result or not number.keys() >= set(wanted):
             return None
         return [number[value] for value in wanted]
+
+
+def _bytes(numbers: NDArray[np.float32] | None) -> bytes:
+    return b"" if numbers is None else numbers.tobytes()
 
 
 def _values(mod: IRModule, known: dict[Any, int]) -> list[int]:
@@ -144,16 +158,30 @@ def rescaled_tensors(
     rescaled: IRModule,
     rules: Sequence[FactorRule],
     ranges: Sequence[ChannelRanges],
+    centred: bool = False,
 ) -> list[CountedTensor] | None:
-    """The measured tensors of a rescaled network; None where it differs in more than factors.
+    """The measured tensors of a rescaled network; None where it differs in more than that.
 
     Args:
         plain, rescaled: of ``whole_profile``, of the network and of the rescaled network.
         rules: that rescaled it.
         ranges: of the data of each weighted operator of ``plain``; empty where no rule reads them.
+        centred: whether the network was centred first.
     """
     mod = plain
-    found: list[tuple[int, NDArray[np.float64]] | None] = [None] * (len(_fields(plain)) - 1)
+    found: list[_Along | None] = [None] * (len(_fields(plain)) - 1)
+    shifts = list(found)
+    if centred:
+        result, *tensors = _fields(mod)
+        plain_main: Function = mod["main"]
+        whole = Function(plain_main.params, result)
+        if len(weighted_calls(whole)) != len(ranges):
+            return None
+        centring = Centring.of(whole, ranges)
+        for number, tensor in enumerate(tensors):
+            if tensor in centring.shifts:
+                shifts[number] = centring.trailing[tensor], centring.shifts[tensor]
+        ranges, mod = centring.ranges(whole, ranges), centring.applied(mod)
     for rule in rules:
         main: Function = mod["main"]
         result, *tensors = _fields(mod)
@@ -179,13 +207,17 @@ def rescaled_tensors(
         mod = groups.rescaled(mod, factors)
     if not structural_equal(mod, rescaled):
         return None
-    return [_counted(number, each) for number, each in enumerate(found)]
+    pairs = enumerate(zip(found, shifts, strict=True))
+    return [_counted(number, *each) for number, each in pairs]
 
 
-def _counted(number: int, found: tuple[int, NDArray[np.float64]] | None) -> CountedTensor:
-    if found is None or np.all(found[1] == 1):
-        return CountedTensor(number)
-    return CountedTensor(number, found[1].astype(np.float32), found[0])
+def _counted(number: int, found: _Along | None, shift: _Along | None) -> CountedTensor:
+    """A tensor from which a shift is taken before it is multiplied by factors."""
+    factors = None if found is None or np.all(found[1] == 1) else found[1].astype(np.float32)
+    trailing = 0 if factors is None or found is None else found[0]
+    if shift is None:
+        return CountedTensor(number, factors, trailing)
+    return CountedTensor(number, factors, shift[0], shift[1].astype(np.float32))
 
 
 def _fields(mod: IRModule) -> Sequence[Call]:

@@ -55,6 +55,7 @@ DEFAULTS = {
     "fit_ranges": False,
     "residual_bits": 8,
     "table_bits": 8,
+    "centre": False,
     "layers": {},
 }
 RECOMMENDED = {

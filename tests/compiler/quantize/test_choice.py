@@ -75,6 +75,19 @@ def test_uneven_channels_are_smoothed_and_even_ones_are_not(
     assert choose(module, calibration.channels(qconfig))[0] == qconfig
 
 
+@pytest.mark.parametrize("padding", [0, 1])
+def test_what_layers_without_padding_read_is_centred(padding: int) -> None:
+    rng = np.random.default_rng(11)
+    value: Any = relay.var("x", (1, 3, 8, 8))
+    for channels in (3, 8):
+        value = relay.op.nn.conv2d(value, const(rng, 8, channels, 1, 1), padding=(padding,) * 4)
+        value = relay.op.add(value, const(rng, 8, 1, 1))
+    calibration = Calibration(prepare := prerequisite_optimize(relay.module(value)), batches(rng))
+    qconfig, decisions = calibration.choose()
+    assert qconfig.centre == (padding == 0) == ("centre" in {d.field for d in decisions})
+    assert choose(prepare, calibration.channels(qconfig))[0] == qconfig
+
+
 def test_channels_that_no_factor_reaches_are_not_what_smoothing_is_chosen_for() -> None:
     """The fields of a concatenation keep their channels, however uneven they are."""
     op = relay.op
