@@ -11,7 +11,7 @@ count as the same argument. Source: Relay v0.10 transforms/eliminate_common_sube
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, Op, TupleGetItem
 from compiler.ir.module import IRModule
 from compiler.ir.op import STATEFUL
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+from compiler.ir.walk import nodes_of
 from compiler.passes.opaque_primitives import OpaquePrimitives
 
 SkipCall = Callable[[Call], bool]
@@ -37,7 +38,41 @@ class EliminateCommonSubexpr(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The merged function, itself when nothing is computed twice."""
-        return _Merger(self.fskip).mutate(fn)
+        return _Merger(self.fskip).mutate(fn) if _may_repeat(nodes_of(fn)) else fn
+
+
+def _may_repeat(nodes: Iterable[Expr]) -> bool:
+    """Whether two calls or items have the same operands, whatever their attributes are.
+
+    Where no two have them before anything is merged, nothing ever is. Most values are the first
+    operand of one call only, so few keys are made.
+    """
+    first: dict[Any, Expr] = {}
+    keys: set[Any] = set()
+    for node in nodes:
+        if isinstance(node, Call):
+            args = node.args
+            other = first.setdefault(_argument_key(args[0]) if args else node.op, node)
+        elif isinstance(node, TupleGetItem):
+            other = first.setdefault(node.tuple, node)
+        else:
+            continue
+        if other is not node:
+            keys.add(_key(other))
+            key = _key(node)
+            if key in keys:
+                return True
+            keys.add(key)
+    return False
+
+
+def _key(node: Expr) -> Any:
+    """Equal for calls that are equal but for their attributes, and for equal items."""
+    if isinstance(node, TupleGetItem):
+        return node.tuple, node.index
+    assert isinstance(node, Call)
+    # Hardly any two calls have the same operator and arguments: only these read attributes.
+    return (node.op, *[_argument_key(a) for a in node.args])
 
 
 class _Merger(OpaquePrimitives):
@@ -53,8 +88,7 @@ class _Merger(OpaquePrimitives):
             return post
         if self.fskip is not None and self.fskip(post):
             return post
-        # Hardly any two calls have the same operator and arguments: only these read attributes.
-        key = (op, *[_argument_key(a) for a in post.args])
+        key = _key(post)
         same = self.first.setdefault(key, post)
         assert isinstance(same, Call)
         if same is post or (
@@ -64,7 +98,7 @@ class _Merger(OpaquePrimitives):
         return self.variants.setdefault((key, post.attrs, post.virtual_device), post)
 
     def rewrite_tuple_getitem(self, pre: TupleGetItem, post: TupleGetItem) -> Expr:
-        return self.first.setdefault((post.tuple, post.index), post)
+        return self.first.setdefault(_key(post), post)
 
 
 def _argument_key(arg: Expr) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from compiler import relay, transform
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import Call, Expr, is_op_call
+from compiler.ir.expr import Call, Expr, TupleGetItem, is_op_call
 from compiler.ir.virtual_device import VirtualDevice
 
 op = relay.op
@@ -28,6 +28,29 @@ def test_a_callback_keeps_calls_apart() -> None:
     assert number_of_calls(new) == 7
     _, new = run(body)
     assert number_of_calls(new) == 3
+
+
+def test_calls_that_share_their_first_operand_only_stay_apart() -> None:
+    y, z = op.exp(x), op.sqrt(x)
+    body = op.add(op.multiply(op.add(x, y), op.add(x, z)), op.subtract(x, y))
+    mod, new = run(body)
+    assert new["main"] is mod["main"]
+
+
+def test_equal_calls_among_many_on_one_operand_become_one() -> None:
+    y, z = op.exp(x), op.sqrt(x)
+    body = op.multiply(op.multiply(op.add(x, y), op.add(x, z)), op.add(x, z))
+    mod, new = run(body)
+    assert number_of_calls(new) == number_of_calls(mod) - 1
+    assert new["main"].body.args[0].args[1] is new["main"].body.args[1]
+
+
+def test_equal_items_of_a_tuple_become_one() -> None:
+    parts = op.split(x, indices_or_sections=2, axis=1)
+    body = op.add(TupleGetItem(parts, 1), op.add(TupleGetItem(parts, 0), TupleGetItem(parts, 1)))
+    _, new = run(body)
+    assert new["main"].body.args[0] is new["main"].body.args[1].args[1]
+    assert new["main"].body.args[0] is not new["main"].body.args[1].args[0]
 
 
 def test_two_chains_of_50000_equal_calls_become_one() -> None:
