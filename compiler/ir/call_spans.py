@@ -9,10 +9,10 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Function
 from compiler.ir.module import IRModule
 from compiler.ir.span import ONNX, AnySpan, SequentialSpan, Span, join_spans
+from compiler.ir.walk import nodes_of
 
 FIELDS = (str, int, int, int, int)
 """Of a Span, in order."""
@@ -27,12 +27,15 @@ def spans_of(mod: IRModule, *, onnx_only: bool = False) -> dict[str, Any]:
         mod: the module.
         onnx_only: leave out places in texts, which depend on where a file lies.
     """
-    numbers: dict[AnySpan, int] = {}
+    numbers: dict[tuple[Any, ...], int] = {}
     calls = []
     for call in _calls(mod):
         span = _onnx_part(call.span) if onnx_only else call.span
-        calls.append(-1 if span is None else numbers.setdefault(span, len(numbers)))
-    return {"spans": [[_fields(part) for part in _parts(span)] for span in numbers], "calls": calls}
+        if span is None:
+            calls.append(-1)
+        else:
+            calls.append(numbers.setdefault(tuple(map(_fields, _parts(span))), len(numbers)))
+    return {"spans": list(numbers), "calls": calls}
 
 
 def restore_spans(mod: IRModule, index: Any, *, keep_others: bool = False) -> bool:
@@ -62,8 +65,8 @@ def _calls(mod: IRModule) -> list[Call]:
         node
         for function in mod.functions.values()
         if isinstance(function, Function)
-        for node in post_order(function)
-        if isinstance(node, Call)
+        for node in nodes_of(function)
+        if type(node) is Call
     ]
 
 

@@ -5,7 +5,6 @@ The same object prints to the same bytes in every process. Source: Relay v0.10, 
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from compiler.errors import CompilerError
@@ -18,6 +17,7 @@ from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.metadata import ExternalData, MetadataWriter
 from compiler.ir.module import IRModule
 from compiler.ir.printer_body import BodyPrinter
+from compiler.ir.printer_scopes import ScalarUses
 from compiler.ir.printer_values import TypeText, value_text
 from compiler.ir.ty import Type
 
@@ -87,8 +87,7 @@ def _module(mod: IRModule, meta: MetadataWriter, show_types: bool, show_spans: b
     parts = [_type_definition(data) for data in mod.type_definitions.values()]
     functions = mod.functions
     lowered = {gv: fn for gv, fn in functions.items() if isinstance(fn, LoweredFunction)}
-    printers: dict[GlobalVar, BodyPrinter] = {}
-    uses: Counter[Expr] = Counter()
+    defined: dict[GlobalVar, Function] = {}
     for gv, fn in functions.items():
         if gv in lowered:
             continue
@@ -96,11 +95,11 @@ def _module(mod: IRModule, meta: MetadataWriter, show_types: bool, show_spans: b
             raise CompilerError(
                 f"@{gv.name_hint} is a {type(fn).__name__}, which has no Relay text"
             )
-        printers[gv] = BodyPrinter(fn, meta, show_types, show_spans)
-        uses.update(printers[gv].scalar_uses)
-    for gv, printer in printers.items():
-        printer.scalar_uses = uses  # of all definitions: a scalar may be shared between them
-        parts.append(printer.definition(gv.name_hint, functions[gv]))
+        defined[gv] = fn
+    uses = ScalarUses(*defined.values())  # a scalar may be shared between definitions
+    for gv, fn in defined.items():
+        printer = BodyPrinter(fn, meta, show_types, show_spans, uses)
+        parts.append(printer.definition(gv.name_hint, fn))
     for gv, fn in lowered.items():
         parts.append(fn.definition(literals.name(gv.name_hint), meta.array))
     # Runtime modules of other compilers have no text.

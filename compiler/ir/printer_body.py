@@ -7,7 +7,6 @@ nesting is bounded by memory only.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Generator
 from typing import Any
 
@@ -24,7 +23,7 @@ from compiler.ir.adt import (
     RefWrite,
     pattern_vars,
 )
-from compiler.ir.analysis import post_order
+from compiler.ir.attrs import Attrs
 from compiler.ir.expr import (
     Call,
     Constant,
@@ -40,10 +39,11 @@ from compiler.ir.expr import (
     Var,
 )
 from compiler.ir.metadata import MetadataWriter
-from compiler.ir.printer_scopes import plan_scopes
+from compiler.ir.printer_scopes import ScalarUses, is_flat, plan_scopes
 from compiler.ir.printer_values import NameTable, TypeText, value_text
 from compiler.ir.span import ANONYMOUS, AnySpan, SequentialSpan
 from compiler.ir.virtual_device import UNCONSTRAINED
+from compiler.ir.walk import mentions, nodes_of
 
 INDENT = "  "
 
@@ -63,18 +63,21 @@ class BodyPrinter:
         root: function or other expression to print.
         meta: collects what has no literal.
         show_types: add ``/* ty=… */`` comments where types are known.
-    Attributes:
-        scalar_uses: uses of each scalar constant. A literal is a constant of its own when it is
-            parsed, so a scalar that has several uses is written to the metadata and stays shared.
+        scalar_uses: in the whole text; without it ``root`` is all of the text. A literal is a
+            constant of its own when it is parsed, so a scalar that has several uses is written to
+            the metadata and stays shared.
     """
 
     def __init__(
-        self, root: Expr, meta: MetadataWriter, show_types: bool, show_spans: bool = True
+        self,
+        root: Expr,
+        meta: MetadataWriter,
+        show_types: bool,
+        show_spans: bool = True,
+        scalar_uses: ScalarUses | None = None,
     ) -> None:
-        self._plan = plan_scopes(root, list(post_order(root)))
-        self.scalar_uses: Counter[Expr] = Counter(
-            {c: n for c, n in self._plan.uses.items() if isinstance(c, Constant) and c.is_scalar}
-        )
+        self._plan = plan_scopes(root)
+        self._scalar_uses = ScalarUses(root) if scalar_uses is None else scalar_uses
         self._meta = meta
         self._show_types = show_types
         self._show_spans = show_spans
@@ -85,6 +88,7 @@ class BodyPrinter:
         self._bound: dict[Expr, str] = {}
         self._rendered: dict[Expr, Lines] = {}
         self._constants: dict[Expr, str] = {}
+        self._last_attrs: dict[type[Attrs], tuple[Attrs, list[str]]] = {}
         self._lines: Lines = []
         self._indent = ""
 
@@ -95,7 +99,9 @@ class BodyPrinter:
     def definition(self, name: str, fn: Function) -> str:
         """``def @name(…) {…}``."""
         head = f"def @{literals.name(name)}{self._head(fn)} {{"
-        return "\n".join([head, *self._drive(self._scope(fn.body, INDENT)), "}"])
+        flat = is_flat(fn) and not mentions(fn, _INLINE_ARGUMENTS)
+        scope = self._scope(fn.body, INDENT, nodes_of(fn) if flat else ())
+        return "\n".join([head, *self._drive(scope), "}"])
 
     def _drive(self, first: ScopeRun) -> Lines:
         """Run scopes; a yielded scope runs to its end before the one that asked goes on."""
@@ -111,11 +117,19 @@ class BodyPrinter:
         assert result is not None
         return result
 
-    def _scope(self, result: Expr, indent: str) -> ScopeRun:
-        """All lines of one scope, the last one being its result."""
+    def _scope(self, result: Expr, indent: str, nodes: tuple[Expr, ...] = ()) -> ScopeRun:
+        """All lines of one scope, the last one being its result.
+
+        Args:
+            nodes: the order of all nodes, where it is known and they open no scope. The walk gives
+                the same order, but reads each node twice.
+        """
         outer = self._lines, self._indent
         lines: Lines = []
         self._lines, self._indent = lines, indent
+        for node in nodes:
+            if type(node) not in _INLINE:
+                self._rendered[node] = [self._flat(node)]
         node = result
         while isinstance(node, Let) and node in self._plan.flat_lets:
             name = self._declare(node.var)
@@ -187,7 +201,9 @@ class BodyPrinter:
         held = self._constants.get(node)
         if held is not None:
             return held
-        shown = literals.scalar_literal(node.data) if self.scalar_uses[node] < 2 else None
+        shown = None
+        if node.is_scalar and self._scalar_uses.of(node) < 2:
+            shown = literals.scalar_literal(node.data)
         shown = shown or self._meta.constant(node)
         self._constants[node] = shown
         return shown + self._comment(node)
@@ -230,12 +246,8 @@ class BodyPrinter:
 
     def _render(self, node: Expr) -> Rendering:
         """Text of one node; nested scopes are yielded to the driver."""
-        if isinstance(node, Call):
-            return [self._call(node)]
-        if isinstance(node, Tuple):
-            return [self._tuple(node) + self._comment(node)]
-        if isinstance(node, TupleGetItem):
-            return [f"{self._ref(node.tuple)}.{node.index}{self._comment(node)}"]
+        if isinstance(node, (Call, Tuple, TupleGetItem, TempExpr)):
+            return [self._flat(node)]
         if isinstance(node, Function):
             head = self._head(node)
             block = yield from self._block(node.body)
@@ -253,11 +265,20 @@ class BodyPrinter:
             self._plan.flat_lets.add(node)
             block = yield from self._block(node)
             return ["{", *block, self._indent + "}"]
-        if isinstance(node, (RefCreate, RefRead, RefWrite)):
-            args = ", ".join([self._ref(child) for child in node.operands()])
-            return [f"{_REF_WORDS[type(node)]}({args})"]
+        assert isinstance(node, (RefCreate, RefRead, RefWrite))
+        args = ", ".join([self._ref(child) for child in node.operands()])
+        return [f"{_REF_WORDS[type(node)]}({args})"]
+
+    def _flat(self, node: Expr) -> str:
+        """Text of a node that opens no scope."""
+        if isinstance(node, Call):
+            return self._call(node)
+        if isinstance(node, TupleGetItem):
+            return f"{self._ref(node.tuple)}.{node.index}{self._comment(node)}"
+        if isinstance(node, Tuple):
+            return self._tuple(node) + self._comment(node)
         assert isinstance(node, TempExpr)
-        return [f"<{type(node).__name__}>"]
+        return f"<{type(node).__name__}>"
 
     def _call(self, call: Call) -> str:
         op = call.op
@@ -266,12 +287,21 @@ class BodyPrinter:
         else:
             args = [self._ref(a) for a in call.args]
         if call.attrs is not None:
-            for name, value in call.attrs.non_default_items():
-                args.append(f"{name}={value_text(value, self._meta)}")
+            args += self._attrs(call.attrs)
         callee = op.name if type(op) is Op else self._ref(op)
         if not args and isinstance(op, Constructor):
             return callee + self._comment(call)
         return f"{callee}({', '.join(args)}){self._comment(call)}"
+
+    def _attrs(self, attrs: Attrs) -> list[str]:
+        """``key=value`` of each value that is not the default."""
+        last = self._last_attrs.get(type(attrs))
+        if last is not None and last[0] is attrs:
+            return last[1]
+        items = attrs.non_default_items()
+        texts = [f"{name}={value_text(value, self._meta)}" for name, value in items]
+        self._last_attrs[type(attrs)] = attrs, texts
+        return texts
 
     def _tuple(self, node: Any) -> str:
         comma = "," if len(node.fields) == 1 else ""
@@ -310,6 +340,7 @@ class BodyPrinter:
 
 
 _INLINE = frozenset((Var, Constant, Op, GlobalVar, Constructor))
+_INLINE_ARGUMENTS = frozenset(("call_lowered",))
 _REF_WORDS = {RefCreate: "ref", RefRead: "ref_read", RefWrite: "ref_write"}
 
 

@@ -11,6 +11,7 @@ from operator import methodcaller
 from compiler.ir.adt import Match
 from compiler.ir.expr import Constant, Expr, Function, If, Let, Op
 from compiler.ir.scope_tree import Scope, nearest_common
+from compiler.ir.walk import nodes_of, post_order
 
 SCOPED = (Function, If, Match)
 _SCOPES = (*SCOPED, Let)
@@ -21,9 +22,9 @@ _OPERANDS = methodcaller("operands")
 class ScopePlan:
     """What the printer needs to know before it starts.
 
-    ``uses`` counts parent edges, in a text of one scope those to scalars only. ``flat_lets`` are
-    lets printed as lines of the scope they end; any other let is a braced block. ``captured``
-    lists, per node that opens scopes, what of the surrounding scope is used inside, in post-order.
+    ``uses`` counts parent edges, but in a text of one scope. ``flat_lets`` are lets printed as
+    lines of the scope they end; any other let is a braced block. ``captured`` lists, per node that
+    opens scopes, what of the surrounding scope is used inside, in post-order.
     """
 
     uses: Counter[Expr]
@@ -31,22 +32,41 @@ class ScopePlan:
     captured: dict[Expr, list[Expr]] = field(default_factory=dict)
 
 
-def plan_scopes(root: Expr, order: list[Expr]) -> ScopePlan:
-    """Plan the scopes below ``root``; ``order`` is its post-order, which ends with it.
+def plan_scopes(root: Expr) -> ScopePlan:
+    """Plan the scopes below ``root``.
 
     A node's scope is the lowest common ancestor of the scopes of its uses, found users first.
     """
-    edges = chain.from_iterable(map(_OPERANDS, order))
+    if isinstance(root, Function) and is_flat(root):
+        # Nothing is used from outside, and the result by nothing inside.
+        return ScopePlan(Counter())
+    order = list(post_order(root))
+    plan = ScopePlan(Counter(chain.from_iterable(map(_OPERANDS, order))))
     nested = any(issubclass(kind, _SCOPES) for kind in set(map(type, order[:-1])))
-    if not nested and (isinstance(root, Function) or not isinstance(root, _SCOPES)):
-        # One scope: nothing is used from outside, and its result by nothing inside. A count of all
-        # nodes would be the largest table of the printer.
-        scalars = {node for node in order if type(node) is Constant and node.is_scalar}
-        return ScopePlan(Counter(filter(scalars.__contains__, edges) if scalars else ()))
-    plan = ScopePlan(Counter(edges))
     if nested or isinstance(root, Let):
         _place(root, order, plan)
     return plan
+
+
+def is_flat(function: Function) -> bool:
+    """Whether the body of a function is one scope of calls and tuples."""
+    return bool(nodes_of(function)) and function.is_dataflow
+
+
+class ScalarUses:
+    """How often some expressions use each scalar constant; counted when it is first asked for."""
+
+    def __init__(self, *roots: Expr) -> None:
+        self._roots = roots
+        self._uses: Counter[Expr] | None = None
+
+    def of(self, constant: Constant) -> int:
+        """Parent edges of one."""
+        if self._uses is None:
+            nodes = chain.from_iterable(map(post_order, self._roots))
+            edges = chain.from_iterable(map(_OPERANDS, nodes))
+            self._uses = Counter(n for n in edges if type(n) is Constant and n.is_scalar)
+        return self._uses[constant]
 
 
 def _place(root: Expr, order: list[Expr], plan: ScopePlan) -> None:

@@ -11,7 +11,18 @@ import pytest
 
 import compiler
 from compiler.errors import CompilerError
-from compiler.ir.expr import Call, Constant, Expr, Function, If, Let, Tuple, Var, call_op
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    If,
+    Let,
+    TempExpr,
+    Tuple,
+    Var,
+    call_op,
+)
 from compiler.ir.module import IRModule
 from compiler.ir.op import Op
 from compiler.ir.printer import astext, text
@@ -143,6 +154,11 @@ def test_scalars_are_literals_that_keep_their_bits(value: float, dtype: str, sho
 def test_a_nan_with_other_bits_goes_to_the_metadata() -> None:
     bits = np.array(0x7FC00001, "uint32").view("float32")
     assert "meta[relay.Constant][0]" in plain(Constant(bits))
+
+
+def test_a_temporary_expression_is_told_by_its_kind() -> None:
+    mod = IRModule({"main": Function((), Tuple((TempExpr(),)))})
+    assert "%0 = <TempExpr>;\n  (%0,)" in text(mod)
 
 
 def test_a_callee_is_numbered_after_its_arguments() -> None:
