@@ -23,7 +23,7 @@ from compiler.ir.expr import (
 )
 from compiler.ir.match_types import constructor_type
 from compiler.ir.ty import FuncType, IncompleteType, RefType, TensorType, TupleType, Type
-from compiler.ir.type_relation import ResultRelation
+from compiler.ir.type_relation import result_of
 from compiler.ir.type_scopes import ENTER, LEAVE, VALUE_DONE, ScopeConstraints
 from compiler.ir.type_solver import instantiate
 
@@ -45,13 +45,7 @@ class Constraints(ScopeConstraints):
                     self._leave_call(node)
                 else:
                     _LEAVE[cls](self, node)
-                self.order.append(node)
-                ty = types[node]
-                if type(ty) is TensorType and node._checked_type is None:
-                    self.known.append(node)
-                    self.known_types.append(ty)
-                else:
-                    self.open.append(node)
+                self._to_be_typed(node)
             elif phase == VALUE_DONE:
                 _VALUE_DONE[cls](self, node)
             elif node in types:
@@ -68,7 +62,9 @@ class Constraints(ScopeConstraints):
                 stack += (node, LEAVE)
                 for arg in reversed(node.args):
                     if type(arg) is Constant:
-                        types[arg] = arg.checked_type
+                        pass  # it carries its type
+                    elif trust and type(arg) is Call and arg._checked_type is not None:
+                        self.met_typed = True
                     elif arg not in types:
                         stack += (arg, ENTER)
                 if type(node.op) is not Op:
@@ -103,7 +99,7 @@ class Constraints(ScopeConstraints):
 
     def _leave_call(self, call: Call) -> None:
         solver, types = self.solver, self.types
-        args = [types[a] for a in call.args]
+        args = self.argument_types(call)
         if type(call.op) is Op:
             known = self._known_result(call, call.op, args)
             if known is not None:
@@ -129,14 +125,13 @@ class Constraints(ScopeConstraints):
 
     def _known_result(self, call: Call, op: Op, args: list[Type]) -> Type | None:
         """The result where it follows from tensor types at hand; None leaves it to the solver."""
-        rel = op.rel
-        if type(rel) is not ResultRelation or len(args) != op.num_inputs:
+        if len(args) != op.num_inputs:
             return None
         for ty in args:
             if type(ty) is not TensorType:
                 return None
         try:
-            return rel.infer(args, call.attrs)
+            return result_of(op.rel, args, call.attrs)
         except (TypeInferenceError, AttributeError, IndexError, KeyError, TypeError, ValueError):
             # The solver meets the same mistake and reports it with its context.
             return None

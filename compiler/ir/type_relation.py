@@ -8,8 +8,9 @@ once it has assigned what it can; it raises TypeInferenceError when the types ca
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
+from compiler.errors import TypeInferenceError
 from compiler.ir.ty import IncompleteType, TensorType, TupleType, Type
 
 
@@ -54,6 +55,38 @@ class ResultRelation:
             return False
         reporter.assign(types[num_inputs], self.infer(args, attrs))
         return True
+
+
+class _OneResult:
+    """Reporter for a single call whose arguments all have types."""
+
+    __slots__ = ("result",)
+
+    hole: ClassVar[Type] = IncompleteType()
+
+    def __init__(self) -> None:
+        self.result: Type | None = None
+
+    def assign(self, dst: Type, src: Type) -> None:
+        if dst is self.hole and self.result is None:
+            self.result = src
+        elif src is self.hole and self.result is None:
+            self.result = dst
+        elif dst is not src and dst != src:
+            raise TypeInferenceError(f"{dst} was expected, {src} was found")
+
+
+def result_of(rel: TypeRelation, args: Sequence[Type], attrs: Any) -> Type | None:
+    """The result type of one call whose argument types are known; None where it stays open.
+
+    Raises:
+        TypeInferenceError: the arguments do not fit.
+    """
+    if type(rel) is ResultRelation:
+        return rel.infer(args, attrs)
+    reporter = _OneResult()
+    solved = rel((*args, reporter.hole), len(args), attrs, reporter)
+    return reporter.result if solved else None
 
 
 def result_rel(infer: InferResult) -> ResultRelation:

@@ -59,16 +59,27 @@ class ScopeConstraints:
     def mistake(self, node: Expr, error: TypeInferenceError) -> None:
         """Note an error; the type of the node is then unknown, without a second error."""
         if isinstance(node, Call):
-            args = [self.solver.resolve(self.types[a]) for a in node.args]
+            args = [self.solver.resolve(ty) for ty in self.argument_types(node)]
             self.mistakes.append(call_mistake(node, args, error))
         else:
             where = f"in {call_text(node)}"
             where = f"{error.where}; {where}" if error.where else where
             self.mistakes.append(TypeMistake(node, error.what, where, error.fix))
 
-    def _to_be_typed(self, *nodes: Expr) -> None:
-        self.order += nodes
-        self.open += nodes
+    def argument_types(self, call: Call) -> list[Type]:
+        """Of the arguments of a call, which have been reached; some carry their type themselves."""
+        types = self.types
+        return [types.get(arg) or arg.checked_type for arg in call.args]
+
+    def _to_be_typed(self, node: Expr) -> None:
+        """Note a node whose type, maybe with holes, is in ``types``."""
+        self.order.append(node)
+        ty = self.types[node]
+        if type(ty) is TensorType and node._checked_type is None:
+            self.known.append(node)
+            self.known_types.append(ty)
+        else:
+            self.open.append(node)
 
     def _relation_failed(self, call: Call, error: TypeInferenceError) -> None:
         self.mistake(call, error)
@@ -97,10 +108,11 @@ class ScopeConstraints:
 
     def _enter_function(self, fn: Function) -> list[tuple[Expr, int]]:
         for param in fn.params:
-            self.bound.add(param)
-            self.params.add(param)
+            if param.type_annotation is None:
+                self.bound.add(param)
+                self.params.add(param)
             self.types[param] = self._var(param)
-        self._to_be_typed(*fn.params)
+            self._to_be_typed(param)
         self._returns[fn] = self.solver.hole() if fn.ret_type is None else fn.ret_type
         args = tuple([self.types[p] for p in fn.params])
         self.types[fn] = FuncType(args, self._returns[fn], fn.type_params)

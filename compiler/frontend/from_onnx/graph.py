@@ -140,9 +140,13 @@ def _in_order(nodes: list[_Named]) -> list[_Named]:
         OnnxImportError: nodes read each other in a circle.
     """
     writer = {out: i for i, (_, proto) in enumerate(nodes) for out in proto.output if out}
-    reads = [{writer[name] for name in _names_read(proto) if name in writer} for _, proto in nodes]
-    if all(place < index for index, places in enumerate(reads) for place in places):
+    if all(
+        writer.get(name, -1) < index
+        for index, (_, proto) in enumerate(nodes)
+        for name in _names_read(proto)
+    ):
         return nodes
+    reads = [{writer[name] for name in _names_read(proto) if name in writer} for _, proto in nodes]
     readers: list[list[int]] = [[] for _ in nodes]
     for index, places in enumerate(reads):
         for place in places:

@@ -195,7 +195,7 @@ class OnnxNode:
     def call(self, name: str, *args: Expr, **attrs: Any) -> Expr:
         """A typed call of one of our operators."""
         attrs_type = Op.get(name).attrs_type
-        record = attrs_type.make(**attrs) if attrs_type is not None else None
+        record = self.values.attrs(attrs_type, attrs) if attrs_type is not None else None
         return typed_call(name, args, record, self.span)
 
     def tuple(self, fields: Sequence[Expr]) -> Expr:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from compiler.errors import OnnxImportError, TypeInferenceError
+from compiler.errors import OnnxImportError
 from compiler.ir.attrs import Attrs
 from compiler.ir.expr import Call, Constant, Expr, Op, Tuple, TupleGetItem, Var, call_op
 from compiler.ir.span import Span
-from compiler.ir.ty import DTYPES, IncompleteType, TensorType, TupleType, Type, bits, is_dynamic
+from compiler.ir.ty import DTYPES, TensorType, TupleType, Type, bits, is_dynamic
+from compiler.ir.type_relation import result_of
 from compiler.ops.number_format import Array
 
 MAX_TENSOR_BYTES = 2 << 30
@@ -47,8 +48,22 @@ class GraphValues:
         self._arrays: dict[str, Array] = {}
         self._exprs: dict[str, Expr] = {}
         self._forms: dict[tuple[str, str], Var] = {}
+        self._attrs: dict[tuple[type[Attrs], str], Attrs] = {}
         self.quantized: dict[str, Quantized] = {}
         self.unrolled_steps = 0
+
+    def attrs(self, kind: type[Attrs], given: dict[str, Any]) -> Attrs:
+        """The record of these values, one for all calls that are given the same numbers and words.
+
+        What reads a large graph then reads few records.
+        """
+        if not all(map(_is_plain, given.values())):
+            return kind.make(**given)
+        key = kind, repr(given)  # tells 1 from 1.0 and from True
+        held = self._attrs.get(key)
+        if held is None:
+            held = self._attrs[key] = kind.make(**given)
+        return held
 
     def add_initializers(self, tensors: Sequence[onnx.TensorProto]) -> None:
         """Stored tensors of a branch that is taken."""
@@ -100,6 +115,15 @@ class GraphValues:
         if name not in self._arrays:
             self._arrays[name] = to_array(self._initializers[name])
         return self._arrays[name]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether the repr of a value tells all of it."""
+    values = value if type(value) in (list, tuple) else (value,)
+    return all(type(item) in _PLAIN and item == item for item in values)  # NaNs differ in bits
+
+
+_PLAIN = frozenset((int, float, bool, str, type(None)))
 
 
 def to_array(tensor: onnx.TensorProto) -> Array:
@@ -177,22 +201,6 @@ def dtype_of(data_type: int, where: str) -> str:
     return dtype
 
 
-class _OneResult:
-    """Reporter for a single call whose arguments all have types."""
-
-    def __init__(self, hole: IncompleteType) -> None:
-        self.hole = hole
-        self.result: Type | None = None
-
-    def assign(self, dst: Type, src: Type) -> None:
-        if dst is self.hole:
-            self.result = src
-        elif src is self.hole:
-            self.result = dst
-        elif dst != src:
-            raise TypeInferenceError(f"{dst} was expected, {src} was found")
-
-
 def typed_call(name: str, args: Sequence[Expr], attrs: Attrs | None, span: Span) -> Call:
     """A call that carries its type, so that the next converter can ask for ranks and shapes.
 
@@ -200,15 +208,12 @@ def typed_call(name: str, args: Sequence[Expr], attrs: Attrs | None, span: Span)
         TypeInferenceError: the argument types do not fit.
     """
     call = call_op(name, *args, attrs=attrs, span=span)
-    hole = IncompleteType()
-    reporter = _OneResult(hole)
-    types = [*(arg.checked_type for arg in args), hole]
     op = call.op
     assert isinstance(op, Op)
-    op.rel(types, len(args), call.attrs, reporter)
-    assert reporter.result is not None, f"{name} did not give a result type"
-    call.set_checked_type(reporter.result)
-    refuse_huge(reporter.result, str(span))
+    result = result_of(op.rel, [arg.checked_type for arg in args], call.attrs)
+    assert result is not None, f"{name} did not give a result type"
+    call.set_checked_type(result)
+    refuse_huge(result, str(span))
     return call
 
 

@@ -83,7 +83,9 @@ class _Engine(MixedModeMutator):
 
     def temp(self, original: Expr) -> Expr:
         """The new form of a child as its consumer sees it."""
-        new = self.memo.get(original) or self.visit(original)
+        new = original
+        if type(original) not in self._atoms:
+            new = self.memo.get(original) or self.visit(original)
         if self.trigger is not None and original in self.shared:
             return self.trigger(new)
         return new
@@ -103,7 +105,9 @@ class _Engine(MixedModeMutator):
 
     def visit_call(self, call: Call, *args: Any) -> Expr:
         realize = self.realizer.visit
-        op = self.visit(call.op)
+        op = call.op
+        if type(op) not in self._atoms:
+            op = self.visit(op)
         if isinstance(op, Function):
             op = realize(op)
         rule = self.rule_of(call.op)
@@ -116,5 +120,5 @@ class _Engine(MixedModeMutator):
                     # What it becomes when a consumer realizes it comes from here all the same.
                     object.__setattr__(result, "span", call.span)
                 return result
-        new_args = tuple([realize(a) for a in new_args])
+        new_args = tuple([a if type(a) in self._atoms else realize(a) for a in new_args])
         return rebuild_call(call, op, new_args, call.type_args)

@@ -141,6 +141,8 @@ class MixedModeMutator(ExprMutator):
     def __init__(self, pre: bool = False) -> None:
         super().__init__()
         self.pre = pre
+        # Kinds that need no entry in the memo, which is the largest table of a rewrite.
+        self._atoms = frozenset[type[Expr]]() if pre else self._unchanged
         self._stand_in: dict[Expr, Expr] = {}
         self._rounds: dict[Expr, int] = {}
 
@@ -170,9 +172,9 @@ class MixedModeMutator(ExprMutator):
         """
         if function.nodes is None or not function.is_dataflow or self.pre:
             return
-        memo, visit_leaf = self.memo, self.visit_leaf
+        memo, visit_leaf, atoms = self.memo, self.visit_leaf, self._atoms
         for node in function.nodes:
-            if node not in memo:
+            if type(node) not in atoms and node not in memo:
                 visit_leaf(node)
 
     def visit_leaf(self, expr: Expr) -> None:
@@ -216,9 +218,10 @@ class MixedModeMutator(ExprMutator):
 
     def visit_call(self, call: Call, *args: Any) -> Expr:
         # As ExprMutator.visit_call, but operands are looked up, which is most of a rewrite's time.
-        memo = self.memo
-        op = memo.get(call.op) or self.visit(call.op)
-        new_args = [memo.get(a) or self.visit(a) for a in call.args]
+        memo, atoms, op = self.memo, self._atoms, call.op
+        if type(op) not in atoms:
+            op = memo.get(op) or self.visit(op)
+        new_args = [a if type(a) in atoms else memo.get(a) or self.visit(a) for a in call.args]
         types = tuple([self.visit_type(t) for t in call.type_args]) if call.type_args else ()
         return self.rewrite_call(call, rebuild_call(call, op, tuple(new_args), types))
 

@@ -7,6 +7,7 @@ constant has no statistics.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from compiler.errors import QuantizeError
 from compiler.ir.expr import Call, Constant, Expr, Op, Var, describe
@@ -18,7 +19,7 @@ from compiler.qtypes.qconfig import QAnnotateKind
 
 SQ = "relay.op.annotation.simulated_quantize"
 PARAMETERS = ("dom_scale", "clip_min", "clip_max")
-_SCALAR = TensorType((), "float32")
+SCALAR = TensorType((), "float32")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,13 +71,21 @@ def attach_simulated_quantize(
     key = (data, int(kind), sign, rounding, bits)
     if context is not None and shared and key in context.qnode_map:
         return context.qnode_map[key]
-    attrs = SimulatedQuantizeAttrs(kind=int(kind), sign=sign, rounding=rounding, bits=bits)
+    attrs = _attrs_of_point(int(kind), sign, rounding, bits)
     point = Call(
-        Op.get(SQ), (data, *(Var(name, _SCALAR) for name in PARAMETERS)), attrs, span=data.span
+        Op.get(SQ), (data, *[Var(name, SCALAR) for name in PARAMETERS]), attrs, span=data.span
     )
     if context is not None and shared:
         context.qnode_map[key] = point
     return point
+
+
+@lru_cache(maxsize=64)
+def _attrs_of_point(
+    kind: int, sign: bool, rounding: str, bits: int | None
+) -> SimulatedQuantizeAttrs:
+    """One record for all equal points."""
+    return SimulatedQuantizeAttrs(kind=kind, sign=sign, rounding=rounding, bits=bits)
 
 
 def _require_float32(data: Expr) -> None:

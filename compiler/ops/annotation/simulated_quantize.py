@@ -25,7 +25,12 @@ from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar
-from compiler.ops.annotation.attach_simulated_quantize import SQ, SimulatedQuantizeAttrs, is_given
+from compiler.ops.annotation.attach_simulated_quantize import (
+    SCALAR,
+    SQ,
+    SimulatedQuantizeAttrs,
+    is_given,
+)
 from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
 from compiler.ops.number_format import aligned_vector
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, unannotated, with_args
@@ -69,14 +74,13 @@ def simulated_quantize_rel(
     if not is_known(types[0]):
         return False
     data = tensor_of_rank(SQ, types, 0, "data", 0, at_least=True)
-    scalar = TensorType((), "float32")
-    scale = scalar
+    scale = SCALAR
     if attrs.axis is not None:
         axis = normalize_axis(SQ, attrs.axis, len(data.shape))
         scale = TensorType((data.shape[axis],), "float32")
     reporter.assign(types[1], scale)
-    reporter.assign(types[2], scalar)
-    reporter.assign(types[3], scalar)
+    reporter.assign(types[2], SCALAR)
+    reporter.assign(types[3], SCALAR)
     reporter.assign(types[4], data)
     return True
 

@@ -99,6 +99,15 @@ def test_every_node_carries_the_name_of_its_onnx_node() -> None:
     assert spans == ["ONNX node 'first'", "ONNX node 'Relu_1'"]
 
 
+def test_equal_attributes_are_one_record_and_others_are_told_apart() -> None:
+    slopes = (0.1, 0.2, 0.1)
+    nodes = [node("LeakyRelu", f"v{i}", f"v{i + 1}", alpha=a) for i, a in enumerate(slopes)]
+    mod, _ = imported(model(nodes, {"v0": [2]}, outputs=("v3",)))
+    first, second, third = [n for n in post_order(mod["main"].body) if isinstance(n, Call)]
+    assert first.attrs is third.attrs
+    assert first.attrs != second.attrs
+
+
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_auto_pad_is_resolved_to_numbers(auto_pad: str, stride: int) -> None:
