@@ -1,8 +1,8 @@
 /* Products: convolutions, dense layers and batched matrix products as one tiled loop.
  *
  * Weights lie in panels of up to QK_NV vectors of sixteen columns, [steps][columns][QK_KU]. A tile
- * holds QK_ROWS rows of one panel in registers while it walks the reduced axis. Bytes that are
- * scaled by float32 factors leave the tile as bytes. All other sums are stored to the first-level
+ * holds QK_ROWS rows of one panel in registers while it walks the reduced axis. Bytes and int16 that
+ * are scaled by float32 factors leave the tile as such. All other sums are stored to the first-level
  * cache and requantized there: with the 64-bit products of the requantization in the same function,
  * gcc would keep accumulators in memory inside the loop.
  */
@@ -41,7 +41,14 @@
 #define qk_copies(g) (QK_WIDEN && (g)->type == QK_U8 && !(g)->narrow)
 #endif
 
-/* How the sums of a tile become bytes, and where they go: to the rows from `out` on, `offset` further. */
+/* Whether there are tiles that write int16. */
+#ifndef QK_WORDS
+#define QK_WORDS 0
+#define qk_word_bounds qk_byte_bounds
+#define qk_store_words(...) (void)0
+#endif
+
+/* How the sums of a tile become bytes or int16, and where they go: to the rows from `out` on, `offset` further. */
 typedef struct {
     const uint8_t *factors;
     int32_t less;
@@ -51,6 +58,8 @@ typedef struct {
 } qk_bytes;
 
 #ifndef QK_OWN_TILES
+enum { QK_KEEP_SUMS, QK_TO_BYTES, QK_TO_WORDS };
+
 /* One tile: named accumulators, because gcc keeps arrays of vectors in memory. */
 #define QK_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 
@@ -125,6 +134,13 @@ static inline __attribute__((always_inline)) void qk_tile(
         QK_EACH_ROW(QK_SCALE_ROW)
 #undef QK_SCALE_ROW
 #define QK_AT(r) (out[mr > r ? r : 0] + offset)
+        if (real == QK_TO_WORDS) {
+#define QK_ROW_WORDS(r) \
+    if (mr > r) qk_store_words(nv, QK_AT(r), c##r##_0, c##r##_1, c##r##_2, c##r##_3, bounds);
+            QK_EACH_ROW(QK_ROW_WORDS)
+#undef QK_ROW_WORDS
+            return;
+        }
 #define QK_ROW_BYTES(r) \
     if (mr > r) qk_store_bytes(nv, QK_AT(r), 0, 0, 0, c##r##_0, c##r##_1, c##r##_2, c##r##_3, bounds);
 #define QK_PAIR_BYTES(r, s)                                                                                  \
@@ -185,9 +201,15 @@ typedef void (*qk_tile_function)(const uint8_t *const *, int64_t, const int64_t 
             qk_tile(mr, nv, how, real, rows, segment, segments, steps, weight, bias, sums, &b); \
         }                                                                                        \
     }
-#define QK_TILE_OF(name, mr, nv, how)                   \
-    QK_TILE_NAMED(name##mr##_##nv, mr, nv, how, 0)      \
-    QK_TILE_NAMED(name##bytes_##mr##_##nv, mr, nv, how, 1)
+#define QK_TILE_OF(name, mr, nv, how)                                \
+    QK_TILE_NAMED(name##mr##_##nv, mr, nv, how, QK_KEEP_SUMS)        \
+    QK_TILE_NAMED(name##bytes_##mr##_##nv, mr, nv, how, QK_TO_BYTES) \
+    QK_TILE_WORDS(name, mr, nv, how)
+#if QK_WORDS
+#define QK_TILE_WORDS(name, mr, nv, how) QK_TILE_NAMED(name##words_##mr##_##nv, mr, nv, how, QK_TO_WORDS)
+#else
+#define QK_TILE_WORDS(name, mr, nv, how)
+#endif
 #if QK_PAIRS
 #define QK_TILE(mr, nv) QK_TILE_OF(qk_tile_, mr, nv, QK_OF_BYTES) QK_TILE_OF(qk_tile_pairs_, mr, nv, QK_OF_PAIRS)
 #else
@@ -206,21 +228,27 @@ QK_TILE(1, 1) QK_TILE(2, 1) QK_TILE(4, 1) QK_TILE(6, 1)
 #define QK_TABLE(name) {{0, name##1_1, name##2_1, 0, name##4_1, 0, name##6_1}}
 #endif
 
-/* Tiles whose sums are kept, and tiles that write bytes: of QK_ROWS, 4, 2 rows and of one. */
-static const qk_tile_function qk_tiles[1 + QK_PAIRS][2][QK_NV][9] = {
-    {QK_TABLE(qk_tile_), QK_TABLE(qk_tile_bytes_)},
+/* Tiles whose sums are kept, that write bytes, and that write int16: of QK_ROWS, 4, 2 rows and of one. */
+#if QK_WORDS
+#define QK_TABLES(name) {QK_TABLE(name), QK_TABLE(name##bytes_), QK_TABLE(name##words_)}
+#else
+#define QK_TABLES(name) {QK_TABLE(name), QK_TABLE(name##bytes_)}
+#endif
+static const qk_tile_function qk_tiles[1 + QK_PAIRS][2 + QK_WORDS][QK_NV][9] = {
+    QK_TABLES(qk_tile_),
 #if QK_PAIRS
-    {QK_TABLE(qk_tile_pairs_), QK_TABLE(qk_tile_pairs_bytes_)},
+    QK_TABLES(qk_tile_pairs_),
 #endif
 };
 #if QK_NARROW
-#define QK_NARROW_TILE(mr)                                         \
-    QK_TILE_NAMED(qk_tile_narrow_##mr, mr, 1, QK_OF_NARROW, 0)     \
-    QK_TILE_NAMED(qk_tile_narrow_bytes_##mr, mr, 1, QK_OF_NARROW, 1)
+#define QK_NARROW_TILE(mr)                                                     \
+    QK_TILE_NAMED(qk_tile_narrow_##mr, mr, 1, QK_OF_NARROW, QK_KEEP_SUMS)      \
+    QK_TILE_NAMED(qk_tile_narrow_bytes_##mr, mr, 1, QK_OF_NARROW, QK_TO_BYTES) \
+    QK_TILE_NAMED(qk_tile_narrow_words_##mr, mr, 1, QK_OF_NARROW, QK_TO_WORDS)
 QK_NARROW_TILE(1) QK_NARROW_TILE(2) QK_NARROW_TILE(4) QK_NARROW_TILE(5)
 #define QK_NARROW_NAMES(name) {0, name##1, name##2, 0, name##4, name##5}
-static const qk_tile_function qk_narrow_tiles[2][6] = {
-    QK_NARROW_NAMES(qk_tile_narrow_), QK_NARROW_NAMES(qk_tile_narrow_bytes_),
+static const qk_tile_function qk_narrow_tiles[3][6] = {
+    QK_NARROW_NAMES(qk_tile_narrow_), QK_NARROW_NAMES(qk_tile_narrow_bytes_), QK_NARROW_NAMES(qk_tile_narrow_words_),
 };
 #endif
 
@@ -389,12 +417,17 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
 #ifndef QK_OWN_TILES
     const int64_t *runs = segment;
     int64_t count_of = segments, length = steps;
-    const int is_real = g->rq.kind == QK_REAL && g->rq.type == QK_U8;
+    const int words = QK_WORDS && g->rq.type == QK_S16 && !g->rq.by_channel;
+    const int scaled = words ? QK_TO_WORDS : g->rq.type == QK_U8 ? QK_TO_BYTES : QK_KEEP_SUMS;
+    const int ends = g->rq.kind == QK_REAL ? scaled : QK_KEEP_SUMS;
+    const int64_t size = 1 + words;
     qk_bytes bytes = {0, QK_REAL_BITS - (int32_t)g->rq.add, qk_byte_bounds((int)g->rq.low, (int)g->rq.high), 0, 0};
-    uint8_t beyond[QK_BLOCK_ROWS * 16 * QK_NV]; /* rows of the last panel, if it is not full */
+    if (words)
+        bytes.bounds = qk_word_bounds((int)g->rq.low, (int)g->rq.high);
+    uint8_t beyond[(1 + QK_WORDS) * QK_BLOCK_ROWS * 16 * QK_NV]; /* rows of the last panel, if it is not full */
     uint8_t *aside[QK_BLOCK_ROWS];
-    for (int64_t r = 0; r < QK_BLOCK_ROWS && is_real && g->columns % 16; r++)
-        aside[r] = beyond + r * 16 * QK_NV;
+    for (int64_t r = 0; r < QK_BLOCK_ROWS && ends && g->columns % 16; r++)
+        aside[r] = beyond + r * 16 * QK_NV * size;
 #endif
 
     for (int64_t s = 0; s < segments; s++)
@@ -468,7 +501,7 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
 #ifdef QK_OWN_TILES
                     qk_own_tile(n, start + r, steps * segments, weight, bias + v * 16, sums);
 #else
-                    const int eight = qk_ends_in_eight(g) && p == panels - 1, real = is_real && !eight;
+                    const int eight = qk_ends_in_eight(g) && p == panels - 1, real = eight ? QK_KEEP_SUMS : ends;
                     const qk_tile_function *of = qk_tiles[QK_PAIRS && g->type == QK_S16][real][nv - 1];
                     int64_t most = QK_ROWS(nv);
 #if QK_NARROW
@@ -489,7 +522,7 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
                         n = count;
                         bytes.factors = m->blob + g->rq.mult + 4 * (group * vectors + v) * 16;
                         bytes.out = whole ? out : aside;
-                        bytes.offset = whole ? v * 16 : 0;
+                        bytes.offset = whole ? v * 16 * size : 0;
                     }
                     for (int64_t i = 0, rows_left; (rows_left = n - i) > 0;) {
                         const int64_t mr = rows_left >= most ? most : rows_left >= 4 ? 4 : rows_left >= 2 ? 2 : 1;
@@ -501,10 +534,10 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
                     }
                     for (int64_t i = 0; real && !whole && i < n; i++) {
                         int64_t k = 0;
-                        for (; k + 8 <= left; k += 8)
-                            memcpy(out[i] + v * 16 + k, aside[i] + k, 8);
-                        for (; k < left; k++)
-                            out[i][v * 16 + k] = aside[i][k];
+                        for (; k + 8 <= left * size; k += 8)
+                            memcpy(out[i] + v * 16 * size + k, aside[i] + k, 8);
+                        for (; k < left * size; k++)
+                            out[i][v * 16 * size + k] = aside[i][k];
                     }
                     if (real)
                         break;

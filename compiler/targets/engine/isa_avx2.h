@@ -322,6 +322,21 @@ static inline __attribute__((always_inline)) void qk_store_bytes(
     (void)nv, (void)p2, (void)p3, (void)x2, (void)x3;
 }
 
+/* The same of int16. */
+#define QK_WORDS 1
+static inline qk_bounds qk_word_bounds(int low, int high)
+{
+    qk_bounds b = {_mm256_set1_epi16((int16_t)low), _mm256_set1_epi16((int16_t)high)};
+    return b;
+}
+static inline __attribute__((always_inline)) void qk_store_words(
+    const int nv, uint8_t *p, qk_vec x0, qk_vec x1, qk_vec x2, qk_vec x3, qk_bounds bounds)
+{
+    const __m256i v = _mm256_min_epi16(_mm256_max_epi16(qk_pack16(x0), bounds.low), bounds.high);
+    _mm256_storeu_si256((__m256i *)p, v);
+    (void)nv, (void)x1, (void)x2, (void)x3;
+}
+
 /* Four pixels of a register as bytes; and four such registers to pixels, `pitch` bytes apart. */
 typedef __m256 qk_part_real;
 #define qk_load_part_real(p) _mm256_loadu_ps((const float *)(p))

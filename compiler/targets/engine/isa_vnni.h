@@ -283,6 +283,33 @@ static inline __attribute__((always_inline)) void qk_store_bytes(
     }
 }
 
+/* The same of int16. */
+#define QK_WORDS 1
+static inline qk_bounds qk_word_bounds(int low, int high)
+{
+    qk_bounds b = {_mm512_set1_epi32((int32_t)((uint16_t)low * 0x10001u)),
+                   _mm512_set1_epi32((int32_t)((uint16_t)high * 0x10001u))};
+    return b;
+}
+static inline __m512i qk_pack_words(qk_vec x, qk_vec y, qk_bounds bounds)
+{
+    const __m512i v = _mm512_min_epi16(_mm512_max_epi16(_mm512_packs_epi32(x, y), bounds.low), bounds.high);
+    return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15), v);
+}
+static inline __attribute__((always_inline)) void qk_store_words(
+    const int nv, uint8_t *p, qk_vec x0, qk_vec x1, qk_vec x2, qk_vec x3, qk_bounds bounds)
+{
+    const __m512i v = qk_pack_words(x0, x1, bounds);
+    if (nv == 1)
+        _mm256_storeu_si256((__m256i *)p, _mm512_castsi512_si256(v));
+    else
+        _mm512_storeu_si512(p, v);
+    if (nv == 3)
+        _mm256_storeu_si256((__m256i *)(p + 64), _mm512_castsi512_si256(qk_pack_words(x2, x2, bounds)));
+    else if (nv == 4)
+        _mm512_storeu_si512(p + 64, qk_pack_words(x2, x3, bounds));
+}
+
 /* Four pixels of a register as bytes; and four such registers to pixels, `pitch` bytes apart. */
 typedef qk_real qk_part_real;
 #define qk_load_part_real qk_load_real
