@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from qsearch.dashboard.schemas import ErrorOut, In, Out
-from qsearch.server.submission import NAMES, STUDY_NAME
+from qsearch.server.submission import BEFORE, NAMES, STUDY_NAME
 from qsearch.store.records import Job
 
 _DATA = r"^[0-9a-f]{64}(\.(npz|npy|zip))?$"
@@ -109,7 +109,7 @@ class JobOut(Out):
         why = job.failure
         return cls(
             **{name: getattr(job, name) for name in cls.model_fields if name not in own},
-            settings=dict(job.settings),
+            settings={key: value for key, value in job.settings.items() if key != BEFORE},
             position=position,
             finished=finished,
             study=study,

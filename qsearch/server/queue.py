@@ -9,15 +9,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from qsearch.errors import ConflictError, RunFolderError, SearchError, SettingsError, StoreError
-from qsearch.process import EXIT_BAD_INPUT, file_lock
+from qsearch.process import file_lock
 from qsearch.run_folder import RunFolder
 from qsearch.server.driver import Drivers
-from qsearch.server.submission import FILES, GROWING, ServerOptions, checked
+from qsearch.server.quota import Usage, counted_before, usage_of
+from qsearch.server.submission import BEFORE, FILES, GROWING, ServerOptions, checked
 from qsearch.server.tokens import Tokens, User
 from qsearch.server.uploads import QuotaError, Uploads, references
 from qsearch.store.artifacts import write_atomically
@@ -27,7 +27,6 @@ from qsearch.store.repository import Repository
 from qsearch.store.schema import REVISIONS
 
 POLL_S: Final = 0.25
-DAY_S: Final = 24 * 3600.0
 RISE_S: Final = 1800.0
 MOST_WAITING: Final = 1000
 _RETRY: Final = RetryPolicy(5.0)
@@ -44,15 +43,6 @@ class UnknownJobError(SearchError):
 
 class ForbiddenError(SearchError):
     """A user may not change a study of another user, or may only read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What a user used: bytes now, trials and seconds of drivers in the last 24 hours."""
-
-    bytes: int
-    trials: int
-    seconds: float
 
 
 class JobQueue:
@@ -180,10 +170,12 @@ class JobQueue:
             known = self._place_for(user, given, name, stem)
             if isinstance(known, Job) and not _goes_on(known, found.trials):
                 return known
-            self._check_quota(user, found.trials, known)
             if isinstance(known, Job):
-                self.repository.reopen_job(known.id, given, found.trials)
+                before = counted_before(known, self.options, self._clock())
+                self._check_quota(user, found.trials, known, round(before.get("trials", 0)))
+                self.repository.reopen_job(known.id, {**given, BEFORE: before}, found.trials)
                 return self.job(known.name)
+            self._check_quota(user, found.trials, known)
             return self.repository.add_job(
                 NewJob(self.server, known, user.name, priority, given, found.trials)
             )
@@ -199,7 +191,10 @@ class JobQueue:
             known = self.repository.jobs(self.server, name=name)
             if known:
                 require_owner(known[0], user)
-                self.repository.reopen_job(known[0].id, known[0].settings, known[0].trials)
+                given = dict(known[0].settings)
+                if given:  # without any it goes on with those of its run folder
+                    given[BEFORE] = counted_before(known[0], self.options, self._clock())
+                self.repository.reopen_job(known[0].id, given, known[0].trials)
                 return self.job(name)
             if not user.operator:
                 raise ForbiddenError(
@@ -301,8 +296,12 @@ class JobQueue:
             return True
         return self.options.storage is not None and self.repository.find_study(name) is not None
 
-    def _check_quota(self, user: User, trials: int, place: Job | str) -> None:
-        """Refuse what goes beyond the quota; a study that goes on counts once, with all trials."""
+    def _check_quota(self, user: User, trials: int, place: Job | str, before: int = 0) -> None:
+        """Refuse what goes beyond the quota; a study that goes on counts once.
+
+        Args:
+            before: trials of the study that do not count any more.
+        """
         jobs = [job for job in self.repository.jobs(self.server) if job != place]
         if sum(job.state == "queued" for job in jobs) >= MOST_WAITING:
             raise QuotaError(
@@ -311,11 +310,12 @@ class JobQueue:
         used = usage_of([job for job in jobs if job.owner == user.name], 0, self._clock())
         most = user.quota
         left = trials if most.max_trials is None else max(most.max_trials - used.trials, 0)
-        if trials > left:
+        more = trials - before
+        if more > left:
             raise QuotaError(
-                f"{trials} trials are more than is left of your {most.max_trials} in 24 hours",
+                f"{more} trials are more than is left of your {most.max_trials} in 24 hours",
                 where=f"quota of trials, {used.trials} used",
-                fix=f"ask for {left} at most (--trials), or wait" if left else "wait",
+                fix=f"ask for {left + before} at most (--trials), or wait" if left else "wait",
             )
         if most.max_seconds is not None and used.seconds >= most.max_seconds:
             raise _out_of_time(most.max_seconds)
@@ -406,19 +406,6 @@ def _changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Settings that make two studies of two submissions."""
     decide = (set(one) | set(other)) - set(GROWING)
     return sorted(name for name in decide if one.get(name) != other.get(name))
-
-
-def usage_of(jobs: Sequence[Job], size: int, now: float) -> Usage:
-    """What the owner of some jobs used of the quota."""
-    lately = [job for job in jobs if (job.finished_at or now) > now - DAY_S]
-    asked = sum(_counted(job) for job in jobs if job.created_at > now - DAY_S)
-    return Usage(size, asked, sum(job.seconds for job in lately))
-
-
-def _counted(job: Job) -> int:
-    """Trials of a job in its owner's quota; none where no driver began, or refused the input."""
-    refused = job.state == "failed" and job.exit_code == EXIT_BAD_INPUT
-    return 0 if refused or (job.state == "cancelled" and job.started_at is None) else job.trials
 
 
 def _out_of_time(most: float) -> QuotaError:

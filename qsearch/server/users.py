@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from qsearch.errors import EmptyStoreError
-from qsearch.server.queue import usage_of
+from qsearch.server.quota import usage_of
 from qsearch.server.submission import ServerOptions
 from qsearch.server.tokens import Tokens
 from qsearch.store.engine import open_reader

@@ -19,10 +19,13 @@ from sqlalchemy import text
 from qsearch.errors import ConflictError, DataError, SettingsError
 from qsearch.server.driver import MOST_DEATHS, Drivers, delay_after, main
 from qsearch.server.queue import RISE_S, ForbiddenError, JobQueue
+from qsearch.server.quota import Usage
 from qsearch.server.submission import ServerOptions, failure_of, launch_settings, model_name
 from qsearch.server.tokens import OPERATOR, Quota, Tokens, User
 from qsearch.server.uploads import QuotaError
-from qsearch.store.records import Failure, Job, Upload
+from qsearch.store.engine import open_engine
+from qsearch.store.records import Ended, Failure, Job, NewStudy, NewTrial, Outcome, Upload
+from qsearch.store.repository import Repository
 from workers.errors import LostClusterError
 
 ANN, BOB = User("ann", "submit", Quota(max_trials=100)), User("bob", "submit")
@@ -35,8 +38,8 @@ def opened(tmp_path: Path) -> Iterator[Callable[..., JobQueue]]:
     queues: list[JobQueue] = []
 
     def make(**options: Any) -> JobQueue:
-        root = tmp_path / options.pop("root", "runs")
-        queue = JobQueue(ServerOptions(root, **{"max_studies": 0, **options}))
+        root, clock = tmp_path / options.pop("root", "runs"), options.pop("clock", time.time)
+        queue = JobQueue(ServerOptions(root, **{"max_studies": 0, **options}), clock=clock)
         queue.open(serve=False)
         queues.append(queue)
         return queue
@@ -255,6 +258,44 @@ def test_a_study_that_goes_on_counts_once_and_one_that_ran_no_trial_counts_nothi
     assert queue.usage(ANN).trials == 0
 
 
+def test_what_a_study_used_more_than_a_day_ago_does_not_count_again_when_it_goes_on(
+    opened: Callable[..., JobQueue], tmp_path: Path, storage_url: str
+) -> None:
+    now = [1e9]
+    shared = storage_url if storage_url.startswith("postgresql") else None
+    queue = opened(clock=lambda: now[0], storage=shared)
+    job = queue.submit(ANN, {**DIGITS, "trials": 60}, name="one")
+    finished(shared or f"sqlite:///{tmp_path / 'runs' / 'one' / 'study.db'}", "one", 60)
+    queue.repository.start_job(job.id)
+    queue.repository.add_seconds(job.id, 500.0)
+    queue.repository.end_job(job.id, "done", 0)
+    now[0] += 25 * 3600.0
+    assert queue.usage(ANN) == Usage(0, 0, 0.0)
+    with pytest.raises(QuotaError, match="ask for 160 at most"):
+        queue.submit(ANN, {**DIGITS, "trials": 161}, name="one")
+    for trials, seconds in ((80, 3.0), (90, 4.0)):
+        again = queue.submit(ANN, {**DIGITS, "trials": trials}, name="one")
+        queue.repository.start_job(again.id)
+        queue.repository.add_seconds(again.id, 1.0 if trials == 90 else 3.0)
+        queue.repository.end_job(again.id, "done", 0)
+        assert queue.usage(ANN) == Usage(0, trials - 60, seconds)
+        now[0] += 3600.0
+    assert launch_settings(queue.job("one"), queue.options).settings.trials == 90
+    assert [job.name for job, _ in queue.jobs()] == ["one"]
+
+
+def finished(storage: str, name: str, trials: int) -> None:
+    """A study with so many finished trials."""
+    Path(storage.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+    repository = Repository(open_engine(storage))
+    new = NewStudy(name, "m", "a" * 64, {}, "b" * 64, 0, trials, "v1")
+    study = repository.create_study(new)
+    rows = [NewTrial(n, 0, {}, {}, str(n), str(n), "global") for n in range(trials)]
+    made = repository.add_trials(study.id, rows)
+    repository.finish_trials(study.id, [Ended(trial, Outcome("failed")) for trial in made])
+    repository.close()
+
+
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
@@ -278,6 +319,7 @@ def test_a_study_that_goes_on_counts_once_and_one_that_ran_no_trial_counts_nothi
         ({"address": "6.6.6.6:6379"}, "decides address itself"),
         ({"sign": "/root/key"}, "decides sign itself"),
         ({"fresh": True}, "decides fresh itself"),
+        ({"counted_before": {"trials": 3}}, "unknown setting 'counted_before'"),
         ({"trails": 3}, "unknown setting 'trails'"),
         ({"trials": 0}, "trials cannot be 0"),
         ({"sampler": "tpee"}, "sampler cannot be 'tpee'"),
