@@ -36,12 +36,9 @@ FLOAT_LAYER: Final = "float"
 """Instead of bits: the layer stays in float."""
 
 _NO_EFFECT: Final = ("calibrate_chunk_by",)
-LATER: Final = {
-    "fit_ranges": False,
-    "residual_bits": 8,
-    "smooth_clips": False,
-    "table_bits": 8,
-    "centre": False,
+LATER: Final[Params] = {
+    **dict.fromkeys(("fit_ranges", "smooth_clips", "centre"), False),
+    **dict.fromkeys(("residual_bits", "table_bits"), 8),
 }
 """Fields that early studies lack, with the value that changes nothing."""
 ONCE: Final = ("rounding",)
