@@ -12,7 +12,8 @@ The error is no smooth function of the range. Where a tensor holds one value at 
 the background of images, all of these places have the same error, and layers add such errors up
 instead of averaging them. So some ranges are tried, around the one that was given: the steps of the
 grid shrink or grow, its integers stay. Of two points with nothing but moves and pools between them
-the second also tries the range of the first, which rounds nothing twice.
+the second also tries the range of the first, which rounds nothing twice. What only a concatenation
+reads has the range of the point behind it, so it is not rounded until that range is chosen.
 
 A range ends near the largest values of the samples, so these samples do not show what it cuts off
 of other data, least of all where smoothing lets every channel end there. Leaving one sample out
@@ -26,9 +27,10 @@ the error of a later tensor); the inputs are those of Li et al., "GPTAQ", 2025; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -55,6 +57,8 @@ _GAIN_IMAGES: Final = 16
 """Samples that tell what readers make of the error of a value."""
 _SIGNS: Final = np.array([-1, 1], np.float32)
 _LEVELS: Final = 256
+_FINER: Final = 256
+"""Parts of a step that are next to nothing."""
 _NEAR: Final = 32
 """Operators between a tensor and its readers that are looked through."""
 
@@ -68,7 +72,7 @@ class RangeFitting:
         simulated: result of ``bind_scales``.
         ranges: that were bound, as ``activation_scales`` gives them.
         bind: makes the simulated module of other ranges.
-        joined: places of points that keep the range of a point behind a concatenation.
+        joined: points that have the range of a point behind a concatenation, by their places.
 
     Attributes:
         points: whose ranges are fitted: of kind INPUT, of 8 bits at most; the steps of more bits
@@ -80,7 +84,7 @@ class RangeFitting:
         simulated: IRModule,
         ranges: Sequence[float] | NDArray[np.float32],
         bind: Callable[[NDArray[np.float32]], IRModule],
-        joined: frozenset[int] = frozenset(),
+        joined: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         main: Function = simulated["main"]
         measured = measured_points(simulated)
@@ -95,6 +99,14 @@ class RangeFitting:
         self.points = frozenset(
             point for k, point in enumerate(measured) if _narrow(point) and k not in joined
         )
+        fields: dict[Expr, list[Call]] = {}
+        for place, behind in joined.items():
+            fields.setdefault(measured[behind], []).append(measured[place])
+        self._fields = {
+            point: each
+            for point, each in fields.items()
+            if point in self.points and all(map(self._is_only_joined, each))
+        }
 
     @property
     def ranges(self) -> NDArray[np.float32]:
@@ -104,6 +116,14 @@ class RangeFitting:
     def bound(self, ranges: NDArray[np.float32]) -> IRModule:
         """The simulated module of these ranges."""
         return self._bind(ranges)
+
+    def begin(self, runs: PrefixRuns) -> None:
+        """Let what only concatenations read round next to nothing until its range is chosen."""
+        for point in chain.from_iterable(self._fields.values()):
+            step, low, high = (arg.data for arg in point.args[1:] if isinstance(arg, Constant))
+            parts, room = np.float32(_FINER), np.float32(2 * _FINER)
+            fine = Constant(step / parts), Constant(low * room), Constant(high * room)
+            runs.replaced.update(zip(point.args[1:], fine, strict=True))
 
     def fit(self, point: Expr, runs: PrefixRuns) -> None:
         """Choose the range of one of ``points`` that ``runs`` has advanced to."""
@@ -148,8 +168,9 @@ class RangeFitting:
             if _ends(known) == _ends(own):
                 tried.insert(0, (known, self._ranges[:, self._place[front]]))
         constants, rows = min(tried, key=lambda one: error(one[0]))
-        self._ranges[:, place] = rows
-        runs.replaced.update(zip(point.args[1:], constants, strict=True))
+        for each in (point, *self._fields.get(point, ())):
+            self._ranges[:, self._place[each]] = rows
+            runs.replaced.update(zip(each.args[1:], constants, strict=True))
 
     def _reading(self, point: Call) -> Callable[[Values], list[Values]]:
         """What the readers of a point make of its value."""
@@ -173,6 +194,19 @@ class RangeFitting:
             return lambda held: [held]
         run = float_executor(infer_module(IRModule.from_expr(Function((value,), Tuple(fields)))))
         return lambda held: list(run.run([held]))
+
+    def _is_only_joined(self, point: Call) -> bool:
+        """Whether only concatenations read a point, behind moves and pools or not."""
+        waiting: list[Expr] = [point]
+        while waiting:
+            node = waiting.pop()
+            for user in self._uses.get(node, ()):
+                if isinstance(user, Tuple):
+                    continue
+                if quantize_kind(user) == QAnnotateKind.INPUT or not _hands_on(user, node):
+                    return False
+                waiting.append(user)
+        return True
 
     def _in_front(self, point: Call) -> Call | None:
         """The point in front of which nothing but moves and pools lie."""

@@ -123,7 +123,10 @@ def round_sequentially(
     calls = [call for call, _ in weighted_calls(main)]
     places = zip(range(len(calls)), column_rules(main), ranges, strict=True)
     layers = dict(zip(calls, places, strict=True))
-    fitted = frozenset() if fitting is None or found.ranges is not None else fitting.points
+    fitted: frozenset[Expr] = frozenset()
+    if fitting is not None and found.ranges is None:
+        fitted = fitting.points
+        fitting.begin(runs)
     for call in nodes_of(main):
         if fitting is not None and call in fitted:
             runs.advance(call)

@@ -17,7 +17,7 @@ Integer-Arithmetic-Only Inference", 2018, appendix A.3 (concatenation).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -41,22 +41,23 @@ Ranges = NDArray[np.float32]
 
 def shared_ranges(
     annotated: IRModule, qconfig: QConfig, ranges: Sequence[float] | Ranges | None
-) -> tuple[Ranges | None, frozenset[int]]:
+) -> tuple[Ranges | None, Mapping[int, int]]:
     """The ranges with one range where several would round the same values, O(nodes + edges).
 
     Args:
         annotated: result of QuantizeAnnotate.
         ranges: as ``activation_scales`` gives them; None stays None.
     Returns:
-        the ranges, and the places of points that have the range of a point behind a concatenation.
+        the ranges, and points that have the range of a point behind a concatenation: place → place
+        of the other.
     """
     if ranges is None:
-        return None, frozenset()
+        return None, {}
     main: Function = annotated["main"]
     points = measured_points(annotated)
     known = np.array(ranges, np.float32)
     if not points or known.size not in (len(points), 3 * len(points)):
-        return known, frozenset()
+        return known, {}
     rows = known.reshape(-1, len(points))
     bits = chosen_bits(main, qconfig)
     places = {point: place for place, point in enumerate(points) if _narrow(point)}
@@ -75,16 +76,16 @@ def shared_ranges(
         own, wanted = width(place), width(other)
         return not readers.others or (own <= wanted * _NEAR and wanted <= own * _NEAR)
 
-    joined = set()
+    joined: dict[int, int] = {}
     read: dict[Expr, _Readers] = {main.body: _OTHERS}
     for node in reversed(nodes_of(main)):
         readers = read.pop(node, _Readers())
         if node in places:
             place = places[node]
-            if shares(place, readers):
+            if readers.place is not None and shares(place, readers):
                 rows[:, place] = rows[:, readers.place]
                 if readers.joined:
-                    joined.add(place)
+                    joined[place] = joined.get(readers.place, readers.place)
             readers = _Readers(place)
         elif isinstance(node, Tuple):
             readers = replace(readers, joined=True)
@@ -100,7 +101,7 @@ def shared_ranges(
                 before.others or readers.others,
                 before.joined or readers.joined,
             )
-    return rows.reshape(-1), frozenset(joined)
+    return rows.reshape(-1), joined
 
 
 @dataclass(frozen=True, slots=True)

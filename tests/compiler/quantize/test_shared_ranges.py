@@ -5,11 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from compiler import relay
 from compiler.ir.expr import Constant
 from compiler.ir.module import IRModule
-from compiler.quantize import QConfig, channel_stats, prerequisite_optimize
+from compiler.quantize import (
+    Candidate,
+    QConfig,
+    activation_scales,
+    build_candidate,
+    calibration_stats,
+    channel_stats,
+    mark,
+    prerequisite_optimize,
+)
 from compiler.quantize.calibration.bind_scales import measured_points
 from tests.compiler.quantize.candidates import assert_same_integers, calibrated, const
 
@@ -41,6 +51,10 @@ def steps_of(mod: IRModule, config: QConfig, data: list[dict[str, Any]]) -> list
     made = calibrated(mod, config, data, channels)
     if config == MEASURED:
         assert_same_integers(made.partitioned, data[:1])
+    return steps_within(made)
+
+
+def steps_within(made: Candidate) -> list[float]:
     found = []
     for point in measured_points(made.simulated):
         step, low, _ = (arg.data for arg in point.args[1:] if isinstance(arg, Constant))
@@ -54,6 +68,30 @@ def test_fields_of_a_concatenation_take_the_range_of_what_reads_it() -> None:
     mod, data = joined(rng, 8.0), data_of(rng)
     for config in (MEASURED, FITTED):
         assert len(set(steps_of(mod, config, data))) == 1
+
+
+@pytest.mark.parametrize("read_twice", [False, True])
+def test_a_range_that_is_fitted_behind_a_concatenation_is_that_of_its_fields(
+    read_twice: bool,
+) -> None:
+    rng = np.random.default_rng(3)
+    mod, data = joined(rng, 1.0, read_twice), data_of(rng)
+    channels = channel_stats(mod, data, sample=True)
+    annotated, _ = mark(mod, FITTED, channels)
+    stats = calibration_stats(annotated, data, (FITTED.percentile,))
+    small = np.float32(0.9) * np.asarray(activation_scales(stats, FITTED))
+
+    made = build_candidate(mod, FITTED, small, channels)
+
+    assert_same_integers(made.partitioned, data[:1])
+    steps = steps_within(made)
+    given = build_candidate(mod, FITTED.with_overrides(fit_ranges=False), small, channels)
+    before = steps_within(given)
+    if read_twice:  # a layer is fitted to what a field holds
+        assert steps[:2] == before[:2]
+    else:
+        assert len(set(steps)) == 1
+        assert steps[0] > 1.05 * before[0]
 
 
 def test_another_reader_keeps_a_range_that_is_much_finer() -> None:
