@@ -187,9 +187,10 @@ the first depthwise layer of two MobileNets gain 1.1 and 1.5 dB, of EfficientNet
 the engine takes 0.3 to 3 % longer. Those of the next layers gain 0.2 dB and cost 8 %, those of a
 network with squeeze and excite, whose first one is 6 % of the multiplications, 0.1 dB."""
 
-_A_TABLE: Final = 64
-"""Multiplications for each value that a table of more than 8 bits reads. With so many and more the
-engine took 5 to 28 % longer for 12 bits (five networks, VNNI), with half as many 88 %."""
+_A_TABLE: Final = 24
+"""Multiplications for each value that a table of more than 8 bits reads. The engine took 1 to 6 %
+longer for 12 bits with 64 and more (four networks, AVX512-VBMI), 19 % with 30; 2 to 12 and 25 % on
+AVX2. Fewer were not measured."""
 
 _Layers = dict[str, dict[str, int]]
 
