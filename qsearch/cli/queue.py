@@ -171,6 +171,10 @@ def queue_command(name: str | None, server: str, as_json: bool, **asked: Any) ->
     else:
         jobs = [client.job(name)]
     print(json.dumps(jobs) if as_json else table([row(job) for job in jobs]))
+    for why in [job.get("error") for job in jobs if name is not None and not as_json]:
+        if why is not None:
+            told = [f"  {word}: {why[word]}" for word in ("where", "fix") if why[word]]
+            print("\n".join([why["what"], *told]), file=sys.stderr)
     return EXIT_OK
 
 

@@ -345,15 +345,18 @@ class Client:
     def _key(self, name: str) -> str:
         """The key of a study in addresses."""
         job = self.job(name)
+        if job["study"] is None and job["error"] is not None:
+            why = job["error"]
+            raise SearchError(
+                f"study {name!r} is {job['state']}, and has no trials: {why['what']}",
+                where=why["where"] or self.url,
+                fix=why["fix"],
+            )
         if job["study"] is None:
             starts = job["state"] == "running"
             why = "its driver is just starting" if starts else f"it is {job['state']}"
             fix = "try again in some seconds" if starts else "wait; `qsearch queue` tells its place"
-            raise SearchError(
-                f"study {name!r} has not begun: {why}",
-                where=self.url,
-                fix=fix if job["error"] is None else job["error"]["what"],
-            )
+            raise SearchError(f"study {name!r} has not begun: {why}", where=self.url, fix=fix)
         return str(job["study"])
 
     def _progress(self, name: str) -> tuple[dict[str, Any], int]:

@@ -186,6 +186,28 @@ def test_a_submission_that_waits_says_what_runs(
     assert json.loads(asked(capsys, *words, "--server", url))["state"] == "queued"
 
 
+def test_why_a_study_failed_is_told_with_where_and_fix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = ServerOptions(tmp_path, max_studies=0)
+    queue = JobQueue(server)
+    queue.open(serve=False)
+    job = queue.submit(OPERATOR, {"model": "digits", "trials": 2}, name="wrong")
+    queue.repository.start_job(job.id)
+    why = Failure("the data has no array 'input'", "calib.npz has 'images'", "name the arrays")
+    queue.repository.end_job(job.id, "failed", 2, why)
+    queue.close()
+    with served(DashboardOptions(tmp_path, None, Policy(), server)) as http:
+        url = str(http.base_url).rstrip("/")
+        told = asked(capsys, "status", "wrong", "--server", url, code=2)
+        assert "'wrong' is failed, and has no trials: the data has no array" in told
+        assert "\n  where: calib.npz has 'images'\n  fix: name the arrays\n" in told
+        assert run(["queue", "wrong", "--server", url]) == 0
+        shown = capsys.readouterr()
+        assert "failed" in shown.out
+        assert "\n  where: calib.npz has 'images'\n  fix: name the arrays\n" in shown.err
+
+
 def test_where_no_module_can_be_written_is_told_before_anything_is_sent(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
