@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import ClientDisconnect
 
 from compiler.errors import CompilerError
 from qsearch.dashboard.inspection import Inspection, InspectionError
@@ -183,6 +184,10 @@ def _add_errors(app: FastAPI, page: PageFiles) -> None:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         return _told(422, _shown(first), where, _fix_of(first))
+
+    @app.exception_handler(ClientDisconnect)
+    async def on_gone(_request: Request, _error: ClientDisconnect) -> JSONResponse:
+        return _told(400, "the request ended early", None, "send it again")
 
     @app.exception_handler(HTTPException)
     async def on_http(request: Request, error: HTTPException) -> Response:

@@ -111,7 +111,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "server: which file, name, shape or setting a submission is refused for": 35,
     "server: the user's name of a model, a quota that changes without a new token": 42,
     "driver: one statement tells what others changed, connections counted": 67,
-    "server: users and their use listed, values told that the API takes": 110,
+    "server: users and their use listed, values told that the API takes": 114,
     "server: what was used more than a day ago does not count again": 38,
     "report: layers of the winner, why a luckier trial did not win": 28,
 }

@@ -6,8 +6,10 @@ import errno
 import io
 import json
 import re
+import socket
+import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +235,33 @@ def test_a_value_that_the_api_does_not_take_is_told_with_those_that_it_takes(
     assert what in error.what
     assert error.where == where
     assert fix in str(error.fix)
+
+
+def test_a_client_that_goes_away_in_an_upload_leaves_no_part_and_no_traceback(
+    http: Http, users: dict[str, str], tokens: Tokens, caplog: pytest.LogCaptureFixture
+) -> None:
+    uploads = tokens.path.parent / ".uploads"
+    lines = (
+        "POST /api/v1/uploads?kind=onnx HTTP/1.1",
+        f"Host: 127.0.0.1:{http.base_url.port}",
+        f"Authorization: Bearer {users['ann']}",
+        "Content-Type: application/octet-stream",
+        "Content-Length: 1000000",
+    )
+    head = "\r\n".join((*lines, "", "")).encode()
+    with socket.create_connection(("127.0.0.1", int(http.base_url.port or 0))) as client:
+        client.sendall(head + b"x" * 1000)
+        until(lambda: bool(list(uploads.glob(".part-*"))))
+    until(lambda: not list(uploads.glob(".part-*")))
+    http.get("/api/v1/me", headers={"Authorization": f"Bearer {users['ann']}"})
+    assert [one.message for one in caplog.records if one.name == "uvicorn.error"] == []
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 240
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_a_folder_of_images_is_sent_once_and_counted_unpacked(
