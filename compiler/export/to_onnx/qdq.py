@@ -27,7 +27,13 @@ from compiler.errors import OnnxExportError, legal_names
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.export.to_onnx.grid import emit_integers, write_graph
 from compiler.export.to_onnx.qdq_emitter import RUNTIMES, FToQdq, QdqEmitter
-from compiler.export.to_onnx.qdq_sums import ChannelMaxima, Levels, narrow_levels, needless_clips
+from compiler.export.to_onnx.qdq_sums import (
+    ChannelMaxima,
+    Levels,
+    last_products,
+    narrow_levels,
+    needless_clips,
+)
 from compiler.ir.dataflow import Step, dataflow
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
@@ -46,7 +52,7 @@ class QdqExport:
         float_products: operator, ONNX node that it came from, and multiplications of every product
             that is computed in float.
         float_ops: other operators that QDQ has no integers for, with their number.
-        narrowed: residual sums, inputs of such and of grouped convolutions that have 16 bits in the
+        narrowed: residual sums, inputs of such, of layers and of tables that have more bits in the
             module, and 8 here.
     """
 
@@ -75,8 +81,8 @@ def to_qdq_onnx(
         reduce_range: weights of 7 bits, for processors whose 8 bit kernels add pairs of products in
             16 bits (AVX2 and AVX512 without VNNI).
         function: "main", or another function.
-        wide_sums: residual sums and inputs of grouped convolutions of 16 bits stay float, which is
-            more exact, and slower.
+        wide_sums: residual sums and inputs of layers of 16 bits stay float, which is more exact,
+            and slower.
         maxima: how large the channels become that grouped convolutions read in more than 8 bits;
             without them, and for others, their narrowed inputs have one range for all channels.
     Raises:
@@ -87,8 +93,9 @@ def to_qdq_onnx(
     flow = dataflow(mod, function)
     narrow: dict[Step, Levels] = {}
     clips: set[Step] = set()
+    last = last_products(flow.steps)
     for step in flow.steps:
-        levels = None if wide_sums else narrow_levels(step, maxima or {})
+        levels = None if wide_sums else narrow_levels(step, maxima or {}, last)
         if levels is not None:
             narrow[step] = levels
         clips.update(needless_clips(step) if levels is None else levels.clips)

@@ -45,18 +45,20 @@ class Runtime:
         integer_bias: biases are int32 with the scales of the products; else float.
         integer_clip: limits of fewer than 8 bits are a Clip of the 8 bit tensor, which leaves the
             product in front of it to a kernel; else a Clip of floats.
+        averages: averages of windows have a fast 8 bit kernel; else they are convolutions.
     """
 
     name: str
     symmetric: bool = False
     integer_bias: bool = True
     integer_clip: bool = True
+    averages: bool = True
 
 
 RUNTIMES = {
     runtime.name: runtime
     for runtime in (
-        Runtime("onnxruntime"),
+        Runtime("onnxruntime", averages=False),
         Runtime("openvino"),
         Runtime("tensorrt", symmetric=True, integer_bias=False, integer_clip=False),
     )
@@ -295,17 +297,28 @@ class QdqEmitter(GridEmitter):
         self.narrowed.append(step)
 
     def _of_one_scale(self, tensor: Quantized, units: Floats) -> Quantized:
-        """The tensor times a factor for each channel, by a convolution, whose kernels have them."""
+        """The tensor times a factor for each channel."""
+        name = self.window_sums(self.dequantized(tensor, 1.0), units, (1, 1))
+        made = self.quantize(name, tensor.zero_point, tensor.scale, tensor.dtype)
+        return replace(tensor, name=made)
+
+    def window_sums(
+        self, name: str, units: Floats, window: tuple[int, int], **attrs: object
+    ) -> str:
+        """Sums of windows of each channel times its factor, by a convolution, whose kernels have
+        one for each channel.
+
+        Args:
+            units: one number for each channel.
+        """
         count = units.size
         inputs = [
-            self.writer.constant(np.full((count, 1, 1, 1), _ONE, "int8")),
+            self.writer.constant(np.full((count, 1, *window), _ONE, "int8")),
             self.float_constant(units.reshape(count) / _ONE),
             self.writer.constant(np.zeros(count, "int8")),
         ]
         weight = self.node("DequantizeLinear", inputs, axis=0)
-        name = self.node("Conv", [self.dequantized(tensor, 1.0), weight], group=count)
-        made = self.quantize(name, tensor.zero_point, tensor.scale, tensor.dtype)
-        return replace(tensor, name=made)
+        return self.node("Conv", [name, weight], group=count, **attrs)
 
     def spread(self, real: Real, low: float, high: float) -> Quantized:
         """The 8 bit tensor of a real within [low, high], which holds 0."""

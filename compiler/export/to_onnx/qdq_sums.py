@@ -8,9 +8,10 @@ Runtimes have no kernel that adds 16 bits, and the convolution in front of such 
 computed in float as well. What the layers read of a sum is its range in 8 bits. The range of a side
 follows from that of the sum and of the other side. A sum that no layer reads in 8 bits stays float.
 
-What a grouped convolution reads in 16 bits has its calibrated range in 8 bits, without the room for
-outliers: the convolution would cost several times as much in float. Where the module says how large
-each channel becomes, each has a range of its own: the weights on both sides take up the factors.
+What a layer reads in 16 bits has its calibrated range in 8 bits, without the room for outliers: the
+layer would cost several times as much in float. Where the module says how large each channel of a
+grouped convolution becomes, each has a range of its own: the weights on both sides take up the
+factors. Last layers, which no other layer follows, stay in float: they read few values.
 
 What a table of a function reads in 12 bits has its calibrated range in 8 bits, as far as the
 function changes there: the convolution in front would be in float as well. Not so what the first
@@ -20,7 +21,7 @@ that follows. It is a small part of the work.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -38,6 +39,7 @@ from compiler.ops.tensor.clip import integer_bound
 _WIDEST = 1 << 16
 _CALIBRATED = int(_WIDEST / 2 / WIDE_HEADROOM)
 """The largest of 16 bits that calibration has seen; more is room for outliers."""
+_MAXIMA = ("nn.max_pool2d", "nn.global_max_pool2d")
 _UNKNOWN_SIDE = 1.0
 """Range of a side of a sum by that of the sum, where the range of no side is known."""
 
@@ -75,16 +77,31 @@ def _read_levels(value: Value) -> Levels | None:
     return max(found, key=lambda one: one[0])[1] if found else None
 
 
-def narrow_levels(step: Step, maxima: ChannelMaxima) -> Levels | None:
+def last_products(steps: Sequence[Step]) -> frozenset[Step]:
+    """The products whose results reach no other product, but for grouped convolutions; O(edges)."""
+    last: set[Step] = set()
+    leading: set[Value] = set()
+    for step in reversed(steps):
+        leads = not leading.isdisjoint(step.results)
+        product = FQProductShape.get(step.op) is not None
+        if product and not leads and getattr(step.attrs, "groups", 1) == 1:
+            last.add(step)
+        if product or leads:
+            leading.update(step.args)
+    return frozenset(last)
+
+
+def narrow_levels(step: Step, maxima: ChannelMaxima, last: Collection[Step] = ()) -> Levels | None:
     """What stands for the 16 bits that a step gives.
 
-    What layers read of them in 8 bits; of several, that with the widest range. Where a grouped
-    convolution reads all 16 bits, their range, channel by channel where it is known. Where tables
-    read them, the range in which they change. None for other steps, and where none of these reads.
+    What layers read of them in 8 bits; of several, that with the widest range. Where a product that
+    is not among ``last`` reads all 16 bits, their range, for a grouped convolution channel by
+    channel where it is known. Where tables read them, the range in which they change. None for
+    other steps, and where none of these reads.
     """
     if not _is_wide(step):
         return None
-    found = _read_levels(step.result) or _convolved_levels(step, maxima)
+    found = _read_levels(step.result) or _multiplied_levels(step, maxima, last)
     return found or _tabulated_levels(step)
 
 
@@ -140,9 +157,9 @@ def _calibrated(step: Step, headroom: float) -> float:
     return (max(-limits[0], limits[1]) + 1) / headroom
 
 
-def _convolved_levels(step: Step, maxima: ChannelMaxima) -> Levels | None:
-    products = [reader for reader in _readers(step.result) if FQProductShape.get(reader.op)]
-    if not any(product.name == "nn.conv2d" and product.attrs.groups > 1 for product in products):
+def _multiplied_levels(step: Step, maxima: ChannelMaxima, last: Collection[Step]) -> Levels | None:
+    products = [reader for reader in _maxima_readers(step.result) if FQProductShape.get(reader.op)]
+    if not any(product not in last for product in products):
         return None
     origin = _Origin.of(step)
     whole = _calibrated_levels(origin)
@@ -159,10 +176,11 @@ def _of_groups(product: Step, maxima: ChannelMaxima) -> Floats | None:
     """The largest integers of the channels that a grouped convolution reads, one of each group."""
     names = onnx_nodes(product.span)
     known = maxima.get(names[0]) if names else None
-    if known is None or len(known) != product.args[0].type.shape[1]:
+    groups = getattr(product.attrs, "groups", 1)
+    if known is None or groups == 1 or len(known) != product.args[0].type.shape[1]:
         return None
-    groups = np.asarray(known, np.float64).reshape(product.attrs.groups, -1)
-    return np.repeat(groups.max(axis=1), groups.shape[1])
+    rows = np.asarray(known, np.float64).reshape(groups, -1)
+    return np.repeat(rows.max(axis=1), rows.shape[1])
 
 
 def needless_clips(step: Step) -> tuple[Step, ...]:
@@ -311,6 +329,17 @@ def _readers(value: Value) -> Iterator[Step]:
                 waiting.append(user.result)
             else:
                 yield user
+
+
+def _maxima_readers(value: Value) -> Iterator[Step]:
+    """The steps that read a value, or largest values of it."""
+    waiting = [value]
+    while waiting:
+        for reader in _readers(waiting.pop()):
+            if reader.name in _MAXIMA:
+                waiting.append(reader.result)
+            else:
+                yield reader
 
 
 def _requantized(value: Value) -> Iterator[tuple[Floats, Value]]:

@@ -1,4 +1,8 @@
-"""Pools: averages of dequantized tensors, maxima of them."""
+"""Pools: averages of dequantized tensors, maxima of them.
+
+onnxruntime's kernel for averages of 8 bits takes longer than the convolution of a block. There an
+average is a grouped convolution with equal weights, where the border counts or there is none.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +32,22 @@ def avg_pool2d(step: Step, grid: QdqEmitter) -> Real | None:
         return None
     window = window_attributes(attrs, attrs.pool_size)
     del window["dilations"]
-    padded = int(attrs.count_include_pad)
-    return _pooled(step, grid, "AveragePool", count_include_pad=padded, **window)
+    real = grid.real(step.args[0])
+    border = any(attrs.padding) and not attrs.count_include_pad
+    if border or grid.runtime.averages or real is None or real.tensor is None:
+        padded = int(attrs.count_include_pad)
+        return _pooled(step, grid, "AveragePool", count_include_pad=padded, **window)
+    if real.clip is not None or attrs.layout != "NCHW":
+        return None
+    shape = (step.args[0].type.concrete_shape[1], 1, 1)
+    rows, columns = map(int, attrs.pool_size)
+
+    def write(scale: Floats, addend: Floats | None) -> str:
+        units = np.broadcast_to(scale, shape) / (rows * columns)
+        name = grid.window_sums(real.emit(grid, np.ones(())), units, (rows, columns), **window)
+        return scaled(name, np.ones(()), None if addend is None else addend * scale, grid)
+
+    return Real.of(write, real.depth)
 
 
 @FToQdq.register("nn.global_avg_pool2d", "nn.global_max_pool2d")
@@ -51,6 +69,11 @@ def _pooled(step: Step, grid: QdqEmitter, op_type: str, **attrs: object) -> Real
     real = grid.real(step.args[0])
     if real is None or real.clip is not None or layout != "NCHW":
         return None
+    if "Max" in op_type and real.tensor is not None and real.tensor.residual:
+        held = real.tensor
+        pooled = grid.node(op_type, [grid.dequantized(held, 1.0)], **attrs)
+        made = grid.quantize(pooled, held.zero_point, held.scale, held.dtype)
+        return grid.of_tensor(replace(held, name=made)).times(real.scale)
 
     def write(scale: Floats, addend: Floats | None) -> str:
         single = scale.size == 1

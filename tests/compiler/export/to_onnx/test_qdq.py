@@ -289,20 +289,23 @@ def test_what_stands_in_front_of_a_table_may_be_anything() -> None:
 
 
 @pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("kind", ["depthwise", "dense", "pooled"])
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino", "tensorrt"])
-def test_depthwise_layers_that_read_16_bits_are_computed_in_8(
-    runtime: str, signed: bool, tmp_path: Path
+def test_inner_layers_that_read_16_bits_are_computed_in_8(
+    runtime: str, kind: str, signed: bool, tmp_path: Path
 ) -> None:
     from compiler import relay
     from compiler.quantize import Calibration, QConfig
 
     rng, nn = np.random.default_rng(4), relay.op.nn
     x = relay.var("x", (1, 4, 6, 6))
-    shapes = (8, 4, 3, 3), (8, 1, 3, 3), (4, 8, 1, 1)
+    groups = 8 if kind == "depthwise" else 1
+    shapes = (8, 4, 3, 3), (8, 8 // groups, 3, 3), (4, 8, 1, 1)
     first, deep, last = (relay.const(rng.normal(0, 0.4, s).astype("float32")) for s in shapes)
-    value = nn.conv2d(x, first)
+    value = nn.conv2d(x, first, padding=(1, 1))
     value = value if signed else nn.relu(value)
-    value = nn.relu(nn.conv2d(value, deep, groups=8, channels=8))
+    value = nn.max_pool2d(value, (2, 2), (1, 1)) if kind == "pooled" else value
+    value = nn.relu(nn.conv2d(value, deep, groups=groups, channels=8))
     mod = relay.module(nn.conv2d(value, last))
     data = [{"x": rng.normal(0, 1, (1, 4, 6, 6)).astype("float32")} for _ in range(6)]
     asked = QConfig.recommended(layers={"conv2d_1": {"nbit_input": 16}})
@@ -311,7 +314,7 @@ def test_depthwise_layers_that_read_16_bits_are_computed_in_8(
     onnx.checker.check_model(made.model, full_check=True)
     assert (made.float_products, made.narrowed) == ((), 1)
     wide = to_qdq_onnx(module.module, runtime, wide_sums=True)
-    assert [name for name, _, _ in wide.float_products] == ["nn.conv2d"]
+    assert wide.float_products
     if runtime == "onnxruntime":
         assert kernels(made.model, tmp_path)["QLinearConv"] == 2
     wanted, found = (
@@ -319,6 +322,38 @@ def test_depthwise_layers_that_read_16_bits_are_computed_in_8(
         for run in (module.run, OrtExecutor(made.model).run)
     )
     assert sqnr_db(found, wanted) > 30
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("counted", [False, True])
+def test_averages_of_windows_are_convolutions_where_these_are_faster(
+    padded: bool, counted: bool, tmp_path: Path
+) -> None:
+    from compiler import relay
+    from compiler.quantize import Calibration, QConfig
+
+    rng, nn = np.random.default_rng(7), relay.op.nn
+    first, last = (
+        relay.const(rng.normal(0, 0.4, shape).astype("float32"))
+        for shape in ((8, 4, 3, 3), (4, 8, 3, 3))
+    )
+    value = nn.relu(nn.conv2d(relay.var("x", (1, 4, 8, 8)), first))
+    around = (1, 1) if padded else (0, 0)
+    value = nn.avg_pool2d(value, (3, 2), (1, 1), padding=around, count_include_pad=counted)
+    mod = relay.module(nn.conv2d(value, last))
+    data = [{"x": rng.normal(0, 1, (1, 4, 8, 8)).astype("float32")} for _ in range(6)]
+    module = QModule(Calibration(mod, data).candidate(QConfig.recommended()).module)
+    made = {name: to_qdq_onnx(module.module, name).model for name in ("onnxruntime", "openvino")}
+    written = {
+        name: [node.op_type for node in model.graph.node].count("AveragePool")
+        for name, model in made.items()
+    }
+    border = padded and not counted
+    assert written == {"onnxruntime": int(border), "openvino": 1}
+    if not border:
+        assert kernels(made["onnxruntime"], tmp_path)["QLinearConv"] == 2
+    wanted = outputs_of(module.run, data)
+    assert all(sqnr_db(outputs_of(OrtExecutor(m).run, data), wanted) > 30 for m in made.values())
 
 
 def mobile_block(
