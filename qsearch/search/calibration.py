@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from numpy.typing import NDArray
@@ -34,7 +35,15 @@ from qsearch.data import content_hash
 from qsearch.search.context import StudyArtifacts, StudyContext
 from qsearch.search.evaluations import await_workers, run_requests
 from qsearch.search.objectives import Objective
-from qsearch.search.space import LATER, ONCE, Params, Space, canonical_fields, to_qconfig
+from qsearch.search.space import (
+    LATER,
+    ONCE,
+    PERCENTILES,
+    Params,
+    Space,
+    canonical_fields,
+    to_qconfig,
+)
 from qsearch.search.stages import GLOBAL
 from qsearch.search.surrogate import EarlierStudy
 from workers.messages import CalibrationRequest, CalibrationResult, DatasetRef, Range
@@ -357,3 +366,25 @@ def _point(space: Space, params: Mapping[str, Any]) -> Params | None:
     inside = all(value in choices[name] for name, value in point.items())
     # Models without residual sums have no bits of them, and early studies had other fields.
     return point if inside and not (point.keys() ^ params.keys()) - {*LATER, *ONCE} else None
+
+
+_VARIANTS: Final = 12
+"""The number of networks that are measured before a trial asks for them."""
+_MEASURED_TOGETHER: Final = ("smooth_alpha", "smooth_clips", "equalize", "residual_bits", "centre")
+
+
+def variants_of(space: Space) -> list[Params]:
+    """What points of the space ask for of the fields whose statistics are taken together."""
+    kept = tuple(
+        replace(p, when=tuple(one for one in p.when if one[0] in _MEASURED_TOGETHER))
+        for p in space.parameters
+        if p.name in _MEASURED_TOGETHER
+    )
+    return list(islice(Space(kept).points(), _VARIANTS)) if kept else []
+
+
+def percentiles_of(space: Space) -> list[float]:
+    """The percentiles that calibration must measure: those of the space and the usual ones."""
+    asked = [p.choices for p in space.parameters if p.name == "percentile"]
+    found = {float(value) for choices in asked for value in choices if value is not None}
+    return sorted(found.union(PERCENTILES))

@@ -33,6 +33,7 @@ from qsearch.search.calibration import (
     Prediction,
     StoredStatistics,
     statistics_key,
+    variants_of,
 )
 from qsearch.search.context import TIMEOUT, Budget, Control, Stopwatch, StudyArtifacts, StudyContext
 from qsearch.search.driver import STOPPED, Driver
@@ -50,7 +51,7 @@ from qsearch.search.objectives import comparisons
 from qsearch.search.pruner import SignFlipPruner
 from qsearch.search.result import SearchResult, finish
 from qsearch.search.sampler import SamplerSpec, StudySampler, first_points
-from qsearch.search.space import to_qconfig, variants_of
+from qsearch.search.space import to_qconfig
 from qsearch.search.stages import LAYERS, SENSITIVITY, STAGES, Base, Sensitivities, StageTracker
 from qsearch.search.study import SOMETIMES_SCORED, PreparedStudy
 from qsearch.search.surrogate import NOTHING_KNOWN, Known

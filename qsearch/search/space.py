@@ -8,8 +8,8 @@ ways of writing one configuration are one trial.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -32,6 +32,7 @@ MEASURED: Final = ("percentile", "kl_divergence", "max", "mse")
 
 LAYER_PREFIX: Final = "layers."
 _WEIGHT_BITS: Final = ".nbit_weight"
+_INPUT_BITS: Final = ".nbit_input"
 FLOAT_LAYER: Final = "float"
 """Instead of bits: the layer stays in float."""
 
@@ -55,8 +56,9 @@ class Parameter:
         name: the field; ``layer_parameter`` names the bits of a single layer.
         choices: its values, in the order in which a grid visits them.
         when: earlier parameters and the values of theirs for which this one has an effect.
-        costly: choices that take as long as several trials. The sampler ``auto`` proposes the best
-            trial with one of them at trials 16, 64 and 256; no other proposal has one.
+        costly: choices that take as long as several trials, or whose modules take longer. The
+            sampler ``auto`` proposes the best trial with one of them at trials 16, 64 and 256; no
+            other proposal has one.
     """
 
     name: str
@@ -269,12 +271,12 @@ class Space:
         )
 
 
+POLICY: Final = 5
+"""How proposals of new studies are made; a study keeps the policy it began with."""
 _ENUMERATE_AT_MOST: Final = 20_000
-_VARIANTS: Final = 12
-"""The number of networks that are measured before a trial asks for them."""
 _CHANGED_AT_MOST: Final = 8
-_NOT_MEASURED: Final = "global_scale"
 _SEQUENTIAL: Final = "sequential"
+_NOT_MEASURED: Final = "global_scale"
 _WITH_SMOOTHING: Final = (("smooth_alpha", (0.5, 0.75)),)
 _WITH_SEQUENTIAL: Final = (("weight_rounding", (_SEQUENTIAL,)),)
 
@@ -284,14 +286,13 @@ def measured_modes(modules: Collection[str] = ()) -> tuple[str, ...]:
 
     A mode that this process registered for another study is not among them.
     """
-    homes = {name: calibrate_modes.require(name).__module__ for name in calibrate_modes.names()}
-    further = (
-        name
-        for name, home in homes.items()
-        if name not in (*MEASURED, _NOT_MEASURED)
-        and (home.startswith("compiler.") or home in modules)
+    known = {*MEASURED, _NOT_MEASURED}
+    homes = {n: calibrate_modes.require(n).__module__ for n in calibrate_modes.names()}
+    further = {n: home for n, home in homes.items() if n not in known}
+    return (
+        *MEASURED,
+        *(n for n, h in further.items() if h.startswith("compiler.") or h in modules),
     )
-    return (*MEASURED, *further)
 
 
 def default_space(
@@ -304,6 +305,7 @@ def default_space(
     costly: bool = False,
     tables: bool = False,
     centre: bool = False,
+    inputs: Mapping[str, int] = MappingProxyType({}),
 ) -> Space:
     """The space that ``qsearch launch`` searches by default: 6,336 points, or twice as many.
 
@@ -322,6 +324,7 @@ def default_space(
         costly: whether sequential rounding, where it may be, is a costly choice.
         tables: whether values that only tables of functions read may have more bits.
         centre: whether ``centre`` has an effect; then every point has it.
+        inputs: bits that these layers may read, all or none, as a costly choice.
     """
     measured = measured_modes(modules)
     rounding = ("nearest", "adaptive", _SEQUENTIAL) if sequential else ("nearest", "adaptive")
@@ -340,6 +343,9 @@ def default_space(
         *([Parameter("table_bits", (8, 12))] if tables else []),
         *([Parameter("centre", (True,))] if centre else []),
     )
+    bits = [(input_parameter(layer), nbit) for layer, nbit in inputs.items()]
+    together = [Parameter(name, (8, nbit), costly=(nbit,)) for name, nbit in bits[:1]]
+    together += [Parameter(name, (nbit,), ((bits[0][0], bits[0][1:]),)) for name, nbit in bits[1:]]
     conversions = ("fully_integral", *(("enabled", "disabled") if allow_float else ()))
     return Space(
         (
@@ -351,30 +357,18 @@ def default_space(
             Parameter("global_scale", GLOBAL_SCALES, (("calibrate_mode", (_NOT_MEASURED,)),)),
             *(rescaling if weighted else ()),
             Parameter("partition_conversions", conversions),
+            *together,
         )
     )
-
-
-_TOGETHER: Final = ("smooth_alpha", "smooth_clips", "equalize", "residual_bits", "centre")
-
-
-def variants_of(space: Space) -> list[Params]:
-    """What points of the space ask for of the fields whose statistics are taken together."""
-    kept = tuple(
-        replace(p, when=tuple(one for one in p.when if one[0] in _TOGETHER))
-        for p in space.parameters
-        if p.name in _TOGETHER
-    )
-    return list(islice(Space(kept).points(), _VARIANTS)) if kept else []
 
 
 def is_earlier_default(stored: Space, default: Space) -> bool:
     """Whether ``stored`` is the space of an earlier version where ``default`` is searched now.
 
-    Versions add ``LATER`` and values to fields, and leave out ``ONCE`` and, of large networks,
-    ``_SEQUENTIAL``. Which float parts a module may have is the user's choice.
+    Versions add ``LATER``, bits that layers read, and values to fields, and leave out ``ONCE`` and,
+    of large networks, ``_SEQUENTIAL``. Which float parts a module may have is the user's choice.
     """
-    left_out = {*LATER, *ONCE}
+    left_out = {*LATER, *ONCE, *(p.name for p in default.parameters if input_layer(p.name))}
     then, now = ([p for p in s.parameters if p.name not in left_out] for s in (stored, default))
     return len(then) == len(now) and all(
         old.name == new.name
@@ -384,25 +378,20 @@ def is_earlier_default(stored: Space, default: Space) -> bool:
     )
 
 
-POLICY: Final = 5
-"""How proposals of new studies are made; a study keeps the policy it began with."""
-
-
 def to_qconfig(params: Mapping[str, Value], start: QConfig) -> QConfig:
     """The configuration of a point: ``start`` with the point's values."""
-    fields = {**start.to_dict(), **{n: v for n, v in params.items() if not is_of_layer(n)}}
+    fields = start.to_dict() | {n: v for n, v in params.items() if not n.startswith(LAYER_PREFIX)}
     layers = {name: dict(choice) for name, choice in fields["layers"].items()}
-    for name, bits in params.items():
-        if is_of_layer(name):
-            layer = name[len(LAYER_PREFIX) : -len(_WEIGHT_BITS)]
-            if bits == FLOAT_LAYER:
-                layers[layer] = {"float": True}
-                continue
-            choice = layers.setdefault(layer, {})
-            choice.pop("float", None)
-            choice["nbit_weight"] = bits
-            if bits == fields["nbit_weight"]:
-                del choice["nbit_weight"]
+    for name in (n for n in params if n.startswith(LAYER_PREFIX)):
+        layer, _, key = name[len(LAYER_PREFIX) :].rpartition(".")
+        if params[name] == FLOAT_LAYER:
+            layers[layer] = {"float": True}
+            continue
+        choice = layers.setdefault(layer, {})
+        choice.pop("float", None)
+        choice[key] = params[name]
+        if choice[key] == fields[key]:
+            del choice[key]
     return QConfig.from_dict({**fields, "layers": layers})
 
 
@@ -411,19 +400,32 @@ def layer_parameter(layer: str) -> str:
     return f"{LAYER_PREFIX}{layer}{_WEIGHT_BITS}"
 
 
+def input_parameter(layer: str) -> str:
+    """The parameter that is the bits of what one layer reads."""
+    return f"{LAYER_PREFIX}{layer}{_INPUT_BITS}"
+
+
 def is_of_layer(name: str) -> bool:
-    """Whether a parameter is about a single layer."""
-    return name.startswith(LAYER_PREFIX)
+    """Whether a parameter is the bits of a single layer's weight."""
+    return name.startswith(LAYER_PREFIX) and name.endswith(_WEIGHT_BITS)
+
+
+def input_layer(name: str) -> str | None:
+    """The layer of a parameter that is the bits of what the layer reads; None for others."""
+    if not (name.startswith(LAYER_PREFIX) and name.endswith(_INPUT_BITS)):
+        return None
+    return name[len(LAYER_PREFIX) : -len(_INPUT_BITS)]
 
 
 def value_in(fields: Mapping[str, Any], name: str) -> Any:
     """The value that the fields of a QConfig give a parameter."""
-    if not is_of_layer(name):
+    if not name.startswith(LAYER_PREFIX):
         return fields[name]
-    choice = fields["layers"].get(name[len(LAYER_PREFIX) : -len(_WEIGHT_BITS)], {})
-    if choice.get("float"):
+    layer, _, key = name[len(LAYER_PREFIX) :].rpartition(".")
+    choice = fields["layers"].get(layer, {})
+    if choice.get("float") and is_of_layer(name):
         return FLOAT_LAYER
-    return choice.get("nbit_weight", fields["nbit_weight"])
+    return choice.get(key, fields[key])
 
 
 def early_fields(fields: Mapping[str, Any]) -> dict[str, Any]:

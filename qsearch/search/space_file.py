@@ -9,7 +9,7 @@
     layers:
       nbit_weight: [4, 6, 8]          # and float, where the fields let a module have float parts
       except: [conv_0]
-      nbit_input: {gemm_0: 16}        # bits of what a layer reads, in every trial
+      nbit_input: {gemm_0: 16}        # bits of what a layer reads; of several values one is tried
 
 Fields are those of QConfig, searched in the order of the file; a field that is not named stays as
 ``QConfig.recommended`` has it, or takes its only value. ``layers`` lets single layers differ.
@@ -30,7 +30,6 @@ from compiler.qtypes.layer_choices import WEIGHT_BITS, LayerChoices, layer_choic
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import (
     FLOAT_BITS,
-    Diagnosis,
     can_centre,
     diagnose,
     given_points,
@@ -46,11 +45,12 @@ from qsearch.search.layer_space import LayerSpace, choice_of, weight_elements
 from qsearch.search.optuna_study import AUTO
 from qsearch.search.space import (
     FLOAT_LAYER,
-    PERCENTILES,
     Parameter,
     Space,
     Value,
     default_space,
+    input_layer,
+    input_parameter,
     is_of_layer,
     to_qconfig,
     value_in,
@@ -76,7 +76,7 @@ class SpaceFile:
         weight_bits: choices of bits of single layers, rising, with ``FLOAT_BITS`` for layers that
             stay in float; empty where layers do not differ.
         layers: names of the layers that may differ.
-        inputs: bits of what single layers read, in every trial.
+        inputs: bits of what single layers read in every trial; parameters are searched ones.
     """
 
     space: Space
@@ -114,11 +114,11 @@ def read_space(source: str | Path | Mapping[str, Any], layers: Sequence[str]) ->
             where=where,
             fix="name some under `fields:`; qsearch doctor --space-out writes those of the default",
         )
-    section = given.get("layers")
-    bits, differing = _layer_section(section, layers, f"{where}: layers")
+    bits, differing = _layer_section(section := given.get("layers"), layers, f"{where}: layers")
     if FLOAT_BITS in bits:
         _check_float_parts(found, f"{where}: layers")
-    return SpaceFile(Space(tuple(found)), bits, differing, _inputs(section, layers, where))
+    inputs = _inputs(section, layers, f"{where}: layers: nbit_input", found)
+    return SpaceFile(Space(tuple(found)), bits, differing, inputs)
 
 
 def _read(path: str | Path) -> tuple[Mapping[str, Any], str]:
@@ -128,28 +128,33 @@ def _read(path: str | Path) -> tuple[Mapping[str, Any], str]:
 def write_space(asked: SpaceFile, heading: str = "") -> str:
     """The text of a file that ``read_space`` reads as this; the layers that differ as a comment."""
     rows: dict[str, Any] = {}
+    inputs: dict[str, Any] = dict(asked.inputs.input_bits)
     for parameter in asked.space.parameters:
         row: dict[str, Any] = {"values": list(parameter.choices)}
-        row["when"] = {name: list(values) for name, values in parameter.when}
+        row["when"] = {input_layer(name) or name: list(values) for name, values in parameter.when}
         row["costly"] = list(parameter.costly)
         kept = {key: given for key, given in row.items() if given}
-        rows[parameter.name] = kept if len(kept) > 1 else row["values"]
+        layer = input_layer(parameter.name)
+        name, into = (layer, inputs) if layer else (parameter.name, rows)
+        into[name] = kept if len(kept) > 1 else row["values"]
     lines = [f"# {line}" for line in heading.splitlines()]
     lines.append("fields:")
-    for name, row in rows.items():
-        text = yaml.safe_dump({name: row}, default_flow_style=True, sort_keys=False, width=10_000)
-        lines.append(f"  {text.strip()[1:-1]}")
-    if asked.weight_bits or asked.inputs:
+    lines += [f"  {_on_a_line({name: row})[1:-1]}" for name, row in rows.items()]
+    if asked.weight_bits or inputs:
         lines.append("layers:")
-    if asked.inputs:
-        text = yaml.safe_dump(asked.inputs.input_bits, default_flow_style=True, width=10_000)
-        lines.append(f"  nbit_input: {text.strip()}")
+    if inputs:
+        lines.append(f"  nbit_input: {_on_a_line(inputs)}")
     if asked.weight_bits:
         choices = ", ".join(str(choice_of(bits)) for bits in asked.weight_bits)
         lines.append(f"  nbit_weight: [{choices}]")
         lines.append("  # all of these unless named under `only:` or `except:`")
         lines += [f"  #   {name}" for name in asked.layers]
     return "\n".join(lines) + "\n"
+
+
+def _on_a_line(content: Mapping[str, Any]) -> str:
+    text = yaml.safe_dump(content, default_flow_style=True, sort_keys=False, width=10_000)
+    return str(text).strip()
 
 
 def fitting_start(space: Space, start: QConfig) -> QConfig:
@@ -163,7 +168,8 @@ def fitting_start(space: Space, start: QConfig) -> QConfig:
     return to_qconfig(changes, start) if changes else start
 
 
-def _choices(name: str, row: Any, place: str) -> tuple[Value, ...]:
+def _choices(name: str, row: Any, place: str, layer: str | None = None) -> tuple[Value, ...]:
+    """Values of a field of QConfig, or of one of its layers."""
     if isinstance(row, Mapping):
         _check_keys(row, _FIELD_KEYS, place)
         values = row["values"] if "values" in row else _range(row, place)
@@ -178,7 +184,9 @@ def _choices(name: str, row: Any, place: str) -> tuple[Value, ...]:
     kept: list[Value] = []
     for value in values:
         try:
-            checked = QConfig.recommended(**{name: value}).to_dict()[name]
+            own = {name: value} if layer is None else {"layers": {layer: {name: value}}}
+            made = QConfig.recommended(**own).to_dict()
+            checked = (made if layer is None else made["layers"].get(layer, made))[name]
         except CompilerError as error:
             raise SettingsError(error.what, where=place, fix=error.fix) from error
         if checked not in kept or any(type(k) is not type(checked) for k in kept if k == checked):
@@ -186,10 +194,12 @@ def _choices(name: str, row: Any, place: str) -> tuple[Value, ...]:
     return tuple(kept)
 
 
-def _costly(name: str, row: Any, choices: tuple[Value, ...], place: str) -> tuple[Value, ...]:
+def _costly(
+    name: str, row: Any, choices: tuple[Value, ...], place: str, layer: str | None = None
+) -> tuple[Value, ...]:
     if not isinstance(row, Mapping) or "costly" not in row:
         return ()
-    found = _choices(name, {"values": row["costly"]}, place)
+    found = _choices(name, {"values": row["costly"]}, place, layer)
     if not set(found) < set(choices):
         what = f"{list(found)} cannot be the costly values of {name}"
         raise SettingsError(what, where=place, fix=f"name some of {list(choices)}, but not all")
@@ -264,12 +274,26 @@ def _layer_section(
     return tuple(numbers), tuple(n for n in layers if n in named and n not in left_out)
 
 
-def _inputs(given: Any, layers: Sequence[str], where: str) -> LayerChoices:
-    place = f"{where}: layers: nbit_input"
-    rows = {} if given is None else _mapping(given.get("nbit_input", {}), place)
+def _inputs(given: Any, layers: Sequence[str], place: str, found: list[Parameter]) -> LayerChoices:
+    """Bits of inputs in every trial; those that are searched go to ``found``."""
+    rows = _mapping((given or {}).get("nbit_input", {}), place)
     _layer_names(list(rows), layers, place)
+    fixed: dict[str, dict[str, Any]] = {}
+    known: dict[str, tuple[Value, ...]] = {}
+    for layer, row in rows.items():
+        if not isinstance(row, list | Mapping):
+            fixed[layer] = {"nbit_input": row}
+            continue
+        where = f"{place}: {layer}"
+        choices = _choices("nbit_input", row, where, layer)
+        costly = _costly("nbit_input", row, choices, where, layer)
+        asked = row.get("when") if isinstance(row, Mapping) else None
+        given_ = _conditions(asked, known, where) if asked else ()
+        when = tuple((input_parameter(name), values) for name, values in given_)
+        found.append(Parameter(input_parameter(layer), choices, when, costly))
+        known[layer] = choices
     try:
-        return layer_choices("layers", {n: {"nbit_input": bits} for n, bits in rows.items()})
+        return layer_choices("layers", fixed)
     except CompilerError as error:
         raise SettingsError(error.what, where=place, fix=error.fix) from error
 
@@ -371,6 +395,7 @@ def searched_space(
         # Units of accelerators take 8 bits.
         narrow = not weighted or settings.hw is not None or given_points(module).count
         wide = WideInputs() if narrow else wide_inputs(module)
+        tiny = {} if counts or settings.minimize else wide.tiny
         space = default_space(
             settings.allow_float,
             weighted,
@@ -382,6 +407,7 @@ def searched_space(
             costly=products > MOST_PRODUCTS and not counts,
             tables=wide.cheap_tables,
             centre=can_centre(module),
+            inputs={name: choice["nbit_input"] for name, choice in tiny.items()},
         )
         asked = SpaceFile(space, bits, tuple(elements), layer_choices("layers", wide.layers))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))
@@ -405,13 +431,6 @@ def _mixed(space: Space) -> QConfig:
     return recommended
 
 
-def percentiles_of(space: Space) -> list[float]:
-    """The percentiles that calibration must measure: those of the space and the usual ones."""
-    asked = [p.choices for p in space.parameters if p.name == "percentile"]
-    found = {float(value) for choices in asked for value in choices if value is not None}
-    return sorted(found.union(PERCENTILES))
-
-
 def described_space(settings: Settings, module: IRModule, model: str) -> str:
     """What a search of a prepared module with these settings searches, as the text of a file."""
     fully_integral = diagnose(module, QConfig.recommended()).fully_integral
@@ -427,24 +446,5 @@ def described_space(settings: Settings, module: IRModule, model: str) -> str:
     text = write_space(SpaceFile(found.space, inputs=found.start.layers), heading)
     if not weighted_calls(module["main"]):
         return text
-    section = "" if found.start.layers else "# layers:                  # layers may differ\n"
+    section = "" if "\nlayers:" in text else "# layers:                  # layers may differ\n"
     return f"{text}{section}#   nbit_weight: [{', '.join(map(str, LAYER_BITS))}]\n"
-
-
-def float_warning(diagnosis: Diagnosis, start: QConfig) -> tuple[str, ...]:
-    """What the diagnosis knows before calibration of a model that is not fully integral."""
-    if diagnosis.fully_integral:
-        return ()
-    causes = [f"{row['op']}{_first_node(row)}" for row in diagnosis.causes()]
-    shown = ", ".join(causes[:3]) + (f" and {len(causes) - 3} more" if len(causes) > 3 else "")
-    why = f"{shown} in float" if shown else diagnosis.obstacles[0].splitlines()[0]
-    outlook = (
-        "modules with float parts are tried first"
-        if start.partition_conversions != "fully_integral"
-        else "its trials will be infeasible; --allow-float admits modules with float parts"
-    )
-    return (f"the model will not be on integers only ({why}; see qsearch doctor): {outlook}",)
-
-
-def _first_node(cause: Mapping[str, Any]) -> str:
-    return f" {cause['onnx_nodes'][0]!r}" if cause["onnx_nodes"] else ""

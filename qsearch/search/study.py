@@ -33,12 +33,13 @@ from qsearch.progress import Progress
 from qsearch.run_folder import RunFolder
 from qsearch.search import evaluator as evaluators
 from qsearch.search.baseline import classes_of, doubtful_data
+from qsearch.search.calibration import percentiles_of
 from qsearch.search.layer_space import LayerSpace
-from qsearch.search.objectives import RANKING, Objective, weighs_accuracy
+from qsearch.search.objectives import RANKING, Objective, float_warning, weighs_accuracy
 from qsearch.search.optuna_study import AUTO, HISTORY_FREE, own_sampler
 from qsearch.search.pruner import DEFAULT_ALPHA
 from qsearch.search.space import POLICY, Space, early_fields, is_earlier_default
-from qsearch.search.space_file import float_warning, percentiles_of, searched_space
+from qsearch.search.space_file import searched_space
 from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import NewStudy, Study
 from qsearch.user_code import check_imports, run_user_passes

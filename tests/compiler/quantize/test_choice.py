@@ -145,6 +145,15 @@ def test_small_wide_inputs_read_more_bits(
     assert_same_integers(calibration.candidate(qconfig).module, data)
 
 
+@pytest.mark.parametrize(("size", "tiny"), [(8, True), (16, False)])
+def test_all_layers_of_a_tiny_network_may_read_more_bits(size: int, tiny: bool) -> None:
+    rng = np.random.default_rng(0)
+    found = wide_inputs(heads(rng, size))
+    # The first convolution reads the images.
+    assert found.tiny.keys() == ({"conv2d_1"} if tiny else set())
+    assert not found.tiny.keys() & found.layers.keys()
+
+
 def mobile(rng: np.random.Generator, groups: int = 8, shared: str = "sum") -> IRModule:
     """A stem, a depthwise layer whose data a sum reads too, and layers of more work."""
     op, nn = relay.op, relay.op.nn

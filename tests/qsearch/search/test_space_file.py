@@ -44,6 +44,7 @@ def test_the_default_space_comes_back_from_its_file(tmp_path: Path) -> None:
         SpaceFile(default_space(), (4, 8), LAYERS, inputs),
         SpaceFile(default_space(), inputs=inputs),
         SpaceFile(default_space(costly=True)),
+        SpaceFile(default_space(inputs={"conv_0": 16, "conv_1": 14}), inputs=inputs),
         SpaceFile(default_space()),
     ):
         assert read(tmp_path, write_space(asked, "a heading")) == asked
@@ -157,6 +158,18 @@ def test_the_start_takes_a_value_that_the_space_has(tmp_path: Path) -> None:
             "conv_0",
         ),
         ("fields: {rounding: [UPWARD]}\nlayers: {nbit_input: {gemm_0: 17}}", "17", "2 to 16"),
+        ("fields: {rounding: [UPWARD]}\nlayers: {nbit_input: {gemm_0: [8, 17]}}", "17", "2 to 16"),
+        (
+            "fields: {rounding: [UPWARD]}\n"
+            "layers: {nbit_input: {gemm_0: {values: [8, 16], costly: [12]}}}",
+            "[12] cannot be",
+            "[8, 16]",
+        ),
+        (
+            "fields: {rounding: [UPWARD]}\nlayers: {nbit_input: {gemm_0: {value: [8]}}}",
+            "'value'",
+            "values",
+        ),
         (
             "fields: {rounding: [UPWARD]}\nlayers: {nbit_weight: [4], only: [conv0]}",
             "no layer 'conv0'",
@@ -189,9 +202,9 @@ def test_doctor_writes_the_space_that_a_study_stores(tmp_path: Path) -> None:
         engine = open_engine(f"sqlite:///{tmp_path}/s.db")
         specs.append(Repository(engine).study(name).spec)
         engine.dispose()
-    assert (
-        Space.from_dict(specs[0]["space"]) == read_space(path, ("gemm_0",)).space == default_space()
-    )
+    space = read_space(path, ("conv_1", "conv_2", "gemm_0")).space
+    assert space == default_space(inputs={"conv_1": 16, "conv_2": 16})
+    assert Space.from_dict(specs[0]["space"]) == space
     assert specs[0] == specs[1]
 
 
