@@ -44,7 +44,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "tables of functions that read 12 bits, narrowed in QDQ graphs": 67,
     "engine: tables of functions as lines": 63,
     "search: bits that layers read as a choice": 62,
-    "QDQ graphs: inputs of inner layers in 8 bits, averages by convolutions": 49,
+    "QDQ graphs: inner inputs of 8 bits, averages, borders, zero points": 107,
     "C target: channels last, layouts, folded requantization, dot products": 1101,
     "ONNX: QDQ graphs, names and dtypes, default session options": 1267,
     "guidance: what a search is told before it starts, choose, best -o, typed keywords": 1091,

@@ -29,6 +29,8 @@ _ENDS = {"int8": (-128, 127), "uint8": (0, 255)}
 _SIGNED_TOP = 127
 _ONE_NUMBER = 1e-5
 """Factors that differ by no more of themselves are one: those of the module are rounded."""
+_OF_A_LEVEL = 1e-6
+"""By which an addend may miss a whole number of levels."""
 _ONE = 64
 """Weight of a product by 1, of 7 bits."""
 _WIDENED = 32
@@ -352,11 +354,24 @@ class QdqEmitter(GridEmitter):
             # Symmetric int8 has levels below 0, which a clip at 0 must not give.
             name = self.node("Relu", [real.emit(self, np.ones(()))])
             return Quantized(self.quantize(name, zero, unit, dtype), zero, unit, dtype)
-        if real.source is not None and real.clip is None:
+        moved = self._moved(real, zero, unit, dtype)
+        real, written = moved or (real, zero)
+        if real.source is not None and real.clip is None and real.addend is None:
             step = unit / float(real.scale)
-            return Quantized(self.quantize(real.source, zero, step, dtype), zero, unit, dtype)
+            return Quantized(self.quantize(real.source, written, step, dtype), zero, unit, dtype)
         name = real.emit(self, np.ones(()))
-        return Quantized(self.quantize(name, zero, unit, dtype), zero, unit, dtype)
+        return Quantized(self.quantize(name, written, unit, dtype), zero, unit, dtype)
+
+    def _moved(self, real: Real, zero: int, unit: float, dtype: str) -> tuple[Real, int] | None:
+        """Without its addend, and the zero point that adds it: kernels take sums of tensors."""
+        if real.addend is None or real.clip is not None or self.runtime.symmetric:
+            return None
+        levels = real.addend * real.scale / unit
+        moved = zero + round(float(levels.reshape(-1)[0]))
+        least, most = _ENDS[dtype]
+        if not least <= moved <= most or np.abs(levels - (moved - zero)).max() > _OF_A_LEVEL:
+            return None
+        return replace(real, addend=None, written={}), moved
 
     def _limited(self, tensor: Quantized, limits: tuple[float, float]) -> Quantized:
         """Clip of an 8 bit tensor, to limits in the unit of its integers."""

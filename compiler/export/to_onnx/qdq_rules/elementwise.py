@@ -34,8 +34,14 @@ def cast(step: Step, grid: QdqEmitter) -> Real | None:
 
 
 def _quantized_input(step: Step, grid: QdqEmitter) -> Real | None:
-    """cast(clip(round(multiply(x, r)))): x itself, which QuantizeLinear scales and 8 bits limit."""
-    value, factor = step.args[0], 1.0
+    """cast(clip(round(multiply(x, r))) + z): x, which QuantizeLinear scales and 8 bits limit;
+    z is part of the zero point."""
+    value, factor, zero = step.args[0], 1.0, 0.0
+    producer = value.producer
+    if producer is not None and producer.name == "add" and producer.args[1].data is not None:
+        if producer.args[1].data.size != 1:
+            return None
+        value, zero = producer.args[0], float(producer.args[1].data.reshape(()))
     limits = None
     for name in ("clip", "round"):
         if value.producer is None or value.producer.name != name:
@@ -50,7 +56,8 @@ def _quantized_input(step: Step, grid: QdqEmitter) -> Real | None:
         return None
     name = grid.name(value)
     real = Real.of(lambda scale, addend: scaled(name, scale, addend, grid)).times(factor)
-    return replace(real, source=name, clip=(limits.a_min, limits.a_max))
+    real = real.plus(zero) if zero else real
+    return replace(real, source=name, clip=(limits.a_min + zero, limits.a_max + zero))
 
 
 def _number(value: Value) -> float:
@@ -109,14 +116,32 @@ def _free(value: Value, grid: QdqEmitter) -> Real | None:
 
 @FToQdq.register("multiply")
 def multiply(step: Step, grid: QdqEmitter) -> Real | None:
-    """By positive constants."""
+    """By positive constants; two 8 bit tensors."""
     lhs, rhs = step.args
+    if lhs.data is None and rhs.data is None:
+        return _of_two(lhs, rhs, grid)
     if lhs.data is not None:
         lhs, rhs = rhs, lhs
     real = _free(lhs, grid)
     if real is None or rhs.data is None or rhs.data.size == 0 or float(rhs.data.min()) <= 0:
         return None
     return real.times(_short(rhs.data.astype(np.float64), lhs))
+
+
+def _of_two(lhs: Value, rhs: Value, grid: QdqEmitter) -> Real | None:
+    a, b = _free(lhs, grid), _free(rhs, grid)
+    if a is None or b is None or a.tensor is None or b.tensor is None:
+        return None
+    one = np.ones(())
+
+    def write(scale: Floats, addend: Floats | None) -> str:
+        single = scale.size == 1
+        name = grid.node("Mul", [a.emit(grid, scale if single else one), b.emit(grid, one)])
+        if single:
+            return scaled(name, one, None if addend is None else addend * scale, grid)
+        return scaled(name, scale, addend, grid)
+
+    return Real.of(write)
 
 
 @FToQdq.register("nn.relu")

@@ -15,6 +15,7 @@ import numpy as np
 
 from compiler.export.to_onnx.convert.nn import conv_node
 from compiler.export.to_onnx.qdq_emitter import Floats, FToQdq, QdqEmitter, Quantized, Real, scaled
+from compiler.export.to_onnx.windows import window_attributes
 from compiler.ir.dataflow import Step
 from compiler.ops.number_format import Array
 from compiler.ops.rules.realize import WIDE_INPUT
@@ -25,10 +26,40 @@ _INT32 = 2**31 - 1
 
 @FToQdq.register("nn.conv2d")
 def conv2d(step: Step, grid: QdqEmitter) -> Real | None:
-    """Conv of dequantized tensors."""
+    """Conv of dequantized tensors; a border of one number in front of it is that of the kernel."""
     weight = step.args[1].data
     shape = () if weight is None else (weight.shape[0], 1, 1)
-    return _product(step, grid, weight, shape, lambda inputs: conv_node(step, grid, inputs))
+    border = None if weight is None else _border(step, grid)
+    if weight is None or border is None:
+        return _product(step, grid, weight, shape, lambda inputs: conv_node(step, grid, inputs))
+    tensor, level, pads = border
+    window = window_attributes(step.attrs, weight.shape[2:]) | {"pads": pads}
+
+    def node(inputs: list[str]) -> str:
+        return grid.node("Conv", inputs, group=step.attrs.groups, **window)
+
+    made = _product(step, grid, weight, shape, node, tensor=tensor)
+    sums = weight.astype(np.int64).reshape(len(weight), -1).sum(axis=1)
+    return None if made is None else made.plus(level * sums.reshape(shape))
+
+
+def _border(step: Step, grid: QdqEmitter) -> tuple[Quantized, int, list[int]] | None:
+    """Of a convolution behind a constant border: the 8 bit tensor inside, whose integers are less
+    by the border's, that integer, and the border's width as of ``pads``."""
+    pad = step.args[0].producer
+    if pad is None or pad.name != "nn.pad" or pad.attrs.pad_mode != "constant":
+        return None
+    inner, number = grid.quantized(pad.args[0]), pad.args[1].data
+    outer, sides = pad.attrs.pad_width[:2], pad.attrs.pad_width[2:]
+    flat = [width for side in sides for width in side]
+    if inner is None or number is None or any(map(any, outer)) or min(flat, default=-1) < 0:
+        return None
+    if any(step.attrs.padding) or step.attrs.data_layout != "NCHW":
+        return None
+    level = int(number.reshape(()))
+    moved = inner.moved(np.asarray(-level))
+    pads = [side[end] for end in (0, 1) for side in sides]
+    return None if moved is None else (moved, level, pads)
 
 
 @FToQdq.register("nn.dense")
@@ -62,6 +93,7 @@ def _product(
     shape: tuple[int, ...],
     node: Callable[[list[str]], str],
     turned: bool = False,
+    tensor: Quantized | None = None,
 ) -> Real | None:
     """A product with a constant weight.
 
@@ -69,8 +101,9 @@ def _product(
         shape: in which a vector of the channels broadcasts against the result.
         node: writes it, given the tensor, the weight and, where there is one, the bias.
         turned: the weight is written with its two axes exchanged, and the bias as a float.
+        tensor: the data; None for what stands for them.
     """
-    tensor = grid.quantized(step.args[0])
+    tensor = tensor or grid.quantized(step.args[0])
     wide = grid.real(step.args[0]) if step.args[0].type.dtype == WIDE_INPUT else None
     read: Floats = np.ones(())
     if wide is not None and wide.channels is not None and weight is not None:

@@ -356,6 +356,45 @@ def test_averages_of_windows_are_convolutions_where_these_are_faster(
     assert all(sqnr_db(outputs_of(OrtExecutor(m).run, data), wanted) > 30 for m in made.values())
 
 
+def gated_block(rng: np.random.Generator) -> Any:
+    """Signed data, a border around them, squeeze and excite, and a sum."""
+    from compiler import relay
+
+    op, nn = relay.op, relay.op.nn
+
+    def conv(value: Any, *shape: int, **attrs: Any) -> Any:
+        weight = relay.const((rng.normal(0.05, 0.4, shape)).astype("float32"))
+        return nn.conv2d(value, weight, **attrs)
+
+    stem = conv(relay.var("x", (1, 4, 8, 8)), 8, 4, 1, 1)
+    value = conv(stem, 8, 1, 3, 5, padding=(2, 3, 0, 1), groups=8, channels=8)
+    gate = op.sigmoid(conv(nn.global_avg_pool2d(value), 8, 8, 1, 1))
+    value = conv(op.multiply(value, gate), 8, 8, 1, 1)
+    return relay.module(conv(op.add(value, stem), 4, 8, 1, 1))
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino", "tensorrt"])
+def test_zero_points_need_no_operators_of_their_own(runtime: str, tmp_path: Path) -> None:
+    from compiler.quantize import Calibration, QConfig
+
+    rng = np.random.default_rng(9)
+    mod = gated_block(rng)
+    data = [{"x": rng.normal(0.4, 1, (1, 4, 8, 8)).astype("float32")} for _ in range(6)]
+    asked = QConfig.recommended(activation_scheme="asymmetric", calibrate_mode="max")
+    module = QModule(Calibration(mod, data).candidate(asked).module)
+    assert "nn.pad" in str(module.module)
+    made = to_qdq_onnx(module.module, runtime)
+    onnx.checker.check_model(made.model, full_check=True)
+    assert (made.float_products, made.float_ops) == ((), {"lookup": 1})
+    if runtime == "onnxruntime":
+        found = kernels(made.model, tmp_path)
+        assert (found["QLinearConv"], found["QLinearMul"], found["QLinearAdd"]) == (4, 1, 1)
+        assert found["Mul"] == 1  # of the output, which is float
+        assert not {"Pad", "Add", "Sub", "Clip", "IsNaN"} & found.keys()
+    wanted, found_ = (outputs_of(run, data) for run in (module.run, OrtExecutor(made.model).run))
+    assert sqnr_db(found_, wanted) > 30
+
+
 def mobile_block(
     joined: bool, multiplier: int = 1, scheme: str = "asymmetric"
 ) -> tuple[QModule, dict[str, list[int]], list[dict[str, np.ndarray]]]:
