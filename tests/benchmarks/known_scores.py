@@ -29,8 +29,8 @@ from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.ort.grid_executor import GridExecutor
 from qsearch.search.objectives import KEEPS_ACCURACY, Objective, sqnr_value
 from qsearch.search.sampler import Proposal, SamplerSpec, StudySampler, first_points
-from qsearch.search.space import Params, Space, config_hash, to_qconfig
-from qsearch.search.space_file import PERCENTILES, searched_space
+from qsearch.search.space import PERCENTILES, Params, Space, config_hash, to_qconfig
+from qsearch.search.space_file import searched_space
 from qsearch.search.surrogate import EarlierStudy, Known
 from qsearch.settings import Settings
 from qsearch.store.records import Outcome, Trial
