@@ -180,6 +180,7 @@ CHECKS: dict[str, Check] = {
     "residual_bits": _residual_bits,
     "table_bits": partial(_integer, 8, 12),
     "centre": _flag,
+    "through_concat": _flag,
     "layers": layer_choices,
 }
 

@@ -99,6 +99,8 @@ class QConfig:
             read; a table has two to the power of so many entries. Needs integer_tables.
         centre: biases move the middle of each channel to 0 where only layers without padding, and
             sums in front of them, read it (same function). Needs calibration data.
+        through_concat: the factors of smooth_alpha and equalize pass concatenations, so the
+            channels of a concatenation are evened out as well (same function).
         layers: what differs at single layers, by name: bits of weights and of inputs, or float.
 
     Raises:
@@ -143,6 +145,7 @@ class QConfig:
     residual_bits: int = 8
     table_bits: int = 8
     centre: bool = False
+    through_concat: bool = False
     layers: LayerChoices = LayerChoices()  # noqa: RUF009 (immutable)
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
@@ -191,9 +194,9 @@ class QConfig:
         Scales, bits, rounding and granularity are derived from the statistics later.
         """
         found = {name: _plain(getattr(self, name)) for name in _CALIBRATION_FIELDS}
-        # Early statistics have no such field.
-        centred = {"centre": True} if self.centre else {}
-        return {**found, **centred, "float_layers": list(self.layers.float_layers)}
+        # Early statistics have no such fields.
+        later = {name: True for name in ("centre", "through_concat") if getattr(self, name)}
+        return {**found, **later, "float_layers": list(self.layers.float_layers)}
 
     @property
     def needs_channels(self) -> bool:

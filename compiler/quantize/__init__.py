@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from compiler.qtypes.report import PointRecord as PointRecord
     from compiler.qtypes.report import QuantizeReport as QuantizeReport
     from compiler.quantize._bias_correction import correct_biases as correct_biases
-    from compiler.quantize._centring import can_centre as can_centre
     from compiler.quantize._conversion_ops import has_only_conversion_ops as has_only_conversion_ops
     from compiler.quantize._cost import FLOAT_BITS as FLOAT_BITS
     from compiler.quantize._cost import LayerCost as LayerCost
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from compiler.quantize._registration import (
         register_realize_function as register_realize_function,
     )
+    from compiler.quantize._rescaling import free_rescalings as free_rescalings
     from compiler.quantize._sequential_rounding import sequential_products as sequential_products
     from compiler.quantize._smoothing import has_limited_clips as has_limited_clips
     from compiler.quantize._smoothing import smooth as smooth

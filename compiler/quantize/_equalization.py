@@ -31,13 +31,14 @@ _LIMIT: Final = 2.0**16
 """Factors lie between its inverse and it; a channel with almost no weight asks for more."""
 
 
-def equalize(mod: IRModule) -> IRModule:
+def equalize(mod: IRModule, through_concat: bool = False) -> IRModule:
     """The module with the ranges of its weights evened out; itself where nothing can move.
 
     Args:
         mod: result of ``prerequisite_optimize``, float32.
+        through_concat: factors pass concatenations.
     """
-    groups = find_groups(mod["main"])
+    groups = find_groups(mod["main"], through_concat)
     return groups.rescaled(mod, equalizing_factors(groups))
 
 
@@ -48,17 +49,22 @@ def equalizing_factors(groups: ChannelGroups) -> list[Factors]:
     out_of: list[list[Bridge]] = [[] for _ in groups.sizes]
     for bridge in groups.bridges:
         if bridge.after is not None:
-            into[bridge.after].append(bridge)
+            into[bridge.after.group].append(bridge)
         if bridge.before is not None:
-            out_of[bridge.before].append(bridge)
+            out_of[bridge.before.group].append(bridge)
     for _ in range(_SWEEPS):
         largest = 0.0
         for group, (sources, sinks) in enumerate(zip(into, out_of, strict=True)):
             if not sources or not sinks or groups.limits[group]:
                 continue
-            written = np.max([_written(bridge, factors) for bridge in sources], axis=0)
-            read = np.max([_read(bridge, factors) for bridge in sinks], axis=0)
             old = factors[group]
+            written, read = np.zeros(old.size), np.zeros(old.size)
+            for bridge in sources:
+                assert bridge.after is not None
+                np.maximum.at(written, bridge.after.places, _written(bridge, factors))
+            for bridge in sinks:
+                assert bridge.before is not None
+                np.maximum.at(read, bridge.before.places, _read(bridge, factors))
             factors[group] = _balanced(old, written, read)
             largest = max(largest, float(np.abs(np.log(factors[group] / old)).max(initial=0.0)))
         if largest < _STILL:
@@ -82,10 +88,10 @@ def _written(bridge: Bridge, factors: Sequence[Factors]) -> Factors:
     assert bridge.after is not None
     rows = bridge.magnitudes
     if rows.ndim == 2:
-        rows = (rows if bridge.before is None else rows / factors[bridge.before]).max(axis=1)
+        rows = (rows if bridge.before is None else rows / bridge.before.of(factors)).max(axis=1)
     elif bridge.before is not None:
-        rows = rows / factors[bridge.before]
-    return rows * factors[bridge.after]
+        rows = rows / bridge.before.of(factors)
+    return rows * bridge.after.of(factors)
 
 
 def _read(bridge: Bridge, factors: Sequence[Factors]) -> Factors:
@@ -96,10 +102,10 @@ def _read(bridge: Bridge, factors: Sequence[Factors]) -> Factors:
     assert bridge.before is not None
     columns = bridge.magnitudes
     if columns.ndim == 2:
-        scaled = columns if bridge.after is None else columns * factors[bridge.after][:, None]
+        scaled = columns if bridge.after is None else columns * bridge.after.of(factors)[:, None]
         columns = scaled.max(axis=0)
     elif bridge.after is not None:
-        columns = columns * factors[bridge.after]
-    columns = columns / factors[bridge.before]
+        columns = columns * bridge.after.of(factors)
+    columns = columns / bridge.before.of(factors)
     largest = columns.max(initial=0.0)
     return columns / largest if largest > 0 else columns

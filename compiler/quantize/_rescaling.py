@@ -8,10 +8,14 @@ from compiler.errors import CalibrationError
 from compiler.ir.module import IRModule
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize._centring import Centring
+from compiler.quantize._centring import Centring, can_centre
 from compiler.quantize._channel_groups import ChannelGroups, Factors, find_groups
 from compiler.quantize._equalization import equalizing_factors
-from compiler.quantize._smoothing import rescaled_ranges, smoothing_factors
+from compiler.quantize._smoothing import (
+    passes_concatenations,
+    rescaled_ranges,
+    smoothing_factors,
+)
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.input_grams import column_rules, with_grams
 from compiler.quantize.calibration.weighted_calls import weighted_calls
@@ -34,12 +38,22 @@ def rescaled(
         centring = Centring.of(mod["main"], ranges)
         ranges, mod = centring.ranges(mod["main"], ranges), centring.applied(mod)
     for rule in factor_rules(qconfig):
-        groups = find_groups(mod["main"])
+        groups = find_groups(mod["main"], qconfig.through_concat)
         factors = rule(groups, mod, ranges)
         if ranges:
             ranges = rescaled_ranges(groups, mod, factors, ranges)
         mod = groups.rescaled(mod, factors)
     return mod, tuple(ranges)
+
+
+def free_rescalings(mod: IRModule) -> dict[str, str]:
+    """Fields that may change a prepared module and cost nothing, and why they are set."""
+    found = {}
+    if can_centre(mod):
+        found["centre"] = "biases take up the middle of channels that lie beside 0, at no cost"
+    if passes_concatenations(mod):
+        found["through_concat"] = "channels of concatenations are evened out as well, at no cost"
+    return found
 
 
 FactorRule = Callable[[ChannelGroups, IRModule, Sequence[ChannelRanges]], list[Factors]]

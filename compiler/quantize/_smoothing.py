@@ -7,7 +7,8 @@
 s = (range of the weight's channel)^(1 - alpha) / (range of the activation's channel)^alpha, the
 latter measured on calibration data. With alpha = 1 all channels of the activation get one range,
 with alpha = 0 all columns of the weights. What is in front of the activation must be able to take
-up s (ops/rules/channel_factors.py); the function stays the same.
+up s (ops/rules/channel_factors.py); the function stays the same. With ``through_concat`` what is in
+front of a concatenation does, and the channels of all its fields are evened out together.
 
 A clip as of relu6 commutes with factors as long as nothing is cut off that was not before. So with
 ``clips`` a channel that was measured at r below the limit l takes factors up to (l / r)^0.5, and a
@@ -24,8 +25,9 @@ from typing import Final
 
 import numpy as np
 
-from compiler.ir.expr import Expr, Function
+from compiler.ir.expr import Expr, Function, is_op_call
 from compiler.ir.module import IRModule
+from compiler.ir.walk import operators_of
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.quantize._channel_groups import Bridge, ChannelGroups, Factors, find_groups
 from compiler.quantize.calibration.weighted_calls import weighted_calls
@@ -34,13 +36,19 @@ _FLOOR: Final = 2.0**-10
 """A channel's range counts as at least this part of the largest; data hardly seen says little."""
 _REACHED: Final = 1e-3
 """Logarithm of limit / range below which a channel reaches the limit of a clip."""
+_UNSEEN: Final = -1.0
+"""Range of a channel that no measured operator reads."""
 _LIFTED: Final = 0.5
 """How far towards the limit a channel may be lifted, 1 being all the way: other data may go higher
 than what was measured."""
 
 
 def smooth(
-    mod: IRModule, ranges: Sequence[ChannelRanges], alpha: float, clips: bool = False
+    mod: IRModule,
+    ranges: Sequence[ChannelRanges],
+    alpha: float,
+    clips: bool = False,
+    through_concat: bool = False,
 ) -> tuple[IRModule, list[ChannelRanges]]:
     """The smoothed module, and ``ranges`` as they are in it.
 
@@ -49,8 +57,9 @@ def smooth(
         ranges: of the data of each weighted operator, in visiting order.
         alpha: 0 to 1.
         clips: lift channels towards the limits of clips, too.
+        through_concat: factors pass concatenations.
     """
-    groups = find_groups(mod["main"])
+    groups = find_groups(mod["main"], through_concat)
     factors = smoothing_factors(groups, mod, ranges, alpha, clips)
     return groups.rescaled(mod, factors), rescaled_ranges(groups, mod, factors, ranges)
 
@@ -69,22 +78,23 @@ def smoothing_factors(
     """
     data = {call: r.largest for (call, _), r in zip(weighted_calls(mod["main"]), ranges)}
     read_by = {call.args[0]: largest for call, largest in data.items()}
-    activation: dict[int, Factors] = {}
-    weight: dict[int, Factors] = {}
+    activation = [np.full(size, _UNSEEN) for size in groups.sizes]
+    weight = [np.zeros(size) for size in groups.sizes]
     for bridge in groups.bridges:
         if bridge.before is None or bridge.call not in data:
             continue
-        group = bridge.before
-        read = _proportions(bridge)
-        weight[group] = np.maximum(weight.get(group, read), read)
-        seen = data[bridge.call]
-        activation[group] = np.maximum(activation.get(group, seen), seen)
+        group, places = bridge.before.group, bridge.before.places
+        np.maximum.at(weight[group], places, _proportions(bridge))
+        np.maximum.at(activation[group], places, data[bridge.call])
     factors = groups.ones()
-    for group, seen in activation.items():
-        exponent = (1 - alpha) * np.log(_floored(weight[group])) - alpha * np.log(_floored(seen))
+    for group, largest in enumerate(activation):
+        seen = largest != _UNSEEN
+        if not seen.any():
+            continue
+        exponent = (1 - alpha) * np.log(_floored(weight[group])) - alpha * np.log(_floored(largest))
         limits = groups.limits[group]
         if not limits:
-            factors[group] = np.exp(exponent - exponent.mean())
+            factors[group][seen] = np.exp(exponent - exponent[seen].mean())[seen]
         elif clips and limits.keys() <= read_by.keys():
             factors[group] = np.exp(_limited(exponent, limits, read_by))
     return factors
@@ -116,6 +126,17 @@ def has_limited_clips(mod: IRModule) -> bool:
     return any(limits and limits.keys() <= read for limits in find_groups(main).limits)
 
 
+def passes_concatenations(mod: IRModule) -> bool:
+    """Whether ``through_concat`` may change a prepared module."""
+    main: Function = mod["main"]
+    if all(op.name != "concatenate" for op in operators_of(main)):
+        return False
+    groups = find_groups(main, through_concat=True)
+    read = (call.args[0] for call, _ in weighted_calls(main))
+    joined = {groups.group_of[node] for node in groups.group_of if is_op_call(node, "concatenate")}
+    return any(groups.group_of.get(data) in joined for data in read)
+
+
 def _proportions(bridge: Bridge) -> Factors:
     """Largest part of its row's range that each column of the weight has."""
     magnitudes = bridge.magnitudes
@@ -139,6 +160,6 @@ def rescaled_ranges(
     """``ranges`` of ``mod`` as they are once every group is multiplied by its factors."""
     found = []
     for (call, _), one in zip(weighted_calls(mod["main"]), ranges, strict=True):
-        group = groups.group_of.get(call.args[0])
-        found.append(one if group is None else one.times(factors[group]))
+        channels = groups.channels(call.args[0])
+        found.append(one if channels is None else one.times(channels.of(factors)))
     return found

@@ -24,11 +24,11 @@ from compiler.ops.annotation.wide_point import WIDE_BITS
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.layer_choices import LayerChoice
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
-from compiler.quantize._centring import can_centre
 from compiler.quantize._channel_groups import find_groups
 from compiler.quantize._cost import module_cost
 from compiler.quantize._given_points import given_points
 from compiler.quantize._layers import choices_of, has_weight, named_layers
+from compiler.quantize._rescaling import free_rescalings
 from compiler.quantize._sequential_rounding import sequential_products
 from compiler.quantize.calibration.activation_scales import activation_scales
 from compiler.quantize.calibration.channel_stats import ChannelStats
@@ -116,9 +116,8 @@ def choose(
             ),
             _smoothing(module, statistics, UNEVEN_FITTED if fitted else UNEVEN),
         ]
-        if can_centre(module):
-            why = "biases take up the middle of channels that lie beside 0, at no cost"
-            decisions.append(Decision("centre", True, why))
+        free = free_rescalings(module)
+        decisions += [Decision(field, True, why) for field, why in free.items()]
         wide = wide_inputs(module)
         if wide.layers:
             decisions.append(Decision("layers", wide.layers, "; ".join(wide.why)))
@@ -133,7 +132,7 @@ def _smoothing(module: IRModule, statistics: ChannelStats, uneven: float) -> Dec
     Args:
         uneven: largest channel by median channel from which smoothing pays.
     """
-    groups = find_groups(module["main"])
+    groups = find_groups(module["main"], through_concat=True)
     spreads = {
         label: _spread(channels.largest)
         for (call, _), label, channels in zip(

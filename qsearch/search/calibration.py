@@ -370,7 +370,8 @@ def _point(space: Space, params: Mapping[str, Any]) -> Params | None:
 
 _VARIANTS: Final = 12
 """The number of networks that are measured before a trial asks for them."""
-_MEASURED_TOGETHER: Final = ("smooth_alpha", "smooth_clips", "equalize", "residual_bits", "centre")
+_FREE: Final = ("centre", "through_concat")
+_MEASURED_TOGETHER: Final = ("smooth_alpha", "smooth_clips", "equalize", "residual_bits", *_FREE)
 
 
 def variants_of(space: Space) -> list[Params]:

@@ -38,7 +38,7 @@ FLOAT_LAYER: Final = "float"
 
 _NO_EFFECT: Final = ("calibrate_chunk_by",)
 LATER: Final[Params] = {
-    **dict.fromkeys(("fit_ranges", "smooth_clips", "centre"), False),
+    **dict.fromkeys(("fit_ranges", "smooth_clips", "centre", "through_concat"), False),
     **dict.fromkeys(("residual_bits", "table_bits"), 8),
 }
 """Fields that early studies lack, with the value that changes nothing."""
@@ -304,7 +304,7 @@ def default_space(
     clips: bool = False,
     costly: bool = False,
     tables: bool = False,
-    centre: bool = False,
+    always: Collection[str] = (),
     inputs: Mapping[str, int] = MappingProxyType({}),
 ) -> Space:
     """The space that ``qsearch launch`` searches by default: 6,336 points, or twice as many.
@@ -323,7 +323,7 @@ def default_space(
         clips: whether ``smooth_clips`` has an effect.
         costly: whether sequential rounding, where it may be, is a costly choice.
         tables: whether values that only tables of functions read may have more bits.
-        centre: whether ``centre`` has an effect; then every point has it.
+        always: fields that every point has set.
         inputs: bits that these layers may read, all or none, as a costly choice.
     """
     measured = measured_modes(modules)
@@ -341,7 +341,7 @@ def default_space(
         ),
         *([Parameter("residual_bits", (8, 16))] if sums else []),
         *([Parameter("table_bits", (8, 12))] if tables else []),
-        *([Parameter("centre", (True,))] if centre else []),
+        *(Parameter(name, (True,)) for name in always),
     )
     bits = [(input_parameter(layer), nbit) for layer, nbit in inputs.items()]
     together = [Parameter(name, (8, nbit), costly=(nbit,)) for name, nbit in bits[:1]]

@@ -30,8 +30,8 @@ from compiler.qtypes.layer_choices import WEIGHT_BITS, LayerChoices, layer_choic
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import (
     FLOAT_BITS,
-    can_centre,
     diagnose,
+    free_rescalings,
     given_points,
     has_limited_clips,
     has_residual_sums,
@@ -406,7 +406,7 @@ def searched_space(
             clips=products <= MOST_PRODUCTS and has_limited_clips(module),
             costly=products > MOST_PRODUCTS and not counts,
             tables=wide.cheap_tables,
-            centre=can_centre(module),
+            always=free_rescalings(module),
             inputs={name: choice["nbit_input"] for name, choice in tiny.items()},
         )
         asked = SpaceFile(space, bits, tuple(elements), layer_choices("layers", wide.layers))

@@ -84,6 +84,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "quantize: sums of 8-bit values with 8 more bits": 15,
     "quantize: channels that biases move to the middle of their ranges": 224,
     "quantize: ranges in front of concatenations fitted to what reads them": 30,
+    "quantize: factors of channels through concatenations": 150,
     "server: queue, tokens, uploads, client": 2180,
     "quantize: ranges fitted to what reads them, residual sums of 16 bits": 191,
     "dashboard: pages prepared by the search, a study at rest": 85,

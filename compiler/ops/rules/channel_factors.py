@@ -50,12 +50,14 @@ class ChannelFactors:
         absorbers: what changes so that the call computes the same function.
         limit: what is above it is cut off, so the call computes the same function only where
             nothing is; None cuts off nothing.
+        joined: axis along which the fields of the only operand are joined, factors and all.
     """
 
     own: Mapping[int, int] = field(default_factory=dict)
     tied: Mapping[int, AxisPairs] = field(default_factory=dict)
     absorbers: tuple[Absorber, ...] = ()
     limit: float | None = None
+    joined: int | None = None
 
 
 FQChannelFactors: OpRule[Callable[[Call], ChannelFactors | None]] = OpRule(

@@ -71,6 +71,7 @@ _NOT_RESCALED: Final[dict[str, Any]] = {
     "equalize": False,
     "smooth_alpha": None,
     "smooth_clips": False,
+    "through_concat": False,
 }
 
 
@@ -117,8 +118,9 @@ class Calibration:
             for.
         store: keeps statistics and scales.
         mark: partitions and annotates.
-        variants: values of ``centre``, ``equalize``, ``smooth_alpha`` and ``residual_bits`` that
-            configurations may ask for; the statistics of all of them are taken in the same passes.
+        variants: values of fields such as ``centre``, ``equalize``, ``smooth_alpha`` and
+            ``residual_bits`` that configurations may ask for; the statistics of all of them are
+            taken in the same passes.
 
     Example:
         >>> import numpy as np
@@ -319,7 +321,12 @@ class Calibration:
                 rescaled = whole_profile(self._marks(self._mod, one, channels)[0])[0]
             ranges = [] if channels is None else channels.ranges()
             tensors = rescaled_tensors(
-                network, rescaled, factor_rules(one), ranges, centred=one.centre
+                network,
+                rescaled,
+                factor_rules(one),
+                ranges,
+                centred=one.centre,
+                through_concat=one.through_concat,
             )
             places = None if tensors is None else common.places_of(network, tensors)
             if places is not None:

@@ -159,6 +159,7 @@ def rescaled_tensors(
     rules: Sequence[FactorRule],
     ranges: Sequence[ChannelRanges],
     centred: bool = False,
+    through_concat: bool = False,
 ) -> list[CountedTensor] | None:
     """The measured tensors of a rescaled network; None where it differs in more than that.
 
@@ -167,6 +168,7 @@ def rescaled_tensors(
         rules: that rescaled it.
         ranges: of the data of each weighted operator of ``plain``; empty where no rule reads them.
         centred: whether the network was centred first.
+        through_concat: whether factors pass concatenations.
     """
     mod = plain
     found: list[_Along | None] = [None] * (len(_fields(plain)) - 1)
@@ -188,20 +190,20 @@ def rescaled_tensors(
         alone = IRModule.from_expr(Function(main.params, result))
         if ranges and len(weighted_calls(alone["main"])) != len(ranges):
             return None
-        groups = find_groups(alone["main"])
+        groups = find_groups(alone["main"], through_concat)
         factors = rule(groups, alone, ranges)
         inside = set(post_order(result))
         for number, tensor in enumerate(tensors):
-            group = groups.group_of.get(tensor)
+            channels = groups.channels(tensor)
             if tensor not in inside and isinstance(tensor, Call):
-                held = (groups.group_of.get(arg) for arg in tensor.args)
-                if any(group is not None and np.any(factors[group] != 1) for group in held):
+                held = (groups.channels(arg) for arg in tensor.args)
+                if any(each is not None and np.any(each.of(factors) != 1) for each in held):
                     return None  # only what lies near the largest value is measured
-            elif group is not None:
+            elif channels is not None:
                 trailing = len(tensor.tensor_type.shape) - groups.axis_of[tensor] - 1
                 before = found[number]
                 old = 1.0 if before is None else before[1]
-                found[number] = trailing, factors[group] * old
+                found[number] = trailing, channels.of(factors) * old
         if ranges:
             ranges = rescaled_ranges(groups, alone, factors, ranges)
         mod = groups.rescaled(mod, factors)

@@ -56,6 +56,7 @@ DEFAULTS = {
     "residual_bits": 8,
     "table_bits": 8,
     "centre": False,
+    "through_concat": False,
     "layers": {},
 }
 RECOMMENDED = {

@@ -15,11 +15,10 @@ from compiler.quantize import (
     Calibration,
     ChannelStats,
     QConfig,
-    can_centre,
     channel_stats,
     prerequisite_optimize,
 )
-from compiler.quantize._centring import Centring
+from compiler.quantize._centring import Centring, can_centre
 from compiler.quantize._rescaling import rescaled
 from compiler.quantize.calibration.input_grams import column_rules, with_grams
 from compiler.quantize.calibration.measurement import LocalData

@@ -103,8 +103,16 @@ def assert_same_function(
 def _magnitude(mod: IRModule, inputs: dict[str, Any]) -> float:
     """Largest value anywhere inside: what rounding errors are relative to."""
     seen: list[float] = []
-    evaluate(mod, inputs, tap=lambda _, value: seen.append(float(np.abs(value).max())))
+
+    def tap(_: Expr, value: Any) -> None:
+        seen.extend(float(np.abs(one).max()) for one in tensors(value))
+
+    evaluate(mod, inputs, tap=tap)
     return max(seen, default=0.0)
+
+
+def tensors(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def as_float64(mod: IRModule) -> IRModule:

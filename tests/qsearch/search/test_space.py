@@ -150,13 +150,14 @@ def test_a_model_with_tables_begins_with_tables_of_12_bits() -> None:
     assert len(variants_of(space)) == len(variants_of(default_space()))
 
 
-def test_a_model_whose_values_can_be_centred_is_centred_in_every_point() -> None:
-    space = default_space(centre=True)
-    start = START.with_overrides(centre=True)
-    assert [point["centre"] for point in first_points(space, start)] == [True] * 4
+@pytest.mark.parametrize("field", ["centre", "through_concat"])
+def test_a_rescaling_that_costs_nothing_is_in_every_point(field: str) -> None:
+    space = default_space(always=[field])
+    start = START.with_overrides(**{field: True})
+    assert [point[field] for point in first_points(space, start)] == [True] * 4
     assert space.size(20_000) == default_space().size(20_000)
     assert is_earlier_default(default_space(), space)
-    assert [point["centre"] for point in variants_of(space)] == [True] * 4
+    assert [point[field] for point in variants_of(space)] == [True] * 4
 
 
 def test_fields_of_later_versions_leave_the_hash_of_earlier_configurations() -> None:
