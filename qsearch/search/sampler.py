@@ -38,6 +38,7 @@ from qsearch.search.space import (
     Params,
     Space,
     config_hash,
+    input_layer,
     is_of_layer,
     to_qconfig,
 )
@@ -113,10 +114,11 @@ def first_points(
     """
     points = [space.params_of(start)]
     known = {p.name: p.usual for p in space.parameters}
+    wide = {p.name: p.usual[-1] for p in space.parameters if input_layer(p.name)}
     for guess in _GOOD_GUESSES[max(since for since in _GOOD_GUESSES if since <= policy)]:
         wanted = {name: v for name, v in guess.items() if name in known or name not in LATER}
         if all(value in known.get(name, ()) for name, value in wanted.items()):
-            points.append(space.effective({**points[0], **wanted}))
+            points.append(space.effective({**points[0], **wanted, **wide}))
     if policy > 4:
         del points[1 + _GUESSES :]
     if chosen is not None:

@@ -56,9 +56,8 @@ class Parameter:
         name: the field; ``layer_parameter`` names the bits of a single layer.
         choices: its values, in the order in which a grid visits them.
         when: earlier parameters and the values of theirs for which this one has an effect.
-        costly: choices that take as long as several trials, or whose modules take longer. The
-            sampler ``auto`` proposes the best trial with one of them at trials 16, 64 and 256; no
-            other proposal has one.
+        costly: choices that take as long as several trials. The sampler ``auto`` proposes the best
+            trial with one of them at trials 16, 64 and 256; no other proposal has one.
     """
 
     name: str
@@ -324,7 +323,7 @@ def default_space(
         costly: whether sequential rounding, where it may be, is a costly choice.
         tables: whether values that only tables of functions read may have more bits.
         always: fields that every point has set.
-        inputs: bits that these layers may read, all or none, as a costly choice.
+        inputs: bits that these layers may read, all or none.
     """
     measured = measured_modes(modules)
     rounding = ("nearest", "adaptive", _SEQUENTIAL) if sequential else ("nearest", "adaptive")
@@ -344,7 +343,7 @@ def default_space(
         *(Parameter(name, (True,)) for name in always),
     )
     bits = [(input_parameter(layer), nbit) for layer, nbit in inputs.items()]
-    together = [Parameter(name, (8, nbit), costly=(nbit,)) for name, nbit in bits[:1]]
+    together = [Parameter(name, (8, nbit)) for name, nbit in bits[:1]]
     together += [Parameter(name, (nbit,), ((bits[0][0], bits[0][1:]),)) for name, nbit in bits[1:]]
     conversions = ("fully_integral", *(("enabled", "disabled") if allow_float else ()))
     return Space(

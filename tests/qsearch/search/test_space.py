@@ -231,21 +231,23 @@ def test_costly_choices_are_points_that_no_search_around_others_proposes() -> No
     assert is_earlier_default(default_space(sequential=False), space)
 
 
-def test_bits_that_layers_read_are_one_costly_choice() -> None:
+def test_bits_that_layers_read_are_one_choice() -> None:
     space = default_space(inputs={"conv_1": 16, "conv.2": 14})
     start = START.with_overrides(layers={"gemm_0": {"nbit_input": 16}})
     here = space.params_of(start)
     assert len(list(space.points())) == 2 * len(POINTS)
     wide = {**here, "layers.conv_1.nbit_input": 16, "layers.conv.2.nbit_input": 14}
-    assert space.with_costly(here) == [wide]
-    assert space.with_costly(wide) == []
-    assert space.without_costly(wide) == here
+    assert wide in space.changed(here, np.random.default_rng(0))
+    assert here in space.changed(wide, np.random.default_rng(0))
     qconfig = to_qconfig(wide, start)
     assert qconfig.layers.input_bits == {"conv_1": 16, "conv.2": 14, "gemm_0": 16}
     assert space.params_of(qconfig) == wide
     assert to_qconfig(here, start) == start
     assert Space.from_dict(space.to_dict()) == space
     assert is_earlier_default(default_space(), space)
+    first, *guesses = first_points(space, start)
+    assert first == here
+    assert all(point["layers.conv.2.nbit_input"] == 14 for point in guesses)
 
 
 def test_a_start_configuration_keeps_its_other_fields() -> None:
