@@ -307,6 +307,21 @@ def test_the_table_shows_what_the_store_holds(
     assert page.errors == []
 
 
+def test_cheap_and_costly_trials_lie_inside_their_chart(
+    dashboard: Dashboard, finished: None, page: Any
+) -> None:
+    page.goto(f"{dashboard.url}/studies/{key_of(dashboard)}")
+    canvas = page.locator(".canvas").nth(1)
+    canvas.scroll_into_view_if_needed()
+    marks = canvas.locator("path[data-trial]")
+    marks.first.wait_for()
+    area = canvas.locator("svg").bounding_box()
+    places = [marks.nth(i).bounding_box()["x"] for i in range(marks.count())]
+    assert max(places) - min(places) > area["width"] / 2, "8 and 16 bits cost the same"
+    assert area["x"] < min(places)
+    assert max(places) < area["x"] + area["width"]
+
+
 def test_a_trial_and_its_comparison(dashboard: Dashboard, finished: None, page: Any) -> None:
     study = f"{dashboard.url}/studies/{key_of(dashboard)}"
     page.goto(f"{study}/trials/1")

@@ -163,7 +163,7 @@ export class Plot {
     const made = (about, range, key) => {
       if (about.scale) return about.scale.range(range);
       const zoomed = this.zoom?.[key];
-      let [low, high] = zoomed ?? reach(about.values, about.most);
+      let [low, high] = zoomed ?? reach(about.values, about.most, about.smaller);
       const log = about.log && low > 0;
       if (!zoomed && about.zero) low = Math.min(0, low);
       const scale = (log ? d3.scaleLog() : d3.scaleLinear()).domain([low, high]).range(range);
@@ -340,15 +340,15 @@ function ticks(scale, count) {
 }
 
 // Least and greatest, without what lies far below the rest: a trial that lost everything would
-// press all others into a line.
-function reach(values, most = Infinity) {
+// press all others into a line. Of what is better small, such as costs, the least is a good trial.
+function reach(values, most = Infinity, smallerIsBetter = false) {
   const known = values.filter((value) => Number.isFinite(value)).sort((a, b) => a - b);
   if (!known.length) return [0, 1];
   let low = known[0];
   const high = known.at(-1);
-  if (known.length >= 8) {
+  if (known.length >= 8 && !smallerIsBetter) {
     const quarter = known[Math.floor(known.length / 4)];
-    const floor = quarter - 6 * Math.max(high - quarter, 1e-9 * Math.max(Math.abs(high), 1));
+    const floor = quarter - 6 * Math.max(high - quarter, 2e-3 * Math.max(Math.abs(high), 1));
     low = known.find((value) => value >= floor);
   }
   if (low === high) return [low - (Math.abs(low) * 0.01 || 1), Math.min(high + (Math.abs(high) * 0.01 || 1), Math.max(most, high))];
@@ -387,7 +387,7 @@ function history(plot, trials) {
   if (!chosen.length) return;
   const float = floatOf(trials, plot.y);
   const made = plot.frame({ values: chosen.map((i) => trials.number(i)), label: "trial", tight: true },
-    { values: [...chosen.map((i) => trials.score(plot.y, i)), ...(float === undefined ? [] : [float])], label: labelOf(about), log: plot.logy, most: mostOf(about) });
+    { values: [...chosen.map((i) => trials.score(plot.y, i)), ...(float === undefined ? [] : [float])], label: labelOf(about), log: plot.logy, most: mostOf(about), smaller: about.smaller_is_better });
   plot.level(float, "float model", "base", made);
   byState(plot, trials, chosen, (i) => ({ x: made.sx(trials.number(i)), y: made.sy(trials.score(plot.y, i)) }));
   const sign = about.smaller_is_better ? -1 : 1;
@@ -410,8 +410,8 @@ function scatter(plot, trials) {
   const chosen = drawn(plot, trials, (i) => trials.score(plot.x, i) !== undefined && trials.score(plot.y, i) !== undefined);
   if (!chosen.length) return;
   const float = floatOf(trials, plot.y);
-  const made = plot.frame({ values: chosen.map((i) => trials.score(plot.x, i)), label: labelOf(ax), log: plot.logx, most: mostOf(ax) },
-    { values: [...chosen.map((i) => trials.score(plot.y, i)), ...(float === undefined ? [] : [float])], label: labelOf(ay), log: plot.logy, most: mostOf(ay) });
+  const made = plot.frame({ values: chosen.map((i) => trials.score(plot.x, i)), label: labelOf(ax), log: plot.logx, most: mostOf(ax), smaller: ax.smaller_is_better },
+    { values: [...chosen.map((i) => trials.score(plot.y, i)), ...(float === undefined ? [] : [float])], label: labelOf(ay), log: plot.logy, most: mostOf(ay), smaller: ay.smaller_is_better });
   plot.level(float, "float model", "base", made);
   if (plot.y === trials.study.accuracy && trials.study.floor !== null) plot.level(shown(trials.study.floor, ay), "least allowed", "floor", made);
   const place = (i) => ({ x: made.sx(trials.score(plot.x, i)), y: made.sy(trials.score(plot.y, i)) });
@@ -443,7 +443,7 @@ function slice(plot, trials) {
   if (!chosen.length) return;
   const values = trials.values(plot.x);
   const scale = d3.scalePoint().domain(values.map(plain)).padding(0.5);
-  const made = plot.frame({ scale, label: plot.x }, { values: chosen.map((i) => trials.score(plot.y, i)), label: labelOf(about), log: plot.logy, most: mostOf(about) }, { bottom: 50 });
+  const made = plot.frame({ scale, label: plot.x }, { values: chosen.map((i) => trials.score(plot.y, i)), label: labelOf(about), log: plot.logy, most: mostOf(about), smaller: about.smaller_is_better }, { bottom: 50 });
   const half = Math.min(scale.step() * 0.3, 26);
   const best = about.smaller_is_better ? Math.min : Math.max;
   const marked = plot.has("best of its value", "best", "line");
@@ -487,7 +487,7 @@ function parallel(plot, trials, names, onbrush) {
   const [left, right, top, bottom] = [40, plot.width - 56, 14, 244];
   const x = d3.scalePoint().domain([...axes.keys(), axes.length]).range([left, right]);
   const y = axes.map((name) => d3.scalePoint().domain(trials.values(name).map(plain)).range([bottom, top]).padding(0.5));
-  const value = d3.scaleLinear().domain(reach(chosen.map((i) => trials.score(plot.y, i)), mostOf(about))).range([bottom, top]);
+  const value = d3.scaleLinear().domain(reach(chosen.map((i) => trials.score(plot.y, i)), mostOf(about), about.smaller_is_better)).range([bottom, top]);
   const sign = about.smaller_is_better ? -1 : 1;
   const order = [...chosen].sort((a, b) => sign * (trials.score(plot.y, a) - trials.score(plot.y, b)));
   const step = Math.ceil(order.length / LINES);
