@@ -116,7 +116,7 @@ def choose(
             ),
             _smoothing(module, statistics, UNEVEN_FITTED if fitted else UNEVEN),
         ]
-        free = free_rescalings(module)
+        free = free_rescalings(module, sequential_products(module) > MOST_PRODUCTS)
         decisions += [Decision(field, True, why) for field, why in free.items()]
         wide = wide_inputs(module)
         if wide.layers:

@@ -406,7 +406,7 @@ def searched_space(
             clips=products <= MOST_PRODUCTS and has_limited_clips(module),
             costly=products > MOST_PRODUCTS and not counts,
             tables=wide.cheap_tables,
-            always=free_rescalings(module),
+            always=free_rescalings(module, products > MOST_PRODUCTS),
             inputs={name: choice["nbit_input"] for name, choice in tiny.items()},
         )
         asked = SpaceFile(space, bits, tuple(elements), layer_choices("layers", wide.layers))

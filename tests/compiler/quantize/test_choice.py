@@ -15,6 +15,7 @@ from compiler.quantize import (
     PredictedError,
     QConfig,
     choose,
+    free_rescalings,
     layer_names,
     prerequisite_optimize,
     quantize,
@@ -85,6 +86,7 @@ def test_what_layers_without_padding_read_is_centred(padding: int) -> None:
     calibration = Calibration(prepare := prerequisite_optimize(relay.module(value)), batches(rng))
     qconfig, decisions = calibration.choose()
     assert qconfig.centre == (padding == 0) == ("centre" in {d.field for d in decisions})
+    assert "centre" not in free_rescalings(prepare, large=True)
     assert choose(prepare, calibration.channels(qconfig))[0] == qconfig
 
 

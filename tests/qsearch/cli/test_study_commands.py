@@ -56,8 +56,9 @@ def test_best_is_the_trial_of_the_report(
     assert fields == report["best"]["qconfig"]
     shown = asked(capsys, "best", searched)
     assert f"trial {found['number']}" in shown
-    assert fields["layers"] == {"gemm_0": {"nbit_input": 16}}
-    assert "layers     nbit_input=16 in gemm_0\n" in shown
+    wide = ("conv_1", "conv_2", "gemm_0")
+    assert fields["layers"] == {name: {"nbit_input": 16} for name in wide}
+    assert f"layers     nbit_input=16 in {', '.join(wide)}\n" in shown
 
 
 def test_trials_are_filtered_sorted_and_counted(
