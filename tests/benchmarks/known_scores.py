@@ -51,8 +51,7 @@ class KnownScores:
     """
 
     def __init__(self, path: Path, data: Path, name: str, calib: int, images: int) -> None:
-        self.name, self.start = name, QConfig.recommended()
-        self.batch = batch_of(name)
+        self.name, self.batch = name, batch_of(name)
         calibration = read_split(data, name, "calib", calib, self.batch)
         self.dev = read_split(data, name, "dev", images, self.batch)
         mod, params = load(data / f"{name}.onnx", dims={"N": self.batch})
@@ -62,7 +61,9 @@ class KnownScores:
             for i in range(0, len(calibration), self.batch)
         ]
         self.calibration = Calibration(self.module, batches, percentiles=PERCENTILES)
-        self.space: Space = searched_space(Settings(), self.module, OBJECTIVE.metric).space
+        asked = searched_space(Settings(), self.module, OBJECTIVE.metric)
+        self.space: Space = asked.space
+        self.start: QConfig = asked.start
         self.chosen = self.calibration.choose(rounding=False)[0]
         self._predicted: PredictedError | None = None
         self.reference = self._outputs(float_executor(self.module))
