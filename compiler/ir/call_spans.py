@@ -34,7 +34,8 @@ def spans_of(mod: IRModule, *, onnx_only: bool = False) -> dict[str, Any]:
         if span is None:
             calls.append(-1)
         else:
-            calls.append(numbers.setdefault(tuple(map(_fields, _parts(span))), len(numbers)))
+            plain = (_fields(span),) if type(span) is Span else tuple(map(_fields, _parts(span)))
+            calls.append(numbers.setdefault(plain, len(numbers)))
     return {"spans": list(numbers), "calls": calls}
 
 

@@ -7,7 +7,8 @@ nesting is bounded by memory only.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from itertools import islice
 from typing import Any
 
 from compiler.ir import literals
@@ -46,11 +47,13 @@ from compiler.ir.virtual_device import UNCONSTRAINED
 from compiler.ir.walk import mentions, nodes_of
 
 INDENT = "  "
+PIECE = 256
+"""How many texts are joined while the caches of a processor still hold them."""
 
 # Steps of the walk: open a node, bind what its scopes use from outside, render it, name it.
 OPEN, CAPTURE, RENDER, BIND = range(4)
 
-# Text of one node, as lines: the lines after the first are already indented.
+# Text of one node, as lines: those after the first are already indented, some may be joined.
 Lines = list[str]
 ScopeRun = Generator["ScopeRun", Lines, Lines]
 Rendering = Generator[ScopeRun, Lines, Lines]
@@ -125,11 +128,15 @@ class BodyPrinter:
                 the same order, but reads each node twice.
         """
         outer = self._lines, self._indent
+        pieces: Lines = []
         lines: Lines = []
         self._lines, self._indent = lines, indent
         for node in nodes:
             if type(node) not in _INLINE:
                 self._rendered[node] = [self._flat(node)]
+                if len(lines) >= PIECE:
+                    pieces.append("\n".join(lines))
+                    lines.clear()
         node = result
         while isinstance(node, Let) and node in self._plan.flat_lets:
             name = self._declare(node.var)
@@ -139,7 +146,7 @@ class BodyPrinter:
         yield from self._expand(node)
         self._line("", self._result(node), "")
         self._lines, self._indent = outer
-        return lines
+        return [*pieces, *lines]
 
     def _line(self, before: str, text: Lines, after: str) -> None:
         first = len(self._lines)
@@ -237,7 +244,7 @@ class BodyPrinter:
     def _head(self, fn: Function) -> str:
         """``[A](%x: T, key=value) -> R`` of a function."""
         type_params = self._types.parameters(fn.type_params)
-        parts = [self._declare(p) for p in fn.params]
+        parts = list(_joined(", ", map(self._declare, fn.params)))
         parts += [f"{literals.key(k)}={value_text(v, self._meta)}" for k, v in fn.attrs.items()]
         if fn.virtual_device is not UNCONSTRAINED:
             parts.append(f"virtual_device={self._meta.device(fn.virtual_device)}")
@@ -367,6 +374,12 @@ def _dataflow_operands(node: Expr) -> tuple[Expr, ...]:
     if isinstance(node, Match):
         return (node.data,)
     return node.operands()
+
+
+def _joined(separator: str, texts: Iterator[str]) -> Iterator[str]:
+    """Fewer, longer texts, to be joined with the same separator."""
+    while piece := list(islice(texts, PIECE)):
+        yield separator.join(piece)
 
 
 def _span_text(span: AnySpan | None) -> str:

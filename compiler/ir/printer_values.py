@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ from compiler.ir.ty import (
     TypeVar,
 )
 from compiler.ir.virtual_device import VirtualDevice
+
+_LETTERS = frozenset(ascii_letters)
 
 
 class TypeText:
@@ -93,15 +96,18 @@ class NameTable:
 
     def unique(self, hint: str) -> str:
         """``hint``, or ``hint1``, ``hint2`` … when it is taken; starts with a letter."""
-        if not (hint[:1].isascii() and hint[:1].isalpha()):
+        if hint[:1] not in _LETTERS:
             hint = "v" + hint
-        found, number = hint, self._numbers.get(hint)
-        if number is not None:  # it is taken, and so are the names up to this number
-            while found in self._numbers:
-                number += 1
-                found = f"{hint}{number}"
-            self._numbers[hint] = number
-        self._numbers[found] = 0
+        numbers, known = self._numbers, len(self._numbers)
+        number = numbers.setdefault(hint, 0)
+        if len(numbers) > known:
+            return hint
+        found = hint
+        while found in numbers:  # and so are the names up to this number
+            number += 1
+            found = f"{hint}{number}"
+        numbers[hint] = number
+        numbers[found] = 0
         return found
 
 
