@@ -13,7 +13,17 @@ from onnx import numpy_helper
 
 from compiler.errors import OnnxImportError
 from compiler.ir.attrs import Attrs
-from compiler.ir.expr import Call, Constant, Expr, Op, Tuple, TupleGetItem, Var, call_op
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Op,
+    Tuple,
+    TupleGetItem,
+    Var,
+    call_op,
+    dtype_name,
+)
 from compiler.ir.span import Span
 from compiler.ir.ty import DTYPES, TensorType, TupleType, Type, bits, is_dynamic
 from compiler.ir.type_relation import result_of
@@ -49,6 +59,7 @@ class GraphValues:
         self._exprs: dict[str, Expr] = {}
         self._forms: dict[tuple[str, str], Var] = {}
         self._attrs: dict[tuple[type[Attrs], str], Attrs] = {}
+        self._types: dict[tuple[tuple[int, ...], str], TensorType] = {}
         self.quantized: dict[str, Quantized] = {}
         self.unrolled_steps = 0
 
@@ -103,13 +114,21 @@ class GraphValues:
             if title in self.params:
                 title = f"{name}.as_stored"
             array = np.ascontiguousarray(array) if array.ndim else array
-            ty = TensorType(array.shape, str(array.dtype))
+            ty = self._type_of(array)
             var = Var(title, ty)
             var.set_checked_type(ty)
             self._forms[key] = var
             self.params[title] = array
             self.param_vars.append(var)
         return self._forms[key]
+
+    def _type_of(self, array: Array) -> TensorType:
+        """One object for all parameters of a type: what reads a large graph reads few of them."""
+        key = array.shape, dtype_name(array.dtype)
+        held = self._types.get(key)
+        if held is None:
+            held = self._types[key] = TensorType(*key)
+        return held
 
     def _initializer(self, name: str) -> Array:
         if name not in self._arrays:
