@@ -425,6 +425,25 @@ def scaled(name: str, scale: Floats, addend: Floats | None, grid: GridEmitter) -
     return name
 
 
+def of_operand(
+    write: Callable[[Floats], str], grid: GridEmitter, depth: int = 0, *, channels: bool = False
+) -> Real:
+    """What an operator computes from its operand, where a factor may stand before it or behind it.
+
+    Args:
+        write: writes it for the operand times a factor.
+        channels: the factor may have several numbers; else these are multiplied behind.
+    """
+    one = np.ones(())
+
+    def whole(scale: Floats, addend: Floats | None) -> str:
+        if scale.size > 1 and not channels:
+            return scaled(write(one), scale, addend, grid)
+        return scaled(write(scale), one, None if addend is None else addend * scale, grid)
+
+    return Real.of(whole, depth)
+
+
 QdqRule = Callable[[Step, QdqEmitter], Real | None]
 """``rule(step, grid)`` gives the result of an integer step as a real, or None: the grid has it."""
 

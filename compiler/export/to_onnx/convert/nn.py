@@ -44,16 +44,12 @@ def conv2d(step: Step, e: Emitter) -> str:
     return conv_node(step, e, e.args(step))
 
 
-def conv_node(step: Step, e: Emitter, inputs: list[str]) -> str:
-    """A Conv with the attributes of an nn.conv2d step."""
+def conv_node(step: Step, e: Emitter, inputs: list[str], **changed: object) -> str:
+    """A Conv with the attributes of an nn.conv2d step, but for those that are ``changed``."""
     attrs = step.attrs
     require_layout(step, e, attrs.data_layout, attrs.kernel_layout)
-    return e.node(
-        "Conv",
-        inputs,
-        group=attrs.groups,
-        **window_attributes(attrs, step.args[1].type.concrete_shape[2:]),
-    )
+    window = window_attributes(attrs, step.args[1].type.concrete_shape[2:])
+    return e.node("Conv", inputs, group=attrs.groups, **{**window, **changed})
 
 
 @FToOnnx.register("nn.conv2d_transpose")

@@ -10,7 +10,14 @@ from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 from compiler.export.to_onnx.grid_rules.fixed_point import Factor
 from compiler.export.to_onnx.grid_rules.to_nearest import to_even_chain, to_nearest_chain
 from compiler.export.to_onnx.movement_operators import IDENTITIES, MOVES
-from compiler.export.to_onnx.qdq_emitter import Floats, FToQdq, QdqEmitter, Real, scaled
+from compiler.export.to_onnx.qdq_emitter import (
+    Floats,
+    FToQdq,
+    QdqEmitter,
+    Real,
+    of_operand,
+    scaled,
+)
 from compiler.export.to_onnx.qdq_sums import fixed_point_factor, half_up_chain, narrowed_sides
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_integer
@@ -132,16 +139,11 @@ def _of_two(lhs: Value, rhs: Value, grid: QdqEmitter) -> Real | None:
     a, b = _free(lhs, grid), _free(rhs, grid)
     if a is None or b is None or a.tensor is None or b.tensor is None:
         return None
-    one = np.ones(())
 
-    def write(scale: Floats, addend: Floats | None) -> str:
-        single = scale.size == 1
-        name = grid.node("Mul", [a.emit(grid, scale if single else one), b.emit(grid, one)])
-        if single:
-            return scaled(name, one, None if addend is None else addend * scale, grid)
-        return scaled(name, scale, addend, grid)
+    def write(factor: Floats) -> str:
+        return grid.node("Mul", [a.emit(grid, factor), b.emit(grid, np.ones(()))])
 
-    return Real.of(write)
+    return of_operand(write, grid)
 
 
 @FToQdq.register("nn.relu")
@@ -151,15 +153,10 @@ def relu(step: Step, grid: QdqEmitter) -> Real | None:
     if real is None:
         return None
 
-    def write(scale: Floats, addend: Floats | None) -> str:
-        return scaled(
-            grid.node("Relu", [real.emit(grid, scale)]),
-            np.ones(()),
-            None if addend is None else addend * scale,
-            grid,
-        )
+    def write(factors: Floats) -> str:
+        return grid.node("Relu", [real.emit(grid, factors)])
 
-    return Real.of(write, real.depth)
+    return of_operand(write, grid, real.depth, channels=True)
 
 
 @FToQdq.register("clip")
@@ -223,23 +220,21 @@ def move(step: Step, grid: QdqEmitter) -> Real | None:
     if len(found) < len(reals):
         return None
 
-    def write(scale: Floats, addend: Floats | None) -> str:
-        single = scale.size == 1
+    def write(factor: Floats) -> str:
         inner = Emitter(grid.writer)
         for value, real in zip(moved, found, strict=True):
-            inner.bind(value, real.emit(grid, scale if single else np.ones(())))
+            inner.bind(value, real.emit(grid, factor))
         for value in step.args[len(moved) :]:
             whole = is_integer(value.type.dtype)
             inner.bind(value, grid.native(value) if whole else grid.name(value))
         name = FToOnnx.require(step.op)(step, inner)
         assert isinstance(name, str)
-        if single:
-            return scaled(name, np.ones(()), None if addend is None else addend * scale, grid)
-        return scaled(name, scale, addend, grid)
+        return name
 
     tensors = {grid.quantized(value) for value in moved}
     like = tensors.pop() if len(tensors) == 1 else None
-    return replace(Real.of(write, 1 + max(real.depth for real in found)), like=like)
+    depth = 1 + max(real.depth for real in found)
+    return replace(of_operand(write, grid, depth), like=like)
 
 
 FToQdq.register(*(name for name in MOVES if name not in ("split", "take", "gather", "gather_nd")))(

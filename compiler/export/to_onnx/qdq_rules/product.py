@@ -15,7 +15,6 @@ import numpy as np
 
 from compiler.export.to_onnx.convert.nn import conv_node
 from compiler.export.to_onnx.qdq_emitter import Floats, FToQdq, QdqEmitter, Quantized, Real, scaled
-from compiler.export.to_onnx.windows import window_attributes
 from compiler.ir.dataflow import Step
 from compiler.ops.number_format import Array
 from compiler.ops.rules.realize import WIDE_INPUT
@@ -31,13 +30,9 @@ def conv2d(step: Step, grid: QdqEmitter) -> Real | None:
     shape = () if weight is None else (weight.shape[0], 1, 1)
     border = None if weight is None else _border(step, grid)
     if weight is None or border is None:
-        return _product(step, grid, weight, shape, lambda inputs: conv_node(step, grid, inputs))
+        return _product(step, grid, weight, shape, partial(conv_node, step, grid))
     tensor, level, pads = border
-    window = window_attributes(step.attrs, weight.shape[2:]) | {"pads": pads}
-
-    def node(inputs: list[str]) -> str:
-        return grid.node("Conv", inputs, group=step.attrs.groups, **window)
-
+    node = partial(conv_node, step, grid, pads=pads)
     made = _product(step, grid, weight, shape, node, tensor=tensor)
     sums = weight.astype(np.int64).reshape(len(weight), -1).sum(axis=1)
     return None if made is None else made.plus(level * sums.reshape(shape))

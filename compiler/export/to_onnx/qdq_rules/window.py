@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from compiler.export.to_onnx.convert.reduce import reduced_axes
-from compiler.export.to_onnx.qdq_emitter import Floats, FToQdq, QdqEmitter, Real, scaled
+from compiler.export.to_onnx.qdq_emitter import Floats, FToQdq, QdqEmitter, Real, of_operand
 from compiler.export.to_onnx.windows import window_attributes
 from compiler.ir.dataflow import Step
 
@@ -42,12 +42,11 @@ def avg_pool2d(step: Step, grid: QdqEmitter) -> Real | None:
     shape = (step.args[0].type.concrete_shape[1], 1, 1)
     rows, columns = map(int, attrs.pool_size)
 
-    def write(scale: Floats, addend: Floats | None) -> str:
-        units = np.broadcast_to(scale, shape) / (rows * columns)
-        name = grid.window_sums(real.emit(grid, np.ones(())), units, (rows, columns), **window)
-        return scaled(name, np.ones(()), None if addend is None else addend * scale, grid)
+    def write(factors: Floats) -> str:
+        units = np.broadcast_to(factors, shape) / (rows * columns)
+        return grid.window_sums(real.emit(grid, np.ones(())), units, (rows, columns), **window)
 
-    return Real.of(write, real.depth)
+    return of_operand(write, grid, real.depth, channels=True)
 
 
 @FToQdq.register("nn.global_avg_pool2d", "nn.global_max_pool2d")
@@ -75,13 +74,9 @@ def _pooled(step: Step, grid: QdqEmitter, op_type: str, **attrs: object) -> Real
         made = grid.quantize(pooled, held.zero_point, held.scale, held.dtype)
         return grid.of_tensor(replace(held, name=made)).times(real.scale)
 
-    def write(scale: Floats, addend: Floats | None) -> str:
-        single = scale.size == 1
-        name = grid.node(op_type, [real.emit(grid, scale if single else np.ones(()))], **attrs)
-        if single:
-            return scaled(name, np.ones(()), None if addend is None else addend * scale, grid)
-        return scaled(name, scale, addend, grid)
+    def write(factor: Floats) -> str:
+        return grid.node(op_type, [real.emit(grid, factor)], **attrs)
 
     # A largest value is one of the elements; a mean has a scale of its own.
     like = grid.quantized(step.args[0]) if "Max" in op_type else None
-    return replace(Real.of(write, real.depth), like=like)
+    return replace(of_operand(write, grid, real.depth), like=like)
