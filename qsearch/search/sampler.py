@@ -39,7 +39,7 @@ from qsearch.search.space import (
     Space,
     config_hash,
     input_layer,
-    is_of_layer,
+    is_layer_weight,
     to_qconfig,
 )
 from qsearch.search.stages import GLOBAL, LAYERS
@@ -420,5 +420,5 @@ class StudySampler:
         params = stage.decode(point)
         fields = {n: v for n, v in params.items() if n not in PLAN_NAMES}
         qconfig = to_qconfig(fields, self.start)
-        shown = {n: v for n, v in params.items() if stage.name == GLOBAL or not is_of_layer(n)}
+        shown = {n: v for n, v in params.items() if stage.name == GLOBAL or not is_layer_weight(n)}
         return Proposal(shown, qconfig, config_hash(qconfig.to_dict()), stage.name)

@@ -404,7 +404,7 @@ def input_parameter(layer: str) -> str:
     return f"{LAYER_PREFIX}{layer}{_INPUT_BITS}"
 
 
-def is_of_layer(name: str) -> bool:
+def is_layer_weight(name: str) -> bool:
     """Whether a parameter is the bits of a single layer's weight."""
     return name.startswith(LAYER_PREFIX) and name.endswith(_WEIGHT_BITS)
 
@@ -422,7 +422,7 @@ def value_in(fields: Mapping[str, Any], name: str) -> Any:
         return fields[name]
     layer, _, key = name[len(LAYER_PREFIX) :].rpartition(".")
     choice = fields["layers"].get(layer, {})
-    if choice.get("float") and is_of_layer(name):
+    if choice.get("float") and is_layer_weight(name):
         return FLOAT_LAYER
     return choice.get(key, fields[key])
 

@@ -51,7 +51,7 @@ from qsearch.search.space import (
     default_space,
     input_layer,
     input_parameter,
-    is_of_layer,
+    is_layer_weight,
     to_qconfig,
     value_in,
 )
@@ -440,7 +440,7 @@ def described_space(settings: Settings, module: IRModule, model: str) -> str:
         "Fields are those of QConfig; a field that is not named stays as recommended."
     )
     if found.layers is not None:
-        fields = Space(tuple(p for p in found.space.parameters if not is_of_layer(p.name)))
+        fields = Space(tuple(p for p in found.space.parameters if not is_layer_weight(p.name)))
         names, bits_ = tuple(found.layers.elements), found.layers.bits
         return write_space(SpaceFile(fields, bits_, names, found.start.layers), heading)
     text = write_space(SpaceFile(found.space, inputs=found.start.layers), heading)
