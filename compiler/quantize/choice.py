@@ -121,6 +121,10 @@ def choose(
         wide = wide_inputs(module)
         if wide.layers:
             decisions.append(Decision("layers", wide.layers, "; ".join(wide.why)))
+        if wide.products_a_table >= _A_CHEAP_TABLE:
+            work = f"layers multiply {wide.products_a_table:.0f} times for each value of them"
+            why = f"tables of functions read {_TABLE_BITS} bits nearly as fast as 8: {work}"
+            decisions.append(Decision("table_bits", _TABLE_BITS, why))
         decisions += rounded
     chosen = {d.field: d.value for d in decisions}
     return QConfig.recommended(**chosen), tuple(decisions)
@@ -186,10 +190,15 @@ the first depthwise layer of two MobileNets gain 1.1 and 1.5 dB, of EfficientNet
 the engine takes 0.3 to 3 % longer. Those of the next layers gain 0.2 dB and cost 8 %, those of a
 network with squeeze and excite, whose first one is 6 % of the multiplications, 0.1 dB."""
 
+_TABLE_BITS: Final = 12
+"""Of what tables of functions read, where they are cheap. Measured over 128 samples: LeakyReLU
+gains 6.6 dB, hard-swish 0.8, GELU 0.3; the engine takes -4 to 5 % longer (four small networks)."""
+_A_CHEAP_TABLE: Final = 64
+"""Multiplications for each value that a table reads, from which the engine takes 1 to 6 % longer
+for 12 bits (four networks, AVX512-VBMI; 2 to 12 % on AVX2)."""
 _A_TABLE: Final = 24
-"""Multiplications for each value that a table of more than 8 bits reads. The engine took 1 to 6 %
-longer for 12 bits with 64 and more (four networks, AVX512-VBMI), 19 % with 30; 2 to 12 and 25 % on
-AVX2. Fewer were not measured."""
+"""The same for searches, which see what it gains: with 30 it took 19 % longer (25 % on AVX2). Fewer
+were not measured."""
 
 _TINY: Final = 1 << 19
 """Multiplications of one sample, up to which a run takes longer for its steps than for these. In a
@@ -206,15 +215,21 @@ class WideInputs:
     Attributes:
         layers: for ``QConfig.layers``.
         why: one sentence for each kind of layers.
-        cheap_tables: ``table_bits`` has an effect that the engine does not pay dearly.
+        products_a_table: multiplications for each value that only tables of functions read; 0 where
+            ``table_bits`` has no effect.
         tiny: further layers that may, where the network is so small that this takes little time;
             for a search, which sees what it gains.
     """
 
     layers: _Layers = field(default_factory=dict)
     why: tuple[str, ...] = ()
-    cheap_tables: bool = False
+    products_a_table: float = 0.0
     tiny: _Layers = field(default_factory=dict)
+
+    @property
+    def cheap_tables(self) -> bool:
+        """Whether a search tries more than 8 bits for what tables read."""
+        return self.products_a_table >= _A_TABLE
 
 
 def wide_inputs(module: IRModule) -> WideInputs:
@@ -240,7 +255,7 @@ def wide_inputs(module: IRModule) -> WideInputs:
     shape = module["main"].params[0].tensor_type.concrete_shape
     tiny = work <= _TINY * (shape[0] if shape else 1)
     others = marked.further_layers({*last, *first}) if tiny else {}
-    return WideInputs(last | first, tuple(why), 0 < values * _A_TABLE <= work, others)
+    return WideInputs(last | first, tuple(why), work / values if values else 0.0, others)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -207,10 +207,11 @@ def test_the_first_depthwise_layers_read_more_bits(
 
 
 @pytest.mark.parametrize(
-    ("shared", "channels", "cheap"), [(False, 16, True), (True, 16, False), (False, 2, False)]
+    ("shared", "channels", "cheap", "bits"),
+    [(False, 16, True, 12), (False, 4, True, 8), (True, 16, False, 8), (False, 2, False, 8)],
 )
 def test_tables_are_cheap_where_layers_multiply_more_than_they_compute(
-    shared: bool, channels: int, cheap: bool
+    shared: bool, channels: int, cheap: bool, bits: int
 ) -> None:
     op, nn = relay.op, relay.op.nn
     rng = np.random.default_rng(0)
@@ -222,6 +223,8 @@ def test_tables_are_cheap_where_layers_multiply_more_than_they_compute(
         value = op.add(swish, other) if shared else swish
     module = prerequisite_optimize(relay.module(value), None, 3)
     assert wide_inputs(module).cheap_tables == cheap
+    data = [{"x": rng.normal(size=(1, channels, 8, 8)).astype(np.float32)} for _ in range(4)]
+    assert Calibration(module, data).choose()[0].table_bits == bits
 
 
 def test_wide_inputs_have_room_for_what_calibration_has_not_seen() -> None:
