@@ -47,7 +47,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "QDQ graphs: inner inputs of 8 bits, averages, borders, zero points": 107,
     "C target: channels last, layouts, folded requantization, dot products": 1101,
     "ONNX: QDQ graphs, names and dtypes, default session options": 1267,
-    "guidance: what a search is told before it starts, choose, best -o, typed keywords": 1091,
+    "guidance: what a search is told before it starts, choose, best -o, typed keywords": 1096,
     "words: meanings of figures, tables that fit, next lines, named artefacts": 239,
     "profile": 478,
     "graphs: passes read only the nodes that they need, once": 194,

@@ -310,3 +310,21 @@ def test_weights_are_fitted_to_samples_where_there_are_enough(
     (why,) = (one.why for one in decisions if one.field == "weight_rounding")
     assert f"{runs * batch} " in why
     assert calibration.choose(rounding=False)[0].weight_rounding == "nearest"
+
+
+@pytest.mark.parametrize(("largest", "runs", "alpha"), [(2, 32, None), (8, 32, 0.75)])
+def test_channels_that_were_seldom_seen_are_smoothed_only_where_they_are_outliers(
+    largest: float, runs: int, alpha: float | None
+) -> None:
+    rng = np.random.default_rng(0)
+    lifted = np.ones((16, 1), np.float32)
+    lifted[3] = largest
+    hidden = relay.op.nn.relu(
+        relay.op.nn.dense(
+            relay.var("x", (1, 16)), relay.const(np.eye(16, dtype=np.float32) * lifted)
+        )
+    )
+    value = relay.op.nn.dense(hidden, relay.const(rng.normal(size=(4, 16)).astype(np.float32)))
+    module = prerequisite_optimize(relay.module(value), None, 3)
+    data = [{"x": rng.uniform(0.9, 1, (1, 16)).astype(np.float32)} for _ in range(runs)]
+    assert Calibration(module, data).choose()[0].smooth_alpha == alpha
