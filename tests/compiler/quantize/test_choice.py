@@ -126,7 +126,9 @@ def heads(rng: np.random.Generator, size: int, classes: int = 5, gate: bool = Fa
         (16, {}, ["dense_2", "dense_3"]),
         # What gates an image is no last layer.
         (16, {"gate": True}, ["dense_3", "dense_4"]),
-        # Two dense layers are as much work as the convolutions; many weights are converted.
+        # Many weights are little work in a network that is large.
+        (96, {"classes": 5000}, ["dense_2", "dense_3"]),
+        # Two dense layers are as much work as the convolutions; one multiplies too much.
         (2, {}, []),
         (16, {"classes": 5000}, []),
     ],

@@ -231,9 +231,13 @@ def move(step: Step, grid: QdqEmitter) -> Real | None:
         assert isinstance(name, str)
         return name
 
+    depth = 1 + max(real.depth for real in found)
+    held = found[0].tensor if len(found) == 1 else None
+    if held is not None and held.residual:
+        name = grid.quantize(write(1 / found[0].scale), held.zero_point, held.scale, held.dtype)
+        return grid.of_tensor(replace(held, name=name)).times(found[0].scale)
     tensors = {grid.quantized(value) for value in moved}
     like = tensors.pop() if len(tensors) == 1 else None
-    depth = 1 + max(real.depth for real in found)
     return replace(of_operand(write, grid, depth), like=like)
 
 
