@@ -129,8 +129,8 @@ def choose(
             decisions.append(Decision("layers", wide.layers, "; ".join(wide.why)))
         if wide.products_a_table >= _A_CHEAP_TABLE:
             work = f"layers multiply {wide.products_a_table:.0f} times for each value of them"
-            why = f"tables of functions read {_TABLE_BITS} bits nearly as fast as 8: {work}"
-            decisions.append(Decision("table_bits", _TABLE_BITS, why))
+            why = f"tables of functions read {TABLE_BITS} bits nearly as fast as 8: {work}"
+            decisions.append(Decision("table_bits", TABLE_BITS, why))
         decisions += rounded
     chosen = {d.field: d.value for d in decisions}
     return QConfig.recommended(**chosen), tuple(decisions)
@@ -198,7 +198,7 @@ the first depthwise layer of two MobileNets gain 1.1 and 1.5 dB, of EfficientNet
 the engine takes 0.3 to 3 % longer. Those of the next layers gain 0.2 dB and cost 8 %, those of a
 network with squeeze and excite, whose first one is 6 % of the multiplications, 0.1 dB."""
 
-_TABLE_BITS: Final = 12
+TABLE_BITS: Final = 12
 """Of what tables of functions read, where they are cheap. Measured over 128 samples: LeakyReLU
 gains 6.6 dB, hard-swish 0.8, GELU 0.3; the engine takes -4 to 5 % longer (four small networks)."""
 _A_CHEAP_TABLE: Final = 64

@@ -16,6 +16,7 @@ import numpy as np
 
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize.calibration.modes import calibrate_modes
+from compiler.quantize.choice import TABLE_BITS
 from qsearch.data import content_hash
 from qsearch.errors import SearchError
 
@@ -339,7 +340,7 @@ def default_space(
             else []
         ),
         *([Parameter("residual_bits", (8, 16))] if sums else []),
-        *([Parameter("table_bits", (8, 12))] if tables else []),
+        *([Parameter("table_bits", (8, TABLE_BITS))] if tables else []),
         *(Parameter(name, (True,)) for name in always),
     )
     bits = [(input_parameter(layer), nbit) for layer, nbit in inputs.items()]

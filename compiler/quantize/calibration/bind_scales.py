@@ -86,8 +86,8 @@ def bind_scales(
         WeightNotConstantError: a weight is computed or an input of the model.
     """
     main: Function = annotated["main"]
-    bits_of = chosen_bits(main, context.qconfig)
     read_by = point_readers(main) if context.qconfig.table_bits > context.qconfig.nbit_input else {}
+    bits_of = chosen_bits(main, context.qconfig, read_by)
     tabulated = {point for point, readers in read_by.items() if readers == (TABLES,)}
     binder = _Binder(context.qconfig, nodes_of(main), activation_ranges, bits_of, tabulated)
     replaced = binder.replacements()

@@ -8,7 +8,7 @@ only tables of functions read has QConfig.table_bits.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from compiler.ir.expr import Call, Expr, Function, Op, is_op_call
@@ -81,11 +81,14 @@ def input_bits(readers: Collection[str], qconfig: QConfig) -> int:
     return max(asked, default=qconfig.nbit_input)
 
 
-def chosen_bits(main: Function, qconfig: QConfig) -> dict[Expr, int]:
+def chosen_bits(
+    main: Function, qconfig: QConfig, read_by: Mapping[Expr, Readers] | None = None
+) -> dict[Expr, int]:
     """Bits of the points whose bits differ from their kind's, and of the data of layers; O(edges).
 
     Args:
         main: of an annotated module.
+        read_by: its ``point_readers``, where they are known.
     Raises:
         ConfigValueError: QConfig.layers names a layer that ``main`` does not have.
     """
@@ -94,7 +97,7 @@ def chosen_bits(main: Function, qconfig: QConfig) -> dict[Expr, int]:
         return {}
     found: dict[Expr, int] = {}
     layers = {name: call for call, name in named_layers(main).items()}
-    for point, readers in point_readers(main).items():
+    for point, readers in (read_by or point_readers(main)).items():
         nbit = input_bits(readers, qconfig)
         if nbit != qconfig.nbit_input:
             found[point] = nbit
