@@ -51,6 +51,10 @@ UNEVEN_SELDOM: Final = 4.0
 little of those to come. A perceptron at 2.2 loses 10, 7 and 1 dB by smoothing over 128, 128 and 512
 samples."""
 _SEEN: Final = 1024
+UNEVEN_FEW: Final = 8.0
+"""The same over fewer than ``_MANY`` samples: over 2 to 16, ten networks at 1.4 to 5.8 lose up to
+25 dB by smoothing, one at 40 to 70 gains 8 to 22. Over one all lose 0 to 23 dB."""
+_MANY: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +71,10 @@ class Decision:
 
 MOST_PRODUCTS: Final = 5 * 10**10
 """Of weights that are rounded sequentially; a few CPU seconds."""
-_ENOUGH: Final = 32
-"""Samples from which sequential rounding is chosen. Measured on 12 small networks: over 128 samples
-it gains 0.3 to 7 dB on 11 and loses 0.9 on one; over 8 samples it loses up to 1.9 on four. Ranges
-that are fitted with the weights gain -0.3 to 0.9 dB on six networks over 32 to 512 samples, 0.2 on
-average."""
+_ENOUGH: Final = 2
+"""Samples from which sequential rounding with fitted ranges is chosen. Measured on 11 small
+networks: over 2 samples it gains 1.6 to 8.8 dB, over 8 -0.1 to 5.3, over 16 0 to 5.9, over 128 0.3
+to 8; over 1 it gains -2.4 to 1.7."""
 
 
 def choose(
@@ -105,7 +108,7 @@ def choose(
     ]
     calls = weighted_calls(module["main"])
     if calls and statistics is not None:
-        rounded = _rounding(module, statistics.runs) if rounding else []
+        rounded = _rounding(module, _samples(module, statistics)) if rounding else []
         fitted = any(decision.field == "fit_ranges" for decision in rounded)
         weights = [weight_of(call) for call, _ in calls]
         channels = sum(w.data.shape[0] for w in weights if w is not None and w.data.ndim)
@@ -143,6 +146,7 @@ def _smoothing(module: IRModule, statistics: ChannelStats, uneven: float) -> Dec
         uneven: largest channel by median channel from which smoothing pays.
     """
     groups = find_groups(module["main"], through_concat=True)
+    samples = _samples(module, statistics)
     spreads: dict[str, tuple[float, float]] = {}
     for (call, _), label, channels in zip(
         weighted_calls(module["main"]), statistics.labels, statistics.ranges(), strict=True
@@ -151,26 +155,31 @@ def _smoothing(module: IRModule, statistics: ChannelStats, uneven: float) -> Dec
         if group is not None and not groups.limits[group]:
             seen = statistics.runs * _size(call.args[0]) / max(channels.largest.size, 1)
             enough = uneven if seen >= _SEEN else UNEVEN_SELDOM
-            spreads[label] = _spread(channels.largest), enough
+            spreads[label] = _spread(channels.largest), enough if samples >= _MANY else UNEVEN_FEW
     if not spreads:
         return Decision("smooth_alpha", None, "no operator reads channels that take factors")
     label = max(spreads, key=lambda one: spreads[one][0] / spreads[one][1])
     spread, enough = spreads[label]
     told = f"the largest channel that operator {label} reads is {spread:.1f} times"
-    if spread >= enough:
+    if spread < enough:
+        why = f"{told} the median, less than {enough:g}: channels are even"
+    elif samples < _ENOUGH:
+        why = f"{told} the median, but one sample says little of those to come"
+    else:
         why = f"{told} the median: the weights take a share of it"
         return Decision("smooth_alpha", SMOOTH_ALPHA, why)
-    return Decision(
-        "smooth_alpha", None, f"{told} the median, less than {enough:g}: channels are even"
-    )
+    return Decision("smooth_alpha", None, why)
 
 
-def _rounding(module: IRModule, runs: int) -> list[Decision]:
-    """Sequentially where there are enough samples to fit to, and where it does not take long."""
+def _samples(module: IRModule, statistics: ChannelStats) -> int:
     shape = module["main"].params[0].tensor_type.shape
-    samples = runs * int(shape[0]) if shape else runs
+    return statistics.runs * int(shape[0]) if shape else statistics.runs
+
+
+def _rounding(module: IRModule, samples: int) -> list[Decision]:
+    """Sequentially where there are enough samples to fit to, and where it does not take long."""
     if samples < _ENOUGH:
-        why = f"{samples} calibration samples are too few to fit weights to; {_ENOUGH} are enough"
+        why = f"{samples} calibration sample is too few to fit weights to; {_ENOUGH} are enough"
         return [Decision("weight_rounding", "nearest", why)]
     if sequential_products(module) > MOST_PRODUCTS:
         why = "fitting weights of this size takes long; weight_rounding=sequential does it"

@@ -42,6 +42,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "engine: depthwise kernels that fill registers": 64,
     "engine: depthwise windows of int16, clips by channel": 49,
     "tables of functions that read 12 bits, narrowed in QDQ graphs": 71,
+    "choose: sequential rounding from two samples on, smoothing over few": 8,
     "engine: tables of functions as lines": 63,
     "search: bits that layers read as a choice": 62,
     "QDQ graphs: inner inputs of 8 bits, averages, borders, zero points": 107,
