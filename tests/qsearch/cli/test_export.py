@@ -15,7 +15,7 @@ import qsearch
 from compiler.runtime.artifact import load_qmod
 from compiler.targets.c.toolchain import find_compiler
 from qsearch.cli.main import run
-from tests.compiler.export.to_onnx.test_qdq import residual_network
+from tests.compiler.export.to_onnx.qdq_graphs import residual_network
 
 
 @pytest.fixture(scope="module")

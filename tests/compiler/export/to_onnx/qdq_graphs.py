@@ -1,0 +1,62 @@
+"""Networks for the tests of QDQ graphs, and what they measure."""
+
+from __future__ import annotations
+
+import collections
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from compiler.runtime.artifact import QModule
+
+
+def sqnr_db(found: np.ndarray, wanted: np.ndarray) -> float:
+    """Signal to noise of outputs."""
+    noise = float(np.square(found - wanted).sum())
+    return 10 * float(np.log10(np.square(wanted).sum() / max(noise, 1e-12)))
+
+
+def kernels(model: onnx.ModelProto, folder: Path) -> collections.Counter[str]:
+    """Operators of the graph that onnxruntime makes of a model."""
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(folder / "optimized.onnx")
+    options.log_severity_level = 3
+    data = model.SerializeToString()
+    onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    optimized = onnx.load(options.optimized_model_filepath)
+    return collections.Counter(node.op_type for node in optimized.graph.node)
+
+
+def residual_network(
+    normalized: bool = False, bits: int = 16
+) -> tuple[QModule, list[dict[str, np.ndarray]]]:
+    """Blocks whose results are added to what they read, sums of so many bits; and the data."""
+    from compiler import relay
+    from compiler.quantize import Calibration, QConfig
+
+    rng, op, nn = np.random.default_rng(3), relay.op, relay.op.nn
+
+    def conv(value: Any) -> Any:
+        weight = relay.const(rng.normal(0, 0.35, (8, 8, 1, 1)).astype("float32"))
+        bias = relay.const(np.full((8, 1, 1), 0.1, "float32"))
+        return op.add(nn.conv2d(value, weight), bias)
+
+    value: Any = relay.var("x", (1, 8, 6, 6))
+    for _ in range(2):
+        value = op.add(value, conv(nn.relu(conv(value))))
+    value = nn.relu(op.add(conv(value), conv(value)))
+    if normalized:
+        scale = relay.const(np.ones(6, "float32"))
+        value = nn.layer_norm(op.add(value, conv(value)), scale, scale)
+    mod = relay.module(conv(value))
+    data = [{"x": rng.normal(0, 1, (1, 8, 6, 6)).astype("float32")} for _ in range(8)]
+    asked = QConfig.recommended(residual_bits=bits, calibrate_mode="mse")
+    return QModule(Calibration(mod, data[:4]).candidate(asked).module), data
+
+
+def outputs_of(run: Any, data: list[dict[str, np.ndarray]]) -> np.ndarray:
+    """The first output for all inputs."""
+    return np.concatenate([run([batch["x"]])[0] for batch in data])
