@@ -108,7 +108,9 @@ def choose(
     ]
     calls = weighted_calls(module["main"])
     if calls and statistics is not None:
-        rounded = _rounding(module, _samples(module, statistics)) if rounding else []
+        samples = statistics.runs * _batch_size(module)
+        large = sequential_products(module) > MOST_PRODUCTS
+        rounded = _rounding(samples, large) if rounding else []
         fitted = any(decision.field == "fit_ranges" for decision in rounded)
         weights = [weight_of(call) for call, _ in calls]
         channels = sum(w.data.shape[0] for w in weights if w is not None and w.data.ndim)
@@ -123,9 +125,9 @@ def choose(
                 True,
                 f"rounded weights move the means of what {len(calls)} operators compute",
             ),
-            _smoothing(module, statistics, UNEVEN_FITTED if fitted else UNEVEN),
+            _smoothing(module, statistics, samples, fitted),
         ]
-        free = free_rescalings(module, sequential_products(module) > MOST_PRODUCTS)
+        free = free_rescalings(module, large)
         decisions += [Decision(field, True, why) for field, why in free.items()]
         wide = wide_inputs(module)
         if wide.layers:
@@ -139,14 +141,26 @@ def choose(
     return QConfig.recommended(**chosen), tuple(decisions)
 
 
-def _smoothing(module: IRModule, statistics: ChannelStats, uneven: float) -> Decision:
-    """By the channels that take factors; those in front of a clip do so with ``smooth_clips``.
+def _uneven_from(samples: int, seen: float, fitted: bool) -> float:
+    """Largest channel by median channel from which smoothing pays.
 
     Args:
-        uneven: largest channel by median channel from which smoothing pays.
+        samples: of the calibration set.
+        seen: values of one channel.
+        fitted: whether ranges are.
     """
+    if samples < _ENOUGH:
+        return math.inf
+    if samples < _MANY:
+        return UNEVEN_FEW
+    if seen < _SEEN:
+        return UNEVEN_SELDOM
+    return UNEVEN_FITTED if fitted else UNEVEN
+
+
+def _smoothing(module: IRModule, statistics: ChannelStats, samples: int, fitted: bool) -> Decision:
+    """By the channels that take factors; those in front of a clip do so with ``smooth_clips``."""
     groups = find_groups(module["main"], through_concat=True)
-    samples = _samples(module, statistics)
     spreads: dict[str, tuple[float, float]] = {}
     for (call, _), label, channels in zip(
         weighted_calls(module["main"]), statistics.labels, statistics.ranges(), strict=True
@@ -154,34 +168,31 @@ def _smoothing(module: IRModule, statistics: ChannelStats, uneven: float) -> Dec
         group = groups.group_of.get(call.args[0])
         if group is not None and not groups.limits[group]:
             seen = statistics.runs * _size(call.args[0]) / max(channels.largest.size, 1)
-            enough = uneven if seen >= _SEEN else UNEVEN_SELDOM
-            spreads[label] = _spread(channels.largest), enough if samples >= _MANY else UNEVEN_FEW
+            spreads[label] = _spread(channels.largest), _uneven_from(samples, seen, fitted)
     if not spreads:
         return Decision("smooth_alpha", None, "no operator reads channels that take factors")
-    label = max(spreads, key=lambda one: spreads[one][0] / spreads[one][1])
+    label = max(spreads, key=lambda one: (spreads[one][0] / spreads[one][1], spreads[one][0]))
     spread, enough = spreads[label]
     told = f"the largest channel that operator {label} reads is {spread:.1f} times"
-    if spread < enough:
-        why = f"{told} the median, less than {enough:g}: channels are even"
-    elif samples < _ENOUGH:
-        why = f"{told} the median, but one sample says little of those to come"
-    else:
+    if spread >= enough:
         why = f"{told} the median: the weights take a share of it"
         return Decision("smooth_alpha", SMOOTH_ALPHA, why)
-    return Decision("smooth_alpha", None, why)
+    even = f"less than {enough:g}: channels are even"
+    why = "but one sample says little of those to come" if math.isinf(enough) else even
+    return Decision("smooth_alpha", None, f"{told} the median, {why}")
 
 
-def _samples(module: IRModule, statistics: ChannelStats) -> int:
-    shape = module["main"].params[0].tensor_type.shape
-    return statistics.runs * int(shape[0]) if shape else statistics.runs
+def _batch_size(module: IRModule) -> int:
+    shape = module["main"].params[0].tensor_type.concrete_shape
+    return shape[0] if shape else 1
 
 
-def _rounding(module: IRModule, samples: int) -> list[Decision]:
+def _rounding(samples: int, large: bool) -> list[Decision]:
     """Sequentially where there are enough samples to fit to, and where it does not take long."""
     if samples < _ENOUGH:
         why = f"{samples} calibration sample is too few to fit weights to; {_ENOUGH} are enough"
         return [Decision("weight_rounding", "nearest", why)]
-    if sequential_products(module) > MOST_PRODUCTS:
+    if large:
         why = "fitting weights of this size takes long; weight_rounding=sequential does it"
         return [Decision("weight_rounding", "nearest", why)]
     why = f"layer by layer, each fitted to make up for earlier ones on {samples} samples"
@@ -269,8 +280,7 @@ def wide_inputs(module: IRModule) -> WideInputs:
         )
     values = sum(_size(p) for p, readers in marked.points.items() if readers == (TABLES,))
     work = sum(marked.work.values())
-    shape = module["main"].params[0].tensor_type.concrete_shape
-    tiny = work <= _TINY * (shape[0] if shape else 1)
+    tiny = work <= _TINY * _batch_size(module)
     others = marked.further_layers({*last, *first}) if tiny else {}
     return WideInputs(last | first, tuple(why), work / values if values else 0.0, others)
 

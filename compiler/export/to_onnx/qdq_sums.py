@@ -23,7 +23,7 @@ that follows. It is a small part of the work.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -34,7 +34,7 @@ from compiler.export.to_onnx.qdq_emitter import LEVELS, Floats, QdqEmitter, Real
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.span import onnx_nodes
 from compiler.ir.ty import integer_range, is_integer
-from compiler.ops.annotation.wide_point import TABLE_HEADROOM, wide_headroom
+from compiler.ops.annotation.wide_point import wide_headroom
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.ops.tensor.clip import integer_bound
 
@@ -135,25 +135,32 @@ def _tabulated_levels(step: Step) -> Levels | None:
     product = _Origin.of(step).product
     if product is not None and any(_enters(value) for value, _ in moved_from(product.args[0])):
         return None
-    reach = _calibrated(step, lambda _: TABLE_HEADROOM)
-    changes: list[tuple[float, float]] = []
-    for user in _readers(step.result):
-        for table in [user] if user.name == "lookup" else _readers(user.result):
-            entries = table.args[1].data if table.name == "lookup" else None
-            places = dict(moved_from(table.args[0]))
-            if entries is None or step.result not in places or not entries.size:
-                return None
-            lowest = integer_range(table.args[0].type.dtype)[0] - places[step.result]
-            changing = np.flatnonzero(entries[1:] != entries[:-1])
-            ends = (changing[0], changing[-1] + 1) if changing.size else (0, 1)
-            changes.append((lowest + float(ends[0]), lowest + float(ends[1])))
-    if not changes:
+    ends = [
+        _changing_ends(table, step.result)
+        for user in _readers(step.result)
+        for table in ([user] if user.name == "lookup" else _readers(user.result))
+    ]
+    known = [found for found in ends if found is not None]
+    if not known or len(known) < len(ends):
         return None
-    low = max(-reach, min(0.0, *(ends[0] for ends in changes)))
-    high = min(reach, max(1.0, *(ends[1] for ends in changes)))
+    reach = _calibrated(step, tabulated=True)
+    low = max(-reach, min(0.0, *(least for least, _ in known)))
+    high = min(reach, max(1.0, *(most for _, most in known)))
     factor = (LEVELS - 1) / (high - low)
     least = round(low * factor)
     return Levels(np.asarray(factor), least, least + LEVELS - 1)
+
+
+def _changing_ends(table: Step, value: Value) -> tuple[float, float] | None:
+    """The integers of a value between which a table changes; None if it does not read the value."""
+    entries = table.args[1].data if table.name == "lookup" else None
+    places = dict(moved_from(table.args[0]))
+    if entries is None or value not in places or not entries.size:
+        return None
+    lowest = integer_range(table.args[0].type.dtype)[0] - places[value]
+    changing = np.flatnonzero(entries[1:] != entries[:-1])
+    ends = (changing[0], changing[-1] + 1) if changing.size else (0, 1)
+    return lowest + float(ends[0]), lowest + float(ends[1])
 
 
 def _enters(value: Value) -> bool:
@@ -162,7 +169,7 @@ def _enters(value: Value) -> bool:
     return producer is None or not all(is_integer(arg.type.dtype) for arg in producer.args)
 
 
-def _calibrated(step: Step, headroom: Callable[[int], float]) -> float:
+def _calibrated(step: Step, tabulated: bool = False) -> float:
     """The largest of the integers of a wide point that calibration has seen.
 
     Limits that are not those of a number of bits are ends of the values: there is no room beyond.
@@ -170,20 +177,19 @@ def _calibrated(step: Step, headroom: Callable[[int], float]) -> float:
     limits = _limits(step)
     assert limits is not None
     whole = limits[1] + 1
-    nbit = whole.bit_length()
-    return whole / headroom(nbit) if whole.bit_count() == 1 else max(-limits[0], limits[1])
+    if whole.bit_count() > 1:
+        return max(-limits[0], limits[1])
+    return whole / wide_headroom(whole.bit_length(), tabulated=tabulated)
 
 
 def _multiplied_levels(step: Step, maxima: ChannelMaxima, last: Set[Step]) -> Levels | None:
-    in_place, moved = (
-        [one for one in _maxima_readers(step.result, past) if FQProductShape.get(one.op)]
-        for past in ((), _SHAPES)
-    )
-    if last >= set(moved):
+    products = dict(_product_readers(step.result))
+    if last >= products.keys():
         return None
     origin = _Origin.of(step)
-    whole = _calibrated_levels(origin, _calibrated(step, wide_headroom))
-    known = _of_groups(moved[0], maxima) if in_place == moved and len(moved) == 1 else None
+    whole = _calibrated_levels(origin, _calibrated(step))
+    (alone, *others) = products
+    known = None if others or products[alone] else _of_groups(alone, maxima)
     if known is None or origin.product is None or whole.low == whole.high:
         return whole
     # A channel that stays below the range has finer levels, but none below the integers.
@@ -221,11 +227,13 @@ class _Origin:
     Attributes:
         ends: limits of it and of what stands in front of it, one number or one per channel.
         clips: minimum and maximum of channels, which only the clip reads.
+        source: what all these limit, but for factors.
         product: the convolution that computes it, whose weights take factors of channels.
     """
 
     ends: tuple[Floats, Floats]
     clips: tuple[Step, ...]
+    source: Value
     product: Step | None
 
     @staticmethod
@@ -253,10 +261,8 @@ class _Origin:
             elif producer.name != "cast" and (producer.name != "add" or held is None):
                 break
             value = producer.args[0]
-        if _of_unsigned(value):
-            low = np.maximum(low, 0)
         found = producer if producer is not None and producer.name == "nn.conv2d" else None
-        return _Origin((low, high), tuple(clips), found)
+        return _Origin((low, high), tuple(clips), value, found)
 
 
 def _of_unsigned(value: Value) -> bool:
@@ -285,7 +291,8 @@ def _bounds(step: Step) -> Floats | None:
 
 
 def _calibrated_levels(origin: _Origin, reach: float) -> Levels:
-    ends = [np.clip(end, -reach, reach) for end in origin.ends]
+    least = 0.0 if _of_unsigned(origin.source) else -reach
+    ends = [np.clip(end, least, reach) for end in origin.ends]
     low, high = float(ends[0].min()), float(ends[1].max())
     if high < -low:
         factor = (LEVELS // 2) / -low
@@ -368,15 +375,16 @@ def _readers(value: Value) -> Iterator[Step]:
                 yield user
 
 
-def _maxima_readers(value: Value, past: Collection[str] = ()) -> Iterator[Step]:
-    """The steps that read a value, or largest values of it, behind operators with these names."""
-    waiting = [value]
+def _product_readers(value: Value) -> Iterator[tuple[Step, bool]]:
+    """The products that read a value, or largest values of it, and whether in another shape."""
+    waiting = [(value, False)]
     while waiting:
-        for reader in _readers(waiting.pop()):
-            if reader.name in _MAXIMA or reader.name in past:
-                waiting.append(reader.result)
-            else:
-                yield reader
+        read, reshaped = waiting.pop()
+        for reader in _readers(read):
+            if reader.name in _MAXIMA or reader.name in _SHAPES:
+                waiting.append((reader.result, reshaped or reader.name in _SHAPES))
+            elif FQProductShape.get(reader.op) is not None:
+                yield reader, reshaped
 
 
 def _requantized(value: Value) -> Iterator[tuple[Floats, Value]]:

@@ -18,10 +18,8 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
 
 WIDE_BITS = 16
-WIDE_HEADROOM = 4.0
-"""How far a point of more bits than its kind reaches beyond the calibrated range, at most."""
-TABLE_HEADROOM = 2.0
-"""The same of a point that only tables of functions read."""
+_MOST_HEADROOM = 4.0
+_TABLE_HEADROOM = 2.0
 
 _NORMS = ("nn.layer_norm", "nn.rms_norm")
 _MOVES = frozenset(
@@ -67,12 +65,17 @@ def _joins(call: Call) -> bool:
     return not any(isinstance(arg, Constant) for arg in call.args)
 
 
-def wide_headroom(nbit: int, usual: int = 8) -> float:
+def wide_headroom(nbit: int, usual: int = 8, tabulated: bool = False) -> float:
     """How far a point of more bits than usual reaches beyond the calibrated range.
 
     Room for outliers that calibration has not seen, but not at the cost of fine steps.
+
+    Args:
+        tabulated: whether tables of functions alone read it.
     """
-    return min(max(2.0 ** (nbit - usual - 2), 1.0), WIDE_HEADROOM)
+    if tabulated and nbit > usual:
+        return _TABLE_HEADROOM
+    return min(max(2.0 ** (nbit - usual - 2), 1.0), _MOST_HEADROOM)
 
 
 def wide_point(data: Expr, ctx: QuantizeContext) -> Expr:

@@ -25,7 +25,7 @@ from compiler.ir.rebuild import substitute
 from compiler.ir.ty import bits
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import is_given, point_attrs, quantize_kind
-from compiler.ops.annotation.wide_point import TABLE_HEADROOM, WIDE_HEADROOM, wide_headroom
+from compiler.ops.annotation.wide_point import wide_headroom
 from compiler.ops.rules.dom_scale import (
     SMALLEST_RANGE,
     DomScale,
@@ -196,12 +196,11 @@ class _Binder:
         """How far outliers that calibration has not seen may go."""
         attrs = point_attrs(point)
         assert attrs is not None
-        if attrs.bits is not None or attrs.kind != QAnnotateKind.INPUT:
-            return 1.0 if attrs.bits is None else WIDE_HEADROOM
-        usual = bits(self.qconfig.dtype_input)
-        if nbit > usual and point in self.tabulated:
-            return TABLE_HEADROOM
-        return wide_headroom(nbit, usual)
+        if attrs.bits is not None:
+            return wide_headroom(attrs.bits)
+        if attrs.kind != QAnnotateKind.INPUT:
+            return 1.0
+        return wide_headroom(nbit, bits(self.qconfig.dtype_input), point in self.tabulated)
 
     def _given(self, count: int) -> list[tuple[float, float, float]]:
         """Range S, lower and upper end of every measured point."""
