@@ -78,7 +78,6 @@ if TYPE_CHECKING:
     from compiler.quantize.candidate import has_residual_sums as has_residual_sums
     from compiler.quantize.candidate import mark as mark
     from compiler.quantize.choice import Decision as Decision
-    from compiler.quantize.choice import PredictedError as PredictedError
     from compiler.quantize.choice import choose as choose
     from compiler.quantize.conversions import fuse_partitions as fuse_partitions
     from compiler.quantize.conversions import partition_conversions as partition_conversions
@@ -87,6 +86,7 @@ if TYPE_CHECKING:
     from compiler.quantize.diagnosis import Diagnosis as Diagnosis
     from compiler.quantize.diagnosis import OperatorDiagnosis as OperatorDiagnosis
     from compiler.quantize.diagnosis import diagnose as diagnose
+    from compiler.quantize.predicted_error import PredictedError as PredictedError
     from compiler.quantize.quantize_annotate import QuantizeAnnotate as QuantizeAnnotate
     from compiler.quantize.quantize_annotate import annotate as annotate
     from compiler.quantize.quantize_partition import QuantizePartition as QuantizePartition

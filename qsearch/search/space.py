@@ -16,7 +16,7 @@ import numpy as np
 
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize.calibration.modes import calibrate_modes
-from compiler.quantize.choice import TABLE_BITS
+from compiler.quantize.wide_inputs import TABLE_BITS
 from qsearch.data import content_hash
 from qsearch.errors import SearchError
 

@@ -32,13 +32,13 @@ from compiler.quantize import (
     FLOAT_BITS,
     diagnose,
     free_rescalings,
-    given_points,
     has_limited_clips,
     has_residual_sums,
     sequential_products,
 )
 from compiler.quantize.calibration.weighted_calls import weighted_calls
-from compiler.quantize.choice import MOST_PRODUCTS, WideInputs, wide_inputs
+from compiler.quantize.choice import MOST_PRODUCTS
+from compiler.quantize.wide_inputs import WideInputs, wide_inputs
 from qsearch.config import read_config_file
 from qsearch.errors import SettingsError
 from qsearch.search.layer_space import LayerSpace, choice_of, weight_elements
@@ -393,8 +393,7 @@ def searched_space(
         bits = LAYER_BITS if counts else ()
         products = sequential_products(module)
         # Units of accelerators take 8 bits.
-        narrow = not weighted or settings.hw is not None or given_points(module).count
-        wide = WideInputs() if narrow else wide_inputs(module)
+        wide = wide_inputs(module) if weighted and settings.hw is None else WideInputs()
         tiny = {} if counts or settings.minimize else wide.tiny
         space = default_space(
             settings.allow_float,
@@ -405,7 +404,7 @@ def searched_space(
             # On 1000 classes of photographs channels went far above what calibration had seen.
             clips=products <= MOST_PRODUCTS and has_limited_clips(module),
             costly=products > MOST_PRODUCTS and not counts,
-            tables=wide.cheap_tables,
+            tables=wide.affordable_tables,
             always=free_rescalings(module, products > MOST_PRODUCTS),
             inputs={name: choice["nbit_input"] for name, choice in tiny.items()},
         )

@@ -20,7 +20,7 @@ from compiler.quantize import (
     prerequisite_optimize,
     quantize,
 )
-from compiler.quantize.choice import wide_inputs
+from compiler.quantize.wide_inputs import wide_inputs
 from tests.compiler.quantize.candidates import assert_same_integers, const
 
 
@@ -238,7 +238,7 @@ def test_tables_are_cheap_where_layers_multiply_more_than_they_compute(
         other = nn.conv2d(value, const(rng, channels, channels, 1, 1))
         value = op.add(swish, other) if shared else swish
     module = prerequisite_optimize(relay.module(value), None, 3)
-    assert wide_inputs(module).cheap_tables == cheap
+    assert wide_inputs(module).affordable_tables == cheap
     data = [{"x": rng.normal(size=(1, channels, 8, 8)).astype(np.float32)} for _ in range(4)]
     assert Calibration(module, data).choose()[0].table_bits == bits
 

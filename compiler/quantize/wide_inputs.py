@@ -1,0 +1,242 @@
+"""Which layers and tables read more than 8 bits: where that gains and costs little."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from compiler.ir.expr import Call, Expr, is_op_call
+from compiler.ir.module import IRModule
+from compiler.ir.walk import nodes_of
+from compiler.ops.annotation.wide_point import WIDE_BITS
+from compiler.ops.rules.product_shape import FQProductShape
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize._cost import module_cost
+from compiler.quantize._given_points import given_points
+from compiler.quantize._layers import has_weight, named_layers
+from compiler.quantize.calibration.point_bits import TABLES, Readers, point_readers
+from compiler.quantize.candidate import mark
+
+_SMALL: Final = 64
+"""The last layers read at most this part of all quantized values."""
+_CHEAP: Final = 256
+"""They multiply at most this part of all multiplications. Measured: 13 bits in front of the
+classifier of EfficientNet-Lite0, 0.3 % of them, gain 0.25 dB; the engine takes no longer."""
+_FEWEST_BITS: Final = 12
+"""From which a range with room for outliers still has finer steps than 8 bits."""
+_FEW_TERMS: Final = 64
+"""Products of a sum that does not average rounding errors out."""
+_FIRST: Final = 64
+"""The first grouped layers multiply at most this part of all multiplications. Measured: 16 bits for
+the first depthwise layer of two MobileNets gain 1.1 and 1.5 dB, of EfficientNet-Lite0 0.65 dB, and
+the engine takes 0.3 to 3 % longer. Those of the next layers gain 0.2 dB and cost 8 %, those of a
+network with squeeze and excite, whose first one is 6 % of the multiplications, 0.1 dB."""
+
+TABLE_BITS: Final = 12
+"""Of what tables of functions read, where they are cheap. Measured over 128 samples: LeakyReLU
+gains 6.6 dB, hard-swish 0.8, GELU 0.3; the engine takes -4 to 5 % longer (four small networks)."""
+_A_CHEAP_TABLE: Final = 64
+"""Multiplications for each value that a table reads, from which the engine takes 1 to 6 % longer
+for 12 bits (four networks, AVX512-VBMI; 2 to 12 % on AVX2)."""
+_A_TABLE: Final = 24
+"""The same for searches, which see what it gains: with 30 it took 19 % longer (25 % on AVX2). Fewer
+were not measured."""
+
+_TINY: Final = 1 << 19
+"""Multiplications of one sample, up to which a run takes longer for its steps than for these. In a
+network of 0.35 million, 16 bits in all layers gain 5 dB. The engine takes 10 % longer for a batch
+of 1, and up to 60 % for a batch of 16 (VNNI; 4 % on AVX2)."""
+
+_Layers = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class WideInputs:
+    """Layers that read more bits than the others, and why.
+
+    Attributes:
+        layers: for ``QConfig.layers``.
+        why: one sentence for each kind of layers.
+        products_a_table: multiplications for each value that only tables of functions read; 0 where
+            ``table_bits`` has no effect.
+        tiny: further layers that may, where the network is so small that this takes little time;
+            for a search, which sees what it gains.
+    """
+
+    layers: _Layers = field(default_factory=dict)
+    why: tuple[str, ...] = ()
+    products_a_table: float = 0.0
+    tiny: _Layers = field(default_factory=dict)
+
+    @property
+    def cheap_tables(self) -> bool:
+        """Whether tables read more than 8 bits nearly as fast as 8."""
+        return self.products_a_table >= _A_CHEAP_TABLE
+
+    @property
+    def affordable_tables(self) -> bool:
+        """Whether a search tries more than 8 bits for what tables read."""
+        return self.products_a_table >= _A_TABLE
+
+
+def wide_inputs(module: IRModule) -> WideInputs:
+    """Up to 16 bits for what a few layers read, where that gains and costs little; O(edges).
+
+    Args:
+        module: result of ``prerequisite_optimize``.
+    Returns:
+        No layers where the model brings its quantize points along.
+    Raises:
+        QuantizeError: layers of the module multiply integers already.
+    """
+    if given_points(module).count:
+        return WideInputs()
+    marked = _Marked.of(module)
+    last = marked.last_layers()
+    first, share = marked.first_layers(set(last))
+    why = [f"few values in front of {', '.join(last)} decide: more bits cost nothing there"]
+    why = why if last else []
+    if first:
+        why.append(
+            f"sums of {', '.join(first)} are of few products, so rounding errors of their data go "
+            f"to all layers behind them: more bits cost {share:.1%} of the multiplications"
+        )
+    values = sum(_size(p) for p, readers in marked.points.items() if readers == (TABLES,))
+    work = sum(marked.work.values())
+    tiny = work <= _TINY * batch_size(module)
+    others = marked.further_layers({*last, *first}) if tiny else {}
+    return WideInputs(last | first, tuple(why), work / values if values else 0.0, others)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Marked:
+    """A marked module.
+
+    Attributes:
+        nodes: operands before users.
+        layers: calls by their names.
+        points: who reads each quantize point.
+        behind: what layers compute, and all that is computed from it.
+        work: multiplications of each layer.
+    """
+
+    nodes: Sequence[Expr]
+    layers: Mapping[Expr, str]
+    points: Mapping[Expr, Readers]
+    behind: frozenset[Expr]
+    work: Mapping[str, int]
+
+    @staticmethod
+    def of(module: IRModule) -> _Marked:
+        qconfig = QConfig.recommended()
+        annotated, _ = mark(module, qconfig)
+        main = annotated["main"]
+        nodes, layers = nodes_of(main), named_layers(main)
+        behind: set[Expr] = set()
+        for node in nodes:
+            if node in layers or not behind.isdisjoint(node.operands()):
+                behind.add(node)
+        work = {one.name: one.multiplications for one in module_cost(annotated, qconfig).layers}
+        return _Marked(nodes, layers, point_readers(main), frozenset(behind), work)
+
+    def bits_of(self, layer: Expr) -> int:
+        """The most bits of its data, up to 16, for which no sum leaves the accumulator; 0 where
+        these are too few, or the layer has no weight."""
+        if not isinstance(layer, Call) or not has_weight(layer):
+            return 0
+        nbit = 32 - QConfig.recommended().nbit_weight - (_terms(layer) - 1).bit_length()
+        return min(WIDE_BITS, nbit) if nbit >= _FEWEST_BITS else 0
+
+    def last_layers(self) -> _Layers:
+        """Layers that only other last layers follow, where they read few values.
+
+        Behind a pool over the image there are a few values that decide. Their rounding goes into
+        the results as it is, and calibration sees too few of them to know how large they become.
+        16 bits have room for both and cost next to nothing there.
+        """
+        most = sum(map(_size, self.points)) / _SMALL
+        left = sum(self.work.values()) / _CHEAP
+        found: _Layers = {}
+        inner: set[Expr] = set()
+        for node in reversed(self.nodes):
+            if node in self.layers and node not in inner and isinstance(node, Call):
+                name, nbit = self.layers[node], self.bits_of(node)
+                if _size(node.args[0]) <= most and nbit and self.work[name] <= left:
+                    left -= self.work[name]
+                    found[name] = {"nbit_input": nbit}
+                    continue
+            if node in self.layers or node in inner:
+                inner.update(node.operands())
+        for point, names in self.points.items():
+            if not found.keys() >= set(names) or point.operands()[1] not in self.behind:
+                for name in names:
+                    found.pop(name, None)
+        return found
+
+    def first_layers(self, others: Collection[str]) -> tuple[_Layers, float]:
+        """The first layers of few products a sum behind other layers, and their share of the work.
+
+        A sum of many products averages the rounding errors of its data out, a depthwise layer does
+        not; and what the first layers lose goes through the whole network. They are taken in
+        their order as long as they are a small part of the multiplications.
+
+        Args:
+            others: layers that are not looked at.
+        """
+        whole = sum(self.work.values())
+        left = whole / _FIRST
+        alone = self._read_alone()
+        found: _Layers = {}
+        for node, name in self.layers.items():
+            assert isinstance(node, Call)
+            grouped = getattr(node.attrs, "groups", 1) > 1 and _terms(node) <= _FEW_TERMS
+            if not grouped or name in others:
+                continue
+            left -= self.work[name]
+            if left < 0:
+                break
+            if name in alone and self.bits_of(node):
+                found[name] = {"nbit_input": self.bits_of(node)}
+        return found, sum(self.work[name] for name in found) / max(whole, 1)
+
+    def further_layers(self, others: Collection[str]) -> _Layers:
+        """All layers that read computed values, but for ``others``."""
+        behind = {n for point, names in self.points.items() if point in self.behind for n in names}
+        return {
+            name: {"nbit_input": self.bits_of(node)}
+            for node, name in self.layers.items()
+            if name in behind and name not in others and self.bits_of(node)
+        }
+
+    def _read_alone(self) -> set[str]:
+        """Layers that read a computed value which, but for sums, nothing else reads."""
+        users: dict[Expr, list[Expr]] = {}
+        for node in reversed(self.nodes):
+            handed = is_op_call(node, "annotation.cast_hint", "annotation.stop_fusion")
+            read = users.get(node, []) if handed else [node]
+            for operand in node.operands():
+                users.setdefault(operand, []).extend(read)
+        alone: set[str] = set()
+        others: set[str] = set()
+        for point, names in self.points.items():
+            own = set(names) - {""}
+            sums = all(u in self.layers or is_op_call(u, "add") for u in users.get(point, []))
+            fits = len(own) == 1 and sums and point in self.behind and not own & alone
+            (alone if fits else others).update(own)
+        return alone - others
+
+
+def batch_size(module: IRModule) -> int:
+    """Samples of one run."""
+    shape = module["main"].params[0].tensor_type.concrete_shape
+    return shape[0] if shape else 1
+
+
+def _terms(layer: Call) -> int:
+    return FQProductShape.require(layer.op)(layer).terms
+
+
+def _size(value: Expr) -> int:
+    return math.prod(value.tensor_type.concrete_shape)
