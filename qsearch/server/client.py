@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import logging
 import os
 import re
@@ -156,10 +155,8 @@ class Client:
                 return f"{digest}.{kind}"
             stream.seek(0)
             size = os.fstat(stream.fileno()).st_size
-            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
             try:
-                with self._server.open(f"/uploads?kind={kind}", stream, headers) as answer:
-                    json.load(answer)
+                self._server.send(f"/uploads?kind={kind}", stream, size)
             except ServerError as error:
                 # Of several files, which one: the server knows no names.
                 error.add_note(f"file: {file.name}: {size} bytes")
@@ -316,7 +313,7 @@ class Client:
             part_of(target) as part,
         ):
             with part.open("wb") as stream:
-                shutil.copyfileobj(Whole(answer), stream)
+                shutil.copyfileobj(Whole(answer, self.url), stream)
             found = verify(part)
             if not found.acceptable() and not job["settings"].get("allow_float"):
                 why = "; ".join(str(finding) for finding in found.findings[:3])

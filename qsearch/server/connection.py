@@ -15,6 +15,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from qsearch.errors import SearchError, SettingsError
 
 _MAX_ANSWER: Final = 256 << 20
+_MAX_ERROR: Final = 1 << 20
 
 
 class ServerError(SearchError):
@@ -69,10 +70,21 @@ class Connection:
         self._opener = build_opener(_NoRedirect)
 
     def ask(self, path: str, body: Any = None) -> Any:
+        """Send a request, with a body as JSON; the answer, read from JSON."""
         data = None if body is None else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
-        with self.open(path, data, headers) as answer:
-            found = answer.read(_MAX_ANSWER)
+        return self._answered(path, data, headers)
+
+    def send(self, path: str, stream: IO[bytes], size: int) -> Any:
+        """Send a file of ``size`` bytes; the answer, read from JSON."""
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+        return self._answered(path, stream, headers)
+
+    def _answered(
+        self, path: str, body: IO[bytes] | bytes | None, headers: Mapping[str, str]
+    ) -> Any:
+        with self.open(path, body, headers) as answer:
+            found = Whole(answer, self.url).read(_MAX_ANSWER)
         try:
             return json.loads(found) if found else None
         except ValueError as error:
@@ -117,9 +129,9 @@ class Connection:
 
     def _refused(self, error: HTTPError) -> SearchError:
         try:
-            told = json.loads(error.read(1 << 20))
+            told = json.loads(Whole(error, self.url).read(_MAX_ERROR))
             what, where, fix = str(told["what"]), told.get("where"), told.get("fix")
-        except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
+        except (ValueError, KeyError, TypeError):
             if error.code in (502, 503, 504):
                 return UnavailableError(
                     f"the server is not there: {error.code}", where=self.url, fix="try again"
@@ -150,17 +162,32 @@ class _NoRedirect(HTTPRedirectHandler):
 
 
 class Whole:
-    """A body that raises an error if it is shorter than its Content-Length."""
+    """The body of an answer, to its end.
 
-    def __init__(self, answer: http.client.HTTPResponse) -> None:
+    Args:
+        answer: open.
+        url: of the server, for messages.
+    """
+
+    def __init__(self, answer: http.client.HTTPResponse | HTTPError, url: str) -> None:
         self._answer = answer
+        self._url = url
 
     def read(self, size: int = -1, /) -> bytes:
-        """The next bytes."""
+        """The next bytes; fewer than ``size`` at the end only.
+
+        Raises:
+            UnreachableError: the connection ended before the body did, or stalls.
+        """
+        cut_off = UnreachableError(
+            "the answer of the server was cut off",
+            where=self._url,
+            fix="run the same command again; it goes on where it was",
+        )
         try:
             found = self._answer.read(size)
         except (OSError, http.client.HTTPException) as error:
-            raise UnreachableError("the download was cut off", fix="try again") from error
-        if not found and self._answer.length:
-            raise UnreachableError("the download was cut off", fix="try again")
+            raise cut_off from error
+        if len(found) < size and self._answer.length:
+            raise cut_off
         return found

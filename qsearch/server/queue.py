@@ -158,15 +158,15 @@ class JobQueue:
         """
         found = checked(settings, self.options)
         given = {key: value for key, value in settings.items() if value is not None}
-        for key in FILES:
-            if references(given.get(key)):
-                self.uploads.require(user, given[key])
         if priority not in PRIORITIES:
             least, most = PRIORITIES[0], PRIORITIES[-1]
             raise SettingsError(
                 f"{priority} is no priority", where="priority", fix=f"{least} to {most}"
             )
         with self._lock:
+            for key in FILES:
+                if references(given.get(key)):
+                    self.uploads.require(user, given[key])
             known = self._place_for(user, given, name, stem)
             if isinstance(known, Job) and not _goes_on(known, found.trials):
                 return known
@@ -263,13 +263,14 @@ class JobQueue:
                 where=sha256[:64],
                 fix="see `qsearch queue --uploads`",
             )
-        for job in self.repository.jobs(self.server, states=["queued", "running"]):
-            used = [str(job.settings.get(name)).partition(".")[0] for name in FILES]
-            if job.owner == user.name and sha256 in used:
-                raise SettingsError(
-                    f"study {job.name!r} needs this file", where=sha256, fix="cancel it first"
-                )
-        self.uploads.forget(user, sha256)
+        with self._lock:
+            for job in self.repository.jobs(self.server, states=["queued", "running"]):
+                used = [str(job.settings.get(name)).partition(".")[0] for name in FILES]
+                if job.owner == user.name and sha256 in used:
+                    raise SettingsError(
+                        f"study {job.name!r} needs this file", where=sha256, fix="cancel it first"
+                    )
+            self.uploads.forget(user, sha256)
 
     def usage(self, user: User) -> Usage:
         """What a user used of the quota."""

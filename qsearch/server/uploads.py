@@ -9,9 +9,10 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
@@ -48,7 +49,7 @@ def references(word: object) -> bool:
 
 @dataclass(slots=True)
 class Uploads:
-    """The uploaded files in a folder, and which user sent each of them.
+    """The uploaded files in a folder, and which user sent each of them; safe in several threads.
 
     Args:
         folder: where files lie, each under its sha256.
@@ -59,6 +60,7 @@ class Uploads:
     folder: Path
     repository: Repository
     server: str
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def path(self, reference: str) -> Path:
         """The file, or for images the folder, that a reference names.
@@ -154,19 +156,22 @@ class Uploads:
         """
         inside = found.rglob("*") if found.is_dir() else [found]
         size = sum(path.stat().st_size for path in inside if path.is_file())
-        room = self.room(user)
-        if room is not None and size > room:
-            raise _beyond(int(user.quota.max_bytes or 0))
         place = self._place(sha256, kind)
-        if not place.exists():
-            found.replace(place)
         upload = Upload(sha256, kind, size, time.time())
-        self.repository.add_upload(self.server, user.name, upload)
+        with self._lock:
+            room = self.room(user)
+            if room is not None and size > room:
+                raise _beyond(int(user.quota.max_bytes or 0))
+            if not place.exists():
+                found.replace(place)
+            self.repository.add_upload(self.server, user.name, upload)
         return upload
 
     def forget(self, user: User, sha256: str) -> None:
         """Remove a file from a user's list; it is deleted when no user lists it."""
-        if self.repository.forget_upload(self.server, user.name, sha256) == 0:
+        with self._lock:
+            if self.repository.forget_upload(self.server, user.name, sha256):
+                return
             for kind in (*MODELS, *DATA):
                 place = self._place(sha256, kind)
                 if place.is_dir():

@@ -1,0 +1,97 @@
+"""Uploads of one server by several requests at a time: files, and what users may keep of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qsearch.errors import SettingsError
+from qsearch.server.queue import JobQueue
+from qsearch.server.submission import ServerOptions
+from qsearch.server.tokens import Quota, User
+from qsearch.server.uploads import SizeQuotaError
+
+ANN, BOB = User("ann", "submit", Quota(max_bytes=1000)), User("bob", "submit")
+SHA256, OTHER = "a" * 64, "b" * 64
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[JobQueue]:
+    found = JobQueue(ServerOptions(tmp_path / "runs", max_studies=0))
+    found.open(serve=False)
+    found.uploads.folder.mkdir(parents=True)
+    yield found
+    found.close()
+
+
+def sent(queue: JobQueue, size: int = 600) -> Path:
+    """A file that has just arrived."""
+    part = queue.uploads.folder / f".part-{threading.get_ident()}-{size}"
+    part.write_bytes(b"x" * size)
+    return part
+
+
+def pausing(monkeypatch: pytest.MonkeyPatch, queue: JobQueue, name: str) -> None:
+    """Let the calls of one question to the store wait for each other, as far as they can."""
+    together = threading.Barrier(2)
+    asked: Callable[..., Any] = getattr(queue.repository, name)
+
+    def ask(*args: Any, **given: Any) -> Any:
+        found = asked(*args, **given)
+        try:
+            together.wait(0.3)
+        except threading.BrokenBarrierError:
+            together.reset()
+        return found
+
+    monkeypatch.setattr(queue.repository, name, ask)
+
+
+def test_two_uploads_at_a_time_stay_within_the_quota(
+    queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pausing(monkeypatch, queue, "uploads_of")
+
+    def keep(sha256: str) -> bool:
+        try:
+            queue.uploads.keep(ANN, sent(queue), sha256, "npz")
+        except SizeQuotaError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(keep, (SHA256, OTHER))) == [False, True]
+    assert queue.uploads.used(ANN) == 600
+
+
+def test_a_file_that_one_user_forgets_stays_while_another_sends_it(
+    queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.uploads.keep(ANN, sent(queue), SHA256, "npz")
+    pausing(monkeypatch, queue, "forget_upload")
+    pausing(monkeypatch, queue, "uploads_of")
+    with ThreadPoolExecutor(2) as pool:
+        forgotten = pool.submit(queue.uploads.forget, ANN, SHA256)
+        pool.submit(queue.uploads.keep, BOB, sent(queue, 601), SHA256, "npz").result()
+        forgotten.result()
+    assert queue.uploads.owned(BOB, SHA256, "npz") is not None
+    assert queue.uploads.owned(ANN, SHA256, "npz") is None
+
+
+def test_a_file_is_not_forgotten_while_a_study_with_it_is_submitted(
+    queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.uploads.keep(ANN, sent(queue), SHA256, "npz")
+    settings = {"model": "digits", "trials": 2, "calib": f"{SHA256}.npz"}
+    pausing(monkeypatch, queue, "jobs")
+    with ThreadPoolExecutor(2) as pool:
+        forgotten = pool.submit(queue.forget_upload, ANN, SHA256)
+        submitted = pool.submit(queue.submit, ANN, settings, name="mine")
+        errors = [forgotten.exception(), submitted.exception()]
+    assert [type(error) for error in errors if error] == [SettingsError]
+    assert (queue.uploads.owned(ANN, SHA256, "npz") is None) == (errors[0] is None)
