@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from qsearch.search.objectives import Objective
+from qsearch.search.objectives import Objective, Score
 from qsearch.store.records import Shard, Trial
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class StudyTrials:
     _open: dict[int, int] = field(default_factory=dict)
     _unfinished: set[int] = field(default_factory=set)
     _next: int = 0
+    _best_rank: tuple[float, ...] = ()
     _front: list[tuple[float, ...]] = field(default_factory=list)
     _rivals: list[_Rival] = field(default_factory=list)
 
@@ -68,18 +69,23 @@ class StudyTrials:
         self.finished += 1
         self._open[trial.batch] -= 1
         if trial.state == "complete":
-            self.best = self.objective.best(filter(None, (self.best, trial)))
-            self._weigh(trial)
-            self._contend(trial)
+            self._compare(trial)
         return True
 
-    def _weigh(self, trial: Trial) -> None:
-        """Update the front of trials within all limits; until then the best counts."""
+    def _compare(self, trial: Trial) -> None:
+        """A trial that is complete, with those before it."""
         score = trial.outcome.score or {}
-        if not self.objective.feasible(score):
-            if self.best is trial:
-                self.last_better = max(self.last_better, trial.number)
-            return
+        rank = self.objective.rank(score, trial.number)
+        if trial.outcome.score is not None and rank > self._best_rank:
+            self.best, self._best_rank = trial, rank
+        if self.objective.feasible(score):
+            self._weigh(trial, score)
+            self._contend(_Rival(trial, rank, self.objective.costs(score)))
+        elif self.best is trial:
+            self.last_better = max(self.last_better, trial.number)
+
+    def _weigh(self, trial: Trial, score: Score) -> None:
+        """Update the front of trials within all limits."""
         values = self.objective.values(score)
         if any(all(a >= b for a, b in zip(held, values)) for held in self._front):
             return
@@ -89,13 +95,8 @@ class StudyTrials:
         self._front.append(values)
         self.last_better = max(self.last_better, trial.number)
 
-    def _contend(self, trial: Trial) -> None:
+    def _contend(self, new: _Rival) -> None:
         """Keep a trial as a rival of later ones, unless an earlier one is better and no dearer."""
-        score = trial.outcome.score or {}
-        if not self.objective.feasible(score):
-            return
-        rank, costs = self.objective.rank(score, trial.number), self.objective.costs(score)
-        new = _Rival(trial, rank, costs)
         if not any(held.replaces(new) for held in self._rivals):
             self._rivals = [*(held for held in self._rivals if not new.replaces(held)), new]
 

@@ -76,6 +76,7 @@ class Report:
     driver_cpu_ms_a_trial: float
     sampler_cpu_ms_a_trial: float
     server_cpu_ms_a_trial: float
+    shares_cpu_ms_a_trial: float
     statements_a_trial: float
     writes_a_trial: float
     queue_wait_s: tuple[float, float]
@@ -225,6 +226,7 @@ class Service:
         statements = self.statements.counts
         waited = [(job.started_at or 0.0) - job.created_at for job in jobs]
         per_trial = 1e3 / trials
+        others = self.sampler_cpu_s + self.cluster.shares_cpu_s
         return Report(
             workers=self.cluster.cpus,
             studies=len(jobs),
@@ -232,9 +234,10 @@ class Service:
             seconds=round(seconds, 2),
             trials_per_s=round(trials / seconds, 2),
             efficiency=round(self._efficiency(jobs, each), 4),
-            driver_cpu_ms_a_trial=round(per_trial * (cpu["driver"] - self.sampler_cpu_s), 3),
+            driver_cpu_ms_a_trial=round(per_trial * (cpu["driver"] - others), 3),
             sampler_cpu_ms_a_trial=round(per_trial * self.sampler_cpu_s, 3),
             server_cpu_ms_a_trial=round(per_trial * cpu["server"], 3),
+            shares_cpu_ms_a_trial=round(per_trial * self.cluster.shares_cpu_s, 3),
             statements_a_trial=round(
                 sum(n for word, n in statements.items() if word != "COMMIT") / trials, 3
             ),

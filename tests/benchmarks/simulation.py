@@ -104,6 +104,7 @@ class Cluster:
         cpus: of all nodes; a worker takes one.
         busy: pool, begin and end of every trial.
         below: by pool, the longest time that it held less than its share and had work.
+        shares_cpu_s: CPU time of the actor, which is a process of its own on Ray.
     """
 
     simulation: Simulation
@@ -113,6 +114,7 @@ class Cluster:
     busy: list[tuple[str, float, float]] = field(default_factory=list)
     below: dict[str, float] = field(default_factory=dict)
     most_held: int = 0
+    shares_cpu_s: float = 0.0
 
 
 class SimulatedPool(QueuedPool[SimulatedWorker]):
@@ -189,8 +191,9 @@ class SimulatedPool(QueuedPool[SimulatedWorker]):
         now = self._simulation.clock()
         if now >= self._next_ask:
             self._next_ask = now + ASK_EVERY_S
-            cluster = self._cluster
+            cluster, began = self._cluster, time.thread_time()
             self._may = cluster.shares.workers(self._name, self._count, 1.0, float(cluster.cpus))
+            cluster.shares_cpu_s += time.thread_time() - began
         for slot in [s for s in self._slots if s.job is None][: len(self._slots) - self._may]:
             self._end(slot)
         held = self._cluster.held

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final, Literal
 
 from numpy.typing import NDArray
@@ -153,6 +153,7 @@ def cost_options() -> tuple[str, ...]:
     return tuple(m.option for m in known_measures() if m.option and m.smaller_is_better)
 
 
+@cache
 def _register_all() -> None:
     """Import the files beside this one that register a measure."""
     from workers.metrics import agreement, hardware, latency, size, sqnr, top_k  # noqa: F401
