@@ -33,7 +33,7 @@ class Split:
 
 
 def read_split(folder: Path, model: str, split: str, limit: int | None, multiple: int = 1) -> Split:
-    """The first samples of "calib" or "dev", preprocessed for the model.
+    """The first samples of "calib", "dev" or "train", preprocessed for the model.
 
     Args:
         limit: at most so many; None takes all.
@@ -48,6 +48,17 @@ def read_split(folder: Path, model: str, split: str, limit: int | None, multiple
         raw, labels = reader.load_digits(split, limit)
     count = max(len(labels) // multiple, 1) * multiple
     return Split(reader.preprocess(raw[:count], model), labels[:count])
+
+
+def unseen_split(folder: Path, model: str, held_back: Split, multiple: int) -> Split:
+    """These samples, then those the network was trained with, where the folder has them."""
+    if model.startswith("efficientnet"):
+        return held_back
+    train = read_split(folder, model, "train", None, multiple)
+    return Split(
+        np.concatenate([held_back.images, train.images]),
+        np.concatenate([held_back.labels, train.labels]),
+    )
 
 
 def batch_of(model: str) -> int:

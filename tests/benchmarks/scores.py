@@ -42,6 +42,14 @@ class Score:
         """10·log10 of all signal over all noise; inf without noise."""
         return decibels(self.signal.sum(), self.noise.sum())
 
+    def __len__(self) -> int:
+        return self.correct.size
+
+    def first(self, count: int) -> Score:
+        """The figures of the first samples."""
+        parts = (self.correct, self.agrees, self.signal, self.noise)
+        return Score(*(part[:count] for part in parts))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, with intervals."""
         return {
