@@ -12,7 +12,6 @@ Source: Yao et al., "HAWQ-V3: dyadic neural network quantization", 2021, section
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from math import prod
 from typing import Any, Final
 
 from compiler.ir.expr import Call, Constant, Expr
@@ -103,7 +102,7 @@ def module_cost(marked: IRModule, qconfig: QConfig) -> ModuleCost:
             nbit_weight = bits_of.get(weight, qconfig.nbit_weight) if is_weight else nbit_input
         elements = _elements(weight) if has_weight(call) and weight not in counted else 0
         counted.add(weight)
-        work = prod(call.tensor_type.concrete_shape) * terms
+        work = call.tensor_type.num_elements * terms
         found.append(LayerCost(name, elements, work, nbit_weight, nbit_input))
     return ModuleCost(tuple(found))
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.analysis import free_vars
@@ -172,4 +171,4 @@ def source_of(node: Expr) -> Expr:
 
 
 def _elements(node: Expr) -> int:
-    return int(np.prod(node.tensor_type.concrete_shape))
+    return node.tensor_type.num_elements

@@ -130,7 +130,7 @@ class RangeFitting:
         assert isinstance(point, Call)
         images = max(_images(point), 1)
         count = max(_IMAGES // images, 1)
-        size = int(np.prod(point.tensor_type.concrete_shape))
+        size = point.tensor_type.num_elements
         pairs = list(islice(runs.pairs(point.args[0]), max(min(count, _VALUES // max(size, 1)), 1)))
         read = self._reading(point)
         wanted = [read(x) for _, x in pairs]

@@ -21,8 +21,9 @@ from compiler.quantize._given_points import given_points
 from compiler.quantize._rescaling import free_rescalings
 from compiler.quantize._sequential_rounding import sequential_products
 from compiler.quantize.calibration.channel_stats import ChannelStats
+from compiler.quantize.calibration.input_sample import batch_size
 from compiler.quantize.calibration.weighted_calls import weight_of, weighted_calls
-from compiler.quantize.wide_inputs import TABLE_BITS, batch_size, wide_inputs
+from compiler.quantize.wide_inputs import TABLE_BITS, wide_inputs
 
 SMOOTH_ALPHA: Final = 0.75
 UNEVEN: Final = 2.0
@@ -153,7 +154,7 @@ def _smoothing(module: IRModule, statistics: ChannelStats, samples: int, fitted:
     ):
         group = groups.group_of.get(call.args[0])
         if group is not None and not groups.limits[group]:
-            size = math.prod(call.args[0].tensor_type.concrete_shape)
+            size = call.args[0].tensor_type.num_elements
             seen = statistics.runs * size / max(channels.largest.size, 1)
             spreads[label] = _spread(channels.largest), _uneven_from(samples, seen, fitted)
     if not spreads:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,8 +13,8 @@ from compiler.ops.annotation.wide_point import WIDE_BITS
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._cost import module_cost
-from compiler.quantize._given_points import given_points
 from compiler.quantize._layers import has_weight, named_layers
+from compiler.quantize.calibration.input_sample import batch_size
 from compiler.quantize.calibration.point_bits import TABLES, Readers, point_readers
 from compiler.quantize.candidate import mark
 
@@ -85,14 +84,12 @@ def wide_inputs(module: IRModule) -> WideInputs:
     """Up to 16 bits for what a few layers read, where that gains and costs little; O(edges).
 
     Args:
-        module: result of ``prerequisite_optimize``.
+        module: result of ``prerequisite_optimize``; without quantize points of its own.
     Returns:
-        No layers where the model brings its quantize points along.
+        The layers, and what tables cost.
     Raises:
         QuantizeError: layers of the module multiply integers already.
     """
-    if given_points(module).count:
-        return WideInputs()
     marked = _Marked.of(module)
     last = marked.last_layers()
     first, share = marked.first_layers(set(last))
@@ -103,7 +100,7 @@ def wide_inputs(module: IRModule) -> WideInputs:
             f"sums of {', '.join(first)} are of few products, so rounding errors of their data go "
             f"to all layers behind them: more bits cost {share:.1%} of the multiplications"
         )
-    values = sum(_size(p) for p, readers in marked.points.items() if readers == (TABLES,))
+    values = sum(marked.values[p] for p, readers in marked.points.items() if readers == (TABLES,))
     work = sum(marked.work.values())
     tiny = work <= _TINY * batch_size(module)
     others = marked.further_layers({*last, *first}) if tiny else {}
@@ -118,6 +115,7 @@ class _Marked:
         nodes: operands before users.
         layers: calls by their names.
         points: who reads each quantize point.
+        values: how many each of them quantizes.
         behind: what layers compute, and all that is computed from it.
         work: multiplications of each layer.
     """
@@ -125,6 +123,7 @@ class _Marked:
     nodes: Sequence[Expr]
     layers: Mapping[Expr, str]
     points: Mapping[Expr, Readers]
+    values: Mapping[Expr, int]
     behind: frozenset[Expr]
     work: Mapping[str, int]
 
@@ -139,7 +138,9 @@ class _Marked:
             if node in layers or not behind.isdisjoint(node.operands()):
                 behind.add(node)
         work = {one.name: one.multiplications for one in module_cost(annotated, qconfig).layers}
-        return _Marked(nodes, layers, point_readers(main), frozenset(behind), work)
+        points = point_readers(main)
+        values = {point: point.tensor_type.num_elements for point in points}
+        return _Marked(nodes, layers, points, values, frozenset(behind), work)
 
     def bits_of(self, layer: Expr) -> int:
         """The most bits of its data, up to 16, for which no sum leaves the accumulator; 0 where
@@ -156,14 +157,15 @@ class _Marked:
         the results as it is, and calibration sees too few of them to know how large they become.
         16 bits have room for both and cost next to nothing there.
         """
-        most = sum(map(_size, self.points)) / _SMALL
+        most = sum(self.values.values()) / _SMALL
         left = sum(self.work.values()) / _CHEAP
         found: _Layers = {}
         inner: set[Expr] = set()
         for node in reversed(self.nodes):
             if node in self.layers and node not in inner and isinstance(node, Call):
                 name, nbit = self.layers[node], self.bits_of(node)
-                if _size(node.args[0]) <= most and nbit and self.work[name] <= left:
+                few = node.args[0].tensor_type.num_elements <= most
+                if few and nbit and self.work[name] <= left:
                     left -= self.work[name]
                     found[name] = {"nbit_input": nbit}
                     continue
@@ -228,15 +230,5 @@ class _Marked:
         return alone - others
 
 
-def batch_size(module: IRModule) -> int:
-    """Samples of one run."""
-    shape = module["main"].params[0].tensor_type.concrete_shape
-    return shape[0] if shape else 1
-
-
 def _terms(layer: Call) -> int:
     return FQProductShape.require(layer.op)(layer).terms
-
-
-def _size(value: Expr) -> int:
-    return math.prod(value.tensor_type.concrete_shape)

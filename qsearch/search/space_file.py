@@ -32,6 +32,7 @@ from compiler.quantize import (
     FLOAT_BITS,
     diagnose,
     free_rescalings,
+    given_points,
     has_limited_clips,
     has_residual_sums,
     sequential_products,
@@ -94,7 +95,8 @@ def read_space(source: str | Path | Mapping[str, Any], layers: Sequence[str]) ->
     Raises:
         SettingsError: unknown section, field, layer or key; a value that the field may not have.
     """
-    given, where = (source, "space") if isinstance(source, Mapping) else _read(source)
+    where = "space" if isinstance(source, Mapping) else str(source)
+    given = source if isinstance(source, Mapping) else read_config_file(source)
     _check_keys(given, _SECTIONS, where)
     rows = _mapping(given.get("fields", {}), f"{where}: fields")
     legal = [f.name for f in fields(QConfig) if f.name not in _NOT_SEARCHED]
@@ -119,10 +121,6 @@ def read_space(source: str | Path | Mapping[str, Any], layers: Sequence[str]) ->
         _check_float_parts(found, f"{where}: layers")
     inputs = _inputs(section, layers, f"{where}: layers: nbit_input", found)
     return SpaceFile(Space(tuple(found)), bits, differing, inputs)
-
-
-def _read(path: str | Path) -> tuple[Mapping[str, Any], str]:
-    return read_config_file(path), str(path)
 
 
 def write_space(asked: SpaceFile, heading: str = "") -> str:
@@ -392,8 +390,9 @@ def searched_space(
         counts = settings.max_size is not None or bool(costs.intersection(_OF_SIZE))
         bits = LAYER_BITS if counts else ()
         products = sequential_products(module)
-        # Units of accelerators take 8 bits.
-        wide = wide_inputs(module) if weighted and settings.hw is None else WideInputs()
+        # Units of accelerators take 8 bits, a quantized model those of its points.
+        given = settings.hw is not None or bool(given_points(module).count)
+        wide = wide_inputs(module) if weighted and not given else WideInputs()
         tiny = {} if counts or settings.minimize else wide.tiny
         space = default_space(
             settings.allow_float,

@@ -179,15 +179,17 @@ class Whole:
         Raises:
             UnreachableError: the connection ended before the body did, or stalls.
         """
-        cut_off = UnreachableError(
+        try:
+            found = self._answer.read(size)
+        except (OSError, http.client.HTTPException) as error:
+            raise self._cut_off() from error
+        if len(found) < size and self._answer.length:
+            raise self._cut_off()
+        return found
+
+    def _cut_off(self) -> UnreachableError:
+        return UnreachableError(
             "the answer of the server was cut off",
             where=self._url,
             fix="run the same command again; it goes on where it was",
         )
-        try:
-            found = self._answer.read(size)
-        except (OSError, http.client.HTTPException) as error:
-            raise cut_off from error
-        if len(found) < size and self._answer.length:
-            raise cut_off
-        return found

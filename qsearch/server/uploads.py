@@ -149,7 +149,7 @@ class Uploads:
             shutil.rmtree(folder, ignore_errors=True)
 
     def keep(self, user: User, found: Path, sha256: str, kind: str) -> Upload:
-        """Store a file or an unpacked folder that passed all checks.
+        """Store a file or an unpacked folder that passed all checks; once more counts nothing.
 
         Raises:
             SizeQuotaError: unpacked it is more than the quota allows; nothing is kept.
@@ -159,6 +159,9 @@ class Uploads:
         place = self._place(sha256, kind)
         upload = Upload(sha256, kind, size, time.time())
         with self._lock:
+            known = self.owned(user, sha256, kind)
+            if known is not None:
+                return known
             room = self.room(user)
             if room is not None and size > room:
                 raise _beyond(int(user.quota.max_bytes or 0))

@@ -150,11 +150,11 @@ def _reported(model: onnx.ModelProto, steps: tuple[Step, ...], grid: QdqEmitter)
 
 def _macs(step: Step) -> int:
     """Multiplications of a product."""
-    out = math.prod(step.result.type.concrete_shape)
+    out = step.result.type.num_elements
     weight = step.args[1].type.concrete_shape
     if step.name == "nn.conv2d":
         return out * math.prod(weight[1:])
     if step.name == "nn.conv2d_transpose":
-        return math.prod(step.args[0].type.concrete_shape) * math.prod(weight[1:])
+        return step.args[0].type.num_elements * math.prod(weight[1:])
     data = step.args[0].type.concrete_shape
     return out * (data[-2] if getattr(step.attrs, "transpose_a", False) else data[-1])

@@ -381,8 +381,9 @@ def _product_readers(value: Value) -> Iterator[tuple[Step, bool]]:
     while waiting:
         read, reshaped = waiting.pop()
         for reader in _readers(read):
-            if reader.name in _MAXIMA or reader.name in _SHAPES:
-                waiting.append((reader.result, reshaped or reader.name in _SHAPES))
+            reshapes = reader.name in _SHAPES
+            if reshapes or reader.name in _MAXIMA:
+                waiting.append((reader.result, reshaped or reshapes))
             elif FQProductShape.get(reader.op) is not None:
                 yield reader, reshaped
 

@@ -72,6 +72,13 @@ class InputSample:
         return InputSample(int(arrays["sample_most"]), digests, runs)
 
 
+def batch_size(mod: IRModule) -> int:
+    """Samples of one run: the first axis of the first input, 1 for none."""
+    params = mod["main"].params
+    shape = params[0].tensor_type.concrete_shape if params else ()
+    return shape[0] if shape else 1
+
+
 def sample_inputs(mod: IRModule, batches: Iterable[Batch]) -> InputSample:
     """The sample of one shard: at most 256 images, and at most 2^24 values of the inputs.
 
@@ -82,7 +89,7 @@ def sample_inputs(mod: IRModule, batches: Iterable[Batch]) -> InputSample:
     """
     main: Function = mod["main"]
     shapes = [param.tensor_type.concrete_shape for param in main.params]
-    images = max((shape[0] for shape in shapes if shape), default=1)
+    images = batch_size(mod)
     values = sum(math.prod(shape) for shape in shapes)
     most = max(min(_MOST_SAMPLES // max(images, 1), _MOST_ELEMENTS // max(values, 1)), 1)
     found = InputSample(most, (), ())

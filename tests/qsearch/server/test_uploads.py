@@ -95,3 +95,10 @@ def test_a_file_is_not_forgotten_while_a_study_with_it_is_submitted(
         errors = [forgotten.exception(), submitted.exception()]
     assert [type(error) for error in errors if error] == [SettingsError]
     assert (queue.uploads.owned(ANN, SHA256, "npz") is None) == (errors[0] is None)
+
+
+def test_a_file_that_is_sent_once_more_counts_once(queue: JobQueue) -> None:
+    for _ in range(2):
+        kept = queue.uploads.keep(ANN, sent(queue), SHA256, "npz")
+        assert (kept.sha256, kept.bytes) == (SHA256, 600)
+    assert queue.uploads.used(ANN) == 600
