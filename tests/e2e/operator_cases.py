@@ -6,8 +6,6 @@ activations that are quantized.
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -78,7 +76,7 @@ class Case:
         }
 
 
-def _weights(*shape: int, seed: int = 3) -> Array:
+def weights(*shape: int, seed: int = 3) -> Array:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
@@ -86,19 +84,19 @@ def between(*nodes: NodeProto, channels: int = CHANNELS, **constants: Array) -> 
     """Conv → ``nodes`` → Conv; ``nodes`` read "a" and write "b" of ``channels`` channels."""
     return Case(
         [node("Conv", ["x", "w0"], ["a"]), *nodes, node("Conv", ["b", "w1"], ["y"])],
-        {"w0": _weights(4, 4, 1, 1), "w1": _weights(3, channels, 1, 1), **constants},
+        {"w0": weights(4, 4, 1, 1), "w1": weights(3, channels, 1, 1), **constants},
     )
 
 
 def after(*nodes: NodeProto, outputs: Sequence[str] = ("y",), **constants: Array) -> Case:
     """Conv → ``nodes``; ``nodes`` read "a" and write the outputs."""
     first = node("Conv", ["x", "w0"], ["a"])
-    return Case([first, *nodes], {"w0": _weights(4, 4, 1, 1), **constants}, outputs=outputs)
+    return Case([first, *nodes], {"w0": weights(4, 4, 1, 1), **constants}, outputs=outputs)
 
 
 def two(*nodes: NodeProto, **constants: Array) -> Case:
     """Two convolutions write "a" and "c"; ``nodes`` write "b", which a convolution reads."""
-    case = between(node("Conv", ["x", "w2"], ["c"]), *nodes, w2=_weights(4, 4, 1, 1, seed=5))
+    case = between(node("Conv", ["x", "w2"], ["c"]), *nodes, w2=weights(4, 4, 1, 1, seed=5))
     return replace(case, constants={**case.constants, **constants})
 
 
@@ -166,7 +164,7 @@ _INTEGER_TABLE: Final = Case(
         node("Mul", ["f", "s"], ["g"]),
         node("MatMul", ["g", "k"], ["y"]),
     ],
-    {"table": np.arange(28).reshape(7, 4), "s": scalar(0.37), "k": _weights(4, 5)},
+    {"table": np.arange(28).reshape(7, 4), "s": scalar(0.37), "k": weights(4, 5)},
     inputs={"x": ((1, 5), "int64")},
     high=7,
 )
@@ -184,15 +182,15 @@ CASES: Final[dict[str, Case]] = {
     ),
     "PRelu scalar": between(node("PRelu", ["a", "s"], ["b"]), s=floats(0.25)),
     "Add": two(node("Add", ["a", "c"], ["b"])),
-    "Add constant": between(node("Add", ["a", "k"], ["b"]), k=_weights(1, 4, 1, 1)),
+    "Add constant": between(node("Add", ["a", "k"], ["b"]), k=weights(1, 4, 1, 1)),
     "Sub": two(node("Sub", ["a", "c"], ["b"])),
-    "Sub from constant": between(node("Sub", ["k", "a"], ["b"]), k=_weights(1, 4, 1, 1)),
+    "Sub from constant": between(node("Sub", ["k", "a"], ["b"]), k=weights(1, 4, 1, 1)),
     "Mul": two(node("Mul", ["a", "c"], ["b"])),
-    "Mul constant": between(node("Mul", ["a", "k"], ["b"]), k=_weights(1, 4, 1, 1)),
-    "Div constant": between(node("Div", ["a", "k"], ["b"]), k=_weights(1, 4, 1, 1)),
+    "Mul constant": between(node("Mul", ["a", "k"], ["b"]), k=weights(1, 4, 1, 1)),
+    "Div constant": between(node("Div", ["a", "k"], ["b"]), k=weights(1, 4, 1, 1)),
     "Max": two(node("Max", ["a", "c"], ["b"])),
     "Min": two(node("Min", ["a", "c"], ["b"])),
-    "Max constant": between(node("Max", ["a", "k"], ["b"]), k=_weights(1, 4, 1, 1)),
+    "Max constant": between(node("Max", ["a", "k"], ["b"]), k=weights(1, 4, 1, 1)),
     "Max -inf": between(node("Max", ["a", "k"], ["b"]), k=scalar(-np.inf)),
     "Min inf": between(node("Min", ["a", "k"], ["b"]), k=scalar(np.inf)),
     "Mean": two(node("Mean", ["a", "c"], ["b"])),
@@ -200,7 +198,7 @@ CASES: Final[dict[str, Case]] = {
     "Concat": two(
         node("Concat", ["a", "c"], ["d"], axis=1),
         node("Conv", ["d", "w3"], ["b"]),
-        w3=_weights(4, 8, 1, 1),
+        w3=weights(4, 8, 1, 1),
     ),
     "Split": two(
         node("Split", ["a"], ["e", "f"], axis=1, num_outputs=2),
@@ -231,13 +229,13 @@ CASES: Final[dict[str, Case]] = {
     "Flatten": after(
         node("Flatten", ["a"], ["b"]),
         node("Gemm", ["b", "k", "c"], ["y"]),
-        k=_weights(144, 5),
-        c=_weights(5),
+        k=weights(144, 5),
+        c=weights(5),
     ),
     "Gemm transB": after(
         node("Flatten", ["a"], ["b"]),
         node("Gemm", ["b", "k"], ["y"], transB=1, alpha=0.5),
-        k=_weights(5, 144),
+        k=weights(5, 144),
     ),
     "Squeeze": between(
         node("GlobalAveragePool", ["a"], ["g"]),
@@ -285,44 +283,44 @@ CASES: Final[dict[str, Case]] = {
     ),
     "Conv grouped": between(
         node("Conv", ["a", "k", "c"], ["b"], group=2, pads=[1, 1, 1, 1]),
-        k=_weights(4, 2, 3, 3),
-        c=_weights(4),
+        k=weights(4, 2, 3, 3),
+        c=weights(4),
     ),
     "Conv depthwise": between(
         node("Conv", ["a", "k"], ["b"], group=4, pads=[1, 1, 1, 1], strides=[2, 2]),
-        k=_weights(4, 1, 3, 3),
+        k=weights(4, 1, 3, 3),
     ),
     "ConvTranspose": between(
-        node("ConvTranspose", ["a", "k"], ["b"], strides=[2, 2]), k=_weights(4, 4, 2, 2)
+        node("ConvTranspose", ["a", "k"], ["b"], strides=[2, 2]), k=weights(4, 4, 2, 2)
     ),
     "BatchNormalization": between(
         node("BatchNormalization", ["a", "g", "o", "m", "v"], ["b"]),
         g=floats(1, -2, 1e-43, 0),
         o=floats(0, 1, 2, -3),
-        m=_weights(4),
-        v=np.abs(_weights(4)),
+        m=weights(4),
+        v=np.abs(weights(4)),
     ),
     "InstanceNormalization": between(
-        node("InstanceNormalization", ["a", "g", "o"], ["b"]), g=_weights(4), o=_weights(4, seed=9)
+        node("InstanceNormalization", ["a", "g", "o"], ["b"]), g=weights(4), o=weights(4, seed=9)
     ),
     "GroupNormalization": between(
         node("GroupNormalization", ["a", "g", "o"], ["b"], num_groups=2),
-        g=_weights(4),
-        o=_weights(4, seed=9),
+        g=weights(4),
+        o=weights(4, seed=9),
     ),
     "LayerNormalization": between(
         node("LayerNormalization", ["a", "g", "o"], ["b"], axis=-1),
-        g=_weights(6),
-        o=_weights(6, seed=9),
+        g=weights(6),
+        o=weights(6, seed=9),
     ),
     "RMSNormalization": replace(
-        between(node("RMSNormalization", ["a", "g"], ["b"], axis=-1), g=_weights(6)), opset=23
+        between(node("RMSNormalization", ["a", "g"], ["b"], axis=-1), g=weights(6)), opset=23
     ),
     "Softmax": unary("Softmax", axis=1),
     "Softmax opset 7": replace(after(node("Softmax", ["a"], ["y"])), opset=7),
     "LogSoftmax": unary("LogSoftmax", axis=1),
     "LogSoftmax opset 7": replace(after(node("LogSoftmax", ["a"], ["y"])), opset=7),
-    "MatMul": between(node("MatMul", ["a", "k"], ["b"]), k=_weights(6, 5)),
+    "MatMul": between(node("MatMul", ["a", "k"], ["b"]), k=weights(6, 5)),
     "MatMul of activations": two(node("MatMul", ["a", "c"], ["b"])),
     "MatMul batched": two(
         node("Reshape", ["a", "s"], ["d"]),
@@ -358,7 +356,7 @@ CASES: Final[dict[str, Case]] = {
     ),
     "Embedding": Case(
         [node("Gather", ["table", "x"], ["e"]), node("MatMul", ["e", "k"], ["y"])],
-        {"table": _weights(7, 8), "k": _weights(8, 5)},
+        {"table": weights(7, 8), "k": weights(8, 5)},
         inputs={"x": ((1, 5), "int64")},
         high=7,
     ),
@@ -382,11 +380,11 @@ CASES: Final[dict[str, Case]] = {
             node("Conv", ["a", "w1"], ["y"]),
         ],
         constants={
-            "w1": _weights(3, 4, 1, 1),
+            "w1": weights(3, 4, 1, 1),
             "g": floats(1, 1e-43, 0, 2),
             "o": floats(0.1, 1, 2, -3),
-            "m": _weights(4),
-            "v": np.abs(_weights(4)),
+            "m": weights(4),
+            "v": np.abs(weights(4)),
         },
     ),
     "Table of integers": _INTEGER_TABLE,
@@ -408,12 +406,12 @@ CASES: Final[dict[str, Case]] = {
             node("Identity", ["x"], ["z"]),
             node("Relu", ["y"], ["v"]),
         ],
-        {"w0": _weights(4, 4, 1, 1), "k": _weights(2, 3)},
+        {"w0": weights(4, 4, 1, 1), "k": weights(2, 3)},
         outputs=("x", "y", "k", "v", "z"),
     ),
     "Unused input as output": Case(
         [node("Conv", ["x", "w0"], ["y"])],
-        {"w0": _weights(4, 4, 1, 1)},
+        {"w0": weights(4, 4, 1, 1)},
         inputs={"x": (SHAPE, "float32"), "t": ((1, 3), "int64")},
         outputs=("t", "y"),
     ),
@@ -424,7 +422,7 @@ CASES: Final[dict[str, Case]] = {
             node("Concat", ["a", "z", "e"], ["b"], axis=0),
             node("Conv", ["b", "w0"], ["y"]),
         ],
-        {"w0": _weights(4, 4, 1, 1), "s": ints(0), "e": np.zeros((0, 4, 6, 6), np.float32)},
+        {"w0": weights(4, 4, 1, 1), "s": ints(0), "e": np.zeros((0, 4, 6, 6), np.float32)},
     ),
     "Relu alone": Case([node("Relu", ["x"], ["y"])], {}),
     "Relu behind Add first": Case(
@@ -434,115 +432,9 @@ CASES: Final[dict[str, Case]] = {
             node("Conv", ["a", "w0"], ["c"]),
             node("Add", ["a", "c"], ["y"]),
         ],
-        {"w0": _weights(4, 4, 1, 1), "k": _weights(1, 4, 1, 1)},
+        {"w0": weights(4, 4, 1, 1), "k": weights(1, 4, 1, 1)},
     ),
     "Relu first": Case(
-        [node("Relu", ["x"], ["a"]), node("Conv", ["a", "w0"], ["y"])], {"w0": _weights(4, 4, 1, 1)}
+        [node("Relu", ["x"], ["a"]), node("Conv", ["a", "w0"], ["y"])], {"w0": weights(4, 4, 1, 1)}
     ),
 }
-
-CORES: Final[dict[str, str]] = {
-    "abs": "abs(%w)",
-    "bitwise_and": "bitwise_and(%w, 15)",
-    "ceil": "ceil(%w)",
-    "copy": "copy(%w)",
-    "equal": "where(equal(%w, 3), %w, 5)",
-    "floor": "floor(%w)",
-    "gather_nd": "add(%w, gather_nd(%w, meta[relay.Constant][0]))",
-    "greater_equal": "where(greater_equal(%w, 3), %w, 5)",
-    "less": "where(less(%w, 3), %w, 5)",
-    "less_equal": "where(less_equal(%w, 3), %w, 5)",
-    "logical_and": "where(logical_and(less(%w, 9), greater(%w, -9)), %w, 5)",
-    "logical_not": "where(logical_not(less(%w, 9)), %w, 5)",
-    "logical_or": "where(logical_or(less(%w, -9), greater(%w, 9)), %w, 5)",
-    "logical_xor": "where(logical_xor(less(%w, 9), greater(%w, -9)), %w, 5)",
-    "nn.bias_add": "nn.bias_add(%w, meta[relay.Constant][1])",
-    "nn.matmul": "reshape(nn.matmul(reshape(%w, newshape=[24, 6]), meta[relay.Constant][2]), "
-    "newshape=[1, 4, 6, 6])",
-    "nn.mirror_pad": "strided_slice(nn.mirror_pad(%w, pad_width=[[0, 0], [0, 0], [1, 1], [2, 0]], "
-    'mode="SYMMETRIC"), begin=[0, 0, 1, 0], end=[1, 4, 7, 6])',
-    "nn.upsampling": "strided_slice(nn.upsampling(%w, scale_h=2f, scale_w=2f), "
-    "begin=[0, 0, 1, 3], end=[1, 4, 7, 9])",
-    "not_equal": "where(not_equal(%w, 3), %w, 5)",
-    "repeat": "strided_slice(repeat(%w, repeats=2, axis=2), begin=[0, 0, 3, 0], end=[1, 4, 9, 6])",
-    "reshape_like": "reshape_like(reshape(%w, newshape=[4, 36]), %w)",
-    "reverse": "reverse(%w, axis=3)",
-    "right_shift": "right_shift(%w, 2)",
-    "round": "round(%w)",
-    "round_even": "round_even(%w)",
-    "stack": "sum(stack((%w, %w), axis=2), axis=[2])",
-    "trunc": "trunc(%w)",
-    "device_copy": "device_copy(%w)",
-    "on_device": "on_device(%w)",
-    "annotation.cast_hint": 'annotation.cast_hint(%w, dtype="int8")',
-}
-"""Operators that no ONNX model leads to: what quantized_main computes from the int32 tensor %w."""
-
-_TEXT: Final = """#[version = "0.0.5"]
-def @quantize_inputs(%x: Tensor[(1, 4, 6, 6), float32]) {
-  %0 = multiply(%x, 16f);
-  %1 = round(%0);
-  %2 = clip(%1, a_min=-127f, a_max=127f);
-  let %q = cast(%2, dtype="int8");
-  (%q,)
-}
-def @quantized_main(%x: Tensor[(1, 4, 6, 6), int8]) {
-  let %w = cast(%x, dtype="int32");
-  BODY
-}
-def @dequantize_outputs(%input: Tensor[(1, 4, 6, 6), int32]) {
-  %0 = cast(%input, dtype="float32");
-  multiply(%0, 0.0625f)
-}
-def @main(%x: Tensor[(1, 4, 6, 6), float32]) {
-  let %a = @quantize_inputs(%x);
-  %0 = %a.0;
-  let %b = @quantized_main(%0);
-  let %c = @dequantize_outputs(%b);
-  %c
-}
-#[metadata]
-"""
-
-
-def core_text(operator: str) -> str:
-    """A partitioned module whose core holds the operator, as Relay text."""
-    return _with_constants(
-        _TEXT.replace("BODY", CORES[operator]),
-        np.zeros((4, 1, 4, 6, 6), np.int64),
-        np.arange(4, dtype=np.int32),
-        np.eye(6, dtype=np.int32) * 3,
-    )
-
-
-FLOATS: Final[dict[str, str]] = {
-    "divide": "divide(%0, 3f)",
-    "nn.adaptive_avg_pool2d": "nn.adaptive_avg_pool2d(%0, output_size=[2, 2])",
-}
-"""Operators that no ONNX model leads to: what a float model computes from the convolution %0."""
-
-_FLOAT_TEXT: Final = """#[version = "0.0.5"]
-def @main(%x: Tensor[(1, 4, 6, 6), float32]) {
-  %0 = nn.conv2d(%x, meta[relay.Constant][0]);
-  %1 = BODY;
-  nn.conv2d(%1, meta[relay.Constant][0])
-}
-#[metadata]
-"""
-
-
-def float_text(operator: str) -> str:
-    """A float model that holds the operator, as Relay text."""
-    return _with_constants(_FLOAT_TEXT.replace("BODY", FLOATS[operator]), _weights(4, 4, 1, 1))
-
-
-def _with_constants(text: str, *constants: Array) -> str:
-    rows = [
-        {
-            "dtype": str(array.dtype),
-            "shape": list(array.shape),
-            "b64": base64.b64encode(array.tobytes()).decode(),
-        }
-        for array in constants
-    ]
-    return text + json.dumps({"relay.Constant": rows})

@@ -1,0 +1,117 @@
+"""Relay text with every operator that no ONNX model leads to."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Final
+
+import numpy as np
+
+from tests.e2e.operator_cases import Array, weights
+
+CORES: Final[dict[str, str]] = {
+    "abs": "abs(%w)",
+    "bitwise_and": "bitwise_and(%w, 15)",
+    "ceil": "ceil(%w)",
+    "copy": "copy(%w)",
+    "equal": "where(equal(%w, 3), %w, 5)",
+    "floor": "floor(%w)",
+    "gather_nd": "add(%w, gather_nd(%w, meta[relay.Constant][0]))",
+    "greater_equal": "where(greater_equal(%w, 3), %w, 5)",
+    "less": "where(less(%w, 3), %w, 5)",
+    "less_equal": "where(less_equal(%w, 3), %w, 5)",
+    "logical_and": "where(logical_and(less(%w, 9), greater(%w, -9)), %w, 5)",
+    "logical_not": "where(logical_not(less(%w, 9)), %w, 5)",
+    "logical_or": "where(logical_or(less(%w, -9), greater(%w, 9)), %w, 5)",
+    "logical_xor": "where(logical_xor(less(%w, 9), greater(%w, -9)), %w, 5)",
+    "nn.bias_add": "nn.bias_add(%w, meta[relay.Constant][1])",
+    "nn.matmul": "reshape(nn.matmul(reshape(%w, newshape=[24, 6]), meta[relay.Constant][2]), "
+    "newshape=[1, 4, 6, 6])",
+    "nn.mirror_pad": "strided_slice(nn.mirror_pad(%w, pad_width=[[0, 0], [0, 0], [1, 1], [2, 0]], "
+    'mode="SYMMETRIC"), begin=[0, 0, 1, 0], end=[1, 4, 7, 6])',
+    "nn.upsampling": "strided_slice(nn.upsampling(%w, scale_h=2f, scale_w=2f), "
+    "begin=[0, 0, 1, 3], end=[1, 4, 7, 9])",
+    "not_equal": "where(not_equal(%w, 3), %w, 5)",
+    "repeat": "strided_slice(repeat(%w, repeats=2, axis=2), begin=[0, 0, 3, 0], end=[1, 4, 9, 6])",
+    "reshape_like": "reshape_like(reshape(%w, newshape=[4, 36]), %w)",
+    "reverse": "reverse(%w, axis=3)",
+    "right_shift": "right_shift(%w, 2)",
+    "round": "round(%w)",
+    "round_even": "round_even(%w)",
+    "stack": "sum(stack((%w, %w), axis=2), axis=[2])",
+    "trunc": "trunc(%w)",
+    "device_copy": "device_copy(%w)",
+    "on_device": "on_device(%w)",
+    "annotation.cast_hint": 'annotation.cast_hint(%w, dtype="int8")',
+}
+"""Operators that no ONNX model leads to: what quantized_main computes from the int32 tensor %w."""
+
+_TEXT: Final = """#[version = "0.0.5"]
+def @quantize_inputs(%x: Tensor[(1, 4, 6, 6), float32]) {
+  %0 = multiply(%x, 16f);
+  %1 = round(%0);
+  %2 = clip(%1, a_min=-127f, a_max=127f);
+  let %q = cast(%2, dtype="int8");
+  (%q,)
+}
+def @quantized_main(%x: Tensor[(1, 4, 6, 6), int8]) {
+  let %w = cast(%x, dtype="int32");
+  BODY
+}
+def @dequantize_outputs(%input: Tensor[(1, 4, 6, 6), int32]) {
+  %0 = cast(%input, dtype="float32");
+  multiply(%0, 0.0625f)
+}
+def @main(%x: Tensor[(1, 4, 6, 6), float32]) {
+  let %a = @quantize_inputs(%x);
+  %0 = %a.0;
+  let %b = @quantized_main(%0);
+  let %c = @dequantize_outputs(%b);
+  %c
+}
+#[metadata]
+"""
+
+
+def core_text(operator: str) -> str:
+    """A partitioned module whose core holds the operator, as Relay text."""
+    return _with_constants(
+        _TEXT.replace("BODY", CORES[operator]),
+        np.zeros((4, 1, 4, 6, 6), np.int64),
+        np.arange(4, dtype=np.int32),
+        np.eye(6, dtype=np.int32) * 3,
+    )
+
+
+FLOATS: Final[dict[str, str]] = {
+    "divide": "divide(%0, 3f)",
+    "nn.adaptive_avg_pool2d": "nn.adaptive_avg_pool2d(%0, output_size=[2, 2])",
+}
+"""Operators that no ONNX model leads to: what a float model computes from the convolution %0."""
+
+_FLOAT_TEXT: Final = """#[version = "0.0.5"]
+def @main(%x: Tensor[(1, 4, 6, 6), float32]) {
+  %0 = nn.conv2d(%x, meta[relay.Constant][0]);
+  %1 = BODY;
+  nn.conv2d(%1, meta[relay.Constant][0])
+}
+#[metadata]
+"""
+
+
+def float_text(operator: str) -> str:
+    """A float model that holds the operator, as Relay text."""
+    return _with_constants(_FLOAT_TEXT.replace("BODY", FLOATS[operator]), weights(4, 4, 1, 1))
+
+
+def _with_constants(text: str, *constants: Array) -> str:
+    rows = [
+        {
+            "dtype": str(array.dtype),
+            "shape": list(array.shape),
+            "b64": base64.b64encode(array.tobytes()).decode(),
+        }
+        for array in constants
+    ]
+    return text + json.dumps({"relay.Constant": rows})
