@@ -339,7 +339,7 @@ def _similar(
         scored = []
         for trial in trials:
             score = trial.outcome.score
-            point = _point(space, trial.params)
+            point = carried_point(space, trial.params)
             if trial.stage == GLOBAL and score and point is not None and objective.feasible(score):
                 scored.append((objective.value(score), -trial.number, point))
         scored.sort(key=lambda row: row[:2], reverse=True)
@@ -359,7 +359,7 @@ def similarity(operators: Mapping[str, int], others: Mapping[str, int]) -> float
     return sum(min(operators.get(n, 0) / mine, others.get(n, 0) / theirs) for n in names)
 
 
-def _point(space: Space, params: Mapping[str, Any]) -> Params | None:
+def carried_point(space: Space, params: Mapping[str, Any]) -> Params | None:
     """The point of this space that equals a trial of another study; None if there is none."""
     point = space.effective({**LATER, **params})
     choices = {parameter.name: parameter.choices for parameter in space.parameters}

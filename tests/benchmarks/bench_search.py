@@ -293,7 +293,8 @@ def best_known(args: argparse.Namespace) -> list[dict[str, Any]]:
     first = {name: replayed(known, ARMS[0], 0, FEW_TRIALS) for name, known in tables.items()}
     rows = []
     for name, known in tables.items():
-        others = [as_earlier(other, first[other]) for other in tables if other != name][:4]
+        others = [as_earlier(n, first[n], known.space) for n in tables if n != name][:4]
+        others = [study for study in others if study.points]
         reached = {
             arm: [
                 best_known_db(replayed(known, arm, seed, FEW_TRIALS, others))

@@ -27,6 +27,7 @@ from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.runtime.executor import Executor
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.ort.grid_executor import GridExecutor
+from qsearch.search.calibration import carried_point
 from qsearch.search.objectives import KEEPS_ACCURACY, Objective, sqnr_value
 from qsearch.search.sampler import Proposal, SamplerSpec, StudySampler, first_points
 from qsearch.search.space import PERCENTILES, Params, Space, config_hash, to_qconfig
@@ -223,11 +224,12 @@ def best_db(trials: Iterable[Trial]) -> float:
     return sqnr_value(score) if score and OBJECTIVE.feasible(score) else -np.inf
 
 
-def as_earlier(name: str, trials: Iterable[Trial]) -> EarlierStudy:
-    """The twelve best trials of a study, as another study carries them over."""
-    kept = [t for t in trials if t.outcome.score and OBJECTIVE.feasible(t.outcome.score)]
-    kept.sort(key=lambda t: -sqnr_value(t.outcome.score or {}))
-    points = tuple(t.params for t in kept[:12])
-    return EarlierStudy(
-        name, 1.0, points, tuple(sqnr_value(t.outcome.score or {}) for t in kept[:12])
-    )
+def as_earlier(name: str, trials: Iterable[Trial], space: Space) -> EarlierStudy:
+    """The twelve best trials of a study that another study with this space carries over."""
+    kept = []
+    for trial in trials:
+        score, point = trial.outcome.score, carried_point(space, trial.params)
+        if score and point is not None and OBJECTIVE.feasible(score):
+            kept.append((sqnr_value(score), point))
+    kept = sorted(kept, key=lambda row: -row[0])[:12]
+    return EarlierStudy(name, 1.0, tuple(p for _, p in kept), tuple(value for value, _ in kept))
