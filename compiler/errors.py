@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from compiler.ir.span import AnySpan
+from compiler.span import AnySpan
 
 
 class CompilerError(Exception):

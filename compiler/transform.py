@@ -11,12 +11,12 @@ Written out for type checkers; a test compares it with the registered passes.
 from compiler.fusion.fuse_ops import FuseOps as FuseOps
 from compiler.fusion.hardware.fuse_op_hw import FuseOpHW as FuseOpHW
 from compiler.fusion.hardware.preparation import RemoveMarkers as RemoveMarkers
-from compiler.ir.infer_type import InferType as InferType
 from compiler.ir.instruments import DumpDir as DumpDir
 from compiler.ir.instruments import NodeCountInstrument as NodeCountInstrument
 from compiler.ir.instruments import PrintIR as PrintIR
 from compiler.ir.instruments import TimingInstrument as TimingInstrument
 from compiler.ir.pass_infra import FunctionPass as FunctionPass
+from compiler.ir.pass_infra import InferType as InferType
 from compiler.ir.pass_infra import ModulePass as ModulePass
 from compiler.ir.pass_infra import Pass as Pass
 from compiler.ir.pass_infra import PassContext as PassContext

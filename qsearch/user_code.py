@@ -10,9 +10,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from compiler.ir.infer_type import InferType
 from compiler.ir.module import IRModule
-from compiler.ir.pass_infra import Pass, PassContext, run_named
+from compiler.ir.pass_infra import InferType, Pass, PassContext, run_named
 from qsearch.errors import RunFolderError, SettingsError
 from qsearch.settings import is_import_path
 from workers.user_code import UserCode, hashes

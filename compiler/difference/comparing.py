@@ -14,9 +14,9 @@ from compiler.difference.inputs import named_for
 from compiler.errors import EvaluationError
 from compiler.ir.expr import Call, Expr, Op, describe
 from compiler.ir.module import IRModule
-from compiler.ir.span import ONNX, AnySpan, Span
 from compiler.ops.number_format import Array
 from compiler.pipeline import evaluate
+from compiler.span import ONNX, AnySpan, Span
 
 BY_NODE = "onnx node"
 BY_PLACE = "position"

@@ -19,7 +19,6 @@ from compiler.insight.network import Batch, ExecutorFactory, Network, run_on, th
 from compiler.insight.records import Insight, LayerInsight, OutputInsight, PointInsight
 from compiler.ir.expr import Call, Expr, Op
 from compiler.ir.module import IRModule
-from compiler.ir.span import onnx_nodes
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig, kind2str
 from compiler.qtypes.report import CallRecord, QuantizeReport, call_places
@@ -29,6 +28,7 @@ from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.calibration.modes import calibrate_modes
 from compiler.quantize.calibration.stats import CalibrationStats
 from compiler.runtime.executor import Executor
+from compiler.span import onnx_nodes
 
 
 def examine(

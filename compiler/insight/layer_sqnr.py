@@ -16,12 +16,12 @@ from compiler.insight.measuring import OutputSums, PointSums
 from compiler.insight.network import Batch, ExecutorFactory, Network, Scales, run_on, through
 from compiler.insight.records import OutputInsight
 from compiler.ir.module import IRModule
-from compiler.ir.span import onnx_nodes
 from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import call_places
 from compiler.quantize import build_candidate
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.collect_stats import float_executor
+from compiler.span import onnx_nodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from compiler.ir.expr import Expr, Function, Let, Var
 from compiler.ir.ty import GlobalTypeVar, Type, TypeVar
+from compiler.ir.walk import post_order
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -154,3 +155,15 @@ def binders_of(node: Expr) -> tuple[Var, ...]:
     if isinstance(node, Match):
         return tuple(v for clause in node.clauses for v in pattern_vars(clause.lhs))
     return ()
+
+
+def free_vars(root: Expr) -> list[Var]:
+    """Variables used but not bound inside ``root``, in order of first occurrence (post-order)."""
+    bound: set[Var] = set()
+    used: dict[Var, None] = {}
+    for node in post_order(root):
+        if type(node) is Var:
+            used[node] = None
+        elif type(node) in BINDERS:
+            bound.update(binders_of(node))
+    return [v for v in used if v not in bound]

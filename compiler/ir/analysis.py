@@ -8,8 +8,9 @@ from itertools import chain
 from operator import methodcaller
 
 from compiler.errors import BindError
-from compiler.ir.adt import BINDERS, Match
+from compiler.ir.adt import Match
 from compiler.ir.adt import binders_of as binders_of
+from compiler.ir.adt import free_vars as free_vars
 from compiler.ir.adt import pattern_vars as pattern_vars
 from compiler.ir.expr import Call, Expr, Function, Var, describe, is_op_call
 from compiler.ir.rebuild import substitute
@@ -44,18 +45,6 @@ def bound_vars(root: Expr) -> list[Var]:
     """Variables bound by a function, let or pattern, in order of first occurrence."""
     bound = _bound_set(root)
     return [v for v in all_vars(root) if v in bound]
-
-
-def free_vars(root: Expr) -> list[Var]:
-    """Variables used but not bound inside ``root``, in order of first occurrence (post-order)."""
-    bound: set[Var] = set()
-    used: dict[Var, None] = {}
-    for node in post_order(root):
-        if type(node) is Var:
-            used[node] = None
-        elif type(node) in BINDERS:
-            bound.update(binders_of(node))
-    return [v for v in used if v not in bound]
 
 
 def _bound_set(root: Expr) -> set[Var]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from compiler.ir.expr import Call, Function
 from compiler.ir.module import IRModule
-from compiler.ir.span import ONNX, AnySpan, SequentialSpan, Span, join_spans
 from compiler.ir.walk import nodes_of
+from compiler.span import ONNX, AnySpan, SequentialSpan, Span, join_spans
 
 FIELDS = (str, int, int, int, int)
 """Of a Span, in order."""

@@ -32,8 +32,8 @@ from compiler.ir.expr import (
     describe,
 )
 from compiler.ir.module import IRModule
-from compiler.ir.span import AnySpan
 from compiler.ir.ty import TensorType, TupleType, Type, is_dynamic, tensor_fields
+from compiler.span import AnySpan
 
 Array = NDArray[Any]
 

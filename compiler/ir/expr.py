@@ -6,21 +6,29 @@ the order in which every traversal visits them.
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass, field
+from functools import singledispatch
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from compiler.errors import TypeNotInferredError
+from compiler.errors import TypeNotInferredError, UnknownOpError, nearest
 from compiler.ir.attrs import NO_ATTRS, Attrs, DictAttrs
-from compiler.ir.span import AnySpan, origin_of_new_nodes
 from compiler.ir.ty import DTYPES, FuncType, TensorType, Type, TypeVar
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
+from compiler.span import AnySpan, origin_of_new_nodes
 
 Array = NDArray[Any]
 
 _set = object.__setattr__
+
+
+@singledispatch
+def text_for_people(obj: object) -> str:
+    """What ``print`` shows; ``compiler.ir.printer`` registers its text of nodes and modules."""
+    return repr(obj)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
@@ -117,8 +125,6 @@ class Expr:
 
     def __str__(self) -> str:
         """Relay text with large constants described, for people; its repr where it has no text."""
-        from compiler.ir.printer import text_for_people
-
         return text_for_people(self)
 
 
@@ -360,12 +366,16 @@ class Op(Expr):
         Raises:
             UnknownOpError: none is registered; the message lists the nearest names.
         """
-        found = OPS.get(name)
-        if found is not None:
-            return found
-        from compiler.ir.op import get_op
-
-        return get_op(name)
+        op = OPS.get(name) or registered_ops().get(name)
+        if op is None:
+            close = nearest(name, OPS)
+            hint = f"did you mean {', '.join(close)}? " if close else ""
+            raise UnknownOpError(
+                f"unknown operator {name!r}",
+                fix=f"{hint}`python -m compiler.ops` prints the list; an operator of your own is "
+                "known once its module is imported (qsearch: --import)",
+            )
+        return op
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Op.get, (self.name,))
@@ -373,6 +383,15 @@ class Op(Expr):
 
 OPS: dict[str, Op] = {}
 """Operators that are registered, by name; filled by ``compiler.ir.op``."""
+
+OPERATORS = "compiler.ops"
+"""The package whose import registers every operator; loaded when the registry is first asked."""
+
+
+def registered_ops() -> dict[str, Op]:
+    """The registry with every operator in it."""
+    importlib.import_module(OPERATORS)
+    return OPS
 
 
 def call_op(

@@ -11,7 +11,6 @@ place. Source: Relay v0.10 transforms/type_infer.cc.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from compiler.errors import TypeInferenceError
@@ -20,7 +19,6 @@ from compiler.ir.expr import Expr, Function, GlobalVar, describe
 from compiler.ir.garbage import collector_rests
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
-from compiler.ir.pass_infra import ModulePass, PassContext, register_pass
 from compiler.ir.ty import FuncType, Type
 from compiler.ir.type_constraints import Constraints
 from compiler.ir.type_settle import StaleTypesError, settle
@@ -28,20 +26,6 @@ from compiler.ir.type_solver import PartsBudget
 from compiler.ir.walk import nodes_of, post_order
 
 GlobalType = Callable[[GlobalVar], Type]
-
-
-@register_pass("InferType", opt_level=0)
-@dataclass(frozen=True, slots=True)
-class InferType(ModulePass):
-    """Type every function of the module.
-
-    Raises:
-        TypeInferenceError: types do not fit or cannot be found out; all independent mistakes of one
-            function are in one message.
-    """
-
-    def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
-        return infer_module(mod)
 
 
 @collector_rests

@@ -10,8 +10,8 @@ from typing import NamedTuple, NoReturn
 
 from compiler.errors import ParseError, nearest
 from compiler.ir.literals import DOTTED_TEXT, IDENT_TEXT
-from compiler.ir.span import ANONYMOUS, Span
 from compiler.ir.ty import MAX_NESTING
+from compiler.span import ANONYMOUS, Span
 
 QUOTED = r'"(?:[^"\\\n]|\\.)*+"'
 

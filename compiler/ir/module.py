@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from compiler.errors import CompilerError, legal_names
-from compiler.ir.adt import TypeData
+from compiler.ir.adt import TypeData, free_vars
 from compiler.ir.attrs import NO_ATTRS, DictAttrs
-from compiler.ir.expr import Call, Expr, Function, GlobalVar, Op
+from compiler.ir.expr import Call, Expr, Function, GlobalVar, Op, text_for_people
 from compiler.ir.ty import FuncType, GlobalTypeVar
 from compiler.ir.walk import nodes_of
 from compiler.text_output import html_table
@@ -53,8 +53,6 @@ class IRModule:
     @staticmethod
     def from_expr(expr: Expr, functions: Mapping[GlobalVar, BaseFunc] | None = None) -> IRModule:
         """A module whose @main is ``expr``, wrapped over its free variables if no function."""
-        from compiler.ir.analysis import free_vars
-
         main = expr if isinstance(expr, Function) else Function(tuple(free_vars(expr)), expr)
         return IRModule({**(functions or {}), GlobalVar("main"): main})
 
@@ -183,8 +181,6 @@ class IRModule:
 
     def __str__(self) -> str:
         """Relay text with large constants described, for people; its repr where it has no text."""
-        from compiler.ir.printer import text_for_people
-
         return text_for_people(self)
 
     def _repr_html_(self) -> str:

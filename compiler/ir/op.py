@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any, Generic, TypeVar
 
-from compiler.errors import CompilerError, UnknownOpError, legal_names, nearest
+from compiler.errors import CompilerError, legal_names
 from compiler.ir.attrs import Attrs
-from compiler.ir.expr import OPS, Op
+from compiler.ir.expr import OPS, Op, registered_ops
 from compiler.ir.type_relation import InferResult, TypeRelation, result_rel
 
 
@@ -29,15 +28,6 @@ class OpPattern(IntEnum):
 NON_COMPUTATIONAL = "TNonComputational"
 STATEFUL = "TOpIsStateful"
 RESHAPE = "TReshapeOp"
-
-OPERATORS = "compiler.ops"
-"""The package whose import registers every operator; loaded when the registry is first asked."""
-
-
-def _registered() -> dict[str, Op]:
-    """The registry with every operator in it."""
-    importlib.import_module(OPERATORS)
-    return OPS
 
 
 def register_op(
@@ -93,32 +83,17 @@ def define_op(
     return define
 
 
-def get_op(name: str) -> Op:
-    """The operator of this name.
-
-    Raises:
-        UnknownOpError: none is registered; the message lists the three nearest names.
-    """
-    op = OPS.get(name) or _registered().get(name)
-    if op is None:
-        close = nearest(name, OPS)
-        hint = f"did you mean {', '.join(close)}? " if close else ""
-        raise UnknownOpError(
-            f"unknown operator {name!r}",
-            fix=f"{hint}`python -m compiler.ops` prints the list; an operator of your own is known "
-            "once its module is imported (qsearch: --import)",
-        )
-    return op
+get_op = Op.get
 
 
 def has_op(name: str) -> bool:
     """True when an operator of this name is registered."""
-    return name in OPS or name in _registered()
+    return name in OPS or name in registered_ops()
 
 
 def all_ops() -> list[Op]:
     """Every registered operator, by name."""
-    return [op for _, op in sorted(_registered().items())]
+    return [op for _, op in sorted(registered_ops().items())]
 
 
 R = TypeVar("R", bound=Callable[..., Any])
@@ -206,18 +181,18 @@ class OpRule(Generic[R]):
             self._rules = before
 
     def __contains__(self, op: Op | str) -> bool:
-        _registered()
+        registered_ops()
         return (op if isinstance(op, str) else op.name) in self._rules
 
     def names(self) -> Iterator[str]:
         """Names of the operators that have a rule."""
-        _registered()
+        registered_ops()
         return iter(sorted(self._rules))
 
 
 def rule_tables() -> dict[str, OpRule[Any]]:
     """Every rule table by name."""
-    _registered()
+    registered_ops()
     return dict(_RULE_TABLES)
 
 
@@ -246,7 +221,7 @@ def temp_op_attr(op_name: str, table: str, rule: Callable[..., Any]) -> Iterator
 
 
 def _table(name: str) -> OpRule[Any]:
-    _registered()
+    registered_ops()
     if name not in _RULE_TABLES:
         raise CompilerError(f"no rule table {name!r}", fix=legal_names(name, _RULE_TABLES))
     return _RULE_TABLES[name]

@@ -20,8 +20,8 @@ from compiler.ir.module import IRModule
 from compiler.ir.parser_body import BodyParser
 from compiler.ir.parser_types import TypeParser, ValueParser, name_of, unquote
 from compiler.ir.printer import HEADER, VERSION
-from compiler.ir.span import ANONYMOUS
 from compiler.ir.ty import GlobalTypeVar
+from compiler.span import ANONYMOUS
 
 ExternalArrays = str | Path | Arrays
 

@@ -22,9 +22,9 @@ from compiler.ir.attrs import DictAttrs
 from compiler.ir.expr import Expr, Function, If, Let, Var
 from compiler.ir.parser_expr import SCOPE_WORDS, ExprParser
 from compiler.ir.parser_types import name_of
-from compiler.ir.span import Span
 from compiler.ir.ty import Type
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
+from compiler.span import Span
 
 Steps = Generator["Steps", Expr, Expr]
 

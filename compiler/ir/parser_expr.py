@@ -23,7 +23,7 @@ from compiler.ir.parser_types import (
     number_parts,
     unquote,
 )
-from compiler.ir.span import Span
+from compiler.span import Span
 
 MAX_NESTING = 60
 

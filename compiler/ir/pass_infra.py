@@ -14,11 +14,13 @@ from typing import Any, ClassVar, Self, TypeVar
 from compiler.errors import CompilerError, PassError, WellFormedError, legal_names
 from compiler.ir.expr import Function, GlobalVar
 from compiler.ir.garbage import collector_rests
+from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.pass_context import PassContext as PassContext
 from compiler.ir.pass_context import PassInfo as PassInfo
 from compiler.ir.pass_context import register_config as register_config
 from compiler.ir.pass_text import format_value, split_options, split_passes
+from compiler.ir.well_formed import well_formed
 
 SKIPPED = ("Compiler", "Extern", "SkipOptimization")
 
@@ -111,9 +113,6 @@ class FunctionPass(Pass):
     __slots__ = ()
 
     def transform(self, mod: IRModule, ctx: PassContext) -> IRModule:
-        # infer_type registers itself as a pass, so it imports this module.
-        from compiler.ir.infer_type import infer_module
-
         changed: dict[GlobalVar, Function] = {}
         for gv, fn in mod.functions.items():
             if not isinstance(fn, Function) or any(key in fn.attrs for key in SKIPPED):
@@ -171,6 +170,20 @@ def register_pass(
     return add
 
 
+@register_pass("InferType", opt_level=0)
+@dataclass(frozen=True, slots=True)
+class InferType(ModulePass):
+    """Type every function of the module.
+
+    Raises:
+        TypeInferenceError: types do not fit or cannot be found out; all independent mistakes of one
+            function are in one message.
+    """
+
+    def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
+        return infer_module(mod)
+
+
 def registered_passes() -> dict[str, type[Pass]]:
     """Every pass imported so far, by name."""
     return dict(sorted(_PASSES.items()))
@@ -182,9 +195,6 @@ def create_pass(spec: str) -> Pass:
     Raises:
         CompilerError: unknown pass or option; the legal ones are listed, nearest first.
     """
-    # The one pass of this package; it registers itself, so it imports this module.
-    import compiler.ir.infer_type  # noqa: F401
-
     name, options = split_options(spec)
     cls = _PASSES.get(name)
     if cls is None:
@@ -322,9 +332,6 @@ def module_pass(
 
 
 def _verify(mod: Any, info: PassInfo) -> None:
-    from compiler.ir.infer_type import infer_module
-    from compiler.ir.well_formed import well_formed
-
     for gv, fn in mod.functions.items():
         problems = well_formed(fn) if isinstance(fn, Function) else []
         if problems:

@@ -11,7 +11,7 @@ from compiler.errors import CompilerError
 from compiler.ir import literals
 from compiler.ir.adt import TypeData
 from compiler.ir.attrs import Attrs, DictAttrs
-from compiler.ir.expr import Expr, Function, GlobalVar
+from compiler.ir.expr import Expr, Function, GlobalVar, text_for_people
 from compiler.ir.garbage import collector_rests
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.metadata import ExternalData, MetadataWriter
@@ -69,8 +69,9 @@ def text(
     return f"{shown.rstrip()}\n\n{section}" if section else shown
 
 
-def text_for_people(obj: IRModule | Expr) -> str:
-    """What ``print`` shows: text with large constants described; the repr of what has no text."""
+@text_for_people.register(IRModule)
+@text_for_people.register(Expr)
+def _text_for_people(obj: IRModule | Expr) -> str:
     try:
         return text(obj, show_spans=False, brief_constants=True)
     except CompilerError:

@@ -42,9 +42,9 @@ from compiler.ir.expr import (
 from compiler.ir.metadata import MetadataWriter
 from compiler.ir.printer_scopes import ScalarUses, is_flat, plan_scopes
 from compiler.ir.printer_values import NameTable, TypeText, value_text
-from compiler.ir.span import ANONYMOUS, AnySpan, SequentialSpan
 from compiler.ir.virtual_device import UNCONSTRAINED
 from compiler.ir.walk import mentions, nodes_of
+from compiler.span import ANONYMOUS, AnySpan, SequentialSpan
 
 INDENT = "  "
 PIECE = 256

@@ -13,7 +13,7 @@ import numpy as np
 
 from compiler.errors import AttrError
 from compiler.ir.expr import Call, Constant, Expr, Op, call_op
-from compiler.ir.span import AnySpan
+from compiler.span import AnySpan
 
 
 def op_call(name: str, *args: Expr, span: AnySpan | None = None, **attrs: Any) -> Call:

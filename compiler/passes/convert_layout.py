@@ -30,10 +30,10 @@ from compiler.ir.expr import Call, Constant, Expr, Function, TempExpr, Tuple, Tu
 from compiler.ir.functor import ForwardRewriter
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
-from compiler.ir.span import AnySpan
 from compiler.ir.ty import TupleType, Type, is_dynamic, tensor_fields
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.layout import Order, is_natural, layout_rule, natural
+from compiler.span import AnySpan
 
 _LETTERS: dict[Order, str] = {(0, 3, 1, 2): "NHWC"}
 """Names of the axes where the way back from IMAGE_LAYOUT is meant."""

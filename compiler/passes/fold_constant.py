@@ -42,13 +42,13 @@ from compiler.ir.functor import expand_anf
 from compiler.ir.module import IRModule
 from compiler.ir.op import NON_COMPUTATIONAL, STATEFUL
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
-from compiler.ir.span import AnySpan
 from compiler.ir.ty import NARROW_DTYPES, TensorType, Type, bits, is_dynamic, tensor_fields
 from compiler.ir.walk import nodes_of
 from compiler.ops.evaluate import Value, apply_rule
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.ops.rules.simplify import FFoldFromType
 from compiler.passes.opaque_primitives import OpaquePrimitives
+from compiler.span import AnySpan
 
 MAX_RESULT_BYTES = 64 * 2**20
 _DEVICE_MARK = "on_device"

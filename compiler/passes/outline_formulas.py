@@ -25,13 +25,13 @@ from compiler.ir.infer_type import infer_expr
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.rebuild import rebuilt
-from compiler.ir.span import AnySpan, join_spans
 from compiler.ir.ty import TensorType
 from compiler.ir.walk import nodes_of
 from compiler.ops.nn.leaky_relu import LeakyReluAttrs
 from compiler.ops.op_call import op_call
 from compiler.ops.tensor.clip import ClipAttrs
 from compiler.ops.tensor.formula import MAX_WORDS, OPERATORS
+from compiler.span import AnySpan, join_spans
 
 Words = tuple[str, ...]
 

@@ -35,7 +35,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.op import NON_COMPUTATIONAL
 from compiler.ir.pass_infra import ModulePass, PassContext, register_pass
 from compiler.ir.rebuild import substitute, with_operands
-from compiler.ir.span import join_spans
+from compiler.span import join_spans
 from compiler.targets.external_codegen import external_support
 from compiler.targets.reference.scopes import ScopeMap
 

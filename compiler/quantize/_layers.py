@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from compiler.errors import legal_names
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, is_op_call
 from compiler.ir.module import IRModule
-from compiler.ir.span import onnx_nodes
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.product_shape import FQProductShape
@@ -21,6 +20,7 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import ConfigValueError
 from compiler.qtypes.layer_choices import LayerChoice, LayerChoices
 from compiler.qtypes.qconfig import QAnnotateKind
+from compiler.span import onnx_nodes
 
 
 def layer_names(mod: IRModule) -> tuple[str, ...]:

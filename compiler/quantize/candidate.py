@@ -28,7 +28,6 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
 from compiler.ir.rebuild import with_operands
-from compiler.ir.span import onnx_nodes
 from compiler.ir.ty import TensorType, is_integer
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import PARAMETERS, quantize_kind
@@ -54,6 +53,7 @@ from compiler.quantize.correct_rounding import corrected
 from compiler.quantize.quantize_annotate import QuantizeAnnotate
 from compiler.quantize.quantize_partition import QuantizePartition
 from compiler.quantize.quantize_realize import QuantizeRealize
+from compiler.span import onnx_nodes
 
 RECOGNIZE = ("RecoverLayerNorm", "RecoverRmsNorm", "OutlineFormulas")
 """Passes that give back their names to operators that have an integer form as a whole."""

@@ -14,7 +14,6 @@ from typing import Any
 from compiler.errors import QuantizeError
 from compiler.ir.expr import Call, Constant, Expr, Function, Var, is_op_call
 from compiler.ir.module import IRModule
-from compiler.ir.span import onnx_nodes
 from compiler.ir.ty import holds_float
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import is_given, quantize_kind
@@ -26,6 +25,7 @@ from compiler.quantize._first_calls import converted_inputs
 from compiler.quantize.calibration.flow import Calibration, without_data
 from compiler.quantize.candidate import mark
 from compiler.quantize.conversions import integer_dtypes, partition_conversions
+from compiler.span import onnx_nodes
 
 CONVERSION = "conversion"
 """Reason of a call that turns an input into what quantize_inputs rounds: no part of the core."""

@@ -32,11 +32,11 @@ from compiler.export.to_onnx.grid_rules.fixed_point import Factor
 from compiler.export.to_onnx.movement_operators import IDENTITIES
 from compiler.export.to_onnx.qdq_emitter import LEVELS, Floats, QdqEmitter, Real
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.span import onnx_nodes
 from compiler.ir.ty import integer_range, is_integer
 from compiler.ops.annotation.wide_point import wide_headroom
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.ops.tensor.clip import integer_bound
+from compiler.span import onnx_nodes
 
 _WIDEST = 1 << 16
 _FEW_WEIGHTS = 1 << 16

@@ -25,10 +25,10 @@ from compiler.frontend.from_onnx.values import (
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
 from compiler.ir.op import has_op
-from compiler.ir.span import ONNX, Span
 from compiler.ir.ty import TensorType, is_dynamic
 from compiler.ops.evaluate import evaluate_call
 from compiler.ops.number_format import Array
+from compiler.span import ONNX, Span
 
 _Named = tuple[str, onnx.NodeProto]
 """A node with the name that errors and spans give it."""

@@ -19,10 +19,10 @@ from compiler.frontend.from_onnx.values import (
     typed_tuple,
 )
 from compiler.ir.expr import Constant, Expr, Op
-from compiler.ir.span import ONNX, Span
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import TensorType
 from compiler.ops.number_format import Array
+from compiler.span import ONNX, Span
 
 _REQUIRED = object()
 

@@ -24,10 +24,10 @@ from compiler.ir.expr import (
     call_op,
     dtype_name,
 )
-from compiler.ir.span import Span
 from compiler.ir.ty import DTYPES, TensorType, TupleType, Type, bits, is_dynamic
 from compiler.ir.type_relation import result_of
 from compiler.ops.number_format import Array
+from compiler.span import Span
 
 MAX_TENSOR_BYTES = 2 << 30
 

@@ -25,7 +25,7 @@ from compiler.ir.functor.expr_functor import Handler, handler_table
 from compiler.ir.functor.mutator import ExprMutator, rebuild_call
 from compiler.ir.functor.traversal import dataflow_children, expand_anf, expand_dataflow
 from compiler.ir.functor.visitor import ExprVisitor
-from compiler.ir.span import restore_origin, set_origin
+from compiler.span import restore_origin, set_origin
 
 MAX_PRE_REWRITES = 16
 

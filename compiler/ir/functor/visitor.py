@@ -23,8 +23,8 @@ from compiler.ir.expr import (
     Var,
 )
 from compiler.ir.functor.expr_functor import DepthGuard, ExprFunctor
-from compiler.ir.span import AnySpan
 from compiler.ir.ty import Type, TypeCall
+from compiler.span import AnySpan
 
 
 class ExprVisitor(ExprFunctor[None]):

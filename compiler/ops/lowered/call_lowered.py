@@ -14,9 +14,9 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.attrs import NO_ATTRS, Attrs, DictAttrs
 from compiler.ir.expr import Call, Expr, GlobalVar, Op, Tuple
 from compiler.ir.op import NON_COMPUTATIONAL, OpPattern, define_op
-from compiler.ir.span import AnySpan
 from compiler.ir.ty import FuncType, TupleType, Type
 from compiler.ops.arg_types import Types
+from compiler.span import AnySpan
 
 
 @dataclass(frozen=True, eq=False)

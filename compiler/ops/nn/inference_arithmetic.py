@@ -13,10 +13,10 @@ from typing import Any
 
 from compiler.errors import DynamicShapeError, TypeInferenceError
 from compiler.ir.expr import Args, Call, Expr
-from compiler.ir.span import AnySpan
 from compiler.ir.ty import TensorType, is_dynamic
 from compiler.ops.op_call import expand_to_axis, op_call, scalar
 from compiler.ops.rules.simplify import FSimplifyInference, FSimplifyInferenceField
+from compiler.span import AnySpan
 
 
 @FSimplifyInferenceField.register("nn.batch_norm")

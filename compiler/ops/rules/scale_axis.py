@@ -14,9 +14,9 @@ import numpy as np
 
 from compiler.ir.expr import Call, Constant, Expr, TempExpr, is_op_call
 from compiler.ir.op import OpPattern, OpRule
-from compiler.ir.span import AnySpan
 from compiler.ir.ty import TensorType
 from compiler.ops.op_call import expand_to_axis, op_call, reshape_to_axes
+from compiler.span import AnySpan
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from compiler.errors import EvaluationError
 from compiler.ir.expr import Constant, Expr, Function, Var
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.span import Span
 from compiler.ir.ty import TensorType
 from compiler.ops.op_call import op_call
+from compiler.span import Span
 
 RNG = np.random.default_rng(0)
 

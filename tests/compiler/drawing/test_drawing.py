@@ -18,9 +18,9 @@ from compiler.errors import CompilerError
 from compiler.ir.expr import Call, Constant, Expr, Function, If, Let, Tuple, Var, call_op
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.span import Span
 from compiler.ir.ty import TensorType
 from compiler.ops.rules.integer_calls import fixed_point_multiply, fixed_point_multiply_per_axis
+from compiler.span import Span
 from tests.compiler.work import calls_of
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -13,9 +13,9 @@ from compiler.ir.analysis import bind, post_order
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.expr import Constant, Function, Tuple, Var
 from compiler.ir.module import IRModule
-from compiler.ir.span import SequentialSpan, Span
 from compiler.ir.structural import assert_structural_equal
 from compiler.ir.ty import TensorType
+from compiler.span import SequentialSpan, Span
 from tests.compiler.work import calls_of
 
 

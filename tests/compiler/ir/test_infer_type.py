@@ -23,9 +23,10 @@ from compiler.ir.expr import (
     Var,
     call_op,
 )
-from compiler.ir.infer_type import InferType, infer_expr, infer_module
+from compiler.ir.infer_type import infer_expr, infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.op import OpPattern, register_op
+from compiler.ir.pass_infra import InferType
 from compiler.ir.ty import Any, FuncType, RefType, TensorType, TupleType, Type, TypeVar
 from compiler.ir.type_relation import result_rel
 from tests.compiler.work import calls_of

@@ -26,9 +26,9 @@ from compiler.ir.expr import (
 from compiler.ir.module import IRModule
 from compiler.ir.op import Op
 from compiler.ir.printer import astext, text
-from compiler.ir.span import Span
 from compiler.ir.ty import Any, FuncType, RefType, TensorType, TupleType, TypeVar
 from compiler.ir.virtual_device import VirtualDevice
+from compiler.span import Span
 
 
 def plain(expr: Expr | IRModule) -> str:

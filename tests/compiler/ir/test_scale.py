@@ -11,8 +11,8 @@ import pytest
 from compiler.ir.analysis import bind, free_vars, post_order, well_formed
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.expr import Constant, Expr, Function, If, Let, Var, call_op
-from compiler.ir.infer_type import InferType
 from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import InferType
 from compiler.ir.printer import text
 from compiler.ir.structural import structural_equal, structural_hash
 from compiler.ir.ty import TensorType

@@ -33,10 +33,10 @@ from compiler.ir.expr import (
     call_op,
 )
 from compiler.ir.module import IRModule
-from compiler.ir.span import Span
 from compiler.ir.structural import assert_structural_equal, structural_equal, structural_hash
 from compiler.ir.ty import Any, FuncType, GlobalTypeVar, TensorType, TupleType, TypeVar
 from compiler.ir.virtual_device import VirtualDevice
+from compiler.span import Span
 
 VECTOR = TensorType((2,))
 

@@ -8,7 +8,7 @@ import pytest
 import compiler
 from compiler import relay, transform
 from compiler.ir.expr import Constant, Expr, Function, Op, Tuple
-from compiler.ir.span import Span
+from compiler.span import Span
 
 op = relay.op
 

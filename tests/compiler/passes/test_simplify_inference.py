@@ -12,7 +12,7 @@ from compiler import relay, transform
 from compiler.errors import CompilerError
 from compiler.ir.analysis import extract_calls
 from compiler.ir.expr import Expr, Function, Var
-from compiler.ir.span import Span
+from compiler.span import Span
 
 op = relay.op
 VECTORS = ("g", "b", "m", "v")

@@ -12,7 +12,6 @@ from compiler import relay
 from compiler.errors import NotFullyIntegralError
 from compiler.ir.expr import Expr, Function, Tuple
 from compiler.ir.module import IRModule
-from compiler.ir.span import SequentialSpan, Span, onnx_nodes
 from compiler.quantize import (
     Diagnosis,
     QConfig,
@@ -24,6 +23,7 @@ from compiler.quantize import (
     prerequisite_optimize,
 )
 from compiler.quantize.diagnosis import notes_of
+from compiler.span import SequentialSpan, Span, onnx_nodes
 from compiler.testing import models
 
 

@@ -14,7 +14,6 @@ from compiler.errors import NotFullyIntegralError
 from compiler.ir.analysis import extract_calls
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.span import Span
 from compiler.ir.ty import TensorType
 from compiler.qtypes.errors import IntegerOverflowError
 from compiler.quantize import (
@@ -27,6 +26,7 @@ from compiler.quantize import (
     qconfig,
     quantize,
 )
+from compiler.span import Span
 from compiler.transform import PassContext
 from tests.compiler.quantize.candidates import calibrated
 from tests.compiler.work import calls_of

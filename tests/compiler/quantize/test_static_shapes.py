@@ -10,9 +10,9 @@ from compiler import relay, transform
 from compiler.errors import DynamicShapeError
 from compiler.ir.analysis import extract_calls
 from compiler.ir.module import IRModule
-from compiler.ir.span import Span
 from compiler.ir.ty import Any as AnyDim
 from compiler.quantize import annotate, calibrate, partition, quantize, realize
+from compiler.span import Span
 
 CONV = Span("onnx:stem")
 

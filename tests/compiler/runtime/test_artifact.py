@@ -14,11 +14,11 @@ import pytest
 from compiler import quantize, relay, structural_equal
 from compiler.errors import ArtifactError, CodegenError, EvaluationError
 from compiler.ir.module import IRModule
-from compiler.ir.span import SequentialSpan, Span
 from compiler.pipeline import evaluate
 from compiler.runtime.archive import write_archive
 from compiler.runtime.artifact import CHANNEL_MAXIMA, QModule, load_qmod, save_qmod
 from compiler.runtime.npy import npy_bytes
+from compiler.span import SequentialSpan, Span
 from compiler.targets.c.toolchain import find_compiler
 
 op = relay.op

@@ -10,8 +10,8 @@ import compiler.ops  # noqa: F401  (registers the operators)
 from compiler.ir.expr import Function, Var, call_op
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.span import Span
 from compiler.ir.ty import TensorType
+from compiler.span import Span
 from qsearch.report.page import bundle, graph_page
 
 

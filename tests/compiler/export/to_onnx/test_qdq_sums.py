@@ -11,9 +11,9 @@ import pytest
 
 from compiler import evaluate
 from compiler.export.to_onnx.qdq import to_qdq_onnx
-from compiler.ir.span import Span
 from compiler.quantize import prerequisite_optimize
 from compiler.runtime.artifact import QModule
+from compiler.span import Span
 from compiler.targets.ort.session import OrtExecutor
 from tests.compiler.export.to_onnx.grid_graphs import multiplier_and_shift
 from tests.compiler.export.to_onnx.qdq_graphs import kernels, outputs_of, residual_network, sqnr_db

@@ -21,9 +21,9 @@ from compiler.ir.functor import (
     rewrite_until_stable,
 )
 from compiler.ir.infer_type import infer_expr
-from compiler.ir.span import Span
 from compiler.ir.structural import structural_equal
 from compiler.ir.ty import GlobalTypeVar, TensorType
+from compiler.span import Span
 from tests.compiler.work import calls_of
 
 Rewriting = Callable[[Expr], Expr]
