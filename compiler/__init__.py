@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from compiler import transform as transform
     from compiler.fusion.fuse_ops import fuse_report as fuse_report
     from compiler.fusion.hardware.hdfg import HDFG as HDFG
-    from compiler.fusion.hardware.hdfg import Stage as Stage
     from compiler.fusion.hardware.report import hw_report as hw_report
+    from compiler.fusion.hardware.stage import Stage as Stage
     from compiler.ir.infer_type import infer_expr as infer_expr
     from compiler.ir.infer_type import infer_module as infer_module
     from compiler.ir.module import IRModule as IRModule

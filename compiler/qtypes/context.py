@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from compiler.ir.expr import Call, Expr, is_op_call
 from compiler.qtypes.channel_ranges import ChannelRanges, Rounding
+from compiler.qtypes.input_sample import InputSample
 from compiler.qtypes.qconfig import QConfig, current_qconfig
 from compiler.qtypes.report import QuantizeReport
-
-if TYPE_CHECKING:
-    from compiler.quantize.calibration.input_sample import InputSample
 
 
 @dataclass(slots=True)

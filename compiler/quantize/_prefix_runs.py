@@ -21,8 +21,8 @@ from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import TensorType
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.qtypes.input_sample import InputSample
 from compiler.quantize.calibration.collect_stats import float_executor
-from compiler.quantize.calibration.input_sample import InputSample
 
 _HELD_ELEMENTS: Final = 1 << 25
 """Values that are held of each form; 128 MB of float32."""

@@ -53,6 +53,7 @@ from compiler.qtypes.channel_ranges import (
     Rounding,
     narrowed,
 )
+from compiler.qtypes.input_sample import InputSample
 from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.quantize._bias_correction import biases_of, corrected_bias
 from compiler.quantize._prefix_runs import PrefixRuns
@@ -66,7 +67,6 @@ from compiler.quantize.calibration.input_grams import (
     column_rules,
     units_of,
 )
-from compiler.quantize.calibration.input_sample import InputSample
 from compiler.quantize.calibration.kernels.numpy_kernels import on_grid
 from compiler.quantize.calibration.kernels.protocol import choose_kernels
 from compiler.quantize.calibration.weighted_calls import weighted_calls

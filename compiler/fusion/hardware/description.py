@@ -14,9 +14,10 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from compiler.errors import HDFGError, legal_names
-from compiler.fusion.hardware.hdfg import HDFG, Stage
+from compiler.fusion.hardware.hdfg import HDFG
 from compiler.fusion.hardware.limits import LIMIT_NAMES, Limits
 from compiler.fusion.hardware.positions import Path, lines_of
+from compiler.fusion.hardware.stage import Stage
 
 UNBOUNDED = "unbounded"
 _TOP_KEYS = ("name", "root", "free_ops", "links", "stages", "absorb_unmapped", "bytes_per_cycle")

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from compiler.fusion.hardware.dfg import DFG, Creator, Node
-from compiler.fusion.hardware.groups import Group, Partition
-from compiler.fusion.hardware.hdfg import HDFG, MARKERS, Stage
-from compiler.fusion.hardware.matcher import MatchState, find_match
+from compiler.fusion.hardware.groups import Partition
+from compiler.fusion.hardware.hdfg import HDFG
+from compiler.fusion.hardware.matcher import find_match
 from compiler.fusion.hardware.optimal import plan_chains
+from compiler.fusion.hardware.stage import MARKERS, Group, MatchState, Stage
 from compiler.ir.expr import Function
 from compiler.named_table import NamedTable
 

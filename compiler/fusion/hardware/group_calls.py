@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compiler.fusion.hardware.dfg import Creator, Node
-from compiler.fusion.hardware.hdfg import MARKERS
+from compiler.fusion.hardware.stage import MARKERS
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Function
 from compiler.ir.module import IRModule

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.fusion.hardware.groups import Group, Partition
+from compiler.fusion.hardware.groups import Partition
+from compiler.fusion.hardware.stage import Group
 from compiler.ir.attrs import DictAttrs
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Op, Var
 from compiler.ir.rebuild import with_operands

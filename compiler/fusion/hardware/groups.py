@@ -1,45 +1,13 @@
-"""Group and Partition: what goes to the hardware together, and what stays on the host."""
+"""Partition: what goes to the hardware together, and what stays on the host."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from compiler.fusion.hardware.dfg import DFG, Node
-from compiler.fusion.hardware.hdfg import HDFG, Stage
-from compiler.fusion.hardware.matcher import MatchState
+from compiler.fusion.hardware.hdfg import HDFG
+from compiler.fusion.hardware.stage import Group
 from compiler.ir.expr import Expr
-
-
-@dataclass(slots=True, eq=False)
-class Group:
-    """A chain of calls, each feeding only the next, with what rides along.
-
-    Attributes:
-        state: where in the pipeline it stands.
-        calls: the calls that occupy a unit, in order of joining.
-        stages: the unit of each.
-        members: all nodes inside: the calls, constants, tuples and free operators.
-    """
-
-    state: MatchState = field(default_factory=MatchState)
-    calls: list[Node] = field(default_factory=list)
-    stages: list[Stage] = field(default_factory=list)
-    members: set[Node] = field(default_factory=set)
-
-    @property
-    def root(self) -> Node:
-        """The latest call: the one value that leaves the group."""
-        return self.calls[-1]
-
-    @property
-    def stage_names(self) -> tuple[str, ...]:
-        """Names of the units, in order of joining."""
-        return tuple(stage.name for stage in self.stages)
-
-    @property
-    def op_names(self) -> tuple[str, ...]:
-        """The operators, in order of joining."""
-        return tuple(node.op_name or "" for node in self.calls)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

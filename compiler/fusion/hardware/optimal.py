@@ -21,7 +21,8 @@ from dataclasses import dataclass
 
 from compiler.fusion.hardware.conditions import bytes_of
 from compiler.fusion.hardware.dfg import Node
-from compiler.fusion.hardware.hdfg import HDFG, Stage
+from compiler.fusion.hardware.hdfg import HDFG
+from compiler.fusion.hardware.stage import Stage
 
 MOST_STATES = 64
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 from compiler.fusion.hardware.fuse_op_hw import FuseOpHW
 from compiler.fusion.hardware.group_calls import group_functions
-from compiler.fusion.hardware.hdfg import HDFG, MARKERS
+from compiler.fusion.hardware.hdfg import HDFG
+from compiler.fusion.hardware.stage import MARKERS
 from compiler.fusion.preparation import BEFORE_FUSION
 from compiler.ir.expr import Call, Expr, Function, Op
 from compiler.ir.module import IRModule

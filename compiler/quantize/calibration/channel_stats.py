@@ -19,8 +19,8 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ops.op_call import op_call
 from compiler.qtypes.channel_ranges import ChannelRanges
+from compiler.qtypes.input_sample import InputSample
 from compiler.quantize.calibration.input_grams import InputGrams
-from compiler.quantize.calibration.input_sample import InputSample
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 _UNIT: Final = 2.0**30

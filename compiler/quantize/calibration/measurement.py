@@ -25,6 +25,7 @@ from compiler.errors import CalibrationError
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.input_sample import InputSample
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize.calibration.bind_scales import bind_scales
 from compiler.quantize.calibration.channel_stats import ChannelCollector, ChannelStats
@@ -41,7 +42,7 @@ from compiler.quantize.calibration.collectors import (
     RangeCollector,
 )
 from compiler.quantize.calibration.input_grams import GramCollector, InputGrams
-from compiler.quantize.calibration.input_sample import InputSample, sample_inputs
+from compiler.quantize.calibration.input_sample import sample_inputs
 from compiler.quantize.calibration.kernels.protocol import Kernels
 from compiler.quantize.calibration.profile_function import profile_function
 from compiler.quantize.calibration.rescaled_tensors import CountedTensor, counted_points

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from compiler import assert_structural_equal, evaluate, relay
 from compiler.errors import CalibrationError
 from compiler.ir.module import IRModule
+from compiler.qtypes.input_sample import InputSample
 from compiler.quantize import (
     Candidate,
     ChannelStats,
@@ -23,7 +24,7 @@ from compiler.quantize import (
     quantize,
 )
 from compiler.quantize import _prefix_runs as prefix_runs
-from compiler.quantize.calibration.input_sample import InputSample, sample_inputs
+from compiler.quantize.calibration.input_sample import sample_inputs
 from tests.compiler.quantize.candidates import assert_same_integers, calibrated, const
 
 SEQUENTIAL = QConfig.recommended(

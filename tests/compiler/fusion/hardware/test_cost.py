@@ -10,8 +10,9 @@ from compiler.errors import DynamicShapeError, HDFGError
 from compiler.fusion.hardware.cost import hardware_cost, work_of
 from compiler.fusion.hardware.description import load_hdfg
 from compiler.fusion.hardware.fuse_op_hw import FuseOpHW
-from compiler.fusion.hardware.hdfg import HDFG, Stage
+from compiler.fusion.hardware.hdfg import HDFG
 from compiler.fusion.hardware.report import hw_report
+from compiler.fusion.hardware.stage import Stage
 from compiler.ir.module import IRModule
 
 nn = relay.op.nn

@@ -12,8 +12,8 @@ from compiler.fusion.hardware.conditions import Condition
 from compiler.fusion.hardware.description import load_hdfg, parse_hdfg
 from compiler.fusion.hardware.dfg import Creator, Node
 from compiler.fusion.hardware.fuse_op_hw import FuseOpHW
-from compiler.fusion.hardware.groups import Group
-from compiler.fusion.hardware.hdfg import HDFG, Stage
+from compiler.fusion.hardware.hdfg import HDFG
+from compiler.fusion.hardware.stage import Group, Stage
 from compiler.ir.expr import Expr, Function
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, create_pass

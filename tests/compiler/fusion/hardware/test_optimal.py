@@ -15,8 +15,8 @@ from compiler.fusion.hardware.cost import hardware_cost
 from compiler.fusion.hardware.description import load_hdfg
 from compiler.fusion.hardware.dfg import Node
 from compiler.fusion.hardware.graph_match_fuser import GraphMatchFuser, partition
-from compiler.fusion.hardware.hdfg import HDFG, Stage
-from compiler.fusion.hardware.matcher import MatchState
+from compiler.fusion.hardware.hdfg import HDFG
+from compiler.fusion.hardware.stage import MatchState, Stage
 from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
 from compiler.testing import hw_groups
