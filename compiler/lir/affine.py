@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from compiler.lir.nodes import Buffer
-from compiler.lir.scalars import Axis, Bin, Cast, IntImm, Load, Scalar, Un
+from compiler.lir.scalars import Axis, Bin, Buffer, Cast, IntImm, Load, Scalar, Un
 
 
 @dataclass(frozen=True, slots=True)

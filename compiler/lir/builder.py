@@ -19,8 +19,18 @@ from numpy.typing import NDArray
 from compiler.errors import LoweringError
 from compiler.ir.attrs import NO_ATTRS, DictAttrs
 from compiler.lir.index import imm
-from compiler.lir.nodes import Block, Buffer, Combiner, Compute, Extern
-from compiler.lir.scalars import INDEX_DTYPE, TRANSCENDENTAL, Acc, Axis, Cast, Intrin, Load, Scalar
+from compiler.lir.nodes import Block, Combiner, Compute, Extern
+from compiler.lir.scalars import (
+    INDEX_DTYPE,
+    TRANSCENDENTAL,
+    Acc,
+    Axis,
+    Buffer,
+    Cast,
+    Intrin,
+    Load,
+    Scalar,
+)
 from compiler.lir.walk import loads, post_order, with_axes
 
 Array = NDArray[Any]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from compiler.errors import LoweringError
 from compiler.ir.ty import DTYPES
-from compiler.lir.nodes import Buffer
 from compiler.lir.printer import FLOAT_SUFFIX, INFIX, INT_SUFFIX
 from compiler.lir.scalars import (
     BINARY,
@@ -19,6 +18,7 @@ from compiler.lir.scalars import (
     Axis,
     Bin,
     BoolImm,
+    Buffer,
     Cast,
     Intrin,
     Load,

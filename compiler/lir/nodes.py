@@ -14,50 +14,25 @@ Without raxes acc is expr. An Extern is a call of a library routine on whole buf
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import singledispatch
 from typing import Any, Literal, Self
 
-import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.attrs import NO_ATTRS, DictAttrs
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.ty import FuncType, TensorType, TupleType
-from compiler.lir.scalars import INDEX_DTYPE, Axis, Scalar
+from compiler.lir.scalars import INDEX_DTYPE, Axis, Buffer, Scalar
 
 Array = NDArray[Any]
-Scope = Literal["param", "out", "temp", "const"]
 Combiner = Literal["sum", "prod", "max", "min", "argmax", "argmin"]
 
 COMBINERS: tuple[Combiner, ...] = ("sum", "prod", "max", "min", "argmax", "argmin")
 HINTS = ("acc64", "parallel")
 """``acc64``: a float32 sum accumulates in float64; ``parallel``: points of the outermost axis may
 run at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """A dense row-major array, equal by content; names are unique within a function.
-
-    ``shape`` is in elements per axis, () for a scalar. int4 and uint4 values lie in int8 and uint8.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    scope: Scope
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of storage; a bool takes one."""
-        return self.size * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,15 +124,11 @@ class PrimFunc(LoweredFunction):
 
     def definition(self, name: str, constant: Callable[[Array], str]) -> str:
         """``@name = primfn(…)`` as text; see ``compiler.lir.printer``."""
-        from compiler.lir.printer import definition
-
         return definition(self, name, constant)
 
     def evaluate(self, args: Sequence[Array]) -> list[Array]:
         """The outputs, computed with numpy; see ``compiler.lir.reference``."""
-        from compiler.lir.reference import run
-
-        return run(self, args)
+        return evaluate(self, args)
 
     def digest(self) -> bytes:
         """16 bytes over the text and the constants, name left out."""
@@ -170,3 +141,15 @@ class PrimFunc(LoweredFunction):
 
         digest.update(self.definition("f", constant).encode())
         return digest.digest()
+
+
+@singledispatch
+def definition(function: LoweredFunction, name: str, constant: Callable[[Array], str]) -> str:
+    """Text of a function; ``compiler.lir.printer`` registers that of a PrimFunc."""
+    raise NotImplementedError(type(function).__name__)
+
+
+@singledispatch
+def evaluate(function: LoweredFunction, args: Sequence[Array]) -> list[Array]:
+    """Outputs of a function; ``compiler.lir.reference`` registers those of a PrimFunc."""
+    raise NotImplementedError(type(function).__name__)

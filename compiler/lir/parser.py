@@ -15,8 +15,8 @@ from compiler.ir.lowered_function import register_lowered_parser
 from compiler.ir.ty import DTYPES
 from compiler.lir.attribute_parser import read_attributes
 from compiler.lir.expression_parser import Names, read_scalar
-from compiler.lir.nodes import COMBINERS, HINTS, Block, Buffer, Compute, Extern, PrimFunc, Scope
-from compiler.lir.scalars import INDEX_DTYPE, Axis, Scalar
+from compiler.lir.nodes import COMBINERS, HINTS, Block, Compute, Extern, PrimFunc
+from compiler.lir.scalars import INDEX_DTYPE, Axis, Buffer, Scalar, Scope
 from compiler.lir.tokens import Words
 from compiler.lir.verify import verify
 

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from compiler.errors import LoweringError
 from compiler.ir import literals
-from compiler.lir.nodes import Block, Buffer, Extern, PrimFunc
+from compiler.lir.nodes import Block, Extern, PrimFunc, definition
 from compiler.lir.scalars import (
     Acc,
     Axis,
     Bin,
     BoolImm,
+    Buffer,
     Cast,
     FloatImm,
     IntImm,
@@ -52,7 +53,8 @@ FLOAT_SUFFIX = {"float32": "f", "float16": "f16", "float64": "f64"}
 _ATOM = 99
 
 
-def definition(func: PrimFunc, name: str, constant: Callable[[Array], str]) -> str:
+@definition.register
+def _definition(func: PrimFunc, name: str, constant: Callable[[Array], str]) -> str:
     """``@name = primfn(…) -> (…) attrs={…} {``, a line per declaration and block, ``}``.
 
     Args:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError
 from compiler.lir.contraction import contract
-from compiler.lir.nodes import Buffer, Compute, Extern, PrimFunc
+from compiler.lir.nodes import Compute, Extern, PrimFunc, evaluate
 from compiler.lir.routines import externs, intrinsics
-from compiler.lir.scalars import Axis, Bin, Cast, Scalar
+from compiler.lir.scalars import Axis, Bin, Buffer, Cast, Scalar
 from compiler.lir.vectorised import Span, Tile
 from compiler.lir.walk import post_order
 
@@ -52,6 +52,11 @@ def run(func: PrimFunc, args: Sequence[Array], check_overflow: bool = False) -> 
         else:
             _run_compute(block, buffers, check_overflow, func.name)
     return [buffers[buffer] for buffer in func.outputs]
+
+
+@evaluate.register
+def _evaluate(func: PrimFunc, args: Sequence[Array]) -> list[Array]:
+    return run(func, args)
 
 
 def _check_arguments(func: PrimFunc, args: Sequence[Array]) -> None:

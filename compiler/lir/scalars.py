@@ -13,16 +13,16 @@ The operators (``compiler/ops``) compute the same numbers.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Literal
 
 import numpy as np
 
 from compiler.errors import LoweringError, legal_names
 from compiler.ir.ty import integer_range
 
-if TYPE_CHECKING:
-    from compiler.lir.nodes import Buffer
+Scope = Literal["param", "out", "temp", "const"]
 
 INDEX_DTYPE = "int32"
 """Dtype of loop variables and of the arithmetic that makes buffer indices of them."""
@@ -41,6 +41,29 @@ ROUNDING = ("floor", "ceil", "trunc", "round_even", "round_away")
 INTEGER_INTRINSICS = ("fixed_point_multiply", "ipow", "isqrt", "saturating_cast")
 INTRINSICS = (*TRANSCENDENTAL, *ROUNDING, "fmod", *INTEGER_INTRINSICS)
 _ARITY = {"pow": 2, "fmod": 2, "ipow": 2, "fixed_point_multiply": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A dense row-major array, equal by content; names are unique within a function.
+
+    ``shape`` is in elements per axis, () for a scalar. int4 and uint4 values lie in int8 and uint8.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    scope: Scope
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of storage; a bool takes one."""
+        return self.size * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

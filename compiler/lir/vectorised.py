@@ -14,7 +14,6 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from compiler.lir.affine import linear_terms
-from compiler.lir.nodes import Buffer
 from compiler.lir.overflow import wraps
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import (
@@ -22,6 +21,7 @@ from compiler.lir.scalars import (
     Axis,
     Bin,
     BoolImm,
+    Buffer,
     Cast,
     FloatImm,
     IntImm,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from compiler.errors import LoweringError, legal_names
 from compiler.lir.affine import linear_terms, sum_key
-from compiler.lir.nodes import COMBINERS, HINTS, Block, Buffer, Compute, Extern, PrimFunc
+from compiler.lir.nodes import COMBINERS, HINTS, Block, Compute, Extern, PrimFunc
 from compiler.lir.ranges import Range, value_range
 from compiler.lir.routines import externs
 from compiler.lir.scalars import (
@@ -21,6 +21,7 @@ from compiler.lir.scalars import (
     Axis,
     Bin,
     BoolImm,
+    Buffer,
     FloatImm,
     IntImm,
     Load,

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from compiler.lir.builder import RECOMPUTED_COST, at_own_point
-from compiler.lir.nodes import Block, Buffer, Compute, Extern, PrimFunc
-from compiler.lir.scalars import Acc, Cast, Load, Scalar
+from compiler.lir.nodes import Block, Compute, Extern, PrimFunc
+from compiler.lir.scalars import Acc, Buffer, Cast, Load, Scalar
 from compiler.lir.walk import loads, post_order, rewrite, with_axes
 
 

@@ -21,8 +21,8 @@ from compiler.ir.op import OpPattern
 from compiler.ir.ty import TensorType, TupleType, Type, is_dynamic, tensor_fields
 from compiler.ir.walk import nodes_of
 from compiler.lir.builder import RECOMPUTED_COST, LirBuilder, TensorView
-from compiler.lir.nodes import Buffer, Compute, PrimFunc
-from compiler.lir.scalars import literal
+from compiler.lir.nodes import Compute, PrimFunc
+from compiler.lir.scalars import Buffer, literal
 from compiler.lir.verify import verify
 from compiler.lowering.epilogue import join_epilogues, renumbered
 from compiler.ops.number_format import storage_dtype

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from compiler.lir.index import clamped
-from compiler.lir.nodes import Block, Buffer, Combiner, Compute, PrimFunc, Scope
+from compiler.lir.nodes import Block, Combiner, Compute, PrimFunc
 from compiler.lir.scalars import (
     ARITHMETIC,
     BITWISE,
@@ -17,10 +17,12 @@ from compiler.lir.scalars import (
     Acc,
     Axis,
     Bin,
+    Buffer,
     Cast,
     Intrin,
     Load,
     Scalar,
+    Scope,
     Select,
     Un,
     literal,

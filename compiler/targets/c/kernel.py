@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from compiler.errors import CodegenError
 from compiler.lir.affine import flat_index
-from compiler.lir.nodes import Buffer, Compute, Extern, PrimFunc
-from compiler.lir.scalars import Axis, Scalar
+from compiler.lir.nodes import Compute, Extern, PrimFunc
+from compiler.lir.scalars import Axis, Buffer, Scalar
 from compiler.lir.walk import loads, with_axes
 from compiler.targets.c.arithmetic import Arithmetic
 from compiler.targets.c.c_types import c_type

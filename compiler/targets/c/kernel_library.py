@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError
-from compiler.lir.nodes import Buffer, Extern, PrimFunc
+from compiler.lir.nodes import Extern, PrimFunc
+from compiler.lir.scalars import Buffer
 from compiler.targets.c.arithmetic import Arithmetic
 from compiler.targets.c.constants import ConstantPool
 from compiler.targets.c.kernel import kernel_of

@@ -34,9 +34,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from compiler.lir.affine import Affine, flat_index
-from compiler.lir.nodes import Buffer, Compute, PrimFunc
+from compiler.lir.nodes import Compute, PrimFunc
 from compiler.lir.ranges import ValueRanges, is_whole
-from compiler.lir.scalars import Acc, Bin, Cast, IntImm, Load, Scalar, Select
+from compiler.lir.scalars import Acc, Bin, Buffer, Cast, IntImm, Load, Scalar, Select
 from compiler.lir.walk import loads
 from compiler.targets.c.accumulator import accumulator_of
 from compiler.targets.c.dot_products import COLUMNS

@@ -15,7 +15,6 @@ import numpy as np
 
 from compiler.errors import CodegenError
 from compiler.lir.affine import Affine
-from compiler.lir.nodes import Buffer
 from compiler.lir.ranges import ValueRanges, dtype_range, exact_range, fits, is_whole
 from compiler.lir.scalars import (
     COMPARISONS,
@@ -23,6 +22,7 @@ from compiler.lir.scalars import (
     Axis,
     Bin,
     BoolImm,
+    Buffer,
     Cast,
     FloatImm,
     IntImm,

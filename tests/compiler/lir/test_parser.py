@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from compiler.errors import LoweringError, ParseError
 from compiler.ir.attrs import DictAttrs
-from compiler.lir.nodes import Buffer, Compute, Extern, PrimFunc
+from compiler.lir.nodes import Compute, Extern, PrimFunc
 from compiler.lir.parser import parse_primfunc
 from compiler.lir.reference import run
-from compiler.lir.scalars import Axis, Bin, Load, Scalar, literal
+from compiler.lir.scalars import Axis, Bin, Buffer, Load, Scalar, literal
 from tests.compiler.random_loops import random_loops
 
 EXP = """@m_fused_exp = primfn(p0: float32[10]) -> (o0: float32[10]) attrs={target="c"} {

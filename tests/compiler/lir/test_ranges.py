@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from compiler.lir.affine import affine_of
-from compiler.lir.nodes import Buffer
 from compiler.lir.ranges import ValueRanges, value_range
-from compiler.lir.scalars import Acc, Axis, Bin, Cast, IntImm, Load, Scalar, Un
+from compiler.lir.scalars import Acc, Axis, Bin, Buffer, Cast, IntImm, Load, Scalar, Un
 
 ROW, COLUMN, ONE = Axis("i", 5), Axis("j", 7), Axis("one", 1)
 

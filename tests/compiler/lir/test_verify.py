@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from compiler.errors import LoweringError
-from compiler.lir.nodes import Buffer, Compute, Extern, PrimFunc
+from compiler.lir.nodes import Compute, Extern, PrimFunc
 from compiler.lir.parser import parse_primfunc
-from compiler.lir.scalars import Acc, Axis, Bin, Cast, Intrin, Load, Select, Un, literal
+from compiler.lir.scalars import Acc, Axis, Bin, Buffer, Cast, Intrin, Load, Select, Un, literal
 from compiler.lir.verify import verify
 
 P = Buffer("p0", (4,), "int32", "param")

@@ -11,7 +11,8 @@ import pytest
 from compiler.errors import CompilerError
 from compiler.ir.op import all_ops
 from compiler.ir.ty import is_dynamic, tensor_fields
-from compiler.lir.nodes import Buffer, PrimFunc
+from compiler.lir.nodes import PrimFunc
+from compiler.lir.scalars import Buffer
 from compiler.ops.rules.lower import FLower
 from compiler.targets.c.kernel_library import KernelLibrary, storage
 from compiler.targets.c.toolchain import find_compiler

@@ -10,12 +10,13 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from compiler.lir.index import all_of, imm, plus, times, within
-from compiler.lir.nodes import Buffer, Combiner, Compute, PrimFunc
+from compiler.lir.nodes import Combiner, Compute, PrimFunc
 from compiler.lir.scalars import (
     Acc,
     Axis,
     Bin,
     BoolImm,
+    Buffer,
     Cast,
     IntImm,
     Intrin,
