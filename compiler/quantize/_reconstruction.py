@@ -19,8 +19,8 @@ import numpy as np
 import scipy  # loads its parts when they are first used
 from numpy.typing import NDArray
 
+from compiler.quantize.calibration.kernels.choice import choose_kernels
 from compiler.quantize.calibration.kernels.numpy_kernels import on_grid
-from compiler.quantize.calibration.kernels.protocol import choose_kernels
 
 Floats = NDArray[np.float64]
 

@@ -67,8 +67,8 @@ from compiler.quantize.calibration.input_grams import (
     column_rules,
     units_of,
 )
+from compiler.quantize.calibration.kernels.choice import choose_kernels
 from compiler.quantize.calibration.kernels.numpy_kernels import on_grid
-from compiler.quantize.calibration.kernels.protocol import choose_kernels
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 Floats = NDArray[np.float64]

@@ -21,7 +21,7 @@ from compiler.frontend.from_onnx.load import load
 from compiler.quantize import QConfig, activation_scales, mark, prerequisite_optimize
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.calibration.collectors import HistogramCollector, RangeCollector
-from compiler.quantize.calibration.kernels.protocol import choose_kernels
+from compiler.quantize.calibration.kernels.choice import choose_kernels
 from compiler.quantize.calibration.measurement import (
     LocalData,
     merged_channels,

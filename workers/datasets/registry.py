@@ -1,7 +1,7 @@
 """Datasets by kind.
 
 To add one: a file beside this one with a function ``open(options, inputs) -> Dataset`` under
-``@datasets.register(kind)``, imported in ``open_dataset``.
+``@datasets.register(kind)``, imported in ``builtin.py``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from workers.messages import DatasetRef
 OpenDataset = Callable[[Mapping[str, Any], Sequence[InputSpec]], Dataset]
 """``open(options, inputs)``: the dataset for a model with these inputs; raises DatasetError."""
 
-datasets: NamedTable[OpenDataset] = NamedTable("dataset kind", DatasetError)
+datasets: NamedTable[OpenDataset] = NamedTable(
+    "dataset kind", DatasetError, filled_by="workers.datasets.builtin"
+)
 
 
 def input_specs(mod: IRModule) -> tuple[InputSpec, ...]:
@@ -47,8 +49,6 @@ def open_dataset(
         DatasetError: unknown kind or option, missing or empty data, or data that does not fit.
         DataChangedError: the files do not have the hash of ``ref``.
     """
-    from workers.datasets import image_folder, npz, synthetic, variant  # noqa: F401 - each registers itself
-
     if not ref.sha256:
         return datasets.require(ref.kind)(ref.options, inputs)
     path = Path(ref.options["path"])

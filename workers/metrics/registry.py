@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 from numpy.typing import NDArray
@@ -81,25 +81,24 @@ class Measure:
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-measures: Final[NamedTable[Measure]] = NamedTable("measure", MetricError)
+measures: Final[NamedTable[Measure]] = NamedTable(
+    "measure", MetricError, filled_by="workers.metrics.builtin"
+)
 """By the key in a score."""
 
 
 def measure(name: str) -> Measure:
     """The measure of a key; one that is not registered (a metric of the user) is shown as it is."""
-    _register_all()
     return measures.require(name) if name in measures else Measure(name)
 
 
 def by_option(option: str) -> Measure:
     """The measure behind a word of ``--metric`` or ``--minimize``; a user's metric is its own."""
-    _register_all()
     return _by_option(tuple(measures.names())).get(option) or Measure(option, option)
 
 
 def known_measures() -> tuple[Measure, ...]:
     """Every registered measure in the order in which they are listed: accuracies, then costs."""
-    _register_all()
     return _in_order(tuple(measures.names()))
 
 
@@ -153,13 +152,9 @@ def cost_options() -> tuple[str, ...]:
     return tuple(m.option for m in known_measures() if m.option and m.smaller_is_better)
 
 
-@cache
-def _register_all() -> None:
-    """Import the files beside this one that register a measure."""
-    from workers.metrics import agreement, hardware, latency, size, sqnr, top_k  # noqa: F401
-
-
-metrics: Final[NamedTable[Metric]] = NamedTable("metric", MetricError)
+metrics: Final[NamedTable[Metric]] = NamedTable(
+    "metric", MetricError, filled_by="workers.metrics.builtin"
+)
 """Sums that become scores, by the option that names them."""
 
 
@@ -173,7 +168,6 @@ def find_metric(name: str) -> Metric:
         from workers.metrics.custom import custom_metric
 
         return custom_metric(name)
-    _register_all()
     return metrics.require(name)
 
 

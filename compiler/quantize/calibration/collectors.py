@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
+from compiler.quantize.calibration.kernels.choice import choose_kernels
 from compiler.quantize.calibration.kernels.protocol import (
     UPPER_COUNTERS,
     Kernels,
-    choose_kernels,
     key_value,
     order_key,
 )

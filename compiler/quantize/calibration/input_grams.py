@@ -31,7 +31,8 @@ from compiler.ops.rules.input_columns import (
     Window,
 )
 from compiler.qtypes.channel_ranges import ChannelRanges, Fits, InputGram
-from compiler.quantize.calibration.kernels.protocol import Kernels, choose_kernels
+from compiler.quantize.calibration.kernels.choice import choose_kernels
+from compiler.quantize.calibration.kernels.protocol import Kernels
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from compiler.lru_cache import LRUCache
 from compiler.named_table import NamedTable
 from compiler.ops.rules.dom_scale import SMALLEST_RANGE
 from compiler.qtypes.errors import ConfigValueError
-from compiler.quantize.calibration.kernels.protocol import choose_kernels
+from compiler.quantize.calibration.kernels.choice import choose_kernels
 
 Rows = NDArray[np.float32]
 """(channels, elements of a channel); one row for a whole tensor."""

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from compiler.lir.ranges import dtype_range
 from compiler.targets.c.c_types import c_type, function_text, int_literal, unsigned_of
-from compiler.targets.c.integer_functions import Maker
-
-if TYPE_CHECKING:
-    from compiler.targets.c.arithmetic import Arithmetic
+from compiler.targets.c.integer_functions import Functions, Maker
 
 
 def float_to_int(name: str, source: str, to: str) -> str:
@@ -27,7 +22,7 @@ def float_to_int(name: str, source: str, to: str) -> str:
     return function_text(kind, f"{name}({real} x)", "\n    ".join(lines), note)
 
 
-def _round_even(use: Arithmetic, name: str, dtype: str) -> str:
+def _round_even(use: Functions, name: str, dtype: str) -> str:
     kind = c_type(dtype)
     shift, end = ("8388608.0", "f") if dtype == "float32" else ("4503599627370496.0", "")
     body = (
@@ -42,7 +37,7 @@ def _round_even(use: Arithmetic, name: str, dtype: str) -> str:
     return function_text(kind, f"{name}({kind} x)", body, note)
 
 
-def _round_away(use: Arithmetic, name: str, dtype: str) -> str:
+def _round_away(use: Functions, name: str, dtype: str) -> str:
     kind = c_type(dtype)
     shift, end = ("8388608.0", "f") if dtype == "float32" else ("4503599627370496.0", "")
     whole = "int32_t" if dtype == "float32" else "int64_t"
@@ -59,7 +54,7 @@ def _round_away(use: Arithmetic, name: str, dtype: str) -> str:
     )
 
 
-def _trunc(use: Arithmetic, name: str, dtype: str) -> str:
+def _trunc(use: Functions, name: str, dtype: str) -> str:
     kind = c_type(dtype)
     shift, end = ("8388608.0", "f") if dtype == "float32" else ("4503599627370496.0", "")
     whole = "int32_t" if dtype == "float32" else "int64_t"
@@ -71,7 +66,7 @@ def _trunc(use: Arithmetic, name: str, dtype: str) -> str:
 
 
 def _whole_below(sign: str) -> Maker:
-    def make(use: Arithmetic, name: str, dtype: str) -> str:
+    def make(use: Functions, name: str, dtype: str) -> str:
         kind, one = c_type(dtype), "1.0f" if dtype == "float32" else "1.0"
         beyond, step = (">", "-") if sign == "floor" else ("<", "+")
         body = (
@@ -83,7 +78,7 @@ def _whole_below(sign: str) -> Maker:
     return make
 
 
-def _infinity(use: Arithmetic, name: str, dtype: str) -> str:
+def _infinity(use: Functions, name: str, dtype: str) -> str:
     use.uses_memcpy = True
     kind, wide = c_type(dtype), unsigned_of(dtype)
     bits = "0x7F800000u" if dtype == "float32" else "UINT64_C(0x7FF0000000000000)"
@@ -94,13 +89,13 @@ def _infinity(use: Arithmetic, name: str, dtype: str) -> str:
     return function_text(kind, f"{name}(void)", body)
 
 
-def _sigmoid(use: Arithmetic, name: str, dtype: str) -> str:
+def _sigmoid(use: Functions, name: str, dtype: str) -> str:
     kind, one = c_type(dtype), "1.0f" if dtype == "float32" else "1.0"
     exp = use("exp", dtype)
     return function_text(kind, f"{name}({kind} x)", f"return {one} / ({one} + {exp}(-x));")
 
 
-def _rsqrt(use: Arithmetic, name: str, dtype: str) -> str:
+def _rsqrt(use: Functions, name: str, dtype: str) -> str:
     kind, one = c_type(dtype), "1.0f" if dtype == "float32" else "1.0"
     return function_text(kind, f"{name}({kind} x)", f"return {one} / {use('sqrt', dtype)}(x);")
 

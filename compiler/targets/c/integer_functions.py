@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from compiler.lir.ranges import dtype_range
 from compiler.targets.c.c_types import bits_of, c_type, function_text, unsigned_of
 
-if TYPE_CHECKING:
-    from compiler.targets.c.arithmetic import Arithmetic
 
-Maker = Callable[["Arithmetic", str, str], str]
+class Functions(Protocol):
+    """The functions that a file needs: ``Arithmetic``, as the texts of functions use it."""
+
+    uses_memcpy: bool
+
+    def __call__(self, operation: str, dtype: str) -> str:
+        """Name of the function for an operation on a dtype."""
+
+    def wrap(self, dtype: str, unsigned: str) -> str:
+        """Expression: an unsigned value modulo the range of ``dtype``."""
+
+
+Maker = Callable[[Functions, str, str], str]
 """``make(use, name, dtype)``: the text of a function."""
 
 
-def _wrap(_: Arithmetic, name: str, dtype: str) -> str:
+def _wrap(_: Functions, name: str, dtype: str) -> str:
     bits = bits_of(dtype)
     wide, kind = unsigned_of(dtype), c_type(dtype)
     largest = _limit(dtype)
@@ -43,7 +53,7 @@ def _limit(dtype: str) -> str:
 
 
 def _ordered(operation: str) -> Maker:
-    def make(_: Arithmetic, name: str, dtype: str) -> str:
+    def make(_: Functions, name: str, dtype: str) -> str:
         kind = c_type(dtype)
         sign = "<" if operation == "min" else ">"
         if dtype.startswith("float"):
@@ -57,7 +67,7 @@ def _ordered(operation: str) -> Maker:
     return make
 
 
-def _abs(use: Arithmetic, name: str, dtype: str) -> str:
+def _abs(use: Functions, name: str, dtype: str) -> str:
     kind = c_type(dtype)
     if dtype.startswith("float"):
         zero = "0.0f" if dtype == "float32" else "0.0"
@@ -67,7 +77,7 @@ def _abs(use: Arithmetic, name: str, dtype: str) -> str:
     return function_text(kind, f"{name}({kind} x)", f"return x < 0 ? {negated} : x;")
 
 
-def _shift_right(use: Arithmetic, name: str, dtype: str) -> str:
+def _shift_right(use: Functions, name: str, dtype: str) -> str:
     wide, kind = unsigned_of(dtype), c_type(dtype)
     result = use.wrap(dtype, "((((" + wide + ")x) ^ sign) >> n) ^ sign")
     return function_text(
@@ -81,7 +91,7 @@ def _shift_right(use: Arithmetic, name: str, dtype: str) -> str:
 
 
 def _quotient(floor: bool) -> Maker:
-    def make(use: Arithmetic, name: str, dtype: str) -> str:
+    def make(use: Functions, name: str, dtype: str) -> str:
         kind = c_type(dtype)
         if dtype.startswith("float"):
             quotient = f"({kind})({use('floor', dtype)}(a / b))"
@@ -103,7 +113,7 @@ def _quotient(floor: bool) -> Maker:
     return make
 
 
-def _remainder(use: Arithmetic, name: str, dtype: str) -> str:
+def _remainder(use: Functions, name: str, dtype: str) -> str:
     kind = c_type(dtype)
     if dtype.startswith("float"):
         body = (
@@ -120,7 +130,7 @@ def _remainder(use: Arithmetic, name: str, dtype: str) -> str:
     return function_text(kind, f"{name}({kind} a, {kind} b)", "\n    ".join(lines), note)
 
 
-def _isqrt(_: Arithmetic, name: str, dtype: str) -> str:
+def _isqrt(_: Functions, name: str, dtype: str) -> str:
     body = (
         "uint64_t rest = (uint64_t)x, root = 0, bit = UINT64_C(1) << 62;\n"
         "    while (bit > rest) bit >>= 2;\n"
@@ -137,7 +147,7 @@ def _isqrt(_: Arithmetic, name: str, dtype: str) -> str:
     return function_text("int64_t", f"{name}(int64_t x)", body, "floor(sqrt(x)), digit by digit.")
 
 
-def _ipow(use: Arithmetic, name: str, dtype: str) -> str:
+def _ipow(use: Functions, name: str, dtype: str) -> str:
     kind, wide = c_type(dtype), unsigned_of(dtype)
     signed = not dtype.startswith("u")
     below = (
@@ -154,7 +164,7 @@ def _ipow(use: Arithmetic, name: str, dtype: str) -> str:
     return function_text(kind, f"{name}({kind} x, {kind} y)", body, "x to the power y.")
 
 
-def _half_up_shift(use: Arithmetic, name: str, dtype: str) -> str:
+def _half_up_shift(use: Functions, name: str, dtype: str) -> str:
     """x * 2^left in the dtype of x, for any sign of ``left``."""
     bits, kind, wide = bits_of(dtype), c_type(dtype), unsigned_of(dtype)
     shifted = use.wrap(dtype, f"({wide})x << left")
@@ -174,7 +184,7 @@ def _half_up_shift(use: Arithmetic, name: str, dtype: str) -> str:
     return function_text(kind, f"{name}({kind} x, int32_t left)", body, note)
 
 
-def _fixed_point_multiply(use: Arithmetic, name: str, dtype: str) -> str:
+def _fixed_point_multiply(use: Functions, name: str, dtype: str) -> str:
     kind = c_type(dtype)
     narrow = use("wrap", "int32")
     value = f"{narrow}((uint32_t)(((wide ^ sign) >> (31 + right)) ^ sign))"

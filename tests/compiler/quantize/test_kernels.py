@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from compiler.errors import CodegenError
 from compiler.ops.rules.float_product import Ties, compare_steps
 from compiler.ops.rules.input_columns import Window
+from compiler.quantize.calibration.kernels.choice import choose_kernels
 from compiler.quantize.calibration.kernels.numpy_kernels import log_series
 from compiler.quantize.calibration.kernels.protocol import (
     UPPER_COUNTERS,
     Kernels,
-    choose_kernels,
     key_value,
     order_key,
 )
@@ -79,7 +79,7 @@ def test_histogram_follows_the_float32_edges_exactly(kernels: Kernels, largest: 
 COUNTED = """
 import resource, sys
 import numpy as np
-from compiler.quantize.calibration.kernels.protocol import choose_kernels
+from compiler.quantize.calibration.kernels.choice import choose_kernels
 from compiler.quantize.calibration.stats import bin_edges
 resource.setrlimit(resource.RLIMIT_CPU, (5, 5))
 kernels, largest = choose_kernels(sys.argv[1]), np.float32(sys.argv[2])

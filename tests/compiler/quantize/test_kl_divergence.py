@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError, CodegenError
-from compiler.quantize.calibration.kernels.protocol import Kernels, choose_kernels
+from compiler.quantize.calibration.kernels.choice import choose_kernels
+from compiler.quantize.calibration.kernels.protocol import Kernels
 from compiler.quantize.calibration.kl_divergence import find_scale_by_kl, kl_candidate
 from compiler.quantize.calibration.stats import NUM_BINS, bin_edges
 

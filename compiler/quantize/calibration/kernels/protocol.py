@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-import logging
-import os
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import CodegenError
-from compiler.ops.rules import float_product
 from compiler.ops.rules.float_product import Ties
 from compiler.ops.rules.input_columns import Window
-
-_log = logging.getLogger("compiler.quantize.calibrate")
 
 UPPER_COUNTERS = 32768
 """Values that the upper 16 bits of a float32 pattern take once its sign is cleared."""
 
-KERNELS_VARIABLE = "QSEARCH_KERNELS"
-"""Environment variable that picks the implementation: auto (default), c or numpy."""
-
 KeyTimes = tuple[NDArray[np.uint16], NDArray[np.int32]]
 """Keys, and how often each entry occurred; same shape."""
-
-KernelChoice = Literal["auto", "c", "numpy"]
 
 
 class Kernels(Protocol):
@@ -173,35 +161,3 @@ def order_key(values: NDArray[np.float32]) -> NDArray[np.int32]:
 def key_value(keys: NDArray[np.int32]) -> NDArray[np.float32]:
     """Inverse of ``order_key``."""
     return (keys ^ ((keys >> 31) & np.int32(0x7FFFFFFF))).view(np.float32)
-
-
-def choose_kernels(choice: KernelChoice | None = None) -> Kernels:
-    """The implementation to use; None reads the environment variable QSEARCH_KERNELS.
-
-    Raises:
-        CodegenError: "c" was asked for and cannot be built; or the choice is unknown.
-    """
-    return _choose(choice or os.environ.get(KERNELS_VARIABLE, "auto"))
-
-
-@functools.cache
-def _choose(choice: str) -> Kernels:
-    from compiler.quantize.calibration.kernels.native_kernels import NativeKernels
-    from compiler.quantize.calibration.kernels.numpy_kernels import NumpyKernels
-
-    if choice == "numpy":
-        return NumpyKernels()
-    if choice == "c":
-        return NativeKernels()
-    if choice != "auto":
-        raise CodegenError(
-            f"unknown kernels {choice!r}", where=KERNELS_VARIABLE, fix="legal: auto, c, numpy"
-        )
-    try:
-        return NativeKernels()
-    except CodegenError as error:
-        _log.info("calibration runs in numpy, same results but slower: %s", error.what)
-        return NumpyKernels()
-
-
-float_product.comparers.append(lambda *steps: choose_kernels().compare_steps(*steps))

@@ -1,0 +1,5 @@
+"""The datasets of this package; each registers itself when it is imported."""
+
+# ruff: noqa: F401
+
+from workers.datasets import image_folder, npz, synthetic, variant

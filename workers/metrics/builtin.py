@@ -1,0 +1,5 @@
+"""The metrics and costs of this package; each registers itself when it is imported."""
+
+# ruff: noqa: F401
+
+from workers.metrics import agreement, hardware, latency, size, sqnr, top_k
