@@ -149,8 +149,9 @@ def _rescale(
     dtype = step.args[0].type.dtype
     if not multiplier.size or shift.max() > 30 or shift.min() < -64:
         return False
-    # Powers of two add their half in the dtype of the data.
-    right = min(1 - int(shift[multiplier == POWER_OF_TWO].min(initial=1)), bits(dtype) - 1)
+    # Powers of two add their half in the dtype of the data; of a shift by all its bits 0 is left.
+    multiplier = np.where((multiplier == POWER_OF_TWO) & (1 - shift >= bits(dtype)), 0, multiplier)
+    right = 1 - int(shift[multiplier == POWER_OF_TWO].min(initial=1))
     most = max(abs(data.low), abs(data.high))
     if right > 0 and data.high + (1 << (right - 1)) > integer_range(dtype)[1]:
         return False
