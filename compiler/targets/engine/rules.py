@@ -161,6 +161,10 @@ def _rescale(
     if most * int(np.abs(multiplier).max()) << left >= 1 << 62:
         return False
     found = planner.compose("RESCALE", (data,), multiplier, shift, axis)
+    powers = multiplier == POWER_OF_TWO
+    if not found.fits_int32 and bits(dtype) == 64 and powers.any():
+        # Results have 32 bits, but those of powers of two as many as the data.
+        return bool(powers.all()) and planner.settle(step, found)
     if not found.fits_int32:
         found = planner.compose("WRAP", (found,), "int32")
     return planner.settle(step, found)
