@@ -76,9 +76,10 @@ def pool(planner: Planner, step: Step, args: list[Item]) -> bool:
     window = _window(step, [data.shape[a] for a in axes[1:3]])
     size, padding = window[0], window[-1]
     count = 0
+    sizes = [(data.shape[a], shape[out_layout.index(c)]) for a, c in zip(axes[1:3], "HW")]
+    reached = all(map(_reached, sizes, *window))
     if not average:
-        sizes = [(data.shape[a], shape[out_layout.index(c)]) for a, c in zip(axes[1:3], "HW")]
-        if not all(map(_reached, sizes, *window)):
+        if not reached:
             return False
     elif not _sums_fit(data, prod(size), factor):
         return False
@@ -87,7 +88,7 @@ def pool(planner: Planner, step: Step, args: list[Item]) -> bool:
             return False
         count = prod(size)
     low, high = data.low * factor, data.high * factor
-    if count:
+    if count or not reached:  # averages of padding, which is 0
         low, high = min(low, 0), max(high, 0)
     if not INT32[0] <= low <= high <= INT32[1]:
         return False
