@@ -15,6 +15,9 @@ from compiler.targets.engine.views import Shape
 
 Array = NDArray[Any]
 
+_MOST = 1 << 62
+"""Beyond every product and sum that 64 bits hold for sure."""
+
 
 def rounded_product(planner: Planner, data: Item, bits: Item) -> Item | None:
     """``(x * m + rounding) >> n`` as one RESCALE of x; None where it is none.
@@ -39,7 +42,7 @@ def rounded_product(planner: Planner, data: Item, bits: Item) -> Item | None:
         if axis is None:
             return None
     most = largest_along(x, axis)
-    if int(factor.max()) >= 1 << 31 or int(most.max()) * int(factor.max()) >= 1 << 62:
+    if int(factor.max()) >= 1 << 31 or int(most.max()) * int(factor.max()) >= _MOST:
         return None
     apart = ties == "even" or (ties == "away" and x.low < 0)
     if apart:
@@ -125,20 +128,22 @@ def _rounded_apart(planner: Planner, x: Item, ties: str, params: tuple[Any, ...]
 
 def largest_along(item: Item, axis: int | None) -> Array:
     """Largest magnitude, one for all or one for each index of an axis."""
-    if axis is not None and item.view is None:
-        if item.product is not None and item.product.channel_axis == axis:
-            return np.maximum(np.abs(item.product.low), np.abs(item.product.high))
-        chain = item.chain
-        added = chain.args[1] if chain is not None and chain.op == "ADD" else None
-        along = (
-            added is not None
-            and added.data is not None
-            and (added.shape == () or shift_axis(replace(added, low=0, high=0), item.shape) == axis)
-        )
-        if chain is not None and added is not None and added.data is not None and along:
-            inner = largest_along(chain.args[0], axis)
-            return np.asarray(inner + np.abs(added.data.astype(np.int64)).reshape(-1))
-    return np.array([max(abs(item.low), abs(item.high))])
+    whole, chain = np.array([max(abs(item.low), abs(item.high))]), item.chain
+    if axis is None or item.view is not None:
+        return whole
+    if item.product is not None and item.product.channel_axis == axis:
+        return np.maximum(np.abs(item.product.low), np.abs(item.product.high))
+    if chain is None or chain.op != "ADD" or chain.args[1].data is None:
+        return whole
+    inner, added = chain.args
+    # In an operand of another shape, the axis could be another one.
+    if inner.shape != item.shape or not all(a.low > -_MOST and a.high < _MOST for a in chain.args):
+        return whole
+    if added.shape and shift_axis(replace(added, low=0, high=0), item.shape) != axis:
+        return whole
+    return np.asarray(
+        largest_along(inner, axis) + np.abs(_array(added).astype(np.int64)).reshape(-1)
+    )
 
 
 def _to_even(first: Item, second: Item, bits: Item, below: Item) -> Item | None:
