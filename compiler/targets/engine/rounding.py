@@ -35,6 +35,8 @@ def rounded_product(planner: Planner, data: Item, bits: Item) -> Item | None:
     if found is None:
         return None
     product, ties = found
+    if product.shape != data.shape or not -_MOST < product.low <= product.high < _MOST:
+        return None
     x, factor, amounts = _factored(product, data.shape, bits.data)
     axis: int | None = None
     if factor.size > 1:
@@ -42,7 +44,7 @@ def rounded_product(planner: Planner, data: Item, bits: Item) -> Item | None:
         if axis is None:
             return None
     most = largest_along(x, axis)
-    if int(factor.max()) >= 1 << 31 or int(most.max()) * int(factor.max()) >= _MOST:
+    if int(factor.max()) >= 1 << 31:
         return None
     apart = ties == "even" or (ties == "away" and x.low < 0)
     if apart:
@@ -52,7 +54,7 @@ def rounded_product(planner: Planner, data: Item, bits: Item) -> Item | None:
     # Factors as large as those of fixed_point_multiply.
     room = 31 - np.frexp(np.maximum(factor, 1))[1].astype(np.int64)
     factor, shift = np.left_shift(factor, room).reshape(-1), (31 - amounts - room).reshape(-1)
-    if int(shift.min()) < -64:
+    if int(shift.min()) < -64 or int(most.max()) * int(factor.max()) >= _MOST:
         return None
     if not apart:
         return planner.compose("RESCALE", (x,), factor, shift, axis)
