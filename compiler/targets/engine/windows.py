@@ -13,7 +13,7 @@ from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range
 from compiler.ops.nn.integer_standardize import output_bound
 from compiler.ops.reduce.axes import reduced_axes
-from compiler.targets.engine.general import taken, total
+from compiler.targets.engine.general import dense_view, taken, total
 from compiler.targets.engine.layouts import MOST_IMAGES, channels_last, layout_of
 from compiler.targets.engine.lines import as_lines
 from compiler.targets.engine.planner import Planner, rule
@@ -183,9 +183,9 @@ def _pooled(planner: Planner, step: Step, args: list[Item]) -> bool:
     low, high = data.low * scale, data.high * scale
     if not INT32[0] <= low <= high <= INT32[1]:
         return False
-    item = planner.define(step, Item(step.results[0].type.concrete_shape, low, high))
-    item.stored = "S32", 0
-    item.view = planner.emitter.allocate(item)
+    # In one run, whatever order and border its readers want.
+    item = Item(step.results[0].type.concrete_shape, low, high)
+    out = dense_view(planner, step, item, ("S32", 0), row_major=True)
     channels = prod(shape_kept)
     whole = View(
         source.buffer,
@@ -193,7 +193,7 @@ def _pooled(planner: Planner, step: Step, args: list[Item]) -> bool:
         (1, gone[0][0], gone[1][0], channels),
         (0, gone[0][1][0], gone[1][1][0], source.buffer.item),
     )
-    target = View(item.view.buffer, item.view.offset, (1, 1, 1, channels), (0, 0, 0, 4))
+    target = View(out.buffer, out.offset, (1, 1, 1, channels), (0, 0, 0, 4))
     window = ([gone[0][0], gone[1][0]], *_PLAIN)
     _write_pool(planner, "AVERAGE", whole, target, window, factor, count=0 if average else 1)
     return True
