@@ -73,6 +73,8 @@ def _take(epilogue: Epilogue, link: Chain, axis: int, rank: int) -> bool:
         return _take_constant(epilogue, link, axis, rank)
     if epilogue.scaled or link.op not in (*BY_CHANNEL, "SHIFT"):
         return False
+    if link.op in BY_CHANNEL and link.params[-1] not in (None, axis):
+        return False
     bounds = _scaled_bounds(epilogue, link)
     if bounds is None:
         return False
@@ -80,9 +82,7 @@ def _take(epilogue: Epilogue, link: Chain, axis: int, rank: int) -> bool:
     if link.op == "SHIFT":
         epilogue.bits = link.params[0]
     else:
-        *factors, along_axis = link.params
-        if along_axis not in (None, axis):
-            return False
+        factors = link.params[:-1]
         if link.op == "TO_EVEN":
             epilogue.to_even = factors[0]
         else:
