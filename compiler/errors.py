@@ -157,6 +157,10 @@ class CodegenError(CompilerError):
     """A code generator that cannot take a function."""
 
 
+class PlanError(CodegenError):
+    """A function that the engine has no plan for; the reference runs it, slower."""
+
+
 class OnnxImportError(CompilerError):
     """A file or graph that cannot be imported."""
 

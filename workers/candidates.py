@@ -14,6 +14,7 @@ from compiler.errors import (
     CodegenError,
     NotFullyIntegralError,
     OnnxExportError,
+    PlanError,
     QuantizeError,
 )
 from compiler.ir.blob import ModuleBlob
@@ -208,6 +209,9 @@ def _engine(candidate: Candidate) -> Made:
 
     try:
         engine = EngineExecutor(_integer(candidate))
+    except PlanError as error:
+        _say_once(f"{error.what}: the reference scores the candidate, slower")
+        return _reference(candidate)
     except CodegenError as error:
         _say_once(f"{error.what}: onnxruntime scores candidates (grid), slower; {error.fix}")
         return _grid(candidate)

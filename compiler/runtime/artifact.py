@@ -30,6 +30,7 @@ from compiler.errors import (
     CompilerError,
     EvaluationError,
     OnnxExportError,
+    PlanError,
     legal_names,
 )
 from compiler.ir.analysis import post_order
@@ -143,10 +144,11 @@ class QModule:
                 leading axis is longer than the module's, the samples are run one after the other
                 and the outputs joined along their first axis.
             executor: "auto", where ``quantized_main`` holds integers only the engine, without a C
-                compiler the grid, else the reference; the bits are the same. "reference", the exact
-                integers on numpy; "engine", the same by kernels compiled once per machine; "grid",
-                the same on onnxruntime; "integer", the same there without floats (slow; an
-                independent check); "c", the same compiled from the C of ``qsearch export``.
+                compiler the grid, else the reference; the bits are the same, and a warning says
+                what makes it slower. "reference", the exact integers on numpy; "engine", the same
+                by kernels compiled once per machine; "grid", the same on onnxruntime; "integer",
+                the same there without floats (slow; an independent check); "c", the same compiled
+                from the C of ``qsearch export``.
             threads: that share the samples of a batch on the engine.
         Raises:
             EvaluationError: names, shapes or dtypes do not fit; both sides are named.
@@ -216,6 +218,9 @@ class QModule:
             engine = self._executor("engine")
             if engine.host_steps == 0:  # type: ignore[attr-defined]  # only the engine has them
                 return engine
+        except PlanError as error:
+            _say_once(f"{error.what}: the reference runs the module, slower")
+            return self._executor("reference")
         except CodegenError as error:
             _say_once(f"{error.what}: onnxruntime runs the module (grid), slower; {error.fix}")
         try:

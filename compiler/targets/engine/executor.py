@@ -23,7 +23,7 @@ import compiler.targets.engine.moves
 import compiler.targets.engine.products
 import compiler.targets.engine.rules
 import compiler.targets.engine.windows  # noqa: F401  # the six register their rules
-from compiler.errors import CodegenError, EvaluationError
+from compiler.errors import EvaluationError, PlanError
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.runtime.executor import Inputs, ordered_inputs
@@ -47,8 +47,9 @@ class EngineExecutor:
         function: name of the function.
         isa: instruction set of ``isa.ISAS``; None for the best one of this processor.
     Raises:
-        CodegenError: no kernel library and no compiler; the function has control flow; it needs
-            far more memory than its values take, or sizes that the kernels do not have.
+        CodegenError: no kernel library and no compiler.
+        PlanError: the function has control flow; it needs far more memory than its values take, or
+            sizes that the kernels do not have.
     """
 
     def __init__(self, mod: IRModule, function: str = "main", isa: str | None = None) -> None:
@@ -196,7 +197,7 @@ class EngineExecutor:
             len(ins), None, (ctypes.c_int64 * len(outs))(*outs), len(outs), 0, None, None,
         )  # fmt: skip
         if failed:
-            raise CodegenError(
+            raise PlanError(
                 "the kernels have no such sizes",
                 where=f"{self.plan.infos[failed - 1]}",
                 fix='run it with executor="reference"',

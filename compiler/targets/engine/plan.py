@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import CodegenError
+from compiler.errors import PlanError
 from compiler.ir.dataflow import Dataflow, Step
 from compiler.ir.ty import TensorType
 from compiler.targets.engine.layouts import MOST_IMAGES, axis_order, wanted_padding
@@ -384,7 +384,7 @@ class Emitter:
                     memory.touch(buffer, place)
         arena = memory.place()
         if arena > MOST_ARENA:
-            raise CodegenError(
+            raise PlanError(
                 f"the engine would need {arena / 2**30:.1f} GiB for one run",
                 fix='run it with executor="reference", or with a smaller batch',
             )

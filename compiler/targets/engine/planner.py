@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import CodegenError
+from compiler.errors import PlanError
 from compiler.ir.dataflow import Dataflow, Form, Step, flatten_function
 from compiler.ir.dataflow import Value as FlowValue
 from compiler.ir.garbage import collector_rests
@@ -41,7 +41,7 @@ from compiler.targets.engine.views import View
 Array = NDArray[Any]
 
 FORM: Final = Form(
-    "step table", CodegenError, fix='run it with executor="reference", which has control flow'
+    "step table", PlanError, fix='run it with executor="reference", which has control flow'
 )
 
 Rule = Callable[["Planner", Step, list[Item]], bool]
@@ -77,16 +77,21 @@ def plan_function(mod: IRModule, function: str, library: Library) -> Plan:
         function: a global function.
         library: the kernels it is planned for.
     Raises:
-        CodegenError: control flow or closures; far more memory than the values take; numbers that
-            the step table cannot hold.
+        PlanError: control flow or closures; far more memory than the values take; numbers that the
+            step table cannot hold; a defect of the rules, which the reference does not have.
     """
     flow = flatten_function(mod[function], mod, form=FORM)
     planner = Planner(flow, library)
     try:
         planner.run()
         return planner.emitter.finish()
-    except OverflowError as error:
-        raise CodegenError(f"the engine cannot hold a number: {error}", fix=FORM.fix) from error
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+        at = planner.emitter.span
+        raise PlanError(
+            f"the engine cannot plan {at.name if at else function}: {error!r}",
+            where=str(at.span) if at and at.span else None,
+            fix='run it with executor="reference"',
+        ) from error
 
 
 class Planner:

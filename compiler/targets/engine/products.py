@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import CodegenError
+from compiler.errors import PlanError
 from compiler.ir.dataflow import Step
 from compiler.targets.engine.epilogue import put_epilogue
 from compiler.targets.engine.packing import (
@@ -147,7 +147,7 @@ def write_product(
     emitter, library = planner.emitter, planner.library
     columns = len(runs) // groups
     if max(16 - columns, 0) * groups * prod(runs.shape[1:]) > MOST_ARENA // 4:
-        raise CodegenError("the engine would need GiB for columns of zeros", fix=FORM.fix)
+        raise PlanError("the engine would need GiB for columns of zeros", fix=FORM.fix)
     split = runs.reshape(groups, columns, *runs.shape[1:])
     kind = source.type
     narrow = kind == "U8" and is_narrow(runs, library)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Final
 
-from compiler.errors import CodegenError
+from compiler.errors import PlanError
 from compiler.targets.c.memory_plan import Lifetime, plan_memory
 
 ALIGN: Final = 64
@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 _MOST_POSITIONS: Final = 4096
 
 
-class NoProgramError(CodegenError):
+class NoProgramError(PlanError):
     """The kernels have no program for a chain, or no loops for a copy."""
 
 

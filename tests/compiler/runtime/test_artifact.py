@@ -6,6 +6,7 @@ import io
 import json
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 
 from compiler import quantize, relay, structural_equal
 from compiler.errors import ArtifactError, CodegenError, EvaluationError
+from compiler.ir.dataflow import Step
 from compiler.ir.module import IRModule
 from compiler.pipeline import evaluate
 from compiler.runtime.archive import write_archive
@@ -20,6 +22,8 @@ from compiler.runtime.artifact import CHANNEL_MAXIMA, QModule, load_qmod, save_q
 from compiler.runtime.npy import npy_bytes
 from compiler.span import SequentialSpan, Span
 from compiler.targets.c.toolchain import find_compiler
+from compiler.targets.engine.planner import Planner, rules
+from compiler.targets.engine.values import Item
 
 op = relay.op
 CONFIG = quantize.QConfig.recommended()
@@ -236,6 +240,21 @@ def test_without_a_compiler_the_default_executor_is_the_grid_and_says_so_once(
     assert [r.getMessage() for r in caplog.records if "compiler" in r.getMessage()] == [
         "no C compiler found: onnxruntime runs the module (grid), slower; install one"
     ]
+
+
+def test_the_reference_runs_what_the_engine_cannot_plan_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def defect(planner: Planner, step: Step, args: Sequence[Item]) -> bool:
+        return args[99].is_integer
+
+    monkeypatch.setitem(rules, "nn.conv2d", defect)
+    found = quantized("fully_integral", tmp_path)
+    found.run({"x": np.zeros((1, 3, 8, 8), "float32")})
+    assert set(found._executors) == {"auto", "reference"}
+    (said,) = (r.getMessage() for r in caplog.records if "cannot plan" in r.getMessage())
+    assert said.startswith("the engine cannot plan nn.conv2d: IndexError")
+    assert said.endswith("the reference runs the module, slower")
 
 
 def test_without_compiler_and_onnxruntime_the_default_executor_is_the_reference(

@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 
 from compiler import relay
-from compiler.errors import CodegenError, CompilerError, EvaluationError
+from compiler.errors import CodegenError, CompilerError, EvaluationError, PlanError
 from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
+from compiler.proof.derive import derive_static
 from compiler.proof.replay import differing_elements
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import ISA_VARIABLE, detected_isa
+from compiler.targets.engine.planner import rules
 from compiler.targets.reference.executor import ReferenceExecutor
+from tests.compiler.inner_values import ENGINE
 from tests.compiler.proof import chains
 from tests.compiler.proof.forged import CLASSES, build
 from tests.compiler.targets.engine.forged_inputs import forged_inputs
@@ -38,6 +41,13 @@ def test_the_result_is_that_of_the_reference(what: str) -> None:
     build, shape, dtype = RESULTS[what]
     engine = agree(relay.module(build(relay.var("x", shape, dtype))), anything(shape, dtype))
     assert bool(engine.host_operators) == (what in WITHOUT_KERNEL)
+
+
+@pytest.mark.parametrize("what", ENGINE)
+def test_a_value_that_hardly_any_input_meets_is_that_of_the_reference(what: str) -> None:
+    case = ENGINE[what]
+    assert derive_static(case.mod).holds
+    agree(case.mod, *case.given.values())
 
 
 def test_sums_that_int32_may_not_hold_have_no_kernel_of_products() -> None:
@@ -169,6 +179,16 @@ def test_strides_beyond_64_bits_are_refused() -> None:
     mod = relay.module(op.nn.conv2d(x, weight, strides=(1 << 62, 1 << 62), out_dtype="int32"))
     with pytest.raises(CodegenError):
         EngineExecutor(mod)
+
+
+def test_a_defect_of_a_rule_is_an_error_that_names_the_operator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(rules, "add", lambda planner, step, args: args[9])
+    x = relay.var("x", (1, 4), "int8")
+    with pytest.raises(PlanError, match="cannot plan add: IndexError") as error:
+        EngineExecutor(relay.module(op.add(x, x)))
+    assert 'executor="reference"' in str(error.value)
 
 
 def test_sizes_that_no_kernel_has_are_refused_before_a_run() -> None:
