@@ -21,8 +21,6 @@ from compiler.errors import legal_names
 from qsearch.errors import SettingsError
 from qsearch.settings import ENVIRONMENT_PREFIX, Flag, Settings, UnknownWordError, names_of_keys
 
-_FORMER: Final = {"judge": "evaluator"}
-"""Keys and variables of version 0.1 -> today's; they are read for one version more."""
 IMPORT: Final = "import"
 RESOLVED: Final = "config.resolved.yaml"
 """The file of a run folder that holds its settings."""
@@ -74,16 +72,16 @@ def resolve(
     names = names_of_keys()
     values: dict[str, Any] = {}
     sources = dict.fromkeys(names, "default")
-    variables = _renamed_variables(os.environ if environment is None else environment)
+    variables = os.environ if environment is None else environment
     _refuse_misspelled(variables, names)
     layers: tuple[tuple[str, Mapping[str, Any], Callable[[str], str]], ...] = (
         (
             "file",
-            _renamed_keys(read_config_file(config_file)) if config_file is not None else {},
+            read_config_file(config_file) if config_file is not None else {},
             lambda _: str(config_file),
         ),
         ("environment", _Environment(variables)(), lambda key: ENVIRONMENT_PREFIX + key.upper()),
-        ("flag", _renamed_keys(flags), lambda key: "--" + key.replace("_", "-")),
+        ("flag", flags, lambda key: "--" + key.replace("_", "-")),
     )
     _import_first(layers)
     for source, layer, place in layers:
@@ -132,22 +130,6 @@ def _import_first(
     from workers.user_code import import_user_code
 
     import_user_code(words)
-
-
-def _renamed_keys(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """Values under today's keys. A file of version 0.1 says ``tpe`` for the sampler ``auto``."""
-    current = {_FORMER.get(key, key): value for key, value in layer.items()}
-    if "judge" in layer and current.get("sampler") == "tpe":
-        current["sampler"] = "auto"
-    return current
-
-
-def _renamed_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    names = {
-        ENVIRONMENT_PREFIX + old.upper(): ENVIRONMENT_PREFIX + new.upper()
-        for old, new in _FORMER.items()
-    }
-    return {names.get(name, name): value for name, value in variables.items()}
 
 
 def _unknown_key(raw_key: str, names: Iterable[str], where: str) -> SettingsError:

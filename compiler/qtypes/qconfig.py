@@ -194,9 +194,7 @@ class QConfig:
         Scales, bits, rounding and granularity are derived from the statistics later.
         """
         found = {name: _plain(getattr(self, name)) for name in _CALIBRATION_FIELDS}
-        # Early statistics have no such fields.
-        later = {name: True for name in ("centre", "through_concat") if getattr(self, name)}
-        return {**found, **later, "float_layers": list(self.layers.float_layers)}
+        return {**found, "float_layers": list(self.layers.float_layers)}
 
     @property
     def needs_channels(self) -> bool:
@@ -288,6 +286,8 @@ _CALIBRATION_FIELDS = (
     "equalize",
     "smooth_alpha",
     "smooth_clips",
+    "centre",
+    "through_concat",
     "residual_bits",
 )
 

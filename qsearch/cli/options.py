@@ -31,8 +31,6 @@ COUNT: Final[dict[str, Any]] = {"metavar": "N", "type": click.IntRange(1)}
 """Of an option that takes a number from 1 up."""
 PRIORITY: Final[dict[str, Any]] = {"metavar": "N", "type": click.IntRange(-10, 10)}
 """Of an option that takes the priority of a study of a server."""
-_FORMER_OPTIONS: Final = {"--judge": "--evaluator"}
-"""Options of version 0.1 that ``--help`` does not list; they are read for one version more."""
 _GIVEN: Final = "qsearch.words"
 _HELP: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -185,15 +183,14 @@ def _refusal(error: click.UsageError, ctx: click.Context) -> SettingsError:
 
 
 def with_hyphens(words: Sequence[str]) -> list[str]:
-    """``--max_drop=1%`` and ``--max-drop=1%`` are the same; former names are today's."""
+    """``--max_drop=1%`` and ``--max-drop=1%`` are the same."""
     result: list[str] = []
     for index, word in enumerate(words):
         if word == "--":
             return [*result, *words[index:]]
         if word.startswith("--"):
             name, equals, value = word.partition("=")
-            name = name.replace("_", "-")
-            word = _FORMER_OPTIONS.get(name, name) + equals + value
+            word = name.replace("_", "-") + equals + value
         result.append(word)
     return result
 

@@ -36,8 +36,7 @@ from qsearch.search.context import StudyArtifacts, StudyContext
 from qsearch.search.evaluations import await_workers, run_requests
 from qsearch.search.objectives import Objective
 from qsearch.search.space import (
-    LATER,
-    ONCE,
+    NEUTRAL,
     PERCENTILES,
     Params,
     Space,
@@ -361,11 +360,11 @@ def similarity(operators: Mapping[str, int], others: Mapping[str, int]) -> float
 
 def carried_point(space: Space, params: Mapping[str, Any]) -> Params | None:
     """The point of this space that equals a trial of another study; None if there is none."""
-    point = space.effective({**LATER, **params})
+    point = space.effective({**NEUTRAL, **params})
     choices = {parameter.name: parameter.choices for parameter in space.parameters}
     inside = all(value in choices[name] for name, value in point.items())
-    # Models without residual sums have no bits of them, and early studies had other fields.
-    return point if inside and not (point.keys() ^ params.keys()) - {*LATER, *ONCE} else None
+    # Models without residual sums have no bits of them.
+    return point if inside and not (point.keys() ^ params.keys()) - NEUTRAL.keys() else None
 
 
 _VARIANTS: Final = 12

@@ -239,9 +239,6 @@ def run_search(
                         code = (module.check_unchanged for module in prepared.code)
                         checks = (folder_is_there, source.check_unchanged, store_is_there, *code)
                         control = replace(control or Control(), checks=checks)
-                        found = repository.find_study(study_name(settings, folder))
-                        if found is not None and not settings.fresh:
-                            prepared = prepared.resumed(found.spec)
                         study = open_study(repository, prepared, folder, progress)
                         context = StudyContext(repository, study, pool, progress)
                         session = Session(prepared, folder, context, watch, control, signer)

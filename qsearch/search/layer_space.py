@@ -33,7 +33,6 @@ from compiler.quantize import FLOAT_BITS, mark, module_cost, without_data
 from qsearch.errors import SearchError
 from qsearch.search.space import (
     FLOAT_LAYER,
-    POLICY,
     Parameter,
     Params,
     Space,
@@ -117,19 +116,17 @@ class LayerPlan:
         damage: squared error that each choice adds, by layer and bits.
         most: bytes that all these weights may have; None is any number.
         full: bits of a layer that nothing is said of.
-        policy: of the study, see ``space.POLICY``.
     """
 
     layers: LayerSpace
     damage: Table
     most: float | None = None
     full: int = 8
-    policy: int = POLICY
 
     @cached_property
     def binding(self) -> bool:
         """Whether the limit can be kept, but not with ``full`` bits everywhere."""
-        if self.most is None or self.policy < 4:
+        if self.most is None:
             return False
         sizes = self.layers.sizes.values()
         whole = sum(row.get(self.full, max(row.values())) for row in sizes)

@@ -121,9 +121,8 @@ class SearchResult:
         if s["emitted"]:
             emitted = s["emitted"]
             equal = f"outputs equal to the trial's: {emitted['equal_outputs']:.1%}"
-            if "reference_samples" in emitted:  # not in studies of earlier versions
-                equal += f"; to the reference's: {emitted['reference_equal']:.1%}, run on "
-                equal += f"{emitted['reference_samples']} of the samples"
+            equal += f"; to the reference's: {emitted['reference_equal']:.1%}, run on "
+            equal += f"{emitted['reference_samples']} of the samples"
             lines += [f"check     the written file: {_scores(emitted)}", f"{_INDENT}{equal}"]
         if s["module"]:
             lines.append(f"module    {s['module']}")

@@ -7,7 +7,7 @@ samplers are Optuna's alone, and start from the first configuration of the study
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
@@ -33,8 +33,7 @@ from qsearch.search.optuna_study import (
     quiet_optuna,
 )
 from qsearch.search.space import (
-    LATER,
-    POLICY,
+    NEUTRAL,
     Params,
     Space,
     config_hash,
@@ -51,7 +50,7 @@ WARM_UP: Final = 12
 _EXPLORES: Final = 8
 """TPE makes one proposal in so many; the Gaussian process makes the others."""
 _EXPLORES_FROM: Final = 16
-"""Trial from which on TPE proposes, from policy 2 on: of fewer trials it learns nothing."""
+"""Trial from which on TPE proposes: of fewer trials it learns nothing."""
 _COSTLY_AT: Final = (15, 63, 255)
 """Places of trials that are the best one with a costly choice: the last of 16, two further ones."""
 _PROGRAMMES: Final = 16
@@ -64,63 +63,38 @@ _ADAPTIVE: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "adaptive", "bias_
 _REPAIRING: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "sequential"}
 _WIDE: Final[Params] = {"residual_bits": 16, "table_bits": 12}
 _FITTED: Final[Params] = {**_REPAIRING, **_WIDE, "fit_ranges": True}
-_FAR: Final[Params] = {**_REPAIRING, "calibrate_mode": "percentile", "percentile": 0.999999}
-_FAR_TENSOR: Final[Params] = {**_FAR, "smooth_alpha": 0.75, "weight_granularity": "tensor"}
-_SMOOTHER: Final[Params] = {**_ADAPTIVE, "smooth_alpha": 0.75}
 _SHARPER: Final[Params] = {**_ADAPTIVE, "smooth_alpha": 0.5, "weight_scale": "max"}
 _ADAPTED: Final = (_SHARPER, {**_ADAPTIVE, "bias_correction": True})
-_GOOD_GUESSES: Final[Mapping[int, tuple[Params, ...]]] = {
-    1: ({**_ASYMMETRIC, "smooth_alpha": 0.75}, _REPAIRING, *_ADAPTED, _SMOOTHER, _ASYMMETRIC),
-    2: (
-        {**_REPAIRING, "smooth_alpha": 0.5},
-        {**_REPAIRING, "smooth_alpha": 0.75, "weight_scale": "max"},
-        _FAR_TENSOR,
-        *_ADAPTED,
-        _SMOOTHER,
-    ),
-    3: (
-        {**_FITTED, "smooth_alpha": 0.5},
-        {**_FITTED, "smooth_alpha": 0.75, "weight_scale": "max", "smooth_clips": True},
-        {**_REPAIRING, **_WIDE, "smooth_alpha": 0.5},
-        _FAR_TENSOR,
-        *({**one, **_WIDE} for one in _ADAPTED),
-    ),
-    5: (
-        {**_FITTED, "smooth_alpha": 0.5},
-        {**_FITTED, "smooth_alpha": 0.75, "weight_scale": "max", "smooth_clips": True},
-        {**_FITTED, "smooth_alpha": 0.75},
-        *({**one, **_WIDE} for one in _ADAPTED),
-    ),
-}
-"""By the first policy that has them, the best first, by SQNR on small CNNs and a vision
-transformer: outliers in activations need smoothing, other models gain from sequential rounding.
-A guess is made without the fields of ``LATER`` that the space lacks. From policy 5 on, the guesses
-with adaptive rounding are for spaces without sequential rounding: beside it they were never the
-best."""
+_GOOD_GUESSES: Final[tuple[Params, ...]] = (
+    {**_FITTED, "smooth_alpha": 0.5},
+    {**_FITTED, "smooth_alpha": 0.75, "weight_scale": "max", "smooth_clips": True},
+    {**_FITTED, "smooth_alpha": 0.75},
+    *({**one, **_WIDE} for one in _ADAPTED),
+)
+"""The best first, by SQNR on small CNNs and a vision transformer: outliers in activations need
+smoothing, other models gain from sequential rounding. A guess is made without the fields of
+``NEUTRAL`` that the space lacks. Those with adaptive rounding are for spaces without sequential
+rounding: beside it they were never the best."""
 _GUESSES: Final = 3
-"""Guesses from policy 5 on: trials that the surrogate proposes gain more than further guesses."""
+"""Trials that the surrogate proposes gain more than further guesses."""
 
 
-def first_points(
-    space: Space, start: QConfig, chosen: QConfig | None = None, policy: int = POLICY
-) -> list[Params]:
+def first_points(space: Space, start: QConfig, chosen: QConfig | None = None) -> list[Params]:
     """Points tried before the sampler proposes: ``chosen``, ``start``, then good guesses.
 
     Args:
         chosen: what the statistics suggest; fields that the space lacks are left out.
-        policy: decides what follows.
     Raises:
         SearchError: ``start`` is not a point of the space.
     """
     points = [space.params_of(start)]
     known = {p.name: p.usual for p in space.parameters}
     wide = {p.name: p.usual[-1] for p in space.parameters if input_layer(p.name)}
-    for guess in _GOOD_GUESSES[max(since for since in _GOOD_GUESSES if since <= policy)]:
-        wanted = {name: v for name, v in guess.items() if name in known or name not in LATER}
+    for guess in _GOOD_GUESSES:
+        wanted = {name: v for name, v in guess.items() if name in known or name not in NEUTRAL}
         if all(value in known.get(name, ()) for name, value in wanted.items()):
             points.append(space.effective({**points[0], **wanted, **wide}))
-    if policy > 4:
-        del points[1 + _GUESSES :]
+    del points[1 + _GUESSES :]
     if chosen is not None:
         usual, fields = QConfig.recommended().to_dict(), chosen.to_dict()
         decided = {name: value for name, value in fields.items() if value != usual[name]}
@@ -179,7 +153,6 @@ class SamplerSpec:
         batch_size: trials per batch.
         enumerate_all: visit the whole space in order instead of asking the sampler.
         waits: whether batches wait for earlier ones even where the sampler needs no history.
-        policy: of the study, see ``space.POLICY``.
     """
 
     sampler: str
@@ -187,7 +160,6 @@ class SamplerSpec:
     batch_size: int
     enumerate_all: bool = False
     waits: bool = False
-    policy: int = POLICY
 
     @property
     def enumerates(self) -> bool:
@@ -225,16 +197,14 @@ class StudySampler:
         plan: LayerPlan | None = None,
         known: Known = NOTHING_KNOWN,
     ) -> None:
-        self._guesses = first_points(space, start, known.chosen, spec.policy)
+        self._guesses = first_points(space, start, known.chosen)
         if spec.sampler != AUTO:
             self._guesses = self._guesses[:1]
         elif known.earlier:
-            fixed, count = 1 + (known.chosen is not None), len(self._guesses)
+            fixed = 1 + (known.chosen is not None)
             best = [space.effective(study.points[0]) for study in known.earlier]
             order = [*self._guesses[:fixed], *best, *self._guesses[fixed:]]
             self._guesses = [p for n, p in enumerate(order) if p not in order[:n]]
-            if spec.policy < 5:
-                del self._guesses[count:]
         start = start if plan is None else plan.within(start)
         self.space = space
         self.start = start
@@ -245,7 +215,7 @@ class StudySampler:
         self._points = chain(map(space.params_of, [start]), space.points())
         self._next: list[Proposal] = []
         self._best: Trial | None = None
-        self._refinement = Refinement(space, start, objective, spec.policy, known)
+        self._refinement = Refinement(space, start, objective, known)
         with quiet_optuna():
             self._global = _StageSampler(new_study(objective), space, dict, GLOBAL)
             self._layers = (
@@ -370,7 +340,7 @@ class StudySampler:
         explores = place % _EXPLORES == _EXPLORES - 1
         if self._spec.sampler != AUTO or place >= TPE_UP_TO:
             return None
-        if explores and (self._spec.policy == 1 or place >= _EXPLORES_FROM):
+        if explores and place >= _EXPLORES_FROM:
             return None
         return self._refinement.propose(
             seen, batch_seed(self._spec.seed, batch, self.batch_size + slot)

@@ -136,7 +136,6 @@ class Session:
         own = (prepared.metric,) if is_import_path(prepared.metric) else ()
         metrics = (*(("top1",) if prepared.has_labels else ()), *own)
         self._baseline = Baseline(context, self._artifacts, blob, prepared.evaluation, metrics)
-        self._policy = int(prepared.spec.get("policy", 1))
         self._stages = StageTracker(context.repository, context.study_id)
         self._driver: Driver | None = None
         self._worker_cpu_s = self._trials_wall_s = 0.0
@@ -287,14 +286,14 @@ class Session:
         self._worker_cpu_s += measured.cpu_s
         self._stages.end(SENSITIVITY, {"layers": len(damage), "cpu_s": round(measured.cpu_s, 3)})
         most, full = prepared.objective.max_size, prepared.start.nbit_weight
-        return LayerPlan(layers, damage, most, full, self._policy)
+        return LayerPlan(layers, damage, most, full)
 
     def _first_guess(self) -> list[Base]:
         """The first good guess of the space and its ranges, where there are both."""
-        prepared, policy = self._prepared, self._policy
+        prepared = self._prepared
         points = [
             point
-            for point in first_points(prepared.space, prepared.start, self._first.qconfig, policy)
+            for point in first_points(prepared.space, prepared.start, self._first.qconfig)
             if point != prepared.space.params_of(prepared.start)
         ][:1]
         try:
@@ -315,7 +314,7 @@ class Session:
         first, prepared = self._first, self._prepared
         start = prepared.start if plan is None else plan.within(prepared.start)
         prior = Prediction(self._calibration, prepared.module, first.qconfig or start, start)
-        return Known(first.qconfig, first.earlier, None if spec.policy == 1 else prior)
+        return Known(first.qconfig, first.earlier, prior)
 
     def _make_driver(self, evaluator: Evaluator, plan: LayerPlan | None) -> Driver:
         prepared, context = self._prepared, self._context
@@ -337,7 +336,6 @@ class Session:
             enumerate_all=plan is None
             and prepared.space.size(settings.trials + 1) <= settings.trials,
             waits=alpha > 0,
-            policy=self._policy,
         )
         sampler = StudySampler(
             prepared.space, prepared.start, prepared.objective, spec, plan, self._known(spec, plan)

@@ -29,7 +29,7 @@ Params = dict[str, Value]
 PERCENTILES: Final = (0.999, 0.9999, 0.99999, 0.999999)
 GLOBAL_SCALES: Final = (4.0, 8.0, 16.0, 32.0)
 MEASURED: Final = ("percentile", "kl_divergence", "max", "mse")
-"""Calibrate modes that look at the data, in the order of the first studies; others follow."""
+"""Calibrate modes that look at the data, the usual ones first; others follow."""
 
 LAYER_PREFIX: Final = "layers."
 _WEIGHT_BITS: Final = ".nbit_weight"
@@ -38,14 +38,11 @@ FLOAT_LAYER: Final = "float"
 """Instead of bits: the layer stays in float."""
 
 _NO_EFFECT: Final = ("calibrate_chunk_by",)
-LATER: Final[Params] = {
+NEUTRAL: Final[Params] = {
     **dict.fromkeys(("fit_ranges", "smooth_clips", "centre", "through_concat"), False),
     **dict.fromkeys(("residual_bits", "table_bits"), 8),
 }
-"""Fields that early studies lack, with the value that changes nothing."""
-ONCE: Final = ("rounding",)
-"""Fields of early default spaces. ``rounding`` decides the ties of fixed-point products, which do
-not occur: in 16 pairs of networks all outputs were equal."""
+"""Fields that the space of a model may lack, with the value that changes nothing."""
 _ONLY_IN_MODE: Final = {"percentile": "percentile", "global_scale": "global_scale"}
 
 
@@ -271,8 +268,6 @@ class Space:
         )
 
 
-POLICY: Final = 5
-"""How proposals of new studies are made; a study keeps the policy it began with."""
 _ENUMERATE_AT_MOST: Final = 20_000
 _CHANGED_AT_MOST: Final = 8
 _SEQUENTIAL: Final = "sequential"
@@ -362,22 +357,6 @@ def default_space(
     )
 
 
-def is_earlier_default(stored: Space, default: Space) -> bool:
-    """Whether ``stored`` is the space of an earlier version where ``default`` is searched now.
-
-    Versions add ``LATER``, bits that layers read, and values to fields, and leave out ``ONCE`` and,
-    of large networks, ``_SEQUENTIAL``. Which float parts a module may have is the user's choice.
-    """
-    left_out = {*LATER, *ONCE, *(p.name for p in default.parameters if input_layer(p.name))}
-    then, now = ([p for p in s.parameters if p.name not in left_out] for s in (stored, default))
-    return len(then) == len(now) and all(
-        old.name == new.name
-        and set(old.choices) <= {*new.choices, _SEQUENTIAL}
-        and (old.name != "partition_conversions" or old.choices == new.choices)
-        for old, new in zip(then, now, strict=True)
-    )
-
-
 def to_qconfig(params: Mapping[str, Value], start: QConfig) -> QConfig:
     """The configuration of a point: ``start`` with the point's values."""
     fields = start.to_dict() | {n: v for n, v in params.items() if not n.startswith(LAYER_PREFIX)}
@@ -428,16 +407,11 @@ def value_in(fields: Mapping[str, Any], name: str) -> Any:
     return choice.get(key, fields[key])
 
 
-def early_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a QConfig without those of ``LATER`` that change nothing."""
-    return {n: v for n, v in fields.items() if n not in LATER or v != LATER[n]}
-
-
 def canonical_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a QConfig without those that have no effect, in one spelling each."""
     kept = {
         name: value
-        for name, value in early_fields(fields).items()
+        for name, value in fields.items()
         if name not in _NO_EFFECT
         and _ONLY_IN_MODE.get(name, fields["calibrate_mode"]) == fields["calibrate_mode"]
     }

@@ -38,7 +38,7 @@ from qsearch.search.layer_space import LayerSpace
 from qsearch.search.objectives import RANKING, Objective, float_warning, weighs_accuracy
 from qsearch.search.optuna_study import AUTO, HISTORY_FREE, own_sampler
 from qsearch.search.pruner import DEFAULT_ALPHA
-from qsearch.search.space import POLICY, Space, early_fields, is_earlier_default
+from qsearch.search.space import Space
 from qsearch.search.space_file import searched_space
 from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import NewStudy, Study
@@ -57,9 +57,6 @@ SOMETIMES_SCORED = ("hw", *TIMED, "max_drop", "ranking", "imports")
 """Parts of the spec that decide scores where they are there: the accelerator of ``--hw``, the
 machine that latency is measured on, the accuracy that may be lost, what trials are ranked by, the
 user's modules."""
-
-_NOT_IN_EARLY_SPECS = ("policy", "ranking", "max_drop")
-"""Studies that rank by every answer did not weigh by top-1 what ``--max-drop`` allows."""
 
 PREREQUISITE_LEVEL = 3
 """Opt level of the passes before quantization: batch norms folded, bias_add canonical."""
@@ -113,28 +110,6 @@ class PreparedStudy:
     def spec_hash(self) -> str:
         """sha256 of the spec."""
         return content_hash(self.spec)
-
-    def resumed(self, begun: Mapping[str, Any]) -> PreparedStudy:
-        """The study as an earlier version began it: its policy, ranking, start, default spaces.
-
-        Args:
-            begun: spec of the stored study.
-        """
-        spec = {n: v for n, v in self.spec.items() if n in begun or n not in _NOT_IN_EARLY_SPECS}
-        spec |= {name: begun[name] for name in ("policy", "ranking") if name in begun}
-        space, layers, start = self.space, self.layers, self.start
-        stored_start = QConfig.stored(begun["start"])
-        if stored_start.with_overrides(layers=start.layers) == start:
-            start, spec["start"] = stored_start, begun["start"]
-        if self.settings.space is None:
-            bits = begun.get("layers", {}).get("bits")
-            if layers is not None and bits is not None:
-                layers = replace(layers, bits=tuple(bits))
-                spec["layers"] = layers.to_dict()
-            stored = Space.from_dict(begun["space"])
-            if is_earlier_default(stored, space):
-                space, spec["space"] = stored, begun["space"]
-        return replace(self, spec=spec, space=space, layers=layers, start=start)
 
 
 def prepare_study(
@@ -269,10 +244,9 @@ def _spec(study: PreparedStudy, evaluator: str) -> dict[str, Any]:
         "seed": settings.seed,
         "sampler": settings.sampler,
         "batch": settings.batch_size,
-        "policy": POLICY,
         "ranking": RANKING,
         "space": study.space.to_dict(),
-        "start": early_fields(study.start.to_dict()),
+        "start": study.start.to_dict(),
         "percentiles": percentiles_of(study.space),
         "collapse_after": evaluators.COLLAPSE_AFTER,
         "prune": _prune(settings),

@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 
 from compiler.qtypes.qconfig import QConfig
 from qsearch.search.objectives import Objective
-from qsearch.search.space import POLICY, Parameter, Params, Space, Value, config_hash, to_qconfig
+from qsearch.search.space import Parameter, Params, Space, Value, config_hash, to_qconfig
 from qsearch.store.records import Trial
 
 Floats = NDArray[np.float64]
@@ -56,7 +56,7 @@ _WEIGHT: Final = (-1.5, 1.5)
 _VARIANCE: Final = (0.0, 1.0)
 _NOISE: Final = (-5.0, 1.0)
 _HARDLY_MATTERS: Final = {"rounding": -5.0}
-"""Mean of the logarithm of the weight of parameters that seldom change a score, from policy 2 on.
+"""Mean of the logarithm of the weight of parameters that seldom change a score.
 Else every second proposal repeats the best trial."""
 _ITERATIONS: Final = 60
 _TRUST: Final = (0.8, 16.0)
@@ -140,7 +140,6 @@ class Surrogate:
         space: of the points.
         points: tried ones, at least one.
         scores: of the points, greater is better; minus infinity where there is none.
-        weights: by parameter the mean of the logarithm of its weight, where it is not the usual.
         earlier: trials of other studies.
         prior: what is predicted of a point.
     """
@@ -150,7 +149,6 @@ class Surrogate:
         space: Space,
         points: Sequence[Point],
         scores: Sequence[float],
-        weights: Mapping[str, float] | None = None,
         earlier: Sequence[EarlierStudy] = (),
         prior: Prior | None = None,
     ) -> None:
@@ -169,7 +167,7 @@ class Surrogate:
         ]
         self._rows = np.concatenate([*rows, self._encoded(points)])
         self._apart = distances(space, self._rows, self._rows)
-        means = [(weights or {}).get(p.name, _WEIGHT[0]) for p in space.parameters]
+        means = [_HARDLY_MATTERS.get(p.name, _WEIGHT[0]) for p in space.parameters]
         self._theta = _fitted(self._apart, self._values, [_WEIGHT[0]] * bool(earlier) + means)
         self._condition()
 
@@ -338,7 +336,6 @@ class Refinement:
         space: of the trials.
         start: configuration the points change.
         objective: which trials are good.
-        policy: of the study, see ``space.POLICY``.
         known: what is known before the first trial.
     """
 
@@ -347,15 +344,12 @@ class Refinement:
         space: Space,
         start: QConfig,
         objective: Objective,
-        policy: int = POLICY,
         known: Known = NOTHING_KNOWN,
     ) -> None:
         self.space = space
         self.start = start
         self.objective = objective
-        self._weights = {} if policy == 1 else _HARDLY_MATTERS
         self._known = known
-        self._tells_repeats = policy > 4
         self._best: list[tuple[tuple[float, ...], Trial]] = []
         self._latest: deque[Trial] = deque(maxlen=_MOST_KEPT)
         self._surrogate: Surrogate | None = None
@@ -399,7 +393,7 @@ class Refinement:
             if config_hash(to_qconfig(point, self.start).to_dict()) in seen:
                 continue
             work = self._work(point)
-            if self._tells_repeats and work in self._tried:
+            if work in self._tried:
                 continue
             self._surrogate.believe(point)
             self._tried.add(work)
@@ -430,7 +424,7 @@ class Refinement:
         points = [self.space.effective(t.params) for t in trials]
         self._tried = {self._work(point) for point in points}
         known = self._known
-        return Surrogate(self.space, points, scores, self._weights, known.earlier, known.prior)
+        return Surrogate(self.space, points, scores, known.earlier, known.prior)
 
     def _changed(self, params: Mapping[str, Value], rng: np.random.Generator) -> list[Params]:
         """Points with one value changed, and with two."""

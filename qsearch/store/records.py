@@ -372,20 +372,7 @@ def columns_of(record: Any, kind: type[Any] | None = None) -> dict[str, Any]:
 
 def study_of(row: Any) -> Study:
     """A row of qs_study as a record."""
-    return record_of(Study, row, spec=_current_spec(row.spec))
-
-
-def _current_spec(spec: dict[str, Any]) -> dict[str, Any]:
-    """A spec in today's words, so that a study of version 0.1 resumes with its own sampler.
-
-    Version 0.1 said ``judge`` for ``evaluator``, and ``tpe`` for the sampler that is ``auto`` now.
-    """
-    if "judge" not in spec:
-        return spec
-    current = {("evaluator" if key == "judge" else key): value for key, value in spec.items()}
-    if current.get("sampler") == "tpe":
-        current["sampler"] = "auto"
-    return current
+    return record_of(Study, row)
 
 
 _SCORED_BY: Final = "scored_by"

@@ -46,7 +46,7 @@ import qsearch
 from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.artifact import QModule
 from compiler.targets.ort.grid_executor import GridExecutor
-from qsearch.search.space import LATER
+from qsearch.search.space import NEUTRAL
 from tests.benchmarks import onnxruntime_peers as peers
 from tests.benchmarks import quantization_tools
 from tests.benchmarks.machine import alternated_ms, machine
@@ -71,7 +71,7 @@ TRIALS = 16
 ALONE, WINNER = "ours, chosen alone", f"ours, {TRIALS} trials"
 TOOLS = tuple(quantization_tools.PIP)
 TOOLS_FOLDER = Path(tempfile.gettempdir()) / "qsearch-tools"
-MEANS: dict[str, Any] = {"weight_rounding": "nearest", "layers": {}, **LATER}
+MEANS: dict[str, Any] = {"weight_rounding": "nearest", "layers": {}, **NEUTRAL}
 """What looks at the quantized prefix or came with it, and the value that turns it off."""
 TOOLS_GOAL = 3.0
 """Decibels above the best tool that quantizes as much."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from qsearch.cli.options import with_hyphens
 from qsearch.config import resolve
 from qsearch.errors import SettingsError
 from qsearch.settings import MaxDrop, Settings
@@ -191,16 +190,6 @@ def test_a_hostile_configuration_file_is_refused_in_a_sentence(
     with pytest.raises(SettingsError) as caught:
         resolve({}, config_file=path, environment={})
     assert len(str(caught.value)) < 2000
-
-
-def test_names_of_the_version_before_mean_the_same(tmp_path: Path) -> None:
-    config = tmp_path / "config.resolved.yaml"
-    config.write_text("judge: simulated\nsampler: tpe\n")
-    of_file = resolve({}, config_file=config, environment={}).settings
-    assert (of_file.evaluator, of_file.sampler) == ("simulated", "auto")
-    of_variable = resolve({"sampler": "tpe"}, environment={"QSEARCH_JUDGE": "simulated"}).settings
-    assert (of_variable.evaluator, of_variable.sampler) == ("simulated", "tpe")
-    assert with_hyphens(["launch", "--judge", "grid"]) == ["launch", "--evaluator", "grid"]
 
 
 @pytest.mark.parametrize(

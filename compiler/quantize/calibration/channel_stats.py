@@ -112,13 +112,11 @@ class ChannelStats:
         """
         try:
             labels = tuple(str(label) for label in arrays["labels"])
-            # Early statistics hold max|x| alone, for configurations that ask for nothing else.
-            high = np.asarray(arrays["largest" if "largest" in arrays else "high"])
             return ChannelStats(
                 labels,
                 np.asarray(arrays["sizes"]),
-                -high if "largest" in arrays else np.asarray(arrays["low"]),
-                high,
+                np.asarray(arrays["low"]),
+                np.asarray(arrays["high"]),
                 np.asarray(arrays["total"]),
                 int(arrays["runs"]),
                 InputGrams.from_arrays(arrays),

@@ -209,24 +209,3 @@ def test_centred_statistics_come_from_the_passes_over_the_plain_network(
     np.testing.assert_allclose(ours.maximum, theirs.maximum, rtol=1e-4, atol=1e-4)
     plain = together.stats_for(config.with_overrides(centre=False, smooth_alpha=None))
     assert not np.allclose(plain.maximum, ours.maximum, rtol=1e-2)
-
-
-def test_statistics_of_a_configuration_without_it_keep_their_name() -> None:
-    fields = QConfig.recommended().calibration_fields()
-    assert "centre" not in fields
-    assert CENTRED.calibration_fields() == {**fields, "centre": True}
-
-
-def test_early_channel_statistics_know_no_middle() -> None:
-    rng = np.random.default_rng(6)
-    mod = prepared(layer(rng, layer(rng, relay.var("x", SHAPE))))
-    found = measured(mod, batches(rng)).to_arrays()
-    early = {name: array for name, array in found.items() if name not in ("low", "high")}
-    early["largest"] = np.maximum(found["high"], -found["low"])
-    for one, other in zip(
-        ChannelStats.from_arrays(early).ranges(),
-        ChannelStats.from_arrays(found).ranges(),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(one.largest, other.largest)
-        np.testing.assert_array_equal(one.low, -one.high)

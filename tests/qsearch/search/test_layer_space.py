@@ -53,10 +53,6 @@ def test_only_a_limit_that_binds_gives_all_trials_other_bits() -> None:
     assert LayerPlan(LAYERS, DAMAGE, most=1500.0).within(start) == start
     bound = LayerPlan(LAYERS, DAMAGE, most=1250.0)
     assert bound.within(start).layers == {"conv_1": {"nbit_weight": 6}}
-    # A study goes on as it began.
-    early = LayerPlan(LAYERS, DAMAGE, most=1250.0, policy=3)
-    assert early.within(start) == start
-    assert early.first_points()[0] == {BUDGET: 1.0, "first_flip": NO_FLIP, "second_flip": NO_FLIP}
 
 
 def test_a_flip_moves_one_layer_by_one_choice_and_stays_in_range() -> None:

@@ -11,7 +11,7 @@ from qsearch.search.layer_space import LayerPlan, LayerSpace
 from qsearch.search.objectives import Objective
 from qsearch.search.optuna_study import optuna_sampler, sampler_names
 from qsearch.search.sampler import Proposal, SamplerSpec, StudySampler
-from qsearch.search.space import Parameter, Space, default_space, is_earlier_default
+from qsearch.search.space import Parameter, Space, default_space
 from qsearch.search.surrogate import EarlierStudy, Known
 from qsearch.settings import SAMPLERS
 from qsearch.store.records import Outcome, Trial, TrialState
@@ -95,24 +95,6 @@ def play(batches: int, restart_every: int | None = None, **options: object) -> l
         current.add_history(new)
         trials += new
     return [trial.config_hash for trial in trials]
-
-
-def test_a_study_of_the_first_policy_proposes_what_it_always_did() -> None:
-    spec = SamplerSpec("auto", 5, batch_size=4, policy=1)
-    chosen = Known(QConfig.recommended(calibrate_mode="mse"))
-    kept = [p for p in default_space().parameters if p.name != "fit_ranges"]
-    modes = ("percentile", "kl_divergence", "max", "mse")
-    once = Parameter("rounding", ("UPWARD", "TONEAREST"), (("calibrate_mode", modes),))
-    place = [p.name for p in kept].index("smooth_alpha")
-    space = Space((*kept[:place], once, *kept[place:]))
-    assert is_earlier_default(space, default_space())
-    current = StudySampler(space, START, Objective("sqnr"), spec, None, chosen)
-    hashes: list[str] = []
-    for batch in range(6):
-        new = [ended(p, len(hashes) + i) for i, p in enumerate(current.propose(batch))]
-        current.add_history(new)
-        hashes += [trial.config_hash for trial in new]
-    assert hashlib.sha256("".join(hashes).encode()).hexdigest()[:16] == "8d2213ca4448f95d"
 
 
 def test_the_best_of_earlier_studies_go_before_the_good_guesses() -> None:

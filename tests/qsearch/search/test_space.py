@@ -15,13 +15,11 @@ from qsearch.errors import SearchError
 from qsearch.search.calibration import variants_of
 from qsearch.search.sampler import first_points
 from qsearch.search.space import (
-    LATER,
     Parameter,
     Params,
     Space,
     config_hash,
     default_space,
-    is_earlier_default,
     to_qconfig,
 )
 
@@ -112,9 +110,7 @@ def test_the_recommended_point_comes_first_and_good_guesses_next() -> None:
     assert roundings == {"sequential"}
     large = first_points(default_space(sequential=False), START)
     assert [point["weight_rounding"] for point in large] == ["nearest", "adaptive", "adaptive"]
-    earlier = first_points(default_space(), START, policy=1)
-    assert {point["weight_rounding"] for point in earlier} == {"sequential", "adaptive", "nearest"}
-    for point in (*points, *earlier):
+    for point in points:
         assert point in list(default_space().points())
     assert first_points(default_space(weighted=False), START) == [
         default_space(weighted=False).params_of(START)
@@ -128,7 +124,6 @@ def test_a_model_with_sums_begins_with_sums_of_16_bits() -> None:
     assert {str(space.effective(point)) for point in points} == {str(point) for point in points}
     large = default_space(sequential=False, sums=True)
     assert [point["residual_bits"] for point in first_points(large, START)] == [8, 16, 16]
-    assert is_earlier_default(default_space(), space)
 
 
 def test_a_model_with_limited_clips_tries_to_lift_its_channels() -> None:
@@ -137,7 +132,6 @@ def test_a_model_with_limited_clips_tries_to_lift_its_channels() -> None:
     assert [point.get("smooth_clips") for point in points] == [None, False, True, False]
     assert all("smooth_clips" not in point for point in first_points(default_space(), START))
     assert len(points) == len(first_points(default_space(), START))
-    assert is_earlier_default(default_space(), space)
     assert len(variants_of(default_space(clips=True, sums=True))) == 12
 
 
@@ -146,7 +140,6 @@ def test_a_model_with_tables_begins_with_tables_of_12_bits() -> None:
     assert [point["table_bits"] for point in first_points(space, START)] == [8, 12, 12, 12]
     large = default_space(sequential=False, tables=True)
     assert [point["table_bits"] for point in first_points(large, START)] == [8, 12, 12]
-    assert is_earlier_default(default_space(), space)
     assert len(variants_of(space)) == len(variants_of(default_space()))
 
 
@@ -156,15 +149,7 @@ def test_a_rescaling_that_costs_nothing_is_in_every_point(field: str) -> None:
     start = START.with_overrides(**{field: True})
     assert [point[field] for point in first_points(space, start)] == [True] * 4
     assert space.size(20_000) == default_space().size(20_000)
-    assert is_earlier_default(default_space(), space)
     assert [point[field] for point in variants_of(space)] == [True] * 4
-
-
-def test_fields_of_later_versions_leave_the_hash_of_earlier_configurations() -> None:
-    early = {n: v for n, v in START.to_dict().items() if n not in LATER}
-    assert config_hash(early) == config_hash(START.to_dict())
-    changed = START.with_overrides(residual_bits=16).to_dict()
-    assert config_hash(changed) != config_hash(early)
 
 
 def test_size_stops_counting_at_its_limit() -> None:
@@ -228,7 +213,6 @@ def test_costly_choices_are_points_that_no_search_around_others_proposes() -> No
     assert space.unseen_near(here, lambda point: point in points, 1) is None
     assert not any(map(space.is_costly, first_points(space, START)))
     assert all("fit_ranges" not in point for point in points)
-    assert is_earlier_default(default_space(sequential=False), space)
 
 
 def test_bits_that_layers_read_are_one_choice() -> None:
@@ -244,7 +228,6 @@ def test_bits_that_layers_read_are_one_choice() -> None:
     assert space.params_of(qconfig) == wide
     assert to_qconfig(here, start) == start
     assert Space.from_dict(space.to_dict()) == space
-    assert is_earlier_default(default_space(), space)
     first, *guesses = first_points(space, start)
     assert first == here
     assert all(point["layers.conv.2.nbit_input"] == 14 for point in guesses)
@@ -266,14 +249,3 @@ def test_variants_are_those_that_points_have_together() -> None:
     sums = variants_of(default_space(sums=True))
     assert len(sums) == 8
     assert [one["residual_bits"] for one in sums] == [8, 16] * 4
-
-
-@pytest.mark.parametrize("sequential", [True, False])
-def test_a_study_goes_on_with_its_default_space_with_or_without_sequential_rounding(
-    sequential: bool,
-) -> None:
-    today, stored = default_space(sequential=not sequential), default_space(sequential=sequential)
-    assert is_earlier_default(stored, today)
-    assert not is_earlier_default(default_space(allow_float=True), today)
-    tried = [point.get("weight_rounding") for point in first_points(stored, START)]
-    assert ("sequential" in tried) is sequential

@@ -14,7 +14,6 @@ import qsearch
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import FLOAT_BITS
 from qsearch.progress import SilentProgress
-from qsearch.search import space_file
 from qsearch.search.context import StudyContext
 from qsearch.search.evaluator import Evaluator
 from qsearch.search.layer_space import LayerSpace
@@ -201,18 +200,6 @@ def test_a_space_of_ones_own_under_a_limit_of_bytes(tmp_path: Path) -> None:
     assert "conv_0" not in {name for t in result.trials for name in t.qconfig["layers"]}
     # Close to the limit: the programme fills the budget.
     assert 7000 < result.summary["best"]["model_bytes"] <= 8000
-
-
-def test_a_study_of_fewer_bits_goes_on_with_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as earlier:
-        earlier.setattr(space_file, "LAYER_BITS", (4, 6, 8))
-        search(tmp_path / "run", trials=1, max_size=8000)
-    result = search(tmp_path / "run", trials=2, max_size=8000)
-    for trial in result.trials:
-        assert {one.get("nbit_weight", 8) for one in trial.qconfig["layers"].values()} <= {4, 6, 8}
-        assert (trial.outcome.score or {})["model_bytes"] <= 8000
 
 
 def test_layers_get_bits_or_float_under_a_limit_of_bytes(tmp_path: Path) -> None:
