@@ -142,3 +142,12 @@ ENGINE: dict[str, Case] = {
     ),
 }
 """What the engine planned otherwise."""
+
+ONNX: dict[str, Case] = {
+    "the nearest element at a whole position": Case(
+        """  image.resize2d(%q, size=[1, 39], method="nearest_neighbor",
+    coordinate_transformation_mode="half_pixel", rounding_method="floor")""",
+        {"q": np.arange(7, dtype="int8").reshape(1, 1, 1, 7)},
+    ),
+}
+"""What integer ONNX computed otherwise."""

@@ -29,31 +29,38 @@ def check_method(op: str, method: str, dtype: str) -> None:
         raise TypeInferenceError(f"{op}: method {method!r} needs a float dtype, not {dtype}")
 
 
-def positions(size: int, out: int, coordinates: str) -> Array:
-    """Where output element 0 … out-1 lies in the input, in input elements, float64."""
-    at = np.arange(out, dtype=np.float64)
-    scale = size / out
+def exact_positions(size: int, out: int, coordinates: str) -> tuple[Array, int]:
+    """Where output element 0 … out-1 lies in the input, in input elements: int64 numerators, and
+    their denominator. Floats would miss whole and half positions, where the nearest one turns."""
+    at = np.arange(out, dtype=np.int64)
     if coordinates == "align_corners":
-        return at * ((size - 1) / (out - 1)) if out > 1 else np.zeros(out)
+        return at * (size - 1), max(out - 1, 1)
     if coordinates == "asymmetric":
-        return at * scale
+        return at * size, out
     if coordinates == "pytorch_half_pixel" and out == 1:
-        return np.zeros(1)
-    return (at + 0.5) * scale - 0.5
+        return at, 1
+    centre = (2 * at + 1) * size
+    return (centre if coordinates == "tf_half_pixel_for_nn" else centre - out), 2 * out
+
+
+def positions(size: int, out: int, coordinates: str) -> Array:
+    """``exact_positions`` in float64."""
+    numerators, denominator = exact_positions(size, out, coordinates)
+    return np.asarray(numerators / denominator)
 
 
 def nearest(size: int, out: int, coordinates: str, rounding: str) -> Array:
     """Index of the input element each output element copies."""
-    at = positions(size, out, coordinates)
+    at, denominator = exact_positions(size, out, coordinates)
     if rounding == "floor":
-        index = np.floor(at)
+        index = at // denominator
     elif rounding == "ceil":
-        index = np.ceil(at)
+        index = -(-at // denominator)
     elif rounding in ("round", "round_prefer_ceil"):
-        index = np.floor(at + 0.5)
+        index = (2 * at + denominator) // (2 * denominator)
     else:
-        index = np.ceil(at - 0.5)
-    return np.clip(index, 0, size - 1).astype(np.int64)
+        index = -((denominator - 2 * at) // (2 * denominator))
+    return np.asarray(np.clip(index, 0, size - 1))
 
 
 def linear_weights(size: int, out: int, coordinates: str) -> Array:

@@ -8,6 +8,7 @@ import numpy as np
 
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 from compiler.ir.dataflow import Step
+from compiler.ops.image.resampling import nearest
 
 
 @FToOnnx.register("reshape", "nn.batch_flatten", "squeeze", "expand_dims", "reshape_like")
@@ -112,50 +113,48 @@ def space_to_depth(step: Step, e: Emitter) -> str:
     return e.node("SpaceToDepth", e.args(step), blocksize=step.attrs.block_size)
 
 
-_METHODS = {
-    "nearest_neighbor": "nearest",
-    "linear": "linear",
-    "bilinear": "linear",
-    "cubic": "cubic",
-    "bicubic": "cubic",
-}
-_ROUNDINGS = {"": "round_prefer_floor", "round": "round_prefer_ceil"}
-
-
 @FToOnnx.register("image.resize2d")
 def resize2d(step: Step, e: Emitter) -> str:
-    """Resize to the static result size."""
+    """By index, or Resize to the static result size."""
     attrs = step.attrs
-    if attrs.layout != "NCHW":
-        raise e.refuse(step, f"layout {attrs.layout}")
-    method = _METHODS[attrs.method]
-    rounding = attrs.rounding_method
-    sizes = e.ints(step.result.type.concrete_shape)
-    return e.node(
-        "Resize",
-        [e.name(step.args[0]), "", "", sizes],
-        mode=method,
-        coordinate_transformation_mode=attrs.coordinate_transformation_mode,
-        nearest_mode=_ROUNDINGS.get(rounding, rounding) if method == "nearest" else None,
-        cubic_coeff_a=float(attrs.cubic_alpha) if method == "cubic" else None,
-    )
+    coordinates = attrs.coordinate_transformation_mode
+    if attrs.method == "nearest_neighbor":
+        return _picked(step, e, coordinates, attrs.rounding_method)
+    return _mixed(step, e, coordinates, attrs.cubic_alpha)
 
 
 @FToOnnx.register("nn.upsampling")
 def upsampling(step: Step, e: Emitter) -> str:
-    """Resize by whole factors."""
-    attrs = step.attrs
-    if attrs.layout != "NCHW":
-        raise e.refuse(step, f"layout {attrs.layout}")
-    method = _METHODS[attrs.method]
-    sizes = e.ints(step.result.type.concrete_shape)
-    coordinates = "align_corners" if attrs.align_corners else "asymmetric"
-    rounding = "round_prefer_ceil" if attrs.align_corners else "floor"
+    """By index, or Resize by whole factors."""
+    aligned = step.attrs.align_corners
+    coordinates = "align_corners" if aligned else "asymmetric"
+    if step.attrs.method == "nearest_neighbor":
+        return _picked(step, e, coordinates, "round" if aligned else "floor")
+    return _mixed(step, e, coordinates, -0.5)
+
+
+def _picked(step: Step, e: Emitter, coordinates: str, rounding: str) -> str:
+    """One Gather per axis: Resize computes coordinates in float32, and takes a neighbour where the
+    exact one is whole or a half."""
+    data = step.args[0]
+    name, layout = e.name(data), step.attrs.layout
+    for axis in (layout.index("H"), layout.index("W")):
+        size, out = (value.type.concrete_shape[axis] for value in (data, step.result))
+        places = nearest(size, out, coordinates, rounding)
+        if list(places) != list(range(size)):
+            name = e.node("Gather", [name, e.ints(list(places))], axis=axis)
+    return name
+
+
+def _mixed(step: Step, e: Emitter, coordinates: str, alpha: float) -> str:
+    """Resize with weights."""
+    if step.attrs.layout != "NCHW":
+        raise e.refuse(step, f"layout {step.attrs.layout}")
+    is_cubic = step.attrs.method in ("cubic", "bicubic")
     return e.node(
         "Resize",
-        [e.name(step.args[0]), "", "", sizes],
-        mode=method,
+        [e.name(step.args[0]), "", "", e.ints(step.result.type.concrete_shape)],
+        mode="cubic" if is_cubic else "linear",
         coordinate_transformation_mode=coordinates,
-        nearest_mode=rounding if method == "nearest" else None,
-        cubic_coeff_a=-0.5 if method == "cubic" else None,
+        cubic_coeff_a=float(alpha) if is_cubic else None,
     )

@@ -43,7 +43,7 @@ def move(step: Step, grid: GridEmitter) -> list[Carried]:
 
 _ALL_MOVED = ("concatenate", "stack", "nn.pad", "scatter_elements")
 
-FToGrid.register(*MOVES, "nn.pad")(move)
+FToGrid.register(*MOVES, "nn.pad", "image.resize2d", "nn.upsampling")(move)
 
 
 @FToGrid.register("max", "min")
@@ -64,16 +64,3 @@ def position(step: Step, grid: GridEmitter) -> Carried:
     shape = step.args[0].type.concrete_shape
     last = math.prod(shape[axis] for axis in reduced_axes(step)) - 1
     return Carried(name, "int64", 0, last)
-
-
-@FToGrid.register("image.resize2d", "nn.upsampling")
-def resize(step: Step, grid: GridEmitter) -> list[Carried]:
-    """Resize to the nearest neighbour; onnxruntime has it for int32, but not for int64."""
-    source = grid.carried(step.args[0])
-    if source.magnitude < FLOAT_LIMIT:
-        return move(step, grid)
-    inner = Emitter(grid.writer)
-    inner.bind(step.args[0], grid.native(step.args[0]))
-    name = FToOnnx.require(step.op)(step, inner)
-    assert isinstance(name, str)
-    return [Carried(grid.writer.cast(name, "int64"), "int64", source.low, source.high)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
+from compiler.ops.image.resampling import nearest
 
 COORDINATES = (
     "half_pixel",
@@ -42,14 +44,19 @@ class Axis:
     axis: int
     size: int
     new_size: int
-    scale: float
+    scale: Fraction
     start: float = 0.0
     end: float = 1.0
 
     @property
+    def is_exact(self) -> bool:
+        """True when the new size is not rounded."""
+        return self.scale * self.size == self.new_size
+
+    @property
     def is_identity(self) -> bool:
         """True when nothing happens along the axis."""
-        return self.size == self.new_size and self.scale == 1.0 and (self.start, self.end) == (0, 1)
+        return self.size == self.new_size and self.is_exact and (self.start, self.end) == (0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +111,8 @@ def resize_by_axes(node: OnnxNode, axes: Sequence[Axis], how: Filter) -> Expr:
             outside[axis.axis] = (x < 0) | (x > axis.size - 1)
         if how.mode == "nearest":
             indices = nearest_indices(x, axis.size, how.rounding)
+            if axis.is_exact and how.coordinates != "tf_crop_and_resize":
+                indices = nearest(axis.size, axis.new_size, how.coordinates, how.rounding)
             data = node.call("take", data, node.const(indices), axis=axis.axis)
         else:
             data = _times(node, data, axis.axis, weights(x, axis, how))
@@ -146,19 +155,19 @@ def _extrapolate(
 def source_coordinates(axis: Axis, mode: str) -> NDArray[np.float64]:
     """Coordinate in the data of every element of the result."""
     x = np.arange(axis.new_size, dtype=np.float64)
-    length = axis.scale * axis.size
+    scale, length = float(axis.scale), float(axis.scale * axis.size)
     if mode == "align_corners":
         return x * (axis.size - 1) / (length - 1) if length != 1 else np.zeros_like(x)
     if mode == "asymmetric":
-        return x / axis.scale
+        return x / scale
     if mode == "tf_crop_and_resize":
         span = (axis.end - axis.start) * (axis.size - 1)
         if length == 1:
             return np.full_like(x, span / 2 + axis.start * (axis.size - 1))
         return x * span / (length - 1) + axis.start * (axis.size - 1)
     if mode == "tf_half_pixel_for_nn":
-        return (x + 0.5) / axis.scale
-    centre = (x + 0.5) / axis.scale - 0.5
+        return (x + 0.5) / scale
+    centre = (x + 0.5) / scale - 0.5
     if mode == "pytorch_half_pixel" and axis.new_size <= 1:
         return np.zeros_like(x)
     if mode == "half_pixel_symmetric":
@@ -179,7 +188,7 @@ def nearest_indices(x: NDArray[np.float64], size: int, rounding: str) -> NDArray
 
 def weights(x: NDArray[np.float64], axis: Axis, how: Filter) -> Matrix:
     """Matrix (new size, size) of the interpolation along one axis."""
-    stretch = min(axis.scale, 1.0) if how.antialias else 1.0
+    stretch = min(float(axis.scale), 1.0) if how.antialias else 1.0
     radius = 1 if how.mode == "linear" else 2
     # Taps lie at -reach+1 … reach around the element at or before the coordinate.
     reach = 1 - (math.floor(-radius / stretch) + 1)
@@ -226,7 +235,8 @@ def _by_scales(node: OnnxNode, scales: Sequence[float]) -> list[Axis]:
     if any(not 0 < s < math.inf for s in scales):
         raise node.error(f"scales {list(scales)} must be positive")
     return [
-        Axis(axis, shape[axis], math.floor(shape[axis] * s), s) for axis, s in zip(axes, scales)
+        Axis(axis, shape[axis], math.floor(shape[axis] * s), Fraction(s))
+        for axis, s in zip(axes, scales)
     ]
 
 
@@ -238,14 +248,14 @@ def _by_sizes(node: OnnxNode, sizes: Sequence[int]) -> list[Axis]:
         raise node.error(f"{len(sizes)} sizes for {len(axes)} axes")
     if any(s < 1 for s in sizes) or any(shape[a] < 1 for a in axes):
         raise node.error(f"sizes {list(sizes)} must be positive")
-    scales = [size / shape[axis] for axis, size in zip(axes, sizes)]
+    scales = [Fraction(size, shape[axis]) for axis, size in zip(axes, sizes)]
     policy = node.attr("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
         return [Axis(a, shape[a], size, s) for a, size, s in zip(axes, sizes, scales)]
     if policy not in ("not_larger", "not_smaller"):
         raise node.error(f"keep_aspect_ratio_policy {policy!r} is unknown")
     scale = min(scales) if policy == "not_larger" else max(scales)
-    return [Axis(a, shape[a], math.floor(scale * shape[a] + 0.5), scale) for a in axes]
+    return [Axis(a, shape[a], math.floor(scale * shape[a] + Fraction(1, 2)), scale) for a in axes]
 
 
 def _chosen_axes(node: OnnxNode, rank: int) -> list[int]:
@@ -284,11 +294,10 @@ def _resize(node: OnnxNode, axes: list[Axis], how: Filter) -> Expr:
 
 
 def _is_resize2d(node: OnnxNode, axes: Sequence[Axis], how: Filter) -> bool:
-    exact = all(a.scale * a.size == a.new_size for a in axes)
     return (
         node.rank(node.arg(0)) == _NCHW
         and all(a.is_identity for a in axes if a.axis < 2)
-        and exact
+        and all(a.is_exact for a in axes)
         and how.coordinates in _COORDINATES
         and not how.antialias
         and not how.exclude_outside

@@ -19,9 +19,11 @@ from compiler.ir.ty import integer_range
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.pipeline import evaluate
 from compiler.proof import range_rules  # noqa: F401  (fills the table)
+from compiler.proof.derive import derive_static
 from compiler.proof.ranges import FRange
 from compiler.targets.ort.grid_executor import GridExecutor
 from compiler.targets.ort.integer_executor import IntegerExecutor
+from tests.compiler.inner_values import ONNX
 
 op = relay.op
 DTYPES = ("int8", "uint8", "int16", "int32", "int64")
@@ -49,6 +51,13 @@ def assert_same_bits(mod: IRModule, inputs: dict[str, np.ndarray]) -> None:
     for a, b in zip(expected, found, strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("what", ONNX)
+def test_a_value_that_hardly_any_input_meets_is_that_of_the_reference(what: str) -> None:
+    case = ONNX[what]
+    assert derive_static(case.mod).holds
+    assert_same_bits(case.mod, dict(case.given))
 
 
 seeds = st.integers(0, 1 << 30)
