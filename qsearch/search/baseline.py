@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from compiler.ir.ty import tensor_fields
 from qsearch.data import PreparedData
 from qsearch.progress import Progress, SilentProgress
 from qsearch.report.build import wilson
-from qsearch.search.context import StudyArtifacts, StudyContext
+from qsearch.search.context import PreparedStudy, StudyArtifacts, StudyContext
 from qsearch.search.evaluations import await_workers, run_requests
 from qsearch.search.evaluator import baseline_score
 from qsearch.settings import is_import_path
@@ -32,9 +32,6 @@ from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, Ra
 from workers.metrics.registry import merge_sums
 from workers.metrics.top_k import answers
 from workers.pool.protocol import WorkerPool
-
-if TYPE_CHECKING:
-    from qsearch.search.study import PreparedStudy
 
 OUTPUTS: Final = "baseline_outputs"
 _FLOAT_PASSES_A_TRIAL: Final = {"engine": 0.9, "grid": 2.1}

@@ -32,7 +32,7 @@ from compiler.quantize.calibration.statistics_store import (
     statistics_fields,
 )
 from qsearch.data import content_hash
-from qsearch.search.context import StudyArtifacts, StudyContext
+from qsearch.search.context import PreparedStudy, StudyArtifacts, StudyContext
 from qsearch.search.evaluations import await_workers, run_requests
 from qsearch.search.objectives import Objective
 from qsearch.search.space import (
@@ -48,7 +48,6 @@ from qsearch.search.surrogate import EarlierStudy
 from workers.messages import CalibrationRequest, CalibrationResult, DatasetRef, Range
 
 if TYPE_CHECKING:
-    from qsearch.search.study import PreparedStudy
     from qsearch.store.repository import Repository
 
 MEASUREMENTS = (CHANNELS, STATISTICS, SCALES)

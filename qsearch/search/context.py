@@ -11,10 +11,21 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.blob import ModuleBlob
+from compiler.ir.module import IRModule
+from compiler.qtypes.qconfig import QConfig
+from qsearch.data import PreparedData, content_hash
+from qsearch.model_file import ModelSource
 from qsearch.progress import Progress
+from qsearch.search.layer_space import LayerSpace
+from qsearch.search.objectives import Objective
+from qsearch.search.space import Space
+from qsearch.settings import Settings
 from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.records import StoredArtifact, Study, Trial
+from workers.datasets.protocol import InputSpec
 from workers.pool.protocol import WorkerPool
+from workers.user_code import UserCode
 
 if TYPE_CHECKING:
     from qsearch.store.repository import Repository
@@ -169,3 +180,51 @@ class Control:
         answers = [callback(trial) for callback in self.callbacks]
         if any(answers):
             self.stop.set()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedStudy:
+    """Everything a search needs beside workers and a store.
+
+    Attributes:
+        settings: checked options.
+        source: the ONNX file.
+        module: after prerequisite_optimize; its inputs are the parameters of @main.
+        blob: the module as workers get it.
+        calib, evaluation: data; the same where no evaluation data was given.
+        has_labels: top-1 is scored.
+        metric: what is maximised.
+        space, start: what is searched, and from where.
+        spec: see ``qsearch.search.study``.
+        warnings: what the score is not, in sentences for the user.
+        hardware: text and name of the description that ``--hw`` names.
+        layers: what single layers may choose, where stages search it; else it is in ``space``.
+        code: the user's modules.
+    """
+
+    settings: Settings
+    source: ModelSource
+    module: IRModule
+    blob: ModuleBlob
+    inputs: tuple[InputSpec, ...]
+    calib: PreparedData
+    evaluation: PreparedData
+    has_labels: bool
+    metric: str
+    space: Space
+    start: QConfig
+    spec: Mapping[str, Any]
+    warnings: tuple[str, ...]
+    hardware: tuple[str, str] | None = None
+    layers: LayerSpace | None = None
+    code: UserCode = ()
+
+    @property
+    def objective(self) -> Objective:
+        """What the search maximises, and within which limits."""
+        return Objective.of(self.spec)
+
+    @property
+    def spec_hash(self) -> str:
+        """sha256 of the spec."""
+        return content_hash(self.spec)

@@ -26,10 +26,10 @@ from qsearch.process import logging_to
 from qsearch.progress import Progress, SilentProgress, make_progress
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import examination
-from qsearch.search.context import Callback, Control, Stopwatch, StudyContext
+from qsearch.search.context import Callback, Control, PreparedStudy, Stopwatch, StudyContext
 from qsearch.search.result import SearchResult
 from qsearch.search.session import Session
-from qsearch.search.study import PreparedStudy, open_study, prepare_study, study_name
+from qsearch.search.study import open_study, prepare_study, study_name
 from qsearch.settings import Settings
 from qsearch.signing import private_key
 from qsearch.store.artifacts import write_atomically

@@ -16,11 +16,10 @@ from qsearch.report.build import Costs, full_report, layers_told, saved_by_stopp
 from qsearch.report.pareto import front_of, hypervolume_of
 from qsearch.run_folder import RunFolder
 from qsearch.search.calibration import FirstChoice
-from qsearch.search.context import TIMEOUT, StudyContext
+from qsearch.search.context import TIMEOUT, PreparedStudy, StudyContext
 from qsearch.search.objectives import Objective, accuracy_of, keeps_accuracy, option_of, own_scores
 from qsearch.search.optuna_study import replica
 from qsearch.search.space import Params, Space
-from qsearch.search.study import PreparedStudy
 from qsearch.search.winner import Winner
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Trial

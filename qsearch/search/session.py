@@ -35,7 +35,15 @@ from qsearch.search.calibration import (
     statistics_key,
     variants_of,
 )
-from qsearch.search.context import TIMEOUT, Budget, Control, Stopwatch, StudyArtifacts, StudyContext
+from qsearch.search.context import (
+    TIMEOUT,
+    Budget,
+    Control,
+    PreparedStudy,
+    Stopwatch,
+    StudyArtifacts,
+    StudyContext,
+)
 from qsearch.search.driver import STOPPED, Driver
 from qsearch.search.evaluations import Evaluations
 from qsearch.search.evaluator import (
@@ -53,7 +61,7 @@ from qsearch.search.result import SearchResult, finish
 from qsearch.search.sampler import SamplerSpec, StudySampler, first_points
 from qsearch.search.space import to_qconfig
 from qsearch.search.stages import LAYERS, SENSITIVITY, STAGES, Base, Sensitivities, StageTracker
-from qsearch.search.study import SOMETIMES_SCORED, PreparedStudy
+from qsearch.search.study import SOMETIMES_SCORED
 from qsearch.search.surrogate import NOTHING_KNOWN, Known
 from qsearch.search.trial_queue import TrialQueue
 from qsearch.search.trials import StudyHistory, StudyTrials

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from compiler.quantize import (
     prerequisite_optimize,
     ungiven_weights,
 )
-from qsearch.data import PreparedData, content_hash, prepare_data, read_preprocess
+from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import ConflictError, RunFolderError, SettingsError
 from qsearch.model_file import ModelSource
 from qsearch.progress import Progress
@@ -34,21 +34,19 @@ from qsearch.run_folder import RunFolder
 from qsearch.search import evaluator as evaluators
 from qsearch.search.baseline import classes_of, doubtful_data
 from qsearch.search.calibration import percentiles_of
-from qsearch.search.layer_space import LayerSpace
-from qsearch.search.objectives import RANKING, Objective, float_warning, weighs_accuracy
+from qsearch.search.context import PreparedStudy
+from qsearch.search.objectives import RANKING, float_warning, weighs_accuracy
 from qsearch.search.optuna_study import AUTO, HISTORY_FREE, own_sampler
 from qsearch.search.pruner import DEFAULT_ALPHA
-from qsearch.search.space import Space
 from qsearch.search.space_file import searched_space
 from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import NewStudy, Study
 from qsearch.user_code import check_imports, run_user_passes
-from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 from workers.metrics.custom import custom_metric
 from workers.metrics.latency import TIMED
 from workers.process import code_version
-from workers.user_code import UserCode, hashes, import_user_code
+from workers.user_code import hashes, import_user_code
 
 if TYPE_CHECKING:
     from qsearch.store.repository import Repository
@@ -62,54 +60,6 @@ PREREQUISITE_LEVEL = 3
 """Opt level of the passes before quantization: batch norms folded, bias_add canonical."""
 
 log = logging.getLogger("qsearch.search.study")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PreparedStudy:
-    """Everything a search needs beside workers and a store.
-
-    Attributes:
-        settings: checked options.
-        source: the ONNX file.
-        module: after prerequisite_optimize; its inputs are the parameters of @main.
-        blob: the module as workers get it.
-        calib, evaluation: data; the same where no evaluation data was given.
-        has_labels: top-1 is scored.
-        metric: what is maximised.
-        space, start: what is searched, and from where.
-        spec: see the module's docstring.
-        warnings: what the score is not, in sentences for the user.
-        hardware: text and name of the description that ``--hw`` names.
-        layers: what single layers may choose, where stages search it; else it is in ``space``.
-        code: the user's modules.
-    """
-
-    settings: Settings
-    source: ModelSource
-    module: IRModule
-    blob: ModuleBlob
-    inputs: tuple[InputSpec, ...]
-    calib: PreparedData
-    evaluation: PreparedData
-    has_labels: bool
-    metric: str
-    space: Space
-    start: QConfig
-    spec: Mapping[str, Any]
-    warnings: tuple[str, ...]
-    hardware: tuple[str, str] | None = None
-    layers: LayerSpace | None = None
-    code: UserCode = ()
-
-    @property
-    def objective(self) -> Objective:
-        """What the search maximises, and within which limits."""
-        return Objective.of(self.spec)
-
-    @property
-    def spec_hash(self) -> str:
-        """sha256 of the spec."""
-        return content_hash(self.spec)
 
 
 def prepare_study(

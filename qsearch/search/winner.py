@@ -33,10 +33,9 @@ from compiler.runtime.interface import KEY as INTERFACE
 from qsearch.data import PreparedData
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import SplitEvaluation, evaluate_split, shards
-from qsearch.search.context import StudyArtifacts, StudyContext
+from qsearch.search.context import PreparedStudy, StudyArtifacts, StudyContext
 from qsearch.search.evaluations import await_workers
 from qsearch.search.evaluator import Evaluator, score_of
-from qsearch.search.study import PreparedStudy
 from qsearch.signing import sign_file
 from qsearch.store.artifacts import MODULE_GRAPH, MODULE_TEXT, write_atomically
 from qsearch.store.records import Trial

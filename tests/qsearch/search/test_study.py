@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from qsearch.model_file import find_model
-from qsearch.search.study import PreparedStudy, prepare_study
+from qsearch.search.context import PreparedStudy
+from qsearch.search.study import prepare_study
 from qsearch.settings import Settings
 
 
