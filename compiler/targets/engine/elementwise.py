@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from compiler.ir.ty import bits
 from compiler.targets.engine.epilogue import BY_CHANNEL, scaled_epilogue, to_even_parts
 from compiler.targets.engine.packing import as_real, make_factor, padded_channels, shuffled
+from compiler.targets.engine.plan import Planning
 from compiler.targets.engine.programs import (
     Operation,
     Slots,
@@ -30,9 +31,6 @@ from compiler.targets.engine.values import (
 )
 from compiler.targets.engine.views import Address, NoProgramError, Shape, View, positions
 
-if TYPE_CHECKING:
-    from compiler.targets.engine.planner import Planner
-
 Array = NDArray[Any]
 Loops = list[tuple[int, Shape]]
 """Sizes, or indices, of loops, and the bytes from element to element of every operand."""
@@ -44,7 +42,7 @@ _WIDE_MOST = 256
 _DIMS = 6
 
 
-def emit_program(planner: Planner, item: Item, target: View | None = None) -> View:
+def emit_program(planner: Planning, item: Item, target: View | None = None) -> View:
     """Write the elementwise operators behind an item as one step.
 
     Args:
@@ -84,7 +82,7 @@ class _Operands:
         strides: of each operand, along the axes of the result.
     """
 
-    planner: Planner
+    planner: Planning
     item: Item
     leaves: list[Item]
     ops: list[Operation]
@@ -94,7 +92,7 @@ class _Operands:
 
     @staticmethod
     def of(
-        planner: Planner, item: Item, leaves: list[Item], ops: list[Operation], target: View | None
+        planner: Planning, item: Item, leaves: list[Item], ops: list[Operation], target: View | None
     ) -> _Operands:
         """Leaves and result in memory; the result at ``target`` where one is given."""
         leaves = with_constants(leaves, ops)
@@ -130,7 +128,7 @@ def _moved(operand: int, shifts: Loops) -> int:
 
 
 def _emit_fast(
-    planner: Planner, item: Item, leaves: list[Item], ops: list[Operation], target: View | None
+    planner: Planning, item: Item, leaves: list[Item], ops: list[Operation], target: View | None
 ) -> View:
     """A program of vectors of int32.
 
@@ -155,7 +153,7 @@ def _emit_fast(
     return operands.out
 
 
-def _collect(planner: Planner, item: Item, leaves: list[Item], ops: list[Item]) -> None:
+def _collect(planner: Planning, item: Item, leaves: list[Item], ops: list[Item]) -> None:
     """Operators in the order of execution, and what they read; at most as many as slots allow."""
     stack: list[tuple[Item, bool]] = [(item, False)]
     while stack:
@@ -187,7 +185,7 @@ def _inner_fits(strides: Shape, out: View, views: list[View | None]) -> bool:
 
 
 def _copied_first(
-    planner: Planner, item: Item, leaves: list[Item], views: list[View | None], target: View | None
+    planner: Planning, item: Item, leaves: list[Item], views: list[View | None], target: View | None
 ) -> View:
     """The program after copies of the operands that lie in another order."""
     if not any(v is not None and not planner.emitter.is_constant(v) for v in views) or any(
@@ -242,7 +240,7 @@ def _program(operands: _Operands, near: Loops, shifts: Loops) -> list[list[Any]]
 
 
 def _operation(
-    planner: Planner, chain: Chain, slot: int, args: list[Any], along: bool
+    planner: Planning, chain: Chain, slot: int, args: list[Any], along: bool
 ) -> list[Any]:
     """One micro operation.
 
@@ -294,7 +292,7 @@ def _operation(
 
 
 def _emit_wide(
-    planner: Planner, item: Item, leaves: list[Item], ops: list[Operation], target: View | None
+    planner: Planning, item: Item, leaves: list[Item], ops: list[Operation], target: View | None
 ) -> View:
     """A program over int64, which every operator has: see general.h.
 

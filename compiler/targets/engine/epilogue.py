@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from compiler.targets.engine.packing import (
     padded_channels,
     shuffled,
 )
+from compiler.targets.engine.plan import Planning
 from compiler.targets.engine.steps import number
 from compiler.targets.engine.values import (
     INT32,
@@ -24,9 +25,6 @@ from compiler.targets.engine.values import (
     rescaled,
     to_even,
 )
-
-if TYPE_CHECKING:
-    from compiler.targets.engine.planner import Planner
 
 Array = NDArray[Any]
 
@@ -201,7 +199,7 @@ def _along_channel(constant: Array, axis: int, rank: int, channels: int) -> Arra
 
 
 def put_epilogue(
-    planner: Planner,
+    planner: Planning,
     epilogue: Epilogue,
     product: Product,
     item: Item,

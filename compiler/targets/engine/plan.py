@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -428,3 +428,13 @@ class Emitter:
 
 def _buffer(place: Buffer | View | str) -> Buffer | str:
     return place.buffer if isinstance(place, View) else place
+
+
+class Planning(Protocol):
+    """A planner as those see it who emit single steps for it."""
+
+    emitter: Emitter
+    library: Library
+
+    def materialise(self, item: Item) -> View:
+        """The view of a value, computed now if it is not there yet."""

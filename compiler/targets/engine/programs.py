@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.targets.engine.epilogue import to_even_parts
+from compiler.targets.engine.plan import Planning
 from compiler.targets.engine.steps import layout
 from compiler.targets.engine.values import (
     Chain,
@@ -18,9 +19,6 @@ from compiler.targets.engine.values import (
     constants,
 )
 from compiler.targets.engine.views import NoProgramError, Shape, View, merged_axes
-
-if TYPE_CHECKING:
-    from compiler.targets.engine.planner import Planner
 
 Array = NDArray[Any]
 
@@ -232,7 +230,7 @@ class Slots:
 
 
 def views_of(
-    planner: Planner, leaves: list[Item], shape: Shape
+    planner: Planning, leaves: list[Item], shape: Shape
 ) -> tuple[list[View | None], list[Shape]]:
     """Operands in memory, and their strides along ``shape``; None and 0 for a constant number."""
     views: list[View | None] = []
