@@ -34,7 +34,10 @@ def _qconfig(help: str, default: str = "") -> options.Decorator:
         help=help,
         multiple=True,
         default=(default,),
-        callback=lambda _context, _option, given: ",".join(given),
+        # "auto" is what the others change, wherever it stands.
+        callback=lambda _context, _option, given: ",".join(
+            sorted(dict.fromkeys(given), key="auto".__ne__)
+        ),
     )
 
 
@@ -167,7 +170,8 @@ def _data_source(calib: str | None, preprocess: str | None, seed: int) -> DataSo
 )
 @_qconfig(
     "changes to the recommended configuration (lists: skip_conv_layers=[0,3]), or a "
-    "qconfig.json; auto chooses from the calibration data and gives reasons (auto)",
+    "qconfig.json; auto chooses from the calibration data and gives reasons, auto,nbit_weight=4 "
+    "changes what it chooses (auto)",
     default="auto",
 )
 @options.output(help="the .qmod to write (M.qmod, in the working directory)")

@@ -37,6 +37,9 @@ PathLike = str | os.PathLike[str]
 
 log = logging.getLogger("qsearch.modules.quantization")
 
+AUTO: Final = "auto"
+"""The configuration that the statistics of the data suggest."""
+
 
 def load(path: PathLike) -> QModule:
     """A module written by ``launch``, ``compile`` or ``QModule.save``.
@@ -69,14 +72,15 @@ def quantize(
         calib: as for ``launch``, or a ``DataSource``; None is synthetic inputs, and not needed for
             global_scale.
         qconfig: None or "auto" chooses from the statistics of the data, and the module's
-            provenance gives the reasons (``compiler.quantize.choose``). A QConfig is taken as it
-            is; a mapping, ``"k=v,k=[v]"`` or the path of a qconfig.json changes
+            provenance gives the reasons (``compiler.quantize.choose``); "auto,k=v" changes fields
+            of what is chosen. A QConfig is taken as it is; a mapping, ``"k=v,k=[v]"`` or the path of a qconfig.json changes
             ``QConfig.recommended()``.
         dim: sizes of named dimensions.
     Raises:
         CompilerError: the model, data or configuration cannot be used.
     """
-    config = None if qconfig is None or qconfig == "auto" else resolve_qconfig(qconfig)
+    changes = changes_of_auto(qconfig)
+    config = resolve_qconfig(qconfig) if changes is None else None
     source = find_model(model)
     module = import_model(source, dim)
     inputs = input_specs(module)
@@ -87,7 +91,9 @@ def quantize(
         calibration = Calibration(module, Batches(data, inputs))
         decisions: tuple[Decision, ...] = ()
         if config is None:
-            config, decisions = calibration.choose()
+            chosen, decisions = calibration.choose()
+            config = chosen.with_overrides(**(changes or {}))
+            decisions = tuple(one for one in decisions if one.field not in (changes or {}))
         if calibration.scales_for(config) and data.synthetic:
             log.warning(
                 "no calibration data was given: activation ranges come from random inputs "
@@ -115,6 +121,19 @@ def quantize(
             samples=samples_of(shipped.module, data, inputs),
             proof=recorded_proof(shipped.module),
         )
+
+
+def changes_of_auto(given: QConfig | Mapping[str, Any] | str | None) -> dict[str, Any] | None:
+    """The fields that differ from the automatic choice; None where it was not asked for.
+
+    Raises:
+        UnknownConfigKeyError, ConfigValueError: a field or value that QConfig does not have.
+    """
+    if given is None or given == AUTO:
+        return {}
+    if not isinstance(given, str) or not given.startswith(f"{AUTO},"):
+        return None
+    return QConfig.parse_overrides(given.removeprefix(f"{AUTO},"))
 
 
 def resolve_qconfig(given: QConfig | Mapping[str, Any] | str | None) -> QConfig:

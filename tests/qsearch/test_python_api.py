@@ -15,6 +15,7 @@ import pytest
 
 import qsearch
 from compiler.errors import CompilerError
+from compiler.qtypes.errors import UnknownConfigKeyError
 from qsearch.model_file import find_model
 from qsearch.search.launch import LaunchOptions
 from qsearch.settings import names_of_keys
@@ -117,3 +118,15 @@ def test_a_notebook_shows_a_result_and_a_module(tmp_path: Path) -> None:
     module = qsearch.load(tmp_path / "run")._repr_html_()
     assert "quantized_main" in module
     assert "calibrate_mode" in module
+
+
+def test_fields_change_what_the_automatic_choice_gives() -> None:
+    chosen = qsearch.quantize("digits")
+    fewer = qsearch.quantize("digits", qconfig="auto,nbit_weight=4,smooth_alpha=None")
+    assert chosen.qconfig is not None
+    assert fewer.qconfig == chosen.qconfig.with_overrides(nbit_weight=4, smooth_alpha=None)
+    told = {str(one).partition("=")[0] for one in fewer.provenance["decisions"]}
+    assert "calibrate_mode" in told
+    assert "smooth_alpha" not in told
+    with pytest.raises(UnknownConfigKeyError, match="nbit_wieght"):
+        qsearch.quantize("digits", qconfig="auto,nbit_wieght=4")
