@@ -73,8 +73,8 @@ def quantize(
             global_scale.
         qconfig: None or "auto" chooses from the statistics of the data, and the module's
             provenance gives the reasons (``compiler.quantize.choose``); "auto,k=v" changes fields
-            of what is chosen. A QConfig is taken as it is; a mapping, ``"k=v,k=[v]"`` or the path of a qconfig.json changes
-            ``QConfig.recommended()``.
+            of what is chosen. A QConfig is taken as it is; a mapping, ``"k=v,k=[v]"`` or the path
+            of a qconfig.json changes ``QConfig.recommended()``.
         dim: sizes of named dimensions.
     Raises:
         CompilerError: the model, data or configuration cannot be used.
