@@ -18,6 +18,7 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.parser import parse
 from compiler.ir.pass_text import split_passes
+from compiler.proof.work import refusal_expected
 from compiler.quantize import given_points, prerequisite_optimize
 from compiler.runtime.artifact import load_qmod
 from qsearch.errors import ModelFileError, SettingsError
@@ -217,7 +218,7 @@ def import_model(source: ModelSource, dim: Any) -> IRModule:
     """
     mod, params = load_onnx(source.path, dims=named_dims(dim))
     module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
-    note = given_points(module).note
-    if note:
-        log.warning("%s", note)
+    for note in (given_points(module).note, refusal_expected(module)):
+        if note:
+            log.warning("%s", note)
     return module

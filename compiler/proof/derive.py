@@ -24,7 +24,7 @@ from compiler.proof.ranges import Intermediate, Ranges, ValueRange, analyse
 from compiler.proof.record import FORMAT, contents_of, conversion_record, value_record
 from compiler.proof.replay import Comparison, replay, replay_samples
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX, check_wiring, passed_through
-from compiler.proof.work import declared_work
+from compiler.proof.work import KINDS, declared_work, replay_inputs
 from compiler.runtime.artifact import Sample
 
 # The forms that a product with a real scale takes on integers.
@@ -37,8 +37,6 @@ _RESCALING = (
     "lookup",
 )
 _SEED = 20
-_LARGE_UNITS = 50_000_000
-"""Of one run: about a second for all runs of a small module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,13 @@ class Proof:
                 {"claim": c.name, "holds": c.holds, "detail": c.detail} for c in self.claims
             ],
             "tested": [
-                {"what": c.what, "runs": c.runs, "elements": c.elements, "differing": c.differing}
+                {
+                    "what": c.what,
+                    "runs": c.runs,
+                    "of": c.of,
+                    "elements": c.elements,
+                    "differing": c.differing,
+                }
                 for c in self.comparisons
             ],
             "findings": [
@@ -206,9 +210,10 @@ def _tested(
     try:
         if proof.findings:
             # Floats need not agree to the last bit, so there is nothing to compare.
-            return proof.with_comparison(replay_samples(mod, samples), "samples")
+            found = replay_samples(mod, samples, _inputs(mod))
+            return proof.with_comparison(found, "samples")
         rng = np.random.default_rng(_SEED)
-        comparisons, findings = replay(mod, bounds, samples, rng, compiled, _is_large(mod))
+        comparisons, findings = replay(mod, bounds, samples, rng, compiled, _inputs(mod))
     except CompilerError as error:
         return proof.with_findings(Finding("samples", "a stored sample", f"cannot be run: {error}"))
     return replace(
@@ -216,12 +221,12 @@ def _tested(
     )
 
 
-def _is_large(mod: IRModule) -> bool:
-    """True where a run takes so long that few have to do."""
+def _inputs(mod: IRModule) -> int:
+    """How many inputs are run: fewer of a large module."""
     try:
-        return declared_work(mod).units > _LARGE_UNITS
-    except CompilerError:
-        return True
+        return replay_inputs(declared_work(mod))
+    except CompilerError:  # nobody can tell, and --allow-large was given
+        return KINDS
 
 
 def _integer_scales(ranges: Ranges, holds: bool) -> Claim:

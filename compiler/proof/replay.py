@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,13 @@ Inputs = dict[str, Array]
 
 RANDOM_RUNS = 4
 MAIN = "main"
+REAL, DRAWN, TIES, SPECIAL = "real inputs", "random inputs", "ties of rounding", "special floats"
+ENDS, CORE_DRAWN, CORE_ENDS = "extreme inputs", "random integers", "extreme integers"
+_TURNS = (
+    *((MAIN, REAL), (MAIN, SPECIAL), (CORE, CORE_ENDS), (MAIN, TIES)),
+    *((CORE, CORE_DRAWN), (MAIN, ENDS), (MAIN, DRAWN)),
+)
+"""Function and kind of inputs, the most important first."""
 EXACT, GRID, IN_C = "integer ONNX", "ONNX on the grid", "generated C"
 ENGINE = "engine"
 _NO_FORM: dict[str, tuple[type[CompilerError], ...]] = {
@@ -58,12 +66,14 @@ class Comparison:
         runs: how many inputs.
         elements: outputs compared.
         differing: of these, how many differ in any bit.
+        of: how many inputs of this kind there are; more than ``runs`` for a large module.
     """
 
     what: str
     runs: int
     elements: int
     differing: int
+    of: int
 
     def finding(self, check: str) -> tuple[Finding, ...]:
         """The finding that a difference is; none without one."""
@@ -100,16 +110,16 @@ def compare_executors(
     for inputs in batches:
         compared, different = differing_elements(ours.run(inputs), theirs.run(inputs))
         runs, elements, differing = runs + 1, elements + compared, differing + different
-    return Comparison(what, runs, elements, differing)
+    return Comparison(what, runs, elements, differing, runs)
 
 
-def replay_samples(mod: IRModule, samples: Sequence[Sample]) -> Comparison:
-    """The stored outputs of the stored inputs, computed again by the reference.
+def replay_samples(mod: IRModule, samples: Sequence[Sample], most: int) -> Comparison:
+    """The stored outputs of the stored inputs, ``most`` of them, computed again by the reference.
 
     Raises:
         EvaluationError: a stored input does not fit the module.
     """
-    return _compare_samples(ReferenceExecutor(mod), samples)
+    return _compare_samples(ReferenceExecutor(mod), samples[:most], len(samples))
 
 
 def replay(
@@ -118,7 +128,7 @@ def replay(
     samples: Sequence[Sample],
     rng: np.random.Generator,
     compiled: bool = False,
-    large: bool = False,
+    most: int | None = None,
 ) -> tuple[tuple[Comparison, ...], tuple[Finding, ...]]:
     """main and quantized_main on the reference, and in every form that ships.
 
@@ -131,20 +141,23 @@ def replay(
         ranges: bounds of each parameter of quantized_main.
         samples: real inputs of main with the outputs stored for them.
         compiled: also as the C that export writes, if it has such a form; needs a C compiler.
-        large: run fewer inputs of each kind.
+        most: inputs to run; where there are more, a real one, special floats and the ends of the
+            bounds come first. None runs all.
     Raises:
         EvaluationError: a stored input does not fit the module.
     """
     reference = {name: _Remembering(ReferenceExecutor(mod, name)) for name in (MAIN, CORE)}
-    found = [_compare_samples(reference[MAIN], samples)]
-    findings = [*found[0].finding("samples")]
     params = mod[CORE].params
-    core = {
-        "random integers": list(random_inputs(params, ranges, rng)),
-        "extreme integers": list(extreme_inputs(params, ranges, rng)),
+    batches = {
+        (MAIN, REAL): [inputs for inputs, _ in samples],
+        **{(MAIN, kind): made for kind, made in main_inputs(mod, ranges, rng).items()},
+        (CORE, CORE_DRAWN): list(random_inputs(params, ranges, rng)),
+        (CORE, CORE_ENDS): list(extreme_inputs(params, ranges, rng)),
     }
-    whole = {"real inputs": [inputs for inputs, _ in samples], **main_inputs(mod, ranges, rng)}
-    batches = {MAIN: whole, CORE: core}
+    taken = _taken(batches, most)
+    real = samples[: len(taken[MAIN, REAL])]
+    found = [_compare_samples(reference[MAIN], real, len(samples))]
+    findings = [*found[0].finding("samples")]
     for form, make in _forms(mod, compiled).items():
         try:
             executors = make()
@@ -153,14 +166,31 @@ def replay(
             if not isinstance(error, _NO_FORM[form]):
                 findings.append(Finding("executors", f"@{CORE}", f"has no exact {form}: {error}"))
             continue
-        for name, theirs in executors.items():
-            for kind, inputs in batches[name].items():
-                what = f"@{name}, reference and {form}, {kind}"
-                # What is large is run on real inputs, and on the last, the mixed, of the others.
-                taken = inputs[-1:] if large and kind != "real inputs" else inputs
-                found.append(compare_executors(what, reference[name], theirs, taken))
-                findings += found[-1].finding("executors")
+        for (name, kind), inputs in taken.items():
+            what = f"@{name}, reference and {form}, {kind}"
+            one = compare_executors(what, reference[name], executors[name], inputs)
+            found.append(replace(one, of=len(batches[name, kind])))
+            findings += found[-1].finding("executors")
     return tuple(found), tuple(findings)
+
+
+def _taken(
+    batches: Mapping[tuple[str, str], Sequence[Inputs]], most: int | None
+) -> dict[tuple[str, str], list[Inputs]]:
+    """As many inputs as may run, by function and kind: one of each kind in turn, in ``_TURNS``.
+
+    Of real inputs the first come first, of the others the last, which are mixed.
+    """
+    turns = sorted(
+        (place, _TURNS.index(key))
+        for key, inputs in batches.items()
+        for place in range(len(inputs))
+    )
+    counts = Counter(_TURNS[turn] for _, turn in turns[:most])
+    return {
+        key: list(inputs[: counts[key]] if key[1] == REAL else inputs[len(inputs) - counts[key] :])
+        for key, inputs in batches.items()
+    }
 
 
 def _forms(mod: IRModule, compiled: bool) -> dict[str, Callable[[], dict[str, Executor]]]:
@@ -187,12 +217,12 @@ def _flags(mod: IRModule) -> tuple[str, ...]:
     return ("-O2", *REPLAY_FLAGS[1:]) if long else REPLAY_FLAGS
 
 
-def _compare_samples(executor: Executor, samples: Sequence[Sample]) -> Comparison:
+def _compare_samples(executor: Executor, samples: Sequence[Sample], of: int) -> Comparison:
     elements = differing = 0
     for inputs, stored in samples:
         compared, different = differing_elements(executor.run(inputs), stored)
         elements, differing = elements + compared, differing + different
-    return Comparison("stored samples, computed again", len(samples), elements, differing)
+    return Comparison("stored samples, computed again", len(samples), elements, differing, of)
 
 
 class _Remembering:
@@ -269,15 +299,15 @@ def main_inputs(
             for p, scale in zip(params, scales)
         }
 
-    kinds = {"random inputs": [made("random") for _ in range(2)]}
+    kinds = {DRAWN: [made("random") for _ in range(2)]}
     if any(is_float(_dtype(p)) for p in params):
-        kinds["ties of rounding"] = [made("ties")]
-        kinds["special floats"] = [made("nan"), made("special")]
+        kinds[TIES] = [made("ties")]
+        kinds[SPECIAL] = [made("nan"), made("special")]
     if not all(is_float(_dtype(p)) for p in params):
         whole = [p for p in params if not is_float(_dtype(p))]
         others = made("random")
         ends = [_ends(p.tensor_type.dtype) for p in whole]
-        kinds["extreme inputs"] = [{**others, **one} for one in extreme_inputs(whole, ends, rng)]
+        kinds[ENDS] = [{**others, **one} for one in extreme_inputs(whole, ends, rng)]
     return kinds
 
 

@@ -330,7 +330,8 @@ def _report(found: Verification) -> list[str]:
     lines.append("tested")
     for test in found.proof.comparisons:
         differing = f"{test.differing} of {test.elements} elements differ"
-        lines.append(f"  {test.what}: {test.runs} runs, {differing}")
+        runs = f"{test.runs} runs" if test.runs >= test.of else f"{test.runs} of {test.of} runs"
+        lines.append(f"  {test.what}: {runs}, {differing}")
     if found.evaluation is not None:
         lines.append(_score(found))
     return lines

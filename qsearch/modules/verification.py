@@ -204,7 +204,7 @@ def _verify(
             raise
         return Verification(path, digest, (Finding("types", path.name, str(error.__cause__)),))
     if not allow_large:
-        check_work(declared_work(module.module), len(module.samples), path.stat().st_size)
+        check_work(declared_work(module.module), path.stat().st_size)
     types = declared_types(stated, module.module)
     proof = derive(module.module, module.samples, compiled=find_compiler() is not None)
     against = [*types, *proof.findings]
@@ -322,7 +322,7 @@ def _evaluate(
         "outputs_sha256": scored.digest,
     }
     what = "@main, reference and integer ONNX, evaluation data"
-    comparison = Comparison(what, scored.count, elements, differing)
+    comparison = Comparison(what, scored.count, elements, differing, scored.count)
     return comparison, found, _compare_outputs(module.provenance, found)
 
 

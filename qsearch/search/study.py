@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
+from compiler.proof.work import refusal_expected
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import (
     diagnose,
@@ -133,6 +134,8 @@ def _module(settings: Settings, source: ModelSource) -> IRModule:
     if settings.passes:
         module = run_user_passes(module, settings.passes)
     _note_given_points(module, source)
+    if expected := refusal_expected(module):
+        log.warning("%s", expected)
     return module
 
 

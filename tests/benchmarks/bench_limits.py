@@ -1,41 +1,40 @@
-"""Files as large as ``verify`` lets through: CPU seconds of the command for each kind of work.
+"""Files as large as ``verify`` lets through: CPU seconds and memory for each kind of work.
 
-    python -m tests.benchmarks.bench_limits [part of a name …]
+    python -m tests.benchmarks.bench_limits [part of a name …] [--share 0.1]
 
-Each module multiplies nothing, or little, and is made as large as ``check_work`` allows by halving
-its number of elements. Printed are the share of the limit, what stopped it from being larger, the
-exit code, and the CPU seconds of ``qsearch verify`` in a process of its own. Above 10 beside the
-first line, which is a small module, units in compiler/proof/work.py are too low.
+Each module multiplies nothing, or little, and is made as large as a share of the limits of
+``check_work`` allows by halving its number of elements. Printed are what it declares, and what
+``qsearch verify`` took in a process of its own. More memory than declared beside 0.2 GB, or more
+CPU seconds than all its runs declare beside the first line, which is a small module: then the
+figures in compiler/proof/work.py are too low.
 """
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
 import re
-import resource
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from compiler.errors import CompilerError
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.parser import parse
 from compiler.proof.work import (
-    HONEST_UNITS,
-    MAX_EXTRA_UNITS,
-    USUAL_SAMPLES,
+    MAX_CPU_S,
+    MAX_EXTRA_BYTES,
     Work,
-    check_work,
     declared_work,
+    replay_inputs,
+    run_seconds,
 )
 from compiler.runtime.artifact import save_qmod
 from compiler.targets.reference.executor import ReferenceExecutor
+from tests.benchmarks.bench_true_size import command
 
 MOST_ELEMENTS = 1 << 27
 MODULE = """#[version = "0.0.5"]
@@ -169,53 +168,52 @@ def module_of(shape: Shape, operators: Sequence[str]) -> IRModule:
     return infer_module(parse(text.replace("RESULT", str(result)) + tail))
 
 
-def largest(case: Case) -> tuple[IRModule, Shape, Work, str]:
-    """The module with most elements that is let through, and what a larger one exceeds."""
+def largest(case: Case, share: float) -> tuple[IRModule, Shape, Work]:
+    """The module with most elements within a share of the limits."""
     shape_of, operators = case
-    low, high, stopped = 1 << 14, MOST_ELEMENTS, ""
+    low, high = 1 << 10, MOST_ELEMENTS
     best = None
     while best is None or high > 1.02 * low:
         size = low if best is None else int((low * high) ** 0.5)
         mod = module_of(shape_of(size), operators)
         work = declared_work(mod)
-        try:
-            check_work(work, USUAL_SAMPLES, 0)
+        if work.memory < share * MAX_EXTRA_BYTES and run_seconds(work) < share * MAX_CPU_S:
             low, best = size, (mod, shape_of(size), work)
             if shape_of(MOST_ELEMENTS) == shape_of(size):
                 break
-        except CompilerError as error:
-            high, stopped = size, str(error).split(",")[0].split("declares ")[-1]
+        else:
+            high = size
             if best is None:
                 break
-    assert best is not None, stopped
-    return (*best, stopped)
+    assert best is not None
+    return best
 
 
-def verified(mod: IRModule, shape: Shape) -> tuple[int, float]:
-    """Exit code and CPU seconds of ``qsearch verify``."""
+def verified(mod: IRModule, shape: Shape) -> tuple[int, float, int]:
+    """Exit code, CPU seconds and resident MB of ``qsearch verify``."""
     given = {"x": _rng.normal(size=shape).astype("float32")}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.qmod"
         save_qmod(path, mod, samples=[(given, ReferenceExecutor(mod).run(given))])
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        words = ["qsearch", "verify", str(path), "-o", str(Path(folder) / "proof.json")]
-        done = subprocess.run(words, capture_output=True, check=False)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime)
-    return done.returncode, used
+        return command("verify", str(path), "-o", str(Path(folder) / "proof.json"))[:3]
 
 
-def main(wanted: Sequence[str]) -> None:
+def main() -> None:
     """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--share", type=float, default=0.99)
+    args = parser.parse_args()
     for name, case in CASES.items():
-        if wanted and not any(word in name for word in wanted):
+        if args.names and not any(word in name for word in args.names):
             continue
-        mod, shape, work, stopped = largest(case)
-        share = (work.units - HONEST_UNITS * work.macs) / MAX_EXTRA_UNITS
-        code, used = verified(mod, shape)
-        told = f"{share:5.2f} of the units, exit {code}, {used:5.1f} CPU s, {list(shape)}"
-        print(f"{name:24}{told}; {stopped}", flush=True)
+        mod, shape, work = largest(case, args.share)
+        code, used, resident = verified(mod, shape)
+        runs, once = replay_inputs(work), run_seconds(work)
+        declared = f"{runs:3} runs of {once:5.2f} s, {work.memory >> 20:5} MB"
+        took = f"exit {code}, {used:5.1f} CPU s, {resident:5} MB"
+        print(f"{name:24}{declared}; {took}; {list(shape)}", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

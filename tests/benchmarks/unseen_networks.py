@@ -32,10 +32,11 @@ class Network:
         self._nodes: list[onnx.NodeProto] = []
         self._weights: list[onnx.TensorProto] = []
         self._shape: tuple[int, ...] = ()
+        self._dtype = TensorProto.FLOAT
 
-    def input(self, *shape: int) -> str:
+    def input(self, *shape: int, dtype: int = TensorProto.FLOAT) -> str:
         """The input ``x``."""
-        self._shape = shape
+        self._shape, self._dtype = shape, dtype
         return "x"
 
     def weight(self, array: Any, dtype: Any = np.float32) -> str:
@@ -59,9 +60,10 @@ class Network:
         size = shape[2:]
         dilations = attrs.get("dilations", [1] * len(size))
         pads = [(k - 1) * d // 2 for k, d in zip(size, dilations)] * 2
+        attrs.setdefault("pads", pads)
         fan = int(np.prod(shape[1:]))
         weights = self.random(*shape, fan=fan), self.weight(self._rng.normal(0, 0.1, shape[0]))
-        return self.act(self("Conv", x, *weights, pads=pads, **attrs), act)
+        return self.act(self("Conv", x, *weights, **attrs), act)
 
     def up(self, x: str, inner: int, outer: int, kernel: int, stride: int = 2) -> str:
         """A transposed convolution that multiplies the size by ``stride``, and a relu."""
@@ -114,7 +116,7 @@ class Network:
 
     def model(self, output: str) -> onnx.ModelProto:
         """The model."""
-        inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, self._shape)]
+        inputs = [helper.make_tensor_value_info("x", self._dtype, self._shape)]
         outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)]
         graph = helper.make_graph(self._nodes, "network", inputs, outputs, self._weights)
         opset = [helper.make_opsetid("", 17)]

@@ -129,7 +129,7 @@ TEXTS: dict[str, tuple[str, int, str]] = {
         2,
         "calls itself",
     ),
-    "20,000 minus signs": (source("  " + "-" * 20_000 + "%q"), 2, "units of work beside"),
+    "70,000 minus signs": (source("  " + "-" * 70_000 + "%q"), 2, "7e+04 operators"),
     "a number of 5,000 digits": (source(f"  add(%q, {'9' * 5000})"), 2, "more than 64 char"),
     "a shape of 5,000 digits": (
         source("  %q", result=f"Tensor[({'9' * 5000}), int8]"),
@@ -143,11 +143,11 @@ TEXTS: dict[str, tuple[str, int, str]] = {
     "a tile of gigabytes": (
         source("  tile(%q, reps=[1, 1000000000])", result="Tensor[(1, 4000000000), int8]"),
         2,
-        "bytes of results",
+        "bytes of memory",
     ),
     "a wide product": (
         source(
-            "  %0 = tile(%q, reps=[9000, 500]);\n"
+            "  %0 = tile(%q, reps=[20000, 500]);\n"
             '  %1 = nn.dense(%0, %0, out_dtype="int32");\n'
             '  %2 = cast(%1, dtype="int8");\n'
             "  strided_slice(%2, begin=[0, 0], end=[1, 4], strides=[1, 1])"
@@ -157,7 +157,7 @@ TEXTS: dict[str, tuple[str, int, str]] = {
     ),
     "a tile of 400 MB, cut": (cut("tile(%q, reps=[1, 100000000])"), 2, "bytes of memory"),
     "a repetition": (cut("repeat(%q, repeats=100000000, axis=1)"), 2, "bytes of memory"),
-    "a broadcast": (cut("broadcast_to(%q, shape=[100000000, 4])"), 2, "bytes of memory"),
+    "a broadcast": (cut("broadcast_to(%q, shape=[200000000, 4])"), 2, "bytes of memory"),
     "a padding": (
         cut("nn.pad(%q, %7, pad_width=[[0, 0], [200000000, 200000000]])", ZERO),
         2,
@@ -181,7 +181,7 @@ TEXTS: dict[str, tuple[str, int, str]] = {
     ),
     "elements taken": (
         cut(
-            'take(reshape(%q, newshape=[4]), cast(tile(%q, reps=[1, 25000000]), dtype="int32"), '
+            'take(reshape(%q, newshape=[4]), cast(tile(%q, reps=[1, 50000000]), dtype="int32"), '
             'axis=0, mode="clip")'
         ),
         2,
@@ -206,7 +206,7 @@ TEXTS: dict[str, tuple[str, int, str]] = {
         "more than",
     ),
     "many wide windows": (
-        corner("nn.max_pool2d(%0, pool_size=[90, 90], padding=[90, 90, 90, 90])"),
+        corner("nn.max_pool2d(%0, pool_size=[250, 250], padding=[250, 250, 250, 250])"),
         2,
         "bytes of memory",
     ),
@@ -221,10 +221,10 @@ TEXTS: dict[str, tuple[str, int, str]] = {
     "a product of int64": (
         cut(
             'cast(nn.dense(%1, %1, out_dtype="int64"), dtype="int8")',
-            '  %0 = tile(%q, reps=[1000, 250]);\n  %1 = cast(%0, dtype="int64");\n',
+            '  %0 = tile(%q, reps=[1200, 300]);\n  %1 = cast(%0, dtype="int64");\n',
         ),
         2,
-        "units of work",
+        "CPU seconds for one run",
     ),
     "a kernel that is computed": (
         source(
@@ -308,7 +308,7 @@ def write_packed(path: Path) -> None:
         archive.writestr("module.relay", b"\0" * 100_000_000)
 
 
-# Name → how the file is written, a part of what is said; all cannot be read.
+# Name → how the file is written, a part of what is said.
 FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     "an array of 2^60 elements": (
         lambda path: write_archive(path, with_constant(npy(f"{1 << 60},"))),
@@ -334,7 +334,7 @@ FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "20,000 samples": (
         lambda path: write_archive(path, {**members(source("  nn.relu(%q)")), **SAMPLES}),
-        "units of work beside",
+        "50 of 20000 runs",
     ),
     "a member twice": (write_twice, "which no .qmod has"),
     "a member packed 1000 times": (write_packed, "packed or encrypted"),
@@ -370,7 +370,11 @@ def test_a_hostile_module_is_refused_within_seconds(
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_hostile_archive_cannot_be_read(name: str, outcomes: dict[str, dict[str, Any]]) -> None:
-    assert outcomes[name]["code"] == 2, outcomes[name]["said"]
+def test_a_hostile_archive_is_refused_within_seconds(
+    name: str, outcomes: dict[str, dict[str, Any]]
+) -> None:
+    # Samples beyond what verifying runs are left out; the text of this one states no types.
+    code = 1 if name == "20,000 samples" else 2
+    assert outcomes[name]["code"] == code, outcomes[name]["said"]
     assert FILES[name][1] in outcomes[name]["said"]
     assert "unforeseen" not in outcomes[name]["said"]

@@ -55,7 +55,7 @@ def test_extremes_are_the_ends_of_each_parameter(integral: IRModule) -> None:
 RANGES = [(-127, 127)]
 
 
-def replayed(mod: IRModule, samples: list[Sample], **how: bool):  # type: ignore[no-untyped-def]
+def replayed(mod: IRModule, samples: list[Sample], **how: int):  # type: ignore[no-untyped-def]
     return replay_module(mod, RANGES, samples, np.random.default_rng(0), **how)
 
 
@@ -81,12 +81,29 @@ def test_main_and_core_run_in_every_onnx_form_that_ships(
     }
 
 
-def test_a_large_module_runs_on_real_and_on_mixed_inputs_only(
-    integral: IRModule, samples: list[Sample]
+@pytest.mark.parametrize(
+    ("most", "runs"),
+    [(1, {"real": 1}), (3, {"real": 1, "special": 1, "extreme": 1}), (8, None), (64, None)],
+)
+def test_a_large_module_runs_as_many_inputs_as_its_work_allows(
+    most: int, runs: dict[str, int] | None, integral: IRModule, samples: list[Sample]
 ) -> None:
-    comparisons, findings = replayed(integral, samples, large=True)
+    comparisons, findings = replayed(integral, samples, most=most)
     assert findings == ()
-    assert [c.runs for c in comparisons] == [2, *(2, 1, 1, 1, 1, 1) * (2 + is_available())]
+    stored, exact = comparisons[0], [c for c in comparisons[1:] if "integer ONNX" in c.what]
+    assert sum(c.runs for c in exact) == min(most, 16)
+    assert {c.what.split(", ")[-1]: c.of for c in exact} == {
+        "real inputs": 2,
+        "special floats": 2,
+        "extreme integers": 5,
+        "ties of rounding": 1,
+        "random integers": 4,
+        "random inputs": 2,
+    }
+    if runs is not None:
+        taken = {c.what.split(", ")[-1].split()[0]: c.runs for c in exact if c.runs}
+        assert taken == runs
+    assert (stored.runs, stored.of) == (next(c.runs for c in exact if "real" in c.what), 2)
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import qsearch
 from compiler.errors import ArtifactError
@@ -465,3 +467,59 @@ def test_any_edit_is_refuted_or_unreadable_unless_it_changes_nothing(
     assert code in (0, 1, 2), capsys.readouterr().err
     if code == 0:
         assert structural_equal(load_qmod(path).module, load_qmod(shipped).module)
+
+
+def wide_network(path: Path, side: int, channels: int) -> Path:
+    """A file of 20 kB whose activations are those of a detector: convolutions with swish."""
+    rng = np.random.default_rng(5)
+    shapes = [(channels, 3, 3, 3), *[(channels, channels, 1, 1)] * 2]
+    weights = [
+        numpy_helper.from_array(rng.normal(0, 0.2, shape).astype("float32"), f"w{place}")
+        for place, shape in enumerate(shapes)
+    ]
+    nodes, x = [], "x"
+    for place, shape in enumerate(shapes):
+        pads = [shape[2] // 2] * 4
+        nodes += [
+            helper.make_node("Conv", [x, f"w{place}"], [f"c{place}"], pads=pads),
+            helper.make_node("Sigmoid", [f"c{place}"], [f"s{place}"]),
+            helper.make_node("Mul", [f"c{place}", f"s{place}"], [f"m{place}"]),
+        ]
+        x = f"m{place}"
+    nodes.append(helper.make_node("GlobalAveragePool", [x], ["y"]))
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", (1, 3, side, side)), ("y", (1, channels, 1, 1)))
+    ]
+    graph = helper.make_graph(nodes, "wide", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
+
+
+@pytest.mark.slow
+def test_a_module_with_activations_of_true_size_verifies_without_a_flag(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its work is beyond what a small file may take in all runs, so verify takes fewer."""
+    model, out = wide_network(tmp_path / "wide.onnx", 384, 16), tmp_path / "wide.qmod"
+    np.save(tmp_path / "c.npy", np.random.default_rng(1).normal(size=(1, 3, 384, 384)))
+    words = ["compile", "--model", str(model), "--calib", str(tmp_path / "c.npy"), "-o", str(out)]
+    assert run(words) == 0
+    assert "--allow-large" not in capsys.readouterr().err
+    assert run(["verify", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert f"{out}: proved" in said
+    taken = re.search(r"reference and integer ONNX, extreme integers: (\d) of 5 runs", said)
+    assert taken is not None
+    assert 1 <= int(taken[1]) < 5
+
+
+def test_a_network_that_cannot_be_verified_is_told_before_anything_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = wide_network(tmp_path / "wide.onnx", 2560, 64)
+    monkeypatch.setattr("qsearch.modules.quantization.Calibration", None)
+    with pytest.raises(TypeError):  # of the calibration, which was about to begin
+        qsearch.quantize(model)
+    assert "`qsearch verify` will refuse the module without --allow-large" in caplog.text
+    assert "bytes of memory" in caplog.text
