@@ -207,6 +207,7 @@ def _engine(candidate: Candidate) -> Made:
     """The engine; the grid, whose bits are the same, where it is faster or there is no compiler."""
     from compiler.targets.engine.executor import EngineExecutor
 
+    engine: EngineExecutor | None = None
     try:
         engine = EngineExecutor(_integer(candidate))
     except PlanError as error:
@@ -214,13 +215,12 @@ def _engine(candidate: Candidate) -> Made:
         return _reference(candidate)
     except CodegenError as error:
         _say_once(f"{error.what}: onnxruntime scores candidates (grid), slower; {error.fix}")
-        return _grid(candidate)
-    if engine.host_steps == 0:
+    if engine is not None and engine.host_steps == 0:
         return engine, "engine"
     try:
         return _grid(candidate)
     except OnnxExportError:
-        return engine, "engine"
+        return _reference(candidate) if engine is None else (engine, "engine")
 
 
 @functools.cache

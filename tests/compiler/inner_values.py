@@ -151,3 +151,48 @@ ONNX: dict[str, Case] = {
     ),
 }
 """What integer ONNX computed otherwise."""
+
+_SQUARES = np.random.default_rng(3).integers(-128, 128, (1, 3, 16, 16)).astype("int8")
+_ONE_BY_ONE = np.random.default_rng(4).integers(-127, 128, (16, 3, 1, 1)).astype("int8")
+
+GRID: dict[str, Case] = {
+    "the smaller of limits of channels, then others, then a relu": Case(
+        """  %0 = minimum(cast(%q, dtype="int32"), LIMIT);
+  nn.relu(maximum(%0, OTHER))""",
+        {"q": _SQUARES},
+        {
+            "LIMIT": _int([[[-300]], [[0]], [[300]]], "int32"),
+            "OTHER": _int([[[200]], [[0]], [[-300]]], "int32"),
+        },
+    ),
+    "the larger of limits of channels, then a relu": Case(
+        """  %0 = maximum(cast(%q, dtype="int32"), LIMIT);
+  nn.relu(%0)""",
+        {"q": _SQUARES},
+        {"LIMIT": _int([[[-300]], [[0]], [[300]]], "int32")},
+    ),
+    **{
+        f"factors along axis {axis} of an image of as many channels": Case(
+            f"""  %0 = nn.conv2d(%q, WEIGHT, out_dtype="int32");
+  %1 = fixed_point_multiply_per_axis(%0, FACTOR, SHIFT, axis={axis});
+  clip(%1, a_min=-128f, a_max=127f)""",
+            {"q": _SQUARES},
+            {
+                "WEIGHT": _ONE_BY_ONE,
+                "FACTOR": np.linspace(1 << 30, (1 << 31) - 1, 16).astype("int32") & ~127,
+                "SHIFT": -12 + np.arange(16, dtype="int32") // 8,
+            },
+        )
+        for axis in (2, 3)
+    },
+    **{
+        f"an average without a window of padding, count_include_pad={counted}": Case(
+            f"""  %0 = cast(%q, dtype="int32");
+  nn.avg_pool2d(%0, pool_size=[2, 2], strides=[3, 3], padding=[1, 1, 3, 3], ceil_mode=True,
+    count_include_pad={counted})""",
+            {"q": _SQUARES},
+        )
+        for counted in (False, True)
+    },
+}
+"""What ONNX on the grid computed otherwise, and refuses now."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,9 @@ from compiler.ops.number_format import Array
 
 # Every integer of magnitude <= 2^24 is a float32; one less keeps sums of two partial results safe.
 FLOAT_LIMIT = 1 << 24
+
+EXACT_ELSEWHERE: Final = "the engine runs it, and --format onnx exports it"
+"""What to do with a module that has no form on the grid."""
 
 Bound = NDArray[np.int64]
 """Integer bounds that broadcast against the tensor: rank 0, or one per channel."""
@@ -227,8 +231,7 @@ def clamped(source: Carried, low: Bound, high: Bound, grid: GridEmitter) -> Carr
         low, high = np.clip(inner_low, low, high), np.clip(inner_high, low, high)
         source = inner
     floor, ceiling = int(low.min()), int(high.max())
-    out_low = min(max(source.low, floor), ceiling)
-    out_high = max(min(source.high, ceiling), floor)
+    out_low, out_high = (np.clip(end, low, high) for end in (source.low, source.high))
     binds_low, binds_high = int(low.max()) > source.low, int(high.min()) < source.high
     if not binds_low and not binds_high:
         return source
@@ -249,4 +252,4 @@ def clamped(source: Carried, low: Bound, high: Bound, grid: GridEmitter) -> Carr
         if binds_high:
             bounds[1] = grid.writer.constant(np.asarray(ceiling, dtype))
         name = grid.node("Clip", [name, *bounds])
-    return Carried(name, dtype, out_low, out_high, clamp=(source, low, high))
+    return Carried(name, dtype, int(out_low.min()), int(out_high.max()), clamp=(source, low, high))

@@ -10,6 +10,7 @@ from compiler.export.to_onnx.convert.nn import require_layout
 from compiler.export.to_onnx.convert.reduce import reduced_axes
 from compiler.export.to_onnx.convert.tensor import truncated
 from compiler.export.to_onnx.grid_emitter import (
+    EXACT_ELSEWHERE,
     FLOAT_LIMIT,
     Carried,
     FToGrid,
@@ -75,6 +76,8 @@ def avg_pool2d(step: Step, grid: GridEmitter) -> Carried:
         reach = (attrs.pool_size[axis] - 1) * attrs.dilation[axis] + 1
         needed = (out[axis] - 1) * attrs.strides[axis] + reach - size - pads[axis]
         pads[axis + 2] = max(pads[axis + 2], needed)
+        if needed + attrs.strides[axis] <= pads[axis + 2]:
+            raise grid.refuse(step, "ceil_mode leaves out a window of padding", fix=EXACT_ELSEWHERE)
 
     def total(name: str, reach: int) -> str:
         ones = grid.writer.constant(np.ones((channels, 1, *attrs.pool_size), "float32"))

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from compiler.export.to_onnx.convert.tensor import low_bits, rounded_half_away
 from compiler.export.to_onnx.grid_emitter import (
+    EXACT_ELSEWHERE,
     FLOAT_LIMIT,
     Bound,
     Carried,
@@ -157,6 +158,13 @@ def _scaled(
 ) -> Carried:
     """f(source), of which only what lies within ``limits`` is told apart later."""
     low, high = factor.bounds(source.low, source.high)
+    shape = step.result.type.shape
+    if (
+        grid.blocked
+        and len(shape) == 4
+        and _trailing(factor.multiplier) not in ((), (shape[1], 1, 1))
+    ):
+        raise grid.refuse(step, "its factors do not vary by channel", fix=EXACT_ELSEWHERE)
     bits = factor.powers_of_two
     if bits is not None:
         # Every factor is 2^-k: half is added before the scaling, both exact; Round is to even.
@@ -196,9 +204,17 @@ def _scaled(
 
 def _operand_bounds(source: Carried, factor: Factor) -> tuple[Bound, Bound]:
     """Bounds per channel of the factor where they are known, else of the whole tensor."""
-    if source.channels is not None and source.channels[0].size == factor.multiplier.size:
+    if source.channels is not None and source.channels[0].shape == _trailing(factor.multiplier):
         return source.channels
     return np.asarray(source.low), np.asarray(source.high)
+
+
+def _trailing(values: Bound) -> tuple[int, ...]:
+    """The shape without axes of one element in front."""
+    sizes = list(values.shape)
+    while sizes and sizes[0] == 1:
+        sizes.pop(0)
+    return tuple(sizes)
 
 
 def _float_product(source: Carried, form: FloatForm, grid: GridEmitter) -> str:

@@ -15,6 +15,8 @@ from compiler import relay
 from compiler.errors import OnnxExportError
 from compiler.export.to_onnx.grid import to_grid_onnx
 from compiler.pipeline import evaluate
+from compiler.proof.derive import derive_static
+from compiler.runtime.artifact import QModule
 from tests.compiler.export.to_onnx.grid_graphs import (
     assert_same_integers,
     constant,
@@ -31,6 +33,7 @@ from tests.compiler.export.to_onnx.grid_graphs import (
     requantized_per_axis,
     to_nearest,
 )
+from tests.compiler.inner_values import GRID
 
 op = relay.op
 
@@ -189,17 +192,16 @@ def test_shifts_of_the_only_sample_are_no_shifts_of_channels() -> None:
     assert_same_integers(module(x, dequantized(result)), inputs)
 
 
-@pytest.mark.parametrize(("axis", "size"), [(2, 2), (2, 4), (3, 4)])
-def test_factors_of_rows_are_no_factors_of_channels(axis: int, size: int) -> None:
-    rng = np.random.default_rng(size)
-    x = relay.var("x", (1, 3, size, size), "int8")
-    weight = constant(rng.integers(-9, 9, (4, 3, 1, 1)), "int8")
-    total = op.nn.conv2d(x, weight, out_dtype="int32")
-    factors = constant(rng.integers(1 << 30, (1 << 31) - 1, size)), constant(-9 - np.arange(size))
-    scaled = op.fixed_point_multiply_per_axis(total, *factors, axis=axis)
-    result = op.cast(op.clip(scaled, a_min=-128, a_max=127), dtype="int8")
-    inputs = {"x": rng.integers(-128, 128, (1, 3, size, size)).astype("int8")}
-    assert_same_integers(module(x, dequantized(result)), inputs)
+@pytest.mark.parametrize("what", GRID)
+def test_what_the_grid_computed_otherwise_has_no_grid_form_and_runs(what: str) -> None:
+    case = GRID[what]
+    assert derive_static(case.mod).holds
+    for function in ("main", "quantized_main"):
+        with pytest.raises(OnnxExportError, match="--format onnx"):
+            to_grid_onnx(case.mod, function)
+    module = QModule(case.mod)
+    (ours,), (exact,) = (module.run(case.given, name) for name in ("auto", "reference"))
+    assert ours.tobytes() == exact.tobytes()
 
 
 def test_limits_of_a_float16_clip_are_those_that_float16_holds() -> None:
