@@ -13,7 +13,8 @@ Equal calls on the very same constants become one constant, so a weight that man
 stays one.
 
 Left alone: calls without arguments, stateful and non-computational operators, callees that are not
-operators, the body of a Primitive function, results larger than 64 MiB.
+operators, the body of a Primitive function, results larger than 64 MiB and than all constants of
+the function together, and everything once the results would take 1 GiB and 8 times the constants.
 The reference evaluator computes the values. Source: Relay v0.10 transforms/fold_constant.cc.
 """
 
@@ -51,6 +52,9 @@ from compiler.passes.opaque_primitives import OpaquePrimitives
 from compiler.span import AnySpan
 
 MAX_RESULT_BYTES = 64 * 2**20
+"""Of a result; more where the constants of the function hold more already."""
+_MAX_TOTAL_BYTES = 2**30
+_MAX_TIMES_HELD = 8
 _DEVICE_MARK = "on_device"
 
 
@@ -70,7 +74,7 @@ class FoldConstant(FunctionPass):
         if not any(map(_may_change, nodes_of(fn))):
             return fn
         with np.errstate(all="ignore"):
-            return _ConstantFolder(self.fold_qnn).mutate(fn)
+            return _ConstantFolder(self.fold_qnn, _bytes_held(fn)).mutate(fn)
 
 
 def _may_change(node: Expr) -> bool:
@@ -85,11 +89,13 @@ _FOLDED_FORMS = frozenset((If, Let, TupleGetItem))
 
 
 class _ConstantFolder(OpaquePrimitives):
-    def __init__(self, fold_qnn: bool) -> None:
+    def __init__(self, fold_qnn: bool, held: int) -> None:
         super().__init__()
         self.fold_qnn = fold_qnn
+        self._most = max(MAX_RESULT_BYTES, held)
+        self._left = _MAX_TOTAL_BYTES + _MAX_TIMES_HELD * held
         self._foldable_ops: dict[Expr, bool] = {}
-        self._fitting: dict[Type, bool] = {}
+        self._sizes: dict[Type, int | None] = {}
         self._folded: dict[Any, Expr] = {}
 
     def visit_if(self, branch: If, *args: Any) -> Expr:
@@ -138,12 +144,16 @@ class _ConstantFolder(OpaquePrimitives):
                 return post
             values.append(value)
         ty = pre.checked_type
-        if ty not in self._fitting:
-            self._fitting[ty] = _fits(ty)
-        if not self._fitting[ty]:
+        if ty not in self._sizes:
+            self._sizes[ty] = _bytes_of(ty)
+        size = self._sizes[ty]
+        if size is None or size > self._most:
             return post
         key = (op, pre.attrs, *post.args)
         if key not in self._folded:
+            if size > self._left:
+                return post
+            self._left -= size
             value = apply_rule(FNumpyCompute.require(op), op, pre.attrs, values, ty)
             self._folded[key] = _constant(value, pre.span)
         return self._folded[key]
@@ -184,14 +194,21 @@ def _looked_into(node: Expr) -> Sequence[Expr]:
     return node.args if isinstance(node, Call) and is_op_call(node, _DEVICE_MARK) else ()
 
 
-def _fits(ty: Type) -> bool:
+def _bytes_held(fn: Function) -> int:
+    """Bytes of the constants of a function, each array once."""
+    arrays = {id(node.data): node.data for node in nodes_of(fn) if type(node) is Constant}
+    return sum(array.nbytes for array in arrays.values())
+
+
+def _bytes_of(ty: Type) -> int | None:
+    """Bytes of a value; None for what no Constant holds."""
     if is_dynamic(ty):
-        return False
+        return None
     tensors = tensor_fields(ty)
     # int4 lives in int8 arrays: a Constant of it would come back as int8.
     if any(t.dtype in NARROW_DTYPES for t in tensors):
-        return False
-    return sum(t.num_elements * max(bits(t.dtype), 8) // 8 for t in tensors) <= MAX_RESULT_BYTES
+        return None
+    return sum(t.num_elements * max(bits(t.dtype), 8) // 8 for t in tensors)
 
 
 def _constant(value: Value, span: AnySpan | None) -> Expr:

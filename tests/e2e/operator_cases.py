@@ -269,6 +269,31 @@ CASES: Final[dict[str, Case]] = {
     "Resize cubic": between(
         node("Resize", ["a", "", "s"], ["b"], mode="cubic"), s=floats(1, 1, 2, 2)
     ),
+    "Resize to the same size, joined": two(
+        node("Resize", ["a", "", "s"], ["d"], mode="linear"),
+        node("Relu", ["c"], ["e"]),
+        node("Concat", ["d", "e"], ["f"], axis=1),
+        node("Conv", ["f", "w3"], ["b"]),
+        s=floats(1, 1, 1, 1),
+        w3=weights(4, 8, 1, 1),
+    ),
+    "Scores of one unit and of several, added": Case(
+        [
+            node("Gemm", ["x", "w0"], ["h"]),
+            node("Relu", ["h"], ["a"]),
+            node("Gemm", ["a", "v", "c"], ["b"]),
+            node("Gemm", ["a", "w1", "d"], ["e"]),
+            node("Add", ["b", "e"], ["y"]),
+        ],
+        {
+            "w0": weights(6, 8),
+            "v": weights(8, 1),
+            "c": weights(1),
+            "w1": weights(8, 4),
+            "d": weights(4),
+        },
+        inputs={"x": ((2, 6), "float32")},
+    ),
     "Upsample": replace(
         between(node("Upsample", ["a", "s"], ["b"]), s=floats(1, 1, 2, 2)), opset=9
     ),

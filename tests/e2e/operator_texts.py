@@ -86,6 +86,9 @@ def core_text(operator: str) -> str:
 
 FLOATS: Final[dict[str, str]] = {
     "divide": "divide(%0, 3f)",
+    "image.resize2d": "strided_slice(concatenate((image.resize2d(%0, size=[6, 6], "
+    'layout="NCHW", method="linear", coordinate_transformation_mode="half_pixel"), '
+    "nn.relu(%0)), axis=1), begin=[0, 2, 0, 0], end=[1, 6, 6, 6])",
     "nn.adaptive_avg_pool2d": "nn.adaptive_avg_pool2d(%0, output_size=[2, 2])",
 }
 """Operators that no ONNX model leads to: what a float model computes from the convolution %0."""

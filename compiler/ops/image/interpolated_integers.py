@@ -66,7 +66,7 @@ def realize_mixing(
         mixed = _along(mixed, dtype, axis, whole, len(shape), acc)
         dtype = acc
         scale = scale.over(denominator)
-    return integers(mixed, scale, acc, low, high)
+    return integers(mixed, scale, dtype, low, high)
 
 
 def mixed_scale(scale: DomScale | None, weights: tuple[Weights, ...]) -> DomScale | None:

@@ -27,7 +27,8 @@ class DomScale:
     """real value = integer * scale.
 
     Attributes:
-        values: float32, rank 0, or rank 1 with one scale per channel.
+        values: float32, rank 0, or rank 1 with one scale per channel; of a single channel it is
+            rank 0, so that the value may be broadcast over channels.
         trailing: number of axes behind the channel axis; None when ``values`` has rank 0.
         wide: the integers are an accumulator's, of a finer step than their precision needs.
     """
@@ -35,6 +36,11 @@ class DomScale:
     values: NDArray[np.float32]
     trailing: int | None = None
     wide: bool = False
+
+    def __post_init__(self) -> None:
+        if self.values.ndim and self.values.size == 1:
+            object.__setattr__(self, "values", self.values.reshape(()))
+            object.__setattr__(self, "trailing", None)
 
     @property
     def is_vector(self) -> bool:

@@ -8,6 +8,7 @@ import pytest
 import compiler
 from compiler import relay, transform
 from compiler.ir.expr import Constant, Expr, Function, Op, Tuple
+from compiler.passes import fold_constant
 from compiler.span import Span
 
 op = relay.op
@@ -159,6 +160,24 @@ def test_a_global_primitive_function_is_left_alone() -> None:
 def test_results_above_64_mib_are_not_folded() -> None:
     one = relay.const(1.0)
     assert unchanged(op.broadcast_to(one, shape=(4097, 4096)))
+
+
+def test_results_that_are_no_larger_than_the_constants_of_the_function_are_folded() -> None:
+    weight = relay.const(np.zeros((4097, 4096), np.float32))
+    folded = fold(op.negative(weight))
+    assert isinstance(folded, Constant)
+    assert folded.data.shape == (4097, 4096)
+
+
+def test_folding_stops_where_all_results_together_would_be_many_times_the_constants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fold_constant, "_MAX_TOTAL_BYTES", 4096)
+    ends = [op.broadcast_to(relay.const(float(n)), shape=(256,)) for n in range(6)]
+    kept = fold(relay.Tuple([op.add(x, op.sum(end)) for end in ends]))
+    assert isinstance(kept, Tuple)
+    folded = [isinstance(field.args[1], Constant) for field in kept.fields]
+    assert folded == [True] * 4 + [False] * 2
 
 
 def test_the_constant_takes_the_span_of_the_call() -> None:

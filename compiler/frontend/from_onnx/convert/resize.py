@@ -276,6 +276,8 @@ def _with_region(node: OnnxNode, axes: list[Axis]) -> list[Axis]:
 
 
 def _resize(node: OnnxNode, axes: list[Axis], how: Filter) -> Expr:
+    if all(axis.is_identity for axis in axes) and how.coordinates != "tf_half_pixel_for_nn":
+        return node.arg(0)
     if not _is_resize2d(node, axes, how):
         return resize_by_axes(node, axes, how)
     sizes = list(node.shape(node.arg(0)))
