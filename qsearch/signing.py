@@ -1,8 +1,9 @@
 """Signatures of .qmod files: Ed25519 over the hashes of all members, by ``cryptography``.
 
-A signature shows whether a file is, byte for byte, what the owner of a key signed. It says nothing
-about the module: ``qsearch verify`` proves that. The member ``signature.json`` holds the signature
-and the public key it was made with, which only helps to name the key: trust comes from ``--key``.
+A signature shows whether a file is, byte for byte, what the owner of a key signed: members have one
+archive (``compiler.runtime.archive``), and no other is read. It says nothing about the module:
+``qsearch verify`` proves that. The member ``signature.json`` holds the signature and the public key
+it was made with, which only helps to name the key: trust comes from ``--key``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from compiler.errors import ArtifactError
-from compiler.runtime.archive import json_bytes, read_archive, read_json, write_archive
+from compiler.runtime.archive import (
+    difference,
+    json_bytes,
+    read_archive,
+    read_json,
+    write_archive,
+)
 from qsearch.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -162,12 +169,8 @@ def sign_file(path: Path, key: Ed25519PrivateKey) -> str:
     """
     members = read_archive(path)
     members.pop(SIGNATURE, None)
-    content = {
-        "algorithm": _ALGORITHM,
-        "public_key": key.public_key().public_bytes_raw().hex(),
-        "signature": key.sign(_message(members)).hex(),
-    }
-    write_members(path, {**members, SIGNATURE: json_bytes(content)})
+    made = _signature_bytes(key.public_key().public_bytes_raw(), key.sign(_message(members)))
+    write_members(path, {**members, SIGNATURE: made})
     return fingerprint(key.public_key())
 
 
@@ -188,6 +191,8 @@ def check_signature(members: Mapping[str, bytes], trusted: Ed25519PublicKey | No
         signature = bytes.fromhex(str(content.get("signature")))
     except (ArtifactError, ValueError):
         return Signature("invalid", None, asked)
+    if raw != _signature_bytes(named, signature):  # no signature covers its own member
+        return Signature("invalid", None, asked)
     shown = hashlib.sha256(named).hexdigest()[:32]
     if trusted is None:
         return Signature("not checked", shown)
@@ -200,8 +205,7 @@ def check_signature(members: Mapping[str, bytes], trusted: Ed25519PublicKey | No
         trusted.verify(signature, _message(rest))
     except InvalidSignature:
         return Signature("invalid", shown, True)
-    holds = content.get("algorithm") == _ALGORITHM
-    return Signature("valid" if holds else "invalid", shown, True)
+    return Signature("valid", shown, True)
 
 
 def write_members(path: Path, members: Mapping[str, bytes]) -> None:
@@ -222,6 +226,28 @@ def _message(members: Mapping[str, bytes]) -> bytes:
     """What is signed: name and SHA-256 of every member but the signature."""
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
     return _DOMAIN + json_bytes(digests)
+
+
+def _signature_bytes(public: bytes, signature: bytes) -> bytes:
+    """The member ``signature.json``."""
+    names = {"algorithm": _ALGORITHM, "public_key": public.hex(), "signature": signature.hex()}
+    return json_bytes(names)
+
+
+def repack(path: Path, out: Path) -> str:
+    """Write the members of a .qmod as ``write_archive`` does; a signature of them stays valid.
+
+    Returns:
+        Where the file was not what qsearch writes; "" where it was.
+    Raises:
+        ArtifactError: the file is missing or damaged, or ``out`` cannot be written.
+    """
+    members = read_archive(path, strict=False)
+    with path.open("rb") as stream:
+        other = difference(stream, members)
+    if other or out != path:
+        write_members(out, members)
+    return other
 
 
 def _key_bytes(path: Path) -> bytes:

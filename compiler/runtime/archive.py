@@ -2,6 +2,8 @@
 
 Members are stored, not compressed (deflate differs between zlib versions), sorted by name and dated
 1980-01-01; ``manifest.json`` holds the format version and the SHA-256 of every other member.
+``_pieces`` is the one description of these bytes: ``write_archive`` writes them, ``read_archive``
+refuses a file that has others.
 """
 
 from __future__ import annotations
@@ -11,25 +13,35 @@ import io
 import json
 import os
 import re
+import struct
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from compiler.errors import ArtifactError, ArtifactHashError
 
 FORMAT = "qmod"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
-MAX_TOTAL_BYTES = 4 << 30
-MAX_MEMBERS = 100_000
+MAX_TOTAL_BYTES = (1 << 32) - (64 << 20)
+"""Of all members; with the headers, 32 bits count every byte, so there is one form of them."""
+MAX_MEMBERS = (1 << 16) - 2
 
 # Flat names or one folder deep, lower case: nothing that a file system could read as a way out.
 _MEMBER = re.compile(r"(?:[a-z0-9_]+/)?[a-z0-9_]+\.[a-z]+")
-_DATE = (1980, 1, 1, 0, 0, 0)
-_REGULAR_FILE = 0o100644 << 16
-_UNIX = 3
 _ENCRYPTED = 0x1
+# What zipfile raises for offsets, names and methods that no archive has.
+_NO_ARCHIVE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError),
+    *(ValueError, NotImplementedError, RuntimeError),
+)
+_LOCAL, _CENTRAL = struct.Struct("<4s5H3L2H"), struct.Struct("<4s6H3L5H2L")
+_END = struct.Struct("<4s4H2LH")
+_VERSION, _DATE = 20, (1 << 5) | 1
+"""Of the zip format; 1980-01-01, as zips write it."""
+_UNIX, _REGULAR_FILE = 3 << 8, 0o100644 << 16
 
 
 def write_archive(path: str | os.PathLike[str], members: Mapping[str, bytes]) -> None:
@@ -41,21 +53,38 @@ def write_archive(path: str | os.PathLike[str], members: Mapping[str, bytes]) ->
     Raises:
         ArtifactError: the file cannot be written.
     """
-    digests = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(members.items())}
-    manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, "sha256": digests}
-    everything = {**members, MANIFEST: json_bytes(manifest)}
+    if len(members) >= MAX_MEMBERS or sum(map(len, members.values())) > MAX_TOTAL_BYTES:
+        raise ArtifactError(f"{path} would have more than {MAX_TOTAL_BYTES} bytes")
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-            for name in sorted(everything):
-                info = zipfile.ZipInfo(name, _DATE)
-                info.create_system = _UNIX
-                info.external_attr = _REGULAR_FILE
-                archive.writestr(info, everything[name])
+        with open(path, "wb") as file:
+            for _, piece in _pieces(members):
+                file.write(piece)
     except OSError as error:
         raise ArtifactError(
             f"{path} cannot be written: {error.strerror}", fix="choose a folder you may write to"
         ) from error
+
+
+def _pieces(members: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
+    """What the bytes are, and the bytes, from the first to the last."""
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(members.items())}
+    manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, "sha256": digests}
+    everything = {**members, MANIFEST: json_bytes(manifest)}
+    entries, offset = [], 0
+    for name, data in sorted(everything.items()):
+        sizes = (zlib.crc32(data), len(data), len(data), len(name), 0)
+        header = _LOCAL.pack(b"PK\3\4", _VERSION, 0, 0, 0, _DATE, *sizes) + name.encode()
+        made = (_UNIX | _VERSION, _VERSION, 0, 0, 0, _DATE, *sizes)
+        entry = _CENTRAL.pack(b"PK\1\2", *made, 0, 0, 0, _REGULAR_FILE, offset)
+        entries.append(entry + name.encode())
+        offset += len(header) + len(data)
+        yield f"the header of {name!r}", header
+        yield f"{name!r}", data
+    directory = b"".join(entries)
+    counts = (0, 0, len(entries), len(entries), len(directory), offset)
+    yield "the list of members", directory
+    yield "the end of the list of members", _END.pack(b"PK\5\6", *counts, 0)
 
 
 def json_bytes(value: Any) -> bytes:
@@ -64,40 +93,70 @@ def json_bytes(value: Any) -> bytes:
 
 
 def read_archive(
-    path: str | os.PathLike[str] | bytes, max_bytes: int = MAX_TOTAL_BYTES
+    path: str | os.PathLike[str] | bytes, max_bytes: int = MAX_TOTAL_BYTES, *, strict: bool = True
 ) -> dict[str, bytes]:
     """Members of an archive whose hashes all hold, without the manifest.
 
     Args:
         path: the file, or its content.
         max_bytes: bound on the unpacked size, checked before anything is unpacked and while.
+        strict: False also reads what another program packed anew from the same members.
     Raises:
-        ArtifactError: missing, damaged, of another kind or version, or too large.
+        ArtifactError: missing, damaged, of another kind or version, too large, or not byte for byte
+            what ``write_archive`` writes.
         ArtifactHashError: a member was changed, added or taken away.
     """
     file = Path("module.qmod") if isinstance(path, bytes) else Path(path)
     if not isinstance(path, bytes) and not file.is_file():
         raise ArtifactError(f"there is no file {file}", fix="check the path")
     try:
-        with zipfile.ZipFile(io.BytesIO(path) if isinstance(path, bytes) else file) as archive:
-            members = _read_members(archive, file, max_bytes)
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError) as error:
+        with (
+            io.BytesIO(path) if isinstance(path, bytes) else file.open("rb") as stream,
+            zipfile.ZipFile(stream) as archive,
+        ):
+            members = _read_members(archive, file, max_bytes, strict)
+            _check_manifest(members, file)
+            other = difference(stream, members) if strict else ""
+    except _NO_ARCHIVE as error:
         fix = "copy it again, or write it anew"
         if file.suffix == ".onnx":
             fix = "an ONNX model is no module: quantize it (launch or compile), and give the .qmod"
         raise ArtifactError(f"{file} is damaged or not a .qmod: {error}", fix=fix) from error
     except OSError as error:
         raise ArtifactError(f"{file} cannot be read: {error.strerror}") from error
-    _check_manifest(members, file)
+    if other:
+        raise ArtifactError(
+            f"{file} is not byte for byte what qsearch writes: {other}", fix=_REPACK.format(file)
+        )
     return members
 
 
-def _read_members(archive: zipfile.ZipFile, file: Path, max_bytes: int) -> dict[str, bytes]:
-    infos = archive.infolist()
+_REPACK = "`qsearch repack {}` writes the same members anew, if you trust where the file comes from"
+
+
+def difference(stream: BinaryIO, members: Mapping[str, bytes]) -> str:
+    """Where a file is not what ``write_archive`` writes of these members; "" where it is that."""
+    stream.seek(0)
+    offset = 0
+    for what, piece in _pieces(members):
+        found = stream.read(len(piece))
+        if found != piece:
+            pairs = enumerate(zip(found, piece))
+            same = next((place for place, (one, other) in pairs if one != other), len(found))
+            return f"byte {offset + same}, in {what}"
+        offset += len(piece)
+    return f"bytes behind byte {offset}, its end" if stream.read(1) else ""
+
+
+def _read_members(
+    archive: zipfile.ZipFile, file: Path, max_bytes: int, strict: bool
+) -> dict[str, bytes]:
+    infos = [info for info in archive.infolist() if strict or not info.is_dir()]
     if len(infos) > MAX_MEMBERS or sum(info.file_size for info in infos) > max_bytes:
         raise ArtifactError(
             f"{file} would unpack to more than {max_bytes} bytes or {MAX_MEMBERS} members"
         )
+    methods = (zipfile.ZIP_STORED,) if strict else (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
     members: dict[str, bytes] = {}
     for info in infos:
         if not _MEMBER.fullmatch(info.filename) or info.filename in members:
@@ -105,8 +164,11 @@ def _read_members(archive: zipfile.ZipFile, file: Path, max_bytes: int) -> dict[
                 f"{file} has a member {info.filename!r}, which no .qmod has",
                 fix="only open files written by qsearch",
             )
-        if info.flag_bits & _ENCRYPTED or info.compress_type != zipfile.ZIP_STORED:
-            raise ArtifactError(f"{file}: member {info.filename!r} is packed or encrypted")
+        if info.flag_bits & _ENCRYPTED or info.compress_type not in methods:
+            raise ArtifactError(
+                f"{file}: member {info.filename!r} is packed or encrypted",
+                fix=_REPACK.format(file) if strict else "only open files written by qsearch",
+            )
         with archive.open(info) as stream:
             data = stream.read(info.file_size + 1)
         if len(data) != info.file_size:

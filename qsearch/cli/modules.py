@@ -255,6 +255,24 @@ def keygen_command(out: str) -> int:
 
 
 @click.command(cls=Command)
+@argument("module", "M.qmod", "a .qmod that qsearch refuses because another program packed it anew")
+@options.output(metavar="FILE", help="the .qmod to write (in the place of M.qmod)")
+@options.verbosity
+def repack_command(module: str, out: str | None) -> int:
+    """Write the members of a .qmod in the one form that qsearch reads.
+
+    The members stay as they are, and so does a signature of them. A member that was changed is not
+    mended: its hash in the manifest does not match.
+    """
+    from qsearch.signing import repack
+
+    target = Path(out or module)
+    other = repack(Path(module), target)
+    print(f"{target}: {f'written anew; {module} differed at {other}' if other else 'as it was'}")
+    return EXIT_OK
+
+
+@click.command(cls=Command)
 @argument("module", "M.qmod", "what `launch` or `compile` wrote, or a run folder")
 @options.eval_data("also score the module on data: .npz, .npy or a folder of images")
 @options.output(help="the proof to write (proof.json beside the module)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,11 @@ import pytest
 import qsearch
 from compiler import relay
 from compiler.pipeline import evaluate
-from compiler.runtime.archive import read_archive, write_archive
+from compiler.runtime.archive import json_bytes, read_archive, write_archive
 from compiler.runtime.artifact import QModule, load_qmod
 from qsearch.cli.main import run
 from qsearch.signing import SIGNATURE, private_key, sign_file
+from tests.compiler.runtime.test_archive import ALTERED
 
 op = relay.op
 
@@ -159,6 +161,97 @@ def test_a_signature_of_other_members_or_another_algorithm_is_invalid(
         changed = json.dumps({**content, **change}).encode()
         write_archive(module, {**members, SIGNATURE: changed})
         assert qsearch.verify(module, key=public(key)).signature.state == "invalid"
+
+
+def spaced(data: bytes) -> bytes:
+    return json.dumps(json.loads(data), indent=2, sort_keys=True).encode()
+
+
+def more(data: bytes) -> bytes:
+    return json_bytes({**json.loads(data), "reviewed": True})
+
+
+def twice(data: bytes) -> bytes:
+    return data.replace(b"{", b'{"algorithm": "ed25519",', 1)
+
+
+def shouted(data: bytes) -> bytes:
+    return json_bytes(
+        {k: v if k == "algorithm" else v.upper() for k, v in json.loads(data).items()}
+    )
+
+
+@pytest.mark.parametrize("spell", [spaced, more, twice, shouted])
+def test_a_signature_that_is_spelled_otherwise_is_invalid(
+    spell: Callable[[bytes], bytes], module: Path, key: Path
+) -> None:
+    """No signature covers the member that holds it, so there is one way to write it."""
+    sign_file(module, private_key(key))
+    members = read_archive(module)
+    assert spell(members[SIGNATURE]) != members[SIGNATURE]
+    write_archive(module, {**members, SIGNATURE: spell(members[SIGNATURE])})
+    assert qsearch.verify(module, key=public(key)).signature.state == "invalid"
+
+
+def padded(data: bytes) -> bytes:
+    """An .npy with 64 spaces more in its header."""
+    end = 10 + int.from_bytes(data[8:10], "little")
+    header = data[10 : end - 1] + b" " * 64 + b"\n"
+    return data[:8] + len(header).to_bytes(2, "little") + header + data[end:]
+
+
+@pytest.mark.parametrize(
+    ("member", "spell"),
+    [
+        ("samples/s0_input0.npy", padded),
+        ("qconfig.json", spaced),
+        ("provenance.json", lambda data: data.replace(b"{", b'{"seed": 9,', 1)),
+        ("module.relay", lambda data: data.replace(b"{\n", b"{ // signed\n", 1)),
+        ("module.relay", lambda data: data.replace(b"  ", b"    ", 1)),
+    ],
+    ids=["npy header", "spaces", "a key twice", "a comment", "indentation"],
+)
+def test_a_member_that_is_spelled_otherwise_is_not_the_signed_one(
+    member: str, spell: Callable[[bytes], bytes], module: Path, key: Path
+) -> None:
+    sign_file(module, private_key(key))
+    members = read_archive(module)
+    assert spell(members[member]) != members[member]
+    write_archive(module, {**members, member: spell(members[member])})
+    assert load_qmod(module).functions
+    assert qsearch.verify(module, key=public(key)).signature.state == "invalid"
+
+
+@pytest.mark.parametrize("how", ALTERED)
+def test_a_signed_file_that_another_program_packed_is_refused_until_it_is_repacked(
+    how: str, module: Path, key: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sign_file(module, private_key(key))
+    signed = module.read_bytes()
+    module.write_bytes(ALTERED[how](signed))
+    for words in (["verify", str(module), "--key", public(key)], ["show", str(module)]):
+        assert run(words) == 2
+        assert f"qsearch repack {module}" in capsys.readouterr().err
+    assert run(["repack", str(module)]) == 0
+    assert f"{module}: written anew; {module} differed at " in capsys.readouterr().out
+    assert module.read_bytes() == signed
+
+
+def test_repacking_writes_elsewhere_on_request_and_mends_no_changed_member(
+    module: Path, key: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, other = module.read_bytes(), tmp_path / "other.qmod"
+    assert run(["repack", str(module)]) == 0
+    assert capsys.readouterr().out == f"{module}: as it was\n"
+    assert run(["repack", str(module), "-o", str(other)]) == 0
+    assert other.read_bytes() == module.read_bytes() == before
+    changed = before.replace(b"def @main", b"def @mean")
+    module.write_bytes(changed)
+    assert run(["repack", str(module)]) == 2
+    assert "damaged" in capsys.readouterr().err
+    assert module.read_bytes() == changed
+    assert run(["repack", str(tmp_path / "none.qmod")]) == 2
+    assert run(["repack", public(key)]) == 2
 
 
 def test_a_refuted_module_is_not_signed(tmp_path: Path, key: Path) -> None:
