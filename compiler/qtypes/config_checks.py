@@ -200,6 +200,12 @@ def check_fields(config: Any) -> dict[str, Any]:
                 fix=f"lower nbit_{kind} to {bits(dtype)} or take a wider dtype",
             )
     _check_layers(values)
+    if values["do_simulation"] and values["partition_conversions"] != "disabled":
+        raise ConfigValueError(
+            "QConfig.do_simulation=True stops in front of the integers, so there is nothing that "
+            f"partition_conversions={values['partition_conversions']!r} could cut",
+            fix='set partition_conversions="disabled", or do_simulation=False',
+        )
     if values["bias_correction"] and values["bias_mode"] != "accumulator":
         raise ConfigValueError(
             f"QConfig.bias_correction needs finer biases than bias_mode={values['bias_mode']!r}",

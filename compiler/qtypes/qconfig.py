@@ -71,7 +71,8 @@ class QConfig:
             that are never negative are unsigned, which doubles their levels. "asymmetric": the
             others also have a zero point where their range is not even.
         integer_tables: activation functions, softmax, layer normalisation and every operator that
-            moves data run on integers; the residual stream between layer norms has 16 bits.
+            moves data run on integers; the residual stream between layer norms has 16 bits; points
+            that only moves, max pools and concatenations divide take one range.
         prerequisite_level: opt level of the passes before quantization; None takes the context's.
         equalize: even out weight ranges between layers first (same function).
         smooth_alpha: move this share, 0 to 1, of the spread between activation channels into the

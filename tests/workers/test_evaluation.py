@@ -153,7 +153,12 @@ def test_what_stays_float_is_named(study, scales) -> None:
 
 
 def test_a_candidate_without_integers_has_no_grid(study) -> None:
-    config = {**study.qconfig.to_dict(), "do_simulation": True, "calibrate_mode": "global_scale"}
+    config = {
+        **study.qconfig.to_dict(),
+        "do_simulation": True,
+        "partition_conversions": "disabled",
+        "calibrate_mode": "global_scale",
+    }
     config["partition_conversions"] = "disabled"
     with pytest.raises(QuantizeError, match="no integers to evaluate"):
         evaluate_shard(study.evaluation("grid", qconfig=config))

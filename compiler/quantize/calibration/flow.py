@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from compiler.errors import CalibrationError
+from compiler.errors import CalibrationError, NotFullyIntegralError
 from compiler.ir.module import IRModule
-from compiler.ir.pass_infra import Sequential
+from compiler.ir.pass_infra import PassContext, Sequential
+from compiler.ir.walk import operators_of
 from compiler.lru_cache import LRUCache
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
@@ -368,6 +369,31 @@ def without_data(qconfig: QConfig) -> QConfig:
     )
 
 
+def settings_in_the_way(mod: IRModule, qconfig: QConfig) -> list[str]:
+    """What the configuration says, or leaves to the PassContext, that keeps operators in float.
+
+    Args:
+        mod: result of ``prerequisite_optimize``.
+    """
+    names = {op.name for op in operators_of(mod["main"])}
+    found = []
+    if "nn.bias_add" in names and (qconfig.prerequisite_level or 0) < 3:
+        found.append(
+            "nn.bias_add becomes an add at level 3 only: give prerequisite_level=3, or quantize "
+            f"within PassContext(opt_level=3), now {PassContext.current().opt_level}"
+        )
+    if "nn.conv2d" in names and qconfig.skip_conv_layers:
+        found.append(f"skip_conv_layers={list(qconfig.skip_conv_layers)}: give []")
+    if "nn.dense" in names and qconfig.skip_dense_layer:
+        found.append("skip_dense_layer=True leaves nn.dense in float: give False")
+    if "nn.global_avg_pool2d" in names and qconfig.stop_after_global_pool:
+        found.append(
+            "stop_after_global_pool=True leaves what follows nn.global_avg_pool2d in float: "
+            "give False"
+        )
+    return found
+
+
 def quantize(
     mod: IRModule,
     params: Params | None = None,
@@ -411,7 +437,13 @@ def quantize(
             stacklevel=2,
         )
     mod = prerequisite_optimize(mod, params, cfg.prerequisite_level)
-    made = Calibration(mod, dataset).candidate(cfg, run)
+    try:
+        made = Calibration(mod, dataset).candidate(cfg, run)
+    except NotFullyIntegralError as error:
+        causes = settings_in_the_way(mod, cfg)
+        if causes:
+            error.fix = "; ".join([*causes, "QConfig.recommended() has all of it"])
+        raise
     if made.integer is None:
         return Sequential(["FoldConstant"], name="quantize")(made.simulated)
     return made.module

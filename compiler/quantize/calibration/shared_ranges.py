@@ -10,7 +10,8 @@ With two ranges the values are rounded twice, and the errors of both roundings a
 range of the second point the first rounding is the only one, and a concatenation has no fields to
 bring to one scale. If something else reads the first point too, it takes the other range only where
 that costs this reader no more than it saves the other: steps at most sqrt(2) apart. ``fit_ranges``
-looks through moves and pools itself, so it is given concatenations only.
+looks through moves and pools itself, so it is given concatenations only. Relay has nothing of it:
+without ``integer_tables``, which its default QConfig lacks, each point keeps its range.
 Source: Jacob et al., "Quantization and Training of Neural Networks for Efficient
 Integer-Arithmetic-Only Inference", 2018, appendix A.3 (concatenation).
 """
@@ -56,7 +57,7 @@ def shared_ranges(
     main: Function = annotated["main"]
     points = measured_points(annotated)
     known = np.array(ranges, np.float32)
-    if not points or known.size not in (len(points), 3 * len(points)):
+    if not qconfig.integer_tables or not points or known.size not in (len(points), 3 * len(points)):
         return known, {}
     rows = known.reshape(-1, len(points))
     bits = chosen_bits(main, qconfig)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from compiler.ir.analysis import extract_calls
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
-from compiler.qtypes.errors import IntegerOverflowError
+from compiler.qtypes.errors import ConfigValueError, IntegerOverflowError
 from compiler.quantize import (
     Calibration,
     QConfig,
@@ -372,3 +373,48 @@ def test_channels_of_depthwise_layers_with_more_bits_are_known(
     # With room for outliers: a range of 16 bits is four times what was measured.
     largest = 1 << (bits - 1 - min(bits - 10, 2))
     np.testing.assert_array_equal(found["deep"], largest * sizes)
+
+
+CLASSIFIER = """#[version = "0.0.5"]
+def @main(%x: Tensor[(1, 3, 8, 8), float32], %w: Tensor[(4, 3, 3, 3), float32],
+          %b: Tensor[(4), float32], %d: Tensor[(5, 4), float32]) {
+  %0 = nn.conv2d(%x, %w);
+  %1 = nn.relu(nn.bias_add(%0, %b));
+  nn.dense(nn.batch_flatten(nn.global_avg_pool2d(%1)), %d)
+}
+"""
+IN_THE_WAY = ("prerequisite_level", "skip_conv_layers", "skip_dense", "stop_after_global_pool")
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({}, IN_THE_WAY),
+        ({"skip_conv_layers": [], "skip_dense_layer": False}, (IN_THE_WAY[0], IN_THE_WAY[3])),
+        ({"prerequisite_level": 3, "stop_after_global_pool": False}, IN_THE_WAY[1:3]),
+    ],
+    ids=str,
+)
+def test_what_keeps_operators_in_float_under_relays_defaults_is_named(
+    given: dict[str, Any], named: tuple[str, ...]
+) -> None:
+    rng = np.random.default_rng(0)
+    mod = infer_module(parse(CLASSIFIER))
+    shapes = {p.name_hint: p.tensor_type.concrete_shape for p in mod["main"].params}
+    params = {n: rng.normal(size=s).astype(np.float32) for n, s in shapes.items() if n != "x"}
+    config = QConfig(partition_conversions="fully_integral", **given)
+    warned = (
+        pytest.warns(UserWarning, match="skip_conv_layers")
+        if config.skip_conv_layers
+        else nullcontext()
+    )
+    with warned, pytest.raises(NotFullyIntegralError) as caught:
+        quantize(mod, params, qconfig=config)
+    told = str(caught.value)
+    assert tuple(name for name in IN_THE_WAY if name in told) == named
+    assert ("PassContext(opt_level=3)" in told) == (IN_THE_WAY[0] in named)
+
+
+def test_a_simulation_cannot_be_partitioned() -> None:
+    with pytest.raises(ConfigValueError, match="nothing that partition_conversions='enabled'"):
+        QConfig(do_simulation=True, partition_conversions="enabled")

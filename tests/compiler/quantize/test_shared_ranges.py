@@ -21,6 +21,7 @@ from compiler.quantize import (
     prerequisite_optimize,
 )
 from compiler.quantize.calibration.bind_scales import measured_points
+from compiler.quantize.calibration.shared_ranges import shared_ranges
 from tests.compiler.quantize.candidates import assert_same_integers, calibrated, const
 
 MEASURED = QConfig.recommended(calibrate_mode="max", activation_scheme="unsigned")
@@ -99,3 +100,19 @@ def test_another_reader_keeps_a_range_that_is_much_finer() -> None:
         rng = np.random.default_rng(2)
         mod, data = joined(rng, wide, read_twice=True), data_of(rng)
         assert len(set(steps_of(mod, MEASURED, data))) == ranges
+
+
+def test_without_integer_tables_each_point_keeps_the_range_that_it_was_given() -> None:
+    rng = np.random.default_rng(4)
+    mod, data = joined(rng, 8.0), data_of(rng)
+    relays = QConfig(calibrate_mode="max", skip_conv_layers=[], prerequisite_level=3)
+    annotated, run = mark(mod, relays)
+    ranges = activation_scales(calibration_stats(annotated, data, (relays.percentile,)), relays)
+    assert len(set(ranges)) > 1
+    kept, joins = shared_ranges(annotated, run.qconfig, ranges)
+    assert kept is not None
+    assert kept.tolist() == np.asarray(ranges, np.float32).tolist()
+    assert not joins
+    shared, _ = shared_ranges(annotated, run.qconfig.with_overrides(integer_tables=True), ranges)
+    assert shared is not None
+    assert shared.tolist() != kept.tolist()
