@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from compiler.proof.finding import Finding
 from compiler.proof.ranges import Intermediate, Ranges, ValueRange, analyse
 from compiler.proof.record import FORMAT, contents_of, conversion_record, value_record
 from compiler.proof.replay import Comparison, replay, replay_samples
+from compiler.proof.steps import INPUTS_PER_ROUND, Tested, check_forms
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX, check_wiring, passed_through
 from compiler.proof.work import KINDS, declared_work, replay_inputs
 from compiler.runtime.artifact import Sample
@@ -57,6 +58,7 @@ class Proof:
         inputs: name, lowest and highest value of each integer parameter of quantized_main.
         claims: proved for every input, or refuted.
         comparisons: tested on the inputs they name.
+        steps: what single steps of each form were tested on; see ``steps``.
         findings: why the module is refuted; empty when it is proved.
         values: every value of quantized_main with its bounds.
         intermediates: what operators compute on their way, with its bounds.
@@ -75,6 +77,7 @@ class Proof:
     intermediates: tuple[Intermediate, ...] = field(default=(), repr=False)
     passthrough: tuple[str, ...] = ()
     contents: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    steps: tuple[Tested, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -113,6 +116,7 @@ class Proof:
                 }
                 for c in self.comparisons
             ],
+            "steps": [asdict(tested) for tested in self.steps],
             "findings": [
                 {"check": f.check, "node": f.node, "what": f.what, "bound": f.bound}
                 for f in self.findings
@@ -213,11 +217,16 @@ def _tested(
             found = replay_samples(mod, samples, _inputs(mod))
             return proof.with_comparison(found, "samples")
         rng = np.random.default_rng(_SEED)
-        comparisons, findings = replay(mod, bounds, samples, rng, compiled, _inputs(mod))
+        most = _inputs(mod)
+        comparisons, findings = replay(mod, bounds, samples, rng, compiled, most)
+        steps, more = check_forms(mod, max(1, most // INPUTS_PER_ROUND), _SEED)
     except CompilerError as error:
         return proof.with_findings(Finding("samples", "a stored sample", f"cannot be run: {error}"))
     return replace(
-        proof, comparisons=(*proof.comparisons, *comparisons), findings=(*proof.findings, *findings)
+        proof,
+        comparisons=(*proof.comparisons, *comparisons),
+        findings=(*proof.findings, *findings, *more),
+        steps=steps,
     )
 
 

@@ -244,6 +244,17 @@ def analyse(
     return Ranges(tuple(rows), tuple(ctx.intermediates), tuple(ctx.findings), outputs)
 
 
+def value_bounds(flow: Dataflow) -> dict[Value, Interval]:
+    """Bounds of every integer that a flow computes or takes; of inputs everything a dtype holds."""
+    import compiler.proof.range_rules  # noqa: F401  (fills the table, which needs this file)
+
+    ctx = RangeContext({}, "")
+    for step in flow.steps:
+        _analyse_step(step, ctx)
+    values = [*flow.inputs, *(value for step in flow.steps for value in step.results)]
+    return {value: ctx.of(value) for value in values if _whole(value)}
+
+
 def _whole(value: Value) -> bool:
     return is_integer(value.type.dtype) or value.type.dtype == "bool"
 

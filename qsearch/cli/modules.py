@@ -350,6 +350,7 @@ def _report(found: Verification) -> list[str]:
         differing = f"{test.differing} of {test.elements} elements differ"
         runs = f"{test.runs} runs" if test.runs >= test.of else f"{test.runs} of {test.of} runs"
         lines.append(f"  {test.what}: {runs}, {differing}")
+    lines += [f"  {form}" for form in found.proof.steps]
     if found.evaluation is not None:
         lines.append(_score(found))
     return lines

@@ -242,7 +242,7 @@ def _finding_row(finding: Finding) -> dict[str, Any]:
 def _with_record(found: Verification) -> Verification:
     """Put today's record into the file; a signature is taken out, as it would no longer hold."""
     assert found.proof is not None
-    record = replace(found.proof, comparisons=()).to_dict()
+    record = replace(found.proof, comparisons=(), steps=()).to_dict()
     members = _unchanged_members(found)
     members.pop(SIGNATURE, None)
     write_members(found.path, {**members, "proof.json": json_bytes(record)})

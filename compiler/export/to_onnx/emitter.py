@@ -33,6 +33,10 @@ class Emitter:
             self._names[value] = name
         return name
 
+    def tensors(self) -> dict[Value, str]:
+        """The ONNX tensor of every value that has one, once the model is finished."""
+        return {value: self.writer.renamed.get(name, name) for value, name in self._names.items()}
+
     def args(self, step: Step) -> list[str]:
         """ONNX tensors of all arguments."""
         return [self.name(a) for a in step.args]

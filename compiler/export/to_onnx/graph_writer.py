@@ -46,7 +46,11 @@ def onnx_type(dtype: str) -> int:
 
 
 class GraphWriter:
-    """Collects nodes in order; ``finish`` makes the model."""
+    """Collects nodes in order; ``finish`` makes the model.
+
+    Attributes:
+        renamed: tensors that took the name of an output, and that name.
+    """
 
     def __init__(self, name: str) -> None:
         self._graph_name = name
@@ -55,6 +59,7 @@ class GraphWriter:
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
         self._output_sources: dict[str, str] = {}
+        self.renamed: dict[str, str] = {}
         self._op_types: dict[str, str] = {}
         self._behind: dict[str, str] = {}
         self._taken: set[str] = set()
@@ -173,7 +178,7 @@ class GraphWriter:
         onnxruntime would keep an Identity node, which copies the whole tensor.
         """
         results = {name for node in self._nodes for name in node.output}
-        renamed: dict[str, str] = {}
+        renamed = self.renamed
         for name, source in self._output_sources.items():
             if source in results and source not in renamed:
                 renamed[source] = name

@@ -20,7 +20,7 @@ from compiler.export.to_onnx.emitter import emit_step
 from compiler.export.to_onnx.float_model import write_outputs
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
-from compiler.ir.dataflow import Step, dataflow
+from compiler.ir.dataflow import Dataflow, Step, Value, dataflow
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_integer
@@ -40,14 +40,27 @@ def to_integer_onnx(mod: IRModule, function: str = "main") -> onnx.ModelProto:
         OnnxExportError: an operator or dtype without an exact integer form.
     """
     flow = dataflow(mod, function)
-    emitter = IntegerEmitter(GraphWriter(function))
+    model, _ = integer_model(flow, function)
+    flow.unlink()
+    return model
+
+
+def integer_model(flow: Dataflow, name: str) -> tuple[onnx.ModelProto, dict[Value, str]]:
+    """``to_integer_onnx`` for a flow, and the tensors that hold its values.
+
+    Args:
+        name: of the graph.
+    Raises:
+        OnnxExportError: an operator or dtype without an exact integer form.
+    """
+    emitter = IntegerEmitter(GraphWriter(name))
     for value in flow.inputs:
         emitter.bind(value, emitter.writer.input(value.name, value.type))
     for step in flow.steps:
         _emit(step, emitter)
     write_outputs(flow, emitter)
-    flow.unlink()
-    return emitter.writer.finish()
+    model = emitter.writer.finish()
+    return model, emitter.tensors()
 
 
 def _emit(step: Step, emitter: IntegerEmitter) -> None:

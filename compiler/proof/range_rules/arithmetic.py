@@ -9,7 +9,7 @@ import numpy as np
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range
 from compiler.ops.tensor.clip import integer_bound
-from compiler.proof.interval import Bound, Interval, constant_interval, interval
+from compiler.proof.interval import Bound, Interval, constant_interval, exact, interval
 from compiler.proof.ranges import FRange, RangeContext
 
 
@@ -116,23 +116,59 @@ def absolute(step: Step, ctx: RangeContext) -> Interval:
 
 @FRange.register("where")
 def where(step: Step, ctx: RangeContext) -> Interval:
-    """Either branch."""
-    return ctx.of(step.args[1]).union(ctx.of(step.args[2]))
+    """Either branch, or the only one that the condition allows."""
+    chosen, first, second = (ctx.of(v) for v in step.args)
+    always, never = chosen.low == 1, chosen.high == 0
+    return interval(
+        *(
+            np.where(always, one, np.where(never, other, farther(one, other)))
+            for one, other, farther in (
+                (first.low, second.low, np.minimum),
+                (first.high, second.high, np.maximum),
+            )
+        )
+    )
 
 
 @FRange.register("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 @FRange.register("logical_and", "logical_or", "logical_xor", "logical_not")
 def compare(step: Step, ctx: RangeContext) -> Interval:
-    """A bool."""
-    return constant_interval(0, 1, len(step.result.type.shape))
+    """A bool, which the bounds may decide."""
+    a, b = (ctx.of(v) for v in (step.args[0], step.args[-1]))
+    if step.name.startswith("greater"):
+        a, b = b, a
+    if step.name.startswith("logical"):
+        a, b = (interval(*_truths(side)) for side in (a, b))
+    if step.name in ("less", "greater"):
+        ends = a.high < b.low, a.low < b.high
+    elif step.name in ("less_equal", "greater_equal"):
+        ends = a.high <= b.low, a.low <= b.high
+    elif step.name in ("logical_and", "logical_or"):
+        nearer = np.minimum if step.name == "logical_and" else np.maximum
+        ends = nearer(a.low, b.low), nearer(a.high, b.high)
+    elif step.name == "logical_not":
+        ends = 1 - a.high, 1 - a.low
+    else:
+        fixed = (a.low == a.high) & (b.low == b.high)
+        apart = (a.low > b.high) | (b.low > a.high)
+        ends = fixed & ~apart, ~apart
+        if step.name != "equal":
+            ends = apart, ~(fixed & ~apart)
+    return interval(*(np.asarray(end).astype(bool).astype(np.int64) for end in ends))
+
+
+def _truths(side: Interval) -> tuple[Bound, Bound]:
+    """Whether numbers are other than 0, always and ever."""
+    low, high = (np.asarray(end).astype(bool) for end in (side.low, side.high))
+    apart = np.asarray((side.low > 0) | (side.high < 0)).astype(bool)
+    return exact(apart.astype(np.int64)), exact((low | high).astype(np.int64))
 
 
 @FRange.register("cast")
 def cast(step: Step, ctx: RangeContext) -> Interval:
     """The value itself, which must fit; a bool says whether it is not 0."""
-    if step.result.type.dtype == "bool":
-        return constant_interval(0, 1, len(step.result.type.shape))
-    return ctx.of(step.args[0])
+    source = ctx.of(step.args[0])
+    return interval(*_truths(source)) if step.result.type.dtype == "bool" else source
 
 
 @FRange.register(

@@ -86,7 +86,7 @@ def conv2d(step: Step, ctx: RangeContext) -> Interval:
     result_shape = [-1 if letter == "C" else 1 for letter in out_layout]
     if kernel.data is None:
         terms = math.prod(shape[a] for a in axes[1:])
-        return _of_two(step, ctx, terms)
+        return _of_two(step, ctx, terms, any(attrs.padding))
     weight = kernel.data.transpose(axes)
     groups, outputs, inputs = attrs.groups, shape[axes[0]], shape[axes[1]]
     weight = weight.reshape(groups, outputs // groups, inputs, -1)
@@ -105,12 +105,17 @@ def conv2d(step: Step, ctx: RangeContext) -> Interval:
 @FRange.register("nn.dense")
 def dense(step: Step, ctx: RangeContext) -> Interval:
     """Per output feature."""
-    data, kernel = step.args
-    units, features = kernel.type.concrete_shape
+    kernel = step.args[1]
     if kernel.data is None:
-        return _of_two(step, ctx, features)
-    low, high = ctx.of(data).per(-1, features)
-    weight = kernel.data.reshape(1, units, features, 1)
+        return _of_two(step, ctx, kernel.type.concrete_shape[1])
+    return _of_rows(step, ctx, kernel.data)
+
+
+def _of_rows(step: Step, ctx: RangeContext, rows: Array) -> Interval:
+    """Sums of products with constant rows of weights."""
+    units, features = rows.shape
+    low, high = ctx.of(step.args[0]).per(-1, features)
+    weight = rows.reshape(1, units, features, 1)
     bounds = _bounded(step, ctx, weight, low.reshape(1, -1), high.reshape(1, -1), False)
     shape = (*[1] * (len(step.result.type.shape) - 1), units)
     return interval(bounds[0].reshape(shape), bounds[1].reshape(shape))
@@ -118,20 +123,23 @@ def dense(step: Step, ctx: RangeContext) -> Interval:
 
 @FRange.register("nn.matmul", "nn.batch_matmul")
 def matmul(step: Step, ctx: RangeContext) -> Interval:
-    """Every product at its worst."""
+    """Per column of a constant, else every product at its worst."""
+    kernel, attrs = step.args[1].data, step.attrs
+    if kernel is not None and step.name == "nn.matmul" and not attrs.transpose_a:
+        return _of_rows(step, ctx, kernel if attrs.transpose_b else kernel.T)
     shape = step.args[0].type.concrete_shape
-    return _of_two(step, ctx, shape[-2] if step.attrs.transpose_a else shape[-1])
+    return _of_two(step, ctx, shape[-2] if attrs.transpose_a else shape[-1])
 
 
-def _of_two(step: Step, ctx: RangeContext, terms: int) -> Interval:
+def _of_two(step: Step, ctx: RangeContext, terms: int, padded: bool = False) -> Interval:
     """Sums of products of two computed tensors."""
     a, b = (ctx.of(v) for v in _operands(step))
     ends = [x * y for x in (a.lowest, a.highest) for y in (b.lowest, b.highest)]
-    low, high = terms * min(*ends, 0), terms * max(*ends, 0)
-    bounds = constant_interval(low, high, len(step.result.type.shape))
+    rank = len(step.result.type.shape)
+    partial = constant_interval(terms * min(*ends, 0), terms * max(*ends, 0), rank)
     _check_widened(step, ctx)
-    ctx.fits(step, "the accumulator", bounds, step.result.type.dtype)
-    return bounds
+    ctx.fits(step, "the accumulator", partial, step.result.type.dtype)
+    return partial if padded else constant_interval(terms * min(ends), terms * max(ends), rank)
 
 
 def _check_widened(step: Step, ctx: RangeContext) -> None:

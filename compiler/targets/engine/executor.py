@@ -58,7 +58,7 @@ class EngineExecutor:
         self._function = mod[function]
         self._names = tuple(p.name_hint for p in self._function.params)
         self._library = load_library(isa)
-        self.plan: Plan = plan_function(mod, function, self._library)
+        self.plan = self._planned(mod, function)
         self._arenas: deque[Array] = deque()
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
         self._in = [(t.concrete_shape, np.dtype(t.dtype)) for t in self.plan.input_types]
@@ -135,6 +135,9 @@ class EngineExecutor:
             best = np.minimum(best, seconds)
         return best
 
+    def _planned(self, mod: IRModule, function: str) -> Plan:
+        return plan_function(mod, function, self._library)[1]
+
     # ---- one run ---------------------------------------------------------------------------
 
     def _checked(self, inputs: Inputs) -> list[Array]:
@@ -185,7 +188,7 @@ class EngineExecutor:
                 if isinstance(action, tuple):
                     self._kernels(action, _Batch(ins, outs, 1), arena, seconds)
                 else:
-                    _on_host(action, held, ins, outs, arena)
+                    on_host(action, held, ins, outs, arena)
 
     def _check(self) -> None:
         """Have the kernels check every step, which they do before they run any."""
@@ -243,6 +246,11 @@ class _Batch:
         self.rest = iter(range(samples))
 
 
+def batch_of(inputs: list[Array], outputs: list[Array]) -> _Batch:
+    """One sample."""
+    return _Batch(inputs, outputs, 1)
+
+
 def _table(arrays: Sequence[Array], samples: int) -> tuple[Any, Any, int]:
     """Addresses, bytes of one sample, and how many there are, as the kernels take them."""
     places = (ctypes.c_void_p * max(len(arrays), 1))(*(a.ctypes.data for a in arrays))
@@ -262,7 +270,7 @@ _STORED: dict[str, np.dtype[Any]] = {
 }
 
 
-def _array_of(view: View, arena: Array) -> Array:
+def array_of(view: View, arena: Array) -> Array:
     """The elements of a view in the arena, as they are stored."""
     dtype = _STORED[view.buffer.type]
     start = view.buffer.place + view.offset
@@ -272,14 +280,20 @@ def _array_of(view: View, arena: Array) -> Array:
     return as_strided(base[: dtype.itemsize].view(dtype), view.shape, view.strides)
 
 
-def _on_host(
+def on_host(
     action: Action, held: list[Any], ins: list[Array], outs: list[Array], arena: Array
 ) -> None:
+    """Do what Python does between kernel steps.
+
+    Args:
+        held: values by number.
+        ins, outs: of the function.
+    """
     if action.kind == "input":
         held[action.writes[0]] = ins[int(action.dtype)]
     elif action.kind == "read":
         assert action.view is not None
-        stored = _array_of(action.view, arena)
+        stored = array_of(action.view, arena)
         zero = action.view.buffer.zero
         wide = stored.astype(np.int64) - zero if zero else stored
         held[action.writes[0]] = wide.astype(action.dtype)
@@ -287,7 +301,7 @@ def _on_host(
         assert action.view is not None
         view = action.view
         values = held[action.reads[0]].reshape(view.shape).astype(np.int64) + view.buffer.zero
-        _array_of(view, arena)[...] = values.astype(_STORED[view.buffer.type])
+        array_of(view, arena)[...] = values.astype(_STORED[view.buffer.type])
     elif action.kind == "output":
         outs[action.writes[0]][...] = held[action.reads[0]]
     else:

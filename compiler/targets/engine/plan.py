@@ -114,12 +114,13 @@ class Plan:
 
 
 class Emitter:
-    """Collects actions; ``finish`` makes a plan of them."""
+    """Collects ``actions``; ``finish`` makes a plan of those that are needed: ``kept``."""
 
     def __init__(self, library: Library, flow: Dataflow) -> None:
         self.library = library
         self.flow = flow
         self.actions: list[Action] = []
+        self.kept: list[Action] = []
         self.span: Step | None = None
         self.copies: set[Buffer] = set()
         self._blob = Blob()
@@ -377,6 +378,7 @@ class Emitter:
                 kept.append(action)
                 live.update(action.reads)
         kept.reverse()
+        self.kept = kept
         memory = Memory()
         for place, action in enumerate(kept):
             for buffer in (*action.reads, *action.writes):

@@ -69,8 +69,8 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 @collector_rests
-def plan_function(mod: IRModule, function: str, library: Library) -> Plan:
-    """The step table of one function; the functions that it calls are inlined.
+def plan_function(mod: IRModule, function: str, library: Library) -> tuple[Planner, Plan]:
+    """The step table of one function, and what made it; the functions that it calls are inlined.
 
     Args:
         mod: typed, static shapes.
@@ -84,7 +84,7 @@ def plan_function(mod: IRModule, function: str, library: Library) -> Plan:
     planner = Planner(flow, library)
     try:
         planner.run()
-        return planner.emitter.finish()
+        return planner, planner.emitter.finish()
     except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
         at = planner.emitter.span
         raise PlanError(
@@ -95,14 +95,20 @@ def plan_function(mod: IRModule, function: str, library: Library) -> Plan:
 
 
 class Planner:
-    """The state of one planning."""
+    """The state of one planning.
+
+    Attributes:
+        items: what is known of the values of ``flow``.
+        placed: an item and its view, or the number under which Python keeps it -> how many actions
+            there were when it lay there.
+    """
 
     def __init__(self, flow: Dataflow, library: Library) -> None:
         self.flow = flow
         self.library = library
         self.emitter = Emitter(library, flow)
         self.items: dict[FlowValue, Item] = {}
-        self._same: dict[Any, tuple[Item, ...]] = {}
+        self.placed: dict[tuple[Item, View | int], int] = {}
 
     def run(self) -> None:
         """Plan every step, then the outputs."""
@@ -128,6 +134,7 @@ class Planner:
         if dtype in RAW_DTYPES and all(shape):
             item.view = self.emitter.quantize(number, item, None)
             item.host = item.host if item.view is None else None
+        self._lies(item)
         return item
 
     def item(self, value: FlowValue) -> Item:
@@ -245,8 +252,20 @@ class Planner:
                 if arg.depth > _MOST_DEPTH or (arg.uses > 1 and arg.fits_int32):
                     self.materialise(arg)
             if planned(self, step, args) and all(map(self._holds, step.results)):
+                self._lie(step)
                 return
         self.on_host(step, args)
+        self._lie(step)
+
+    def _lie(self, step: Step) -> None:
+        for result in step.results:
+            self._lies(self.items[result])
+
+    def _lies(self, item: Item) -> None:
+        """Note where an item lies, if it does."""
+        place = item.host if item.view is None else item.view
+        if place is not None:
+            self.placed.setdefault((item, place), len(self.emitter.actions))
 
     def _holds(self, result: FlowValue) -> bool:
         """Whether the dtype holds the bounds; other values that wrap are left to numpy."""
@@ -365,6 +384,7 @@ class Planner:
             else:
                 item.view = emit_program(self, item)
         item.depth = 0
+        self._lies(item)
         return item.view
 
     # ---- outputs ---------------------------------------------------------------------------

@@ -1,0 +1,232 @@
+"""What values are set to where single steps are tested: ends, neighbours of ends, ties, noise.
+
+    %2 = right_shift(%1, 5)     %1 in [-900, 900]: -900, -899, 899, 900, -1, 0, 1, multiples of 32
+                                and of 16, each with both neighbours, and numbers in between
+
+What is interesting of a result is traced back through elementwise operators to their operands, and
+through products to the sums that they add up, so that ties are met in steps that compute several
+operators at once. Values are mixed element by element: one tensor holds many cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.dataflow import Dataflow, Step, Value
+from compiler.ir.ty import is_float
+from compiler.ops.number_format import storage_dtype
+from compiler.proof.interval import Interval
+
+Array = NDArray[Any]
+
+MIXED, BETWEEN, LOWEST, HIGHEST = range(4)
+ROUNDS: Final = (MIXED, BETWEEN, LOWEST, HIGHEST)
+"""Kinds of rounds; beyond these the first two take turns."""
+
+_POINTS: Final = 64
+"""Interesting numbers of a value that are kept; of those traced back a random choice."""
+_SPREAD: Final = 12
+"""Ties of one rounding, beside those next to 0."""
+_TABLE: Final = 1 << 18
+"""Numbers in a table of interesting ones, a column for each channel with bounds of its own."""
+_INT64: Final = (-(1 << 63) + 1, (1 << 63) - 1)
+_SAME: Final = frozenset(("cast", "nn.relu", "copy", "clip", "maximum", "minimum"))
+_COMPARED: Final = ("clip", "maximum", "minimum", "equal", "not_equal", "less", "greater")
+"""What these names begin with."""
+
+
+class Drives:
+    """Numbers for the values of one flow.
+
+    Args:
+        flow: steps with their operands.
+        bounds: of every integer in it.
+        rng: draws.
+    """
+
+    def __init__(
+        self, flow: Dataflow, bounds: Mapping[Value, Interval], rng: np.random.Generator
+    ) -> None:
+        self._bounds = bounds
+        self._rng = rng
+        self._points: dict[Value, list[Array]] = {}
+        self._tables: dict[Value, tuple[Array, Array, Array]] = {}
+        self._drawn: dict[Value, int] = {}
+        with np.errstate(all="ignore"):
+            for step in reversed(flow.steps):
+                for place, arg in enumerate(step.args):
+                    if arg in bounds:
+                        self._points.setdefault(arg, []).extend(self._traced(step, place, arg))
+
+    def draw(self, value: Value, kind: int) -> Array:
+        """An array of the value's shape and dtype, within its bounds.
+
+        Args:
+            kind: of round; floats are drawn the same way in each.
+        """
+        shape, dtype = value.type.concrete_shape, storage_dtype(value.type.dtype)
+        if value not in self._bounds:
+            return np.asarray(self._rng.normal(size=shape) * 4).astype(dtype)
+        low, high, table = self._tables.get(value) or self._tabled(value)
+        if kind in (LOWEST, HIGHEST):
+            return np.broadcast_to((low, high)[kind == HIGHEST], shape).astype(dtype)
+        if kind == BETWEEN:
+            return self._rng.integers(low, high, shape, endpoint=True).astype(dtype)
+        count = int(np.prod(shape))
+        if count < len(table):
+            index = self._next(value, count, len(table)).reshape(shape)
+        else:
+            index = self._rng.integers(len(table), size=shape, dtype=np.uint16)
+        if table.size == len(table):
+            return np.asarray(table.reshape(-1)[index])
+        places = np.ogrid[tuple(slice(n) for n in shape)]
+        along = [p if n > 1 else 0 for p, n in zip(places, table.shape[1:])]
+        return np.asarray(table[(index, *along)])
+
+    def _next(self, value: Value, count: int, size: int) -> Array:
+        """Of a small tensor, that every number has its turn."""
+        begun = self._drawn.get(value, 0)
+        self._drawn[value] = begun + count
+        order = np.random.default_rng([size, begun // size]).permutation(size)
+        return order[(begun + self._rng.permutation(count)) % size]
+
+    def _tabled(self, value: Value) -> tuple[Array, Array, Array]:
+        bounds = self._bounds[value]
+        low, high = (
+            np.clip(ends, *_INT64).astype(np.int64)
+            for ends in np.broadcast_arrays(bounds.low, bounds.high)
+        )
+        known = [np.broadcast_to(np.int64(n), (1,) * (low.ndim + 1)) for n in (-1, 0, 1)]
+        rows = [low[None], high[None], low[None] + (low < high), high[None] - (low < high)]
+        rows += [*known, *self._points.pop(value, ())]
+        shape = np.broadcast_shapes(*(row.shape[1:] for row in rows))
+        if int(np.prod(shape)) * sum(map(len, rows)) > _TABLE:
+            low, high = (end.reshape((1,) * low.ndim) for end in (low.max(), high.min()))
+            if low > high:
+                low, high = bounds.scalar(low.ndim).low, bounds.scalar(low.ndim).high
+            rows = [low[None], high[None], *known]
+            rows = [np.asarray(row, np.int64) for row in rows]
+            shape = low.shape
+        table = np.concatenate([np.broadcast_to(row, (len(row), *shape)) for row in rows])
+        stored = np.clip(table, low, high).astype(storage_dtype(value.type.dtype))
+        self._tables[value] = low, high, stored
+        return self._tables[value]
+
+    # ---- points ------------------------------------------------------------------------------
+
+    def _traced(self, step: Step, place: int, arg: Value) -> list[Array]:
+        """Numbers of an operand that are interesting for one step, and for those behind it."""
+        found = list(self._own(step, place, arg)) if len(step.results) == 1 else []
+        behind = [p for r in step.results for p in self._points.get(r, ())]
+        back = _inverse(step, place)
+        for points in behind:
+            if back is not None and points.ndim == len(arg.type.shape) + 1:
+                found += [_whole(back(points.astype(np.float64)), step, place)]
+            elif points.size == len(points):
+                found.append(points.reshape(-1, *(1,) * len(arg.type.shape)))
+        fitting = [p for p in found if _fits(p, arg.type.concrete_shape)]
+        if not fitting:
+            return []
+        shape = np.broadcast_shapes(*(p.shape[1:] for p in fitting))
+        if int(np.prod(shape)) * _POINTS > _TABLE:
+            return []
+        every = np.concatenate([np.broadcast_to(p, (len(p), *shape)) for p in fitting])
+        if len(every) > _POINTS:
+            every = every[self._rng.choice(len(every), _POINTS, replace=False)]
+        return [every]
+
+    def _own(self, step: Step, place: int, arg: Value) -> Iterator[Array]:
+        """Where one step changes what it does: ties of its rounding, and limits."""
+        back = _inverse(step, place)
+        data = [other.data for other in step.args if other is not arg]
+        if step.name.startswith("fixed_point") and place == 0:
+            assert back is not None
+            yield _beside(back(self._steps_of(step.result) + 0.5))
+        elif step.name == "right_shift" and place == 0 and data and data[0] is not None:
+            assert back is not None
+            yield _beside(back(self._steps_of(step.result)))
+            yield _beside(back(self._steps_of(step.result) + 0.5))
+        elif "divide" in step.name and place == 0 and data and data[0] is not None:
+            assert back is not None
+            yield _beside(back(self._steps_of(step.result)))
+        elif step.name.startswith(_COMPARED):
+            limits = [limit for limit in data if limit is not None]
+            if step.name == "clip":
+                limits = [np.asarray(step.attrs.a_min), np.asarray(step.attrs.a_max)]
+            for limit in limits:
+                yield _beside(_lifted(limit, len(arg.type.shape)).astype(np.float64))
+
+    def _steps_of(self, result: Value) -> Array:
+        """Some integers of a result, those next to 0 among them, one more axis in front."""
+        bounds = self._bounds[result]
+        low, high = float(bounds.lowest), float(bounds.highest)
+        many = np.floor(self._rng.uniform(low, high + 1, _SPREAD))
+        near = np.array([-2.0, -1.0, 0.0, 1.0, low, high - 1])
+        return np.concatenate([near, many]).reshape(-1, *(1,) * len(result.type.shape))
+
+
+def _fits(points: Array, shape: tuple[int, ...]) -> bool:
+    return points.ndim == len(shape) + 1 and all(
+        n in (1, size) for n, size in zip(points.shape[1:], shape)
+    )
+
+
+def _lifted(data: Array, rank: int) -> Array:
+    """A constant operand with one more axis in front of the result's."""
+    return data.reshape(1, *(1,) * (rank - data.ndim), *data.shape) if data.ndim <= rank else data
+
+
+def _beside(points: Array) -> Array:
+    """The integers around some numbers."""
+    whole = np.clip(np.floor(points), -(2.0**62), 2.0**62).astype(np.int64)
+    return np.concatenate([whole - 1, whole, whole + 1])
+
+
+def _whole(points: Array, step: Step, place: int) -> Array:
+    """As integers; where a step rounds, those around."""
+    found = np.clip(np.floor(points), -(2.0**62), 2.0**62).astype(np.int64)
+    exact = step.name in _SAME or step.name in ("add", "subtract", "left_shift", "nn.bias_add")
+    return found if exact else np.concatenate([found, found + 1])
+
+
+def _inverse(step: Step, place: int) -> Callable[[Array], Array] | None:
+    """Results -> numbers of one operand that give about them; None where there is no such thing."""
+    rank = len(step.args[place].type.shape)
+    if step.name == "nn.bias_add" and step.args[1].data is not None and place == 0:
+        shape = [1] * (rank + 1)
+        shape[1 + step.attrs.axis % rank] = -1
+        bias = step.args[1].data.reshape(shape).astype(np.float64)
+        return lambda points: points - bias
+    if step.name == "fixed_point_multiply" and place == 0:
+        one = np.ldexp(float(max(step.attrs.multiplier, 1)), step.attrs.shift - 31)
+        return lambda points: points / one
+    if step.name == "fixed_point_multiply_per_axis" and place == 0:
+        many, amounts = (arg.data for arg in step.args[1:])
+        if many is None or amounts is None:
+            return None
+        shape = [1] * (rank + 1)
+        shape[1 + step.attrs.axis % rank] = -1
+        signs = np.where(many == 0, 1, many).astype(np.float64)
+        factors = np.ldexp(signs, np.clip(amounts - 31, -1000, 1000)).reshape(shape)
+        return lambda points: points / factors
+    others = [arg.data for arg in step.args if arg is not step.args[place]]
+    if step.name in _SAME:
+        return lambda points: points
+    if len(others) != 1 or others[0] is None or is_float(str(others[0].dtype)):
+        return None
+    other = _lifted(others[0], rank).astype(np.float64)
+    if step.name == "add":
+        return lambda points: points - other
+    if step.name == "subtract":
+        return lambda points: points + other if place == 0 else other - points
+    if place == 0 and step.name in ("right_shift", "left_shift"):
+        factor = np.exp2(other if step.name == "right_shift" else -other)
+        return lambda points: points * factor
+    if step.name == "multiply" or "divide" in step.name:
+        safe = np.where(other == 0, 1, other)
+        return lambda points: points / safe if step.name == "multiply" else points * safe
+    return None

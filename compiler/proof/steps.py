@@ -1,0 +1,302 @@
+"""Every step of a form against the reference, on operands that no input of the module may reach.
+
+A form of the core is a list of stages. Each computes some values from earlier ones, which are set
+before it runs to what ``drives`` chooses within their proved bounds. What it gives is compared with
+the numpy meaning of the operators between, bit for bit. What stands behind a condition that no
+input meets is run like everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import CompilerError, EvaluationError
+from compiler.ir.dataflow import Dataflow, Step, Value, dataflow
+from compiler.ir.module import IRModule
+from compiler.ir.ty import TupleType
+from compiler.ops.evaluate import evaluate_op, flatten
+from compiler.proof.drives import ROUNDS, Drives
+from compiler.proof.finding import Finding
+from compiler.proof.interval import Interval
+from compiler.proof.ranges import value_bounds
+from compiler.proof.wiring import CORE, PREFIX, SUFFIX
+from compiler.targets.engine.stepwise import SteppedEngine
+from compiler.targets.ort.stepwise import SteppedOnnx
+
+Array = NDArray[Any]
+
+CHECK: Final = "steps"
+INPUTS_PER_ROUND: Final = 4
+"""A round of all forms costs as much as so many inputs of ``replay`` at most."""
+_SHOWN: Final = 5
+"""Findings of one form that are reported."""
+
+
+class Form(Protocol):
+    """A form whose values can be given.
+
+    Attributes:
+        name: for people.
+        flow: operators with their operands, conversions around the core included.
+        stages: the values that each stage computes, in order. A value may lie at two places, and
+            then belongs to two stages.
+    """
+
+    name: str
+    flow: Dataflow
+    stages: Sequence[Sequence[Value]]
+
+    def source(self, value: Value) -> Value:
+        """The value that an equal one is computed as."""
+
+    def may_give(self, value: Value) -> bool:
+        """Whether the value can be set for the stages behind it."""
+
+    def bounds(self) -> Mapping[Value, tuple[int, int]]:
+        """Bounds that the form relies on; empty for one that relies on none."""
+
+    def begin(self, inputs: Sequence[Array], rng: np.random.Generator) -> None:
+        """Start a round; ``inputs`` are those of the flow."""
+
+    def run_stage(self, stage: int, operands: Mapping[Value, Array]) -> Sequence[Array]:
+        """The values of a stage for these operands; stages run in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """What was done with one form.
+
+    Attributes:
+        form: its name.
+        steps: operators that ran on given operands, in stages of one or several.
+        of: how many operators there are, conversions included.
+        given: values that operands were set to numbers of.
+        rounds: runs of each stage.
+        elements: results compared.
+        bounds: values whose bounds were compared with the proof's.
+        without: why nothing was run; "" where it was.
+    """
+
+    form: str
+    steps: int = 0
+    of: int = 0
+    given: int = 0
+    rounds: int = 0
+    elements: int = 0
+    bounds: int = 0
+    without: str = ""
+
+    def __str__(self) -> str:
+        if self.without:
+            return f"steps of the {self.form}: none, {self.without}"
+        told = f"steps of the {self.form}: {self.steps} of {self.of} operators on given operands"
+        told += f", {self.rounds} rounds, {self.elements} elements"
+        return f"{told}; {self.bounds} bounds are not narrower" if self.bounds else told
+
+
+def check_forms(
+    mod: IRModule, rounds: int, seed: int, more: Mapping[str, Callable[[], Form]] | None = None
+) -> tuple[tuple[Tested, ...], tuple[Finding, ...]]:
+    """``check_bounds`` and ``check_steps`` for every form of a proved module.
+
+    Args:
+        mod: partitioned and typed.
+        rounds: of each stage; 1 at least.
+        more: forms beside the engine and exact integer ONNX, by name.
+    """
+    tested: list[Tested] = []
+    findings: list[Finding] = []
+    forms: dict[str, Callable[[], Form]] = {
+        SteppedEngine.name: lambda: SteppedEngine(mod),
+        SteppedOnnx.name: lambda: SteppedOnnx(mod),
+        **(more or {}),
+    }
+    for name, make in forms.items():
+        try:
+            form = make()
+        except CompilerError as error:
+            tested.append(Tested(name, without=error.what))
+            continue
+        titles = Titles(form.flow, mod)
+        findings += check_bounds(form, titles)
+        try:
+            done, found = check_steps(form, rounds, np.random.default_rng(seed), titles)
+        except EvaluationError as error:
+            done, found = Tested(name), (Finding(CHECK, f"the {name}", f"cannot be run: {error}"),)
+        tested.append(done)
+        findings += found
+    return tuple(tested), tuple(findings)
+
+
+def check_bounds(form: Form, titles: Titles) -> tuple[Finding, ...]:
+    """Values of which a form assumes less than the proof allows."""
+    proved = value_bounds(form.flow)
+    found = []
+    for value, (low, high) in form.bounds().items():
+        known = proved[value]
+        if low > known.lowest or high < known.highest:
+            what = (
+                f"the {form.name} takes it to be in [{low}, {high}], but it may be anything in "
+                f"[{known.lowest}, {known.highest}]"
+            )
+            found.append(Finding(CHECK, titles.of(value), what))
+    return tuple(found[:_SHOWN])
+
+
+def check_steps(
+    form: Form, rounds: int, rng: np.random.Generator, titles: Titles
+) -> tuple[Tested, tuple[Finding, ...]]:
+    """Run every stage on given operands, ``rounds`` times.
+
+    Args:
+        form: of a proved module.
+        rounds: what changes from one to the next: see ``drives.ROUNDS``.
+    Raises:
+        EvaluationError: a stage cannot be run.
+    """
+    bounds = {v: b for v, b in value_bounds(form.flow).items() if all(v.type.shape)}
+    needed = _Needed(form, bounds)
+    drives = Drives(form.flow, bounds, rng)
+    elements, wrong = 0, dict[str, Finding]()
+    for number in range(rounds):
+        kind = ROUNDS[number] if number < len(ROUNDS) else ROUNDS[number % 2]
+        given = {value: drives.draw(value, kind) for value in form.flow.inputs}
+        form.begin([given[value] for value in form.flow.inputs], rng)
+        for stage, values in enumerate(form.stages):
+            leaves = needed.leaves[stage]
+            given |= {v: drives.draw(v, kind) for v in leaves if v not in given}
+            results = form.run_stage(stage, {value: given[value] for value in leaves})
+            expected = needed.evaluate(stage, given)
+            for value, ours, theirs in zip(values, results, expected, strict=True):
+                elements += theirs.size
+                if not _equal(ours, theirs):
+                    name = titles.of(value)
+                    wrong.setdefault(name, _difference(form, name, ours, theirs))
+            for value in needed.read_last[stage]:
+                del given[value]
+    done = Tested(
+        *(form.name, needed.steps, len(form.flow.steps), len(needed.given), rounds),
+        *(elements, len(form.bounds())),
+    )
+    return done, tuple(wrong.values())[:_SHOWN]
+
+
+def _equal(ours: Array, theirs: Array) -> bool:
+    if ours.shape != theirs.shape:
+        return False
+    return np.array_equal(ours, theirs, equal_nan=theirs.dtype.kind == "f")
+
+
+def _difference(form: Form, name: str, ours: Array, theirs: Array) -> Finding:
+    if ours.shape != theirs.shape:
+        return Finding(CHECK, name, f"the {form.name} gives {ours.shape} for {theirs.shape}")
+    different = np.argwhere(ours != theirs)
+    at = tuple(int(n) for n in different[0])
+    what = (
+        f"the {form.name} computes other numbers than the reference from operands within their "
+        f"bounds: {len(different)} of {theirs.size}, {ours[at]} for {theirs[at]} at {list(at)}"
+    )
+    return Finding(CHECK, name, what)
+
+
+class _Needed:
+    """What each stage needs: given values, and the steps between them and what it computes.
+
+    Attributes:
+        leaves: for each stage, the values that are given.
+        read_last: those of them that no later stage reads.
+        given: all of them.
+        steps: how many operators are run in some stage, or are equal to one.
+    """
+
+    def __init__(self, form: Form, bounds: Mapping[Value, Interval]) -> None:
+        self._form = form
+        order = {step: number for number, step in enumerate(form.flow.steps)}
+        self.leaves: list[list[Value]] = []
+        self._between: list[list[Step]] = []
+        self._lain: list[list[bool]] = []
+        self.given: set[Value] = set()
+        known: set[Value] = set(form.flow.inputs)
+        run: set[Step] = set()
+        for values in form.stages:
+            leaves: dict[Value, None] = {}
+            between: set[Step] = set()
+            # What is given already has to be still the same at another place.
+            self._lain.append([form.source(value) in known for value in values])
+            for value in values:
+                waiting = [form.source(value)]
+                while waiting:
+                    top = waiting.pop()
+                    if top in known:
+                        leaves[top] = None
+                    elif top.producer is not None and top.producer not in between:
+                        between.add(top.producer)
+                        waiting.extend(form.source(arg) for arg in top.producer.args)
+                if value in bounds and form.may_give(value):
+                    known.add(value)
+            self.leaves.append(list(leaves))
+            self._between.append(sorted(between, key=order.__getitem__))
+            self.given.update(leaves)
+            run |= between
+        covered = (form.source(s.results[0]).producer for s in form.flow.steps)
+        self.steps = sum(producer in run for producer in covered)
+        last = {value: n for n, leaves in enumerate(self.leaves) for value in leaves}
+        self.read_last: list[list[Value]] = [[] for _ in self.leaves]
+        for value, stage in last.items():
+            self.read_last[stage].append(value)
+
+    def evaluate(self, stage: int, given: Mapping[Value, Array]) -> list[Array]:
+        """What the reference computes for one stage."""
+        source, held = self._form.source, dict[Value, Array]()
+
+        def operand(value: Value) -> Array:
+            value = source(value)
+            if value.data is not None:
+                return value.data
+            return given[value] if value in leaves else held[value]
+
+        leaves = set(self.leaves[stage])
+        for step in self._between[stage]:
+            types = tuple(result.type for result in step.results)
+            made = evaluate_op(
+                step.op,
+                step.attrs,
+                [operand(arg) for arg in step.args],
+                types[0] if len(types) == 1 else TupleType(types),
+            )
+            held.update(zip(step.results, flatten([made]), strict=True))
+        return [
+            operand(value) if lain or value.producer is None else held[source(value)]
+            for value, lain in zip(self._form.stages[stage], self._lain[stage])
+        ]
+
+
+class Titles:
+    """Names of values for people.
+
+    Args:
+        flow: of the whole module, or of what it became.
+        mod: the module.
+    """
+
+    def __init__(self, flow: Dataflow, mod: IRModule) -> None:
+        parts = [(name, len(dataflow(mod, name).steps)) for name in (PREFIX, CORE, SUFFIX)]
+        places = [(name, n) for name, count in parts for n in range(count)]
+        if len(places) != len(flow.steps):  # other operators
+            places = [("", n) for n in range(len(flow.steps))]
+        self._places = dict(zip(flow.steps, places))
+
+    def of(self, value: Value) -> str:
+        """Number and operator as ``qsearch show`` has them, and the ONNX nodes it came from."""
+        step = value.producer
+        if step is None:
+            return f"%{value.name}"
+        function, number = self._places[step]
+        where = "" if function in ("", CORE) else f"@{function}, "
+        source = "" if step.span is None else f", from {step.span}"
+        return f"{where}%{number} {step.name}{source}"

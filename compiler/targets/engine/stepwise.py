@@ -1,0 +1,153 @@
+"""SteppedEngine: the plan of an engine, run value by value on operands that the caller gives.
+
+    stage 0    rows 0, 1    write a buffer with its border       %0 is read
+    stage 1    row 2        reads that buffer, in place           %3 is read: %1 and %2 lie nowhere
+
+Rows, blob, views and places are those of ``EngineExecutor``. A value that is given is written over
+the elements of its view, so that what lies around them is what its producer left. Memory that no
+later row reads is noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.dataflow import Value
+from compiler.ir.module import IRModule
+from compiler.targets.engine.executor import EngineExecutor, array_of, batch_of, on_host
+from compiler.targets.engine.plan import Plan
+from compiler.targets.engine.planner import Planner, plan_function
+from compiler.targets.engine.steps import SLACK, aligned
+from compiler.targets.engine.values import is_integer
+from compiler.targets.engine.views import Buffer, View
+
+Array = NDArray[Any]
+
+
+class SteppedEngine(EngineExecutor):
+    """Implements ``proof.steps.Form``.
+
+    Args:
+        mod, function, isa: as for ``EngineExecutor``.
+    Raises:
+        CodegenError, PlanError: as ``EngineExecutor``.
+    """
+
+    name = "engine"
+    _planner: Planner
+
+    def __init__(self, mod: IRModule, function: str = "main", isa: str | None = None) -> None:
+        super().__init__(mod, function, isa)
+        self.flow = self._planner.flow
+        emitter = self._planner.emitter
+        self._actions = emitter.kept
+        kept = set(map(id, self._actions))
+        behind = np.cumsum([0, *(id(action) in kept for action in emitter.actions)])
+        last: dict[Buffer, int] = {}
+        hosts: set[int] = set()
+        for at, action in enumerate(self._actions):
+            last |= {b: at for b in (*action.reads, *action.writes) if isinstance(b, Buffer)}
+            if action.kind != "output":  # the number of one
+                hosts |= {n for n in action.writes if isinstance(n, int)}
+        self._dying: dict[int, list[Buffer]] = {}
+        for buffer, at in last.items():
+            self._dying.setdefault(at, []).append(buffer)
+        values: dict[Any, Value] = {}
+        for value, item in self._planner.items.items():
+            if item.data is None:
+                values.setdefault(item, value)
+        self._places: list[tuple[int, Value, View | int]] = []
+        for (item, place), actions in self._planner.placed.items():
+            at = int(behind[actions])
+            lies = place in hosts if isinstance(place, int) else last.get(place.buffer, -1) >= at
+            if item in values and lies:
+                self._places.append((at, values[item], place))
+        self._places.sort(key=lambda place: place[0])
+        alone = [(value,) for _, value, _ in self._places]
+        self.stages: Sequence[Sequence[Value]] = [*alone, self.flow.outputs]
+        self._first_in = self._shared()
+
+    def _planned(self, mod: IRModule, function: str) -> Plan:
+        self._planner, plan = plan_function(mod, function, self._library)
+        return plan
+
+    def _shared(self) -> set[Value]:
+        """Values that lie in memory of their own, rather than being other views of such ones."""
+        owners: dict[Buffer | int, Value] = {}
+        for _, value, place in self._places:
+            owners.setdefault(place.buffer if isinstance(place, View) else place, value)
+        return set(owners.values())
+
+    def source(self, value: Value) -> Value:
+        """The value that an equal one is computed as."""
+        return self._planner.root(value)
+
+    def may_give(self, value: Value) -> bool:
+        """Whether a value can be given without changing another one."""
+        return value in self._first_in
+
+    def bounds(self) -> dict[Value, tuple[int, int]]:
+        """What the plan relies on, for every integer that it computes."""
+        return {
+            value: (item.low, item.high)
+            for value, item in self._planner.items.items()
+            if value.data is None and is_integer(value.type.dtype) and all(item.shape)
+        }
+
+    def begin(self, inputs: Sequence[Array], rng: np.random.Generator) -> None:
+        """Start with other inputs, in memory that is all noise."""
+        self._ins = [np.ascontiguousarray(array) for array in inputs]
+        self._outs = [np.zeros(shape, dtype) for shape, dtype in self._out]
+        self._noise = np.frombuffer(rng.bytes(self.plan.arena_bytes), np.uint8)
+        self._arena = aligned(self.plan.arena_bytes)
+        self._arena[:-SLACK] = self._noise
+        self._held: list[Any] = [None] * self.plan.host_values
+        self._at = self._row = 0
+        self._lying: dict[Value, View | int] = {}
+        self._given: set[Value] = set()
+
+    def run_stage(self, stage: int, operands: Mapping[Value, Array]) -> list[Array]:
+        """The values of one stage, after the stages before it.
+
+        Args:
+            operands: what earlier values are from now on.
+        """
+        for value, array in operands.items():
+            if value not in self._given and value in self._lying:
+                self._given.add(value)
+                self._put(self._lying[value], array)
+        if stage == len(self._places):
+            self._run_until(len(self._actions))
+            return self._outs
+        at, value, place = self._places[stage]
+        self._run_until(at)
+        self._lying[value] = place
+        if isinstance(place, int):
+            return [self._held[place]]
+        stored = array_of(place, self._arena)
+        return [stored.astype(np.int64) - place.buffer.zero]
+
+    def _put(self, place: View | int, array: Array) -> None:
+        if isinstance(place, int):
+            self._held[place] = array
+        else:
+            memory = array_of(place, self._arena)
+            memory[...] = (array.astype(np.int64) + place.buffer.zero).astype(memory.dtype)
+
+    def _run_until(self, stop: int) -> None:
+        while self._at < stop:
+            action = self._actions[self._at]
+            if action.is_kernel:
+                span = self._row, self._row + 1
+                self._kernels(span, batch_of(self._ins, self._outs), self._arena, None)
+                self._row += 1
+            else:
+                on_host(action, self._held, self._ins, self._outs, self._arena)
+            for buffer in self._dying.get(self._at, ()):
+                lost = slice(buffer.place, buffer.place + buffer.size)
+                self._arena[lost] = self._noise[lost]
+            self._at += 1

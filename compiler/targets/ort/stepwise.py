@@ -1,0 +1,135 @@
+"""SteppedOnnx: the nodes of an exact integer ONNX, with every value cut in as an input.
+
+    t3 = ConvInteger(t1, w)         t3 = ConvInteger(t1', w)        t1' and t3' are given,
+    t4 = Add(t3, b)                 t4 = Add(t3', b)                t3 and t4 are read
+
+Nodes, their attributes and constants are those of the exported file; a session has the options
+that a user's has. So onnxruntime may fuse the nodes of one operator as it would there, but none
+across values, of which the whole file, run as it is, tells. Sessions hold as many operators as
+``MOST_BYTES`` of values allow: one for a small network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from compiler.export.to_onnx.graph_writer import onnx_type
+from compiler.export.to_onnx.integer import integer_model
+from compiler.ir.dataflow import Value, dataflow
+from compiler.ir.module import IRModule
+from compiler.ir.ty import is_float
+from compiler.targets.ort.session import OrtExecutor
+
+Array = NDArray[Any]
+
+MOST_BYTES: Final = 1 << 26
+"""Of the values of one session, in all dtypes as int64."""
+
+
+class SteppedOnnx:
+    """Implements ``proof.steps.Form``.
+
+    Args:
+        mod, function: as for ``to_integer_onnx``.
+    Raises:
+        OnnxExportError: the module has no exact integer form.
+        CodegenError: onnxruntime refuses it.
+    """
+
+    name = "integer ONNX"
+
+    def __init__(self, mod: IRModule, function: str = "main") -> None:
+        self.flow = dataflow(mod, function)
+        model, tensors = integer_model(self.flow, function)
+        self._constants = {tensor.name: tensor for tensor in model.graph.initializer}
+        self._nodes = {name: node for node in model.graph.node for name in node.output}
+        self._opset = model.opset_import
+        self._tensors: dict[Value, str] = {}
+        for value, name in tensors.items():
+            # Of several values that one tensor holds, the first.
+            if name in self._nodes and name not in self._tensors.values():
+                self._tensors[value] = name
+        self._values = {name: value for value, name in self._tensors.items()}
+        stages: list[list[Value]] = []
+        held = MOST_BYTES
+        for value in self._tensors:
+            size = 8 * value.type.num_elements
+            if held + size > MOST_BYTES:
+                stages.append([])
+                held = 0
+            held += size
+            stages[-1].append(value)
+        self.stages: Sequence[Sequence[Value]] = stages
+        self._sessions: dict[int, OrtExecutor] = {}
+
+    def source(self, value: Value) -> Value:
+        """The value itself."""
+        return value
+
+    def may_give(self, value: Value) -> bool:
+        """Every integer that a node computes; what is empty cannot be told from another."""
+        whole = not is_float(value.type.dtype) and all(value.type.shape)
+        return whole and value in self._tensors
+
+    def bounds(self) -> Mapping[Value, tuple[int, int]]:
+        """None: operators wrap as those of the reference."""
+        return {}
+
+    def begin(self, inputs: Sequence[Array], rng: np.random.Generator) -> None:
+        """Take the inputs of the flow."""
+        self._inputs = dict(zip((f"{v.name}'" for v in self.flow.inputs), inputs, strict=True))
+
+    def run_stage(self, stage: int, operands: Mapping[Value, Array]) -> list[Array]:
+        """The values of one stage."""
+        session = self._sessions.get(stage)
+        if session is None:
+            session = self._sessions[stage] = self._session(stage)
+        given = {f"{self._tensors[v]}'": a for v, a in operands.items() if v in self._tensors}
+        given |= self._inputs
+        return session.run({name: given[name] for name in session.input_names})
+
+    def _session(self, stage: int) -> OrtExecutor:
+        values = self.stages[stage]
+        nodes: dict[str, onnx.NodeProto] = {}
+        inputs: dict[str, Value] = {}
+        constants: set[str] = set()
+        taken = {value.name: value for value in self.flow.inputs}
+        waiting = [self._tensors[value] for value in values]
+        while waiting:
+            name = waiting.pop()
+            if self._nodes[name].name in nodes:
+                continue
+            node = onnx.NodeProto()
+            node.CopyFrom(self._nodes[name])
+            nodes[node.name] = node
+            for place, read in enumerate(node.input):
+                value = taken.get(read) or self._values.get(read)
+                if read in self._constants:
+                    constants.add(read)
+                elif value is not None and (value.producer is None or self.may_give(value)):
+                    node.input[place] = f"{read}'"
+                    inputs[f"{read}'"] = value
+                elif read:
+                    waiting.append(read)
+        order = [n.name for n in self._nodes.values()]
+        graph = helper.make_graph(
+            [nodes[name] for name in dict.fromkeys(order) if name in nodes],
+            "stage",
+            [_info(name, value) for name, value in inputs.items()],
+            [_info(self._tensors[value], value) for value in values],
+            [self._constants[name] for name in sorted(constants)],
+        )
+        model = helper.make_model(graph, opset_imports=self._opset)
+        model.ir_version = 8
+        return OrtExecutor(model)
+
+
+def _info(name: str, value: Value) -> onnx.ValueInfoProto:
+    dtype = onnx_type(value.type.dtype)
+    return helper.make_tensor_value_info(name, dtype, value.type.concrete_shape)

@@ -1,0 +1,85 @@
+"""Single steps of every form, run on operands that no input of the module reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from compiler.errors import CompilerError
+from compiler.ir.module import IRModule
+from compiler.proof.derive import derive_static
+from compiler.proof.steps import CHECK, check_forms
+from compiler.targets.engine.stepwise import SteppedEngine
+from tests.compiler.inner_values import ENGINE, ONNX, Case, whole_module
+from tests.compiler.mends import DEFECTS, put_back
+from tests.compiler.proof import chains
+
+CASES: Mapping[str, Case] = {**ENGINE, **ONNX}
+ROUNDS = 16
+
+
+def findings(mod: IRModule, rounds: int = ROUNDS) -> list[str]:
+    return [str(finding) for finding in check_forms(mod, rounds, seed=0)[1]]
+
+
+@pytest.mark.parametrize("what", DEFECTS)
+def test_a_defect_on_values_that_no_input_meets_is_found(what: str) -> None:
+    mod = CASES[what].mod
+    with put_back(DEFECTS[what]):
+        tested, found = check_forms(mod, ROUNDS, seed=0)
+    assert [one.without for one in tested] == ["", ""]
+    assert found
+    assert {finding.check for finding in found} == {CHECK}
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_an_honest_module_has_no_finding(what: str) -> None:
+    assert findings(CASES[what].mod) == []
+
+
+def test_random_chains_have_no_finding() -> None:
+    """The operators of ``chains`` with their dtypes and inner limits."""
+    checked = 0
+    for index in range(60):
+        try:
+            mod = chains.module(np.random.default_rng([5, index]))
+        except CompilerError:
+            continue
+        if derive_static(mod).holds:
+            checked += 1
+            assert findings(mod, 4) == [], index
+    assert checked > 25
+
+
+def test_a_border_that_a_producer_leaves_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The convolution reads around its operand what the step before it wrote there."""
+    weight = np.ones((2, 1, 3, 3), np.int8)
+    mod = whole_module(
+        """  %0 = clip(%q, a_min=-100f, a_max=100f);
+  nn.conv2d(%0, WEIGHT, padding=[1, 1, 1, 1], out_dtype="int32")""",
+        {"q": np.zeros((1, 1, 4, 4), np.int8)},
+        {"WEIGHT": weight},
+    )
+    assert findings(mod, 2) == []
+    run = SteppedEngine._kernels
+
+    def without_borders(engine, span, batch, arena, seconds):  # type: ignore[no-untyped-def]
+        if engine.plan.infos[span[0]].kind != "fill":
+            run(engine, span, batch, arena, seconds)
+
+    monkeypatch.setattr(SteppedEngine, "_kernels", without_borders)
+    found = findings(mod, 2)
+    assert any("nn.conv2d" in one and "engine computes other" in one for one in found)
+
+
+def test_what_has_no_such_form_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_given: object) -> None:
+        raise CompilerError("there is no compiler")
+
+    monkeypatch.setattr(SteppedEngine, "__init__", refused)
+    tested, found = check_forms(CASES["a sum of a batch in front of a window"].mod, 1, seed=0)
+    assert found == ()
+    assert str(tested[0]) == "steps of the engine: none, there is no compiler"
+    assert tested[1].steps == tested[1].of == 4
