@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from compiler.errors import CompilerError, nearest
+from compiler.errors import CompilerError, OnnxImportError, nearest
 from compiler.frontend.from_onnx.load import load as load_onnx
 from compiler.ir.analysis import bind
 from compiler.ir.expr import Constant, Expr, Var
@@ -18,6 +18,7 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.parser import parse
 from compiler.ir.pass_text import split_passes
+from compiler.ir.ty import tensor_fields
 from compiler.proof.work import refusal_expected
 from compiler.quantize import given_points, prerequisite_optimize
 from compiler.runtime.artifact import load_qmod
@@ -210,6 +211,26 @@ def named_dims(dim: Any) -> dict[str, int]:
         ) from error
 
 
+def refuse_empty(mod: IRModule, params: Mapping[str, Any]) -> None:
+    """Refuse a model that takes or gives tensors without elements: they have no range and no score.
+
+    Args:
+        mod, params: an imported model and its weights.
+    Raises:
+        OnnxImportError: an input or an output has a dimension of size 0.
+    """
+    main = mod["main"]
+    taken = {p.name_hint: p.tensor_type for p in main.params if p.name_hint not in params}
+    given = {f"output {n}": t for n, t in enumerate(tensor_fields(main.body.checked_type))}
+    for name, ty in {**{f"input {n!r}": t for n, t in taken.items()}, **given}.items():
+        if 0 in ty.shape:
+            raise OnnxImportError(
+                f"{name} has a dimension of size 0: {list(ty.shape)}",
+                where="the model; there is nothing in it to quantize or to score",
+                fix="export the model with sizes from 1 up, or with free axes, which --dim sets",
+            )
+
+
 def import_model(source: ModelSource, dim: Any) -> IRModule:
     """The float module after prerequisite_optimize.
 
@@ -217,6 +238,7 @@ def import_model(source: ModelSource, dim: Any) -> IRModule:
         OnnxImportError, SettingsError: a model or dimension that cannot be used.
     """
     mod, params = load_onnx(source.path, dims=named_dims(dim))
+    refuse_empty(mod, params)
     module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
     for note in (given_points(module).note, refusal_expected(module)):
         if note:

@@ -13,8 +13,8 @@ Equal calls on the very same constants become one constant, so a weight that man
 stays one.
 
 Left alone: calls without arguments, stateful and non-computational operators, callees that are not
-operators, the body of a Primitive function, results larger than 64 MiB and than all constants of
-the function together, and everything once the results would take 1 GiB and 8 times the constants.
+operators, the body of a Primitive function, results larger than 512 MiB and than all constants of
+the function together, and all others once the results take 1 GiB and 8 times these constants.
 The reference evaluator computes the values. Source: Relay v0.10 transforms/fold_constant.cc.
 """
 
@@ -51,7 +51,7 @@ from compiler.ops.rules.simplify import FFoldFromType
 from compiler.passes.opaque_primitives import OpaquePrimitives
 from compiler.span import AnySpan
 
-MAX_RESULT_BYTES = 64 * 2**20
+MAX_RESULT_BYTES = 512 * 2**20
 """Of a result; more where the constants of the function hold more already."""
 _MAX_TOTAL_BYTES = 2**30
 _MAX_TIMES_HELD = 8

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from compiler.ir.expr import Call, Constant, Expr
+from compiler.ir.expr import Call, Expr
 from compiler.ir.module import IRModule
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.product_shape import FQProductShape
@@ -114,6 +114,6 @@ def _unmarked(expr: Expr) -> Expr:
 
 
 def _elements(weight: Expr) -> int:
-    data = weight.args[0] if isinstance(weight, Call) else weight
-    assert isinstance(data, Constant)
-    return int(data.data.size)
+    if isinstance(weight, Call) and quantize_kind(weight) is not None:
+        weight = weight.args[0]
+    return weight.tensor_type.num_elements

@@ -73,6 +73,10 @@ class PrefixRuns:
         """The number of runs."""
         return self._count
 
+    def __contains__(self, node: Expr) -> bool:
+        """Whether the node depends on an input; others have one value in all runs."""
+        return node in self._place
+
     def advance(self, call: Expr) -> None:
         """Run all that stands in front of a call; the call itself runs with the next one."""
         start, self._done = self._done, self._place[call]

@@ -128,7 +128,7 @@ def round_sequentially(
         fitted = fitting.points
         fitting.begin(runs)
     for call in nodes_of(main):
-        if fitting is not None and call in fitted:
+        if fitting is not None and call in fitted and call in runs:
             runs.advance(call)
             fitting.fit(call, runs)
         if call not in layers:

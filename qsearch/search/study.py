@@ -29,7 +29,7 @@ from compiler.quantize import (
 )
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import ConflictError, RunFolderError, SettingsError
-from qsearch.model_file import ModelSource
+from qsearch.model_file import ModelSource, refuse_empty
 from qsearch.progress import Progress
 from qsearch.run_folder import RunFolder
 from qsearch.search import evaluator as evaluators
@@ -129,6 +129,7 @@ def prepare_study(
 def _module(settings: Settings, source: ModelSource) -> IRModule:
     """The model as it is quantized: imported, simplified, after the passes of the user."""
     mod, params = load(source.path, dims=dict(settings.dim))
+    refuse_empty(mod, params)
     source.check_unchanged()
     module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
     if settings.passes:

@@ -341,6 +341,7 @@ def _constant(point: Call, consumer: Call | None) -> Constant:
     raise WeightNotConstantError(
         f"the weight of this {where} is not a constant: {describe(data)}",
         where=where,
-        fix="bind the model's parameters (params=...), or skip this layer",
+        fix="make the weight an initializer of the ONNX file, as constant folding of exporters "
+        "does; in Python, bind it with `params`; or leave the layer in float",
         span=None if consumer is None else consumer.span,
     )

@@ -157,16 +157,17 @@ def test_a_global_primitive_function_is_left_alone() -> None:
     assert transform.FoldConstant()(mod)["kernel"] is mod["kernel"]
 
 
-def test_results_above_64_mib_are_not_folded() -> None:
+def test_results_above_512_mib_are_not_folded() -> None:
     one = relay.const(1.0)
-    assert unchanged(op.broadcast_to(one, shape=(4097, 4096)))
+    assert unchanged(op.broadcast_to(one, shape=(8 * 4097, 4096)))
 
 
-def test_results_that_are_no_larger_than_the_constants_of_the_function_are_folded() -> None:
-    weight = relay.const(np.zeros((4097, 4096), np.float32))
-    folded = fold(op.negative(weight))
-    assert isinstance(folded, Constant)
-    assert folded.data.shape == (4097, 4096)
+def test_results_that_are_no_larger_than_the_constants_of_the_function_are_folded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fold_constant, "MAX_RESULT_BYTES", 64)
+    assert unchanged(op.broadcast_to(relay.const(1.0), shape=(17,)))
+    np.testing.assert_array_equal(folded(op.negative(relay.const(np.ones(17, np.float32)))), -1)
 
 
 def test_folding_stops_where_all_results_together_would_be_many_times_the_constants(

@@ -11,7 +11,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from onnx.numpy_helper import from_array
 
+from compiler.passes import fold_constant
 from qsearch.cli.main import run
 from qsearch.model_file import find_model
 
@@ -348,3 +350,46 @@ def test_data_on_another_scale_than_the_module_was_made_with(
     for name, told in {"same": False, "raw": True, "unit": True}.items():
         assert run(["run", "m.qmod", "--eval", f"{name}.npz"]) == 0
         assert ("warning: 'x' has values from" in capfd.readouterr().err) == told
+
+
+@pytest.mark.parametrize("command", ["doctor", "compile", "launch"])
+def test_a_model_of_tensors_without_elements(
+    refused: Refusal, tmp_path: Path, command: str
+) -> None:
+    model = small_model(tmp_path / "m.onnx", shape=(1, 0))
+    message = refused(command, "--model", model, *(["-o", tmp_path] if command != "doctor" else []))
+    assert "input 'x' has a dimension of size 0: [1, 0]" in message
+
+
+@pytest.mark.parametrize("command", ["doctor", "compile", "launch"])
+def test_a_weight_that_folding_leaves_alone(
+    refused: Refusal,
+    tmp_path: Path,
+    command: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(fold_constant, "MAX_RESULT_BYTES", 0)
+    graph = helper.make_graph(
+        [
+            helper.make_node("ConstantOfShape", ["s"], ["w"], value=from_array(np.float32([0.1]))),
+            helper.make_node("MatMul", ["x", "v"], ["a"]),
+            helper.make_node("MatMul", ["a", "w"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 4))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 300))],
+        [
+            from_array(np.array([512, 300]), "s"),
+            from_array(np.ones((4, 512), np.float32), "v"),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    if command == "doctor":
+        assert run(["doctor", "--model", str(tmp_path / "m.onnx")]) == 1
+        message = capfd.readouterr().out
+    else:
+        message = refused(command, "--model", tmp_path / "m.onnx", "-o", tmp_path / "o")
+    assert "full" in message
+    assert "params=" not in message
