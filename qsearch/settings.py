@@ -23,7 +23,7 @@ from workers.metrics.registry import cost_options, metric_options, option_named,
 COSTS: Final = cost_options()
 """What ``--minimize`` may name, and ``--metric`` with less being better."""
 METRICS: Final = metric_options()
-EVALUATORS: Final = ("auto", "engine", "grid", "simulated")
+EVALUATORS: Final = ("auto", "engine", "simulated")
 DASHBOARD_PORT: Final = 8090
 POOLS: Final = ("auto", "process", "ray", "inline")
 SAMPLERS: Final = ("auto", "tpe", "nsga2", "random", "grid")
@@ -306,8 +306,8 @@ class Settings(BaseSettings):
         str, BeforeValidator(OneOf(EVALUATORS).check), Flag(OBJECTIVE, "|".join(EVALUATORS))
     ] = Field(
         "auto",
-        description="what scores a candidate: engine and grid run its integers and give equal "
-        "scores (grid needs no C compiler); simulated runs the float simulation",
+        description="what scores a candidate: engine runs its integers and needs a C compiler; "
+        "auto does so too, or runs them slower without one; simulated runs the float simulation",
     )
     allow_float: Annotated[bool, Flag(OBJECTIVE)] = Field(
         False, description="also try modules with float operators"

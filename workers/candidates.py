@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
-from compiler.errors import (
-    CodegenError,
-    NotFullyIntegralError,
-    OnnxExportError,
-    PlanError,
-    QuantizeError,
-)
+from compiler.errors import NotFullyIntegralError, QuantizeError
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.lru_cache import LRUCache
@@ -25,6 +17,7 @@ from compiler.quantize import Candidate, ChannelStats, build_candidate
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.conversions import CORE, PREFIX, SUFFIX, check_fully_integral
 from compiler.runtime.artifact import AUTO, QModule, load_qmod
+from compiler.runtime.exact_executor import exact_executor
 from compiler.runtime.executor import Executor, Inputs
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
@@ -33,8 +26,6 @@ from workers.metrics.hardware import hardware_figures
 from workers.metrics.size import size_figures
 from workers.object_store import ObjectStore
 from workers.process import CpuClock
-
-_log = logging.getLogger("workers.candidates")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,7 +150,7 @@ class Builder:
             None if candidate.integer is None else candidate.module,
             candidate.context.rounded.to_arrays(),
             scored_by,
-            candidate.integer if scored_by in ("engine", "grid") else None,
+            candidate.integer if scored_by in ("engine", "integer") else None,
         )
 
 
@@ -197,35 +188,10 @@ def _simulated(candidate: Candidate) -> Made:
     return float_executor(candidate.simulated), "simulated"
 
 
-def _grid(candidate: Candidate) -> Made:
-    from compiler.targets.ort.grid_executor import GridExecutor
-
-    return GridExecutor(_integer(candidate)), "grid"
-
-
 def _engine(candidate: Candidate) -> Made:
-    """The engine; the grid, whose bits are the same, where it is faster or there is no compiler."""
-    from compiler.targets.engine.executor import EngineExecutor
-
-    engine: EngineExecutor | None = None
-    try:
-        engine = EngineExecutor(_integer(candidate))
-    except PlanError as error:
-        _say_once(f"{error.what}: the reference scores the candidate, slower")
-        return _reference(candidate)
-    except CodegenError as error:
-        _say_once(f"{error.what}: onnxruntime scores candidates (grid), slower; {error.fix}")
-    if engine is not None and engine.host_steps == 0:
-        return engine, "engine"
-    try:
-        return _grid(candidate)
-    except OnnxExportError:
-        return _reference(candidate) if engine is None else (engine, "engine")
-
-
-@functools.cache
-def _say_once(message: str) -> None:
-    _log.warning("%s", message)
+    """The integers by the engine, or by what runs them here instead; the bits are the same."""
+    name, executor, _ = exact_executor(_integer(candidate))
+    return executor, name
 
 
 def _reference(candidate: Candidate) -> Made:
@@ -246,6 +212,5 @@ def _integer(candidate: Candidate) -> IRModule:
 _EVALUATORS: dict[str, Callable[[Candidate], Made]] = {
     "simulated": _simulated,
     "engine": _engine,
-    "grid": _grid,
     "reference": _reference,
 }

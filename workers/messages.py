@@ -13,13 +13,11 @@ if TYPE_CHECKING:
     from compiler.quantize.calibration.measurement import Step
     from compiler.quantize.calibration.rescaled_tensors import CountedTensor
 
-EvaluatorName = Literal["engine", "grid", "simulated", "float", "reference"]
+EvaluatorName = Literal["engine", "simulated", "float", "reference"]
 """What computes the outputs.
 
-engine      realised integers by the kernels of compiler.targets.engine; on the grid where this
-            worker has no compiler, or an operator no kernel: the bits are the same
-grid        realised integers carried in float32 tensors, onnxruntime; products in double where
-            float32 is not proven exact: equal to the integers, bit for bit
+engine      realised integers by the kernels of compiler.targets.engine; where this worker has no
+            compiler, or the module no plan, as ``exact_executor`` says: the bits are the same
 simulated   the classic simulated_quantize graph in float32, onnxruntime
 float       the float model, onnxruntime (the baseline)
 reference   the integer module in the numpy reference executor (slow, the oracle)
@@ -186,8 +184,9 @@ class EvaluationResult:
             ``latency_ms`` and ``c_latency_ms``, CPU milliseconds a sample; None for the float
             model.
         rounding: arrays of ``Rounding``, where they were asked for.
-        scored_by: the evaluator that computed the outputs: "grid" where the engine was asked for
-            and has no kernels here; followed by ", checked" where the reference gave the same.
+        scored_by: what computed the outputs: "integer" or "reference" where the engine was asked
+            for and cannot run the candidate here; followed by ", checked" where the reference gave
+            the same.
     """
 
     sums: Mapping[str, Mapping[str, float]]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import CalibrationError, OnnxExportError
+from compiler.errors import CalibrationError
 from compiler.insight.layers import Layer, find_layers
 from compiler.insight.measuring import OutputSums, PointSums
 from compiler.insight.network import Batch, ExecutorFactory, Network, run_on, through
@@ -27,6 +27,7 @@ from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.calibration.modes import calibrate_modes
 from compiler.quantize.calibration.stats import CalibrationStats
+from compiler.runtime.exact_executor import exact_executor
 from compiler.runtime.executor import Executor
 from compiler.span import onnx_nodes
 
@@ -166,17 +167,9 @@ def _name(call: Call | None) -> str:
 def _integer(
     candidate: Candidate, samples: Sequence[Batch], reference: Sequence[Sequence[NDArray[Any]]]
 ) -> OutputInsight | None:
-    from compiler.targets.ort.grid_executor import GridExecutor
-    from compiler.targets.reference.executor import ReferenceExecutor
-
     if candidate.integer is None:
         return None
-    run: Executor
-    try:
-        run = GridExecutor(candidate.integer)
-    except OnnxExportError:
-        run = ReferenceExecutor(candidate.integer)
-    return _compared(run, samples, reference)
+    return _compared(exact_executor(candidate.integer).executor, samples, reference)
 
 
 def _compared(

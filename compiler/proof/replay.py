@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import CodegenError, CompilerError, LoweringError, OnnxExportError
+from compiler.errors import CodegenError, CompilerError, LoweringError
 from compiler.ir.dataflow import dataflow
 from compiler.ir.expr import Var
 from compiler.ir.module import IRModule
@@ -25,7 +25,6 @@ from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.toolchain import EXACT_FLAGS
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import is_available
-from compiler.targets.ort.grid_executor import GridExecutor
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 
@@ -40,11 +39,10 @@ _TURNS = (
     *((CORE, CORE_DRAWN), (MAIN, ENDS), (MAIN, DRAWN)),
 )
 """Function and kind of inputs, the most important first."""
-EXACT, GRID, IN_C = "integer ONNX", "ONNX on the grid", "generated C"
+EXACT, IN_C = "integer ONNX", "generated C"
 ENGINE = "engine"
 _NO_FORM: dict[str, tuple[type[CompilerError], ...]] = {
     EXACT: (),
-    GRID: (OnnxExportError,),
     IN_C: (LoweringError, CodegenError),
     ENGINE: (CodegenError,),
 }
@@ -132,9 +130,8 @@ def replay(
 ) -> tuple[tuple[Comparison, ...], tuple[Finding, ...]]:
     """main and quantized_main on the reference, and in every form that ships.
 
-    The forms are exact integer ONNX, ONNX on the grid where the module has that form, C and the
-    engine. main runs on real, random and special inputs (``main_inputs``), quantized_main on random
-    and extreme integers within its bounds.
+    The forms are exact integer ONNX, C and the engine. main runs on real, random and special inputs
+    (``main_inputs``), quantized_main on random and extreme integers within its bounds.
 
     Args:
         mod: partitioned, typed, and not refuted.
@@ -162,7 +159,7 @@ def replay(
         try:
             executors = make()
         except CompilerError as error:
-            # No loops, no C or no grid for an operator says nothing against the integers.
+            # No loops or no C for an operator says nothing against the integers.
             if not isinstance(error, _NO_FORM[form]):
                 findings.append(Finding("executors", f"@{CORE}", f"has no exact {form}: {error}"))
             continue
@@ -202,7 +199,6 @@ def _forms(mod: IRModule, compiled: bool) -> dict[str, Callable[[], dict[str, Ex
 
     forms: dict[str, Callable[[], dict[str, Executor]]] = {
         EXACT: lambda: {name: IntegerExecutor(mod, name) for name in (MAIN, CORE)},
-        GRID: lambda: {name: GridExecutor(mod, name) for name in (MAIN, CORE)},
     }
     if is_available():
         forms[ENGINE] = lambda: {name: EngineExecutor(mod, name) for name in (MAIN, CORE)}

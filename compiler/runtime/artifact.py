@@ -13,11 +13,8 @@ lir.txt, lir.json, lir/*.npy, external/*.bin   the lowered module, if there is o
 
 from __future__ import annotations
 
-import functools
-import importlib
-import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -26,11 +23,8 @@ from numpy.typing import NDArray
 
 from compiler.errors import (
     ArtifactError,
-    CodegenError,
     CompilerError,
     EvaluationError,
-    OnnxExportError,
-    PlanError,
     legal_names,
 )
 from compiler.ir.analysis import post_order
@@ -44,13 +38,12 @@ from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import TensorType, holds_float, tensor_fields
 from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.archive import json_bytes, read_archive, read_json, write_archive
+from compiler.runtime.exact_executor import EXECUTOR_FACTORIES, exact_executor, executor_named
 from compiler.runtime.executor import BatchExecutor, Executor, Inputs, ordered_inputs
 from compiler.runtime.interface import Interface
 from compiler.runtime.lowered_module import TEXT, LoweredModule
 from compiler.runtime.npy import array_of, npy_bytes
 from compiler.text_output import html_table
-
-_log = logging.getLogger("compiler.runtime")
 
 Array = NDArray[Any]
 Sample = tuple[dict[str, Array], list[Array]]
@@ -58,14 +51,6 @@ Sample = tuple[dict[str, Array], list[Array]]
 
 SPANS = "spans.json"
 
-# Named as text: the runtime has no knowledge of targets, and may not import them (import layers).
-EXECUTOR_FACTORIES = {
-    "reference": "compiler.targets.reference.executor:ReferenceExecutor",
-    "engine": "compiler.targets.engine.executor:EngineExecutor",
-    "grid": "compiler.targets.ort.grid_executor:GridExecutor",
-    "integer": "compiler.targets.ort.integer_executor:IntegerExecutor",
-    "c": "compiler.targets.c.executor:CExecutor",
-}
 CHANNEL_MAXIMA: Final = "channel_maxima"
 """Key of the provenance: ``Candidate.channel_maxima``."""
 _INT32: Final = range(1 << 31)
@@ -143,12 +128,12 @@ class QModule:
                 or float64 may come so; then the outputs have the model's dtypes as well. Where the
                 leading axis is longer than the module's, the samples are run one after the other
                 and the outputs joined along their first axis.
-            executor: "auto", where ``quantized_main`` holds integers only the engine, without a C
-                compiler the grid, else the reference; the bits are the same, and a warning says
-                what makes it slower. "reference", the exact integers on numpy; "engine", the same
-                by kernels compiled once per machine; "grid", the same on onnxruntime; "integer",
-                the same there without floats (slow; an independent check); "c", the same compiled
-                from the C of ``qsearch export``.
+            executor: "auto", where ``quantized_main`` holds integers only that of
+                ``exact_executor`` (the engine, if it can), else the reference; the bits are the
+                same, and a warning says what makes it slower. "reference", the exact integers on
+                numpy; "engine", the same by kernels compiled once per machine; "integer", the same
+                on onnxruntime (slow; an independent check); "c", the same compiled from the C of
+                ``qsearch export``.
             threads: that share the samples of a batch on the engine.
         Raises:
             EvaluationError: names, shapes or dtypes do not fit; both sides are named.
@@ -199,35 +184,14 @@ class QModule:
             raise EvaluationError(
                 f"unknown executor {name!r}", fix=legal_names(name, [AUTO, *EXECUTOR_FACTORIES])
             )
-        if name == AUTO and AUTO not in self._executors:
-            self._executors[AUTO] = self._fast_executor()
         if name not in self._executors:
-            home, attribute = EXECUTOR_FACTORIES[name].split(":")
-            factory: Callable[[IRModule], Executor] = getattr(
-                importlib.import_module(home), attribute
-            )
-            self._executors[name] = factory(self.module)
+            if name == AUTO and self._computes_integers_only():
+                found, executor, _ = exact_executor(self.module)
+            else:
+                found = "reference" if name == AUTO else name
+                executor = self._executors.get(found) or executor_named(found, self.module)
+            self._executors[name] = self._executors[found] = executor
         return self._executors[name]
-
-    def _fast_executor(self) -> Executor:
-        """The engine, or else the grid, where they give the bits of the reference."""
-        if not self._computes_integers_only():
-            return self._executor("reference")
-        engine: Executor | None = None
-        try:
-            engine = self._executor("engine")
-            if engine.host_steps == 0:  # type: ignore[attr-defined]  # only the engine has them
-                return engine
-        except PlanError as error:
-            _say_once(f"{error.what}: the reference runs the module, slower")
-            return self._executor("reference")
-        except CodegenError as error:
-            _say_once(f"{error.what}: onnxruntime runs the module (grid), slower; {error.fix}")
-        try:
-            return self._executor("grid")
-        except (ImportError, OnnxExportError):
-            # No onnxruntime, an operator without a grid form, or integers that may wrap.
-            return engine or self._executor("reference")
 
     def _computes_integers_only(self) -> bool:
         core = {var.name_hint: fn for var, fn in self.module.functions.items()}.get(_CORE)
@@ -258,11 +222,6 @@ class QModule:
             proof=self.proof,
             lowered=self.lowered,
         )
-
-
-@functools.cache
-def _say_once(message: str) -> None:
-    _log.warning("%s", message)
 
 
 def refuse_onnx_name(path: str | os.PathLike[str]) -> None:

@@ -49,10 +49,10 @@ _SIGNATURES: Final = {
 @options.eval_data("data: .npz, .npy or a folder of images (those of the search in its run folder)")
 @option(
     "--executor",
-    metavar="auto|reference|engine|grid|integer|c",
+    metavar="auto|reference|engine|integer|c",
     default="auto",
-    help="what runs the module, always with the same bits; auto: the engine, or onnxruntime on "
-    "the grid where no C compiler is found (auto)",
+    help="what runs the module, always with the same bits; auto: the engine, or what is next in "
+    "speed where no C compiler is found (auto)",
     panel=INPUT,
 )
 @options.as_json

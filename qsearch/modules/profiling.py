@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from compiler.errors import CodegenError
-from compiler.export.to_onnx.grid import to_grid_onnx
+from compiler.export.to_onnx.integer import to_integer_onnx
 from compiler.runtime.artifact import QModule
+from compiler.runtime.exact_executor import exact_executor
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.peak import peak_macs
 from compiler.targets.engine.plan import StepInfo
@@ -221,8 +222,6 @@ def profile(path: PathLike, model: PathLike | None = None, rounds: int = ROUNDS)
         rounds: measurements of everything.
     Raises:
         ArtifactError: the file is no module.
-        OnnxExportError: there are neither built kernels nor a C compiler, so that nodes of the grid
-            form are listed, and the module has none.
         SettingsError: fewer than one round, or a model of other inputs.
         EvaluationError: the inputs of the model have other shapes.
     """
@@ -231,17 +230,17 @@ def profile(path: PathLike, model: PathLike | None = None, rounds: int = ROUNDS)
     module = load(path)
     inputs = _inputs(module)
     notes: list[str] = []
-    engine: EngineExecutor | None = None
-    grid = b""
-    try:
-        engine = EngineExecutor(module.module)
-        if engine.host_steps:
-            notes.append(f"on numpy, without a kernel: {', '.join(engine.host_operators)}")
-    except CodegenError as error:
-        said = "onnxruntime runs the module, and its nodes are listed; the engine would be faster"
-        notes.append(f"{error.what}: {said}: {error.fix}")
-        grid = to_grid_onnx(module.module, narrow_kernels=are_exact()).SerializeToString()
-    executor = engine or OrtExecutor(grid)
+    form, executor, note = exact_executor(module.module)
+    engine = executor if isinstance(executor, EngineExecutor) else None
+    if note:
+        notes.append(note)
+    nodes: list[LayerTime] = []
+    if form == "integer":
+        exported = to_integer_onnx(module.module).SerializeToString()
+        least = _node_times(exported, inputs[0], rounds)
+        nodes = [LayerTime(name, "", (form,), (), 0, 0, ms) for name, ms in least.items()]
+    if engine and engine.host_steps:
+        notes.append(f"on numpy, without a kernel: {', '.join(engine.host_operators)}")
     seconds = engine.profile(inputs[0], rounds) if engine else np.zeros(0)
     runs: dict[str, Callable[[], object]] = {"": lambda: executor.run(inputs[0])}
     by_node: Mapping[str, float] = {}
@@ -271,14 +270,10 @@ def profile(path: PathLike, model: PathLike | None = None, rounds: int = ROUNDS)
     peers = dict(zip(list(runs)[1:], times[1:]))
     return ModuleProfile(
         Path(path).name,
-        engine.isa if engine else "that of onnxruntime",
+        engine.isa if engine else f"that of the executor {form}",
         peak_macs(engine.isa) if engine else None,
         1e3 * float(np.median(own)),
-        tuple(
-            _layers(engine.steps, seconds, by_node)
-            if engine
-            else _nodes(_node_times(grid, inputs[0], rounds))
-        ),
+        tuple(_layers(engine.steps, seconds, by_node) if engine else nodes),
         {name: 1e3 * float(np.median(taken)) for name, taken in peers.items()},
         {name: float(np.median(own / taken)) for name, taken in peers.items()},
         tuple(notes),
@@ -335,11 +330,6 @@ def _layers(
             )
         )
     return found
-
-
-def _nodes(by_node: Mapping[str, float]) -> list[LayerTime]:
-    """The nodes of a grid form; what the engine knows of its steps is not known of them."""
-    return [LayerTime(name, "", ("onnxruntime",), (), 0, 0, ms) for name, ms in by_node.items()]
 
 
 class _Samples(CalibrationDataReader):  # type: ignore[misc]

@@ -34,8 +34,8 @@ from workers.metrics.top_k import answers
 from workers.pool.protocol import WorkerPool
 
 OUTPUTS: Final = "baseline_outputs"
-_FLOAT_PASSES_A_TRIAL: Final = {"engine": 0.9, "grid": 2.1}
-"""Building and scoring a candidate, by the evaluator; measured on convolutional networks."""
+_FLOAT_PASSES_A_TRIAL: Final = {"engine": 0.9, "integer": 8.5}
+"""Building and scoring a candidate, by what scores it; measured on convolutional networks."""
 SHARD: Final = 20
 """Samples a request of a split evaluation. Fixed, so that sums do not depend on the workers."""
 
@@ -137,15 +137,15 @@ class Baseline:
             self._outputs = self._stored() or self._run()
         return self._outputs
 
-    def report_estimate(self, trials: int, evaluator: str) -> None:
+    def report_estimate(self, trials: int, scorer: str) -> None:
         """Say how long the trials will take, by what the float model has just taken.
 
         Args:
-            evaluator: of the candidates.
+            scorer: of the candidates, see ``expected_scorer``.
         """
         if not self.cpu_s:
             return  # read from the store: an earlier run has told, and trials have ended
-        each = self.cpu_s * _FLOAT_PASSES_A_TRIAL.get(evaluator, 2.5)
+        each = self.cpu_s * _FLOAT_PASSES_A_TRIAL.get(scorer, 2.5)
         seconds = each * trials / self.context.pool.num_workers
         told = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
         self.context.progress.message(

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from compiler.errors import CompilerError, NotFullyIntegralError
 from compiler.qtypes.qconfig import QConfig
+from compiler.runtime.exact_executor import SLOWER
 from qsearch.data import content_hash
 from qsearch.errors import SettingsError
 from qsearch.search.objectives import UNCERTAIN, Score
@@ -42,28 +43,26 @@ def evaluator_of_flag(flag: str) -> EvaluatorName:
     """
     # Kernels and compilers are looked for by a search, not by whoever reads its scores.
     from compiler.targets.c.toolchain import required_compiler
+
+    if flag == "engine" and expected_scorer(flag) != flag:
+        required_compiler()
+    return "simulated" if flag == "simulated" else "engine"
+
+
+def expected_scorer(evaluator: str) -> str:
+    """What computes the outputs of candidates on this machine, as of ``scored_by``."""
     from compiler.targets.engine.library import is_available
 
-    if flag == "engine" and not is_available():
-        required_compiler()
-    if flag == "simulated":
-        return "simulated"
-    return "engine" if flag == "engine" or (flag == "auto" and is_available()) else "grid"
+    return "integer" if evaluator == "engine" and not is_available() else evaluator
 
 
-def same_scores(evaluator: Any) -> Any:
-    """One name for the evaluators that compute the same integers, whose scores are equal."""
-    return "grid" if evaluator == "engine" else evaluator
+def slow_evaluator(evaluator: EvaluatorName) -> tuple[str, ...]:
+    """A warning if the engine cannot run the integers here, with the factor and the cure."""
+    from compiler.targets.c.toolchain import CURE
 
-
-def slow_evaluator(asked: str, evaluator: Any) -> tuple[str, ...]:
-    """A warning if a faster evaluator exists."""
-    if asked != "auto" or evaluator != "grid":
+    if expected_scorer(evaluator) == evaluator:
         return ()
-    return (
-        "no C compiler found: onnxruntime scores candidates (--evaluator grid); with one (apt-get "
-        "install gcc, or pip install ziglang) the engine gives the same scores in less time",
-    )
+    return (f"no C compiler found: trials run {SLOWER}, with the same scores; {CURE}",)
 
 
 def hardware_of(settings: Settings, costs: Sequence[str]) -> tuple[str, str] | None:
@@ -148,7 +147,7 @@ class Evaluator:
     seed: int = 0
 
     def name_for(self, qconfig: Mapping[str, Any]) -> EvaluatorName:
-        """The grid holds integers only; a module that may keep float parts is simulated."""
+        """The engine holds integers only; a module that may keep float parts is simulated."""
         return self.name if qconfig["partition_conversions"] == "fully_integral" else "simulated"
 
     def is_checked(self, number: int) -> bool:

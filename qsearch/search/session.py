@@ -49,9 +49,9 @@ from qsearch.search.evaluations import Evaluations
 from qsearch.search.evaluator import (
     Evaluator,
     costs_of,
+    expected_scorer,
     metric_names,
     parts_of,
-    same_scores,
     score_of,
 )
 from qsearch.search.layer_space import LayerPlan
@@ -189,7 +189,8 @@ class Session:
         scales = self._calibration.scales_for(self._prepared.start)
         outputs = self._baseline.outputs()
         self._doubt(outputs)
-        self._baseline.report_estimate(self._budget.trials, self._prepared.spec["evaluator"])
+        scorer = expected_scorer(self._prepared.spec["evaluator"])
+        self._baseline.report_estimate(self._budget.trials, scorer)
         evaluator = self._make_evaluator(outputs)
         plan = self._plan_layers(evaluator, scales)
         self._driver = self._make_driver(evaluator, plan)
@@ -449,7 +450,6 @@ def work_key(prepared: PreparedStudy) -> dict[str, Any]:
     """All that decides a score beside the configuration: data, model, evaluator, code."""
     decides = (*_DECIDES, *SOMETIMES_SCORED)
     key = {name: prepared.spec[name] for name in decides if name in prepared.spec}
-    key["evaluator"] = same_scores(key["evaluator"])
     if is_import_path(prepared.metric):
         key["metric"] = prepared.metric
     return {**key, "code": code_version()}

@@ -111,7 +111,7 @@ def prepare_study(
         warnings=(
             *float_warning(diagnosis, asked.start),
             *_warnings(calib_data, eval_data, has_labels),
-            *evaluators.slow_evaluator(settings.evaluator, evaluator),
+            *evaluators.slow_evaluator(evaluator),
             *doubtful_data(calib_data, eval_data, settings.preprocess),
             *(() if asked.layers is None else asked.layers.doubt(settings.max_size)),
         ),
@@ -335,11 +335,10 @@ def check_same_study(
             f"{prepared.source.sha256[:12]})",
             fix="choose another folder with -o (or another --study), or start over with --fresh",
         )
-    same = evaluators.same_scores
     differing = sorted(
         name
         for name in {*found.spec, *prepared.spec}
-        if same(found.spec.get(name)) != same(prepared.spec.get(name))
+        if found.spec.get(name) != prepared.spec.get(name)
     )
     if not differing or (differing == ["batch"] and not batch_told):
         return

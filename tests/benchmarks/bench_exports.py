@@ -32,7 +32,8 @@ import onnxruntime
 from numpy.typing import NDArray
 
 import qsearch
-from compiler.runtime.artifact import EXECUTOR_FACTORIES, QModule
+from compiler.runtime.artifact import QModule
+from compiler.runtime.exact_executor import EXECUTOR_FACTORIES
 from compiler.targets.c.toolchain import find_compiler
 from qsearch.modules.export import Qdq
 from tests.benchmarks import onnxruntime_peers as peers
@@ -96,7 +97,7 @@ def ways_out(module: QModule, path: Path, folder: Path) -> dict[str, Run]:
     """How a module is run from Python, and from the files that it leaves as."""
     made: dict[str, Run] = {"Python, run()": lambda x: module.run([x])[0]}
     for name in EXECUTOR_FACTORIES:
-        if name not in ("reference", "grid", "integer") and (name != "c" or find_compiler()):
+        if name not in ("reference", "integer") and (name != "c" or find_compiler()):
             label = "C, -O3" if name == "c" else f"Python, run(…, {name!r})"
             made[label] = partial(_run, module, name)
     for form, label in (("grid", "ONNX, grid"), ("onnx", "ONNX, integers"), ("qdq", "ONNX, QDQ")):

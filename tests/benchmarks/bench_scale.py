@@ -376,7 +376,7 @@ def measure_ray(url: str, address: str, workers: int, trials: int) -> dict[str, 
 
 def warm_up(pool: RayPool) -> None:
     """Wait until every worker answered something."""
-    nothing = EvaluationRequest(b"", {}, None, "grid", DatasetRef("npz"), Range(0, 32), ())
+    nothing = EvaluationRequest(b"", {}, None, "engine", DatasetRef("npz"), Range(0, 32), ())
     for number in range(pool.num_workers):
         pool.submit(("warm", number), nothing)
     while pool.pending or len(pool.pids) < pool.num_workers:

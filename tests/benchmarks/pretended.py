@@ -101,6 +101,6 @@ def pretended(
     context = StudyContext(repository, open_study(repository, name, trials), pool, SilentProgress())
     budget = Budget(trials, clock=clock)
     queue = TrialQueue(context, StudyTrials(objective), timed, NoScales(), {"code": name}, budget)
-    evaluator = Evaluator(b"", DatasetRef("npz"), Range(0, 32), "grid", (), (), score_of)
+    evaluator = Evaluator(b"", DatasetRef("npz"), Range(0, 32), "engine", (), (), score_of)
     driver = Driver(context, queue, Evaluations(pool, evaluator, NopPruner()), budget)
     return Pretended(driver, timed)

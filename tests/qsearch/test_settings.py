@@ -66,7 +66,7 @@ def test_resolved_settings_can_be_read_back(tmp_path: Path) -> None:
         ("metric", "topp1", "top1"),
         ("pool", "proces", "process"),
         ("sampler", "tpee", "tpe"),
-        ("evaluator", "gird", "grid"),
+        ("evaluator", "engin", "engine"),
         ("trials", "many", "trials cannot be 'many'"),
         ("trials", "0", ">= 1"),
         ("timeout", "-1", "seconds > 0"),

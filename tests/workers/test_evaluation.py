@@ -56,13 +56,13 @@ def test_integer_evaluators_agree_with_the_reference_executor(study, baseline, s
                 return_outputs=True,
             )
         )
-        for evaluator in ("grid", "reference", "simulated")
+        for evaluator in ("engine", "reference", "simulated")
     }
     candidate = build_candidate(study.mod, study.qconfig, scales)
     expected = [evaluate(candidate.integer, {"x": x[None]})[0] for x in study.images]
     exact = answers["reference"]
     np.testing.assert_array_equal(exact.outputs[0], np.concatenate(expected))
-    assert answers["grid"].outputs_sha256 == exact.outputs_sha256
+    assert answers["engine"].outputs_sha256 == exact.outputs_sha256
     assert exact.fully_integral is True
     assert exact.float_ops == ()
     for answer in answers.values():
@@ -75,7 +75,7 @@ def test_integer_evaluators_agree_with_the_reference_executor(study, baseline, s
 @pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
 def test_the_first_part_times_what_ships_and_changes_no_score(study, baseline, scales) -> None:
     plain = study.evaluation(
-        "grid", activation_scales=scales, metrics=ALL, reference=baseline.outputs
+        "engine", activation_scales=scales, metrics=ALL, reference=baseline.outputs
     )
     timed = replace(plain, latency=("latency", "c_latency"))
     first, second = (evaluate_shard(replace(timed, part=(part, 2))) for part in range(2))
@@ -91,7 +91,7 @@ def test_the_first_part_times_what_ships_and_changes_no_score(study, baseline, s
 
 def test_shards_of_one_candidate_merge_to_the_whole(study, baseline, scales) -> None:
     request = study.evaluation(
-        "grid", activation_scales=scales, metrics=ALL, reference=baseline.outputs
+        "engine", activation_scales=scales, metrics=ALL, reference=baseline.outputs
     )
     whole = evaluate_shard(request)
     shards = []
@@ -105,7 +105,7 @@ def test_shards_of_one_candidate_merge_to_the_whole(study, baseline, scales) -> 
 def test_a_collapsed_candidate_stops_early(study, baseline, scales) -> None:
     tiny = tuple(s * 1e-4 for s in scales)
     request = study.evaluation(
-        "grid",
+        "engine",
         activation_scales=tiny,
         metrics=("agreement", "sqnr"),
         reference=baseline.outputs,
@@ -122,7 +122,7 @@ def test_a_collapsed_candidate_stops_early(study, baseline, scales) -> None:
 
 def test_a_probe_for_collapse_does_not_change_the_result(study, baseline, scales) -> None:
     request = study.evaluation(
-        "grid", activation_scales=scales, metrics=ALL, reference=baseline.outputs
+        "engine", activation_scales=scales, metrics=ALL, reference=baseline.outputs
     )
     plain = evaluate_shard(request)
     probed = evaluate_shard(replace(request, collapse_after=10, collapse_below=0.1))
@@ -132,12 +132,12 @@ def test_a_probe_for_collapse_does_not_change_the_result(study, baseline, scales
 
 def test_a_candidate_is_compiled_once_for_many_shards(study, scales, monkeypatch) -> None:
     compiled = []
-    grid = candidates._EVALUATORS["grid"]
+    engine = candidates._EVALUATORS["engine"]
     monkeypatch.setitem(
-        candidates._EVALUATORS, "grid", lambda made: compiled.append(made) or grid(made)
+        candidates._EVALUATORS, "engine", lambda made: compiled.append(made) or engine(made)
     )
     actor = EvaluationActor(ObjectStore(lambda handle: study.blob))
-    request = study.evaluation("grid", activation_scales=scales, blob=Handle("blob"))
+    request = study.evaluation("engine", activation_scales=scales, blob=Handle("blob"))
     for samples in Range(0, 4).split(2):
         actor.run(replace(request, samples=samples))
     assert len(compiled) == 1
@@ -152,7 +152,7 @@ def test_what_stays_float_is_named(study, scales) -> None:
     assert any(name.startswith("nn.dense") and "skipped_dense" in name for name in result.float_ops)
 
 
-def test_a_candidate_without_integers_has_no_grid(study) -> None:
+def test_a_candidate_without_integers_has_no_integers(study) -> None:
     config = {
         **study.qconfig.to_dict(),
         "do_simulation": True,
@@ -161,7 +161,7 @@ def test_a_candidate_without_integers_has_no_grid(study) -> None:
     }
     config["partition_conversions"] = "disabled"
     with pytest.raises(QuantizeError, match="no integers to evaluate"):
-        evaluate_shard(study.evaluation("grid", qconfig=config))
+        evaluate_shard(study.evaluation("engine", qconfig=config))
 
 
 def test_metrics_and_references_that_do_not_fit_are_refused(study, baseline) -> None:
@@ -173,13 +173,13 @@ def test_metrics_and_references_that_do_not_fit_are_refused(study, baseline) -> 
         )
 
 
-@pytest.mark.parametrize("evaluator", ["engine", "grid", "simulated"])
+@pytest.mark.parametrize("evaluator", ["engine", "simulated"])
 def test_a_result_names_its_evaluator_and_integers_are_checked(
     study, scales, evaluator: str
 ) -> None:
     request = study.evaluation(evaluator, activation_scales=scales, samples=Range(0, 4))
     plain, checked = (evaluate_shard(replace(request, spot_check=asked)) for asked in (False, True))
-    scorer = "grid" if evaluator == "engine" and find_compiler() is None else evaluator
+    scorer = "integer" if evaluator == "engine" and find_compiler() is None else evaluator
     assert plain.scored_by == scorer
     assert checked.scored_by == (scorer if evaluator == "simulated" else f"{scorer}, checked")
     assert checked.outputs_sha256 == plain.outputs_sha256
@@ -188,7 +188,7 @@ def test_a_result_names_its_evaluator_and_integers_are_checked(
 def test_an_evaluator_that_is_wrong_ends_with_an_error_that_names_both(
     study, scales, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = candidates._grid
+    right = candidates._engine
 
     class Wrong:
         def __init__(self, made: Made) -> None:
@@ -200,8 +200,8 @@ def test_an_evaluator_that_is_wrong_ends_with_an_error_that_names_both(
             outputs[0, 2] += 1
             return [outputs]
 
-    monkeypatch.setitem(candidates._EVALUATORS, "grid", lambda c: (Wrong(right(c)), "grid"))
-    request = study.evaluation("grid", activation_scales=scales, samples=Range(0, 4))
+    monkeypatch.setitem(candidates._EVALUATORS, "engine", lambda c: (Wrong(right(c)), "engine"))
+    request = study.evaluation("engine", activation_scales=scales, samples=Range(0, 4))
     evaluate_shard(request)
-    with pytest.raises(DifferingOutputsError, match="grid and reference differ: 1 of 5 values"):
+    with pytest.raises(DifferingOutputsError, match="engine and reference differ: 1 of 5 values"):
         evaluate_shard(replace(request, spot_check=True))

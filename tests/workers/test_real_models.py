@@ -76,9 +76,9 @@ def test_a_calibrated_candidate_keeps_the_accuracy_on_the_grid(
         return evaluation.run(base)
 
     float_top1 = results(evaluate("float").sums)["top1"]
-    grid = evaluate("grid")
-    assert grid.fully_integral
-    assert results(grid.sums)["top1"] >= max(bar, float_top1 - 0.02)
+    integers = evaluate("engine")
+    assert integers.fully_integral
+    assert results(integers.sums)["top1"] >= max(bar, float_top1 - 0.02)
 
 
 def test_memory_of_calibration_does_not_grow_with_the_images(

@@ -57,7 +57,7 @@ def test_a_study_runs_the_same_in_every_pool(pool: WorkerPool, study) -> None:
     scales = tuple(float(s) for s in activation_scales(stats, study.qconfig))
     requests = [
         study.evaluation(
-            "grid",
+            "engine",
             blob=blob,
             samples=half,
             activation_scales=scales,

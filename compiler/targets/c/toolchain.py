@@ -33,6 +33,8 @@ CACHE_VARIABLE = "QSEARCH_CACHE_DIR"
 EXACT_FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 """Fast code with the float results that the source defines (no fused multiply-add)."""
 
+CURE = "install a C compiler: apt-get install gcc, or pip install 'qsearch[cc]'"
+
 _BUILD_TIMEOUT_S = 300.0
 
 Command = tuple[str, ...]
@@ -61,8 +63,7 @@ def required_compiler() -> Command:
         raise CodegenError(
             "no C compiler found",
             where="$CC, cc, gcc, clang on the PATH, ziglang beside this Python",
-            fix="install one (apt-get install gcc, or pip install ziglang) "
-            "or do without: numpy gives the same results",
+            fix=CURE,
         )
     return compiler
 

@@ -186,9 +186,9 @@ def test_a_batch_is_run_sample_by_sample(saved: Path) -> None:
     np.testing.assert_array_equal(whole, np.concatenate(single))
 
 
-def test_the_grid_gives_the_integers_of_the_reference(saved: Path) -> None:
+def test_onnxruntime_gives_the_integers_of_the_reference(saved: Path) -> None:
     found = load_qmod(saved)
-    (expected,), (other,) = found.run(batch(2)), found.run(batch(2), executor="grid")
+    (expected,), (other,) = found.run(batch(2)), found.run(batch(2), executor="integer")
     assert expected.tobytes() == other.tobytes()
 
 
@@ -211,7 +211,7 @@ def test_the_default_executor_gives_the_bits_of_the_reference(
     rows = np.random.default_rng(1).normal(size=(5, 3, 8, 8)).astype("float32")
     (fast,), (exact,) = found.run({"x": rows}), found.run({"x": rows}, "reference")
     assert fast.tobytes() == exact.tobytes()
-    fastest = "grid" if find_compiler() is None else "engine"
+    fastest = "integer" if find_compiler() is None else "engine"
     assert (fastest in found._executors) == (partition == "fully_integral")
 
 
@@ -229,20 +229,21 @@ def without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compiler.targets.engine.executor.load_library", refuse)
 
 
-def test_without_a_compiler_the_default_executor_is_the_grid_and_says_so_once(
+def test_without_a_compiler_the_default_executor_is_the_integer_onnx_and_says_so_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     without_a_compiler(monkeypatch)
     for _ in range(2):
         found = quantized("fully_integral", tmp_path)
         found.run({"x": np.zeros((1, 3, 8, 8), "float32")})
-        assert set(found._executors) == {"auto", "grid"}
+        assert set(found._executors) == {"auto", "integer"}
     assert [r.getMessage() for r in caplog.records if "compiler" in r.getMessage()] == [
-        "no C compiler found: onnxruntime runs the module (grid), slower; install one"
+        "no C compiler found: onnxruntime runs the module in integers, 5 to 25 times slower than "
+        "the engine; install one"
     ]
 
 
-def test_the_reference_runs_what_the_engine_cannot_plan_and_says_so(
+def test_onnxruntime_runs_what_the_engine_cannot_plan_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def defect(planner: Planner, step: Step, args: Sequence[Item]) -> bool:
@@ -251,10 +252,23 @@ def test_the_reference_runs_what_the_engine_cannot_plan_and_says_so(
     monkeypatch.setitem(rules, "nn.conv2d", defect)
     found = quantized("fully_integral", tmp_path)
     found.run({"x": np.zeros((1, 3, 8, 8), "float32")})
-    assert set(found._executors) == {"auto", "reference"}
+    assert set(found._executors) == {"auto", "integer"}
     (said,) = (r.getMessage() for r in caplog.records if "cannot plan" in r.getMessage())
     assert said.startswith("the engine cannot plan nn.conv2d: IndexError")
-    assert said.endswith("the reference runs the module, slower")
+    assert "onnxruntime runs the module in integers" in said
+
+
+def test_a_module_with_a_step_on_the_host_stays_on_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(rules, "nn.relu", lambda planner, step, args: False)
+    monkeypatch.setitem(rules, "nn.conv2d", lambda planner, step, args: False)
+    found = quantized("fully_integral", tmp_path)
+    rows = np.random.default_rng(1).normal(size=(2, 3, 8, 8)).astype("float32")
+    (fast,), (exact,) = found.run({"x": rows}), found.run({"x": rows}, "reference")
+    assert fast.tobytes() == exact.tobytes()
+    assert set(found._executors) == {"auto", "engine", "reference"}
+    assert found._executors["engine"].host_steps >= 1
 
 
 def test_without_compiler_and_onnxruntime_the_default_executor_is_the_reference(
@@ -262,7 +276,7 @@ def test_without_compiler_and_onnxruntime_the_default_executor_is_the_reference(
 ) -> None:
     found = quantized("fully_integral", tmp_path)
     without_a_compiler(monkeypatch)
-    monkeypatch.setitem(sys.modules, "compiler.targets.ort.grid_executor", None)
+    monkeypatch.setitem(sys.modules, "compiler.targets.ort.integer_executor", None)
     found.run({"x": np.zeros((1, 3, 8, 8), "float32")})
     assert set(found._executors) == {"auto", "reference"}
 

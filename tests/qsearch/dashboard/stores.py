@@ -25,7 +25,7 @@ from qsearch.store.repository import Repository
 MODES = ("max", "mse", "kl_divergence", "percentile")
 SPEC = {
     "metric": "top1",
-    "evaluator": "grid",
+    "evaluator": "engine",
     "sampler": "auto",
     "space": [{"name": "calibrate_mode", "choices": list(MODES), "when": {}}],
 }

@@ -188,7 +188,7 @@ def search(
     known = StudyTrials(objective)
     queue = TrialQueue(context, known, sampler, scales or Scales(), {"code": code}, budget)
     evaluator = Evaluator(
-        b"", DatasetRef("npz"), Range(0, 300), "grid", ("agreement",), (), score_of
+        b"", DatasetRef("npz"), Range(0, 300), "engine", ("agreement",), (), score_of
     )
     driver = Driver(context, queue, Evaluations(pool, evaluator, NopPruner()), budget)
     return driver.run()

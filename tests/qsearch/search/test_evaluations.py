@@ -63,7 +63,7 @@ def run(order: Sequence[int], stop: StopAfter, collapsed: bool = False) -> Ended
         b"",
         DatasetRef("npz"),
         Range(0, 96),
-        "grid",
+        "engine",
         ("agreement",),
         (),
         lambda sums: {"agreement": sums["agreement"]["equal"] / sums["agreement"]["total"]},

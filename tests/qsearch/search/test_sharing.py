@@ -63,7 +63,7 @@ def driver(
     budget = Budget(TRIALS)
     queue = TrialQueue(context, StudyTrials(objective), proposes, Scales(), {"code": code}, budget)
     evaluator = Evaluator(
-        b"", DatasetRef("npz"), Range(0, 300), "grid", ("agreement",), (), score_of
+        b"", DatasetRef("npz"), Range(0, 300), "engine", ("agreement",), (), score_of
     )
     evaluations = Evaluations(pool, evaluator, NopPruner())
     return Driver(context, queue, evaluations, budget, leases=watch or LeaseMonitor())

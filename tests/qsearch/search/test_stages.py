@@ -89,7 +89,7 @@ def damages(folder: Path, noise: Callable[[QConfig], float], bits: tuple[int, ..
         samples = DatasetRef("npz"), Range(0, 300)
         return Sensitivities(
             StudyContext(repository, study, FakePool(answer=answer), SilentProgress()),
-            Evaluator(b"", *samples, "grid", ("sqnr",), (), lambda _: {}),
+            Evaluator(b"", *samples, "engine", ("sqnr",), (), lambda _: {}),
             LayerSpace({"a": 100, "b": 100}, bits),
             bases,
             ranges_of,

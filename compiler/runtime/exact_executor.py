@@ -1,0 +1,79 @@
+"""The executors of a module, and the one that runs it where nobody asked for one.
+
+All give the bits of the reference; a module that the faster one cannot take is run by the next:
+
+    engine       kernels of the wheel, or a C compiler
+    integer      onnxruntime, the module as ONNX in its own dtypes
+    reference    numpy
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from compiler.errors import CodegenError, OnnxExportError
+from compiler.ir.module import IRModule
+from compiler.runtime.executor import Executor
+
+_log = logging.getLogger("compiler.runtime")
+
+# Named as text: the runtime has no knowledge of targets, and may not import them (import layers).
+EXECUTOR_FACTORIES: Final = {
+    "reference": "compiler.targets.reference.executor:ReferenceExecutor",
+    "engine": "compiler.targets.engine.executor:EngineExecutor",
+    "integer": "compiler.targets.ort.integer_executor:IntegerExecutor",
+    "c": "compiler.targets.c.executor:CExecutor",
+}
+SLOWER: Final = "5 to 25 times slower than the engine"
+"""The integer ONNX; the ratios of README's table."""
+
+
+def executor_named(name: str, module: IRModule) -> Executor:
+    """An executor of ``EXECUTOR_FACTORIES``.
+
+    Raises:
+        CompilerError: it cannot run the module, or not here.
+        ImportError: what it needs is not installed.
+    """
+    home, attribute = EXECUTOR_FACTORIES[name].split(":")
+    factory: Callable[[IRModule], Executor] = getattr(importlib.import_module(home), attribute)
+    return factory(module)
+
+
+class Chosen(NamedTuple):
+    """An executor, its name in ``EXECUTOR_FACTORIES``, and why no faster one; "" for the engine."""
+
+    name: str
+    executor: Executor
+    note: str = ""
+
+
+def exact_executor(module: IRModule) -> Chosen:
+    """The fastest executor of a module's integers; a warning, once, where that is not the engine.
+
+    Args:
+        module: typed, after QuantizeRealize.
+    """
+    try:
+        return Chosen("engine", executor_named("engine", module))
+    except CodegenError as error:
+        why, fix = error.what, error.fix
+    try:
+        name, executor = "integer", executor_named("integer", module)
+        note = f"{why}: onnxruntime runs the module in integers, {SLOWER}"
+    except (ImportError, OnnxExportError) as error:
+        name, executor = "reference", executor_named("reference", module)
+        also = "no onnxruntime" if isinstance(error, ImportError) else error.what
+        note = f"{why}; {also}: the reference runs the module, much slower"
+    note = note if fix is None else f"{note}; {fix}"
+    _say_once(note)
+    return Chosen(name, executor, note)
+
+
+@functools.cache
+def _say_once(message: str) -> None:
+    _log.warning("%s", message)
