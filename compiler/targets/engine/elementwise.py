@@ -236,7 +236,9 @@ def _program(operands: _Operands, near: Loops, shifts: Loops) -> list[list[Any]]
         program.append(_operation(operands.planner, chain, slot, args, along))
     low, high = (0, 255) if operands.out.buffer.type == "U8" else INT32
     access("STORE", 0, a=slots.of(operands.item) or 0, low=low, high=high)
-    return of_length(joined(program), _MOST)
+    # A store adds the zero of its storage before it limits.
+    most = operands.ops[-1].chain.args[0].high + operands.out.buffer.zero
+    return of_length(joined(program, clips=most <= INT32[1]), _MOST)
 
 
 def _operation(

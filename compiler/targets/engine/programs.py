@@ -38,11 +38,14 @@ def of_length(program: list[list[Any]], most: int) -> list[list[Any]]:
     return program
 
 
-def joined(program: list[list[Any]]) -> list[list[Any]]:
+def joined(program: list[list[Any]], clips: bool) -> list[list[Any]]:
     """The program of int32 with fewer passes.
 
     Factors, sums and products right behind a load become a part of it if nothing else reads what
     it loads; factors and clips right before the store become a part of that.
+
+    Args:
+        clips: a clip may become a part of the store.
     """
     fields, numbers, _ = layout()
     ops = [dict(zip(fields["op"], row)) for row in program]
@@ -61,7 +64,7 @@ def joined(program: list[list[Any]]) -> list[list[Any]]:
                 other = op["b"] if op["a"] == slot else op["a"]
                 last |= {"to": op["to"], "low": kind, "high": other}
                 continue
-        if (kind, last["op"], last["to"]) == (store, clip, op["a"]):
+        if clips and (kind, last["op"], last["to"]) == (store, clip, op["a"]):
             op["low"] = max(op["low"], last["p0"] + op["b"])
             op["high"] = min(op["high"], last["p1"] + op["b"])
             last = made[-2]
