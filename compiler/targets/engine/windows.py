@@ -87,7 +87,7 @@ def pool(planner: Planner, step: Step, args: list[Item]) -> bool:
         if attrs.ceil_mode:
             return False
         count = prod(size)
-    low, high = data.low * factor, data.high * factor
+    low, high = sorted((data.low * factor, data.high * factor))
     if count or not reached:  # averages of padding, which is 0
         low, high = min(low, 0), max(high, 0)
     if not INT32[0] <= low <= high <= INT32[1]:
@@ -180,7 +180,7 @@ def _pooled(planner: Planner, step: Step, args: list[Item]) -> bool:
     if not _sums_fit(data, terms, factor):
         return False
     scale = factor if average else terms
-    low, high = data.low * scale, data.high * scale
+    low, high = sorted((data.low * scale, data.high * scale))
     if not INT32[0] <= low <= high <= INT32[1]:
         return False
     # In one run, whatever order and border its readers want.
