@@ -284,7 +284,7 @@ class Planner:
         args = tuple(a.as_scalar() for a in args)
         low, high = chain_bounds(op, args, params)
         if low == high:
-            return constant(low)
+            return constant((low - INT64[0]) % (1 << 64) + INT64[0])
         if low < INT64[0] or high > INT64[1]:
             low, high = INT64
         shape = np.broadcast_shapes(*(a.shape for a in args))

@@ -38,6 +38,8 @@ def rounded_product(planner: Planner, data: Item, bits: Item) -> Item | None:
     if product.shape != data.shape or not -_MOST < product.low <= product.high < _MOST:
         return None
     x, factor, amounts = _factored(product, data.shape, bits.data)
+    if x.low == x.high:  # without a shape that factors could vary along
+        return None
     axis: int | None = None
     if factor.size > 1:
         axis = shift_axis(Item(factor.shape, 0, 0, data=factor), data.shape)
