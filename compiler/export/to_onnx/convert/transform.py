@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
+from compiler.export.to_onnx.convert.nn import require_layout
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 from compiler.ir.dataflow import Step
+from compiler.ir.ty import is_float
 from compiler.ops.image.resampling import nearest
 
 
@@ -102,15 +105,35 @@ def mirror_pad(step: Step, e: Emitter) -> str:
 
 @FToOnnx.register("nn.depth_to_space")
 def depth_to_space(step: Step, e: Emitter) -> str:
-    """DepthToSpace."""
-    attrs = step.attrs
-    return e.node("DepthToSpace", e.args(step), blocksize=attrs.block_size, mode=attrs.mode)
+    """DepthToSpace; onnxruntime has it for few integers, which are reshaped and transposed."""
+    data, block, mode = step.args[0], step.attrs.block_size, step.attrs.mode
+    require_layout(step, e, step.attrs.layout)
+    if is_float(data.type.dtype):
+        return e.node("DepthToSpace", e.args(step), blocksize=block, mode=mode)
+    n, c, h, w = data.type.concrete_shape
+    c //= block * block
+    first = (n, block, block, c, h, w) if mode == "DCR" else (n, c, block, block, h, w)
+    axes = (0, 3, 4, 1, 5, 2) if mode == "DCR" else (0, 1, 4, 2, 5, 3)
+    return _turned(step, e, first, axes)
 
 
 @FToOnnx.register("nn.space_to_depth")
 def space_to_depth(step: Step, e: Emitter) -> str:
-    """SpaceToDepth."""
-    return e.node("SpaceToDepth", e.args(step), blocksize=step.attrs.block_size)
+    """SpaceToDepth, integers as above."""
+    data, block = step.args[0], step.attrs.block_size
+    require_layout(step, e, step.attrs.layout)
+    if is_float(data.type.dtype) and step.attrs.mode == "DCR":
+        return e.node("SpaceToDepth", e.args(step), blocksize=block)
+    n, c, h, w = data.type.concrete_shape
+    axes = (0, 3, 5, 1, 2, 4) if step.attrs.mode == "DCR" else (0, 1, 3, 5, 2, 4)
+    return _turned(step, e, (n, c, h // block, block, w // block, block), axes)
+
+
+def _turned(step: Step, e: Emitter, first: Sequence[int], axes: Sequence[int]) -> str:
+    """A shape, an order of its axes, and the shape of the result."""
+    apart = e.node("Reshape", [e.name(step.args[0]), e.ints(first)])
+    turned = e.node("Transpose", [apart], perm=list(axes))
+    return e.node("Reshape", [turned, e.ints(step.results[0].type.concrete_shape)])
 
 
 @FToOnnx.register("image.resize2d")
