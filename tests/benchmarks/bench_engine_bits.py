@@ -8,6 +8,12 @@ on dev images, on noise and on 30 times both. The engine on every instruction se
 thread and with two, the grid and the exact integer ONNX are compared with the reference, element by
 element. A model stops after so many CPU minutes and says how many configurations it ran. Exit code
 1 where any element differs; the line names model, seed, form and the fields of the configuration.
+
+    python -m tests.benchmarks.bench_engine_bits --minutes 60 [--seed 0]
+
+For so many minutes: random modules with limits inside their dtypes (tests/compiler/inner_limits.py)
+on the engine, as integer ONNX and, the proved ones, as C. Exit code 1 where one differs from the
+reference or ends in an error that its form does not know.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ import argparse
 import json
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,11 +42,15 @@ from tests.benchmarks.bench_emitted import Model
 from tests.benchmarks.machine import machine
 from tests.benchmarks.real_models import DATA, MODELS
 from tests.compiler.emitted import random_qconfig
+from tests.compiler.inner_limits import Found, search
 
 REACH = 30.0
 """How far inputs go beyond those of the calibration."""
 CALIBRATION_IMAGES = {"efficientnet_lite0": 4}
 DRAWS = 20
+CHUNK = 200
+COMPILED = 100
+"""Modules of one compilation."""
 
 Array = np.ndarray[Any, Any]
 
@@ -129,6 +140,23 @@ def run_model(
     return result
 
 
+def run_modules(seed: int, minutes: float) -> int:
+    """A line every 2,000 modules; 1 where one of them differs."""
+    until, start, found = time.monotonic() + 60 * minutes, 0, Found()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of numpy, for numbers that wrap
+        while time.monotonic() < until:
+            found.add(search(seed, range(start, start + CHUNK), compiled=COMPILED))
+            start += CHUNK
+            if start % 2000 == 0 or time.monotonic() >= until:
+                told = ", ".join(f"{count} {what}" for what, count in found.counts.items())
+                failed = f"{len(found.differ)} differ, {len(found.unforeseen)} unforeseen"
+                print(f"seed {seed}: {told}: {failed}", flush=True)
+    for place in (*found.differ, *found.unforeseen):
+        print(place)
+    return int(bool(found.differ or found.unforeseen))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """A line for each model; 1 where an element differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -139,7 +167,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cpu-minutes", type=float, default=15.0, help="for one model")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--minutes", type=float, help="random modules instead of models")
     options = parser.parse_args(arguments)
+    if options.minutes is not None:
+        return run_modules(options.seed, options.minutes)
     print(f"seed {options.seed}, instruction sets {', '.join(options.isa)}", flush=True)
     rows = {name: run_model(options.data, name, options, options.isa) for name in options.models}
     if options.json is not None:

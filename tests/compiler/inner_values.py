@@ -140,6 +140,37 @@ ENGINE: dict[str, Case] = {
             "SHIFT": _int([-3, -2], "int32"),
         },
     ),
+    "limits in 8 bits of numbers at the end of int32": Case(
+        "  stack((clip(%q, a_min=-9f, a_max=1048577f), clip(%q, a_min=-2f, a_max=3f)))",
+        {"q": _int([(1 << 31) - 1, -(1 << 31), 1, -1], "int32")},
+    ),
+    "a negative factor in front of an average with padding": Case(
+        """  %0 = multiply(clip(cast(%q, dtype="int32"), a_min=9f, a_max=100f), -127);
+  %1 = nn.avg_pool2d(%0, pool_size=[2, 2], padding=[1, 1, 1, 1], count_include_pad=True);
+  clip(%1, a_min=-9999f, a_max=9999f)""",
+        {"q": np.full((1, 1, 2, 2), 100, "uint8")},
+    ),
+    "a dense layer of images in front of a window": Case(
+        """  %0 = nn.dense(%q, WEIGHT, out_dtype="int32");
+  %1 = cast(clip(%0, a_min=-128f, a_max=127f), dtype="int8");
+  nn.conv2d(%1, TAPS, padding=[1, 1, 1, 1], data_layout="NHWC", out_dtype="int32")""",
+        {"q": _IMAGES.astype("int8")},
+        {"WEIGHT": np.eye(3, 4, dtype="int8"), "TAPS": _IMAGES[:, :, :3, :3].astype("int8")},
+    ),
+    "rounded products of a constant by factors of an axis": Case(
+        """  %0 = lookup(%q, TABLE);
+  %1 = multiply(%0, FACTOR);
+  %2 = add(add(%1, BELOW), bitwise_and(right_shift(%1, BITS), ONE));
+  right_shift(%2, BITS)""",
+        {"q": np.arange(4, dtype="uint8")},
+        {
+            "TABLE": np.ones(256, "int32"),
+            "FACTOR": _int([100, 110, 100, 108], "int32"),
+            "BELOW": _int([3, 3, 3, 3], "int32"),
+            "BITS": _int([3, 3, 3, 3], "int32"),
+            "ONE": _int([1, 1, 1, 1], "int32"),
+        },
+    ),
 }
 """What the engine planned otherwise."""
 
@@ -149,8 +180,12 @@ ONNX: dict[str, Case] = {
     coordinate_transformation_mode="half_pixel", rounding_method="floor")""",
         {"q": np.arange(7, dtype="int8").reshape(1, 1, 1, 7)},
     ),
+    "elements of blocks, in 32 bits": Case(
+        "  nn.space_to_depth(nn.depth_to_space(%q, block_size=2), block_size=2)",
+        {"q": np.arange(32, dtype="int16").reshape(1, 8, 2, 2)},
+    ),
 }
-"""What integer ONNX computed otherwise."""
+"""What integer ONNX computed otherwise, or did not run."""
 
 _SQUARES = np.random.default_rng(3).integers(-128, 128, (1, 3, 16, 16)).astype("int8")
 _ONE_BY_ONE = np.random.default_rng(4).integers(-127, 128, (16, 3, 1, 1)).astype("int8")
