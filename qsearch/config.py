@@ -19,7 +19,14 @@ from pydantic_settings import EnvSettingsSource
 
 from compiler.errors import legal_names
 from qsearch.errors import SettingsError
-from qsearch.settings import ENVIRONMENT_PREFIX, Flag, Settings, UnknownWordError, names_of_keys
+from qsearch.settings import (
+    ENVIRONMENT_PREFIX,
+    POOLS,
+    Flag,
+    Settings,
+    UnknownWordError,
+    names_of_keys,
+)
 
 IMPORT: Final = "import"
 RESOLVED: Final = "config.resolved.yaml"
@@ -152,6 +159,8 @@ def _wrong_value(error: ValidationError, place: Callable[[str], str]) -> Setting
     field = Settings.model_fields[names_of_keys()[key]]
     why = cause or f"expected {_expected(field)}"
     fix = f"{flag}: {field.description}"
+    if key == "workers" and given in POOLS:
+        fix = f"--pool {given}; {fix}"
     return SettingsError(f"{what}: {why}", where=place(key), fix=fix)
 
 

@@ -9,11 +9,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 EXIT_OK: Final = 0
 """Done; for a search, the emitted module keeps the promised accuracy."""
@@ -28,6 +28,9 @@ EXIT_INTERRUPTED: Final = 130
 """Ctrl-C; the best so far is written and the same command goes on."""
 
 PACKAGES = ("qsearch", "workers", "compiler")
+_IMPORTING: Final = "<frozen importlib._bootstrap>"
+"""File of the frames of a running import."""
+_LOOK_AGAIN_S: Final = 0.05
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -99,9 +102,6 @@ def interrupts_kept() -> Iterator[None]:
     Raises:
         KeyboardInterrupt: there was one, and the handler before is Python's own.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     kept: list[tuple[int, FrameType | None]] = []
 
     def keep(number: int, frame: FrameType | None) -> None:
@@ -109,20 +109,57 @@ def interrupts_kept() -> Iterator[None]:
         if len(kept) > 1:
             signal.default_int_handler(number, frame)
 
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before: Mapping[int, _Handler] = {}
     try:
-        with contextlib.ExitStack() as restored:
-            for number, handler in handlers.items():
-                if callable(handler):
-                    restored.callback(signal.signal, number, handler)
-                    signal.signal(number, keep)
+        with _handled_by(keep) as before:
             yield
     finally:
         if kept:
-            signal_number, frame = kept[0]
-            before = handlers[signal.Signals(signal_number)]
-            assert callable(before)
-            before(signal_number, frame)
+            number, frame = kept[0]
+            before[number](number, frame)
+
+
+@contextlib.contextmanager
+def imports_kept() -> Iterator[None]:
+    """A signal that meets an import in the block takes effect after this import.
+
+    A module that is cut off in its import is half there, and fails when it is imported again to
+    write the best so far.
+
+    Raises:
+        KeyboardInterrupt: there was a signal, and the handler before is Python's own.
+    """
+    caller = sys._getframe(2)  # beneath it an import may have called us
+
+    def after_imports(number: int, frame: FrameType | None) -> None:
+        at = frame
+        while at is not None and at is not caller:
+            if at.f_code.co_filename == _IMPORTING:
+                threading.Timer(_LOOK_AGAIN_S, os.kill, (os.getpid(), number)).start()
+                return
+            at = at.f_back
+        before[number](number, frame)
+
+    with _handled_by(after_imports) as before:
+        yield
+
+
+_Handler = Callable[[int, FrameType | None], Any]
+
+
+@contextlib.contextmanager
+def _handled_by(handler: _Handler) -> Iterator[Mapping[int, _Handler]]:
+    """Put it in the place of the handlers of SIGTERM and SIGINT, which are given."""
+    before: dict[int, _Handler] = {}
+    with contextlib.ExitStack() as restored:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                old = signal.getsignal(number)
+                if callable(old):
+                    before[number] = old
+                    restored.callback(signal.signal, number, old)
+                    signal.signal(number, handler)
+        yield before
 
 
 # Locks ------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from qsearch.config import IMPORT, Resolved, resolve
 from qsearch.data import check_exists, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.model_file import ModelSource, find_model, model_bytes
-from qsearch.process import logging_to
+from qsearch.process import imports_kept, interrupts_kept, logging_to
 from qsearch.progress import Progress, SilentProgress, make_progress
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import examination
@@ -219,9 +219,8 @@ def run_search(
     storage = storage_url(settings, folder)
     _check_given(settings)
     try:
-        with folder.in_use() as folder_is_there:
+        with imports_kept(), folder.in_use() as folder_is_there:
             folder.prepare(source.sha256, fresh=settings.fresh)
-            # Workers start in the background while the model is imported.
             with logging_to(settings.verbosity, folder.log), _pool(settings) as pool:
                 try:
                     prepared = prepare_study(
@@ -386,7 +385,7 @@ def _source(settings: Settings) -> ModelSource:
 
 @contextlib.contextmanager
 def _pool(settings: Settings) -> Iterator[WorkerPool]:
-    """Workers, released however the run ends."""
+    """Workers, which start when they are first needed, released however the run ends."""
     size = WorkerSize(settings.worker_cpus, settings.worker_gpus, settings.worker_memory)
     pool = open_pool(
         settings.pool_kind,
@@ -399,7 +398,8 @@ def _pool(settings: Settings) -> Iterator[WorkerPool]:
     try:
         yield pool
     finally:
-        pool.close()
+        with interrupts_kept():
+            pool.close()
 
 
 def _workers_line(settings: Settings) -> str:

@@ -173,7 +173,12 @@ class Session:
         except Exception as error:
             self._note_failure(error)
             raise
-        return self._finish(interrupted)
+        try:
+            return self._finish(interrupted)
+        except KeyboardInterrupt:
+            if interrupted:
+                raise
+            return self._finish(interrupted=True)
 
     def _note_failure(self, error: Exception) -> None:
         """Store that the search ended, and why, unless other drivers continue."""

@@ -7,12 +7,16 @@ import os
 import re
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import qsearch
+from tests.benchmarks.bench_faults import squeeze_excite
 from tests.e2e.conftest import TIMEOUT_S, TRIALS
 
 
@@ -115,7 +119,7 @@ def test_a_killed_process_of_ray_ends_the_search_with_what_was_lost_and_how_to_g
     search.wait_until_held(process)
     (worker,) = [pid for pid in descendants(process.pid) if "ray::_RayWorker" in command_of(pid)]
     os.kill(worker, signal.SIGSTOP)  # nothing finishes before the loss is noticed
-    (killed,) = [pid for pid in children(process.pid) if program in command_of(pid)]
+    (killed,) = [pid for pid in descendants(process.pid) if program in command_of(pid)]
     os.kill(killed, signal.SIGKILL)
     search.hold.go(process.pid)
     _, err = process.communicate(timeout=TIMEOUT_S)
@@ -148,6 +152,67 @@ def test_a_request_to_stop_writes_the_best_so_far_and_the_same_command_goes_on(
     assert all(t.state != "running" for t in search.trials())
     search.finish()
     assert search.story() == unbroken.story()
+
+
+@pytest.mark.parametrize(
+    ("pool", "phase", "request_to_stop"),
+    [
+        pytest.param("ray", "starting workers", signal.SIGTERM, marks=pytest.mark.ray),
+        ("process", "calibration: pass 1", signal.SIGINT),
+        pytest.param("ray", "trials: 0/", signal.SIGTERM, marks=pytest.mark.ray),
+        ("process", "trials: 2/2", signal.SIGTERM),
+        ("process", "check, reference: 8/8", signal.SIGINT),
+    ],
+    ids=["starting", "calibrating", "searching", "building", "writing"],
+)
+def test_a_signal_ends_a_launch_wherever_it_is_and_nothing_goes_on(
+    launch: Callable[..., Any], pool: str, phase: str, request_to_stop: signal.Signals
+) -> None:
+    search = launch("digits", "--trials", "2", "--pool", pool, "--workers", "1")
+    process = search.start()
+    assert process.stderr is not None
+    told = next((line for line in process.stderr if line.startswith(phase)), None)
+    assert told is not None
+    started = descendants(process.pid)
+    process.send_signal(request_to_stop)
+    _, err = process.communicate(timeout=TIMEOUT_S)
+    # Behind the last check there is little left to do when the signal comes.
+    assert process.returncode in ({0, 130} if phase.startswith("check") else {130}), err
+    assert "Traceback" not in err
+    assert (search.folder / "best.qmod").exists() == any(t.finished for t in search.trials())
+    assert all(t.state != "running" for t in search.trials())
+    end = time.monotonic() + TIMEOUT_S
+    while any(command_of(pid) for pid in started):
+        assert time.monotonic() < end, "it left processes"
+        time.sleep(0.1)
+
+
+AGAIN = """
+import sys, qsearch
+for _ in range(20):
+    model, calib, out = sys.argv[1:]
+    qsearch.launch(model, calib=calib, eval=calib, trials=2, pool="ray", workers=2, out=out)
+print("ray" in sys.modules)
+"""
+
+
+def test_a_finished_study_ends_twenty_times_on_ray_beside_a_busy_core(tmp_path: Path) -> None:
+    _, model, _, data, *_ = squeeze_excite(tmp_path, 32)
+    out = tmp_path / "run"
+    qsearch.launch(model, calib=data, eval=data, trials=2, pool="inline", out=out)
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", AGAIN, model, data, str(out)],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    finally:
+        busy.kill()
+        busy.wait()
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_two_drivers_of_one_study_do_not_meet(launch: Callable[..., Any]) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from qsearch.process import interrupts_kept
+from qsearch.process import imports_kept, interrupts_kept
 
 CUT_OFF = """
 import sys
@@ -78,6 +80,37 @@ def test_handlers_of_ones_own_are_called_afterwards() -> None:
         assert heard == [signal.SIGINT]
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_an_import_that_a_signal_meets_is_finished_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    source = "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\nWHOLE = True\n"
+    (tmp_path / "cut_off_by_a_signal.py").write_text(source)
+    reached = []
+
+    def interrupted() -> None:
+        with imports_kept():
+            module = importlib.import_module("cut_off_by_a_signal")
+            reached.append(module.WHOLE)
+            signal.sigtimedwait([], 60.0)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert reached == [True]
+
+
+def test_a_program_that_is_itself_imported_can_be_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "searches_when_imported.py").write_text(
+        "import os, signal\nfrom qsearch.process import imports_kept\n"
+        "with imports_kept():\n    os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+    with pytest.raises(KeyboardInterrupt):
+        importlib.import_module("searches_when_imported")
 
 
 def test_other_threads_are_left_alone() -> None:

@@ -74,6 +74,7 @@ def test_resolved_settings_can_be_read_back(tmp_path: Path) -> None:
         ("allow_float", "perhaps", "true or false"),
         ("dim", ["batch"], "NAME=N"),
         ("seed", "1.5", "seed cannot be"),
+        ("workers", "ray", "--pool ray"),
         ("patience", "0", "--patience: stop after K trials in a row without improvement"),
     ],
 )

@@ -61,7 +61,7 @@ class ProcessPool(QueuedPool[_Process]):
     """The pool "process". See ``WorkerPool``; not for use from several threads at once.
 
     Args:
-        num_workers: processes, started now.
+        num_workers: processes, started with the first use of the pool.
         max_attempts: runs of a request whose workers die, before it ends with LostWorkerError.
         request_timeout_s: a worker busy longer is killed and counts as dead; None waits for ever.
         runner: import path of what each worker runs.
@@ -84,7 +84,6 @@ class ProcessPool(QueuedPool[_Process]):
         self._size = size or WorkerSize()
         self._logs = tempfile.TemporaryDirectory(prefix="qsearch-workers-")
         self._closed = False
-        self._refill()
 
     @property
     def pids(self) -> list[int]:
@@ -94,10 +93,6 @@ class ProcessPool(QueuedPool[_Process]):
     def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
         super().submit(tag, request, group, lost)
         self._advance(0.0)
-
-    def cancel_all(self) -> None:
-        super().cancel_all()
-        self._refill()
 
     def close(self) -> None:
         self._closed = True

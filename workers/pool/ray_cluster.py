@@ -17,7 +17,6 @@ from typing import Any
 
 from workers.errors import LostClusterError, WorkerError
 from workers.pool.protocol import WorkerSize
-from workers.process import python_path
 
 JOIN_S = 30.0
 """How long nodes of a cluster may take to join it, before it counts as too small."""
@@ -32,34 +31,40 @@ _LOOPBACK = "127.0.0.1"
 OBJECT_STORE_BYTES = 300 << 20
 """Shared memory of a local cluster: models, reference outputs, merged statistics."""
 
+_QUIET: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
 
-def connect(ray: Any, address: str | None, num_workers: int, size: WorkerSize) -> None:
-    """Join the cluster at ``address``, or start one on this machine with room for the workers.
 
+def start(ray: Any, num_workers: int, size: WorkerSize) -> None:
+    """Start a cluster on this machine with room for the workers; see ``ray_head``."""
+    with _on_loopback(ray):
+        # Without an address Ray joins whatever `ray start` began on this machine last.
+        ray.init(
+            address="local",
+            num_cpus=math.ceil(num_workers * size.cpus),
+            num_gpus=math.ceil(num_workers * size.gpus) or None,
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            **_QUIET,
+        )
+
+
+def connect(ray: Any, address: str, own: bool = False) -> None:
+    """Join the cluster at ``address``.
+
+    Args:
+        own: ``start`` began it.
     Raises:
         WorkerError: there is no cluster, or it refuses this process.
     """
-    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if address is None:
-        with _import_path_in_environment(), _on_loopback(ray):
-            # Without an address Ray joins whatever `ray start` began on this machine last.
-            ray.init(
-                address="local",
-                num_cpus=math.ceil(num_workers * size.cpus),
-                num_gpus=math.ceil(num_workers * size.gpus) or None,
-                include_dashboard=False,
-                object_store_memory=OBJECT_STORE_BYTES,
-                **quiet,
-            )
-    else:
-        try:
-            ray.init(address=address, **quiet)
-        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            raise WorkerError(
-                f"cannot connect to Ray at {address}: {error}",
-                fix="check the address, and that RAY_AUTH_MODE=token and the cluster's token "
-                "(RAY_AUTH_TOKEN or ~/.ray/auth_token) are set here too",
-            ) from error
+    try:
+        with _on_loopback(ray) if own else contextlib.nullcontext():
+            ray.init(address=address, **_QUIET)
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise WorkerError(
+            f"cannot connect to Ray at {address}: {error}",
+            fix="check the address, and that RAY_AUTH_MODE=token and the cluster's token "
+            "(RAY_AUTH_TOKEN or ~/.ray/auth_token) are set here too",
+        ) from error
     _keep_stdout_clean(ray)
 
 
@@ -313,20 +318,6 @@ def _on_loopback(ray: Any) -> Iterator[None]:
         yield
     finally:
         constants.ENABLE_RAY_CLUSTER = before
-
-
-@contextlib.contextmanager
-def _import_path_in_environment() -> Iterator[None]:
-    """Actors of a local cluster find the packages that this process found, installed or not."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = python_path()
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
 
 
 def _keep_stdout_clean(ray: Any) -> None:

@@ -8,9 +8,12 @@ measured; see the README of this package.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -32,8 +35,8 @@ from workers.pool.queued_pool import (
     load_factory,
     log_tail,
 )
-from workers.pool.ray_cluster import ClusterMonitor, Share, await_resources, connect
-from workers.process import code_version
+from workers.pool.ray_cluster import ClusterMonitor, Share, await_resources, connect, start
+from workers.process import code_version, python_path
 from workers.user_code import UserCode
 from workers.worker import Answer, answer, with_user_code
 
@@ -41,7 +44,8 @@ START_TIMEOUT_S = 180.0
 """How long Ray may take to start or connect, and an actor to answer its first call."""
 
 _RESTART_PAUSE_S = 0.2
-_STOP_TIMEOUT_S = 20.0
+_STOP_TIMEOUT_S = 4.0
+_STARTED = "cluster at "
 
 _log = logging.getLogger("workers.pool.ray")
 
@@ -105,7 +109,8 @@ class _Actor(Slot):
 class RayPool(QueuedPool[_Actor]):
     """The pool "ray". See ``WorkerPool``; not for use from several threads at once.
 
-    Ray starts in the background, so the constructor returns at once; requests wait for it.
+    Ray starts with the first use of the pool; requests wait for it. A cluster of this machine
+    starts in a process of its own (``main``).
 
     Args:
         num_workers: actors.
@@ -144,9 +149,9 @@ class RayPool(QueuedPool[_Actor]):
         self._start_error: Exception | None = None
         self._started = threading.Event()
         self._stopping = threading.Event()
-        self._begun = time.monotonic()
+        self._begun: float | None = None
+        self._head: subprocess.Popen[str] | None = None
         self._thread = threading.Thread(target=self._serve_ray, name="ray", daemon=True)
-        self._thread.start()
 
     @property
     def pids(self) -> list[int]:
@@ -162,8 +167,7 @@ class RayPool(QueuedPool[_Actor]):
 
     def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
         super().submit(tag, request, group, lost)
-        if self._started.is_set():
-            self._step(0.0)
+        self._advance(0.0)
 
     def close(self) -> None:
         """Release every actor; also ends the cluster if this pool started it."""
@@ -176,16 +180,24 @@ class RayPool(QueuedPool[_Actor]):
         self._refs.clear()
         self._values.clear()
         self._stopping.set()
+        if self._begun is None:
+            return
+        if self._head is not None and not self._started.is_set():
+            self._head.terminate()
         self._thread.join(_STOP_TIMEOUT_S)
+        if self._head is not None:
+            _end_head(self._head)
 
     def _serve_ray(self) -> None:
-        """Start Ray, and stay: processes that a thread starts may be tied to its life."""
+        """Start Ray, and stay until the pool is closed."""
         ours = False
         try:
             ray = _import_ray()
             ours = not ray.is_initialized()
-            if ours:
-                connect(ray, self._address, self._count, self._size)
+            if ours and self._address is not None:
+                connect(ray, self._address)
+            elif ours:
+                connect(ray, self._start_head(), own=True)
             await_resources(ray, self._count, self._size, self._address, self._stopping)
             self._monitor = ClusterMonitor(ray, self._stopping)
             if self._address is not None:
@@ -200,9 +212,41 @@ class RayPool(QueuedPool[_Actor]):
         if self._monitor is not None:
             self._monitor.close()
 
+    def _start_head(self) -> str:
+        """Start a cluster of this machine in a process of its own; its address.
+
+        Raises:
+            RuntimeError: Ray did not start there, or the pool was closed.
+        """
+        size = (self._count, self._size.cpus, self._size.gpus)
+        # -P: a folder called workers where the user stands must not hide ours. Actors find the
+        # packages that this process found, installed or not. Ctrl-C does not reach the session.
+        self._head = subprocess.Popen(
+            [sys.executable, "-P", "-m", "workers.pool.ray_pool", *map(str, size)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONPATH": python_path()},
+            start_new_session=True,
+        )
+        if self._stopping.is_set():
+            self._head.terminate()
+        assert self._head.stdout is not None
+        last = "it said nothing"
+        with self._head.stdout as told:
+            for line in told:
+                if line.startswith(_STARTED):
+                    return line.removeprefix(_STARTED).strip()
+                last = line.strip() or last
+        raise RuntimeError(f"it does not start: {last}")
+
     def _advance(self, timeout_s: float) -> None:
         """Wait for Ray to start, or for news of the actors."""
-        if self._started.wait(timeout_s):
+        if self._begun is None and not self._stopping.is_set():
+            self._begun = time.monotonic()
+            self._thread.start()
+        if self._begun is None or self._started.wait(timeout_s):
             self._step(timeout_s)
         elif time.monotonic() - self._begun > self._start_timeout_s:
             raise WorkerError(
@@ -364,3 +408,43 @@ class RayPool(QueuedPool[_Actor]):
         self._jobs.release(slot.number)
         self._ray.kill(slot.remote, no_restart=True)
         self._slots.remove(slot)
+
+
+# The process that starts a cluster of this machine ------------------------------------------------
+
+
+def main(num_workers: int, cpus: float, gpus: float) -> None:
+    """Start Ray, tell its address, and end it when stdin closes, as it does when the driver dies.
+
+    Ray forks its processes. At a fork OpenBLAS waits for its threads, and a product that another
+    thread computes then waits for them for ever: so Ray starts where nothing computes.
+
+    Args:
+        num_workers: workers that the cluster has room for.
+        cpus, gpus: of each worker.
+    """
+    ray = _import_ray()
+    start(ray, num_workers, WorkerSize(cpus, gpus))
+    print(f"{_STARTED}{ray.get_runtime_context().gcs_address}", flush=True)
+    nowhere = os.open(os.devnull, os.O_WRONLY)  # nobody reads on
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, sys.stderr.fileno())
+    sys.stdin.read()
+    signal.alarm(math.ceil(_STOP_TIMEOUT_S))
+    ray.shutdown()
+
+
+def _end_head(head: subprocess.Popen[str]) -> None:
+    assert head.stdin is not None
+    head.stdin.close()
+    try:
+        head.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        head.kill()
+        head.wait()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(head.pid, signal.SIGKILL)  # agents of Ray that have not noticed yet
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]))

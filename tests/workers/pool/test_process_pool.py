@@ -36,6 +36,16 @@ class TestProcessPool(SeparateWorkersTestCase):
         return lambda code: ProcessPool(1, runner="pool_runner:Runner", code=code)
 
 
+def test_processes_start_with_the_first_use_of_the_pool() -> None:
+    pool = ProcessPool(2, runner="pool_runner:Runner")
+    try:
+        assert pool.pids == []
+        pool.wait_ready(0.0)
+        assert len(pool.pids) == 2
+    finally:
+        pool.close()
+
+
 def test_a_package_of_the_user_travels_with_its_own_modules_and_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

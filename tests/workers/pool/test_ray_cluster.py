@@ -18,6 +18,7 @@ from workers.pool.ray_cluster import (
     connect,
     divided,
     require_resources,
+    start,
 )
 
 
@@ -42,20 +43,20 @@ class Ray:
 
 def test_without_an_address_a_cluster_of_ones_own_is_started_even_beside_another() -> None:
     ray = Ray()
-    connect(ray, None, 3, WorkerSize(cpus=1.5))
+    start(ray, 3, WorkerSize(cpus=1.5))
     assert (ray.options["address"], ray.options["num_cpus"]) == ("local", 5)
 
 
 def test_a_cluster_that_is_joined_keeps_its_size() -> None:
     ray = Ray()
-    connect(ray, "host:6379", 3, WorkerSize())
+    connect(ray, "host:6379")
     assert ray.options["address"] == "host:6379"
     assert "num_cpus" not in ray.options
 
 
 def test_a_cluster_that_cannot_be_joined_is_an_error_with_a_fix() -> None:
     with pytest.raises(WorkerError, match="cannot connect to Ray at host:6379: refused") as caught:
-        connect(Ray(ConnectionError("refused")), "host:6379", 1, WorkerSize())
+        connect(Ray(ConnectionError("refused")), "host:6379")
     assert "RAY_AUTH_TOKEN" in (caught.value.fix or "")
 
 

@@ -24,9 +24,14 @@ ROOT = HERE.parents[2]
 RUNNER = "pool_runner:Runner"
 
 
+FORKS: list[int] = []
+"""Forks of this process that call handlers of libraries, such as that of OpenBLAS."""
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayPool]:
     """One local Ray for all tests of this file; their pools share it."""
+    os.register_at_fork(before=lambda: FORKS.append(os.getpid()))
     pool = RayPool(2, runner=RUNNER)
     pool.submit(0, Ask("pid"))
     drain(pool)
@@ -55,6 +60,16 @@ class TestRayPool(SeparateWorkersTestCase):
     @pytest.fixture
     def open_with(self, ray_address: str) -> Callable[[UserCode], WorkerPool]:
         return lambda code: RayPool(1, runner=RUNNER, code=code)
+
+
+def test_ray_is_started_by_another_process_than_the_one_that_computes(cluster: RayPool) -> None:
+    assert FORKS == []
+
+
+def test_a_pool_that_nobody_used_is_closed_at_once() -> None:
+    pool = RayPool(2, address="127.0.0.1:9", runner=RUNNER)
+    assert pool.pids == []
+    pool.close()
 
 
 def test_more_workers_than_cpus_are_refused_with_a_sentence(ray_address: str) -> None:
