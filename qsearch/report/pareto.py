@@ -60,7 +60,7 @@ def on_front(scores: Mapping[int, Score], objective: Objective) -> list[int]:
     for number, score in scores.items():
         if not objective.feasible(score):
             continue
-        point = objective.values(score)
+        point = objective.rankings(score)
         other = kept.setdefault(point, number)
         if objective.rank(score, number) > objective.rank(scores[other], other):
             kept[point] = number
@@ -89,7 +89,7 @@ def hypervolume_of(trials: Sequence[Trial], objective: Objective) -> dict[str, A
         ``value`` and the ``reference`` it is measured from; None before a trial is complete.
     """
     complete = [t for t in trials if t.state == "complete" and t.outcome.score is not None]
-    points = [objective.values(t.outcome.score or {}) for t in complete]
+    points = [objective.rankings(t.outcome.score or {}) for t in complete]
     if not points:
         return None
     reference = tuple(min(column) for column in zip(*points, strict=True))

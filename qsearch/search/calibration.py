@@ -339,7 +339,7 @@ def _similar(
             score = trial.outcome.score
             point = carried_point(space, trial.params)
             if trial.stage == GLOBAL and score and point is not None and objective.feasible(score):
-                scored.append((objective.value(score), -trial.number, point))
+                scored.append((objective.ranking(score), -trial.number, point))
         scored.sort(key=lambda row: row[:2], reverse=True)
         best = scored[:_TRIALS]
         if best:

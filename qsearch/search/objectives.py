@@ -44,8 +44,6 @@ _LOST_ACCURACY: Final = -1e18
 # A module without a cost (a trial of older code) ranks behind those that have one.
 _NO_COST: Final = -1e18
 
-RANKING: Final = "steps"
-"""How trials of new studies are ranked, as ``ranking`` of the spec; see ``Objective.by_steps``."""
 _LEAST_STEP: Final = 4.0
 _CHANGED_ANSWERS: Final = 0.01
 _MOST_DB: Final = 100.0
@@ -70,7 +68,7 @@ class Objective:
     Ties go to the lower costs, so that the best lies on the front; then to SQNR, agreement, and the
     earlier trial.
 
-    Top-1 as the metric counts as no more than the float model's, and below it in steps of what luck
+    Top-1 as the metric ranks as no more than the float model's, and below it in steps of what luck
     explains (``top1_step``): one right answer more on a few hundred samples says less of a module
     than its SQNR does. The steps are the same for all trials of a study, so the order is total, and
     a trial with higher top-1 and SQNR than another is always before it.
@@ -83,15 +81,12 @@ class Objective:
         minimize: costs that span a Pareto front with it.
         max_size: most bytes of weights; None is any number.
         at_most: the most that other costs may be.
-        by_steps: whether top-1 counts in steps; studies of earlier versions rank by every answer,
-            then by agreement before SQNR.
     """
 
     metric: str
     minimize: tuple[str, ...] = ()
     max_size: float | None = None
     at_most: tuple[tuple[str, float], ...] = ()
-    by_steps: bool = True
 
     @staticmethod
     def of(spec: Mapping[str, Any]) -> Objective:
@@ -102,12 +97,11 @@ class Objective:
             tuple(spec.get("minimize", ())),
             None if limit is None else float(limit),
             tuple(sorted(spec.get("at_most", {}).items())),
-            spec.get("ranking") == RANKING,
         )
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The metric and the costs, in the order of ``values``."""
+        """The metric and the costs, in the order of ``values`` and ``rankings``."""
         return (self.metric, *self.minimize)
 
     @property
@@ -121,8 +115,7 @@ class Objective:
         verb = "least" if metric.smaller_is_better else "most"
         also = "".join(f", least {name}" for name in self.minimize)
         explained = {
-            "top1": " (share of right answers)"
-            + (", then most SQNR where luck explains the difference" if self.by_steps else ""),
+            "top1": " (share of right answers), then most SQNR where luck explains the difference",
             "sqnr": " (power of the float outputs by that of the errors, dB: higher is better)",
             "agreement": " (share of answers equal to the float model's)",
         }.get(self.metric, "")
@@ -137,8 +130,8 @@ class Objective:
         size = [] if self.max_size is None else ["--max-size"]
         return ["--max-drop", *size, *(option_of(f"{_AT_MOST}{name}") for name, _ in self.at_most)]
 
-    def value(self, score: Score) -> float:
-        """The metric as the sampler sees it; greater is better."""
+    def ranking(self, score: Score) -> float:
+        """What the sampler maximises in place of the metric: top-1 in steps, costs negative."""
         metric = by_option(self.metric)
         if metric.smaller_is_better:
             cost = score.get(metric.name)
@@ -159,7 +152,7 @@ class Objective:
     def _steps_lost(self, score: Score) -> int | None:
         """Whole steps by which top-1 is below the float model's; None where steps do not count."""
         top1, before, step = score.get("top1"), score.get(FLOAT_TOP1), score.get(TOP1_STEP)
-        if not self.by_steps or self.metric != "top1":
+        if self.metric != "top1":
             return None
         if top1 is None or before is None or step is None:
             return None
@@ -174,9 +167,21 @@ class Objective:
         """
         return "sqnr" if self._steps_lost(score) == 0 else self.metric
 
-    def values(self, score: Score) -> tuple[float, ...]:
+    def rankings(self, score: Score) -> tuple[float, ...]:
         """One number per objective; greater is better, so costs are negative."""
-        return (self.value(score), *(-cost for cost in self.costs(score)))
+        return (self.ranking(score), *(-cost for cost in self.costs(score)))
+
+    def values(self, score: Score) -> tuple[float, ...]:
+        """The metric and the costs as they were measured; see ``smaller_is_better``."""
+        metric = self.shown(score)
+        if metric is None:
+            metric = -_NO_COST if by_option(self.metric).smaller_is_better else 0.0
+        return (metric, *self.costs(score))
+
+    @property
+    def smaller_is_better(self) -> tuple[bool, ...]:
+        """Of each of the ``values``."""
+        return (by_option(self.metric).smaller_is_better, *(True for _ in self.minimize))
 
     def costs(self, score: Score) -> tuple[float, ...]:
         """The costs of ``minimize``; less is better."""
@@ -224,7 +229,7 @@ class Objective:
         """Greater is better; what breaks a limit is behind what breaks none."""
         broken = sum(max(amount, 0.0) for amount in self.violations(score).values())
         ties = (sqnr_value(score), score.get("agreement") or 0.0)
-        return (-broken, *self.values(score), *(ties if self.by_steps else ties[::-1]), -number)
+        return (-broken, *self.rankings(score), *ties, -number)
 
     def best(self, trials: Iterable[Trial]) -> Trial | None:
         """The best complete trial."""

@@ -24,7 +24,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from compiler.errors import legal_names
 from qsearch.errors import SettingsError
-from qsearch.search.objectives import Objective
+from qsearch.search.objectives import KEEPS_ACCURACY, Objective
 from qsearch.search.space import Space
 from qsearch.settings import is_import_path
 from qsearch.store.records import Trial
@@ -183,7 +183,7 @@ def distributions_of(space: Space, costly: bool = True) -> Distributions:
 
 
 def frozen_trial(trial: Trial, distributions: Distributions, objective: Objective) -> FrozenTrial:
-    """A finished trial of the store as Optuna's record of it.
+    """A finished trial of the store as Optuna's record of it, valued by its ranking: for samplers.
 
     With several objectives, which Optuna's PRUNED does not know, a stopped trial counts with what
     it reached and a broken constraint.
@@ -204,7 +204,7 @@ def frozen_trial(trial: Trial, distributions: Distributions, objective: Objectiv
         trial_id=-1,
         state=state,
         value=None,
-        values=list(objective.values(score or {})) if complete else None,
+        values=list(objective.rankings(score or {})) if complete else None,
         datetime_start=datetime.fromtimestamp(begun),
         datetime_complete=datetime.fromtimestamp(ended),
         params=params,
@@ -222,6 +222,21 @@ def frozen_trial(trial: Trial, distributions: Distributions, objective: Objectiv
     if complete:
         for name, amount in broken.items():
             frozen.set_constraint(name, amount)
+    return frozen
+
+
+def measured_trial(trial: Trial, distributions: Distributions, objective: Objective) -> FrozenTrial:
+    """A finished trial of the store as Optuna's record of it, valued by what was measured.
+
+    What samplers see instead is the user attribute ``ranking``.
+    """
+    frozen = frozen_trial(trial, distributions, objective)
+    if frozen.values is not None:
+        score = trial.outcome.score or {}
+        frozen.user_attrs["ranking"] = frozen.values[0]
+        frozen.values = list(objective.values(score))
+        if objective.smaller_is_better[0] and not score.get(KEEPS_ACCURACY):
+            frozen.set_constraint(KEEPS_ACCURACY, 1.0)
     return frozen
 
 
@@ -262,8 +277,14 @@ class _Storage(InMemoryStorage):
         trial.distributions[param_name] = distribution
 
 
+def directions_of(objective: Objective) -> list[StudyDirection]:
+    """Of the ``values`` of an objective."""
+    least, most = StudyDirection.MINIMIZE, StudyDirection.MAXIMIZE
+    return [least if smaller else most for smaller in objective.smaller_is_better]
+
+
 def new_study(objective: Objective) -> optuna.Study:
-    """An empty in-memory study that maximises every objective; costs are negative."""
+    """An empty in-memory study that maximises every ranking; costs are negative."""
     directions = [StudyDirection.MAXIMIZE] * len(objective.names)
     return optuna.create_study(storage=_Storage(), directions=directions)
 
@@ -348,11 +369,15 @@ class _Breeding(NSGAIISampler):
 
 
 def replica(trials: Sequence[Trial], space: Space, objective: Objective) -> optuna.Study:
-    """An in-memory Optuna study that holds the finished trials, for plots and analysis."""
+    """An in-memory Optuna study that holds the finished trials, for plots and analysis.
+
+    Their values are the metric and the costs as measured. Optuna's own ``best_trial`` has the
+    largest; ours (``Objective.best``) may be another where luck explains the difference.
+    """
     with quiet_optuna():
-        study = new_study(objective)
+        study = optuna.create_study(storage=_Storage(), directions=directions_of(objective))
         known = distributions_of(space)
-        study.add_trials([frozen_trial(t, known, objective) for t in trials if t.finished])
+        study.add_trials([measured_trial(t, known, objective) for t in trials if t.finished])
     return study
 
 
@@ -390,13 +415,10 @@ def write_study(
         SettingsError: the name is taken, or the storage cannot be used.
     """
     known = distributions_of(space)
-    costs = [optuna.study.StudyDirection.MINIMIZE] * len(objective.minimize)
     with quiet_optuna():
         try:
             study = optuna.create_study(
-                storage=url,
-                study_name=name,
-                directions=[optuna.study.StudyDirection.MAXIMIZE, *costs],
+                storage=url, study_name=name, directions=directions_of(objective)
             )
         except optuna.exceptions.DuplicatedStudyError as error:
             raise SettingsError(
@@ -413,7 +435,7 @@ def write_study(
         study.set_metric_names(list(objective.names))
         for field, value in _told(notes.get(None)).items():
             study.set_user_attr(field, value)
-        frozen = [_as_shown(frozen_trial(trial, known, objective)) for trial in trials]
+        frozen = [measured_trial(trial, known, objective) for trial in trials]
         for trial, shown in zip(trials, frozen, strict=True):
             shown.user_attrs.update(_told(notes.get(trial.number)))
         study.add_trials(frozen)
@@ -421,11 +443,3 @@ def write_study(
 
 def _told(note: Note | None) -> dict[str, Any]:
     return {} if note is None else {"note": note.note, "tags": list(note.tags)}
-
-
-def _as_shown(trial: optuna.trial.FrozenTrial) -> optuna.trial.FrozenTrial:
-    """Costs as they are: samplers see their negatives."""
-    if trial.values is not None:
-        metric, *costs = trial.values
-        trial.values = [metric, *(-cost for cost in costs)]
-    return trial

@@ -59,13 +59,17 @@ class SearchResult:
     def study(self) -> optuna.Study:
         """The finished trials as an in-memory Optuna study, for its plots and importances.
 
-        Each trial's ``user_attrs`` hold our ``number``, ``state`` and whole ``score``.
+        Each trial's values are the metric and the costs as measured; its ``user_attrs`` hold our
+        ``number``, ``state``, whole ``score``, and the ``ranking`` that the search maximised.
         """
         return replica(self.trials, self.space, self.objective)
 
     @property
     def best_trial(self) -> optuna.trial.FrozenTrial:
-        """The winner; ties go to SQNR, then agreement, then the earlier trial (see ``Objective``).
+        """The winner by the study's own rule (see ``Objective``); its ``value`` is the metric.
+
+        Top-1 counts in steps of what luck explains, then SQNR, agreement and the earlier trial
+        decide, so that ``study.best_trial`` of Optuna, the largest value, may be another.
 
         Raises:
             SearchFailedError: no trial was completed.

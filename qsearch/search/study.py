@@ -36,7 +36,7 @@ from qsearch.search import evaluator as evaluators
 from qsearch.search.baseline import classes_of, doubtful_data
 from qsearch.search.calibration import percentiles_of
 from qsearch.search.context import PreparedStudy
-from qsearch.search.objectives import RANKING, float_warning, weighs_accuracy
+from qsearch.search.objectives import float_warning, weighs_accuracy
 from qsearch.search.optuna_study import AUTO, HISTORY_FREE, own_sampler
 from qsearch.search.pruner import DEFAULT_ALPHA
 from qsearch.search.space_file import searched_space
@@ -52,10 +52,9 @@ from workers.user_code import hashes, import_user_code
 if TYPE_CHECKING:
     from qsearch.store.repository import Repository
 
-SOMETIMES_SCORED = ("hw", *TIMED, "max_drop", "ranking", "imports")
+SOMETIMES_SCORED = ("hw", *TIMED, "max_drop", "imports")
 """Parts of the spec that decide scores where they are there: the accelerator of ``--hw``, the
-machine that latency is measured on, the accuracy that may be lost, what trials are ranked by, the
-user's modules."""
+machine that latency is measured on, the accuracy that may be lost, the user's modules."""
 
 PREREQUISITE_LEVEL = 3
 """Opt level of the passes before quantization: batch norms folded, bias_add canonical."""
@@ -198,7 +197,6 @@ def _spec(study: PreparedStudy, evaluator: str) -> dict[str, Any]:
         "seed": settings.seed,
         "sampler": settings.sampler,
         "batch": settings.batch_size,
-        "ranking": RANKING,
         "space": study.space.to_dict(),
         "start": study.start.to_dict(),
         "percentiles": percentiles_of(study.space),

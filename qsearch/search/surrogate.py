@@ -416,7 +416,7 @@ class Refinement:
         broken = [self._broken(t) for t in trials]
         least = min(b for t, b in zip(trials, broken, strict=True) if t.state == "complete")
         scores = [
-            self.objective.value(t.outcome.score)
+            self.objective.ranking(t.outcome.score)
             if t.outcome.score and b <= max(least, 0.0)
             else -math.inf
             for t, b in zip(trials, broken, strict=True)

@@ -86,7 +86,7 @@ class StudyTrials:
 
     def _weigh(self, trial: Trial, score: Score) -> None:
         """Update the front of trials within all limits."""
-        values = self.objective.values(score)
+        values = self.objective.rankings(score)
         if any(all(a >= b for a, b in zip(held, values)) for held in self._front):
             return
         self._front = [

@@ -80,7 +80,7 @@ class TrialRow(OfStudy, Table):
     ``state`` is waiting, running, complete, pruned, failed or infeasible. ``config_hash`` is
     unique in the study; ``work_hash`` names the same work in any study of the storage. A running
     trial is leased to the driver ``driver_id``: when the driver has no heartbeat, it waits again.
-    ``objective_values`` are what the sampler was told, in the order of the study's objectives.
+    ``objective_values`` are the metric and the costs as they were measured.
     """
 
     __tablename__ = "qs_trial"

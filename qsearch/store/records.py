@@ -90,7 +90,7 @@ class Outcome:
         scored_by: who computed the outputs, as of EvaluationResult.
         attempts: times it was started, drivers and workers that died included.
         seconds: wall time between submission and result.
-        objective_values: one per objective of the study, as the sampler sees them.
+        objective_values: the metric and the costs of the study, as they were measured.
     """
 
     state: TrialState

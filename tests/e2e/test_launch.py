@@ -191,6 +191,8 @@ def test_five_lines_of_python_do_the_main_job(tmp_path: Path) -> None:
         out=tmp_path / "run",
     )
     assert result.best_trial.user_attrs["score"]["top1"] == result.summary["best"]["top1"]
+    assert result.best_trial.value == result.summary["best"]["top1"]
+    assert result.best_trial.value * 64 == round(result.best_trial.value * 64)
     assert result.best_params["weight_granularity"] == "channel"
     assert len(result.trials_dataframe()) == len(result.study.trials) == 2
     assert result.best_module().run({"input": data["input"][:1]})[0].shape == (1, 10)

@@ -54,11 +54,11 @@ def test_luck_explains_four_answers_or_two_deviations_of_a_paired_comparison() -
 
 def test_the_sampler_sees_the_order_that_chooses_the_winner() -> None:
     objective = Objective("top1")
-    values = [objective.value(scored(*one)) for one in ((426, 36.0), (438, 31.0), (425, 40.0))]
+    values = [objective.ranking(scored(*one)) for one in ((426, 36.0), (438, 31.0), (425, 40.0))]
     assert values == sorted(values, reverse=True)
     assert values[0] == pytest.approx(430 / SAMPLES, abs=1e-4)
     with_costs = Objective("top1", ("size",))
-    assert with_costs.value(scored(426, 36.0)) == with_costs.value(scored(438, 31.0))
+    assert with_costs.ranking(scored(426, 36.0)) == with_costs.ranking(scored(438, 31.0))
 
 
 def test_top1_within_max_drop_goes_before_sqnr() -> None:
@@ -73,14 +73,6 @@ def test_a_trial_that_lost_no_top1_is_only_beaten_in_sqnr() -> None:
     assert objective.decides(scored(427, 30.0)) == "sqnr"
     assert objective.decides(scored(420, 30.0)) == "top1"
     assert Objective("agreement").decides(scored(430, 30.0)) == "agreement"
-
-
-def test_a_study_of_an_earlier_version_ranks_by_every_answer_then_agreement() -> None:
-    objective = Objective.of({"metric": "top1"})
-    assert objective.rank(scored(431, 31.0), 1) > objective.rank(scored(430, 35.0), 0)
-    more = {**scored(430, 31.0), "agreement": 1.0}
-    assert objective.rank(more, 1) > objective.rank(scored(430, 35.0), 0)
-    assert objective.decides(scored(430, 30.0)) == "top1"
 
 
 def test_ties_go_to_sqnr_then_agreement_then_the_earlier_trial() -> None:
@@ -98,7 +90,7 @@ def test_ties_go_to_sqnr_then_agreement_then_the_earlier_trial() -> None:
 
 def test_an_infinite_sqnr_beats_every_finite_one() -> None:
     objective = Objective("sqnr")
-    assert objective.value({"sqnr_db": None}) > objective.value({"sqnr_db": 150.0})
+    assert objective.ranking({"sqnr_db": None}) > objective.ranking({"sqnr_db": 150.0})
 
 
 @pytest.mark.parametrize(
@@ -141,7 +133,8 @@ def test_a_cost_is_shown_as_it_is_and_not_as_its_negative() -> None:
     assert Objective("hw_traffic").described(score) == "hw_traffic 15,580"
     both = Objective("sqnr", ("hw_traffic",))
     assert both.described(score) == "sqnr 31.26 dB, hw_traffic 15,580"
-    assert both.values(score) == (31.256, -15580.0)
+    assert both.values(score) == (31.256, 15580.0)
+    assert both.rankings(score) == (31.256, -15580.0)
 
 
 def test_of_equal_accuracy_the_smaller_is_best_so_the_best_lies_on_the_front() -> None:
@@ -202,6 +195,6 @@ def test_max_drop_decides_where_accuracy_alone_does_not() -> None:
 
 
 def test_a_spec_gives_its_objective_back() -> None:
-    spec = {"metric": "sqnr", "minimize": ["size"], "max_size": 5000, "ranking": "steps"}
+    spec = {"metric": "sqnr", "minimize": ["size"], "max_size": 5000}
     assert Objective.of(spec) == Objective("sqnr", ("size",), 5000.0)
     assert Objective.of({"metric": "top1"}).names == ("top1",)

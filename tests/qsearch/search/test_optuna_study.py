@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 import pytest
+from optuna.study import StudyDirection
 from optuna.trial import TrialState, create_trial
 
 from compiler.qtypes.qconfig import QConfig
@@ -96,3 +97,36 @@ def test_a_limit_that_a_trial_breaks_is_a_constraint(limit: float, excess: float
     objective = Objective("sqnr", max_size=limit)
     frozen = frozen_trial(trial(0), distributions_of(SPACE), objective)
     assert frozen.constraints == {"max_size": pytest.approx(excess)}
+
+
+def test_values_are_what_was_measured_and_the_ranking_has_a_name_of_its_own() -> None:
+    scores = [
+        {"top1": 482 / 600, "top1_float": 0.81, "top1_step": 0.01, "sqnr_db": 30.0},
+        {"top1": 487 / 600, "top1_float": 0.81, "top1_step": 0.01, "sqnr_db": 20.0},
+    ]
+    objective, trials = Objective("top1"), []
+    for number, score in enumerate(scores):
+        one = trial(number)
+        trials.append(replace(one, outcome=replace(one.outcome, score=score)))
+    study = replica(trials, SPACE, objective)
+    assert [one.value for one in study.trials] == [482 / 600, 487 / 600]
+    assert study.trials_dataframe()["value"].tolist() == [482 / 600, 487 / 600]
+    assert study.best_value == 487 / 600
+    best = objective.best(trials)
+    assert best is not None
+    assert best.number == 0
+    rankings = [one.user_attrs["ranking"] for one in study.trials]
+    assert rankings == [objective.ranking(score) for score in scores]
+    assert rankings[0] > rankings[1]
+
+
+def test_a_cost_as_the_metric_is_minimised_among_modules_that_keep_their_accuracy() -> None:
+    trials = []
+    for number, (latency, kept) in enumerate([(3.0, 1.0), (2.0, 1.0), (1.0, 0.0)]):
+        score = {"latency_ms": latency, "keeps_accuracy": kept, "sqnr_db": 20.0}
+        one = trial(number)
+        trials.append(replace(one, outcome=replace(one.outcome, score=score)))
+    study = replica(trials, SPACE, Objective("latency"))
+    assert study.direction == StudyDirection.MINIMIZE
+    assert [one.value for one in study.trials] == [3.0, 2.0, 1.0]
+    assert study.best_trial.user_attrs["number"] == 1
