@@ -76,6 +76,11 @@ def evaluate(
     return run.run(inputs)
 
 
+def fuse_for_c(mod: IRModule) -> IRModule:
+    """What ``lower`` makes of a module for target ``c`` before it lowers its kernels."""
+    return run_named(infer_module(mod), BEFORE_C, "lower")
+
+
 def lower(
     mod: IRModule | Expr,
     mod_name: str = "m",
@@ -102,7 +107,7 @@ def lower(
         mod = IRModule.from_expr(mod)
     config = CompilationConfig.of(target, targets_by_kind)
     to_c = (config.default_primitive.target or "").partition(" ")[0] == "c"
-    fused = run_named(infer_module(mod), BEFORE_C if to_c else BEFORE_LOWERING, "lower")
+    fused = fuse_for_c(mod) if to_c else run_named(infer_module(mod), BEFORE_LOWERING, "lower")
     lowered = LowerTE(mod_name, config=config, cache_dir=str(cache_dir or ""))(fused)
     by_kind = {kind: str(one) for kind, one in config.targets_by_kind.items()}
     return LoweredModule(lowered, config.default_primitive.target or "", mod_name, by_kind)

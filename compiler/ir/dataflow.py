@@ -134,13 +134,18 @@ def dataflow(mod: IRModule, function: str = "main") -> Dataflow:
 
 
 def flatten_function(
-    fn: Function, mod: IRModule, single: Single = lambda _call: None, form: Form = ONNX
+    fn: Function,
+    mod: IRModule,
+    single: Single = lambda _call: None,
+    form: Form = ONNX,
+    inlined: list[tuple[Call, tuple[Value, ...]]] | None = None,
 ) -> Dataflow:
     """``dataflow`` for a function object.
 
     Args:
         single: which calls become one step, under which name; without it functions are inlined.
         form: what the steps are for.
+        inlined: calls that were inlined are appended, with their results, in order of execution.
     Raises:
         CompilerError: the error of ``form``: as ``dataflow``, and for parameters that are no
             tensors of static shape.
@@ -163,6 +168,8 @@ def flatten_function(
         env[param] = _structured(ty, iter(values))
     flattener = _Flattener(mod, single, form)
     result = flattener.run(fn.body, env)
+    if inlined is not None:
+        inlined += [(call, tuple(_flat(made))) for call, made in flattener.inlined]
     outputs = tuple(_flat(result))
     for value in outputs:
         # An output is a reader like any other: a value that leaves must not be fused away.
@@ -183,6 +190,7 @@ class _Flattener:
         self.singles: dict[Call, tuple[str, Sequence[Expr]]] = {}
         self.steps: list[Step] = []
         self.constants: dict[Constant, Value] = {}
+        self.inlined: list[tuple[Call, Result]] = []
 
     def run(self, body: Expr, env: Env) -> Result:
         stack: list[tuple[str, Expr, Env, Any]] = [("visit", body, env, None)]
@@ -199,6 +207,8 @@ class _Flattener:
             elif state == "copy":
                 source, inner = extra
                 scope[node] = inner[source]
+                if isinstance(node, Call):
+                    self.inlined.append((node, scope[node]))
             else:
                 self._close(node, scope, stack)
         return env[body]

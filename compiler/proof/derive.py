@@ -22,7 +22,7 @@ from compiler.proof.dtypes import check_dtypes, count_values
 from compiler.proof.finding import Finding
 from compiler.proof.ranges import Intermediate, Ranges, ValueRange, analyse
 from compiler.proof.record import FORMAT, contents_of, conversion_record, value_record
-from compiler.proof.replay import Comparison, replay, replay_samples
+from compiler.proof.replay import Comparison, c_flags, replay, replay_samples
 from compiler.proof.steps import INPUTS_PER_ROUND, Tested, check_forms
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX, check_wiring, passed_through
 from compiler.proof.work import KINDS, declared_work, replay_inputs
@@ -219,7 +219,8 @@ def _tested(
         rng = np.random.default_rng(_SEED)
         most = _inputs(mod)
         comparisons, findings = replay(mod, bounds, samples, rng, compiled, most)
-        steps, more = check_forms(mod, max(1, most // INPUTS_PER_ROUND), _SEED)
+        rounds = max(1, most // INPUTS_PER_ROUND)
+        steps, more = check_forms(mod, rounds, _SEED, c_flags(mod) if compiled else None)
     except CompilerError as error:
         return proof.with_findings(Finding("samples", "a stored sample", f"cannot be run: {error}"))
     return replace(

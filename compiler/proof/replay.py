@@ -194,7 +194,7 @@ def _forms(mod: IRModule, compiled: bool) -> dict[str, Callable[[], dict[str, Ex
     """Form → what makes its executors of main and quantized_main."""
 
     def in_c() -> dict[str, Executor]:
-        made = CExecutor(mod, MAIN, _flags(mod))
+        made = CExecutor(mod, MAIN, c_flags(mod))
         return {MAIN: made, CORE: made.callee(CORE)}
 
     forms: dict[str, Callable[[], dict[str, Executor]]] = {
@@ -205,7 +205,8 @@ def _forms(mod: IRModule, compiled: bool) -> dict[str, Callable[[], dict[str, Ex
     return {**forms, IN_C: in_c} if compiled else forms
 
 
-def _flags(mod: IRModule) -> tuple[str, ...]:
+def c_flags(mod: IRModule) -> tuple[str, ...]:
+    """Of the compiler: quick to compile, or quick to run."""
     try:
         long = declared_work(mod).macs >= _LONG_RUN_MACS
     except CompilerError:  # nobody can tell, and --allow-large was given

@@ -25,10 +25,12 @@ from compiler.proof.finding import Finding
 from compiler.proof.interval import Interval
 from compiler.proof.ranges import value_bounds
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX
+from compiler.targets.c.stepwise import SteppedC
 from compiler.targets.engine.stepwise import SteppedEngine
 from compiler.targets.ort.stepwise import SteppedOnnx
 
 Array = NDArray[Any]
+Bounds = Mapping[Value, Interval]
 
 CHECK: Final = "steps"
 INPUTS_PER_ROUND: Final = 4
@@ -43,12 +45,16 @@ class Form(Protocol):
     Attributes:
         name: for people.
         flow: operators with their operands, conversions around the core included.
+        operators: how many of them are to be tested.
+        starts: values that nothing computes.
         stages: the values that each stage computes, in order. A value may lie at two places, and
             then belongs to two stages.
     """
 
     name: str
     flow: Dataflow
+    operators: int
+    starts: Sequence[Value]
     stages: Sequence[Sequence[Value]]
 
     def source(self, value: Value) -> Value:
@@ -61,7 +67,7 @@ class Form(Protocol):
         """Bounds that the form relies on; empty for one that relies on none."""
 
     def begin(self, inputs: Sequence[Array], rng: np.random.Generator) -> None:
-        """Start a round; ``inputs`` are those of the flow."""
+        """Start a round; ``inputs`` are what ``starts`` are."""
 
     def run_stage(self, stage: int, operands: Mapping[Value, Array]) -> Sequence[Array]:
         """The values of a stage for these operands; stages run in order."""
@@ -74,7 +80,7 @@ class Tested:
     Attributes:
         form: its name.
         steps: operators that ran on given operands, in stages of one or several.
-        of: how many operators there are, conversions included.
+        of: how many operators there are; of the engine and of ONNX conversions included.
         given: values that operands were set to numbers of.
         rounds: runs of each stage.
         elements: results compared.
@@ -100,22 +106,25 @@ class Tested:
 
 
 def check_forms(
-    mod: IRModule, rounds: int, seed: int, more: Mapping[str, Callable[[], Form]] | None = None
+    mod: IRModule, rounds: int, seed: int, flags: Sequence[str] | None = None
 ) -> tuple[tuple[Tested, ...], tuple[Finding, ...]]:
     """``check_bounds`` and ``check_steps`` for every form of a proved module.
 
     Args:
         mod: partitioned and typed.
         rounds: of each stage; 1 at least.
-        more: forms beside the engine and exact integer ONNX, by name.
+        flags: of the C compiler; None leaves the C out.
     """
     tested: list[Tested] = []
     findings: list[Finding] = []
     forms: dict[str, Callable[[], Form]] = {
         SteppedEngine.name: lambda: SteppedEngine(mod),
         SteppedOnnx.name: lambda: SteppedOnnx(mod),
-        **(more or {}),
     }
+    if flags is not None:
+        forms[SteppedC.name] = lambda: SteppedC(mod, PREFIX, CORE, flags)
+    own = dataflow(mod)
+    proved = value_bounds(own)
     for name, make in forms.items():
         try:
             form = make()
@@ -123,9 +132,10 @@ def check_forms(
             tested.append(Tested(name, without=error.what))
             continue
         titles = Titles(form.flow, mod)
-        findings += check_bounds(form, titles)
+        bounds = _bounds_in(form.flow, own, proved)
+        findings += check_bounds(form, bounds, titles)
         try:
-            done, found = check_steps(form, rounds, np.random.default_rng(seed), titles)
+            done, found = check_steps(form, bounds, rounds, np.random.default_rng(seed), titles)
         except EvaluationError as error:
             done, found = Tested(name), (Finding(CHECK, f"the {name}", f"cannot be run: {error}"),)
         tested.append(done)
@@ -133,12 +143,23 @@ def check_forms(
     return tuple(tested), tuple(findings)
 
 
-def check_bounds(form: Form, titles: Titles) -> tuple[Finding, ...]:
-    """Values of which a form assumes less than the proof allows."""
-    proved = value_bounds(form.flow)
+def _bounds_in(flow: Dataflow, own: Dataflow, known: Mapping[Value, Interval]) -> Bounds:
+    """Bounds of the values of a flow; those of the module's own where it is no other one."""
+    if [step.name for step in flow.steps] != [step.name for step in own.steps]:
+        return value_bounds(flow)
+    pairs = zip(_values(own), _values(flow), strict=True)
+    return {value: known[mine] for mine, value in pairs if mine in known}
+
+
+def _values(flow: Dataflow) -> list[Value]:
+    return [*flow.inputs, *(value for step in flow.steps for value in step.results)]
+
+
+def check_bounds(form: Form, bounds: Bounds, titles: Titles) -> tuple[Finding, ...]:
+    """Values of which a form assumes less than ``bounds``, which are proved."""
     found = []
     for value, (low, high) in form.bounds().items():
-        known = proved[value]
+        known = bounds[value]
         if low > known.lowest or high < known.highest:
             what = (
                 f"the {form.name} takes it to be in [{low}, {high}], but it may be anything in "
@@ -149,24 +170,25 @@ def check_bounds(form: Form, titles: Titles) -> tuple[Finding, ...]:
 
 
 def check_steps(
-    form: Form, rounds: int, rng: np.random.Generator, titles: Titles
+    form: Form, bounds: Bounds, rounds: int, rng: np.random.Generator, titles: Titles
 ) -> tuple[Tested, tuple[Finding, ...]]:
     """Run every stage on given operands, ``rounds`` times.
 
     Args:
         form: of a proved module.
+        bounds: of its values.
         rounds: what changes from one to the next: see ``drives.ROUNDS``.
     Raises:
         EvaluationError: a stage cannot be run.
     """
-    bounds = {v: b for v, b in value_bounds(form.flow).items() if all(v.type.shape)}
+    bounds = {v: b for v, b in bounds.items() if all(v.type.shape)}
     needed = _Needed(form, bounds)
     drives = Drives(form.flow, bounds, rng)
     elements, wrong = 0, dict[str, Finding]()
     for number in range(rounds):
         kind = ROUNDS[number] if number < len(ROUNDS) else ROUNDS[number % 2]
-        given = {value: drives.draw(value, kind) for value in form.flow.inputs}
-        form.begin([given[value] for value in form.flow.inputs], rng)
+        given = {value: drives.draw(value, kind) for value in form.starts}
+        form.begin([given[value] for value in form.starts], rng)
         for stage, values in enumerate(form.stages):
             leaves = needed.leaves[stage]
             given |= {v: drives.draw(v, kind) for v in leaves if v not in given}
@@ -180,7 +202,7 @@ def check_steps(
             for value in needed.read_last[stage]:
                 del given[value]
     done = Tested(
-        *(form.name, needed.steps, len(form.flow.steps), len(needed.given), rounds),
+        *(form.name, needed.steps, form.operators, len(needed.given), rounds),
         *(elements, len(form.bounds())),
     )
     return done, tuple(wrong.values())[:_SHOWN]
@@ -221,7 +243,7 @@ class _Needed:
         self._between: list[list[Step]] = []
         self._lain: list[list[bool]] = []
         self.given: set[Value] = set()
-        known: set[Value] = set(form.flow.inputs)
+        known: set[Value] = set(form.starts)
         run: set[Step] = set()
         for values in form.stages:
             leaves: dict[Value, None] = {}

@@ -175,6 +175,8 @@ def full_report(
             "reference_samples, reference_equal": "of so many of these samples, spread over all, "
             "the fraction whose outputs the exact integer reference computes bit for bit; for all "
             "other inputs the proof shows it (`qsearch verify`)",
+            "steps, findings": "what single operators of the written module were tested on, in "
+            "every form, and where one gives other integers than the reference",
             "wall_s, cpu_s, trials_per_min": "of the last run of the command, from its beginning "
             "to its end; cpu_s is the driver's and what the workers report",
             "intervals": "95 %, were the samples drawn anew: Wilson's for accuracies, the delta "

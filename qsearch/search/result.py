@@ -127,6 +127,8 @@ class SearchResult:
             equal += f"; to the reference's: {emitted['reference_equal']:.1%}, run on "
             equal += f"{emitted['reference_samples']} of the samples"
             lines += [f"check     the written file: {_scores(emitted)}", f"{_INDENT}{equal}"]
+            lines += [f"{_INDENT}{told}" for told in emitted.get("steps", ())]
+            lines += [f"{_INDENT}REFUTED {told}" for told in emitted.get("findings", ())]
         if s["module"]:
             lines.append(f"module    {s['module']}")
         if s["best"]:

@@ -69,6 +69,7 @@ from qsearch.search.winner import (
     INPUTS,
     Winner,
     build_winner,
+    check_operators,
     check_winner,
     keep_page,
     sample_inputs,
@@ -392,6 +393,11 @@ class Session:
             batch_size(self._prepared.inputs),
         )
         self._worker_cpu_s += emitted.cpu_s
+        self._context.progress.phase("check, single steps", 1)
+        emitted = check_operators(emitted, self._folder.module)
+        self._context.progress.advance()
+        for finding in emitted.findings:
+            self._context.progress.message(f"warning: `qsearch verify` will refuse it: {finding}")
         self._context.repository.save_emitted(
             self._context.study_id,
             {**emitted.report(), "config_hash": best.config_hash, "code": code_version()},

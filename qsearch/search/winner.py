@@ -60,6 +60,8 @@ INPUTS: Final = "inputs"
 MAX_BOXES: Final = 4000
 MAX_TEXT: Final = 8 << 20
 _RUNS: Final = 8
+_INPUTS_PER_ROUND: Final = 16
+"""Verifying runs four times as many rounds."""
 _MAX_BYTES: Final = 16 << 20
 
 
@@ -89,6 +91,8 @@ class Emitted:
         reference_equal: fraction of these all of whose outputs equal the reference's.
         outputs_sha256: over the outputs; `qsearch verify --eval` computes it again.
         cpu_s: what the check cost.
+        steps: for each form, what its single steps were tested on; see ``proof.steps``.
+        findings: where one computes other integers than the reference.
     """
 
     score: Mapping[str, float | None]
@@ -97,6 +101,8 @@ class Emitted:
     reference_equal: float
     outputs_sha256: str
     cpu_s: float
+    steps: tuple[str, ...] = ()
+    findings: tuple[str, ...] = ()
 
     def report(self) -> dict[str, Any]:
         """As ``--json`` prints it."""
@@ -106,6 +112,8 @@ class Emitted:
             "reference_samples": self.reference_samples,
             "reference_equal": self.reference_equal,
             "outputs_sha256": self.outputs_sha256,
+            "steps": list(self.steps),
+            "findings": list(self.findings),
         }
 
 
@@ -235,6 +243,23 @@ def check_winner(
         digest.hexdigest(),
         cpu_s,
     )
+
+
+def check_operators(emitted: Emitted, file: Path) -> Emitted:
+    """The same with a test of single steps of the written module; of a large one, once each.
+
+    A module that holds floats, or is not proved, is not tested.
+    """
+    from compiler.proof.steps import check_forms
+    from compiler.proof.work import declared_work, replay_inputs
+
+    written = load_qmod(file)
+    if (written.proof or {}).get("verdict") != "proved":
+        return emitted
+    module = written.module
+    rounds = max(1, replay_inputs(declared_work(module)) // _INPUTS_PER_ROUND)
+    tested, found = check_forms(module, rounds, seed=0)
+    return replace(emitted, steps=tuple(map(str, tested)), findings=tuple(map(str, found)))
 
 
 def equal_fraction(ours: Sequence[NDArray[Any]], theirs: Sequence[NDArray[Any]]) -> float:

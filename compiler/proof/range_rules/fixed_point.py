@@ -6,7 +6,6 @@ All are monotone in the data, so the bounds of the result are the results of the
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -74,10 +73,7 @@ def _scaled(step: Step, ctx: RangeContext, multiplier: Bound, amount: Bound) -> 
         ctx.report(step, f"shifts left by {most} bits, legal are 0 to {MAX_LEFT}", bound=most)
         return constant_interval(*dtype_range(dtype), rank)
     worst = _Worst()
-    results = [
-        np.asarray(_each(worst, x, multiplier, amount, bits(dtype)), dtype=object)
-        for x in (data.low, data.high)
-    ]
+    results = [_each(worst, x, multiplier, amount, bits(dtype)) for x in (data.low, data.high)]
     for what, (low, high) in worst.seen.items():
         limit = {_HALVED: dtype, _RESULT: "int32"}.get(what, "int64")
         ctx.fits(step, what, constant_interval(low, high, rank), limit)
@@ -90,33 +86,29 @@ class _Worst:
     def __init__(self) -> None:
         self.seen: dict[str, tuple[int, int]] = {}
 
-    def meet(self, what: str, number: int) -> int:
-        """Widen the bounds of a quantity, which start at 0, to a number that it may be."""
-        low, high = self.seen.get(what, (0, 0))
-        self.seen[what] = (min(low, number), max(high, number))
-        return number
+    def meet(self, what: str, numbers: Bound) -> Bound:
+        """Widen the bounds of a quantity, which start at 0, to numbers that it may be."""
+        if numbers.size:
+            low, high = self.seen.get(what, (0, 0))
+            self.seen[what] = min(low, int(numbers.min())), max(high, int(numbers.max()))
+        return numbers
 
 
-def _each(worst: _Worst, x: Bound, multiplier: Bound, amount: Bound, width: int) -> Any:
-    def one(value: int, m: int, e: int) -> int:
-        if m == POWER_OF_TWO:
-            return _power_of_two(worst, value, e, width)
-        left, right = max(e, 0), max(-e, 0)
-        if right > MAX_RIGHT:
-            return 0
-        shifted = worst.meet(_SHIFTED, value << left)
-        exact_product = worst.meet(_PRODUCT, shifted * m)
-        rounded = worst.meet(_PRODUCT, exact_product + (1 << (30 + right)))
-        return worst.meet(_RESULT, rounded >> (31 + right))
-
-    return np.frompyfunc(one, 3, 1)(x, multiplier, amount)
-
-
-def _power_of_two(worst: _Worst, value: int, e: int, width: int) -> int:
-    if e >= 1:
-        # The caller compares the result with the dtype.
-        return value << (e - 1)
-    right = 1 - e
-    if right >= width:
-        return 0
-    return worst.meet(_HALVED, value + (1 << (right - 1))) >> right
+def _each(worst: _Worst, x: Bound, multiplier: Bound, amount: Bound, width: int) -> Bound:
+    shape = np.broadcast_shapes(x.shape, multiplier.shape, amount.shape)
+    values, m, e = (np.broadcast_to(part, shape).reshape(-1) for part in (x, multiplier, amount))
+    found = exact(np.zeros(values.shape, np.int64))
+    power = np.asarray(m == POWER_OF_TWO, bool)
+    # The caller compares what is shifted to the left with the dtype.
+    some = power & np.asarray(e >= 1, bool)
+    found[some] = values[some] << (e[some] - 1)
+    some = power & np.asarray((e < 1) & (1 - e < width), bool)
+    right = 1 - e[some]
+    found[some] = worst.meet(_HALVED, values[some] + (1 << (right - 1))) >> right
+    some = ~power & np.asarray(-e <= MAX_RIGHT, bool)
+    right = np.maximum(-e[some], 0)
+    shifted = worst.meet(_SHIFTED, values[some] << np.maximum(e[some], 0))
+    products = worst.meet(_PRODUCT, shifted * m[some])
+    rounded = worst.meet(_PRODUCT, products + (1 << (30 + right)))
+    found[some] = worst.meet(_RESULT, rounded >> (31 + right))
+    return found.reshape(shape)

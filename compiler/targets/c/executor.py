@@ -32,6 +32,8 @@ Array = NDArray[Any]
 
 # Lowering is a layer above: named as text, imported when a module has not been lowered yet.
 _LOWER = "compiler.pipeline:lower"
+KERNELS = "qsearch_kernels"
+"""Name of the table of a library that says where kernels, which are static, lie."""
 
 
 class CExecutor:
@@ -125,9 +127,12 @@ def lowered(mod: IRModule) -> IRModule:
 
 
 def _library(package: CPackage, flags: Sequence[str]) -> ctypes.CDLL:
-    """A library built of the package."""
+    """A library built of the package, with a table of its kernels."""
+    addresses = ", ".join(f"(void (*)(void)){symbol}" for symbol in package.functions.values())
     with tempfile.TemporaryDirectory(prefix="qsearch-c-") as folder:
         paths = package.write(Path(folder))
+        with paths[1].open("a", encoding="utf-8") as file:
+            file.write(f"\nvoid (*const {KERNELS}[])(void) = {{{addresses or 0}}};\n")
         return ctypes.CDLL(str(build_library(package.name, paths, ("-std=c99", *flags))))
 
 

@@ -125,6 +125,7 @@ class CPackage:
         kernels: number of kernels.
         constant_bytes: of all weights and tables.
         uses_libm: whether linking needs -lm.
+        functions: C function of every kernel, by name in the module.
     """
 
     name: str
@@ -133,6 +134,7 @@ class CPackage:
     kernels: int
     constant_bytes: int
     uses_libm: bool
+    functions: Mapping[str, str]
 
     @property
     def arena_bytes(self) -> int:
@@ -212,6 +214,7 @@ class _Writer:
             len(self._kernels),
             self._pool.nbytes,
             self._use.uses_libm,
+            dict(self._symbols),
         )
 
     def _callees_first(self, root: str) -> list[str]:

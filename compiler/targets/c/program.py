@@ -66,12 +66,14 @@ class Step:
         args: read.
         outs: written.
         comment: operators and where they came from.
+        number: of the call in the function; -1 of a copy that no call asks for.
     """
 
     callee: str
     args: tuple[Value, ...]
     outs: tuple[Value, ...]
     comment: str = ""
+    number: int = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -118,7 +120,7 @@ def program_of(mod: IRModule, name: str) -> Program:
     for given in flow.inputs:
         values[given] = _value(given.type, "param", given.name)
     program = Program(name, params=tuple(values.values()))
-    for step in flow.steps:
+    for number, step in enumerate(flow.steps):
         read = tuple(_read(arg, values) for arg in step.args)
         metadata = getattr(step.attrs, "metadata", {})
         # Row-major memory is the same in every shape.
@@ -129,7 +131,7 @@ def program_of(mod: IRModule, name: str) -> Program:
         outs = tuple(_value(result.type, "computed") for result in step.results)
         values.update(zip(step.results, outs))
         comment = "" if step.span is None else str(step.span)
-        program.steps.append(Step(step.name, read, outs, comment))
+        program.steps.append(Step(step.name, read, outs, comment, number))
     results = [_read(output, values) for output in flow.outputs]
     _finish(program, results, tensor_fields(function.body.checked_type))
     return program

@@ -43,6 +43,8 @@ class SteppedEngine(EngineExecutor):
     def __init__(self, mod: IRModule, function: str = "main", isa: str | None = None) -> None:
         super().__init__(mod, function, isa)
         self.flow = self._planner.flow
+        self.starts: Sequence[Value] = self.flow.inputs
+        self.operators = len(self.flow.steps)
         emitter = self._planner.emitter
         self._actions = emitter.kept
         kept = set(map(id, self._actions))

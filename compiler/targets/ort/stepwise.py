@@ -46,6 +46,8 @@ class SteppedOnnx:
 
     def __init__(self, mod: IRModule, function: str = "main") -> None:
         self.flow = dataflow(mod, function)
+        self.starts: Sequence[Value] = self.flow.inputs
+        self.operators = len(self.flow.steps)
         model, tensors = integer_model(self.flow, function)
         self._constants = {tensor.name: tensor for tensor in model.graph.initializer}
         self._nodes = {name: node for node in model.graph.node for name in node.output}

@@ -9,6 +9,8 @@ import pytest
 
 from compiler.errors import CompilerError
 from compiler.ir.module import IRModule
+from compiler.ops.evaluate import evaluate_op
+from compiler.proof import steps
 from compiler.proof.derive import derive_static
 from compiler.proof.steps import CHECK, check_forms
 from compiler.targets.engine.stepwise import SteppedEngine
@@ -18,6 +20,7 @@ from tests.compiler.proof import chains
 
 CASES: Mapping[str, Case] = {**ENGINE, **ONNX}
 ROUNDS = 16
+QUICK_FLAGS = ("-O0", "-ffp-contract=off")
 
 
 def findings(mod: IRModule, rounds: int = ROUNDS) -> list[str]:
@@ -71,7 +74,26 @@ def test_a_border_that_a_producer_leaves_out_is_found(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(SteppedEngine, "_kernels", without_borders)
     found = findings(mod, 2)
-    assert any("nn.conv2d" in one and "engine computes other" in one for one in found)
+    assert any("nn.conv2d" in one and "the engine computes other" in one for one in found)
+
+
+def test_every_form_is_compared_with_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a reference that computes something else, the step is found in each of them."""
+    mod = CASES["ties along an axis that is not the channels'"].mod
+    tested, found = check_forms(mod, 2, 0, QUICK_FLAGS)
+    assert found == ()
+    assert [one.form for one in tested] == ["engine", "integer ONNX", "generated C"]
+    assert [(one.steps, one.of) for one in tested] == [(9, 9), (9, 9), (8, 8)]
+
+    def shifted(op, attrs, args, out_type):  # type: ignore[no-untyped-def]
+        result = evaluate_op(op, attrs, args, out_type)
+        return result + 1 if op.name == "right_shift" else result
+
+    monkeypatch.setattr(steps, "evaluate_op", shifted)
+    found = check_forms(mod, 2, 0, QUICK_FLAGS)[1]
+    for form in ("engine", "integer ONNX", "generated C"):
+        assert any(f"the {form} computes other numbers" in one.what for one in found), form
+    assert all("right_shift" in one.node for one in found)
 
 
 def test_what_has_no_such_form_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

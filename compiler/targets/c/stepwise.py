@@ -1,0 +1,120 @@
+"""SteppedC: the kernels of the exported C, called one by one on operands that the caller gives.
+
+Source, flags and library are those of ``CExecutor``; kernels are found by a table behind the
+source. Each runs where the exported function runs it, in an arena that is noise but for its
+operands.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import CodegenError
+from compiler.ir import dataflow as flat
+from compiler.ir.dataflow import flatten_function
+from compiler.ir.expr import Call, Function, GlobalVar
+from compiler.ir.module import IRModule
+from compiler.targets.c.executor import KERNELS, CExecutor
+from compiler.targets.c.program import C_FORM, Value
+
+Array = NDArray[Any]
+
+
+class SteppedC(CExecutor):
+    """Implements ``proof.steps.Form`` for one function that main calls once.
+
+    Args:
+        mod, flags: as for ``CExecutor``.
+        prefix, core: names of the function that gives the operands of the other.
+    Raises:
+        LoweringError, CodegenError: as ``CExecutor``.
+    """
+
+    name = "generated C"
+
+    def __init__(self, mod: IRModule, prefix: str, core: str, flags: Sequence[str]) -> None:
+        super().__init__(mod, "main", flags)
+        fused = importlib.import_module("compiler.pipeline").fuse_for_c(mod)
+        calls: list[tuple[Call, tuple[flat.Value, ...]]] = []
+        self.flow = flatten_function(fused["main"], fused, form=C_FORM, inlined=calls)
+        called = [c.op.name_hint if isinstance(c.op, GlobalVar) else "" for c, _ in calls]
+        before, behind = called.index(prefix), called.index(core)
+        kernels = [v for call, v in calls[before + 1 : behind] if isinstance(call.op, Function)]
+        self._placement = self.package.entries[core].placement
+        program = self._placement.program
+        self._numbers = [n for n, step in enumerate(program.steps) if step.number >= 0]
+        steps = [program.steps[n] for n in self._numbers]
+        if max((step.number for step in steps), default=-1) >= len(kernels):
+            raise CodegenError("the C has other kernels than the graph that it is made of")
+        self.stages: Sequence[Sequence[flat.Value]] = [kernels[step.number] for step in steps]
+        self.starts: Sequence[flat.Value] = calls[before][1]
+        inputs, results = (
+            {value.producer for value in values}
+            for values in (self.starts, (v for made in kernels for v in made))
+        )
+        places = [n for n, step in enumerate(self.flow.steps) if step in inputs]
+        ends = [n for n, step in enumerate(self.flow.steps) if step in results]
+        self.operators = max(ends, default=-1) - max(places, default=-1)
+        self._homes = dict(zip(self.starts, program.params, strict=True))
+        for step, values in zip(steps, self.stages):
+            self._homes.update(zip(values, step.outs, strict=True))
+        table = (ctypes.c_void_p * len(self.package.functions)).in_dll(self._library, KERNELS)
+        self._symbols = dict(zip(self.package.functions, table))
+
+    def source(self, value: flat.Value) -> flat.Value:
+        """The value itself."""
+        return value
+
+    def may_give(self, value: flat.Value) -> bool:
+        """What kernels give each other."""
+        return value in self._homes
+
+    def bounds(self) -> Mapping[flat.Value, tuple[int, int]]:
+        """None: loops know their own."""
+        return {}
+
+    def begin(self, inputs: Sequence[Array], rng: np.random.Generator) -> None:
+        """Nothing is kept from one kernel to the next."""
+        self._noise = rng.bytes(self._placement.arena_bytes + 16)
+
+    def run_stage(self, stage: int, operands: Mapping[flat.Value, Array]) -> list[Array]:
+        """The results of one kernel."""
+        number = self._numbers[stage]
+        step = self._placement.program.steps[number]
+        arena = np.frombuffer(bytearray(self._noise), np.int64, len(self._noise) // 8)
+        start = arena.ctypes.data
+        others: dict[Value, Array] = {}
+        places: list[int] = []
+        for home in (*step.args, *step.outs):
+            if home.data is not None:
+                others[home] = np.ascontiguousarray(home.data)
+            elif home not in self._placement.offsets:
+                others.setdefault(home, np.zeros(home.shape, home.dtype))
+        for value, array in operands.items():
+            home = self._homes[value]
+            if home in others:
+                others[home][...] = array.reshape(home.shape)
+            else:
+                held = np.ascontiguousarray(array)
+                ctypes.memmove(start + self._placement.offsets[home], held.ctypes.data, held.nbytes)
+        places += [
+            others[home].ctypes.data if home in others else start + self._placement.offsets[home]
+            for home in (*step.args, *step.outs)
+        ]
+        places += [start + offset for offset in self._placement.temps[number]]
+        call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(places))(self._symbols[step.callee])
+        call(*places)
+        found = []
+        for value, home in zip(self.stages[stage], step.outs, strict=True):
+            made = others.get(home)
+            if made is None:
+                at = self._placement.offsets[home]
+                made = arena.view(np.uint8)[at : at + home.nbytes].view(home.dtype)
+            found.append(made.reshape(value.type.concrete_shape))
+        return found
