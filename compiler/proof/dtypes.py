@@ -1,7 +1,9 @@
 """No float between entry and exit: the dtypes of everything in quantized_main, and what may stand
 around it.
 
-quantize_inputs and dequantize_outputs may hold conversions only; ``wiring`` checks main. Inside
+quantize_inputs and dequantize_outputs may hold conversions only: every result of theirs comes from
+one tensor, element by element, by one affine map, rounding, clip, cast and layout. Sums of elements
+and products of values are work for the core. ``wiring`` checks main. Inside
 quantized_main there are operators on integer and bool tensors, nothing else: no float constant, no
 float result, no closure, no branch. Scales are integer multipliers and shifts there; the only float
 attributes are bounds of clip, which count as the integers they are truncated to.
@@ -9,9 +11,11 @@ attributes are bounds of clip, which count as the integers they are truncated to
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from compiler.errors import CompilerError
+from compiler.ir.dataflow import Step, Value, dataflow
 from compiler.ir.expr import (
     Call,
     Constant,
@@ -26,31 +30,25 @@ from compiler.ir.expr import (
     describe,
 )
 from compiler.ir.module import IRModule
-from compiler.ir.ty import TensorType, TupleType, Type, is_integer
+from compiler.ir.ty import TensorType, TupleType, Type, is_float, is_integer
 from compiler.ir.walk import nodes_of, post_order
 from compiler.proof.finding import Finding
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX
 
-CONVERSIONS = frozenset(
+_LAYOUT = frozenset(
     (
-        "add",
         "annotation.cast_hint",
         "annotation.stop_fusion",
-        "cast",
-        "clip",
         "expand_dims",
-        "fixed_point_multiply",
-        "left_shift",
-        "multiply",
         "reshape",
-        "right_shift",
-        "round",
-        "round_even",
         "squeeze",
-        "subtract",
         "transpose",
     )
 )
+_OFFSETS = frozenset(("add", "subtract"))
+_SCALES = frozenset(("fixed_point_multiply", "left_shift", "multiply", "right_shift"))
+_ROUNDING = frozenset(("clip", "round", "round_even"))
+CONVERSIONS = frozenset((*_LAYOUT, *_OFFSETS, *_SCALES, *_ROUNDING, "cast"))
 """What quantize_inputs and dequantize_outputs may be made of."""
 
 # Bounds of clip are truncated to integers when they run. Resizing integers picks elements (their
@@ -83,7 +81,8 @@ def check_dtypes(mod: IRModule) -> tuple[Finding, ...]:
         )
     findings = list(_check_core(functions[CORE]))
     for name in (PREFIX, SUFFIX):
-        findings.extend(_check_conversions(name, functions[name]))
+        foreign = list(_check_conversions(name, functions[name]))
+        findings.extend(foreign or _check_maps(mod, name))
     return tuple(findings)
 
 
@@ -128,6 +127,56 @@ def _check_conversions(name: str, function: Function) -> Iterator[Finding]:
                 yield Finding("dtypes", f"@{name}, {describe(node)}", what)
         elif not isinstance(node, _PLAIN):
             yield Finding("dtypes", f"@{name}, {describe(node)}", "is no conversion")
+
+
+def _check_maps(mod: IRModule, name: str) -> Iterator[Finding]:
+    """Results that are no element-by-element conversion of one parameter.
+
+    No two values are joined, so no sum over elements and no product of values can be built. Factors
+    are numbers or vectors, and stand in front of the rounding. Of results nothing is rounded.
+    """
+    try:
+        flow = dataflow(mod, name)
+    except CompilerError as error:
+        yield Finding("dtypes", f"@{name}", f"cannot be followed: {error.what}")
+        return
+    rounded = dict.fromkeys(flow.inputs, False)
+    for step in flow.steps:
+        read = [value for value in step.args if value in rounded]
+        if not read:
+            continue
+        wrong = _no_map(step, read, rounded[read[0]], name)
+        if wrong:
+            yield Finding("dtypes", f"@{name}, {step.name} of {read[0].type}", wrong)
+        whole = step.name == "cast" and is_float(read[0].type.dtype)
+        whole = whole and not is_float(step.result.type.dtype)
+        rounds = step.name in ("round", "round_even") or whole
+        rounded |= dict.fromkeys(step.results, rounds or rounded[read[0]])
+    for place, value in enumerate(flow.outputs):
+        if value not in rounded:
+            yield Finding("dtypes", f"@{name}", f"result {place} comes from no parameter")
+
+
+def _no_map(step: Step, read: Sequence[Value], rounded: bool, name: str) -> str:
+    """Why a step is no conversion of one value; "" where it is one."""
+    value, made = read[0], step.result.type
+    if len(read) > 1:
+        return f"joins {len(read)} values; a conversion reads one, beside constants"
+    if step.name.endswith("_shift") and step.args[0] is not value:
+        return "shifts a constant by a value, which is a power and no conversion"
+    if name == SUFFIX and step.name in _ROUNDING:
+        return "bounds or rounds a result; it belongs into @quantized_main, on integers"
+    if step.name in _SCALES and rounded:
+        return "scales what is rounded already; a conversion is one affine map"
+    shapes = [arg.type.concrete_shape for arg in step.args if arg is not value]
+    long = max((sum(size > 1 for size in shape) for shape in shapes), default=0)
+    if step.name in _SCALES and long > 1:
+        return f"multiplies by constants of shape {shapes[0]}; a factor is a number or a vector"
+    # The frequencies of an embedding of time: one element, times a vector.
+    repeated = name == PREFIX and step.name == "multiply" and long == 1
+    if made.num_elements != value.type.num_elements and not repeated:
+        return f"makes {made} of it: elements are repeated"
+    return ""
 
 
 def dtypes_of(ty: Type) -> list[str]:

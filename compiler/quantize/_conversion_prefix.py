@@ -18,7 +18,12 @@ from compiler.ir.expr import Call, Constant, Expr, Function, Let, Op, Tuple, Tup
 from compiler.ir.rebuild import substitute
 from compiler.ir.ty import holds_float
 from compiler.ir.walk import nodes_of, post_order
-from compiler.quantize._conversion_ops import is_conversion, is_integer_tensor
+from compiler.quantize._conversion_ops import (
+    converts_one,
+    is_conversion,
+    is_integer_tensor,
+    rounds,
+)
 
 
 @dataclass(slots=True)
@@ -43,6 +48,7 @@ class _Cuts:
     numbers: dict[Any, int] = field(default_factory=dict)
     cut: dict[int, tuple[Expr, tuple[Var, ...]]] = field(default_factory=dict)
     cut_of: dict[Expr, int] = field(default_factory=dict)
+    rounded: set[Expr] = field(default_factory=set)
 
     def visit(self, node: Expr) -> None:
         """Classify a node whose operands have been visited."""
@@ -57,6 +63,8 @@ class _Cuts:
             for child in node.operands():
                 if child in self.known:
                     inputs += tuple(v for v in self.known[child].inputs if v not in inputs)
+        if isinstance(node, Call) and (rounds(node) or not self.rounded.isdisjoint(node.args)):
+            self.rounded.add(node)
         if isinstance(node, Call) and inputs and _becomes_integer(node):
             self.cut.setdefault(number, (node, inputs))
             self.cut_of[node] = number
@@ -72,9 +80,8 @@ class _Cuts:
         if isinstance(node, TupleGetItem):
             whole = self.known.get(node.tuple)
             return None if whole is None else ("field", whole.number, node.index)
-        if not is_conversion(node):
+        if not isinstance(node, Call) or not converts_one(node, self.rounded):
             return None
-        assert isinstance(node, Call)
         assert isinstance(node.op, Op)
         numbers = []
         for arg in node.args:

@@ -11,11 +11,11 @@ of the first operator that is not a conversion.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from compiler.ir.expr import Call, Constant, Expr, Tuple, Var
 from compiler.ir.ty import TensorType, is_float
-from compiler.quantize._conversion_ops import is_conversion
+from compiler.quantize._conversion_ops import converts_one, is_conversion, rounds
 
 
 def first_calls(nodes: Sequence[Expr]) -> Mapping[Expr, frozenset[Expr]]:
@@ -27,7 +27,11 @@ def first_calls(nodes: Sequence[Expr]) -> Mapping[Expr, frozenset[Expr]]:
     converted = converted_inputs(nodes)
     found: dict[Expr, frozenset[Expr]] = {}
     for node in nodes:
-        if isinstance(node, Call) and not is_conversion(node):
+        if (
+            isinstance(node, Call)
+            and node not in converted
+            and (not is_conversion(node) or all(_over_inputs(arg, converted) for arg in node.args))
+        ):
             read = frozenset(x for x in operands_of(node) if x in converted and _is_real(x))
             if read:
                 found[node] = read
@@ -41,14 +45,20 @@ def converted_inputs(nodes: Sequence[Expr]) -> set[Expr]:
         nodes: of a function body, operands before users.
     """
     converted: set[Expr] = set()
+    rounded: set[Expr] = set()
     for node in nodes:
-        if isinstance(node, Call) and is_conversion(node):
-            over_inputs = all(isinstance(a, Constant) or a in converted for a in node.args)
-        else:
-            over_inputs = isinstance(node, Var)
+        over_inputs = isinstance(node, Var)
+        if isinstance(node, Call) and converts_one(node, rounded):
+            over_inputs = all(_over_inputs(arg, converted) for arg in node.args)
+            if rounds(node) or any(arg in rounded for arg in node.args):
+                rounded.add(node)
         if over_inputs:
             converted.add(node)
     return converted
+
+
+def _over_inputs(value: Expr, converted: Set[Expr]) -> bool:
+    return isinstance(value, Constant) or value in converted
 
 
 def operands_of(call: Call) -> tuple[Expr, ...]:
