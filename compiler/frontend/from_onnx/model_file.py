@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -83,31 +83,39 @@ def _parse(data: bytes, name: str, folder: Path | None, max_bytes: int) -> onnx.
                 fix="copy or export the file again",
             )
         raise _not_onnx(name)
-    _make_text_of_names(model, name)
-    _load_external_data(model, name, folder, max_bytes)
+    messages = list(_messages(model))
+    _make_text_of_names(model, messages, name)
+    for tensor in messages:
+        if isinstance(tensor, onnx.TensorProto):
+            _load_external_data(tensor, name, folder, max_bytes)
     return model
 
 
-def _make_text_of_names(model: onnx.ModelProto, name: str) -> None:
+def _messages(model: onnx.ModelProto) -> Iterator[Any]:
+    """The model and every message in it, wherever it is."""
+    pending: list[Any] = [model]
+    while pending:
+        message = pending.pop()
+        yield message
+        for field, repeated in _fields_of(message.DESCRIPTOR)[1]:
+            if repeated:
+                pending.extend(getattr(message, field))
+            elif message.HasField(field):
+                pending.append(getattr(message, field))
+
+
+def _make_text_of_names(model: onnx.ModelProto, messages: Iterable[Any], name: str) -> None:
     """Write names that are not UTF-8 with escapes (``\\xff``), everywhere in the same way.
 
     ONNX demands UTF-8, but protobuf does not check it, and gives such a name as bytes.
     """
     places: list[tuple[Any, str, int | None, bytes]] = []
-    pending: list[Any] = [model]
-    while pending:
-        message = pending.pop()
-        strings, messages = _fields_of(message.DESCRIPTOR)
-        for field, repeated in strings:
+    for message in messages:
+        for field, repeated in _fields_of(message.DESCRIPTOR)[0]:
             value = getattr(message, field)
             for place, text in enumerate(value if repeated else [value]):
                 if isinstance(text, bytes):
                     places.append((message, field, place if repeated else None, text))
-        for field, repeated in messages:
-            if repeated:
-                pending.extend(getattr(message, field))
-            elif message.HasField(field):
-                pending.append(getattr(message, field))
     if not places:
         return
     texts = {text: text.decode("utf-8", "backslashreplace") for *_, text in places}
@@ -148,46 +156,35 @@ def _not_onnx(name: str) -> OnnxImportError:
 
 
 def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Initializers and tensor attributes of the graph, its subgraphs and its local functions."""
-    yield from model.graph.initializer
-    pending = [*model.graph.node, *(n for f in model.functions for n in f.node)]
-    while pending:
-        node = pending.pop()
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            for graph in (attribute.g, *attribute.graphs):
-                yield from graph.initializer
-                pending.extend(graph.node)
+    """Every tensor: of the graph, its branches and functions, dense, sparse or in attributes."""
+    return (found for found in _messages(model) if isinstance(found, onnx.TensorProto))
 
 
 def _load_external_data(
-    model: onnx.ModelProto, name: str, folder: Path | None, max_bytes: int
+    tensor: onnx.TensorProto, name: str, folder: Path | None, max_bytes: int
 ) -> None:
-    for tensor in tensors(model):
-        if tensor.data_location != onnx.TensorProto.EXTERNAL:
-            continue
-        entries = {entry.key: entry.value for entry in tensor.external_data}
-        location = entries.get("location", "")
-        where = f"tensor {tensor.name!r} of {name}, location {location!r}"
-        if folder is None:
-            raise OnnxImportError(
-                "external data cannot be found for a model given as bytes",
-                where=where,
-                fix="give the path of the model",
-            )
-        file = _inside(folder, location, where)
-        start, length = _range(entries, file.stat().st_size, where)
-        if length > max_bytes:
-            raise OnnxImportError(
-                f"external data of {length} bytes; the limit is {max_bytes}", where=where
-            )
-        with file.open("rb") as stream:
-            stream.seek(start)
-            tensor.raw_data = stream.read(length)
-        del tensor.external_data[:]
-        tensor.data_location = onnx.TensorProto.DEFAULT
+    if tensor.data_location != onnx.TensorProto.EXTERNAL:
+        return
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    where = f"tensor {tensor.name!r} of {name}, location {location!r}"
+    if folder is None:
+        raise OnnxImportError(
+            "external data cannot be found for a model given as bytes",
+            where=where,
+            fix="give the path of the model",
+        )
+    file = _inside(folder, location, where)
+    start, length = _range(entries, file.stat().st_size, where)
+    if length > max_bytes:
+        raise OnnxImportError(
+            f"external data of {length} bytes; the limit is {max_bytes}", where=where
+        )
+    with file.open("rb") as stream:
+        stream.seek(start)
+        tensor.raw_data = stream.read(length)
+    del tensor.external_data[:]
+    tensor.data_location = onnx.TensorProto.DEFAULT
 
 
 def _inside(folder: Path, location: str, where: str) -> Path:
