@@ -46,6 +46,7 @@ class ModelSource:
         path: the ONNX file.
         contents: of the file, read once.
         calib, eval: data that comes with it; None for a user's file.
+        alone: read no file beside it, where those of others lie: no external data.
     """
 
     name: str
@@ -53,6 +54,12 @@ class ModelSource:
     contents: Contents
     calib: Path | None = None
     eval: Path | None = None
+    alone: bool = False
+
+    @property
+    def content(self) -> Path | bytes:
+        """What an importer is given: the path, or the bytes of a file that stands alone."""
+        return self.path.read_bytes() if self.alone else self.path
 
     @property
     def sha256(self) -> str:
@@ -237,7 +244,7 @@ def import_model(source: ModelSource, dim: Any) -> IRModule:
     Raises:
         OnnxImportError, SettingsError: a model or dimension that cannot be used.
     """
-    mod, params = load_onnx(source.path, dims=named_dims(dim))
+    mod, params = load_onnx(source.content, dims=named_dims(dim))
     refuse_empty(mod, params)
     module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
     for note in (given_points(module).note, refusal_expected(module)):

@@ -21,6 +21,12 @@ from qsearch.process import file_lock
 Check = Callable[[], None]
 """Raises when what a search stands on is no longer there, or no longer the same."""
 
+_FOLDER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_DEVICE: Final = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])( *\..*)?", re.IGNORECASE)
+FOLDER_NAMES: Final = (
+    "up to 64 letters, digits and _ . -; begin with a letter or a digit, end with no dot, and take "
+    "no name of a device, such as aux or con.1"
+)
 _OWNER: Final = re.compile(r"^# model_sha256: ([0-9a-f]{64})$", re.MULTILINE)
 _IMPORTED: Final = re.compile(r"^# imported: (.+)$", re.MULTILINE)
 _MODEL: Final = re.compile(r"^model: (.+?)(?:  #.*)?$", re.MULTILINE)
@@ -182,6 +188,33 @@ class RunFolder:
                 where=str(self.path)[:300],
                 fix="choose a folder you may write to with -o",
             ) from error
+
+
+def is_device_name(name: str) -> bool:
+    """Whether Windows takes the name of a file for that of a device, whatever its suffix."""
+    return _DEVICE.fullmatch(name) is not None
+
+
+def is_folder_name(name: str) -> bool:
+    """Whether a name of a stranger may become that of a folder, on any file system."""
+    plain = _FOLDER_NAME.fullmatch(name) is not None and not name.endswith(".")
+    return plain and not is_device_name(name)
+
+
+def confined(root: Path, name: str) -> Path:
+    """The path of an entry of ``root`` that a stranger named.
+
+    Raises:
+        SettingsError: no name for a folder, or a link that leads elsewhere.
+    """
+    path = root / name
+    if not is_folder_name(name) or not path.resolve().is_relative_to(root.resolve()):
+        raise SettingsError(
+            f"{name[:80]!r} is no name for a study",
+            where="name",
+            fix=f"use {FOLDER_NAMES}",
+        )
+    return path
 
 
 def module_at(path: Path) -> Path:

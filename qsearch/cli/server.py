@@ -27,6 +27,7 @@ Serve = Callable[..., None]
 SERVER: Final = "Server"
 SEARCHES: Final = "Searches"
 QUOTA: Final = "Quota"
+LEAST_MEMORY: Final = 512 << 20
 _DASHBOARD_STUDIES: Final = 4
 """Searches that a dashboard with --allow-launch runs at a time."""
 
@@ -131,12 +132,16 @@ def dashboard_command(
 
 
 def _searches(
-    max_studies: int | None, workers: int | None, pool: tuple[str, ...], address: str | None
+    max_studies: int | None,
+    workers: int | None,
+    pool: tuple[str, ...],
+    address: str | None,
+    max_memory: str | None,
 ) -> dict[str, Any]:
     """How searches run, as fields of ``ServerOptions``.
 
     Raises:
-        SettingsError: an address without the pool ray.
+        SettingsError: an address without the pool ray, or too little memory.
     """
     from qsearch.errors import SettingsError
 
@@ -145,11 +150,18 @@ def _searches(
             "only the pool ray joins a cluster", where="--address", fix="add --pool ray"
         )
     most = max_studies or 1
+    memory = None if max_memory is None else _bytes(max_memory, "--max-memory")
+    if memory is not None and memory < LEAST_MEMORY:
+        least = f"{LEAST_MEMORY >> 20}M"
+        raise SettingsError(
+            f"no driver starts with {max_memory}", where="--max-memory", fix=f"{least} or more"
+        )
     return {
         "max_studies": most,
         "workers": workers or max(1, _cores() // most),
         "pools": tuple(dict.fromkeys(pool)) or ("process",),
         "address": address,
+        "max_memory": memory,
     }
 
 
@@ -185,6 +197,11 @@ def _searches(
         help="allowed pool; repeatable, the first one is the default (process)",
     ),
     _on_searches("--address", metavar="A", help="address of the Ray cluster for --pool ray"),
+    _on_searches(
+        "--max-memory",
+        metavar="SIZE",
+        help="memory of each process of a study on this machine: 2G (no limit)",
+    ),
 )
 @options.verbosity
 def serve_command(

@@ -89,6 +89,7 @@ class DashboardOptions:
 def create_app(options: DashboardOptions) -> FastAPI:
     """The application; its only state are the caches in ``app.state.shared``."""
     live = Live()
+    uploaded = Inspection(options.inspection.memory_bytes, options.inspection.time_s)
     queue = None
     if options.server is not None:
         queue = JobQueue(options.server, options.policy.tokens)
@@ -96,7 +97,8 @@ def create_app(options: DashboardOptions) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         with tempfile.TemporaryDirectory(prefix="qsearch-exports-") as exports:
-            sources = Sources(options.root, options.storage)
+            submitted = None if options.server is None else options.server.studies
+            sources = Sources(options.root, options.storage, submitted)
             if queue is not None:
                 queue.open()
             app.state.shared = Shared(
@@ -107,6 +109,7 @@ def create_app(options: DashboardOptions) -> FastAPI:
                 inspection=options.inspection,
                 queue=queue,
                 exports=Path(exports),
+                uploaded=uploaded,
             )
             # The first reading of a long study takes longest: it is done before somebody asks.
             reading = asyncio.create_task(asyncio.to_thread(warm, app.state.shared))
@@ -114,12 +117,14 @@ def create_app(options: DashboardOptions) -> FastAPI:
                 yield
             finally:
                 live.end()
-                app.state.shared.preparer.shutdown(wait=False, cancel_futures=True)
+                for threads in (app.state.shared.preparer, app.state.shared.uploads):
+                    threads.shutdown(wait=False, cancel_futures=True)
                 await reading
                 if queue is not None:
                     queue.close()
                 sources.close()
-                options.inspection.close()
+                for inspection in (options.inspection, uploaded):
+                    inspection.close()
 
     app = FastAPI(
         title="qsearch",

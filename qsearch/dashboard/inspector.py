@@ -108,6 +108,13 @@ def npy(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def zip(options: dict[str, Any]) -> dict[str, Any]:
+    """What an uploaded folder of images unpacks to, from its directory alone."""
+    from qsearch.dashboard.uploaded import about_zip
+
+    return about_zip(Path(options["file"]))
+
+
+def unpack(options: dict[str, Any]) -> dict[str, Any]:
     """Unpack an uploaded folder of images; how many, of how many classes."""
     from qsearch.dashboard.uploaded import unpack_images
 
@@ -116,7 +123,20 @@ def zip(options: dict[str, Any]) -> dict[str, Any]:
 
 TASKS: Final[dict[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     task.__name__: task
-    for task in (module, text, proof, times, export, histograms, layers, onnx, npz, npy, zip)
+    for task in (
+        module,
+        text,
+        proof,
+        times,
+        export,
+        histograms,
+        layers,
+        onnx,
+        npz,
+        npy,
+        zip,
+        unpack,
+    )
 }
 
 

@@ -7,11 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from qsearch.dashboard.schemas import ErrorOut, In, Out
-from qsearch.server.submission import BEFORE, NAMES, STUDY_NAME
+from qsearch.server.submission import BEFORE, FILES, NAMES, STUDY_NAME
+from qsearch.server.uploads import HIDDEN
 from qsearch.store.records import Job
 
+_SHA256 = 64
 _DATA = r"^[0-9a-f]{64}(\.(npz|npy|zip))?$"
-_FILE = r"^[^/\\\x00-\x1f]{1,255}$"
+_FILE = rf"^[^/\\\t\n{HIDDEN}]{{1,255}}$"
 
 
 class UploadedOut(Out):
@@ -107,9 +109,12 @@ class JobOut(Out):
         """From the store."""
         own = ("error", "finished", "mine", "position", "settings", "study")
         why = job.failure
+        # An upload goes by its hash, and that is its owner's.
+        left_out = () if mine else FILES
+        secret = {name for name in left_out if len(str(job.settings.get(name))) > _SHA256}
         return cls(
             **{name: getattr(job, name) for name in cls.model_fields if name not in own},
-            settings={key: value for key, value in job.settings.items() if key != BEFORE},
+            settings={k: v for k, v in job.settings.items() if k != BEFORE and k not in secret},
             position=position,
             finished=finished,
             study=study,

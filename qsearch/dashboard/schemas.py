@@ -8,11 +8,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from qsearch.dashboard.security import without_passwords
+from qsearch.server.uploads import HIDDEN
 from qsearch.store.records import Event, Stage
 from qsearch.store.view_queries import Note, TrialPoint
 
-API_VERSION = "1.4"
+API_VERSION = "1.5"
 """Of what OpenAPI describes: the first figure changes with what a client relies on."""
+_TAG = rf"^[^\s{HIDDEN}]{{1,40}}$"
 LARGEST_ID = 2**63 - 1
 """What a column of ids holds."""
 
@@ -155,6 +157,7 @@ class StudyOut(Out):
     version: int
     spark: list[float]
     note: str
+    note_by: str
     tags: list[str]
     proof: str | None
     has_module: bool
@@ -163,7 +166,7 @@ class StudyOut(Out):
 class StudyDetail(StudyOut):
     """A study with what does not fit into a list."""
 
-    model_sha256: str
+    model_sha256: str | None
     storage: str
     seed: int
     code_version: str
@@ -213,6 +216,7 @@ class TrialRow(Out):
     error: str | None
     front: bool = False
     note: str = ""
+    note_by: str = ""
     tags: list[str] = []
 
     @classmethod
@@ -223,7 +227,7 @@ class TrialRow(Out):
         row = cls.model_validate(point, from_attributes=True)
         row.front = point.number in front
         if note is not None:
-            row.note, row.tags = note.note, list(note.tags)
+            row.note, row.note_by, row.tags = note.note, note.author, list(note.tags)
         if row.error is not None:
             row.error = without_passwords(row.error)
         return row
@@ -324,8 +328,8 @@ class NoteIn(In):
     """A note on a trial, or on the study where ``trial`` is null."""
 
     trial: Annotated[int, Field(ge=0, le=2**31)] | None = None
-    note: Annotated[str, Field(max_length=4000)] = ""
-    tags: Annotated[list[Annotated[str, Field(pattern=r"^\S{1,40}$")]], Field(max_length=20)] = []
+    note: Annotated[str, Field(max_length=4000, pattern=f"^[^{HIDDEN}]*$")] = ""
+    tags: Annotated[list[Annotated[str, Field(pattern=_TAG)]], Field(max_length=20)] = []
 
 
 class DeleteIn(In):

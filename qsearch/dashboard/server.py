@@ -34,20 +34,27 @@ GRACE_S: Final = 2
 HEADERS_S: Final = 15.0
 """How long a client may take to send the headers of a request."""
 
+BODY_S: Final = 30.0
+"""In so long a client has to send ``LEAST_BYTES`` of a body, or its end."""
+LEAST_BYTES: Final = 64 * 1024
+
 TICK_S: Final = 1.0
 
 _LAST_PORT: Final = 65535
 
 
 class PromptProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1, for clients that send their headers within ``HEADERS_S``.
+    """uvicorn's HTTP/1.1, for clients that send headers and bodies in time.
 
     uvicorn has no such limit: a client that sends a byte now and then keeps its connection for
     ever, and a few hundred of them take all that a process may open.
     """
 
     headers_s = HEADERS_S
+    body_s = BODY_S
     _deadline: asyncio.TimerHandle | None = None
+    _awaited: object = None
+    _arrived = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to count: a client that sends nothing is a slow one, too."""
@@ -55,7 +62,8 @@ class PromptProtocol(H11Protocol):
         self._count()
 
     def data_received(self, data: bytes) -> None:
-        """Go on counting until the headers are there, from the first byte of each request on."""
+        """Go on counting until the request is there, from its first byte on."""
+        self._arrived += len(data)
         super().data_received(data)
         self._count()
 
@@ -65,10 +73,23 @@ class PromptProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _count(self) -> None:
-        if self.conn.their_state is not h11.IDLE:
-            self._stop_counting()
-        elif self._deadline is None:
+        awaited = self.conn.their_state
+        if self._deadline is not None and awaited is self._awaited:
+            return
+        self._stop_counting()
+        self._awaited = awaited
+        if awaited is h11.IDLE:
             self._deadline = self.loop.call_later(self.headers_s, self.transport.close)
+        elif awaited is h11.SEND_BODY:
+            self._deadline = self.loop.call_later(self.body_s, self._check_body, self._arrived)
+
+    def _check_body(self, before: int) -> None:
+        """Close a connection whose client sent too little of a body, where we did read it."""
+        if self._arrived - before < LEAST_BYTES and not self.flow.read_paused:
+            self.transport.close()
+        else:
+            self._deadline = None
+            self._count()
 
     def _stop_counting(self) -> None:
         if self._deadline is not None:

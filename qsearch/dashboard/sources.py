@@ -54,10 +54,12 @@ class Sources:
     Args:
         root: a run folder, or a folder of run folders.
         storage: a database that is shown beside those in folders.
+        submitted: folder of the run folders that users submitted, where there is a queue.
     """
 
     root: Path
     storage: str | None = None
+    submitted: Path | None = None
     _open: dict[str, Repository] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -65,8 +67,9 @@ class Sources:
         """What is there now; a folder is looked through again each time."""
         shared = [] if self.storage is None else [self.of(None)]
         folders = [self.root] if RunFolder(self.root).database.is_file() else []
-        if not folders and self.root.is_dir():
-            folders = sorted(p for p in self.root.iterdir() if RunFolder(p).database.is_file())
+        for root in () if folders else self._roots():
+            if root.is_dir():
+                folders += sorted(p for p in root.iterdir() if RunFolder(p).database.is_file())
         own = [self.of(folder) for folder in folders]
         keys = {source.key for source in shared}
         return shared + [source for source in own if source.key not in keys]
@@ -127,12 +130,16 @@ class Sources:
         if source.folder is not None:
             return RunFolder(source.folder)
         # Names come from a database that others write: a name is a folder's, never a path.
-        for folder in (self.root / study.name, self.root):
-            inside = folder.parent == self.root or folder == self.root
-            owner = RunFolder(folder).owner() if inside and ".." not in folder.parts else None
+        plain = "\0" not in study.name and Path(study.name).name == study.name
+        named = [root / study.name for root in self._roots()] if plain else []
+        for folder in (*named, self.root):
+            owner = RunFolder(folder).owner()
             if owner is not None and owner[0] == study.model_sha256:
                 return RunFolder(folder)
         return None
+
+    def _roots(self) -> list[Path]:
+        return [self.root] if self.submitted is None else [self.submitted, self.root]
 
     def artifacts(self, source: Source, study: Study) -> ArtifactStore | None:
         """The study's files by sha256."""

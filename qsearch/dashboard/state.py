@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import hashlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Final, ParamSpec, TypeVar, cast
 
 from fastapi import Depends, Request
 
@@ -21,6 +23,12 @@ from qsearch.dashboard.sources import Sources
 from qsearch.errors import StoreError
 from qsearch.server.queue import ForbiddenError, JobQueue
 from qsearch.server.tokens import User
+from qsearch.store.records import Job
+
+UPLOADS: Final = 4
+"""Uploads that are checked at a time; others wait, and nothing waits for them."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +38,7 @@ class Shared:
     Attributes:
         queue: runs what users submit; None where submitting is off.
         exports: folder for modules in other forms; lives as long as the server.
+        uploaded: reads what users send, in processes of its own: pages do not wait for uploads.
     """
 
     policy: Policy
@@ -39,8 +48,15 @@ class Shared:
     inspection: Inspection
     queue: JobQueue | None
     exports: Path
+    uploaded: Inspection
+    uploads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(UPLOADS))
     preparing: set[Path] = field(default_factory=set)
     preparer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+
+    async def uploading(self, work: Callable[P, T], *args: P.args, **given: P.kwargs) -> T:
+        """What ``work`` gives, in the threads of uploads."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.uploads, functools.partial(work, *args, **given))
 
     def can_resume(self, study: Snapshot) -> bool:
         """Whether this server can resume a study without a live driver."""
@@ -49,13 +65,25 @@ class Shared:
             self.queue is not None
             and folder is not None
             and folder.config.is_file()
-            and folder.path.parent == self.queue.options.root
+            and folder.path.parent in (self.queue.options.studies, self.queue.options.root)
         )
+
+    def job_of(self, study: Snapshot) -> Job | None:
+        """The job that made a study; None for one that was not submitted here."""
+        queue, folder = self.queue, study.source.folder
+        if queue is None or (folder is None and study.source.url != queue.options.storage):
+            return None
+        return queue.job_of(study.study, folder)
 
     def may_change(self, study: Snapshot, user: User) -> bool:
         """Whether a user may change a study: users change those that they submitted."""
-        job = None if self.queue is None else self.queue.job_of(study.study.name)
+        job = None if user.operator else self.job_of(study)
         return user.operator or (user.submits and job is not None and user.owns(job.owner))
+
+    def may_see_hashes(self, study: Snapshot, user: User) -> bool:
+        """Whether a user is told the hashes of a study's files: an upload goes by its hash."""
+        job = None if user.operator else self.job_of(study)
+        return user.operator or (job is not None and job.owner == user.name)
 
     def require_change(self, study: Snapshot, user: User) -> None:
         """Refuse a user who may not change a study.

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import stat
+import unicodedata
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
 
+from compiler.frontend.from_onnx.model_file import tensors
 from compiler.runtime.npy import read_header
 from qsearch.errors import DataError, ModelFileError
+from qsearch.run_folder import is_device_name
+from qsearch.server.uploads import HIDDEN, blocks
 from workers.datasets.image_folder import IMAGE_SUFFIXES
 
 MAX_UNPACKED_BYTES: Final = 8 << 30
@@ -21,6 +28,7 @@ MAX_PARTS: Final = 8
 """Folders above an image in an archive."""
 _LISTING: Final = "classes.txt"
 _COPIED: Final = 1 << 20
+_HIDDEN: Final = re.compile(rf"[\t\n{HIDDEN}]")
 _MAX_TENSOR: Final = 2 << 30
 """Elements of one tensor that a model may speak of."""
 
@@ -35,7 +43,9 @@ def about_onnx(file: Path) -> dict[str, Any]:
     from google.protobuf.message import DecodeError
 
     try:
-        model = onnx.load_model(str(file), load_external_data=False)
+        # As bytes: nothing beside the file is looked at.
+        model = onnx.load_model_from_string(file.read_bytes())
+        _check_whole(model)
         onnx.checker.check_model(model)
     except (DecodeError, onnx.checker.ValidationError, ValueError, OSError) as error:
         raise ModelFileError(
@@ -43,13 +53,6 @@ def about_onnx(file: Path) -> dict[str, Any]:
             where="upload",
             fix="export the model again; onnx.checker names what is wrong",
         ) from error
-    for tensor in model.graph.initializer:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
-            raise ModelFileError(
-                "the model refers to other files",
-                where=tensor.name[:200],
-                fix="save it as one file: onnx.save(model, path, save_as_external_data=False)",
-            )
     operators: dict[str, int] = {}
     for node in model.graph.node:
         operators[node.op_type] = operators.get(node.op_type, 0) + 1
@@ -62,8 +65,18 @@ def about_onnx(file: Path) -> dict[str, Any]:
     }
 
 
+def _check_whole(model: Any) -> None:
+    for tensor in tensors(model):
+        if tensor.data_location == tensor.EXTERNAL or tensor.external_data:
+            raise ModelFileError(
+                "the model refers to other files",
+                where=tensor.name[:200],
+                fix="save it as one file: onnx.save(model, path, save_as_external_data=False)",
+            )
+
+
 def about_npz(file: Path) -> dict[str, Any]:
-    """Names, shapes and dtypes of the arrays, from their headers alone.
+    """Names, shapes and dtypes of the arrays, from their headers alone, and bytes unpacked.
 
     Raises:
         DataError: no archive of plain arrays, or one that unpacks to too much.
@@ -87,7 +100,7 @@ def about_npz(file: Path) -> dict[str, Any]:
             where="upload",
             fix="write it with numpy.savez",
         ) from error
-    return {"arrays": arrays}
+    return {"arrays": arrays, "unpacked": sum(blocks(info.file_size) for info in infos)}
 
 
 def about_npy(file: Path) -> dict[str, Any]:
@@ -113,17 +126,45 @@ def about_npy(file: Path) -> dict[str, Any]:
     return {"arrays": [{"name": "array", "shape": list(shape), "dtype": str(dtype)}]}
 
 
+def about_zip(file: Path) -> dict[str, Any]:
+    """Images, class folders, and bytes unpacked, from the directory of the archive alone.
+
+    Raises:
+        DataError: as ``unpack_images``.
+    """
+    with _images_of(file) as (_archive, infos, names):
+        folders = {parent for name in names for parent in name.parents}
+        return {
+            "images": sum(name.name != _LISTING for name in names),
+            "classes": len({name.parts[0] for name in names if len(name.parts) > 1}),
+            "unpacked": sum(
+                blocks(size) for size in (*(i.file_size for i in infos), *(0 for _ in folders))
+            ),
+        }
+
+
 def unpack_images(file: Path, out: Path) -> dict[str, Any]:
-    """Unpack a folder of images into an empty folder; images and class folders it holds.
+    """Unpack a folder of images into an empty folder.
 
     Nothing is written outside ``out``, and no more than the archive says of itself.
 
     Raises:
-        DataError: no zip, a name that is a path elsewhere, a link, something that is no image, or
-            more than is allowed.
+        DataError: no zip, a name that is a path elsewhere or that hides what it is, a link,
+            something that is no image, or more than is allowed.
     """
-    classes: set[str] = set()
-    images = 0
+    with _images_of(file) as (archive, infos, names):
+        for info, name in zip(infos, names, strict=True):
+            place = out.joinpath(*name.parts)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            _copy(archive, info, place)
+    return {}
+
+
+@contextlib.contextmanager
+def _images_of(
+    file: Path,
+) -> Iterator[tuple[zipfile.ZipFile, list[zipfile.ZipInfo], list[PurePosixPath]]]:
+    """An archive of images, its members and their checked paths; its errors are DataErrors."""
     try:
         with zipfile.ZipFile(file) as archive:
             infos = [info for info in archive.infolist() if not info.is_dir()]
@@ -134,13 +175,11 @@ def unpack_images(file: Path, out: Path) -> dict[str, Any]:
                     where=f"{MAX_IMAGES} images, {MAX_UNPACKED_BYTES >> 20} MiB",
                     fix="give fewer images",
                 )
-            for info in infos:
-                name = _image_name(info)
-                place = out.joinpath(*name.parts)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                _copy(archive, info, place)
-                images += name.name != _LISTING
-                classes |= set(name.parts[:1]) if len(name.parts) > 1 else set()
+            names = [_image_name(info) for info in infos]
+            _check_distinct(names)
+            if all(name.name == _LISTING for name in names):
+                raise DataError("the archive holds no image", where="upload", fix="pack some")
+            yield archive, infos, names
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError) as error:
         raise DataError(
             f"this is no zip of images: {str(error)[:200]}",
@@ -151,9 +190,14 @@ def unpack_images(file: Path, out: Path) -> dict[str, Any]:
         raise DataError(
             "the archive is encrypted", where="upload", fix="pack it without a password"
         ) from error
-    if not images:
-        raise DataError("the archive holds no image", where="upload", fix="pack some")
-    return {"images": images, "classes": len(classes)}
+
+
+def _check_distinct(names: list[PurePosixPath]) -> None:
+    """Refuse names, also of folders, that are written differently and look the same."""
+    known: dict[str, PurePosixPath] = {}
+    for name in {each for file in names for each in (file, *file.parents)}:
+        if known.setdefault(unicodedata.normalize("NFC", str(name)), name) != name:
+            raise ValueError(f"{str(name)[:100]!r} occurs twice, in two forms of Unicode")
 
 
 def _image_name(info: zipfile.ZipInfo) -> PurePosixPath:
@@ -172,6 +216,8 @@ def _image_name(info: zipfile.ZipInfo) -> PurePosixPath:
         raise ValueError(f"{text[:100]!r} is no path inside a folder")
     if any(part == ".." or part.startswith(".") or len(part.encode()) > 200 for part in parts):
         raise ValueError(f"{text[:100]!r} is no path inside a folder")
+    if _HIDDEN.search(text) or any(part[-1] in " ." or is_device_name(part) for part in parts):
+        raise ValueError(f"{text[:100]!r} is no plain name of a file")
     if name.suffix.lower() not in IMAGE_SUFFIXES and text != _LISTING:
         raise ValueError(f"{text[:100]!r} is no image")
     return name

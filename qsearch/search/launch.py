@@ -205,7 +205,8 @@ def run_search(
 
     Args:
         calib, evaluation: Python objects that go before the paths of the settings.
-        model_name: what reports call the model; None calls it as its file.
+        model_name: what reports call the model, which is a stranger's upload and refers to no
+            other file; None calls it as its file.
         control: who is told of trials, and who may stop the search.
     Raises:
         CompilerError: see ``qsearch.launch``.
@@ -213,7 +214,8 @@ def run_search(
     watch = Stopwatch()
     settings = resolved.settings
     source = _source(settings)
-    source = replace(source, name=model_name or source.name)
+    if model_name is not None:
+        source = replace(source, name=model_name, alone=source.calib is None)
     signer = None if settings.sign is None else private_key(Path(settings.sign))
     folder = run_folder(settings, source)
     storage = storage_url(settings, folder)

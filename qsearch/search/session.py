@@ -365,7 +365,7 @@ class Session:
         blob = self._prepared.blob
         self._artifacts.keep(FLOAT_MODULE, blob.sha256, blob.data)
         source = self._prepared.source
-        interface = json.dumps(declared_interface(source.path).to_dict()).encode()
+        interface = json.dumps(declared_interface(source.content).to_dict()).encode()
         self._artifacts.keep(INTERFACE, source.sha256, interface)
 
     def _keep_inputs(self) -> None:

@@ -127,7 +127,7 @@ def prepare_study(
 
 def _module(settings: Settings, source: ModelSource) -> IRModule:
     """The model as it is quantized: imported, simplified, after the passes of the user."""
-    mod, params = load(source.path, dims=dict(settings.dim))
+    mod, params = load(source.content, dims=dict(settings.dim))
     refuse_empty(mod, params)
     source.check_unchanged()
     module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)

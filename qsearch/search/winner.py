@@ -285,7 +285,7 @@ def write_winner(
         outputs_sha256: over its outputs on the evaluation data; None where they were not computed.
         signer: signs the file before it gets its name; None writes no signature.
     """
-    interface = declared_interface(prepared.source.path)
+    interface = declared_interface(prepared.source.content)
     known = provenance_of(prepared.spec, interface.to_dict(), outputs_sha256)
     made = QModule(
         shipped.module,

@@ -22,6 +22,7 @@ from urllib.parse import quote, urlencode
 from qsearch.data import check_exists
 from qsearch.errors import SearchError, SearchFailedError, SettingsError
 from qsearch.model_file import SHIPPED
+from qsearch.run_folder import FOLDER_NAMES, is_folder_name
 from qsearch.server.connection import (
     Connection,
     NotFoundError,
@@ -31,7 +32,8 @@ from qsearch.server.connection import (
     Whole,
 )
 from qsearch.server.packing import check_target, data_file, given_settings, model_file, part_of
-from qsearch.server.submission import NAMES, PLACES, STUDY_NAME
+from qsearch.server.submission import NAMES, PLACES
+from qsearch.server.uploads import HIDDEN
 
 if TYPE_CHECKING:
     from qsearch.modules.verification import Verification
@@ -140,6 +142,7 @@ class Client:
                     wanted[name] = self.upload(data_file(value, name, file, wanted, Path(folder)))
         names = {n: Path(p).name for n, p in data.items() if isinstance(p, str | os.PathLike)}
         names["model"] = Path(model).name if isinstance(model, str | os.PathLike) else file.name
+        names = {n: re.sub(rf"[\\\t\n{HIDDEN}]", "_", name) for n, name in names.items()}
         asked = {**wanted, "name": study, "stem": stem, "priority": priority, NAMES: names}
         job: dict[str, Any] = self._server.ask("/studies", asked)
         return job
@@ -385,11 +388,9 @@ def _quoted(name: str) -> str:
     Raises:
         SettingsError: no study can have it.
     """
-    if not re.match(STUDY_NAME, name):
+    if not is_folder_name(name):
         raise SettingsError(
-            f"{name!r} is no name for a study",
-            where="--study",
-            fix="use up to 64 letters, digits and _ . -; begin with a letter or a digit",
+            f"{name!r} is no name for a study", where="--study", fix=f"use {FOLDER_NAMES}"
         )
     return quote(name, safe="")
 

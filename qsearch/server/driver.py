@@ -13,6 +13,7 @@ import fcntl
 import json
 import logging
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -25,9 +26,20 @@ from typing import Final
 
 from compiler.errors import CompilerError
 from qsearch.errors import exit_code_of
-from qsearch.process import EXIT_INTERRUPTED, EXIT_SEARCH_FAILED, interrupts_kept
+from qsearch.process import (
+    EXIT_BAD_INPUT,
+    EXIT_INTERRUPTED,
+    EXIT_SEARCH_FAILED,
+    interrupts_kept,
+)
 from qsearch.run_folder import STORAGE_VARIABLE
-from qsearch.server.submission import ServerOptions, failure_of, launch_settings, model_name
+from qsearch.server.submission import (
+    ServerOptions,
+    failure_of,
+    lacks_memory,
+    launch_settings,
+    model_name,
+)
 from qsearch.store.engine import open_engine
 from qsearch.store.records import Failure, Job
 from qsearch.store.repository import Repository
@@ -76,12 +88,19 @@ class Drivers:
 
     def start(self, job: Job) -> None:
         """Start the driver of a job; it inherits the lock of the job."""
-        folder = self.options.folder(job.name)
+        taken = self._taken(job)
+        if taken is not None:
+            self.repository.end_job(job.id, "failed", EXIT_BAD_INPUT, taken)
+            return
+        folder = self.options.folder_of(job)
         folder.path.mkdir(parents=True, exist_ok=True)
         environment = {k: v for k, v in os.environ.items() if k not in _SECRETS}
         with contextlib.ExitStack() as open_files:
             lock = open_files.enter_context(self._lock_path(job.id).open("a"))
-            _try_lock(lock.fileno())
+            if not _try_lock(lock.fileno()):
+                # A driver that the server took for dead still ends.
+                self.repository.requeue_job(job.id, job.attempts, _DELAY_S)
+                return
             out = open_files.enter_context(folder.launch_log.open("ab"))
             process = subprocess.Popen(
                 [sys.executable, "-m", "qsearch.server.driver", str(job.id), str(lock.fileno())],
@@ -148,12 +167,22 @@ class Drivers:
         if deaths >= MOST_DEATHS:
             why = Failure(
                 f"its driver died {deaths} times in a row",
-                self.options.folder(job.name).launch_log.name,
-                "the log in its run folder may say why; then submit it again",
+                self.options.folder_of(job).launch_log.name,
+                "the log in its run folder may say why"
+                + (", such as too little --max-memory" if self.options.max_memory else "")
+                + "; then submit it again",
             )
             self.repository.end_job(job.id, "failed", EXIT_SEARCH_FAILED, why)
             return
         self.repository.requeue_job(job.id, deaths, delay_after(deaths))
+
+    def _taken(self, job: Job) -> Failure | None:
+        """Why a job may not begin: the shared database has a study of its name by now."""
+        fresh = self.options.storage is not None and job.settings and job.study_id is None
+        if not fresh or self.repository.find_study(job.name) is None:
+            return None
+        what = f"the storage has another study {job.name!r}"
+        return Failure(what, "name", "submit it under another name")
 
     def _take_back(self, job: Job) -> None:
         """Requeue the trials of a driver of this machine that is dead, before its lease ends."""
@@ -169,6 +198,15 @@ class Drivers:
 
     def _lock_path(self, job_id: int) -> Path:
         return self.options.jobs / f"{job_id}.lock"
+
+
+def note_study(repository: Repository, options: ServerOptions, job: Job) -> None:
+    """Keep which study of a shared database the driver of a job made, once it is there."""
+    study = None if options.storage is None else repository.find_study(job.name)
+    if study is None or study.id == job.study_id or job.started_at is None:
+        return
+    if not job.settings or study.created_at >= job.started_at:
+        repository.note_study(job.id, study.id)
 
 
 def _try_lock(descriptor: int) -> bool:
@@ -188,6 +226,9 @@ def main(job_id: int, lock: int) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.set_inheritable(lock, False)
     options = ServerOptions.from_json(json.load(sys.stdin))
+    if options.max_memory is not None:
+        # Not RLIMIT_AS: threads and Ray reserve addresses that they never use.
+        resource.setrlimit(resource.RLIMIT_DATA, (options.max_memory, options.max_memory))
     queue = Repository(open_engine(options.queue_url, create=False))
     job = queue.job(job_id)
     if job is None or job.state != "running":
@@ -202,10 +243,12 @@ def main(job_id: int, lock: int) -> None:
         return
     except Exception as error:
         traceback.print_exc()
-        known = isinstance(error, CompilerError)
+        note_study(queue, options, job)
+        known = isinstance(error, CompilerError) and not lacks_memory(error)
         code = exit_code_of(error) if known else EXIT_SEARCH_FAILED
         queue.end_job(job_id, "failed", code, failure_of(error, job, options))
         return
+    note_study(queue, options, job)
     if code != EXIT_INTERRUPTED:
         queue.end_job(job_id, "done", code)
         return

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import secrets
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from qsearch.errors import ConflictError, RunFolderError, SearchError, SettingsError, StoreError
 from qsearch.process import file_lock
-from qsearch.run_folder import RunFolder
-from qsearch.server.driver import Drivers
-from qsearch.server.quota import Usage, counted_before, usage_of
+from qsearch.run_folder import RunFolder, is_folder_name
+from qsearch.server.driver import Drivers, note_study
+from qsearch.server.quota import DAY_S, Usage, counted_before, counted_now, usage_of
 from qsearch.server.submission import BEFORE, FILES, GROWING, ServerOptions, checked
 from qsearch.server.tokens import Tokens, User
 from qsearch.server.uploads import QuotaError, Uploads, references
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.engine import RetryPolicy, open_engine, parse_url, require_folder
-from qsearch.store.records import Failure, Job, NewJob
+from qsearch.store.records import Failure, Job, JobState, NewJob, Study
 from qsearch.store.repository import Repository
 from qsearch.store.schema import REVISIONS
 
@@ -191,6 +192,12 @@ class JobQueue:
             known = self.repository.jobs(self.server, name=name)
             if known:
                 require_owner(known[0], user)
+                if self.options.folder_of(known[0]).path.resolve() != folder.path.resolve():
+                    raise ConflictError(
+                        f"the queue has another study {name!r}",
+                        where="name",
+                        fix="delete that one, or rename this run folder",
+                    )
                 given = dict(known[0].settings)
                 if given:  # without any it goes on with those of its run folder
                     given[BEFORE] = counted_before(known[0], self.options, self._clock())
@@ -208,17 +215,48 @@ class JobQueue:
         Raises:
             UnknownJobError: there is none.
         """
-        found = self.job_of(name)
-        if found is None:
+        found = self.repository.jobs(self.server, name=name)
+        if not found:
             raise UnknownJobError(
                 f"the queue has no study {name!r}", where="name", fix="see `qsearch queue`"
             )
-        return found
+        return found[0]
 
-    def job_of(self, study: str) -> Job | None:
-        """The job of a study; None for a study that was not submitted."""
-        found = self.repository.jobs(self.server, name=study)
-        return found[0] if found else None
+    def job_of(self, study: Study, folder: Path | None) -> Job | None:
+        """The job that made a study; None for a study that was not submitted.
+
+        A name alone says nothing: folders are renamed, and others give studies equal names.
+
+        Args:
+            folder: with the database of the study; None: it is in that of the queue.
+        """
+        found = self.repository.jobs(self.server, name=study.name)
+        if not found:
+            return None
+        if folder is None:
+            return found[0] if found[0].study_id == study.id else None
+        own = self.options.folder_of(found[0]).path
+        return found[0] if own.resolve() == folder.resolve() else None
+
+    def delete(self, job: Job | None, delete: Callable[[], object]) -> None:
+        """Delete a study; its owner's quota still counts what it used.
+
+        Args:
+            job: that made it, if one did.
+            delete: the study and its files, while no submission can start it again.
+        Raises:
+            SettingsError: it waits or runs.
+        """
+        with self._lock:
+            now = None if job is None else self.repository.job(job.id)
+            if now is not None and now.state in ("queued", "running"):
+                raise SettingsError(
+                    f"study {now.name!r} is {now.state}", where="queue", fix="cancel it first"
+                )
+            delete()
+            if now is not None and now.state != "deleted":
+                at = self._clock()
+                self.repository.delete_job(now.id, counted_now(now, at), at - DAY_S)
 
     def jobs(self) -> list[tuple[Job, int | None]]:
         """All jobs, oldest first, with the position of those that wait; 1 runs next."""
@@ -274,14 +312,18 @@ class JobQueue:
 
     def usage(self, user: User) -> Usage:
         """What a user used of the quota."""
-        mine = [job for job in self.repository.jobs(self.server) if job.owner == user.name]
+        mine = [job for job in self._counted() if job.owner == user.name]
         return usage_of(mine, self.uploads.used(user), self._clock())
+
+    def _counted(self) -> list[Job]:
+        return self.repository.jobs(self.server, states=get_args(JobState))
 
     def _place_for(
         self, user: User, settings: Mapping[str, Any], name: str | None, stem: str
     ) -> Job | str:
         """The job that the submission continues, or a name that is free."""
-        for candidate in [name] if name else [stem, *(f"{stem}-{n}" for n in range(2, 10_000))]:
+        stems = (stem, *(f"{stem}-{n}" for n in range(2, 10_000)))
+        for candidate in [name] if name else filter(is_folder_name, stems):
             known = self.repository.jobs(self.server, name=candidate)
             if known and known[0].owner == user.name and not _changed(known[0].settings, settings):
                 return known[0]
@@ -293,7 +335,7 @@ class JobQueue:
         raise ConflictError(what, where="name", fix="choose another name, or leave it out")
 
     def _is_taken(self, name: str) -> bool:
-        if self.options.folder(name).path.exists():
+        if os.path.lexists(self.options.folder(name).path):
             return True
         return self.options.storage is not None and self.repository.find_study(name) is not None
 
@@ -303,7 +345,7 @@ class JobQueue:
         Args:
             before: trials of the study that do not count any more.
         """
-        jobs = [job for job in self.repository.jobs(self.server) if job != place]
+        jobs = [job for job in self._counted() if job != place]
         if sum(job.state == "queued" for job in jobs) >= MOST_WAITING:
             raise QuotaError(
                 f"{MOST_WAITING} studies wait already", where="queue", fix="try again later"
@@ -342,6 +384,8 @@ class JobQueue:
         jobs = self.repository.jobs(self.server, states=["queued", "running"])
         running = [job for job in jobs if job.state == "running"]
         for job in running:
+            if job.study_id is None:
+                note_study(self.repository, self.options, job)
             if not self._drivers.is_alive(job):
                 self._drivers.reap(job)
             elif self._drivers.watch(job):

@@ -25,6 +25,12 @@ class Usage:
     seconds: float
 
 
+def counted_now(job: Job, now: float) -> tuple[int, float]:
+    """Trials and seconds of an ended job that the quota of its owner counts today."""
+    found = usage_of([job], 0, now)
+    return found.trials, found.seconds
+
+
 def usage_of(jobs: Sequence[Job], size: int, now: float) -> Usage:
     """What the owner of some jobs used of the quota."""
     lately = [job for job in jobs if (job.finished_at or now) > now - DAY_S]
@@ -58,7 +64,7 @@ def counted_before(job: Job, options: ServerOptions, now: float) -> dict[str, fl
 
 
 def _finished(job: Job, options: ServerOptions) -> int:
-    database = options.folder(job.name).database.absolute()
+    database = options.folder_of(job).database.absolute()
     try:
         repository = Repository(open_reader(options.storage or f"sqlite:///{database}"))
     except StoreError:  # its driver never began

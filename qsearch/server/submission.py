@@ -16,7 +16,7 @@ from compiler.fusion.hardware.description import shipped_descriptions
 from qsearch.config import Resolved, check_plain, resolve
 from qsearch.errors import SettingsError
 from qsearch.model_file import SHIPPED
-from qsearch.run_folder import RunFolder
+from qsearch.run_folder import RunFolder, confined
 from qsearch.server.uploads import DATA, MODELS, references
 from qsearch.settings import Settings, is_import_path, names_of_keys
 from qsearch.store.artifacts import write_atomically
@@ -51,13 +51,14 @@ class ServerOptions:
     """Where a server keeps its studies and what it runs them on.
 
     Attributes:
-        root: folder of run folders; uploads and locks lie beside them.
+        root: the server's folder; what users name lies in ``studies`` below it.
         storage: database of the queue and of all studies; None keeps the queue in ``root`` and
             every study in its run folder.
         max_studies: studies that run at a time.
         workers: most workers of one study, and how many it gets unless it says.
         pools: where workers may run; the first one unless a study says.
         address: Ray cluster of the pool "ray"; None starts one for each study.
+        max_memory: bytes that a driver, and each process that it starts, may allocate.
     """
 
     root: Path
@@ -66,6 +67,7 @@ class ServerOptions:
     workers: int = 1
     pools: tuple[str, ...] = ("process",)
     address: str | None = None
+    max_memory: int | None = None
 
     @property
     def queue_url(self) -> str:
@@ -82,9 +84,24 @@ class ServerOptions:
         """Locks of drivers, and small files that their jobs brought."""
         return self.root / ".jobs"
 
+    @property
+    def studies(self) -> Path:
+        """The run folders of submitted studies, and nothing else."""
+        return self.root / "studies"
+
     def folder(self, name: str) -> RunFolder:
-        """The run folder of a job."""
-        return RunFolder(self.root / name)
+        """The run folder of a study that is submitted under this name.
+
+        Raises:
+            SettingsError: no name for a folder.
+        """
+        return RunFolder(confined(self.studies, name))
+
+    def folder_of(self, job: Job) -> RunFolder:
+        """The run folder of a job; the operator also resumes studies that lie in ``root``."""
+        found = self.folder(job.name)
+        own = bool(job.settings) or found.path.exists()
+        return found if own else RunFolder(confined(self.root, job.name))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for the process of a driver."""
@@ -144,7 +161,7 @@ def launch_settings(job: Job, options: ServerOptions) -> Resolved:
     Raises:
         SettingsError: an upload or a run folder that is no longer there.
     """
-    folder = options.folder(job.name)
+    folder = options.folder_of(job)
     flags: dict[str, Any] = {"out": str(folder.path), "storage": options.storage}
     if not job.settings:
         return resolve(flags, config_file=folder.config, environment={})
@@ -183,11 +200,26 @@ def _uploaded(job: Job, options: ServerOptions) -> dict[str, Path]:
     return found
 
 
+def lacks_memory(error: BaseException | None) -> bool:
+    """Whether an error is, or follows from, memory that was not there."""
+    while error is not None and not isinstance(error, MemoryError):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 def failure_of(error: Exception, job: Job, options: ServerOptions) -> Failure:
     """What the owner of a job is told of an error: uploads have the names of the user's files.
 
     Paths of the server stay its own.
     """
+    if options.max_memory is not None and lacks_memory(error):
+        return Failure(
+            f"the study needs more than the {options.max_memory >> 20} MiB of memory that this "
+            "server gives a process",
+            "memory",
+            "ask for a smaller --batch or less data, or the server's operator for more: "
+            "qsearch serve --max-memory",
+        )
     if not isinstance(error, CompilerError):
         return Failure(
             f"unforeseen {type(error).__name__}",
@@ -200,6 +232,7 @@ def failure_of(error: Exception, job: Job, options: ServerOptions) -> Failure:
         for setting, path in _uploaded(job, options).items()
     }
     shown |= {str(Path(path).absolute()): name for path, name in shown.items()}
+    shown |= {Path(path).name: name for path, name in shown.items()}
     shown |= {f"{options.root.absolute()}/": "", f"{options.root}/": ""}
 
     def told(text: str | None) -> str | None:

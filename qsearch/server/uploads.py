@@ -26,6 +26,10 @@ MODELS: Final = ("onnx",)
 DATA: Final = ("npz", "npy", "zip")
 """A zip holds a folder of images, and is kept unpacked."""
 
+HIDDEN: Final = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+"""Control characters and those that turn the direction of text, as part of a pattern."""
+BLOCK_BYTES: Final = 4096
+"""A file or folder counts as whole blocks, as on a disk: an empty one is not free."""
 _REFERENCE: Final = re.compile(r"([0-9a-f]{64})\.(onnx|npz|npy|zip)")
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -113,14 +117,17 @@ class Uploads:
             raise _beyond(most)
         return left
 
-    async def receive(self, chunks: AsyncIterator[bytes], user: User) -> tuple[Path, str]:
+    async def receive(
+        self, chunks: AsyncIterator[bytes], user: User, room: int | None
+    ) -> tuple[Path, str]:
         """Write a body to a file as it arrives, within the quota; the file and its sha256.
 
+        Args:
+            room: bytes that the user may still send; None for any.
         Raises:
             SizeQuotaError: more than the user's quota allows; nothing is kept.
             DiskFullError: no room.
         """
-        room = self.room(user)
         self.folder.mkdir(parents=True, exist_ok=True)
         digest, arrived = hashlib.sha256(), 0
         handle, name = tempfile.mkstemp(dir=self.folder, prefix=".part-")
@@ -148,23 +155,31 @@ class Uploads:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def keep(self, user: User, found: Path, sha256: str, kind: str) -> Upload:
-        """Store a file or an unpacked folder that passed all checks; once more counts nothing.
+    def check_room(self, user: User, size: int) -> None:
+        """Refuse what is more than the quota has left, before it is unpacked.
 
         Raises:
-            SizeQuotaError: unpacked it is more than the quota allows; nothing is kept.
+            SizeQuotaError: it is.
         """
-        inside = found.rglob("*") if found.is_dir() else [found]
-        size = sum(path.stat().st_size for path in inside if path.is_file())
+        room = self.room(user)
+        if room is not None and size > room:
+            raise _beyond(int(user.quota.max_bytes or 0))
+
+    def keep(self, user: User, found: Path, sha256: str, kind: str, size: int) -> Upload:
+        """Store a file or an unpacked folder that passed all checks; once more counts nothing.
+
+        Args:
+            size: bytes that count: of an archive what it unpacks to, all in whole blocks.
+        Raises:
+            SizeQuotaError: it is more than the quota allows; nothing is kept.
+        """
         place = self._place(sha256, kind)
         upload = Upload(sha256, kind, size, time.time())
         with self._lock:
             known = self.owned(user, sha256, kind)
             if known is not None:
                 return known
-            room = self.room(user)
-            if room is not None and size > room:
-                raise _beyond(int(user.quota.max_bytes or 0))
+            self.check_room(user, size)
             if not place.exists():
                 found.replace(place)
             self.repository.add_upload(self.server, user.name, upload)
@@ -192,6 +207,11 @@ class Uploads:
 
     def _place(self, sha256: str, kind: str) -> Path:
         return self.folder / (f"{sha256}.images" if kind == "zip" else f"{sha256}.{kind}")
+
+
+def blocks(size: int) -> int:
+    """Bytes that a file or a folder of so many bytes counts."""
+    return max(-(-size // BLOCK_BYTES), 1) * BLOCK_BYTES
 
 
 def full(folder: Path) -> DiskFullError:

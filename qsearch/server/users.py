@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
 from qsearch.errors import EmptyStoreError
 from qsearch.server.quota import usage_of
 from qsearch.server.submission import ServerOptions
 from qsearch.server.tokens import Tokens
 from qsearch.store.engine import open_reader
-from qsearch.store.records import Job
+from qsearch.store.records import Job, JobState
 from qsearch.store.repository import Repository
 
 
@@ -58,6 +58,7 @@ def _of_queue(options: ServerOptions) -> tuple[list[Job], dict[str, int]]:
     except EmptyStoreError:
         return [], {}
     try:
-        return repository.jobs(server), repository.bytes_by_owner(server)
+        jobs = repository.jobs(server, states=get_args(JobState))
+        return jobs, repository.bytes_by_owner(server)
     finally:
         repository.close()

@@ -50,17 +50,27 @@ class HistoryQueries(Database):
         *,
         trial: int | None = None,
         data: Mapping[str, Any] | None = None,
+        newest: bool = False,
     ) -> None:
-        """Append to the study's history."""
-        self.execute(
-            insert(EventRow).values(
-                study_id=study_id,
-                kind=kind,
-                trial=trial,
-                data=dict(data) if data is not None else None,
-                at=self._clock(),
-            )
-        )
+        """Append to the study's history.
+
+        Args:
+            newest: forget earlier events of the kind about the same trial.
+        """
+        told = dict(data) if data is not None else None
+        of_kind = {"study_id": study_id, "kind": kind, "trial": trial}
+        row = insert(EventRow).values(**of_kind, data=told, at=self._clock())
+
+        def work(connection: Connection) -> None:
+            (made,) = connection.execute(row).inserted_primary_key or (0,)
+            if newest:
+                same = [
+                    EventRow.__table__.c[name].is_not_distinct_from(of_kind[name])
+                    for name in of_kind
+                ]
+                connection.execute(delete(EventRow).where(*same, EventRow.id < made))
+
+        self.write(work)
 
     def events_of(self, study_id: int, after: int = 0, limit: int | None = None) -> list[Event]:
         """Events with an id above ``after``, oldest first.

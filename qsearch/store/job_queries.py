@@ -25,6 +25,9 @@ from qsearch.store.records import (
 _COLUMNS = JobRow.__table__.columns
 _UNFINISHED = ("queued", "running")
 
+Counted = tuple[int, float]
+"""Trials, and seconds of drivers."""
+
 
 class JobQueries(Database):
     """Queue, start and end jobs; store who uploaded which file.
@@ -59,12 +62,15 @@ class JobQueries(Database):
     def jobs(
         self, server: str, *, name: str | None = None, states: Collection[JobState] | None = None
     ) -> list[Job]:
-        """Jobs of a server, oldest first: all, the one of a name, or those in some states."""
+        """Jobs of a server, oldest first: all, the one of a name, or those in some states.
+
+        Deleted ones are among them only where ``states`` says so.
+        """
         query = select(*_COLUMNS).where(JobRow.server == server)
         if name is not None:
             query = query.where(JobRow.name == name)
-        if states is not None:
-            query = query.where(JobRow.state.in_(states))
+        chosen = JobRow.state != "deleted" if states is None else JobRow.state.in_(states)
+        query = query.where(chosen)
         return [_job_of(row) for row in self.read(query.order_by(JobRow.id))]
 
     def last_starts(self, server: str) -> dict[str, float]:
@@ -88,6 +94,10 @@ class JobQueries(Database):
     def note_driver(self, job_id: int, pid: int) -> None:
         """Keep the process that drives a job."""
         self._change(job_id, ("running",), pid=pid)
+
+    def note_study(self, job_id: int, study_id: int) -> None:
+        """Keep which study of a database of several the driver of a job made."""
+        self._change(job_id, ("running",), study_id=study_id)
 
     def requeue_job(
         self, job_id: int, attempts: int, delay_s: float = 0.0, failure: Failure | None = None
@@ -144,11 +154,25 @@ class JobQueries(Database):
         more = update(JobRow).where(JobRow.id == job_id)
         self.execute(more.values(seconds=JobRow.seconds + seconds))
 
-    def delete_job(self, server: str, name: str) -> None:
-        """Forget a job that ended."""
-        ended = JobRow.state.not_in(_UNFINISHED)
+    def delete_job(self, job_id: int, counted: Counted, forget: float) -> None:
+        """Forget a job that ended, but for what the quota of its owner counts of it.
+
+        Args:
+            forget: UTC seconds; jobs that were deleted and ended before that count no more.
+        """
+        trials, seconds = counted
         self.execute(
-            delete(JobRow).where(JobRow.server == server, JobRow.name == name, ended),
+            delete(JobRow).where(JobRow.state == "deleted", JobRow.finished_at < forget),
+            update(JobRow)
+            .where(JobRow.id == job_id, JobRow.state.not_in(_UNFINISHED))
+            .values(
+                name=f"/{job_id}",  # no study can have it
+                state="deleted",
+                settings={},
+                trials=trials,
+                seconds=seconds,
+                **_columns_of(None),
+            ),
         )
 
     def _change(self, job_id: int, states: Collection[str], **values: Any) -> bool:

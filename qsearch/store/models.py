@@ -231,12 +231,18 @@ class LogRow(OfStudy, Table):
 class JobRow(Table):
     """A study that a server runs for one of its users; ``server`` names the server's folder.
 
-    ``state`` is queued, running, done, failed or cancelled. ``settings`` are those of ``launch``,
-    with hashes of uploads for files. ``attempts`` counts drivers that died one after the other.
+    ``state`` is queued, running, done, failed, cancelled or deleted. ``settings`` are those of
+    ``launch``, with hashes of uploads for files. ``attempts`` counts drivers that died one after
+    the other. ``study_id`` is the study that its driver made in a database of several studies. A
+    deleted job keeps what its owner's quota counts. An id is never used again: files have it.
     """
 
     __tablename__ = "qs_job"
-    __table_args__ = (UniqueConstraint("server", "name"), Index(None, "server", "state"))
+    __table_args__ = (
+        UniqueConstraint("server", "name"),
+        Index(None, "server", "state"),
+        {"sqlite_autoincrement": True},
+    )
 
     server: Mapped[str] = mapped_column(String(32))
     name: Mapped[str] = mapped_column(String(64))
@@ -247,6 +253,7 @@ class JobRow(Table):
     trials: Mapped[int]
     attempts: Mapped[int]
     pid: Mapped[int | None]
+    study_id: Mapped[int | None]
     seconds: Mapped[float]
     cancelled: Mapped[bool]
     exit_code: Mapped[int | None]

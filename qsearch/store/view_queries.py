@@ -116,6 +116,7 @@ class Note:
     trial: int | None
     note: str
     tags: tuple[str, ...]
+    author: str = ""
 
 
 class ViewQueries(Database):
@@ -139,7 +140,10 @@ class ViewQueries(Database):
             .order_by(EventRow.id)
         )
         return [
-            Note(r.id, r.trial, str(r.data.get("note", "")), tuple(r.data.get("tags", ())))
+            Note(
+                *(r.id, r.trial, str(r.data.get("note", "")), tuple(r.data.get("tags", ()))),
+                str(r.data.get("author", "")),
+            )
             for r in rows
         ]
 

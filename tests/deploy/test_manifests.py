@@ -14,7 +14,6 @@ import pytest
 import yaml
 
 from qsearch.cli.main import parse
-from tests.needs import missing
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 OVERLAYS = ("small", "large")
@@ -160,7 +159,7 @@ def test_images_have_one_place_and_no_digest_that_no_registry_told() -> None:
     assert "digest:" in (DEPLOY / "README.md").read_text()
 
 
-@pytest.mark.skipif(not shutil.which("kubectl"), reason=missing("kubectl"))
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="only kubectl renders digests")
 def test_a_digest_that_is_filled_in_reaches_every_container(tmp_path: Path) -> None:
     copy = shutil.copytree(DEPLOY / "kuberay", tmp_path / "kuberay")
     file = copy / "images" / "kustomization.yaml"

@@ -120,7 +120,7 @@ class Server:
 
     def rows(self, name: str) -> list[Any]:
         """The rows of a study."""
-        return rows(self.storage or f"sqlite:///{self.root / name / 'study.db'}", name)
+        return rows(self.storage or f"sqlite:///{self.root / 'studies' / name / 'study.db'}", name)
 
     def held(self, name: str) -> int:
         """The process of a study's driver, when it stands still; 0 before."""

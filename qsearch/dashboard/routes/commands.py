@@ -47,14 +47,19 @@ def add_command(
 
 
 @router.post("/api/v1/studies/{key}/notes", status_code=204, responses={204: {}})
-def write_note(given: NoteIn, study: SnapshotDep) -> Response:
-    """Note and tags of a trial, or of the study; the newest ones count."""
+def write_note(given: NoteIn, study: SnapshotDep, found: SharedDep, user: UserDep) -> Response:
+    """Note and tags of a trial, or of the study, in place of an earlier one.
+
+    Raises:
+        ForbiddenError: the study is another user's.
+    """
+    found.require_change(study, user)
     if given.trial is not None and given.trial not in {p.number for p in study.points}:
         raise NotFoundError("the study has no such trial", where=f"trial {given.trial}")
     repository = Repository(open_engine(study.source.url, create=False))
     try:
-        data = {"note": given.note, "tags": given.tags}
-        repository.add_event(study.study.id, NOTE, trial=given.trial, data=data)
+        data = {"note": given.note, "tags": given.tags, "author": user.name}
+        repository.add_event(study.study.id, NOTE, trial=given.trial, data=data, newest=True)
     finally:
         repository.close()
     return Response(status_code=204)
@@ -74,12 +79,14 @@ def delete_study(given: DeleteIn, study: SnapshotDep, found: SharedDep, user: Us
         raise SettingsError("the name is not the study's", where="name", fix=f"write {name!r}")
     storage = None if study.source.folder is not None else study.source.url
     folder = None if study.folder is None else study.folder.path
-    job = None if found.queue is None else found.queue.job_of(name)
-    if job is not None and job.state in ("queued", "running"):
-        raise SettingsError(f"study {name!r} is {job.state}", where="queue", fix="cancel it first")
-    delete(folder, storage=storage, study=name)
-    if found.queue is not None:
-        found.queue.repository.delete_job(found.queue.server, name)
+    if found.queue is None:
+        delete(folder, storage=storage, study=name)
+        return Response(status_code=204)
+    job = found.job_of(study)
+    if job is not None:
+        own = found.queue.options.folder_of(job).path
+        folder = own if own.is_dir() or storage is None else None
+    found.queue.delete(job, lambda: delete(folder, storage=storage, study=name))
     return Response(status_code=204)
 
 

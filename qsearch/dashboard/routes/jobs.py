@@ -7,7 +7,6 @@ from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from starlette.concurrency import run_in_threadpool
 
 from qsearch.dashboard.job_schemas import (
     JobIn,
@@ -26,7 +25,7 @@ from qsearch.errors import StoreError
 from qsearch.server.queue import ForbiddenError, JobQueue
 from qsearch.server.submission import STUDY_NAME
 from qsearch.server.tokens import User
-from qsearch.server.uploads import SizeQuotaError
+from qsearch.server.uploads import blocks
 from qsearch.store.records import Job, Upload
 
 router = APIRouter(tags=["queue"])
@@ -65,16 +64,12 @@ def get_me(found: SharedDep, user: UserDep) -> MeOut:
 async def upload(request: Request, found: SharedDep, user: UserDep, kind: Kind) -> UploadOut:
     """The bytes of a model or of data; kept if they can be read. A zip holds a folder of images."""
     queue = require_queue(found)
-    claimed, room = int(request.headers.get("content-length", 0)), queue.uploads.room(user)
-    if room is not None and claimed > room:
-        raise SizeQuotaError(
-            f"{claimed} bytes are more than the {room} that are left of your quota",
-            where="quota of bytes",
-            fix="forget uploads that no study needs any more, or send less",
-        )
-    file, digest = await queue.uploads.receive(request.stream(), user)
+    claimed = int(request.headers.get("content-length", 0))
+    await found.uploading(queue.uploads.check_room, user, claimed)
+    room = await found.uploading(queue.uploads.room, user)
+    file, digest = await queue.uploads.receive(request.stream(), user, room)
     try:
-        about, kept = await run_in_threadpool(_keep, found, queue, user, (file, digest, kind))
+        about, kept = await found.uploading(_keep, found, queue, user, (file, digest, kind))
     finally:
         file.unlink(missing_ok=True)
     return UploadOut(upload=digest, kind=kept.kind, bytes=kept.bytes, about=about)
@@ -176,12 +171,14 @@ def _keep(
 ) -> tuple[dict[str, Any], Upload]:
     """Read what was sent in a process of its own, then give it its name."""
     file, digest, kind = sent
+    about = json.loads(found.uploaded.ask(kind, file))
+    size = max(blocks(file.stat().st_size), about.pop("unpacked", 0))
+    queue.uploads.check_room(user, size)
     if kind != "zip":
-        about = json.loads(found.inspection.ask(kind, file))
-        return about, queue.uploads.keep(user, file, digest, kind)
+        return about, queue.uploads.keep(user, file, digest, kind, size)
     with queue.uploads.unpacked() as folder:
-        about = json.loads(found.inspection.ask(kind, file, out=str(folder.absolute())))
-        return about, queue.uploads.keep(user, folder, digest, kind)
+        about = json.loads(found.uploaded.ask("unpack", file, out=str(folder.absolute())))
+        return about, queue.uploads.keep(user, folder, digest, kind, size)
 
 
 def _told(found: Shared, queue: JobQueue, user: User, job: Job) -> JobOut:
@@ -198,14 +195,14 @@ def _job_out(found: Shared, queue: JobQueue, user: User, job: Job, place: int | 
 
 def _study_of(found: Shared, queue: JobQueue, job: Job) -> tuple[str | None, int | None]:
     """Key and finished trials of a job's study, once its driver has made it."""
-    folder = None if queue.options.storage is not None else queue.options.folder(job.name)
+    folder = None if queue.options.storage is not None else queue.options.folder_of(job)
     if folder is not None and not folder.database.is_file():
         return None, None
     source = found.sources.of(None if folder is None else folder.path)
     try:
         repository = found.sources.repository(source)
         study = repository.find_study(job.name)
-        if study is None:
+        if study is None or (folder is None and study.id != job.study_id):
             return None, None
         return study_key(source, study), repository.count_trials(study.id).finished
     except StoreError:  # a driver is just making it

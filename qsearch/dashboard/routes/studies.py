@@ -85,7 +85,7 @@ def get_study(study: SnapshotDep, found: SharedDep, user: UserDep) -> StudyDetai
     module = _module(study)
     return StudyDetail(
         **_summary(study, found),
-        model_sha256=row.model_sha256,
+        model_sha256=row.model_sha256 if found.may_see_hashes(study, user) else None,
         storage=study.source.shown,
         seed=row.seed,
         code_version=row.code_version,
@@ -207,6 +207,7 @@ def _summary(study: Snapshot, found: Shared) -> dict[str, Any]:
         "version": study.version,
         "spark": study.derive("spark", lambda: spark(study.measures, study.points)),
         "note": "" if note is None else note.note,
+        "note_by": "" if note is None else note.author,
         "tags": [] if note is None else list(note.tags),
         "proof": _proof(study, found, module),
         "has_module": module is not None,

@@ -28,7 +28,6 @@ from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.ort.session import OrtExecutor
 from tests.compiler.quantize.candidates import Batch, assert_same_integers, calibrated
-from tests.needs import skip
 
 SHAPE = (1, 3, 8, 8)
 
@@ -142,7 +141,7 @@ def test_without_integer_tables_it_stays_float() -> None:
 @pytest.mark.parametrize("op_type", ["ArgMax", "ArgMin"])
 def test_generated_c_gives_the_same_positions(op_type: str, attrs: dict[str, int]) -> None:
     if find_compiler() is None:
-        skip("a C compiler")
+        pytest.skip("no C compiler on this machine")
     module = quantized(segmentation(attrs, op_type, twins=True))
     rng = np.random.default_rng(2)
     in_c = CExecutor(module, "quantized_main")

@@ -9,15 +9,17 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
 from qsearch.dashboard.app import DashboardOptions
-from qsearch.dashboard.inspection import Inspection
+from qsearch.dashboard.inspection import Inspection, InspectionError
 from qsearch.dashboard.security import Policy, without_passwords
 from qsearch.dashboard.server import PromptProtocol
 from qsearch.errors import SettingsError
@@ -280,6 +282,27 @@ def test_a_client_that_never_ends_its_headers_is_cut_off(folder, monkeypatch):
                 time.sleep(0.8)  # together longer than headers may take
 
 
+def send_slowly(raw):
+    for _ in range(3000):
+        raw.sendall(b" ")
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("request_line", ["POST /api/v1/session", "GET /healthz"])
+def test_a_client_that_never_ends_its_body_is_cut_off(folder, monkeypatch, request_line):
+    monkeypatch.setattr(PromptProtocol, "body_s", 1.0)
+    with served(DashboardOptions(root=folder)) as client:
+        with socket.create_connection((client.base_url.host, client.base_url.port)) as slow:
+            slow.settimeout(240)
+            slow.sendall(
+                f"{request_line} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                "Content-Length: 60000\r\n\r\n".encode()
+            )
+            with pytest.raises(ConnectionError):
+                send_slowly(slow)
+        assert client.get("/healthz").status_code == 200
+
+
 def test_a_body_that_claims_no_length_is_counted(folder):
     policy = Policy(max_upload_bytes=100_000)
     with served(
@@ -292,6 +315,34 @@ def test_a_body_that_claims_no_length_is_counted(folder):
         headers = {"Content-Type": "application/json"}
         told(client.post("/api/v1/session", content=json_body, headers=headers), 413)
         assert not list((folder / ".uploads").iterdir())
+
+
+def test_45_uploads_at_once_leave_the_threads_of_the_other_routes_free(folder, monkeypatch):
+    """Every upload is stopped where it is read; pages are answered none the less."""
+    held, reached = threading.Event(), threading.Semaphore(0)
+
+    def wait(*_args, **_more):
+        reached.release()
+        held.wait(240)
+        raise InspectionError("read at last")
+
+    monkeypatch.setattr(Inspection, "ask", wait)
+    kind = {"Content-Type": "application/octet-stream"}
+    with served(DashboardOptions(root=folder, server=ServerOptions(folder))) as client:
+        address = str(client.base_url)
+
+        def send(number):
+            path = f"{address}/api/v1/uploads?kind=onnx"
+            return httpx.post(path, content=b"x%d" % number, headers=kind, timeout=240)
+
+        with ThreadPoolExecutor(45) as clients:
+            sent = [clients.submit(send, number) for number in range(45)]
+            reached.acquire(timeout=240)
+            for path in ("studies", "me", "jobs", "uploads"):
+                assert client.get(f"/api/v1/{path}").status_code == 200
+            assert not any(one.done() for one in sent)
+            held.set()
+            assert {one.result().status_code for one in sent} == {422}
 
 
 def test_uploads_need_a_server_that_allows_them(client):

@@ -10,22 +10,28 @@ import socket
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 from PIL import Image
 
 import qsearch
+from compiler.errors import OnnxImportError
 from qsearch.dashboard.app import DashboardOptions, create_app
 from qsearch.dashboard.schemas import API_VERSION
 from qsearch.dashboard.security import Policy
 from qsearch.errors import SettingsError
+from qsearch.model_file import find_model, import_model
 from qsearch.server.connection import Connection, ServerError, UnreachableError
 from qsearch.server.submission import SUBMITTED, ServerOptions
 from qsearch.server.tokens import Quota, Tokens
+from qsearch.server.uploads import BLOCK_BYTES, Uploads
 from tests.qsearch.dashboard.server import Client as Http
 from tests.qsearch.dashboard.server import served
 
@@ -144,7 +150,8 @@ def zipped(*members: tuple[str, bytes]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in members:
-            archive.writestr(zipfile.ZipInfo(name) if name else zipfile.ZipInfo("x"), data)
+            info = zipfile.ZipInfo(name) if name else zipfile.ZipInfo("x")
+            archive.writestr(info, data, zipfile.ZIP_DEFLATED)
     return out.getvalue()
 
 
@@ -183,8 +190,16 @@ def sent(http: Http, token: str, kind: str, data: bytes) -> Any:
         zipped(("0/a.png", picture()), ("0/b.png", picture())).replace(b"b.png", b"a.png"),
         link(),
         zipped(("0/a.png", picture()))[:-30],
+        zipped(("0/a\u202egnp.png", picture())),
+        zipped(("0/a\x1b[31m.png", picture())),
+        zipped(("0/a\n.png", picture())),
+        zipped(("0 /a.png", picture())),
+        zipped(("0./a.png", picture())),
+        zipped(("con/a.png", picture())),
+        zipped(("0/NUL.png", picture())),
+        zipped(("\u00e9/a.png", picture()), ("e\u0301/b.png", picture())),
     ],
-    ids=range(12),
+    ids=range(20),
 )
 def test_archives_that_lead_elsewhere_are_refused_whole(
     http: Http, users: dict[str, str], tokens: Tokens, data: bytes
@@ -214,6 +229,81 @@ def test_an_archive_that_claims_too_much_is_refused_unread(
     )
     assert answer.status_code == 422
     assert "more than is allowed" in answer.json()["what"]
+
+
+def test_what_an_archive_unpacks_to_is_measured_before_it_is_unpacked(
+    http: Http, users: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bombs = {
+        "zip": zipped(("0/a.png", b"\0" * (8 << 20))),
+        "npz": zipped(("x.npy", npy(8 << 20))),
+    }
+    empty = zipped(*((f"0/{n}.png", b"") for n in range(8)))
+    monkeypatch.setattr(Uploads, "unpacked", lambda _: pytest.fail("it was unpacked"))
+    for kind, data in (*bombs.items(), ("zip", empty)):
+        assert len(data) < 20_000
+        answer = sent(http, users["bob"], kind, data)
+        assert answer.status_code == 413, answer.text
+        assert "20000 bytes of your quota" in answer.json()["what"]
+
+
+def npy(size: int) -> bytes:
+    out = io.BytesIO()
+    np.save(out, np.zeros(size, np.uint8))
+    return out.getvalue()
+
+
+def external(place: str) -> bytes:
+    """A model one of whose tensors lies in another file: that of somebody else's upload."""
+    tensor = onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=[4])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=f"{'0' * 64}.npz")
+    constant = helper.make_node("Constant", [], ["w"], value=tensor)
+    add = helper.make_node("Add", ["x", "w"], ["y"])
+    here, there = (helper.make_tensor_value_info(n, 1, [1, 4]) for n in "xy")
+    inner = helper.make_graph([constant, helper.make_node("Add", ["x", "w"], ["z"])], "i", [], [])
+    inner.output.append(helper.make_tensor_value_info("z", 1, [1, 4]))
+    body = helper.make_function(
+        "own", "F", ["x"], ["y"], [constant, add], [helper.make_opsetid("", 13)]
+    )
+    calls = {
+        "branch": helper.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=inner),
+        "function": helper.make_node("F", ["x"], ["y"], domain="own"),
+        "attribute": add,
+    }
+    nodes = [constant, add] if place == "attribute" else [calls.get(place, add)]
+    graph = helper.make_graph(nodes, "g", [here], [there])
+    if place == "branch":
+        graph.input.append(helper.make_tensor_value_info("c", 9, []))
+    if place == "initializer":
+        graph.initializer.append(tensor)
+    if place == "sparse":
+        sparse = onnx.SparseTensorProto(values=tensor, dims=[4])
+        graph.sparse_initializer.append(sparse)
+    functions = [body] if place == "function" else []
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("own", 1)]
+    model = helper.make_model(graph, functions=functions, opset_imports=opsets)
+    model.ir_version = 7  # ONNX's checker looks at no function of such a model
+    return bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize("place", ["initializer", "attribute", "branch", "function", "sparse"])
+def test_a_model_that_reads_another_file_is_refused_wherever_it_says_so(
+    http: Http, users: dict[str, str], place: str
+) -> None:
+    answer = sent(http, users["ann"], "onnx", external(place))
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["what"] == "the model refers to other files"
+
+
+def test_an_upload_is_imported_without_the_folder_that_it_lies_in(tmp_path: Path) -> None:
+    (tmp_path / f"{'0' * 64}.npz").write_bytes(np.zeros(4, np.float32).tobytes())
+    model = tmp_path / "m.onnx"
+    model.write_bytes(external("function"))
+    source = find_model(model)
+    assert import_model(source, {}) is not None
+    with pytest.raises(OnnxImportError, match="given as bytes"):
+        import_model(replace(source, alone=True), {})
 
 
 @pytest.mark.parametrize(
@@ -274,7 +364,8 @@ def test_a_folder_of_images_is_sent_once_and_counted_unpacked(
     job = ann.submit(MODELS / "digits_cnn.onnx", eval=tmp_path / "images", study="images")
     sha256, _, kind = job["settings"]["eval"].partition(".")
     (found,) = (each for each in ann.uploads() if each["upload"] == sha256)
-    assert (kind, found["bytes"]) == ("zip", 2 * len(picture()))
+    in_blocks = 2 + 3  # the images; their folders, and the one around them
+    assert (kind, found["bytes"]) == ("zip", in_blocks * BLOCK_BYTES)
     again = ann.submit(MODELS / "digits_cnn.onnx", eval=tmp_path / "images", study="images")
     assert again["created_at"] == job["created_at"]
     with pytest.raises(ServerError, match="needs this file"):

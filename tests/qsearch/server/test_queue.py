@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import text
 
 from qsearch.errors import ConflictError, DataError, SettingsError
-from qsearch.server.driver import MOST_DEATHS, Drivers, delay_after, main
+from qsearch.process import EXIT_SEARCH_FAILED
+from qsearch.server.driver import MOST_DEATHS, Drivers, delay_after, main, note_study
 from qsearch.server.queue import RISE_S, ForbiddenError, JobQueue
 from qsearch.server.quota import Usage
 from qsearch.server.submission import ServerOptions, failure_of, launch_settings, model_name
@@ -192,6 +196,39 @@ def test_a_study_waits_for_a_lost_cluster_eight_times(
     assert delays[-1] > 100
 
 
+def test_a_study_that_needs_more_memory_than_the_operator_gives_ends_and_says_so(
+    tmp_path: Path,
+) -> None:
+    options = ServerOptions(tmp_path / "runs", max_studies=1, max_memory=512 << 20)
+    queue = JobQueue(options)
+    queue.open(serve=False)
+    try:
+        options.uploads.mkdir()
+        name = f"{'a' * 64}.npz"
+        with (
+            zipfile.ZipFile(
+                options.uploads / name, "w", zipfile.ZIP_DEFLATED, compresslevel=1
+            ) as z,
+            z.open("input.npy", "w", force_zip64=True) as member,
+        ):
+            shape = (2_500_000, 1, 8, 8)  # 640 MB
+            header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(member, header)
+            for _ in range(10):
+                member.write(bytes(64_000_000))
+        queue.repository.add_upload(queue.server, "bob", Upload("a" * 64, "npz", 1, 0.0))
+        queue.submit(BOB, {**DIGITS, "calib": name, "files": {"calib": "big.npz"}}, name="big")
+        while (job := queue.job("big")).state in ("queued", "running"):
+            queue.step()
+            time.sleep(0.05)
+        assert (job.state, job.exit_code) == ("failed", EXIT_SEARCH_FAILED)
+        assert job.failure is not None
+        assert "more than the 512 MiB of memory" in job.failure.what
+        assert "--max-memory" in str(job.failure.fix)
+    finally:
+        queue.close()
+
+
 @pytest.mark.postgres
 def test_a_driver_keeps_no_connection_to_the_queue_while_its_study_runs(
     opened: Callable[..., JobQueue], postgres_url: str, monkeypatch: pytest.MonkeyPatch
@@ -202,7 +239,10 @@ def test_a_driver_keeps_no_connection_to_the_queue_while_its_study_runs(
     during: list[int] = []
 
     def search(_settings: Any, **_: Any) -> SimpleNamespace:
-        during.append(queue.repository.read(of_all)[0][0])
+        end = time.monotonic() + 60
+        while (count := queue.repository.read(of_all)[0][0]) > before and time.monotonic() < end:
+            time.sleep(0.05)  # PostgreSQL ends a connection a moment after its client
+        during.append(count)
         return SimpleNamespace(exit_code=0)
 
     monkeypatch.setattr("qsearch.search.launch.run_search", search)
@@ -243,6 +283,99 @@ def test_quotas_bound_trials_and_time(queue: JobQueue) -> None:
         queue.submit(tired, DIGITS, name="three")
 
 
+def test_a_study_that_is_deleted_still_counts_for_a_day(
+    opened: Callable[..., JobQueue], storage_url: str
+) -> None:
+    now = [1e9]
+    shared = storage_url if storage_url.startswith("postgresql") else None
+    queue = opened(clock=lambda: now[0], storage=shared)
+    for name in ("one", "two"):
+        job = queue.submit(ANN, {**DIGITS, "trials": 50}, name=name)
+        queue.repository.start_job(job.id)
+        queue.repository.add_seconds(job.id, 20.0)
+        queue.repository.end_job(job.id, "done", 0)
+        queue.delete(job, lambda: None)
+    assert queue.usage(ANN) == Usage(0, 100, 40.0)
+    assert queue.jobs() == []
+    with pytest.raises(QuotaError, match="more than is left of your 100"):
+        queue.submit(ANN, DIGITS, name="one")
+    idle = queue.submit(BOB, DIGITS, name="one")
+    queue.cancel("one", BOB)
+    queue.delete(idle, lambda: None)
+    assert queue.usage(BOB) == Usage(0, 0, 0.0)
+    now[0] += 25 * 3600.0
+    assert queue.usage(ANN) == Usage(0, 0, 0.0)
+    last = queue.submit(ANN, {**DIGITS, "trials": 100}, name="one")
+    queue.cancel("one", ANN)
+    queue.delete(last, lambda: None)
+    kept = queue.repository.jobs(queue.server, states=["deleted"])
+    assert [job.id for job in kept] == [last.id], "what counts no more is forgotten"
+
+
+def test_the_id_of_a_job_is_never_used_again(
+    opened: Callable[..., JobQueue], storage_url: str
+) -> None:
+    now = [1e9]
+    shared = storage_url if storage_url.startswith("postgresql") else None
+    queue = opened(clock=lambda: now[0], storage=shared)
+    ids = []
+    for _ in range(3):
+        job = queue.submit(ANN, DIGITS, name="mine")
+        queue.cancel("mine", ANN)
+        queue.delete(job, lambda: None)
+        now[0] += 30 * 3600.0
+        ids.append(job.id)
+    assert ids == sorted(set(ids))
+
+
+def test_a_study_that_waits_or_runs_is_not_deleted(queue: JobQueue) -> None:
+    job = queue.submit(ANN, DIGITS, name="mine")
+    for _ in range(2):
+        with pytest.raises(SettingsError, match="cancel it first"):
+            queue.delete(job, lambda: pytest.fail("it was deleted"))
+        queue.repository.start_job(job.id)
+
+
+def test_a_driver_does_not_start_beside_one_that_still_ends(tmp_path: Path) -> None:
+    queue = JobQueue(ServerOptions(tmp_path / "runs", max_studies=1))
+    queue.open(serve=False)
+    try:
+        job = queue.submit(ANN, DIGITS, name="mine")
+        with (queue.options.jobs / f"{job.id}.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # as a driver that was taken for dead
+            queue.step()
+            held = queue.job("mine")
+        assert (held.state, held.pid, held.attempts) == ("queued", None, 0)
+        assert held.retry_at is not None
+        assert not queue.options.folder("mine").launch_log.exists()
+    finally:
+        queue.close()
+
+
+@pytest.mark.postgres
+def test_a_shared_database_tells_the_study_of_a_job_by_its_identity(
+    opened: Callable[..., JobQueue], postgres_url: str
+) -> None:
+    """A job that failed before it had a study owns none that others give its name."""
+    queue = opened(storage=postgres_url)
+    job = queue.submit(BOB, DIGITS, name="one")
+    finished(postgres_url, "one", 1)
+    study = queue.repository.study("one")
+    assert queue.job_of(study, None) is None
+    Drivers(queue.options, queue.repository).start(job)
+    failed = queue.job("one")
+    assert (failed.state, failed.pid) == ("failed", None)
+    assert failed.failure is not None
+    assert "another study 'one'" in failed.failure.what
+    mine = queue.submit(BOB, DIGITS, name="two")
+    queue.repository.start_job(mine.id)
+    finished(postgres_url, "two", 1)
+    note_study(queue.repository, queue.options, queue.job("two"))
+    owner = queue.job_of(queue.repository.study("two"), None)
+    assert owner is not None
+    assert owner.owner == "bob"
+
+
 def test_a_study_that_goes_on_counts_once_and_one_that_ran_no_trial_counts_nothing(
     queue: JobQueue,
 ) -> None:
@@ -265,7 +398,7 @@ def test_what_a_study_used_more_than_a_day_ago_does_not_count_again_when_it_goes
     shared = storage_url if storage_url.startswith("postgresql") else None
     queue = opened(clock=lambda: now[0], storage=shared)
     job = queue.submit(ANN, {**DIGITS, "trials": 60}, name="one")
-    finished(shared or f"sqlite:///{tmp_path / 'runs' / 'one' / 'study.db'}", "one", 60)
+    finished(shared or f"sqlite:///{tmp_path / 'runs' / 'studies' / 'one' / 'study.db'}", "one", 60)
     queue.repository.start_job(job.id)
     queue.repository.add_seconds(job.id, 500.0)
     queue.repository.end_job(job.id, "done", 0)
@@ -366,7 +499,7 @@ def test_a_driver_gets_files_of_the_server_in_place_of_uploads_and_contents(
     }
     job = queue.submit(ANN, settings, name="mine")
     found = launch_settings(job, queue.options).settings
-    assert found.out == str(queue.options.root / "mine")
+    assert found.out == str(queue.options.root / "studies" / "mine")
     assert (found.pool, found.address, found.workers) == ("ray", "10.0.0.1:6379", 2)
     assert found.preprocess is not None
     assert Path(found.preprocess).read_text() == '{"resize": 8}'

@@ -59,7 +59,7 @@ def test_two_uploads_at_a_time_stay_within_the_quota(
 
     def keep(sha256: str) -> bool:
         try:
-            queue.uploads.keep(ANN, sent(queue), sha256, "npz")
+            queue.uploads.keep(ANN, sent(queue), sha256, "npz", 600)
         except SizeQuotaError:
             return False
         return True
@@ -72,12 +72,12 @@ def test_two_uploads_at_a_time_stay_within_the_quota(
 def test_a_file_that_one_user_forgets_stays_while_another_sends_it(
     queue: JobQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue.uploads.keep(ANN, sent(queue), SHA256, "npz")
+    queue.uploads.keep(ANN, sent(queue), SHA256, "npz", 600)
     pausing(monkeypatch, queue, "forget_upload")
     pausing(monkeypatch, queue, "uploads_of")
     with ThreadPoolExecutor(2) as pool:
         forgotten = pool.submit(queue.uploads.forget, ANN, SHA256)
-        pool.submit(queue.uploads.keep, BOB, sent(queue, 601), SHA256, "npz").result()
+        pool.submit(queue.uploads.keep, BOB, sent(queue, 601), SHA256, "npz", 601).result()
         forgotten.result()
     assert queue.uploads.owned(BOB, SHA256, "npz") is not None
     assert queue.uploads.owned(ANN, SHA256, "npz") is None
@@ -86,7 +86,7 @@ def test_a_file_that_one_user_forgets_stays_while_another_sends_it(
 def test_a_file_is_not_forgotten_while_a_study_with_it_is_submitted(
     queue: JobQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue.uploads.keep(ANN, sent(queue), SHA256, "npz")
+    queue.uploads.keep(ANN, sent(queue), SHA256, "npz", 600)
     settings = {"model": "digits", "trials": 2, "calib": f"{SHA256}.npz"}
     pausing(monkeypatch, queue, "jobs")
     with ThreadPoolExecutor(2) as pool:
@@ -99,6 +99,6 @@ def test_a_file_is_not_forgotten_while_a_study_with_it_is_submitted(
 
 def test_a_file_that_is_sent_once_more_counts_once(queue: JobQueue) -> None:
     for _ in range(2):
-        kept = queue.uploads.keep(ANN, sent(queue), SHA256, "npz")
+        kept = queue.uploads.keep(ANN, sent(queue), SHA256, "npz", 600)
         assert (kept.sha256, kept.bytes) == (SHA256, 600)
     assert queue.uploads.used(ANN) == 600

@@ -84,10 +84,14 @@ def test_only_what_waits_is_moved_and_only_what_ended_is_deleted(queue: Reposito
     assert queue.set_priority(job.id, 5)
     queue.start_job(job.id)
     assert not queue.set_priority(job.id, 9)
-    queue.delete_job(HERE, "mine")
+    queue.delete_job(job.id, (8, 1.0), 0.0)
     assert [found.priority for found in queue.jobs(HERE)] == [5]
     queue.end_job(job.id, "done", 0)
-    queue.delete_job(HERE, "mine")
+    queue.delete_job(job.id, (8, 1.0), 0.0)
+    assert queue.jobs(HERE) == []
+    (kept,) = queue.jobs(HERE, states=["deleted"])
+    assert (kept.id, kept.trials, kept.seconds, kept.settings) == (job.id, 8, 1.0, {})
+    queue.delete_job(0, (0, 0.0), 1e12)
     assert queue.job(job.id) is None
 
 

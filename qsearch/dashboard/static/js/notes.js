@@ -17,5 +17,5 @@ export function notesCard(key, trial, known, changed) {
       failed(error);
     }
   }
-  return card("Note", { id: "notes" }, h("form", { onsubmit: keepNote, class: "form" }, h("label", { for: "note" }, "Note"), note, h("label", { for: "tags" }, "Tags"), tags, h("span", {}), h("button", {}, "Keep")));
+  return card("Note", { id: "notes" }, h("form", { onsubmit: keepNote, class: "form" }, h("label", { for: "note" }, "Note"), note, h("label", { for: "tags" }, "Tags"), tags, h("span", {}, known.note_by ? `by ${known.note_by}` : ""), h("button", {}, "Keep")));
 }

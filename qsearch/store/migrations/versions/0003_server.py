@@ -23,6 +23,7 @@ def upgrade() -> None:
         sa.Column("trials", sa.Integer, nullable=False),
         sa.Column("attempts", sa.Integer, nullable=False),
         sa.Column("pid", sa.Integer),
+        sa.Column("study_id", sa.Integer),
         sa.Column("seconds", sa.Double, nullable=False),
         sa.Column("cancelled", sa.Boolean, nullable=False),
         sa.Column("exit_code", sa.Integer),
@@ -35,6 +36,7 @@ def upgrade() -> None:
         sa.Column("retry_at", sa.Double),
         sa.PrimaryKeyConstraint("id", name="pk_qs_job"),
         sa.UniqueConstraint("server", "name", name="uq_qs_job_server_name"),
+        sqlite_autoincrement=True,
     )
     op.create_index("ix_qs_job_server_state", "qs_job", ["server", "state"])
     op.create_table(

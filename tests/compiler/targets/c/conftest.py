@@ -16,7 +16,6 @@ from compiler.quantize import QConfig, build_candidate, prerequisite_optimize
 from compiler.runtime.artifact import Sample
 from compiler.targets.c.package import CPackage, c_package
 from compiler.targets.c.toolchain import Command, find_compiler, zig_compiler
-from tests.needs import skip
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
 Build = Callable[[CPackage, Sequence[str]], Path]
@@ -27,7 +26,7 @@ def cc() -> Command:
     """The C compiler."""
     found = find_compiler()
     if found is None:
-        skip("a C compiler")
+        pytest.skip("no C compiler on this machine")
     return found
 
 
@@ -44,7 +43,7 @@ def cc32(cc: Command, tmp_path_factory: pytest.TempPathFactory) -> Command:
         made = subprocess.run([*command, source, "-o", program], capture_output=True, check=False)
         if made.returncode == 0 and subprocess.run([program], check=False).returncode == 0:
             return command
-    skip("a 32-bit C compiler")
+    pytest.skip("no 32-bit compiler: apt-get install gcc-multilib, or pip install ziglang")
 
 
 @pytest.fixture

@@ -8,9 +8,10 @@ import pytest
 
 from compiler.errors import CodegenError
 from compiler.targets.c import toolchain
-from tests.needs import NEEDS_C
 
-pytestmark = NEEDS_C
+pytestmark = pytest.mark.skipif(
+    toolchain.find_compiler() is None, reason="no C compiler on this machine"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +75,7 @@ def test_a_missing_compiler_is_an_error_with_a_fix(
     monkeypatch.setattr(toolchain, "find_compiler", lambda: None)
     with pytest.raises(CodegenError, match="no C compiler found") as caught:
         toolchain.build_library("answer", [source(tmp_path, "")])
-    assert "apt-get install gcc" in str(caught.value.fix)
+    assert "numpy" in str(caught.value.fix)
 
 
 def test_without_a_system_compiler_the_one_from_pypi_is_used(
