@@ -78,9 +78,9 @@ class Growing:
         if kind < 0.1:
             found = self.pick(low, high, low + 1, high - 1)
         elif kind < 0.6:
-            found = (1 << int(self.rng.integers(0, int(high).bit_length()))) + self.pick(
-                -1, 0, 0, 1
-            )
+            bits = int(self.rng.integers(0, int(high).bit_length()))
+            bits = self.pick(bits, *(n for n in (7, 8, 15, 16, 31, 32) if 1 << n <= high))
+            found = (1 << bits) + self.pick(-1, 0, 0, 1)
             found *= -1 if low and self.chance(0.5) else 1
         elif kind < 0.75:
             found = self.pick(*self.numbers)
@@ -222,7 +222,11 @@ def chosen(g: Growing) -> None:
     if g.chance(0.5):
         other = g.constant(ty.dtype, g.spread(ty.concrete_shape), lambda: g.number(ty.dtype))
     condition, of = g.some()
-    if of.dtype != "bool" and g.chance(0.5):
+    if of.dtype in ("int8", "int16", "int32") and g.chance(0.2):
+        top = int(g.rng.integers(-3, 9))
+        near = op.clip(condition, a_min=float(top - 1), a_max=float(top))
+        condition = op.subtract(g.constant(of.dtype, (), lambda: top), near)
+    elif of.dtype != "bool" and g.chance(0.5):
         condition = op.less(condition, g.constant(of.dtype, (), lambda: g.number(of.dtype)))
     g.add(lambda: op.where(condition, *((x, other) if g.chance(0.5) else (other, x))))
 
@@ -252,7 +256,8 @@ def scaled(g: Growing) -> None:
         return int(made & ~127) if g.chance(0.5) else int(made)
 
     def shift() -> int:
-        return int(g.rng.integers(least, g.pick(0, 1, 4)))
+        width = np.iinfo(ty.dtype).bits
+        return int(g.pick(g.rng.integers(least, g.pick(0, 1, 4)), 1 - width, 0, 2 - width))
 
     if g.chance(0.4) or not ty.shape:
         m, e = multiplier() * g.pick(1, 1, 1, 1, 0), shift()
@@ -343,7 +348,7 @@ def requantized(g: Growing, axis: int) -> None:
     count = ty.concrete_shape[axis]
     along = (count, *(1,) * (len(ty.shape) - 1 - axis))
     if g.chance(0.6):
-        x = op.add(x, g.constant(ty.dtype, along, lambda: g.number("int16")))
+        x = op.add(x, g.constant(ty.dtype, along, lambda: g.number(g.pick("int16", "int32"))))
     if g.chance(0.3):
         name = g.pick("minimum", "maximum")
         x = getattr(op, name)(x, g.constant(ty.dtype, along, lambda: g.number("int32")))

@@ -140,6 +140,11 @@ ENGINE: dict[str, Case] = {
             "SHIFT": _int([-3, -2], "int32"),
         },
     ),
+    "a choice by a difference from a number that is not 1": Case(
+        """  %0 = subtract(5i16, clip(%q, a_min=4f, a_max=5f));
+  where(%0, %q, 77i16)""",
+        {"q": _int([3, 4, 5, 6], "int16")},
+    ),
     "limits in 8 bits of numbers at the end of int32": Case(
         "  stack((clip(%q, a_min=-9f, a_max=1048577f), clip(%q, a_min=-2f, a_max=3f)))",
         {"q": _int([(1 << 31) - 1, -(1 << 31), 1, -1], "int32")},

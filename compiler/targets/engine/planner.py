@@ -425,7 +425,8 @@ class Planner:
         if scale.data is None or inner is None or inner.name != "cast" or not shape:
             return None
         source = self.item(self.root(inner.args[0]))
-        if source.host is not None or source.data is not None or source.shape != shape:
+        held = source.host is None and source.data is None and source.fits_int32
+        if not held or source.shape != shape:
             return None
         count = int(np.prod(shape, dtype=np.int64))
         per_item = np.broadcast_to(scale.data, shape).reshape(count)

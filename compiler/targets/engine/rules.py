@@ -66,7 +66,7 @@ def where(planner: Planner, step: Step, args: list[Item]) -> bool:
         x, y = y, x
         condition = planner.compose("EQUAL", (condition, constant(0)))
     chain = condition.chain
-    if chain is not None and chain.op == "SUB" and chain.args[0].data is not None:
+    if chain is not None and chain.op == "SUB" and chain.args[0].low == chain.args[0].high == 1:
         condition, x, y = chain.args[1], y, x
     if condition.data is not None and condition.low == condition.high:
         return planner.settle(

@@ -26,6 +26,7 @@ from tests.compiler.targets.engine.forged_inputs import forged_inputs
 from tests.compiler.targets.engine.kernel_cases import agree
 from tests.compiler.targets.engine.planner_cases import (
     RESULTS,
+    TERA,
     WITHOUT_KERNEL,
     anything,
     const,
@@ -48,6 +49,12 @@ def test_a_value_that_hardly_any_input_meets_is_that_of_the_reference(what: str)
     case = ENGINE[what]
     assert derive_static(case.mod).holds
     agree(case.mod, *case.given.values())
+
+
+def test_results_of_64_bits_become_floats_as_on_the_reference() -> None:
+    x = relay.var("x", (1, 3), "int64")
+    result = op.multiply(op.cast(x, dtype="float32"), relay.const(np.float32(0.5)))
+    agree(relay.module(result), np.array([[TERA, -5, (1 << 62) + 1]]))
 
 
 def test_sums_that_int32_may_not_hold_have_no_kernel_of_products() -> None:
