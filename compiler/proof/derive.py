@@ -23,7 +23,7 @@ from compiler.proof.finding import Finding
 from compiler.proof.ranges import Intermediate, Ranges, ValueRange, analyse
 from compiler.proof.record import FORMAT, contents_of, conversion_record, value_record
 from compiler.proof.replay import Comparison, c_flags, replay, replay_samples
-from compiler.proof.steps import INPUTS_PER_ROUND, Tested, check_forms
+from compiler.proof.steps import Tested, check_forms, rounds_of
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX, check_wiring, passed_through
 from compiler.proof.work import KINDS, declared_work, replay_inputs
 from compiler.runtime.artifact import Sample
@@ -217,10 +217,8 @@ def _tested(
             found = replay_samples(mod, samples, _inputs(mod))
             return proof.with_comparison(found, "samples")
         rng = np.random.default_rng(_SEED)
-        most = _inputs(mod)
-        comparisons, findings = replay(mod, bounds, samples, rng, compiled, most)
-        rounds = max(1, most // INPUTS_PER_ROUND)
-        steps, more = check_forms(mod, rounds, _SEED, c_flags(mod) if compiled else None)
+        comparisons, findings = replay(mod, bounds, samples, rng, compiled, _inputs(mod))
+        steps, more = check_forms(mod, _rounds(mod), _SEED, c_flags(mod) if compiled else None)
     except CompilerError as error:
         return proof.with_findings(Finding("samples", "a stored sample", f"cannot be run: {error}"))
     return replace(
@@ -237,6 +235,14 @@ def _inputs(mod: IRModule) -> int:
         return replay_inputs(declared_work(mod))
     except CompilerError:  # nobody can tell, and --allow-large was given
         return KINDS
+
+
+def _rounds(mod: IRModule) -> int:
+    """How often single steps are run."""
+    try:
+        return rounds_of(declared_work(mod))
+    except CompilerError:
+        return 1
 
 
 def _integer_scales(ranges: Ranges, holds: bool) -> Claim:

@@ -25,6 +25,7 @@ from compiler.proof.finding import Finding
 from compiler.proof.interval import Interval
 from compiler.proof.ranges import value_bounds
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX
+from compiler.proof.work import Work, replay_inputs, run_seconds
 from compiler.targets.c.stepwise import SteppedC
 from compiler.targets.engine.stepwise import SteppedEngine
 from compiler.targets.ort.stepwise import SteppedOnnx
@@ -33,8 +34,14 @@ Array = NDArray[Any]
 Bounds = Mapping[Value, Interval]
 
 CHECK: Final = "steps"
-INPUTS_PER_ROUND: Final = 4
+_INPUTS_PER_ROUND: Final = 4
 """A round of all forms costs as much as so many inputs of ``replay`` at most."""
+_INPUTS: Final = 16
+"""That the replay of a small module runs."""
+_BUILD_S: Final = 0.25
+"""CPU seconds of the replay beside its runs, at least: sessions, and a C compiler."""
+_ROUNDS: Final = 32
+"""At most."""
 _SHOWN: Final = 5
 """Findings of one form that are reported."""
 
@@ -103,6 +110,13 @@ class Tested:
         told = f"steps of the {self.form}: {self.steps} of {self.of} operators on given operands"
         told += f", {self.rounds} rounds, {self.elements} elements"
         return f"{told}; {self.bounds} bounds are not narrower" if self.bounds else told
+
+
+def rounds_of(work: Work) -> int:
+    """Rounds that take at most the CPU time of the replay; 1 at least."""
+    seconds = run_seconds(work)
+    replayed = seconds * min(replay_inputs(work), _INPUTS) + _BUILD_S
+    return max(1, min(_ROUNDS, int(replayed / (_INPUTS_PER_ROUND * seconds))))
 
 
 def check_forms(

@@ -60,8 +60,8 @@ INPUTS: Final = "inputs"
 MAX_BOXES: Final = 4000
 MAX_TEXT: Final = 8 << 20
 _RUNS: Final = 8
-_INPUTS_PER_ROUND: Final = 16
-"""Verifying runs four times as many rounds."""
+_LESS_ROUNDS: Final = 4
+"""Than verifying runs."""
 _MAX_BYTES: Final = 16 << 20
 
 
@@ -250,14 +250,14 @@ def check_operators(emitted: Emitted, file: Path) -> Emitted:
 
     A module that holds floats, or is not proved, is not tested.
     """
-    from compiler.proof.steps import check_forms
-    from compiler.proof.work import declared_work, replay_inputs
+    from compiler.proof.steps import check_forms, rounds_of
+    from compiler.proof.work import declared_work
 
     written = load_qmod(file)
     if (written.proof or {}).get("verdict") != "proved":
         return emitted
     module = written.module
-    rounds = max(1, replay_inputs(declared_work(module)) // _INPUTS_PER_ROUND)
+    rounds = max(1, rounds_of(declared_work(module)) // _LESS_ROUNDS)
     tested, found = check_forms(module, rounds, seed=0)
     return replace(emitted, steps=tuple(map(str, tested)), findings=tuple(map(str, found)))
 
