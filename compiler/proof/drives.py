@@ -31,8 +31,8 @@ _POINTS: Final = 64
 """Interesting numbers of a value that are kept; of those traced back a random choice."""
 _SPREAD: Final = 12
 """Ties of one rounding, beside those next to 0."""
-_TABLE: Final = 1 << 18
-"""Numbers in a table of interesting ones, a column for each channel with bounds of its own."""
+_TABLE: Final = 1 << 16
+"""Interesting numbers of a value, a column for each channel with points of its own."""
 _INT64: Final = (-(1 << 63) + 1, (1 << 63) - 1)
 _SAME: Final = frozenset(("cast", "nn.relu", "copy", "clip", "maximum", "minimum"))
 _COMPARED: Final = ("clip", "maximum", "minimum", "equal", "not_equal", "less", "greater")
@@ -104,7 +104,7 @@ class Drives:
         rows = [low[None], high[None], low[None] + (low < high), high[None] - (low < high)]
         rows += [*known, *self._points.pop(value, ())]
         shape = np.broadcast_shapes(*(row.shape[1:] for row in rows))
-        if int(np.prod(shape)) * sum(map(len, rows)) > _TABLE:
+        if int(np.prod(shape)) * sum(map(len, rows)) > 4 * _TABLE:
             low, high = (end.reshape((1,) * low.ndim) for end in (low.max(), high.min()))
             if low > high:
                 low, high = bounds.scalar(low.ndim).low, bounds.scalar(low.ndim).high
@@ -132,11 +132,10 @@ class Drives:
         if not fitting:
             return []
         shape = np.broadcast_shapes(*(p.shape[1:] for p in fitting))
-        if int(np.prod(shape)) * _POINTS > _TABLE:
-            return []
         every = np.concatenate([np.broadcast_to(p, (len(p), *shape)) for p in fitting])
-        if len(every) > _POINTS:
-            every = every[self._rng.choice(len(every), _POINTS, replace=False)]
+        most = min(_POINTS, _TABLE // max(1, int(np.prod(shape))))
+        if len(every) > most:
+            every = every[self._rng.choice(len(every), most, replace=False)]
         return [every]
 
     def _own(self, step: Step, place: int, arg: Value) -> Iterator[Array]:

@@ -4,6 +4,15 @@ A form of the core is a list of stages. Each computes some values from earlier o
 before it runs to what ``drives`` chooses within their proved bounds. What it gives is compared with
 the numpy meaning of the operators between, bit for bit. What stands behind a condition that no
 input meets is run like everything else.
+
+    engine          its own plan on its own buffers; a value is given in place, so that what lies
+                    around it is what its producer wrote; memory that no later row reads is noise
+    integer ONNX    the exported nodes, every value cut in as an input, a user's session options;
+                    what onnxruntime fuses across values is left to ``replay``: the whole file
+    generated C     the kernels of the exported source, in the library that ``replay`` compiles
+
+Operators that a form computes at once are one step of it: ties in the middle are traced back to
+what can be given.
 """
 
 from __future__ import annotations
