@@ -1,1 +1,1 @@
-"""Writers of model files: ``to_onnx/`` writes grid, integer, QDQ and float ONNX."""
+"""Writers of model files: ``to_onnx/`` writes integer, QDQ and float ONNX."""

@@ -15,8 +15,8 @@ from compiler.text_output import show
 # Named as text: operators must not import the passes that use their rules (import layers).
 ASKING = (
     "compiler.export.to_onnx.float_model",
-    "compiler.export.to_onnx.grid",
     "compiler.export.to_onnx.integer",
+    "compiler.export.to_onnx.qdq",
     "compiler.proof.ranges",
 )
 """Modules that define rule tables of their own and load what fills them."""

@@ -163,12 +163,11 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
     _export_format,
     option(
         "--format",
-        metavar="c|grid|onnx|qdq|float|commands",
+        metavar="c|onnx|qdq|float|commands",
         default="c",
-        help="c: C99 source with a self check; grid: exact integers on float32 tensors; onnx: the "
-        "same integers in their own dtypes; qdq: for the 8 bit kernels of --for; float: a module "
-        "that is not on integers; commands: what the accelerator --hw and its host run, in order "
-        "(c)",
+        help="c: C99 source with a self check; onnx: exact integers in their own dtypes; qdq: for "
+        "the 8 bit kernels of --for; float: a module that is not on integers; commands: what the "
+        "accelerator --hw and its host run, in order (c)",
         panel=OUTPUT,
     ),
     option(

@@ -1,4 +1,4 @@
-"""A quantized module in a form that runs without qsearch: C, ONNX in one of four forms, or the
+"""A quantized module in a form that runs without qsearch: C, ONNX in one of three forms, or the
 commands of an accelerator.
 
 One more format: a function registered with ``export_formats`` that writes its files into a folder.
@@ -23,7 +23,7 @@ from qsearch.run_folder import evaluation_data, module_at
 if TYPE_CHECKING:
     import onnx
 
-ONNX_FORMATS = ("grid", "onnx", "qdq", "float")
+ONNX_FORMATS = ("onnx", "qdq", "float")
 """Formats that are one .onnx file."""
 
 PathLike = str | os.PathLike[str]
@@ -141,10 +141,9 @@ def export(
 
     Args:
         path: a .qmod, or a run folder that holds one.
-        format: "c", C99 source whose main.c checks itself; "onnx", exact integers; "grid", the same
-            integers on float32 tensors; "qdq" or ``Qdq(...)``, a graph for the 8 bit kernels of a
-            runtime; "float", a module that is not on integers; ``Commands(hw)``, what an
-            accelerator and its host run, in order.
+        format: "c", C99 source whose main.c checks itself; "onnx", exact integers; "qdq" or
+            ``Qdq(...)``, a graph for the 8 bit kernels of a runtime; "float", a module that is not
+            on integers; ``Commands(hw)``, what an accelerator and its host run, in order.
         out: folder for the files, made if it is missing; of ONNX also the file, ``x.onnx``. Beside
             the module without it: ``NAME.FORMAT.onnx`` (NAME.integer.onnx), or the folder
             ``NAME_FORMAT``.
@@ -251,14 +250,6 @@ def export_integer_onnx(module: QModule, to: ExportTarget) -> ExportedFiles:
     from compiler.export.to_onnx.integer import to_integer_onnx
 
     return _written("onnx", to_integer_onnx(module.module), module, to)
-
-
-@export_formats.register("grid")
-def export_grid(module: QModule, to: ExportTarget) -> ExportedFiles:
-    """The same integers carried in float32 tensors, fast on onnxruntime."""
-    from compiler.export.to_onnx.grid import to_grid_onnx
-
-    return _written("grid", to_grid_onnx(module.module), module, to)
 
 
 @export_formats.register("qdq")

@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 import qsearch
 from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.artifact import QModule
-from compiler.targets.ort.grid_executor import GridExecutor
+from compiler.runtime.exact_executor import exact_executor
 from qsearch.search.space import NEUTRAL
 from tests.benchmarks import onnxruntime_peers as peers
 from tests.benchmarks import quantization_tools
@@ -295,7 +295,7 @@ def measure_tools(model: Path, args: argparse.Namespace) -> dict[str, Any]:
 
 def on_grid(module: QModule) -> Run:
     """A quantized module as a function of images."""
-    executor = GridExecutor(module.module)
+    executor = exact_executor(module.module).executor
     (name,) = executor.input_names
     return lambda images: executor.run({name: images})[0]
 

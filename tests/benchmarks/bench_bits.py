@@ -4,7 +4,7 @@
         [--models NAME …] [--configurations 12] [--no-studies] [--data ../shared/data]
 
 For every model: seeded random configurations are quantized, and the module (its structure and its
-text), the grid ONNX, the integer ONNX and the C text of each are hashed. Then one search each (seed
+text), the integer ONNX and the C text of each are hashed. Then one search each (seed
 0, 24 trials) on two models, whose rows (parameters, scores, hashes of outputs) are kept. With
 ``--against``, exit code 1 and one line for every difference.
 
@@ -115,7 +115,7 @@ def emitted(model: Path, calib: Any, changes: Mapping[str, Any], work: Path) -> 
     }
     path = work / "m.qmod"
     made.save(path)
-    for form in ("grid", "onnx", "c"):
+    for form in ("onnx", "c"):
         try:
             written = qsearch_export(path, form, work / form)
         except CompilerError as error:

@@ -4,8 +4,8 @@
         [--seed 0] [--data ../shared/data] [--rows FILE.jsonl] [--json FILE]
 
 The configurations are spread over the models. For each, on all dev images: outputs of the integer
-reference against the module read from its file, the integer grid, and the classic simulation. Exit
-code 1 where the file or the grid differ at all, or the simulation by more than 0.5 points of top-1
+reference against the module read from its file, the integer ONNX, and the classic simulation. Exit
+code 1 where the file or the ONNX differ at all, or the simulation by more than 0.5 points of top-1
 on average. A configuration whose simulation is farther away than that says why: how far the
 simulation itself is from float, how far the integers are from it, how many of the images that
 flipped had their two best classes closer together than that, and the layers that cost most.
@@ -121,7 +121,7 @@ def measure(model: Model, rng: np.random.Generator, refused: Counter[str]) -> di
         "changes": {k: v for k, v in config.to_dict().items() if v != recommended[k]},
         "elements": found.elements,
         "loaded": found.loaded,
-        "grid": found.grid,
+        "integer": found.integer,
         "top1": round(ours, 2),
         "simulation_points": points,
         **(_why(model, config, found.outputs, simulated) if points > SIMULATION_GOAL else {}),
@@ -172,7 +172,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "configs": len(rows),
         "elements": elements,
-        **{form: sum(row[form] for row in rows) for form in ("loaded", "grid")},
+        **{form: sum(row[form] for row in rows) for form in ("loaded", "integer")},
         "simulation_points_mean": round(float(np.mean(points)), 3),
         "simulation_points_largest": max(points),
     }
@@ -214,7 +214,8 @@ def main() -> int:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
     found = summary(rows)
     kept = (
-        found["loaded"] == found["grid"] == 0 and found["simulation_points_mean"] <= SIMULATION_GOAL
+        found["loaded"] == found["integer"] == 0
+        and found["simulation_points_mean"] <= SIMULATION_GOAL
     )
     return 0 if kept else 1
 

@@ -35,7 +35,6 @@ from compiler.ir.module import IRModule
 from compiler.quantize import QConfig, layer_names
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import available_isas
-from compiler.targets.ort.grid_executor import GridExecutor
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.benchmarks.bench_emitted import Model
@@ -80,7 +79,7 @@ def differing(
 ) -> tuple[Counter[str], Counter[str]]:
     """Elements that differ from the reference, by form; operators that had no kernel."""
     forms: dict[str, Callable[[Array], list[Array]]] = {}
-    for name, executor in (("grid", GridExecutor(mod)), ("integer", IntegerExecutor(mod))):
+    for name, executor in (("integer", IntegerExecutor(mod)),):
         forms[name] = lambda x, run=executor.run: run([x])  # type: ignore[misc]
     engines = {isa: EngineExecutor(mod, isa=isa) for isa in isas}
     for isa, engine in engines.items():

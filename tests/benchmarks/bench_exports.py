@@ -100,7 +100,7 @@ def ways_out(module: QModule, path: Path, folder: Path) -> dict[str, Run]:
         if name not in ("reference", "integer") and (name != "c" or find_compiler()):
             label = "C, -O3" if name == "c" else f"Python, run(…, {name!r})"
             made[label] = partial(_run, module, name)
-    for form, label in (("grid", "ONNX, grid"), ("onnx", "ONNX, integers"), ("qdq", "ONNX, QDQ")):
+    for form, label in (("onnx", "ONNX, integers"), ("qdq", "ONNX, QDQ")):
         found = qsearch.export(path, form, folder / f"{form}.onnx")
         made[label] = session(found.files[0])
     return made

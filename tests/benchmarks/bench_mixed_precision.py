@@ -39,8 +39,8 @@ from compiler.quantize import (
     mark,
     prerequisite_optimize,
 )
+from compiler.runtime.exact_executor import exact_executor
 from compiler.runtime.executor import Executor
-from compiler.targets.ort.grid_executor import GridExecutor
 from qsearch.search.layer_space import allocate_bits
 from tests.benchmarks.bench_accuracy import on_onnxruntime, outputs_of
 from tests.benchmarks.machine import machine
@@ -89,7 +89,7 @@ class Study:
     def outputs(self, candidate: Candidate, split: Split) -> NDArray[Any]:
         """What it answers on the exact grid."""
         assert candidate.partitioned is not None
-        executor: Executor = GridExecutor(candidate.partitioned)
+        executor: Executor = exact_executor(candidate.partitioned).executor
         return outputs_of(lambda x: executor.run({"input": x})[0], split, self.batch)
 
 

@@ -24,9 +24,9 @@ from compiler.quantize import (
     prerequisite_optimize,
 )
 from compiler.quantize.calibration.collect_stats import float_executor
+from compiler.runtime.exact_executor import exact_executor
 from compiler.runtime.executor import Executor
 from compiler.targets.engine.executor import EngineExecutor
-from compiler.targets.ort.grid_executor import GridExecutor
 from qsearch.search.calibration import carried_point
 from qsearch.search.objectives import KEEPS_ACCURACY, Objective, sqnr_value
 from qsearch.search.sampler import Proposal, SamplerSpec, StudySampler, first_points
@@ -158,7 +158,7 @@ class KnownScores:
             assert candidate.integer is not None
             executor: Executor = EngineExecutor(candidate.integer)
             if executor.host_steps:  # type: ignore[attr-defined]
-                executor = GridExecutor(candidate.integer)
+                executor = exact_executor(candidate.integer).executor
             outputs = self._outputs(executor).astype(np.float64)
         except CompilerError as error:
             return {"hash": key, "params": params, "error": str(error)}

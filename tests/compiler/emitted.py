@@ -1,4 +1,4 @@
-"""Emitted = scored: the module in memory, the file read again, and the grid on equal inputs."""
+"""Emitted = scored: the module in memory, the file read again, and integer ONNX."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Emitted:
     Attributes:
         elements: of all outputs over all batches.
         loaded: differ when the module was saved and loaded again.
-        grid: differ on the integer grid.
+        integer: differ in the integer ONNX.
         outputs: of the reference, first output, batches joined along axis 0.
     """
 
     elements: int
     loaded: int
-    grid: int
+    integer: int
     outputs: NDArray[Any]
 
 
@@ -48,11 +48,14 @@ def compare_emitted(
     Raises:
         ArtifactError, OnnxExportError: a form that cannot be made.
     """
-    from compiler.targets.ort.grid_executor import GridExecutor
+    from compiler.targets.ort.integer_executor import IntegerExecutor
 
     save_qmod(path, module)
     reference = ReferenceExecutor(module)
-    others: tuple[Executor, ...] = (ReferenceExecutor(load_qmod(path).module), GridExecutor(module))
+    others: tuple[Executor, ...] = (
+        ReferenceExecutor(load_qmod(path).module),
+        IntegerExecutor(module),
+    )
     differing = [0, 0]
     elements = 0
     kept: list[NDArray[Any]] = []
@@ -63,8 +66,8 @@ def compare_emitted(
         for index, other in enumerate(others):
             for out, found in zip(wanted, other.run(batch), strict=True):
                 differing[index] += int(np.count_nonzero(out != found))
-    loaded, grid = differing
-    return Emitted(elements, loaded, grid, np.concatenate(kept))
+    loaded, integer = differing
+    return Emitted(elements, loaded, integer, np.concatenate(kept))
 
 
 def random_qconfig(rng: np.random.Generator, layers: Sequence[str] = ()) -> QConfig:

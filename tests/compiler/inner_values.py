@@ -195,7 +195,7 @@ ONNX: dict[str, Case] = {
 _SQUARES = np.random.default_rng(3).integers(-128, 128, (1, 3, 16, 16)).astype("int8")
 _ONE_BY_ONE = np.random.default_rng(4).integers(-127, 128, (16, 3, 1, 1)).astype("int8")
 
-GRID: dict[str, Case] = {
+OTHERS: dict[str, Case] = {
     "the smaller of limits of channels, then others, then a relu": Case(
         """  %0 = minimum(cast(%q, dtype="int32"), LIMIT);
   nn.relu(maximum(%0, OTHER))""",
@@ -235,4 +235,4 @@ GRID: dict[str, Case] = {
         for counted in (False, True)
     },
 }
-"""What ONNX on the grid computed otherwise, and refuses now."""
+"""What a form that is gone computed otherwise."""

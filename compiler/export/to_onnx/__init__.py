@@ -1,1 +1,1 @@
-"""Writers of ONNX models: ``float_model.to_onnx`` and ``grid.to_grid_onnx``."""
+"""Writers of ONNX models: ``float_model.to_onnx`` and ``integer.to_integer_onnx``."""

@@ -26,7 +26,7 @@ def to_onnx(mod: IRModule, function: str | Function = "main") -> onnx.ModelProto
         function: a function of the module, or a typed function that may call such functions.
     Raises:
         OnnxExportError: an operator, layout or dtype without ONNX form; integer convolutions
-            (``grid.to_grid_onnx`` exports such modules).
+            (``integer.to_integer_onnx`` exports such modules).
     """
     flow = dataflow(mod, function) if isinstance(function, str) else flatten_function(function, mod)
     writer = GraphWriter(function if isinstance(function, str) else "main")

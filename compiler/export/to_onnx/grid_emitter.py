@@ -33,10 +33,6 @@ Bound = NDArray[np.int64]
 """Integer bounds that broadcast against the tensor: rank 0, or one per channel."""
 
 
-NarrowConv = Callable[[Array | None, Array, int], str | None]
-"""``emit(bias, factor, zero point)`` writes clip(rint(fl((sum + bias) * factor))) + zero point."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Product:
     """A convolution or dense product that may still take up a constant addend or a scale.
@@ -51,8 +47,6 @@ class Product:
     """Shape in which a per-channel vector broadcasts against the result, such as (C, 1, 1)."""
     partial: int
     """Bound on every partial sum without the bias."""
-    narrow: NarrowConv | None = None
-    """Writes it together with a requantization to uint8, where 8 bit kernels may be used."""
 
     def with_addend(self, addend: Array) -> Product | None:
         """The product with a constant added, when that is one value per channel."""
@@ -69,14 +63,6 @@ class Product:
         if self.partial + int(np.abs(bias).max(initial=0)) >= FLOAT_LIMIT:
             return None
         return replace(self, bias=bias)
-
-
-@dataclass(frozen=True, slots=True)
-class Narrow:
-    """A uint8 tensor whose values less ``zero_point`` are the integers."""
-
-    name: str
-    zero_point: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,8 +84,6 @@ class Carried:
     """Bounds per channel, where they are known better; shaped like ``Product.channel_shape``."""
     offset: tuple[Carried, Bound] | None = None
     multiple: tuple[Carried, int] | None = None
-    narrow: Narrow | None = None
-    """The same integers in 8 bits, where they were computed so."""
 
     @property
     def magnitude(self) -> int:
@@ -116,18 +100,10 @@ class Carried:
 
 
 class GridEmitter(Emitter):
-    """Emitter whose integer values are Carried; float values are plain tensors.
+    """Emitter whose integer values are Carried; float values are plain tensors."""
 
-    Args:
-        writer: receives the nodes.
-        narrow_kernels: 8 bit kernels add up in int32 without saturating on the way.
-    """
-
-    def __init__(self, writer: GraphWriter, narrow_kernels: bool = False) -> None:
+    def __init__(self, writer: GraphWriter) -> None:
         super().__init__(writer)
-        self.narrow_kernels = narrow_kernels
-        self.blocked = True
-        """Roundings may be convolutions, which need all bits of float32."""
         self._carried: dict[Value, Carried] = {}
 
     def carry(self, value: Value, carried: Carried, step: Step | None = None) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import onnx
@@ -24,8 +23,12 @@ import compiler.export.to_onnx.convert
 import compiler.export.to_onnx.grid_rules
 import compiler.export.to_onnx.qdq_rules  # noqa: F401  (fills the table)
 from compiler.errors import OnnxExportError, legal_names
+from compiler.export.to_onnx.emitter import emit_step
+from compiler.export.to_onnx.float_model import write_outputs
 from compiler.export.to_onnx.graph_writer import GraphWriter
-from compiler.export.to_onnx.grid import emit_integers, write_graph
+from compiler.export.to_onnx.grid_emitter import Carried, FToGrid, GridEmitter
+from compiler.export.to_onnx.grid_rules.cast import to_float
+from compiler.export.to_onnx.grid_rules.elementwise import COMPARISONS, compare
 from compiler.export.to_onnx.qdq_emitter import RUNTIMES, FToQdq, QdqEmitter
 from compiler.export.to_onnx.qdq_sums import (
     ChannelMaxima,
@@ -37,7 +40,7 @@ from compiler.export.to_onnx.qdq_sums import (
 from compiler.ir.dataflow import Step, dataflow
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
-from compiler.ir.ty import is_float, is_integer
+from compiler.ir.ty import integer_range, is_float, is_integer
 
 PRODUCTS = ("nn.conv2d", "nn.dense", "nn.matmul", "nn.batch_matmul", "nn.conv2d_transpose")
 _NARROW = ("int8", "uint8")
@@ -100,7 +103,22 @@ def to_qdq_onnx(
             narrow[step] = levels
         clips.update(needless_clips(step) if levels is None else levels.clips)
     grid = QdqEmitter(GraphWriter(function), RUNTIMES[runtime], reduce_range, not narrow)
-    return _reported(write_graph(flow, grid, partial(_emit, narrow, clips)), flow.steps, grid)
+    for value in flow.inputs:
+        name = grid.writer.input(value.name, value.type)
+        grid.bind(value, name)
+        if is_integer(value.type.dtype):
+            low, high = integer_range(value.type.dtype)
+            small = value.type.dtype in ("int8", "uint8", "int16", "uint16")
+            carrier = "float32" if small else "int64"
+            held = name if value.type.dtype == carrier else grid.writer.cast(name, carrier)
+            grid.carry(value, Carried(held, carrier, low, high))
+    for step in flow.steps:
+        _emit(narrow, clips, step, grid)
+    for value in flow.outputs:
+        if is_integer(value.type.dtype):
+            grid.bind(value, grid.native(value))
+    write_outputs(flow, grid)
+    return _reported(grid.writer.finish(), flow.steps, grid)
 
 
 def _emit(
@@ -113,7 +131,7 @@ def _emit(
         wanted = step.result.type.dtype
         grid.bind(step.result, name if wanted == "float32" else grid.writer.cast(name, wanted))
         return
-    emit_integers(step, grid)
+    _emit_carried(step, grid)
     if not all(is_integer(value.type.dtype) for value in step.results):
         return
     rule = FToQdq.get(step.op)
@@ -132,6 +150,33 @@ def _emit(
                 grid.set_quantized(value, source, held.low, held.high)
             else:
                 grid.settle(value)
+
+
+def _emit_carried(step: Step, grid: GridEmitter) -> None:
+    """Write one step in the form that fits its types."""
+    integer_result = all(is_integer(r.type.dtype) for r in step.results)
+    integer_args = [a for a in step.args if is_integer(a.type.dtype)]
+    rule = FToGrid.get(step.op) if integer_result else None
+    if rule is not None:
+        carried = rule(step, grid)
+        results = [carried] if isinstance(carried, Carried) else carried
+        for value, held in zip(step.results, results, strict=True):
+            grid.carry(value, held, step)
+        return
+    if step.name == "cast" and integer_args and is_float(step.result.type.dtype):
+        grid.bind(step.result, to_float(step, grid))
+        return
+    if step.name in COMPARISONS and integer_args:
+        grid.bind(step.result, compare(step, grid))
+        return
+    # No grid form: the plain operator on real integers.
+    for value in integer_args:
+        grid.bind(value, grid.native(value))
+    emit_step(step, grid)
+    for value in step.results:
+        if is_integer(value.type.dtype):
+            low, high = integer_range(value.type.dtype)
+            grid.carry(value, Carried(grid.name(value), value.type.dtype, low, high), step)
 
 
 def _reported(model: onnx.ModelProto, steps: tuple[Step, ...], grid: QdqEmitter) -> QdqExport:

@@ -192,8 +192,6 @@ class QdqEmitter(GridEmitter):
         wide_sums: bool = False,
     ) -> None:
         super().__init__(writer)
-        # A runtime may compute floats in bfloat16.
-        self.blocked = False
         self.runtime = runtime
         self.reduce_range = reduce_range
         self.wide_sums = wide_sums

@@ -1,6 +1,6 @@
 """Exported modules carry a test of their bits; ``open_exported`` runs it.
 
-    metadata_props    qsearch.form     grid, onnx, …: what the file is
+    metadata_props    qsearch.form     onnx, qdq, …: what the file is
                       qsearch.check    seed of a noise input, SHA-256 of the outputs for it
 
 An exact form gives the module's bits with the session options that onnxruntime has by default.

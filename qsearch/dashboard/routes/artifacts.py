@@ -19,7 +19,7 @@ router = APIRouter(prefix="/api/v1/studies/{key}", tags=["module"])
 
 Groups = Literal["none", "fused", "opu", "opu_q", "npu"]
 File = Literal["best.qmod", "qconfig.json", "report.json"]
-Format = Literal["c", "onnx", "grid", "qdq"]
+Format = Literal["c", "onnx", "qdq"]
 Sha256 = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 _JSON = "application/json"
 
@@ -80,7 +80,7 @@ def download(study: SnapshotDep, name: File) -> FileResponse:
 async def export(
     study: SnapshotDep, found: SharedDep, request: Request, format: Format
 ) -> FileResponse:
-    """The module as C source, ONNX on integers, on a float grid or as QDQ, zipped."""
+    """The module as C source, ONNX on integers or as QDQ, zipped."""
     out = str(found.exports.absolute())
     answer = await found.inspection.answer(
         request, "export", _module(study), format=format, out=out

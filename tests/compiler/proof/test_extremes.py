@@ -21,7 +21,6 @@ from compiler.proof.replay import differing_elements
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.toolchain import EXACT_FLAGS
 from compiler.targets.engine.executor import EngineExecutor
-from compiler.targets.ort.grid_executor import GridExecutor
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 
@@ -29,7 +28,6 @@ COUNT = 64
 _FLAGS = ("-O0", *EXACT_FLAGS[1:])
 FORMS: Mapping[str, tuple[Any, tuple[type[Exception], ...]]] = {
     "integer ONNX": (IntegerExecutor, (OnnxExportError,)),
-    "grid": (GridExecutor, (OnnxExportError,)),
     "engine": (EngineExecutor, (CodegenError,)),
     "C": (lambda mod, name: CExecutor(mod, name, _FLAGS), (LoweringError, CodegenError)),
 }
@@ -175,7 +173,7 @@ def test_doubles_beside_a_half_are_rounded_to_0(form: str) -> None:
     np.testing.assert_array_equal(FORMS[form][0](mod, "main").run({"x": x})[0], expected[0])
 
 
-@pytest.mark.parametrize("form", ["integer ONNX", "grid", "engine"])
+@pytest.mark.parametrize("form", ["integer ONNX", "engine"])
 @pytest.mark.parametrize(
     ("dtype", "body"),
     [

@@ -62,7 +62,7 @@ def test_file_and_grid_give_the_bits_of_the_reference(
         candidate.partitioned, [*batches_of(mod, 4, rng), *wild], tmp_path / "m.qmod"
     )
     assert found.elements > 0
-    assert (found.loaded, found.grid) == (0, 0), config
+    assert (found.loaded, found.integer) == (0, 0), config
 
 
 def test_random_configurations_differ_and_repeat_by_seed() -> None:

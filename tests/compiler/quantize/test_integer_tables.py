@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from compiler import evaluate, relay
 from compiler.errors import NotFullyIntegralError
 from compiler.export.to_onnx.float_model import to_onnx
-from compiler.export.to_onnx.grid import to_grid_onnx
 from compiler.export.to_onnx.integer import to_integer_onnx
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.analysis import post_order
@@ -81,12 +80,10 @@ def test_networks_are_integers_from_end_to_end_and_close_to_the_float_ones(
     assert all(call.status == "integer" for call in made.report.calls)
     assert not [claim for claim in derive_static(made.partitioned).claims if not claim.holds]
     signal = noise = 0.0
-    grid = OrtExecutor(to_grid_onnx(made.partitioned))
     whole = OrtExecutor(to_integer_onnx(made.partitioned))
     for batch in images(6, shape, seed=2):
         wanted = evaluate(mod, batch)[0]
         got = evaluate(made.partitioned, batch)[0]
-        np.testing.assert_array_equal(grid.run(batch)[0], got)
         np.testing.assert_array_equal(whole.run(batch)[0], got)
         signal += float((wanted**2).sum())
         noise += float(((wanted - got) ** 2).sum())
@@ -131,7 +128,7 @@ def test_a_trained_vision_transformer_keeps_its_accuracy(shared_data: Path, mode
     made = candidate(mod, QConfig.recommended(calibrate_mode=mode), batches)
     executors = [
         OrtExecutor(to_onnx(mod)),
-        OrtExecutor(to_grid_onnx(made.partitioned)),
+        OrtExecutor(to_integer_onnx(made.partitioned)),
     ]
     inputs, labels = pixels(dev)[:400], dev["labels"][:400]
     tops = [
@@ -216,9 +213,9 @@ def test_random_chains_of_operators_are_integers_and_exact_on_the_grid(
     mod = prerequisite_optimize(mod, None, 3)
     data = images(3, (1, 4, 6, 6), seed)
     made = candidate(mod, QConfig.recommended(calibrate_mode="max"), data)
-    grid = OrtExecutor(to_grid_onnx(made.partitioned))
+    whole = OrtExecutor(to_integer_onnx(made.partitioned))
     for batch in data:
-        np.testing.assert_array_equal(grid.run(batch)[0], evaluate(made.partitioned, batch)[0])
+        np.testing.assert_array_equal(whole.run(batch)[0], evaluate(made.partitioned, batch)[0])
 
 
 QCONFIGS = st.fixed_dictionaries(
@@ -244,11 +241,11 @@ def test_random_configurations_are_integers_and_exact_on_the_grid(
 ) -> None:
     data = images(3, NETWORKS[name][1])
     made = candidate(built(name), QConfig.recommended(**fields), data)
-    grid = OrtExecutor(to_grid_onnx(made.partitioned))
+    whole = OrtExecutor(to_integer_onnx(made.partitioned))
     for batch in data:
         # Inputs far outside the calibrated range reach every clip.
         inputs = {"x": batch["x"] * np.float32(reach)}
-        np.testing.assert_array_equal(grid.run(inputs)[0], evaluate(made.partitioned, inputs)[0])
+        np.testing.assert_array_equal(whole.run(inputs)[0], evaluate(made.partitioned, inputs)[0])
 
 
 def test_tables_alone_read_twelve_bits_where_nothing_else_reads_a_value() -> None:

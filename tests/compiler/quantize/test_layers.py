@@ -24,7 +24,6 @@ from compiler.quantize import (
     mark,
     prerequisite_optimize,
 )
-from compiler.targets.ort.grid_executor import GridExecutor
 from compiler.targets.ort.session import OrtExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.quantize.candidates import calibrated
@@ -157,11 +156,10 @@ def test_all_forms_of_a_mixed_module_agree_bit_for_bit(
     assert module is not None
     assert derive_static(module).holds
     reference = ReferenceExecutor(module)
-    forms = GridExecutor(module), OrtExecutor(to_integer_onnx(module))
+    form = OrtExecutor(to_integer_onnx(module))
     for batch in inputs(rng, sizes[0]):
         (wanted,) = reference.run(batch)
-        for form in forms:
-            np.testing.assert_array_equal(form.run(batch)[0], wanted)
+        np.testing.assert_array_equal(form.run(batch)[0], wanted)
 
 
 POOLED = """
@@ -196,8 +194,8 @@ def test_what_a_pool_hands_on_keeps_the_bits_its_reader_asks_for(nbit: int, sche
     assert derive_static(module).holds
     for batch in data:
         (wanted,) = ReferenceExecutor(module).run(batch)
-        for form in (GridExecutor(module), OrtExecutor(to_integer_onnx(module))):
-            np.testing.assert_array_equal(form.run(batch)[0], wanted)
+        form = OrtExecutor(to_integer_onnx(module))
+        np.testing.assert_array_equal(form.run(batch)[0], wanted)
         simulated = ReferenceExecutor(candidate.simulated).run(batch)[0]
         assert np.abs(wanted - simulated).max() < 0.1 * np.abs(simulated).max()
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler.export.to_onnx.grid import to_grid_onnx
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.module import IRModule
 from compiler.quantize import (
@@ -18,7 +17,7 @@ from compiler.quantize import (
     prerequisite_optimize,
 )
 from compiler.quantize.calibration.collect_stats import float_executor
-from compiler.targets.ort.session import OrtExecutor
+from compiler.runtime.exact_executor import exact_executor
 from tests.compiler.quantize.candidates import calibrated
 
 pytestmark = pytest.mark.shared
@@ -44,8 +43,7 @@ def logits(mod: IRModule, config: QConfig, calib: Rows, dev: Rows) -> NDArray[An
     channels = channel_stats(mod, calib) if config.needs_channels else None
     candidate = calibrated(mod, config, calib, channels)
     assert candidate.partitioned is not None
-    grid = to_grid_onnx(candidate.partitioned)
-    executor = OrtExecutor(grid)
+    executor = exact_executor(candidate.partitioned).executor
     return np.concatenate([executor.run(row)[0] for row in dev])
 
 

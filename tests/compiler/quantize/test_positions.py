@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler import evaluate, relay
-from compiler.export.to_onnx.grid import to_grid_onnx
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import is_op_call
@@ -26,7 +25,6 @@ from compiler.quantize import (
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.ort.integer_executor import IntegerExecutor
-from compiler.targets.ort.session import OrtExecutor
 from tests.compiler.quantize.candidates import Batch, assert_same_integers, calibrated
 
 SHAPE = (1, 3, 8, 8)
@@ -170,6 +168,4 @@ def test_integers_of_every_width_are_compared_whole(
     mod = infer_module(IRModule.from_expr(relay.Function((x,), body)))
     data = {"x": np.random.default_rng(seed).integers(-3, 4, (5, 16)).astype(np.int8)}
     (wanted,) = evaluate(mod, data)
-    grid = OrtExecutor(to_grid_onnx(mod))
     np.testing.assert_array_equal(IntegerExecutor(mod).run(data)[0], wanted)
-    np.testing.assert_array_equal(grid.run(data)[0], wanted)

@@ -11,7 +11,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from compiler import relay
-from compiler.export.to_onnx.grid import to_grid_onnx
 from compiler.export.to_onnx.integer import to_integer_onnx
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Function
@@ -30,7 +29,6 @@ from compiler.quantize import (
     QConfig,
     prerequisite_optimize,
 )
-from compiler.targets.ort.grid_executor import GridExecutor
 from compiler.targets.ort.session import OrtExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.quantize.candidates import calibrated
@@ -141,9 +139,9 @@ def test_all_forms_of_the_module_agree_bit_for_bit(
     assert final is not None
     assert derive_static(final).holds
     reference = ReferenceExecutor(final)
-    for form in (GridExecutor(final), OrtExecutor(to_integer_onnx(final))):
-        for batch in data:
-            np.testing.assert_array_equal(form.run(batch)[0], reference.run(batch)[0])
+    form = OrtExecutor(to_integer_onnx(final))
+    for batch in data:
+        np.testing.assert_array_equal(form.run(batch)[0], reference.run(batch)[0])
     if config.requantization == "power_of_two":
         counted = operators(final)
         assert not any(counted[name] for name in PRODUCTS)
@@ -171,10 +169,6 @@ def test_float_products_change_multipliers_by_parts_in_a_million(
     for batch in data:
         old, new = (ReferenceExecutor(i).run(batch)[0] for i in (before.integer, after.integer))
         assert np.mean(old != new) < 0.01
-    graph = to_grid_onnx(after.integer, narrow_kernels=True).graph
-    kinds = Counter(node.op_type for node in graph.node)
-    assert kinds["QLinearConv"] == operators(after.integer)["nn.conv2d"]
-    assert kinds["Conv"] == 0
 
 
 @pytest.mark.parametrize("scheme", ["symmetric", "unsigned", "asymmetric"])

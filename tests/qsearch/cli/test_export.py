@@ -42,7 +42,7 @@ def test_c_comes_with_a_self_check_and_its_memory(
     assert subprocess.run([tmp_path / "check"], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("form", ["onnx", "grid"])
+@pytest.mark.parametrize("form", ["onnx"])
 def test_onnx_forms_give_the_bits_of_the_module(
     form: str, digits: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,8 +70,7 @@ def test_onnx_goes_to_the_named_file_or_beside_the_module(
     copy = tmp_path / "m.qmod"
     copy.write_bytes(digits.read_bytes())
     for words, name in (
-        (["--format", "grid", "-o", str(tmp_path / "new" / "x.onnx")], "new/x.onnx"),
-        (["--format", "grid"], "m.grid.onnx"),
+        (["--format", "onnx", "-o", str(tmp_path / "new" / "x.onnx")], "new/x.onnx"),
         (["--format", "onnx", "--batch", "2"], "m.integer.onnx"),
         ([], "m_c/m.c"),
     ):
@@ -82,12 +81,12 @@ def test_onnx_goes_to_the_named_file_or_beside_the_module(
     assert sizes.dim[0].dim_value == 2
     for words in (["-o", str(tmp_path / "y.onnx")], ["--batch", "2"]):
         assert run(["export", str(copy), *words]) == 2
-        assert "--format grid" in capfd.readouterr().err
+        assert "--format onnx" in capfd.readouterr().err
 
 
 def test_an_exported_file_scores_as_its_module(digits: Path, tmp_path: Path) -> None:
     data = str(Path(qsearch.__file__).parent / "models" / "digits_dev.npz")
-    found = qsearch.export(digits, "grid", tmp_path / "x.onnx")
+    found = qsearch.export(digits, "onnx", tmp_path / "x.onnx")
     ours, theirs = (qsearch.run_module(path, data) for path in (found.files[0], digits))
     assert ours["outputs_sha256"] == theirs["outputs_sha256"]
 
@@ -96,7 +95,7 @@ def test_a_module_on_integers_has_no_float_form(
     digits: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["export", str(digits), "--format", "float", "-o", str(tmp_path)]) == 2
-    assert "grid" in capfd.readouterr().err
+    assert "onnx" in capfd.readouterr().err
 
 
 def test_a_simulated_module_has_a_float_form(tmp_path: Path) -> None:
@@ -221,7 +220,7 @@ def test_qdq_is_scored_beside_the_module(
     ("words", "said"),
     [
         (["--format", "qdq", "--for", "openvin"], "openvino"),
-        (["--format", "grid", "--for", "openvino"], "--format qdq"),
+        (["--format", "onnx", "--for", "openvino"], "--format qdq"),
         (["--reduce-range"], "--format qdq"),
         (["--wide-sums"], "--format qdq"),
         (["--eval", "x.npz"], "leave it out"),

@@ -20,7 +20,7 @@ def require_float(step: Step, e: Emitter) -> None:
         raise e.refuse(
             step,
             f"its operands are {step.args[0].type.dtype}",
-            "a module on integers is exported with --format grid, onnx or qdq (to_grid_onnx, …)",
+            "a module on integers is exported with --format onnx or qdq (to_integer_onnx, …)",
         )
     given, wanted = step.args[0].type.dtype, step.result.type.dtype
     if given != wanted:

@@ -17,7 +17,6 @@ from compiler.export.to_onnx.grid_emitter import (
     GridEmitter,
     narrowed,
 )
-from compiler.export.to_onnx.grid_rules.narrow_kernels import from_narrow
 from compiler.export.to_onnx.ordered import summed_along
 from compiler.export.to_onnx.windows import window_attributes
 from compiler.ir.dataflow import Step
@@ -38,19 +37,10 @@ def max_pool2d(step: Step, grid: GridEmitter) -> Carried:
         raise grid.refuse(step, f"padding {attrs.padding} reaches past window {attrs.pool_size}")
     source = grid.carried(step.args[0])
 
-    def largest(name: str) -> str:
-        return grid.node(
-            "MaxPool",
-            [name],
-            ceil_mode=int(attrs.ceil_mode),
-            **window_attributes(attrs, attrs.pool_size),
-        )
-
-    if source.narrow is not None:
-        return from_narrow(
-            largest(source.narrow.name), source.narrow.zero_point, (source.low, source.high), grid
-        )
-    return Carried(largest(grid.as_float(source)), "float32", source.low, source.high)
+    window = window_attributes(attrs, attrs.pool_size)
+    ceil_mode = int(attrs.ceil_mode)
+    name = grid.node("MaxPool", [grid.as_float(source)], ceil_mode=ceil_mode, **window)
+    return Carried(name, "float32", source.low, source.high)
 
 
 @FToGrid.register("nn.global_max_pool2d")

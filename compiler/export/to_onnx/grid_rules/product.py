@@ -22,7 +22,6 @@ from compiler.export.to_onnx.grid_emitter import (
     narrowed,
 )
 from compiler.export.to_onnx.grid_rules.fixed_point import DOUBLE_BITS
-from compiler.export.to_onnx.grid_rules.narrow_kernels import narrow_conv
 from compiler.ir.dataflow import Step, Value
 from compiler.ops.number_format import Array
 
@@ -82,7 +81,7 @@ def conv2d(step: Step, grid: GridEmitter) -> Carried:
             "float32",
             int(low.min()),
             int(high.max()),
-            Product(emit, weight, None, shape, bound, narrow_conv(step, x, weight, grid)),
+            Product(emit, weight, None, shape, bound),
             channels=(low.reshape(shape), high.reshape(shape)),
         )
     total = None

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from compiler.export.to_onnx.convert.tensor import low_bits, rounded_half_away
 from compiler.export.to_onnx.grid_emitter import (
-    EXACT_ELSEWHERE,
     FLOAT_LIMIT,
     Bound,
     Carried,
@@ -31,64 +30,15 @@ from compiler.export.to_onnx.grid_emitter import (
 from compiler.export.to_onnx.grid_rules.fixed_point import (
     DOUBLE_BITS,
     Factor,
-    FloatForm,
-    proven_float_form,
+    plain_product_holds,
 )
-from compiler.export.to_onnx.grid_rules.narrow_kernels import requantized_narrow
 from compiler.export.to_onnx.grid_rules.to_nearest import to_even_chain, to_nearest_chain
 from compiler.export.to_onnx.ordered import limited
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.ty import TensorType, bits, integer_range, is_integer
+from compiler.ir.ty import bits, integer_range, is_integer
 from compiler.ops.number_format import Array
 from compiler.ops.tensor.clip import integer_bound
 from compiler.ops.tensor.fixed_point_multiply import POWER_OF_TWO
-
-ROUNDER = 3 << 22
-LAYOUT_LIMIT = 1 << 22
-"""Magnitudes below this keep x + ROUNDER between 2^23 and 2^24, where float32 are the integers."""
-
-# Widest block of channels in onnxruntime; other numbers of channels leave the blocked layout.
-_BLOCK = 16
-
-
-def blocked_layout(ty: TensorType) -> bool:
-    """True for the (N, C, H, W) tensors that onnxruntime keeps in blocks of channels."""
-    return len(ty.shape) == 4 and ty.concrete_shape[1] % _BLOCK == 0
-
-
-def rounded_in_layout(
-    name: str, form: FloatForm, limits: tuple[int, int], ty: TensorType, grid: GridEmitter
-) -> str:
-    """The whole numbers of a form without Floor, limited to ``limits``.
-
-    Args:
-        name: float32 tensor of type ``ty``, whose scaled magnitudes are below LAYOUT_LIMIT.
-        form: factors and addends, one for all channels or one per channel.
-        limits: smallest and largest result.
-    """
-    assert not form.floor
-    channels = ty.concrete_shape[1]
-
-    def per_channel(values: Array | float, *shape: int) -> str:
-        spread = np.broadcast_to(np.asarray(values, "float32").reshape(-1), channels)
-        return grid.writer.constant(spread.reshape(channels, *shape).copy())
-
-    def depthwise(source: str, weight: Array | float, bias: Array | float | None) -> str:
-        inputs = [source, per_channel(weight, 1, 1, 1)]
-        if bias is not None:
-            inputs.append(per_channel(bias))
-        return grid.node("Conv", inputs, group=channels, kernel_shape=[1, 1])
-
-    factor: Array | float = form.factor
-    if not form.fused:
-        # Whether a convolution rounds its product before the bias is up to the machine; a
-        # convolution without bias and one without factor round once on all of them.
-        name, factor = depthwise(name, factor, None), 1.0
-    if form.addend is not None:
-        name = depthwise(name, 1.0, form.addend)
-    rounded = depthwise(depthwise(name, factor, ROUNDER), 1.0, -ROUNDER)
-    return grid.node("Clip", [rounded, *(grid.float_constant(limit) for limit in limits)])
-
 
 _FAR = 1 << 30
 _MOST_BITS = 62
@@ -158,13 +108,6 @@ def _scaled(
 ) -> Carried:
     """f(source), of which only what lies within ``limits`` is told apart later."""
     low, high = factor.bounds(source.low, source.high)
-    shape = step.result.type.shape
-    if (
-        grid.blocked
-        and len(shape) == 4
-        and _trailing(factor.multiplier) not in ((), (shape[1], 1, 1))
-    ):
-        raise grid.refuse(step, "its factors do not vary by channel", fix=EXACT_ELSEWHERE)
     bits = factor.powers_of_two
     if bits is not None:
         # Every factor is 2^-k: half is added before the scaling, both exact; Round is to even.
@@ -175,24 +118,13 @@ def _scaled(
         shifted = shifted_right(source, addend, bits, low, high, grid, rounding)
         if shifted is not None:
             return shifted
-    form, blocked = None, False
     if source.carrier == "float32" and max(abs(low), abs(high)) < FLOAT_LIMIT:
-        x_low, x_high = _operand_bounds(source, factor)
-        narrow = requantized_narrow(source, factor, (x_low, x_high), limits, grid)
-        if narrow is not None:
-            return narrow
-        blocked = blocked_layout(step.result.type) and max(abs(low), abs(high)) < LAYOUT_LIMIT
-        # What comes from 8 bit kernels has its channels last.
-        blocked = blocked and (source.product is not None or not grid.narrow_kernels)
-        blocked = blocked and grid.blocked
-        # No clip follows where a limit is an end of the definition: the form must not go beyond.
+        # No clip follows where a limit is an end of the definition: no form may go beyond.
         held = limits[0] - (limits[0] <= low), limits[1] + (limits[1] >= high)
-        form = proven_float_form(factor, x_low, x_high, *held, prefer_round=blocked)
-    if form is not None:
-        if blocked and not form.floor:
-            name = rounded_in_layout(source.name, form, limits, step.result.type, grid)
-            return Carried(name, "float32", *limits)
-        return Carried(_float_product(source, form, grid), "float32", low, high)
+        if plain_product_holds(factor, *_operand_bounds(source, factor), *held):
+            constant = grid.float_constant(factor.real())
+            name = grid.node("Mul", [_unmoved(source, grid), constant])
+            return Carried(grid.node("Round", [name]), "float32", low, high)
     if source.magnitude.bit_length() + factor.significant_bits <= DOUBLE_BITS:
         constant = grid.writer.constant(factor.real())
         product = grid.node("Mul", [grid.as_double(source), constant])
@@ -215,13 +147,6 @@ def _trailing(values: Bound) -> tuple[int, ...]:
     while sizes and sizes[0] == 1:
         sizes.pop(0)
     return tuple(sizes)
-
-
-def _float_product(source: Carried, form: FloatForm, grid: GridEmitter) -> str:
-    name = grid.node("Mul", [_unmoved(source, grid), grid.float_constant(form.factor)])
-    if form.addend is not None:
-        name = grid.node("Add", [name, grid.float_constant(form.addend)])
-    return grid.node("Floor" if form.floor else "Round", [name])
 
 
 def _unmoved(source: Carried, grid: GridEmitter) -> str:

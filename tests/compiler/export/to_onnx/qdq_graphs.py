@@ -60,3 +60,10 @@ def residual_network(
 def outputs_of(run: Any, data: list[dict[str, np.ndarray]]) -> np.ndarray:
     """The first output for all inputs."""
     return np.concatenate([run([batch["x"]])[0] for batch in data])
+
+
+def multiplier_and_shift(value: float) -> tuple[int, int]:
+    """(M, e) with factor = M * 2^(e - 31) and M in [2^30, 2^31), for a float32 factor."""
+    fraction, exponent = np.frexp(np.float64(np.float32(value)))
+    multiplier = int(np.floor(fraction * 2**31 + 0.5))
+    return (multiplier, int(exponent)) if multiplier < 1 << 31 else (1 << 30, int(exponent) + 1)

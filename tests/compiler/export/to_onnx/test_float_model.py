@@ -205,7 +205,7 @@ def test_a_tuple_result_gives_one_output_per_field() -> None:
 def test_integer_convolutions_are_sent_to_the_grid() -> None:
     x, w = relay.var("x", (1, 1, 4, 4), "int8"), relay.var("w", (1, 1, 3, 3), "int8")
     mod = module((x, w), op.nn.conv2d(x, w, out_dtype="int32"))
-    with pytest.raises(OnnxExportError, match="to_grid_onnx"):
+    with pytest.raises(OnnxExportError, match="to_integer_onnx"):
         to_onnx(mod)
 
 

@@ -21,9 +21,8 @@ from compiler.pipeline import evaluate
 from compiler.proof import range_rules  # noqa: F401  (fills the table)
 from compiler.proof.derive import derive_static
 from compiler.proof.ranges import FRange
-from compiler.targets.ort.grid_executor import GridExecutor
 from compiler.targets.ort.integer_executor import IntegerExecutor
-from tests.compiler.inner_values import ONNX
+from tests.compiler.inner_values import ONNX, OTHERS
 
 op = relay.op
 DTYPES = ("int8", "uint8", "int16", "int32", "int64")
@@ -53,9 +52,9 @@ def assert_same_bits(mod: IRModule, inputs: dict[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("what", ONNX)
+@pytest.mark.parametrize("what", [*ONNX, *OTHERS])
 def test_a_value_that_hardly_any_input_meets_is_that_of_the_reference(what: str) -> None:
-    case = ONNX[what]
+    case = {**ONNX, **OTHERS}[what]
     assert derive_static(case.mod).holds
     assert_same_bits(case.mod, dict(case.given))
 
@@ -341,7 +340,7 @@ def test_repeated_and_reflected_elements_are_the_right_ones(
     assert_same_bits(module([x], body), {"x": whole(rng, (1, 2, 4, 5), dtype)})
 
 
-@pytest.mark.parametrize("executor", [IntegerExecutor, GridExecutor])
+@pytest.mark.parametrize("executor", [IntegerExecutor])
 def test_limits_beyond_32_bits_hold_on_long_tensors(executor: Any) -> None:
     """onnxruntime's own Max, Min and Clip compare the low halves only."""
     x = relay.var("x", (64,), "int32")
@@ -364,7 +363,7 @@ def test_limits_beyond_32_bits_hold_on_long_tensors(executor: Any) -> None:
         np.testing.assert_array_equal(found, wanted)
 
 
-@pytest.mark.parametrize("executor", [IntegerExecutor, GridExecutor])
+@pytest.mark.parametrize("executor", [IntegerExecutor])
 @given(seed=st.integers(0, 2**32 - 1), axis=st.sampled_from((None, 0, 1, (0, 2), -1)))
 @settings(max_examples=10, deadline=None)
 def test_extremes_along_axes_hold_beyond_32_bits(executor: Any, seed: int, axis: Any) -> None:

@@ -86,12 +86,12 @@ def test_a_file_with_other_bits_is_refused(tmp_path: Path) -> None:
     mod = token_module()
     module = QModule(mod, provenance={KEY: {"inputs": [], "outputs": []}})
     model = with_batch(to_onnx(mod), None)
-    seal(model, "grid", module)
+    seal(model, "onnx", module)
     onnx.save(model, tmp_path / "good.onnx")
-    assert open_exported(tmp_path / "good.onnx").metadata["qsearch.form"] == "grid"
+    assert open_exported(tmp_path / "good.onnx").metadata["qsearch.form"] == "onnx"
     for fixed in (1, 4):
         model = with_batch(to_onnx(mod), None, fixed)
-        seal(model, "grid", module)
+        seal(model, "onnx", module)
         onnx.save(model, tmp_path / "fixed.onnx")
         open_exported(tmp_path / "fixed.onnx")
     model.graph.initializer[0].CopyFrom(
@@ -133,7 +133,7 @@ def test_a_hostile_file_is_refused_with_a_sentence(
     node = helper.make_node("Identity", ["x"], ["y"])
     graph = helper.make_graph([node], "g", [value("x", dtype, dims)], [value("y", dtype, dims)])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    with_metadata(model, {"qsearch.form": "grid", "qsearch.check": test})
+    with_metadata(model, {"qsearch.form": "onnx", "qsearch.check": test})
     onnx.save(model, tmp_path / "m.onnx")
     with pytest.raises(ArtifactError, match=r"damaged|more than"):
         open_exported(tmp_path / "m.onnx")

@@ -15,8 +15,13 @@ from compiler.quantize import prerequisite_optimize
 from compiler.runtime.artifact import QModule
 from compiler.span import Span
 from compiler.targets.ort.session import OrtExecutor
-from tests.compiler.export.to_onnx.grid_graphs import multiplier_and_shift
-from tests.compiler.export.to_onnx.qdq_graphs import kernels, outputs_of, residual_network, sqnr_db
+from tests.compiler.export.to_onnx.qdq_graphs import (
+    kernels,
+    multiplier_and_shift,
+    outputs_of,
+    residual_network,
+    sqnr_db,
+)
 
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino", "tensorrt"])

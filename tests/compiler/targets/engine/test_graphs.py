@@ -19,7 +19,6 @@ from compiler.quantize import channel_stats, layer_names, prerequisite_optimize
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import available_isas
-from compiler.targets.ort.grid_executor import GridExecutor
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.emitted import random_qconfig
@@ -203,7 +202,7 @@ def test_random_networks_keep_their_bits(seed: int) -> None:
         raise AssertionError("none of 20 configurations could be built")
     assert module is not None
     reference = ReferenceExecutor(module)
-    others = [GridExecutor(module), IntegerExecutor(module)]
+    others = [IntegerExecutor(module)]
     others += [EngineExecutor(module, isa=isa) for isa in available_isas()]
     for inputs in (*calib, batch(1), batch(30)):
         wanted = reference.run(inputs)

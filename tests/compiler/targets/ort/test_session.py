@@ -10,7 +10,7 @@ from compiler.errors import CodegenError, EvaluationError
 from compiler.export.to_onnx.float_model import to_onnx
 from compiler.pipeline import evaluate
 from compiler.runtime.executor import Executor
-from compiler.targets.ort.grid_executor import GridExecutor
+from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.ort.session import OrtExecutor
 
 op = relay.op
@@ -55,11 +55,11 @@ def test_bytes_that_are_no_model_are_refused() -> None:
         OrtExecutor(b"nonsense")
 
 
-def test_the_grid_executor_takes_the_module_itself() -> None:
+def test_the_integer_executor_takes_the_module_itself() -> None:
     x = relay.var("x", (1, 4), "int8")
     weight = relay.const(np.arange(8, dtype="int8").reshape(2, 4))
     mod = relay.module(relay.Function((x,), op.nn.dense(x, weight, out_dtype="int32")))
     inputs = {"x": np.array([[1, -2, 3, 127]], "int8")}
-    (found,) = GridExecutor(mod).run(inputs)
+    (found,) = IntegerExecutor(mod).run(inputs)
     np.testing.assert_array_equal(found, evaluate(mod, inputs)[0])
-    assert GridExecutor(mod).input_names == ("x",)
+    assert IntegerExecutor(mod).input_names == ("x",)

@@ -109,7 +109,6 @@ async function drawFiles(key) {
   const base = `/api/v1/studies/${key}`;
   const files = [["best.qmod", `files/best.qmod`, `The module, ${bytes(found.bytes)}: qsearch run, verify and export read it.`],
     ["ONNX, exact integers", "export/onnx", "ConvInteger, MatMulInteger, BitShift; any runtime with opset 17."],
-    ["ONNX, integers on a float grid", "export/grid", "The same integers carried in float32, fast on onnxruntime."],
     ["ONNX, QDQ", "export/qdq", "QuantizeLinear and DequantizeLinear for the 8 bit kernels of onnxruntime; nearly exact."],
     ["C99 source", "export/c", "One .c, one .h, and a main.c that checks itself."],
     ["qconfig.json", "files/qconfig.json", "The winning configuration."], ["report.json", "files/report.json", "Every trial, as JSON."]];

@@ -1,4 +1,4 @@
-"""Tables, softmax and standardization on the grid, bit for bit with the reference."""
+"""What a QDQ file carries as floats, bit for bit with the reference."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler import evaluate, relay
-from compiler.errors import OnnxExportError
 from compiler.export.to_onnx.float_model import to_onnx
-from compiler.export.to_onnx.grid import to_grid_onnx
+from compiler.export.to_onnx.qdq import to_qdq_onnx
 from compiler.ir.expr import Expr
 from compiler.targets.ort.session import OrtExecutor
-from tests.compiler.export.to_onnx.grid_graphs import grid
 
 op = relay.op
 seeds = st.integers(0, 1 << 20)
 
 
-def assert_same_on_the_grid(x: Any, result: Expr, data: np.ndarray) -> None:
+def assert_same_in_qdq(x: Any, result: Expr, data: np.ndarray) -> None:
     mod = relay.module(relay.Function((x,), result))
-    (got,), (wanted,) = grid(mod).run({"x": data}), evaluate(mod, [data])
+    (got,), (wanted,) = OrtExecutor(to_qdq_onnx(mod).model).run({"x": data}), evaluate(mod, [data])
     assert got.dtype == wanted.dtype
     np.testing.assert_array_equal(got, wanted)
 
@@ -46,57 +44,7 @@ def test_tables_are_read_at_every_integer(seed: int, dtype: str, size: int, widt
     rng = np.random.default_rng(seed)
     x = relay.var("x", (2, 300), dtype)
     table = relay.const(rng.integers(-(1 << width), 1 << width, size).astype("int32"))
-    assert_same_on_the_grid(x, op.lookup(x, table), values(rng, dtype, (2, 300)))
-
-
-@given(seeds, st.integers(1, 60), st.integers(1, 20), st.integers(3, 24), st.integers(0, 1))
-@settings(max_examples=40, deadline=None)
-def test_softmax_divides_exactly(seed: int, n: int, out_bits: int, bits: int, axis: int) -> None:
-    rng = np.random.default_rng(seed)
-    x = relay.var("x", (n, n), "int8")
-    table = np.sort(rng.integers(-2, 1 << bits, 200))[::-1].astype("int32")
-    call = op.nn.integer_softmax(x, relay.const(table), axis=axis, out_bits=out_bits)
-    assert_same_on_the_grid(x, call, values(rng, "int8", (n, n)))
-
-
-@given(
-    seeds,
-    st.integers(1, 128),
-    st.sampled_from(("int8", "int16")),
-    st.integers(0, 4),
-    st.integers(0, 14),
-    st.sampled_from((0, 1, 10**6)),
-    st.booleans(),
-)
-@settings(max_examples=60, deadline=None)
-def test_standardizing_is_exact_in_double(
-    seed: int, n: int, dtype: str, root_bits: int, out_bits: int, epsilon: int, small: bool
-) -> None:
-    rng = np.random.default_rng(seed)
-    x = relay.var("x", (n, 5), dtype)
-    data = values(rng, dtype, (n, 5))
-    data[:, 0] = 3
-    data = data % 3 if small else data
-    call = op.nn.integer_standardize(
-        x, axis=0, epsilon=epsilon, root_bits=root_bits, out_bits=out_bits
-    )
-    bound = n * n * (1 << 2 * (15 if dtype == "int16" else 7)) + epsilon
-    if bound << 2 * root_bits >= 1 << 52:
-        with pytest.raises(OnnxExportError, match="2\\^52"):
-            assert_same_on_the_grid(x, call, data)
-    else:
-        assert_same_on_the_grid(x, call, data)
-
-
-def test_long_dividends_and_tables_that_are_no_constants_are_refused() -> None:
-    x, t = relay.var("x", (2, 3), "int8"), relay.var("t", (256,), "int32")
-    for call in (op.lookup(x, t), op.nn.integer_softmax(x, t)):
-        with pytest.raises(OnnxExportError, match="not constant"):
-            to_grid_onnx(relay.module(relay.Function((x, t), call)))
-    wide = relay.var("x", (1, 1 << 23), "int8")
-    table = relay.const(np.full(256, (1 << 31) - 1, "int32"))
-    with pytest.raises(OnnxExportError, match="2\\^53"):
-        to_grid_onnx(relay.module(op.nn.integer_softmax(wide, table, out_bits=20)))
+    assert_same_in_qdq(x, op.lookup(x, table), values(rng, dtype, (2, 300)))
 
 
 @pytest.mark.parametrize(
@@ -141,4 +89,4 @@ def test_repeated_and_reflected_elements_are_the_right_ones(
     widths = ((0, 0), (1, 1), (2, 1), (3, 0))
     repeated = op.nn.upsampling(x, scale_h=2, scale_w=3, method="nearest_neighbor")
     for call in (resized, repeated, op.nn.mirror_pad(x, pad_width=widths, mode=mode)):
-        assert_same_on_the_grid(x, call, values(rng, dtype, (1, 2, 4, 5)))
+        assert_same_in_qdq(x, call, values(rng, dtype, (1, 2, 4, 5)))
