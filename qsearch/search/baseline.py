@@ -34,8 +34,6 @@ from workers.metrics.top_k import answers
 from workers.pool.protocol import WorkerPool
 
 OUTPUTS: Final = "baseline_outputs"
-_FLOAT_PASSES_A_TRIAL: Final = {"engine": 0.9, "integer": 8.5}
-"""Building and scoring a candidate, by what scores it; measured on convolutional networks."""
 SHARD: Final = 20
 """Samples a request of a split evaluation. Fixed, so that sums do not depend on the workers."""
 
@@ -137,23 +135,6 @@ class Baseline:
             self._outputs = self._stored() or self._run()
         return self._outputs
 
-    def report_estimate(self, trials: int, scorer: str) -> None:
-        """Say how long the trials will take, by what the float model has just taken.
-
-        Args:
-            scorer: of the candidates, see ``expected_scorer``.
-        """
-        if not self.cpu_s:
-            return  # read from the store: an earlier run has told, and trials have ended
-        each = self.cpu_s * _FLOAT_PASSES_A_TRIAL.get(scorer, 2.5)
-        seconds = each * trials / self.context.pool.num_workers
-        told = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-        self.context.progress.message(
-            f"estimate: at least {told} for {trials} trials, {each:.2g} CPU s to run each (the "
-            f"float model took {self.cpu_s:.2g}); rounding of weights, most of the time of a small "
-            "model, and further calibration come on top"
-        )
-
     def _stored(self) -> tuple[NDArray[Any], ...] | None:
         arrays = self.artifacts.arrays(OUTPUTS, self.data.sha256)
         return None if arrays is None else outputs_from_arrays(arrays)
@@ -245,6 +226,12 @@ class Plausibility:
     warnings: tuple[str, ...] = ()
 
 
+def _summary(right: Right) -> str:
+    share, count = float(right.mean()), len(right)
+    low, high = wilson(share, count)
+    return f"top1 {share:.1%} on {count} samples (95 %: {low:.1%} to {high:.1%})"
+
+
 @dataclass(slots=True)
 class Examination:
     """Compares the float model's score with its scores on other preparations and other labels.
@@ -293,7 +280,10 @@ class Examination:
         count = len(chosen)
         share = float(right.mean())
         low, high = wilson(share, count)
-        summary = f"top1 {share:.1%} on {count} samples (95 %: {low:.1%} to {high:.1%})"
+        summary = _summary(right)
+        if outputs is not None and count < self.data.count:
+            every = dataset.labels(Range(0, self.data.count))
+            summary = _summary(answers(outputs[0]) == every)
         better = [*self._other_labels(given, labels), *self._other_inputs(chosen, labels, right)]
         chance = 1 / self.classes
         found = [

@@ -269,7 +269,7 @@ class FirstChoice:
         names = {parameter.name for parameter in space.parameters}
         if known is not None or "bias_correction" not in names or rows.trials_of(study_id):
             return known or FirstChoice()
-        qconfig, decisions = calibration.choose(rounding=False)
+        qconfig, decisions = calibration.choose()
         calls = (node.op for node in nodes_of(module["main"]) if isinstance(node, Call))
         operators = Counter(op.name for op in calls if isinstance(op, Op))
         told = [str(decision) for decision in decisions]

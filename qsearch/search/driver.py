@@ -16,6 +16,7 @@ import logging
 import math
 import os
 import socket
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -31,6 +32,7 @@ from qsearch.search.trial_queue import TrialQueue
 from qsearch.store.leases import BEAT_S, Heartbeat, LeaseMonitor
 from qsearch.store.records import Beat, CommandKind, Ended, StudyState, Trial
 from workers.errors import BrokenRunError
+from workers.metrics.registry import by_option
 from workers.process import code_version
 
 TOGETHER_S: Final = 0.25
@@ -73,6 +75,8 @@ class Driver:
     """Trials that this run finished."""
     worker_cpu_s: float = 0.0
     """CPU seconds that workers spent on them."""
+    _begun: float = math.inf
+    _estimated: bool = False
     _me: int = 0
     _paused: bool = False
     _others: int = 0
@@ -125,6 +129,7 @@ class Driver:
         if self.queue.trials.finished < self.budget.trials:
             await_workers(self.context.pool, self.context.progress, self._stops)
         self.context.progress.phase(TRIALS, self.budget.trials, self.queue.trials.finished)
+        self._begun = time.monotonic()
 
     def _stops(self) -> bool:
         return self.budget.out_of_time or self.control.stop.is_set()
@@ -282,6 +287,7 @@ class Driver:
             if self.stages is not None:
                 self.stages.begin(trial.stage)
             self.context.progress.advance(1, self._best_note(trial.stage))
+            self._estimate()
             self.control.on_trial(trial)
         best = self.queue.trials.best
         self.evaluations.forget_roundings(None if best is None else best.number)
@@ -295,6 +301,20 @@ class Driver:
         )
         self.context.progress.message(f"warning: trial {trial.number}: {told}")
 
+    def _estimate(self) -> None:
+        """Say how long the other trials will take, once each worker has ended one."""
+        done, left = self.finished_here, self.budget.trials - self.queue.trials.finished
+        if self._estimated or left <= 0 or done < self.context.pool.num_workers:
+            return
+        self._estimated = True
+        took = time.monotonic() - self._begun
+        seconds = took / done * left
+        told = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+        first = f"the first {done} took" if done > 1 else "the first took"
+        self.context.progress.message(
+            f"estimate: {told} for the {left} other trials, as {first} {took:.1f} s"
+        )
+
     def _best_note(self, stage: str | None = None) -> str:
         best = self.queue.trials.best
         if best is None or best.outcome.score is None:
@@ -302,8 +322,14 @@ class Driver:
         where = (
             f"{stage} stage, " if stage is not None and self.queue.sampler.plan is not None else ""
         )
-        found = self.queue.sampler.objective.described(best.outcome.score)
-        return f"{where}best {found} (trial {best.number})"
+        objective, score = self.queue.sampler.objective, best.outcome.score
+        found = objective.described(score)
+        most = self.queue.trials.most
+        value = objective.shown(score)
+        luck = ""
+        if objective.decides(score) != objective.metric and value is not None and most > value:
+            luck = f"; {by_option(objective.metric).formatted(most)} elsewhere is luck"
+        return f"{where}best {found} (trial {best.number}{luck})"
 
     # others --------------------------------------------------------------------------------------
 

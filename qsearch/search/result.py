@@ -19,7 +19,7 @@ from qsearch.search.calibration import FirstChoice
 from qsearch.search.context import TIMEOUT, PreparedStudy, StudyContext
 from qsearch.search.objectives import Objective, accuracy_of, keeps_accuracy, option_of, own_scores
 from qsearch.search.optuna_study import replica
-from qsearch.search.space import Params, Space
+from qsearch.search.space import Params, Space, config_hash
 from qsearch.search.winner import Winner
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Trial
@@ -115,6 +115,11 @@ class SearchResult:
                 for line in (params, layers_told(self._best().qconfig))
                 if line
             ]
+        if s["best"] and s.get("compile"):
+            alone = s["compile"]
+            same = alone["trial"] == s["best"]["trial"]
+            reached = "the same: the search found nothing better" if same else _scores(alone)
+            lines.append(f"compile   alone, without a search: {reached}  (trial {alone['trial']})")
         for one in s.get("front", ()):
             values = ", ".join(
                 f"{name} {_told(by_option(name), {by_option(name).name: one[name]})}"
@@ -245,6 +250,7 @@ def finish(
         short["front"] = front_of(trials, objective)
         short["hypervolume"] = hypervolume_of(trials, objective)
     first = FirstChoice.stored(repository, study.id)
+    short["compile"] = _alone(first, trials)
     told = {
         "target": {**_target(prepared, score, baseline), "kept": kept, "fits": fits},
         "warnings": warnings,
@@ -271,6 +277,16 @@ def finish(
         objective=objective,
         warnings=warnings,
     )
+
+
+def _alone(first: FirstChoice | None, trials: Sequence[Trial]) -> dict[str, Any] | None:
+    """Score of the trial that is what ``compile`` chooses without a search; None without one."""
+    if first is None or first.qconfig is None:
+        return None
+    wanted = config_hash(first.qconfig.to_dict())
+    found = (t for t in trials if t.state == "complete" and t.config_hash == wanted)
+    trial = next(found, None)
+    return None if trial is None else {"trial": trial.number, **(trial.outcome.score or {})}
 
 
 def _target(

@@ -49,7 +49,6 @@ from qsearch.search.evaluations import Evaluations
 from qsearch.search.evaluator import (
     Evaluator,
     costs_of,
-    expected_scorer,
     metric_names,
     parts_of,
     score_of,
@@ -195,8 +194,6 @@ class Session:
         scales = self._calibration.scales_for(self._prepared.start)
         outputs = self._baseline.outputs()
         self._doubt(outputs)
-        scorer = expected_scorer(self._prepared.spec["evaluator"])
-        self._baseline.report_estimate(self._budget.trials, scorer)
         evaluator = self._make_evaluator(outputs)
         plan = self._plan_layers(evaluator, scales)
         self._driver = self._make_driver(evaluator, plan)
@@ -312,7 +309,7 @@ class Session:
             if point != prepared.space.params_of(prepared.start)
         ][:1]
         try:
-            guesses = [to_qconfig(point, prepared.start) for point in points]
+            guesses = [_nearest(to_qconfig(point, prepared.start)) for point in points]
             return [(guess, self._calibration.scales_for(guess)) for guess in guesses]
         except BrokenRunError:
             raise
@@ -328,7 +325,8 @@ class Session:
             return NOTHING_KNOWN
         first, prepared = self._first, self._prepared
         start = prepared.start if plan is None else plan.within(prepared.start)
-        prior = Prediction(self._calibration, prepared.module, first.qconfig or start, start)
+        measured = start if first.qconfig is None else _nearest(first.qconfig)
+        prior = Prediction(self._calibration, prepared.module, measured, start)
         return Known(first.qconfig, first.earlier, prior)
 
     def _make_driver(self, evaluator: Evaluator, plan: LayerPlan | None) -> Driver:
@@ -455,6 +453,11 @@ class Session:
             trials_wall_s=self._trials_wall_s,
             worker_peak_rss_bytes=max((t.outcome.peak_rss_bytes or 0 for t in trials), default=0),
         )
+
+
+def _nearest(qconfig: QConfig) -> QConfig:
+    """The configuration with weights at the nearest levels, which is quick to build."""
+    return qconfig.with_overrides(weight_rounding="nearest", fit_ranges=False)
 
 
 def work_key(prepared: PreparedStudy) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ class StudyTrials:
         by_number: trials by their numbers.
         finished: how many of them are.
         best: the best complete trial.
+        most: the largest value of the metric within all limits, by luck or not.
         last_better: number of the newest trial that no earlier one beat or equalled.
     """
 
@@ -44,6 +46,7 @@ class StudyTrials:
     by_number: dict[int, Trial] = field(default_factory=dict)
     finished: int = 0
     best: Trial | None = None
+    most: float = -math.inf
     last_better: int = 0
     _batches: dict[int, list[int]] = field(default_factory=dict)
     _open: dict[int, int] = field(default_factory=dict)
@@ -79,6 +82,7 @@ class StudyTrials:
         if trial.outcome.score is not None and rank > self._best_rank:
             self.best, self._best_rank = trial, rank
         if self.objective.feasible(score):
+            self.most = max(self.most, self.objective.shown(score) or 0.0)
             self._weigh(trial, score)
             self._contend(_Rival(trial, rank, self.objective.costs(score)))
         elif self.best is trial:

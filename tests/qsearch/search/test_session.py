@@ -24,7 +24,7 @@ from qsearch.errors import (
     exit_code_of,
 )
 from qsearch.model_file import find_model
-from qsearch.progress import TRIALS, SilentProgress
+from qsearch.progress import SilentProgress
 from qsearch.search import launch, space_file
 from qsearch.search.evaluator import evaluator_of_flag
 from qsearch.store.records import Trial
@@ -387,27 +387,49 @@ def test_a_warm_start_carries_trials_over_and_keeps_what_it_began_with(
     assert "no similar study with metric top1 in this storage; --storage names" in told("alone")
 
 
-def test_how_long_it_will_take_is_said_before_the_first_trial(tmp_path: Path) -> None:
+def test_how_long_it_will_take_is_said_once_a_trial_has_ended(tmp_path: Path) -> None:
     told: list[str] = []
 
     class Told(SilentProgress):
         def message(self, text: str) -> None:
             told.append(text)
 
-        def phase(self, name: str, total: int, done: int = 0) -> None:
-            told.append(name)
+        def advance(self, steps: int = 1, note: str = "") -> None:
+            told.append(note)
 
-    for _ in range(2):
-        told.clear()
-        qsearch.launch("digits", trials=2, pool="inline", out=tmp_path / "run", progress=Told())
-        estimates = [text for text in told if text.startswith("estimate: ")]
-        if "baseline" in told:
-            (estimate,) = estimates
-            assert told.index("baseline") < told.index(estimate) < told.index(TRIALS)
-            assert estimate.startswith("estimate: at least ")
-            assert "for 2 trials" in estimate
-        else:
-            assert not estimates
+    qsearch.launch("digits", trials=3, pool="inline", out=tmp_path / "run", progress=Told())
+    (estimate,) = [text for text in told if text.startswith("estimate: ")]
+    assert "for the 2 other trials, as the first took" in estimate
+    best = [text.startswith("best top1") for text in told]
+    assert best[: told.index(estimate)].count(True) == 1
+
+
+def test_the_end_of_a_search_says_what_compile_alone_reaches(tmp_path: Path) -> None:
+    result = qsearch.launch("digits", trials=3, pool="inline", out=tmp_path / "run")
+    alone = result.summary["compile"]
+    (same,) = [trial for trial in result.trials if trial.number == alone["trial"]]
+    config = qsearch.quantize("digits").qconfig
+    assert config is not None
+    assert same.qconfig == config.to_dict()
+    assert alone["top1"] == (same.outcome.score or {})["top1"]
+    assert "compile   alone, without a search: " in result.text()
+    assert json.loads((result.folder / "report.json").read_text())["compile"] == alone
+
+
+def test_the_float_model_is_scored_on_all_samples_at_once(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.random((300, 1, 8, 8)).astype(np.float32)
+    told: list[str] = []
+
+    class Told(SilentProgress):
+        def message(self, text: str) -> None:
+            told.append(text)
+
+    evaluation = {"input": images, "labels": rng.integers(0, 10, 300)}
+    options: Any = {"pool": "inline", "trials": 1, "max_drop": 1, "progress": Told()}
+    result = qsearch.launch("digits", eval=evaluation, out=tmp_path / "run", **options)
+    (line,) = [text for text in told if text.startswith("float model: ")]
+    assert f"top1 {result.summary['baseline']['top1']:.1%} on 300 samples" in line
 
 
 def test_the_store_says_who_scored_and_a_wrong_evaluator_is_told(
