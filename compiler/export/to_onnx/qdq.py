@@ -7,7 +7,7 @@
 Runtimes replace the groups by their 8 bit kernels. Their requantization is a float product and
 their pools round elsewhere, so a QDQ graph gives nearly the module's integers and not exactly them.
 Residual sums of 16 bits are narrowed to 8 (``qdq_sums``). What it cannot express (softmax, layer
-normalisation, tables) is computed in float, or by the grid.
+normalisation, tables) is computed in float.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+import compiler.export.to_onnx.carried_rules
 import compiler.export.to_onnx.convert
-import compiler.export.to_onnx.grid_rules
 import compiler.export.to_onnx.qdq_rules  # noqa: F401  (fills the table)
 from compiler.errors import OnnxExportError, legal_names
+from compiler.export.to_onnx.carried_emitter import Carried, CarriedEmitter, FToCarried
+from compiler.export.to_onnx.carried_rules.cast import to_float
+from compiler.export.to_onnx.carried_rules.elementwise import COMPARISONS, compare
 from compiler.export.to_onnx.emitter import emit_step
 from compiler.export.to_onnx.float_model import write_outputs
 from compiler.export.to_onnx.graph_writer import GraphWriter
-from compiler.export.to_onnx.grid_emitter import Carried, FToGrid, GridEmitter
-from compiler.export.to_onnx.grid_rules.cast import to_float
-from compiler.export.to_onnx.grid_rules.elementwise import COMPARISONS, compare
 from compiler.export.to_onnx.qdq_emitter import RUNTIMES, FToQdq, QdqEmitter
 from compiler.export.to_onnx.qdq_sums import (
     ChannelMaxima,
@@ -89,7 +89,7 @@ def to_qdq_onnx(
         maxima: how large the channels become that grouped convolutions read in more than 8 bits;
             without them, and for others, their narrowed inputs have one range for all channels.
     Raises:
-        OnnxExportError: an unknown runtime; an operator with neither a QDQ nor a grid form.
+        OnnxExportError: an unknown runtime; integers that neither 8 bits nor floats hold.
     """
     if runtime not in RUNTIMES:
         raise OnnxExportError(f"unknown runtime {runtime!r}", fix=legal_names(runtime, RUNTIMES))
@@ -102,86 +102,86 @@ def to_qdq_onnx(
         if levels is not None:
             narrow[step] = levels
         clips.update(needless_clips(step) if levels is None else levels.clips)
-    grid = QdqEmitter(GraphWriter(function), RUNTIMES[runtime], reduce_range, not narrow)
+    graph = QdqEmitter(GraphWriter(function), RUNTIMES[runtime], reduce_range, not narrow)
     for value in flow.inputs:
-        name = grid.writer.input(value.name, value.type)
-        grid.bind(value, name)
+        name = graph.writer.input(value.name, value.type)
+        graph.bind(value, name)
         if is_integer(value.type.dtype):
             low, high = integer_range(value.type.dtype)
             small = value.type.dtype in ("int8", "uint8", "int16", "uint16")
             carrier = "float32" if small else "int64"
-            held = name if value.type.dtype == carrier else grid.writer.cast(name, carrier)
-            grid.carry(value, Carried(held, carrier, low, high))
+            held = name if value.type.dtype == carrier else graph.writer.cast(name, carrier)
+            graph.carry(value, Carried(held, carrier, low, high))
     for step in flow.steps:
-        _emit(narrow, clips, step, grid)
+        _emit(narrow, clips, step, graph)
     for value in flow.outputs:
         if is_integer(value.type.dtype):
-            grid.bind(value, grid.native(value))
-    write_outputs(flow, grid)
-    return _reported(grid.writer.finish(), flow.steps, grid)
+            graph.bind(value, graph.native(value))
+    write_outputs(flow, graph)
+    return _reported(graph.writer.finish(), flow.steps, graph)
 
 
 def _emit(
-    narrow: Mapping[Step, Levels], clips: Collection[Step], step: Step, grid: QdqEmitter
+    narrow: Mapping[Step, Levels], clips: Collection[Step], step: Step, graph: QdqEmitter
 ) -> None:
-    """The grid's form first, which knows the bounds; then the QDQ form, where there is one."""
-    real = grid.real(step.args[0]) if step.args else None
+    """The carried form first, which knows the bounds; then the QDQ form, where there is one."""
+    real = graph.real(step.args[0]) if step.args else None
     if step.name == "cast" and real is not None and is_float(step.result.type.dtype):
-        name = real.emit(grid, np.ones(()))
+        name = real.emit(graph, np.ones(()))
         wanted = step.result.type.dtype
-        grid.bind(step.result, name if wanted == "float32" else grid.writer.cast(name, wanted))
+        graph.bind(step.result, name if wanted == "float32" else graph.writer.cast(name, wanted))
         return
-    _emit_carried(step, grid)
+    _emit_carried(step, graph)
     if not all(is_integer(value.type.dtype) for value in step.results):
         return
     rule = FToQdq.get(step.op)
-    made = real if step in clips else None if rule is None else rule(step, grid)
+    made = real if step in clips else None if rule is None else rule(step, graph)
     levels = narrow.get(step)
     if made is not None and levels is not None:
-        grid.narrow(step, made, levels.factor, int(levels.low), int(levels.high))
+        graph.narrow(step, made, levels.factor, int(levels.low), int(levels.high))
         return
     for value in step.results:
         if made is not None:
-            grid.set_real(value, made)
+            graph.set_real(value, made)
         if value.type.dtype in _NARROW and value.users:
-            source = grid.quantized(step.args[0]) if step.args else None
-            if made is not None and source is not None and made is grid.real(step.args[0]):
-                held = grid.carried(step.args[0])
-                grid.set_quantized(value, source, held.low, held.high)
+            source = graph.quantized(step.args[0]) if step.args else None
+            if made is not None and source is not None and made is graph.real(step.args[0]):
+                held = graph.carried(step.args[0])
+                graph.set_quantized(value, source, held.low, held.high)
             else:
-                grid.settle(value)
+                graph.settle(value)
 
 
-def _emit_carried(step: Step, grid: GridEmitter) -> None:
+def _emit_carried(step: Step, graph: CarriedEmitter) -> None:
     """Write one step in the form that fits its types."""
     integer_result = all(is_integer(r.type.dtype) for r in step.results)
     integer_args = [a for a in step.args if is_integer(a.type.dtype)]
-    rule = FToGrid.get(step.op) if integer_result else None
+    rule = FToCarried.get(step.op) if integer_result else None
     if rule is not None:
-        carried = rule(step, grid)
+        carried = rule(step, graph)
         results = [carried] if isinstance(carried, Carried) else carried
         for value, held in zip(step.results, results, strict=True):
-            grid.carry(value, held, step)
+            graph.carry(value, held, step)
         return
     if step.name == "cast" and integer_args and is_float(step.result.type.dtype):
-        grid.bind(step.result, to_float(step, grid))
+        graph.bind(step.result, to_float(step, graph))
         return
     if step.name in COMPARISONS and integer_args:
-        grid.bind(step.result, compare(step, grid))
+        graph.bind(step.result, compare(step, graph))
         return
-    # No grid form: the plain operator on real integers.
+    # No rule: the plain operator on real integers.
     for value in integer_args:
-        grid.bind(value, grid.native(value))
-    emit_step(step, grid)
+        graph.bind(value, graph.native(value))
+    emit_step(step, graph)
     for value in step.results:
         if is_integer(value.type.dtype):
             low, high = integer_range(value.type.dtype)
-            grid.carry(value, Carried(grid.name(value), value.type.dtype, low, high), step)
+            graph.carry(value, Carried(graph.name(value), value.type.dtype, low, high), step)
 
 
-def _reported(model: onnx.ModelProto, steps: tuple[Step, ...], grid: QdqEmitter) -> QdqExport:
+def _reported(model: onnx.ModelProto, steps: tuple[Step, ...], graph: QdqEmitter) -> QdqExport:
     written = {name for node in model.graph.node for name in node.output}
-    narrow = {step for name, step in grid.products.items() if name in written}
+    narrow = {step for name, step in graph.products.items() if name in written}
     products = [step for step in steps if step.name in PRODUCTS]
     left = tuple(
         (step.name, str(step.span or ""), _macs(step)) for step in products if step not in narrow
@@ -190,7 +190,7 @@ def _reported(model: onnx.ModelProto, steps: tuple[Step, ...], grid: QdqEmitter)
     for step in steps:
         if step.name in ("nn.integer_softmax", "nn.integer_standardize", "lookup"):
             counted[step.name] = counted.get(step.name, 0) + 1
-    return QdqExport(model, sum(map(_macs, products)), left, counted, len(grid.narrowed))
+    return QdqExport(model, sum(map(_macs, products)), left, counted, len(graph.narrowed))
 
 
 def _macs(step: Step) -> int:

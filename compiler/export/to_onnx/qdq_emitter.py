@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.export.to_onnx.carried_emitter import Carried, CarriedEmitter
 from compiler.export.to_onnx.graph_writer import GraphWriter
-from compiler.export.to_onnx.grid_emitter import Carried, GridEmitter
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
 from compiler.ir.ty import integer_range
@@ -161,20 +161,20 @@ class Real:
                 return self
         return self._changed(clip=(low, high))
 
-    def emit(self, grid: QdqEmitter, factor: Floats) -> str:
+    def emit(self, graph: QdqEmitter, factor: Floats) -> str:
         """The float tensor of the value times ``factor``, limits included."""
         assert self.written is not None
         key = (factor.tobytes(), factor.shape)
         if key not in self.written:
             name = self.write(self.scale * factor, self.addend)
             if self.clip is not None:
-                ends = [grid.float_constant(end * float(factor)) for end in self.clip]
-                name = grid.node("Clip", [name, *ends])
+                ends = [graph.float_constant(end * float(factor)) for end in self.clip]
+                name = graph.node("Clip", [name, *ends])
             self.written[key] = name
         return self.written[key]
 
 
-class QdqEmitter(GridEmitter):
+class QdqEmitter(CarriedEmitter):
     """Emitter that also knows of 8 bit tensors and of reals.
 
     Args:
@@ -208,7 +208,7 @@ class QdqEmitter(GridEmitter):
         return self._quantized.get(value)
 
     def real(self, value: Value) -> Real | None:
-        """The value as a real; None where only the grid has it."""
+        """The value as a real; None where it is only carried."""
         return self._reals.get(value)
 
     def set_real(self, value: Value, real: Real) -> None:
@@ -331,7 +331,7 @@ class QdqEmitter(GridEmitter):
         return Quantized(self.quantize(name, zero, unit, dtype), zero, unit, dtype, True)
 
     def real_of(self, carried: Carried) -> Real:
-        """What only the grid has."""
+        """What is only carried."""
         return Real.of(lambda scale, addend: scaled(self.as_float(carried), scale, addend, self))
 
     def _quantize(self, real: Real, low: int, high: int) -> Quantized:
@@ -414,17 +414,17 @@ def _is_narrow(value: Value) -> bool:
     return value.type.dtype in ("int8", "uint8")
 
 
-def scaled(name: str, scale: Floats, addend: Floats | None, grid: GridEmitter) -> str:
+def scaled(name: str, scale: Floats, addend: Floats | None, graph: CarriedEmitter) -> str:
     """(tensor + addend) * scale."""
     if np.any(scale != 1):
-        name = grid.node("Mul", [name, grid.float_constant(scale)])
+        name = graph.node("Mul", [name, graph.float_constant(scale)])
     if addend is not None:
-        name = grid.node("Add", [name, grid.float_constant(addend * scale)])
+        name = graph.node("Add", [name, graph.float_constant(addend * scale)])
     return name
 
 
 def of_operand(
-    write: Callable[[Floats], str], grid: GridEmitter, depth: int = 0, *, channels: bool = False
+    write: Callable[[Floats], str], graph: CarriedEmitter, depth: int = 0, *, channels: bool = False
 ) -> Real:
     """What an operator computes from its operand, where a factor may stand before it or behind it.
 
@@ -436,14 +436,14 @@ def of_operand(
 
     def whole(scale: Floats, addend: Floats | None) -> str:
         if scale.size > 1 and not channels:
-            return scaled(write(one), scale, addend, grid)
-        return scaled(write(scale), one, None if addend is None else addend * scale, grid)
+            return scaled(write(one), scale, addend, graph)
+        return scaled(write(scale), one, None if addend is None else addend * scale, graph)
 
     return Real.of(whole, depth)
 
 
 QdqRule = Callable[[Step, QdqEmitter], Real | None]
-"""``rule(step, grid)`` gives the result of an integer step as a real, or None: the grid has it."""
+"""``rule(step, graph)`` gives the result of an integer step as a real, or None: it is carried."""
 
 FToQdq: OpRule[QdqRule] = OpRule(
     "FToQdq", asked_by="export.to_onnx.qdq", defined_in="compiler/export/to_onnx/qdq_rules"

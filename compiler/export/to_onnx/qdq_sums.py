@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from compiler.export.to_onnx.grid_rules.fixed_point import Factor
+from compiler.export.to_onnx.carried_rules.fixed_point import Factor
 from compiler.export.to_onnx.movement_operators import IDENTITIES
 from compiler.export.to_onnx.qdq_emitter import LEVELS, Floats, QdqEmitter, Real
 from compiler.ir.dataflow import Step, Value
@@ -310,7 +310,7 @@ def _is_wide(step: Step) -> bool:
     return limits is not None and LEVELS <= limits[1] - limits[0] < _WIDEST
 
 
-def narrowed_sides(step: Step, sides: tuple[Real, Real], grid: QdqEmitter) -> tuple[Real, Real]:
+def narrowed_sides(step: Step, sides: tuple[Real, Real], graph: QdqEmitter) -> tuple[Real, Real]:
     """The sides of a sum, those in 8 bits that a residual sum of 16 bits has in more.
 
     Args:
@@ -331,8 +331,8 @@ def narrowed_sides(step: Step, sides: tuple[Real, Real], grid: QdqEmitter) -> tu
     made = list(sides)
     for place, side in enumerate(sides):
         if side.tensor is None:
-            tensor = grid.spread(side.times(levels.factor), *ends[place])
-            made[place] = grid.of_tensor(tensor).times(1 / levels.factor)
+            tensor = graph.spread(side.times(levels.factor), *ends[place])
+            made[place] = graph.of_tensor(tensor).times(1 / levels.factor)
     return made[0], made[1]
 
 

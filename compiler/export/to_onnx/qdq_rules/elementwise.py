@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from compiler.export.to_onnx.carried_rules.fixed_point import Factor
+from compiler.export.to_onnx.carried_rules.to_nearest import to_even_chain, to_nearest_chain
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
-from compiler.export.to_onnx.grid_rules.fixed_point import Factor
-from compiler.export.to_onnx.grid_rules.to_nearest import to_even_chain, to_nearest_chain
 from compiler.export.to_onnx.movement_operators import IDENTITIES, MOVES
 from compiler.export.to_onnx.qdq_emitter import (
     Floats,
@@ -25,22 +25,22 @@ from compiler.ops.tensor.clip import integer_bound
 
 
 @FToQdq.register(*IDENTITIES)
-def pass_through(step: Step, grid: QdqEmitter) -> Real | None:
+def pass_through(step: Step, graph: QdqEmitter) -> Real | None:
     """The value itself."""
-    return grid.real(step.args[0])
+    return graph.real(step.args[0])
 
 
 @FToQdq.register("cast")
-def cast(step: Step, grid: QdqEmitter) -> Real | None:
+def cast(step: Step, graph: QdqEmitter) -> Real | None:
     """The value itself where the dtype holds it."""
     source = step.args[0]
     if not is_integer(source.type.dtype):
-        return _quantized_input(step, grid)
-    held, (low, high) = grid.carried(source), integer_range(step.result.type.dtype)
-    return grid.real(source) if low <= held.low and held.high <= high else None
+        return _quantized_input(step, graph)
+    held, (low, high) = graph.carried(source), integer_range(step.result.type.dtype)
+    return graph.real(source) if low <= held.low and held.high <= high else None
 
 
-def _quantized_input(step: Step, grid: QdqEmitter) -> Real | None:
+def _quantized_input(step: Step, graph: QdqEmitter) -> Real | None:
     """cast(clip(round(multiply(x, r))) + z): x, which QuantizeLinear scales and 8 bits limit;
     z is part of the zero point."""
     value, factor, zero = step.args[0], 1.0, 0.0
@@ -61,8 +61,8 @@ def _quantized_input(step: Step, grid: QdqEmitter) -> Real | None:
         value, factor = producer.args[0], _number(producer.args[1])
     if value.type.dtype != "float32":
         return None
-    name = grid.name(value)
-    real = Real.of(lambda scale, addend: scaled(name, scale, addend, grid)).times(factor)
+    name = graph.name(value)
+    real = Real.of(lambda scale, addend: scaled(name, scale, addend, graph)).times(factor)
     real = real.plus(zero) if zero else real
     return replace(real, source=name, clip=(limits.a_min + zero, limits.a_max + zero))
 
@@ -75,16 +75,16 @@ def _number(value: Value) -> float:
 
 
 @FToQdq.register("add", "nn.bias_add", "subtract")
-def add(step: Step, grid: QdqEmitter) -> Real | None:
+def add(step: Step, graph: QdqEmitter) -> Real | None:
     """A constant becomes part of the bias; two tensors are added."""
     lhs, rhs = step.args
     if step.name != "subtract" and lhs.data is not None:
         lhs, rhs = rhs, lhs
     sign = -1 if step.name == "subtract" else 1
-    waiting = grid.real(lhs)
+    waiting = graph.real(lhs)
     if waiting is not None and rhs.data is not None and rhs.data.size == 1:
-        return grid.plus(waiting, sign * float(rhs.data.reshape(())))
-    a = _free(lhs, grid)
+        return graph.plus(waiting, sign * float(rhs.data.reshape(())))
+    a = _free(lhs, graph)
     if a is None:
         return None
     if rhs.data is not None:
@@ -93,15 +93,15 @@ def add(step: Step, grid: QdqEmitter) -> Real | None:
             rank = len(lhs.type.shape)
             constant = constant.reshape(-1, *([1] * (rank - 1 - step.attrs.axis % rank)))
         return a.plus(_short(constant, lhs))
-    b = _free(rhs, grid)
+    b = _free(rhs, graph)
     if b is None or lhs.type.shape != rhs.type.shape or sign < 0:
         return None
-    if not grid.wide_sums:
-        a, b = narrowed_sides(step, (a, b), grid)
+    if not graph.wide_sums:
+        a, b = narrowed_sides(step, (a, b), graph)
 
     def write(scale: Floats, addend: Floats | None) -> str:
-        name = grid.node("Add", [a.emit(grid, scale), b.emit(grid, scale)])
-        return scaled(name, np.ones(()), None if addend is None else addend * scale, grid)
+        name = graph.node("Add", [a.emit(graph, scale), b.emit(graph, scale)])
+        return scaled(name, np.ones(()), None if addend is None else addend * scale, graph)
 
     return Real.of(write, 1 + max(a.depth, b.depth))
 
@@ -113,56 +113,56 @@ def _short(constant: Floats, value: Value) -> Floats:
     return constant
 
 
-def _free(value: Value, grid: QdqEmitter) -> Real | None:
+def _free(value: Value, graph: QdqEmitter) -> Real | None:
     """The real of a value without a limit that waits."""
-    real = grid.real(value)
+    real = graph.real(value)
     if real is None or real.clip is None:
         return real
-    return Real.of(lambda s, c: scaled(real.emit(grid, np.ones(())), s, c, grid), real.depth)
+    return Real.of(lambda s, c: scaled(real.emit(graph, np.ones(())), s, c, graph), real.depth)
 
 
 @FToQdq.register("multiply")
-def multiply(step: Step, grid: QdqEmitter) -> Real | None:
+def multiply(step: Step, graph: QdqEmitter) -> Real | None:
     """By positive constants; two 8 bit tensors."""
     lhs, rhs = step.args
     if lhs.data is None and rhs.data is None:
-        return _of_two(lhs, rhs, grid)
+        return _of_two(lhs, rhs, graph)
     if lhs.data is not None:
         lhs, rhs = rhs, lhs
-    real = _free(lhs, grid)
+    real = _free(lhs, graph)
     if real is None or rhs.data is None or rhs.data.size == 0 or float(rhs.data.min()) <= 0:
         return None
     return real.times(_short(rhs.data.astype(np.float64), lhs))
 
 
-def _of_two(lhs: Value, rhs: Value, grid: QdqEmitter) -> Real | None:
-    a, b = _free(lhs, grid), _free(rhs, grid)
+def _of_two(lhs: Value, rhs: Value, graph: QdqEmitter) -> Real | None:
+    a, b = _free(lhs, graph), _free(rhs, graph)
     if a is None or b is None or a.tensor is None or b.tensor is None:
         return None
 
     def write(factor: Floats) -> str:
-        return grid.node("Mul", [a.emit(grid, factor), b.emit(grid, np.ones(()))])
+        return graph.node("Mul", [a.emit(graph, factor), b.emit(graph, np.ones(()))])
 
-    return of_operand(write, grid)
+    return of_operand(write, graph)
 
 
 @FToQdq.register("nn.relu")
-def relu(step: Step, grid: QdqEmitter) -> Real | None:
+def relu(step: Step, graph: QdqEmitter) -> Real | None:
     """Relu, which kernels take up."""
-    real = _free(step.args[0], grid)
+    real = _free(step.args[0], graph)
     if real is None:
         return None
 
     def write(factors: Floats) -> str:
-        return grid.node("Relu", [real.emit(grid, factors)])
+        return graph.node("Relu", [real.emit(graph, factors)])
 
-    return of_operand(write, grid, real.depth, channels=True)
+    return of_operand(write, graph, real.depth, channels=True)
 
 
 @FToQdq.register("clip")
-def clip(step: Step, grid: QdqEmitter) -> Real | None:
+def clip(step: Step, graph: QdqEmitter) -> Real | None:
     """Limits, which 8 bits have by themselves."""
-    real = _free(step.args[0], grid)
+    real = _free(step.args[0], graph)
     if real is None:
         return None
     dtype = step.args[0].type.dtype
@@ -171,31 +171,31 @@ def clip(step: Step, grid: QdqEmitter) -> Real | None:
 
 
 @FToQdq.register("fixed_point_multiply", "fixed_point_multiply_per_axis")
-def fixed_point_multiply(step: Step, grid: QdqEmitter) -> Real | None:
+def fixed_point_multiply(step: Step, graph: QdqEmitter) -> Real | None:
     """One factor for the whole tensor, or one per channel."""
     factor = fixed_point_factor(step)
-    return None if factor is None else _scaled_by(step.args[0], factor, grid)
+    return None if factor is None else _scaled_by(step.args[0], factor, graph)
 
 
 @FToQdq.register("left_shift")
-def left_shift(step: Step, grid: QdqEmitter) -> Real | None:
+def left_shift(step: Step, graph: QdqEmitter) -> Real | None:
     """By constants: times powers of two."""
     value, bits = step.args
-    real = _free(value, grid)
+    real = _free(value, graph)
     if real is None or bits.data is None or bits.data.size == 0:
         return None
     return real.times(_short(np.ldexp(1.0, bits.data.astype(np.int32)), value))
 
 
 @FToQdq.register("right_shift")
-def right_shift(step: Step, grid: QdqEmitter) -> Real | None:
+def right_shift(step: Step, graph: QdqEmitter) -> Real | None:
     """Chains that round to nearest are factors; a plain shift rounds down, half a level lower."""
     chain = to_nearest_chain(step) or to_even_chain(step)
-    if chain is None and not grid.wide_sums:
+    if chain is None and not graph.wide_sums:
         chain = half_up_chain(step)  # its addend would hide the 8 bit tensor of a sum
     if chain is not None:
-        return _scaled_by(*chain, grid)
-    amount, real = step.args[1].data, _free(step.args[0], grid)
+        return _scaled_by(*chain, graph)
+    amount, real = step.args[1].data, _free(step.args[0], graph)
     if amount is None or real is None:
         return None
     bits = amount.astype(np.float64)
@@ -203,30 +203,30 @@ def right_shift(step: Step, grid: QdqEmitter) -> Real | None:
     return real.times(np.exp2(-_short(bits, step.args[0]))).plus(-_short(half, step.args[0]))
 
 
-def _scaled_by(value: Value, factor: Factor, grid: QdqEmitter) -> Real | None:
-    real = _free(value, grid)
+def _scaled_by(value: Value, factor: Factor, graph: QdqEmitter) -> Real | None:
+    real = _free(value, graph)
     if real is None or factor.multiplier.min() <= 0:
         return None
     return real.times(_short(factor.real(), value))
 
 
-def move(step: Step, grid: QdqEmitter) -> Real | None:
+def move(step: Step, graph: QdqEmitter) -> Real | None:
     """Elements change their places in float, between two 8 bit tensors of one scale."""
     if len(step.results) > 1:
         return None
     moved = step.args if step.name in ("concatenate", "stack") else step.args[:1]
-    reals = [_free(value, grid) for value in moved]
+    reals = [_free(value, graph) for value in moved]
     found = [real for real in reals if real is not None]
     if len(found) < len(reals):
         return None
 
     def write(factor: Floats) -> str:
-        inner = Emitter(grid.writer)
+        inner = Emitter(graph.writer)
         for value, real in zip(moved, found, strict=True):
-            inner.bind(value, real.emit(grid, factor))
+            inner.bind(value, real.emit(graph, factor))
         for value in step.args[len(moved) :]:
             whole = is_integer(value.type.dtype)
-            inner.bind(value, grid.native(value) if whole else grid.name(value))
+            inner.bind(value, graph.native(value) if whole else graph.name(value))
         name = FToOnnx.require(step.op)(step, inner)
         assert isinstance(name, str)
         return name
@@ -234,11 +234,11 @@ def move(step: Step, grid: QdqEmitter) -> Real | None:
     depth = 1 + max(real.depth for real in found)
     held = found[0].tensor if len(found) == 1 else None
     if held is not None and held.residual:
-        name = grid.quantize(write(1 / found[0].scale), held.zero_point, held.scale, held.dtype)
-        return grid.of_tensor(replace(held, name=name)).times(found[0].scale)
-    tensors = {grid.quantized(value) for value in moved}
+        name = graph.quantize(write(1 / found[0].scale), held.zero_point, held.scale, held.dtype)
+        return graph.of_tensor(replace(held, name=name)).times(found[0].scale)
+    tensors = {graph.quantized(value) for value in moved}
     like = tensors.pop() if len(tensors) == 1 else None
-    return replace(of_operand(write, grid, depth), like=like)
+    return replace(of_operand(write, graph, depth), like=like)
 
 
 FToQdq.register(*(name for name in MOVES if name not in ("split", "take", "gather", "gather_nd")))(

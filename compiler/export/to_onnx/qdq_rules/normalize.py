@@ -9,9 +9,9 @@ from compiler.ir.dataflow import Step
 
 
 @FToQdq.register("nn.integer_softmax")
-def integer_softmax(step: Step, grid: QdqEmitter) -> Real | None:
+def integer_softmax(step: Step, graph: QdqEmitter) -> Real | None:
     """Softmax; the unit of its argument is read off the table of exponentials."""
-    real, table = grid.real(step.args[0]), step.args[1].data
+    real, table = graph.real(step.args[0]), step.args[1].data
     if real is None or real.clip is not None or table is None:
         return None
     entries = table.astype(np.float64).reshape(-1)
@@ -26,21 +26,21 @@ def integer_softmax(step: Step, grid: QdqEmitter) -> Real | None:
     levels = np.asarray(float(1 << step.attrs.out_bits))
 
     def write(scale: Floats, addend: Floats | None) -> str:
-        name = real.emit(grid, np.asarray(unit))
-        name = grid.node("Softmax", [name], axis=step.attrs.axis)
-        return scaled(name, scale, addend, grid)
+        name = real.emit(graph, np.asarray(unit))
+        name = graph.node("Softmax", [name], axis=step.attrs.axis)
+        return scaled(name, scale, addend, graph)
 
     return Real.of(write).times(levels)
 
 
 @FToQdq.register("nn.integer_standardize")
-def integer_standardize(step: Step, grid: QdqEmitter) -> Real | None:
+def integer_standardize(step: Step, graph: QdqEmitter) -> Real | None:
     """LayerNormalization over the last axis, in units of the integers."""
     attrs = step.attrs
-    real = grid.real(step.args[0])
+    real = graph.real(step.args[0])
     rank = len(step.result.type.shape)
     if real is None or real.clip is not None:
-        real = grid.real_of(grid.carried(step.args[0])) if real is None else real
+        real = graph.real_of(graph.carried(step.args[0])) if real is None else real
     if attrs.axis % rank != rank - 1 or not attrs.centred:
         return None
     count = step.result.type.concrete_shape[-1]
@@ -51,9 +51,9 @@ def integer_standardize(step: Step, grid: QdqEmitter) -> Real | None:
         # The variance of wide integers is large, so the unit is made small: about 1.
         unit = 2.0**-10
         gamma = np.broadcast_to(scale, count).astype("float32")
-        inputs = [source.emit(grid, np.asarray(unit)), grid.writer.constant(gamma)]
+        inputs = [source.emit(graph, np.asarray(unit)), graph.writer.constant(gamma)]
         if addend is not None:
-            inputs.append(grid.float_constant(np.broadcast_to(addend * scale, count)))
-        return grid.node("LayerNormalization", inputs, axis=-1, epsilon=epsilon * unit**2)
+            inputs.append(graph.float_constant(np.broadcast_to(addend * scale, count)))
+        return graph.node("LayerNormalization", inputs, axis=-1, epsilon=epsilon * unit**2)
 
     return Real.of(write).times(2.0**attrs.out_bits)

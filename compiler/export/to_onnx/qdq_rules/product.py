@@ -2,7 +2,7 @@
 
     fixed_point_multiply_per_axis(nn.conv2d(q, W) + b, r)      Conv(DQ(q), DQ(W, r), DQ(b, r))
 
-The weights stay the module's integers; wider ones leave the product to the grid, in float. Data of
+The weights stay the module's integers; products of wider ones are carried, in float. Data of
 16 bits are floats here, for which runtimes have kernels, or were narrowed to 8 (``qdq_sums``).
 """
 
@@ -24,27 +24,27 @@ _INT32 = 2**31 - 1
 
 
 @FToQdq.register("nn.conv2d")
-def conv2d(step: Step, grid: QdqEmitter) -> Real | None:
+def conv2d(step: Step, graph: QdqEmitter) -> Real | None:
     """Conv of dequantized tensors; a border of one number in front of it is that of the kernel."""
     weight = step.args[1].data
     shape = () if weight is None else (weight.shape[0], 1, 1)
-    border = None if weight is None else _border(step, grid)
+    border = None if weight is None else _border(step, graph)
     if weight is None or border is None:
-        return _product(step, grid, weight, shape, partial(conv_node, step, grid))
+        return _product(step, graph, weight, shape, partial(conv_node, step, graph))
     tensor, level, pads = border
-    node = partial(conv_node, step, grid, pads=pads)
-    made = _product(step, grid, weight, shape, node, tensor=tensor)
+    node = partial(conv_node, step, graph, pads=pads)
+    made = _product(step, graph, weight, shape, node, tensor=tensor)
     sums = weight.astype(np.int64).reshape(len(weight), -1).sum(axis=1)
     return None if made is None else made.plus(level * sums.reshape(shape))
 
 
-def _border(step: Step, grid: QdqEmitter) -> tuple[Quantized, int, list[int]] | None:
+def _border(step: Step, graph: QdqEmitter) -> tuple[Quantized, int, list[int]] | None:
     """Of a convolution behind a constant border: the 8 bit tensor inside, whose integers are less
     by the border's, that integer, and the border's width as of ``pads``."""
     pad = step.args[0].producer
     if pad is None or pad.name != "nn.pad" or pad.attrs.pad_mode != "constant":
         return None
-    inner, number = grid.quantized(pad.args[0]), pad.args[1].data
+    inner, number = graph.quantized(pad.args[0]), pad.args[1].data
     outer, sides = pad.attrs.pad_width[:2], pad.attrs.pad_width[2:]
     flat = [width for side in sides for width in side]
     if inner is None or number is None or any(map(any, outer)) or min(flat, default=-1) < 0:
@@ -58,32 +58,32 @@ def _border(step: Step, grid: QdqEmitter) -> tuple[Quantized, int, list[int]] | 
 
 
 @FToQdq.register("nn.dense")
-def dense(step: Step, grid: QdqEmitter) -> Real | None:
+def dense(step: Step, graph: QdqEmitter) -> Real | None:
     """Gemm for two axes; MatMul for more."""
     weight = step.args[1].data
     if weight is None:
-        return _of_activations(step, grid, False, True)
+        return _of_activations(step, graph, False, True)
     if len(step.args[0].type.shape) == 2:
         return _product(
-            step, grid, weight, weight.shape[:1], lambda ins: grid.node("Gemm", ins, transB=1)
+            step, graph, weight, weight.shape[:1], lambda ins: graph.node("Gemm", ins, transB=1)
         )
 
     def matmul(inputs: list[str]) -> str:
-        result = grid.node("MatMul", inputs[:2])
-        return result if len(inputs) == 2 else grid.node("Add", [result, inputs[2]])
+        result = graph.node("MatMul", inputs[:2])
+        return result if len(inputs) == 2 else graph.node("Add", [result, inputs[2]])
 
-    return _product(step, grid, weight, weight.shape[:1], matmul, turned=True)
+    return _product(step, graph, weight, weight.shape[:1], matmul, turned=True)
 
 
 @FToQdq.register("nn.matmul", "nn.batch_matmul")
-def matmul(step: Step, grid: QdqEmitter) -> Real | None:
+def matmul(step: Step, graph: QdqEmitter) -> Real | None:
     """MatMul of two 8 bit tensors."""
-    return _of_activations(step, grid, step.attrs.transpose_a, step.attrs.transpose_b)
+    return _of_activations(step, graph, step.attrs.transpose_a, step.attrs.transpose_b)
 
 
 def _product(
     step: Step,
-    grid: QdqEmitter,
+    graph: QdqEmitter,
     weight: Array | None,
     shape: tuple[int, ...],
     node: Callable[[list[str]], str],
@@ -98,8 +98,8 @@ def _product(
         turned: the weight is written with its two axes exchanged, and the bias as a float.
         tensor: the data; None for what stands for them.
     """
-    tensor = tensor or grid.quantized(step.args[0])
-    wide = grid.real(step.args[0]) if step.args[0].type.dtype == WIDE_INPUT else None
+    tensor = tensor or graph.quantized(step.args[0])
+    wide = graph.real(step.args[0]) if step.args[0].type.dtype == WIDE_INPUT else None
     read: Floats = np.ones(())
     if wide is not None and wide.channels is not None and weight is not None:
         tensor, units = wide.channels
@@ -109,9 +109,9 @@ def _product(
         tensor = wide.tensor
     data: Callable[[], str]
     if tensor is not None:
-        data = partial(grid.dequantized, tensor, 1.0)
+        data = partial(graph.dequantized, tensor, 1.0)
     elif wide is not None:
-        data = partial(wide.emit, grid, np.ones(()))
+        data = partial(wide.emit, graph, np.ones(()))
     else:
         return None
     if weight is None or weight.min(initial=0) < -128 or weight.max(initial=0) > 127:
@@ -120,22 +120,22 @@ def _product(
 
     def write(scale: Floats, addend: Floats | None) -> str:
         if not _per_channel(scale, shape):
-            return scaled(write(np.ones(()), None), scale, addend, grid)
+            return scaled(write(np.ones(()), None), scale, addend, graph)
         factors = np.broadcast_to(scale, shape).reshape(channels)
-        held, units = _weights(levels, factors * read, grid)
+        held, units = _weights(levels, factors * read, graph)
         held = np.ascontiguousarray(held.T) if turned else held
-        inputs = [data(), _dequantized(held, units, int(turned), grid)]
+        inputs = [data(), _dequantized(held, units, int(turned), graph)]
         joined = addend is not None and _per_channel(addend, shape)
         if addend is not None and joined:
             bias = np.broadcast_to(addend, shape).reshape(channels)
             step_of_data, plain = (1.0, True) if tensor is None else (tensor.scale, turned)
-            inputs.append(_bias(bias * factors, units * step_of_data, grid, plain))
+            inputs.append(_bias(bias * factors, units * step_of_data, graph, plain))
         name = node(inputs)
         if tensor is not None:
-            grid.products[name] = step
+            graph.products[name] = step
         if addend is None or joined:
             return name
-        return scaled(name, np.ones(()), addend * scale, grid)
+        return scaled(name, np.ones(()), addend * scale, graph)
 
     return Real.of(write)
 
@@ -148,9 +148,9 @@ def _per_channel(values: Floats, shape: tuple[int, ...]) -> bool:
         return False
 
 
-def _weights(weight: Array, factors: Floats, grid: QdqEmitter) -> tuple[Array, Floats]:
+def _weights(weight: Array, factors: Floats, graph: QdqEmitter) -> tuple[Array, Floats]:
     """int8 levels and their scale per channel; 7 bits where the range is to be reduced."""
-    if not grid.reduce_range:
+    if not graph.reduce_range:
         return weight.astype("int8"), factors
     rows = np.abs(weight.astype(np.int64)).reshape(len(weight), -1).max(axis=1, initial=0)
     wide = np.where(rows > _SEVEN_BITS, rows / _SEVEN_BITS, 1.0)
@@ -158,55 +158,55 @@ def _weights(weight: Array, factors: Floats, grid: QdqEmitter) -> tuple[Array, F
     return np.rint(weight / column).astype("int8"), factors * wide
 
 
-def _dequantized(levels: Array, units: Floats, axis: int, grid: QdqEmitter) -> str:
+def _dequantized(levels: Array, units: Floats, axis: int, graph: QdqEmitter) -> str:
     inputs = [
-        grid.writer.constant(levels),
-        grid.float_constant(units),
-        grid.writer.constant(np.zeros(len(units), "int8")),
+        graph.writer.constant(levels),
+        graph.float_constant(units),
+        graph.writer.constant(np.zeros(len(units), "int8")),
     ]
-    return grid.node("DequantizeLinear", inputs, axis=axis)
+    return graph.node("DequantizeLinear", inputs, axis=axis)
 
 
-def _bias(bias: Floats, units: Floats, grid: QdqEmitter, plain: bool) -> str:
+def _bias(bias: Floats, units: Floats, graph: QdqEmitter, plain: bool) -> str:
     """A float bias, or int32 in the units of the sums, which kernels take for granted."""
     whole = np.rint(bias / units)
-    if plain or not grid.runtime.integer_bias or np.abs(whole).max(initial=0) > _INT32:
-        return grid.float_constant(bias)
+    if plain or not graph.runtime.integer_bias or np.abs(whole).max(initial=0) > _INT32:
+        return graph.float_constant(bias)
     inputs = [
-        grid.writer.constant(whole.astype("int32")),
-        grid.float_constant(units),
-        grid.writer.constant(np.zeros(len(units), "int32")),
+        graph.writer.constant(whole.astype("int32")),
+        graph.float_constant(units),
+        graph.writer.constant(np.zeros(len(units), "int32")),
     ]
-    return grid.node("DequantizeLinear", inputs, axis=0)
+    return graph.node("DequantizeLinear", inputs, axis=0)
 
 
 def _of_activations(
-    step: Step, grid: QdqEmitter, transpose_a: bool, transpose_b: bool
+    step: Step, graph: QdqEmitter, transpose_a: bool, transpose_b: bool
 ) -> Real | None:
-    lhs, rhs = (grid.quantized(value) for value in step.args)
+    lhs, rhs = (graph.quantized(value) for value in step.args)
     if lhs is None or rhs is None:
         return None
 
     def turned(tensor: Quantized, factor: float, turn: bool) -> str:
-        name = grid.dequantized(tensor, factor)
+        name = graph.dequantized(tensor, factor)
         if not turn:
             return name
         # The runtime takes a product whose operands are dequantized by the node in front of it.
         rank = len(step.args[0].type.shape)
-        moved = grid.node("Transpose", [name], perm=[*range(rank - 2), rank - 1, rank - 2])
-        made = grid.quantize(moved, tensor.zero_point, tensor.scale * factor, tensor.dtype)
-        zero = grid.writer.constant(np.asarray(tensor.zero_point, tensor.dtype))
-        scale = grid.float_constant(tensor.scale * factor)
-        return grid.node("DequantizeLinear", [made, scale, zero])
+        moved = graph.node("Transpose", [name], perm=[*range(rank - 2), rank - 1, rank - 2])
+        made = graph.quantize(moved, tensor.zero_point, tensor.scale * factor, tensor.dtype)
+        zero = graph.writer.constant(np.asarray(tensor.zero_point, tensor.dtype))
+        scale = graph.float_constant(tensor.scale * factor)
+        return graph.node("DequantizeLinear", [made, scale, zero])
 
     def write(scale: Floats, addend: Floats | None) -> str:
         factor = float(scale.reshape(())) if scale.size == 1 else 1.0
-        name = grid.node(
+        name = graph.node(
             "MatMul", [turned(lhs, factor, transpose_a), turned(rhs, 1.0, transpose_b)]
         )
-        grid.products[name] = step
+        graph.products[name] = step
         if scale.size == 1:
-            return scaled(name, np.ones(()), None if addend is None else addend * scale, grid)
-        return scaled(name, scale, addend, grid)
+            return scaled(name, np.ones(()), None if addend is None else addend * scale, graph)
+        return scaled(name, scale, addend, graph)
 
     return Real.of(write)

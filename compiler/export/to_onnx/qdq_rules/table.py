@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.grid_emitter import FLOAT_LIMIT, Carried
-from compiler.export.to_onnx.grid_rules.table import constant_table, gathered
+from compiler.export.to_onnx.carried_emitter import FLOAT_LIMIT, Carried
+from compiler.export.to_onnx.carried_rules.table import constant_table, gathered
 from compiler.export.to_onnx.qdq_emitter import FToQdq, QdqEmitter, Quantized, Real, scaled
 from compiler.export.to_onnx.qdq_sums import moved_from
 from compiler.ir.dataflow import Step
@@ -13,10 +13,10 @@ from compiler.ir.ty import integer_range
 
 
 @FToQdq.register("lookup")
-def lookup(step: Step, grid: QdqEmitter) -> Real | None:
+def lookup(step: Step, graph: QdqEmitter) -> Real | None:
     """GatherElements by the 8 bits that the data were narrowed to, of 256 entries."""
-    found = _narrowed(step, grid)
-    table = constant_table(step, grid)
+    found = _narrowed(step, graph)
+    table = constant_table(step, graph)
     if found is None or np.abs(table).max() >= FLOAT_LIMIT:
         return None
     tensor, scale, offset = found
@@ -24,17 +24,17 @@ def lookup(step: Step, grid: QdqEmitter) -> Real | None:
     integers = (np.arange(least, most + 1) - tensor.zero_point) * (tensor.scale * scale) + offset
     places = np.floor(integers + 0.5) - integer_range(step.args[0].type.dtype)[0]
     entries = table[np.clip(places, 0, table.size - 1).astype(np.int64)]
-    name = gathered(np.roll(entries, least).astype(np.float32), tensor.name, step, grid)
+    name = gathered(np.roll(entries, least).astype(np.float32), tensor.name, step, graph)
     # What has no QDQ form goes on from here as well.
-    held = grid.carried(step.result)
-    grid.carry(step.result, Carried(name, "float32", held.low, held.high))
-    return Real.of(lambda factor, addend: scaled(name, factor, addend, grid))
+    held = graph.carried(step.result)
+    graph.carry(step.result, Carried(name, "float32", held.low, held.high))
+    return Real.of(lambda factor, addend: scaled(name, factor, addend, graph))
 
 
-def _narrowed(step: Step, grid: QdqEmitter) -> tuple[Quantized, float, int] | None:
+def _narrowed(step: Step, graph: QdqEmitter) -> tuple[Quantized, float, int] | None:
     """The 8 bit tensor of what a table reads, a factor of its integers, and an addend."""
     for value, offset in moved_from(step.args[0]):
-        real = grid.real(value)
+        real = graph.real(value)
         if real is not None and real.tensor is not None and real.tensor.residual:
             single = real.scale.size == 1 and real.addend is None
             return (real.tensor, float(real.scale.reshape(())), offset) if single else None

@@ -17,26 +17,26 @@ from compiler.ir.dataflow import Step
 
 
 @FToQdq.register("nn.max_pool2d")
-def max_pool2d(step: Step, grid: QdqEmitter) -> Real | None:
+def max_pool2d(step: Step, graph: QdqEmitter) -> Real | None:
     """MaxPool."""
     attrs = step.attrs
     window = window_attributes(attrs, attrs.pool_size)
-    return _pooled(step, grid, "MaxPool", ceil_mode=int(attrs.ceil_mode), **window)
+    return _pooled(step, graph, "MaxPool", ceil_mode=int(attrs.ceil_mode), **window)
 
 
 @FToQdq.register("nn.avg_pool2d")
-def avg_pool2d(step: Step, grid: QdqEmitter) -> Real | None:
+def avg_pool2d(step: Step, graph: QdqEmitter) -> Real | None:
     """AveragePool; without dilation, which opset 17 does not have."""
     attrs = step.attrs
     if any(step != 1 for step in attrs.dilation) or attrs.ceil_mode:
         return None
     window = window_attributes(attrs, attrs.pool_size)
     del window["dilations"]
-    real = grid.real(step.args[0])
+    real = graph.real(step.args[0])
     border = any(attrs.padding) and not attrs.count_include_pad
-    if border or grid.runtime.averages or real is None or real.tensor is None:
+    if border or graph.runtime.averages or real is None or real.tensor is None:
         padded = int(attrs.count_include_pad)
-        return _pooled(step, grid, "AveragePool", count_include_pad=padded, **window)
+        return _pooled(step, graph, "AveragePool", count_include_pad=padded, **window)
     if real.clip is not None or attrs.layout != "NCHW":
         return None
     shape = (step.args[0].type.concrete_shape[1], 1, 1)
@@ -44,39 +44,39 @@ def avg_pool2d(step: Step, grid: QdqEmitter) -> Real | None:
 
     def write(factors: Floats) -> str:
         units = np.broadcast_to(factors, shape) / (rows * columns)
-        return grid.window_sums(real.emit(grid, np.ones(())), units, (rows, columns), **window)
+        return graph.window_sums(real.emit(graph, np.ones(())), units, (rows, columns), **window)
 
-    return of_operand(write, grid, real.depth, channels=True)
+    return of_operand(write, graph, real.depth, channels=True)
 
 
 @FToQdq.register("nn.global_avg_pool2d", "nn.global_max_pool2d")
-def global_pool2d(step: Step, grid: QdqEmitter) -> Real | None:
+def global_pool2d(step: Step, graph: QdqEmitter) -> Real | None:
     """GlobalAveragePool or GlobalMaxPool."""
     kind = "GlobalAveragePool" if "avg" in step.name else "GlobalMaxPool"
-    return _pooled(step, grid, kind)
+    return _pooled(step, graph, kind)
 
 
 @FToQdq.register("mean")
-def mean(step: Step, grid: QdqEmitter) -> Real | None:
+def mean(step: Step, graph: QdqEmitter) -> Real | None:
     """ReduceMean."""
     axes = reduced_axes(step)
-    return _pooled(step, grid, "ReduceMean", axes=axes, keepdims=int(step.attrs.keepdims))
+    return _pooled(step, graph, "ReduceMean", axes=axes, keepdims=int(step.attrs.keepdims))
 
 
-def _pooled(step: Step, grid: QdqEmitter, op_type: str, **attrs: object) -> Real | None:
+def _pooled(step: Step, graph: QdqEmitter, op_type: str, **attrs: object) -> Real | None:
     layout = getattr(step.attrs, "layout", "NCHW")
-    real = grid.real(step.args[0])
+    real = graph.real(step.args[0])
     if real is None or real.clip is not None or layout != "NCHW":
         return None
     if "Max" in op_type and real.tensor is not None and real.tensor.residual:
         held = real.tensor
-        pooled = grid.node(op_type, [grid.dequantized(held, 1.0)], **attrs)
-        made = grid.quantize(pooled, held.zero_point, held.scale, held.dtype)
-        return grid.of_tensor(replace(held, name=made)).times(real.scale)
+        pooled = graph.node(op_type, [graph.dequantized(held, 1.0)], **attrs)
+        made = graph.quantize(pooled, held.zero_point, held.scale, held.dtype)
+        return graph.of_tensor(replace(held, name=made)).times(real.scale)
 
     def write(factor: Floats) -> str:
-        return grid.node(op_type, [real.emit(grid, factor)], **attrs)
+        return graph.node(op_type, [real.emit(graph, factor)], **attrs)
 
     # A largest value is one of the elements; a mean has a scale of its own.
-    like = grid.quantized(step.args[0]) if "Max" in op_type else None
-    return replace(of_operand(write, grid, real.depth), like=like)
+    like = graph.quantized(step.args[0]) if "Max" in op_type else None
+    return replace(of_operand(write, graph, real.depth), like=like)

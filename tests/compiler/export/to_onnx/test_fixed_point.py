@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.export.to_onnx.grid_rules.fixed_point import Factor, plain_product_holds
+from compiler.export.to_onnx.carried_rules.fixed_point import Factor, plain_product_holds
 from compiler.ops.rules.float_product import Ties
 from compiler.ops.tensor.fixed_point_multiply import scale_by
 from tests.compiler.export.to_onnx.qdq_graphs import multiplier_and_shift

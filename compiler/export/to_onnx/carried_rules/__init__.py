@@ -1,8 +1,8 @@
-"""Rules of the integer grid, by what they compute; importing this fills the table FToGrid."""
+"""Rules of the integer graph, by what they compute; importing this fills the table FToCarried."""
 
 # ruff: noqa: F401  (imported so that they register)
 
-from compiler.export.to_onnx.grid_rules import (
+from compiler.export.to_onnx.carried_rules import (
     cast,
     elementwise,
     movement,

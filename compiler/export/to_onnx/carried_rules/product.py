@@ -12,22 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import OnnxExportError
-from compiler.export.to_onnx.convert.nn import conv_node
-from compiler.export.to_onnx.grid_emitter import (
+from compiler.export.to_onnx.carried_emitter import (
     FLOAT_LIMIT,
     Carried,
-    FToGrid,
-    GridEmitter,
+    CarriedEmitter,
+    FToCarried,
     Product,
     narrowed,
 )
-from compiler.export.to_onnx.grid_rules.fixed_point import DOUBLE_BITS
+from compiler.export.to_onnx.carried_rules.fixed_point import DOUBLE_BITS
+from compiler.export.to_onnx.convert.nn import conv_node
 from compiler.ir.dataflow import Step, Value
 from compiler.ops.number_format import Array
 
 
 def _channel_bounds(
-    step: Step, x: Carried, grid: GridEmitter
+    step: Step, x: Carried, graph: CarriedEmitter
 ) -> tuple[Array, NDArray[np.int64], NDArray[np.int64]]:
     """The constant weight of a step, and bounds of sum_k x[k] w[o,k] per output channel o, zero
     padding included.
@@ -37,11 +37,11 @@ def _channel_bounds(
     """
     weight = step.args[1].data
     if weight is None:
-        raise grid.refuse(step, "its integer weight is not constant")
+        raise graph.refuse(step, "its integer weight is not constant")
     flat = weight.reshape(weight.shape[0], -1)
     largest = max(-int(flat.min(initial=0)), int(flat.max(initial=0)))
     if largest * flat.shape[1] * x.magnitude >= 1 << 62:
-        raise grid.refuse(step, "its sums may leave 64 bits")
+        raise graph.refuse(step, "its sums may leave 64 bits")
     wide = flat.astype(np.int32 if largest < 1 << 31 else np.int64)
     total = wide.sum(axis=1, dtype=np.int64)
     magnitude = np.abs(wide).sum(axis=1, dtype=np.int64)
@@ -50,28 +50,28 @@ def _channel_bounds(
     return weight, positive * low + negative * high, positive * high + negative * low
 
 
-def _in_double(step: Step, bound: int, grid: GridEmitter) -> None:
+def _in_double(step: Step, bound: int, graph: CarriedEmitter) -> None:
     """See that double holds every partial sum.
 
     Raises:
         OnnxExportError: it does not.
     """
     if bound > 1 << DOUBLE_BITS:
-        raise grid.refuse(step, f"its sums reach {bound}, double holds whole numbers up to 2^53")
+        raise graph.refuse(step, f"its sums reach {bound}, double holds whole numbers up to 2^53")
 
 
-@FToGrid.register("nn.conv2d")
-def conv2d(step: Step, grid: GridEmitter) -> Carried:
+@FToCarried.register("nn.conv2d")
+def conv2d(step: Step, graph: CarriedEmitter) -> Carried:
     """Conv, exact in float32 below 2^24."""
-    x = grid.carried(step.args[0])
-    weight, low, high = _channel_bounds(step, x, grid)
-    name = grid.as_float(x)
+    x = graph.carried(step.args[0])
+    weight, low, high = _channel_bounds(step, x, graph)
+    name = graph.as_float(x)
 
     def emit(values: Array, bias: Array | None) -> str:
-        inputs = [name, grid.writer.constant(values.astype("float32"))]
+        inputs = [name, graph.writer.constant(values.astype("float32"))]
         if bias is not None:
-            inputs.append(grid.writer.constant(bias.astype("float32")))
-        return conv_node(step, grid, inputs)
+            inputs.append(graph.writer.constant(bias.astype("float32")))
+        return conv_node(step, graph, inputs)
 
     bound = int(max(np.abs(low).max(), np.abs(high).max()))
     if bound < FLOAT_LIMIT:
@@ -86,11 +86,11 @@ def conv2d(step: Step, grid: GridEmitter) -> Carried:
         )
     total = None
     for digit, place in _digits(weight, x):
-        part = grid.writer.cast(emit(digit, None), "int64")
-        part = part if place == 1 else grid.node("Mul", [part, grid.ints([place])])
-        total = part if total is None else grid.node("Add", [total, part])
+        part = graph.writer.cast(emit(digit, None), "int64")
+        part = part if place == 1 else graph.node("Mul", [part, graph.ints([place])])
+        total = part if total is None else graph.node("Add", [total, part])
     assert total is not None
-    return narrowed(total, "int64", int(low.min()), int(high.max()), grid)
+    return narrowed(total, "int64", int(low.min()), int(high.max()), graph)
 
 
 def _digits(weight: Array, x: Carried) -> list[tuple[Array, int]]:
@@ -104,7 +104,7 @@ def _digits(weight: Array, x: Carried) -> list[tuple[Array, int]]:
     base = 4
     if largest * (base // 2) >= FLOAT_LIMIT:
         raise OnnxExportError(
-            f"a sum of {taps} products with values up to {x.magnitude} is too long for the grid",
+            f"a sum of {taps} products with values up to {x.magnitude} is too long for floats",
             fix="use narrower activations",
         )
     while largest * base < FLOAT_LIMIT:
@@ -120,66 +120,66 @@ def _digits(weight: Array, x: Carried) -> list[tuple[Array, int]]:
     return digits
 
 
-@FToGrid.register("nn.dense")
-def dense(step: Step, grid: GridEmitter) -> Carried:
+@FToCarried.register("nn.dense")
+def dense(step: Step, graph: CarriedEmitter) -> Carried:
     """Gemm, or MatMul for more than two axes."""
     if step.args[1].data is None:
-        return _matmul(step, grid, False, True)
-    x = grid.carried(step.args[0])
-    weight, low, high = _channel_bounds(step, x, grid)
+        return _matmul(step, graph, False, True)
+    x = graph.carried(step.args[0])
+    weight, low, high = _channel_bounds(step, x, graph)
     bound = int(max(np.abs(low).max(initial=0), np.abs(high).max(initial=0)))
     bounds = int(low.min(initial=0)), int(high.max(initial=0))
     if bound >= FLOAT_LIMIT:
-        _in_double(step, bound, grid)
-        turned = grid.writer.constant(weight.T.astype("float64"))
-        result = grid.node("MatMul", [grid.as_double(x), turned])
-        return narrowed(result, "float64", *bounds, grid)
-    name = grid.as_float(x)
+        _in_double(step, bound, graph)
+        turned = graph.writer.constant(weight.T.astype("float64"))
+        result = graph.node("MatMul", [graph.as_double(x), turned])
+        return narrowed(result, "float64", *bounds, graph)
+    name = graph.as_float(x)
     two_axes = len(step.args[0].type.shape) == 2
 
     def emit(values: Array, bias: Array | None) -> str:
         if two_axes:
-            inputs = [name, grid.writer.constant(values.astype("float32"))]
+            inputs = [name, graph.writer.constant(values.astype("float32"))]
             if bias is not None:
-                inputs.append(grid.writer.constant(bias.astype("float32")))
-            return grid.node("Gemm", inputs, transB=1)
-        result = grid.node("MatMul", [name, grid.writer.constant(values.T.astype("float32"))])
+                inputs.append(graph.writer.constant(bias.astype("float32")))
+            return graph.node("Gemm", inputs, transB=1)
+        result = graph.node("MatMul", [name, graph.writer.constant(values.T.astype("float32"))])
         if bias is None:
             return result
-        return grid.node("Add", [result, grid.writer.constant(bias.astype("float32"))])
+        return graph.node("Add", [result, graph.writer.constant(bias.astype("float32"))])
 
     product = Product(emit, weight, None, (weight.shape[0],), bound)
     return Carried(emit(weight, None), "float32", *bounds, product, channels=(low, high))
 
 
-@FToGrid.register("nn.matmul", "nn.batch_matmul")
-def matmul(step: Step, grid: GridEmitter) -> Carried:
+@FToCarried.register("nn.matmul", "nn.batch_matmul")
+def matmul(step: Step, graph: CarriedEmitter) -> Carried:
     """MatMul of two activations."""
-    return _matmul(step, grid, step.attrs.transpose_a, step.attrs.transpose_b)
+    return _matmul(step, graph, step.attrs.transpose_a, step.attrs.transpose_b)
 
 
-def _matmul(step: Step, grid: GridEmitter, transpose_a: bool, transpose_b: bool) -> Carried:
+def _matmul(step: Step, graph: CarriedEmitter, transpose_a: bool, transpose_b: bool) -> Carried:
     lhs, rhs = step.args
-    left, right = grid.carried(lhs), grid.carried(rhs)
+    left, right = graph.carried(lhs), graph.carried(rhs)
     shape = lhs.type.concrete_shape
     count = shape[-2] if transpose_a else shape[-1]
     corners = [a * b for a in (left.low, left.high) for b in (right.low, right.high)]
     low, high = count * min(*corners, 0), count * max(*corners, 0)
     wide = max(-low, high) >= FLOAT_LIMIT
-    _in_double(step, max(-low, high), grid)
+    _in_double(step, max(-low, high), graph)
     names = [
-        _turned(value, carried, turn, wide, grid)
+        _turned(value, carried, turn, wide, graph)
         for value, carried, turn in ((lhs, left, transpose_a), (rhs, right, transpose_b))
     ]
-    result = grid.node("MatMul", names)
+    result = graph.node("MatMul", names)
     if wide:
-        return narrowed(result, "float64", low, high, grid)
+        return narrowed(result, "float64", low, high, graph)
     return Carried(result, "float32", low, high)
 
 
-def _turned(value: Value, carried: Carried, turn: bool, wide: bool, grid: GridEmitter) -> str:
-    name = grid.as_double(carried) if wide else grid.as_float(carried)
+def _turned(value: Value, carried: Carried, turn: bool, wide: bool, graph: CarriedEmitter) -> str:
+    name = graph.as_double(carried) if wide else graph.as_float(carried)
     if not turn:
         return name
     rank = len(value.type.shape)
-    return grid.node("Transpose", [name], perm=[*range(rank - 2), rank - 1, rank - 2])
+    return graph.node("Transpose", [name], perm=[*range(rank - 2), rank - 1, rank - 2])

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from compiler.export.to_onnx.grid_emitter import (
+from compiler.export.to_onnx.carried_emitter import (
     EXACT_ELSEWHERE,
     FLOAT_LIMIT,
     Bound,
     Carried,
-    FToGrid,
-    GridEmitter,
+    CarriedEmitter,
+    FToCarried,
     clamped,
 )
 from compiler.export.to_onnx.ordered import larger, smaller
@@ -22,7 +22,7 @@ from compiler.ops.tensor.clip import integer_bound
 
 
 def combined(
-    op_type: str, a: Carried, b: Carried, low: int, high: int, grid: GridEmitter
+    op_type: str, a: Carried, b: Carried, low: int, high: int, graph: CarriedEmitter
 ) -> Carried:
     """A node of two integers: in float32 where operands and result fit, else in int64."""
     fits = max(a.magnitude, b.magnitude, abs(low), abs(high)) < FLOAT_LIMIT
@@ -30,35 +30,35 @@ def combined(
     if fits and op_type in ("Add", "Sub"):
         fits = a.reach + b.reach < FLOAT_LIMIT
     if fits:
-        name = grid.node(op_type, [grid.as_float(a), grid.as_float(b)])
+        name = graph.node(op_type, [graph.as_float(a), graph.as_float(b)])
         return Carried(name, "float32", low, high)
-    wide = grid.as_int64(a), grid.as_int64(b)
+    wide = graph.as_int64(a), graph.as_int64(b)
     if op_type in ("Max", "Min"):
-        name = (larger if op_type == "Max" else smaller)(grid, *wide, "int64")
+        name = (larger if op_type == "Max" else smaller)(graph, *wide, "int64")
     else:
-        name = grid.node(op_type, wide)
+        name = graph.node(op_type, wide)
     return Carried(name, "int64", low, high)
 
 
-@FToGrid.register("add", "nn.bias_add")
-def add(step: Step, grid: GridEmitter) -> Carried:
+@FToCarried.register("add", "nn.bias_add")
+def add(step: Step, graph: CarriedEmitter) -> Carried:
     """Add; a constant goes into the bias of the product that it is added to."""
     lhs, rhs = step.args
-    a, b = grid.carried(lhs), grid.carried(rhs)
+    a, b = graph.carried(lhs), graph.carried(rhs)
     addend = rhs.data
     if step.name == "nn.bias_add":
         rank = len(lhs.type.shape)
         axis = step.attrs.axis % rank
         shape = (-1, *([1] * (rank - 1 - axis)))
         if addend is None:
-            raise grid.refuse(step, "its integer bias is not constant")
+            raise graph.refuse(step, "its integer bias is not constant")
         addend = addend.reshape(shape)
-        b = Carried(grid.writer.constant(addend.astype(b.carrier)), b.carrier, b.low, b.high)
+        b = Carried(graph.writer.constant(addend.astype(b.carrier)), b.carrier, b.low, b.high)
     elif addend is None and lhs.data is not None:
         a, b, addend = b, a, lhs.data
     low, high = a.low + b.low, a.high + b.high
     if addend is None:
-        return combined("Add", a, b, low, high, grid)
+        return combined("Add", a, b, low, high, graph)
     if a.product is not None:
         product = a.product.with_addend(addend)
         if product is not None:
@@ -70,24 +70,24 @@ def add(step: Step, grid: GridEmitter) -> Carried:
             lows, highs = a.channels[0] + rows, a.channels[1] + rows
             bounds = int(lows.min()), int(highs.max())
             return Carried(name, "float32", *bounds, product, channels=(lows, highs))
-    result = combined("Add", a, b, low, high, grid)
+    result = combined("Add", a, b, low, high, graph)
     offset = (a, addend.astype(np.int64))
     return Carried(result.name, result.carrier, low, high, offset=offset)
 
 
-@FToGrid.register("subtract")
-def subtract(step: Step, grid: GridEmitter) -> Carried:
+@FToCarried.register("subtract")
+def subtract(step: Step, graph: CarriedEmitter) -> Carried:
     """Sub."""
-    a, b = (grid.carried(v) for v in step.args)
-    return combined("Sub", a, b, a.low - b.high, a.high - b.low, grid)
+    a, b = (graph.carried(v) for v in step.args)
+    return combined("Sub", a, b, a.low - b.high, a.high - b.low, graph)
 
 
-@FToGrid.register("multiply")
-def multiply(step: Step, grid: GridEmitter) -> Carried:
+@FToCarried.register("multiply")
+def multiply(step: Step, graph: CarriedEmitter) -> Carried:
     """Mul; a constant scalar factor is remembered for the pools."""
-    a, b = (grid.carried(v) for v in step.args)
+    a, b = (graph.carried(v) for v in step.args)
     corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
-    result = combined("Mul", a, b, min(corners), max(corners), grid)
+    result = combined("Mul", a, b, min(corners), max(corners), graph)
     for source, other in ((a, step.args[1]), (b, step.args[0])):
         if other.data is not None and other.data.size == 1 and int(other.data.reshape(())) > 0:
             factor = int(other.data.reshape(()))
@@ -97,10 +97,10 @@ def multiply(step: Step, grid: GridEmitter) -> Carried:
     return result
 
 
-def _limits(step: Step, grid: GridEmitter) -> Carried:
+def _limits(step: Step, graph: CarriedEmitter) -> Carried:
     """maximum or minimum; with a constant it is a clamp."""
     lhs, rhs = step.args
-    a, b = grid.carried(lhs), grid.carried(rhs)
+    a, b = graph.carried(lhs), graph.carried(rhs)
     if lhs.data is not None:
         lhs, rhs, a, b = rhs, lhs, b, a
     top = step.name == "maximum"
@@ -110,66 +110,66 @@ def _limits(step: Step, grid: GridEmitter) -> Carried:
     if rhs.data is not None and same_shape and small:
         bound = rhs.data.astype(np.int64)
         if bound.size > 1 and (bound.max() > a.high if top else bound.min() < a.low):
-            raise grid.refuse(step, "its limits lie beyond all values", fix=EXACT_ELSEWHERE)
+            raise graph.refuse(step, "its limits lie beyond all values", fix=EXACT_ELSEWHERE)
         low = bound if top else np.asarray(a.low)
         high = np.asarray(a.high) if top else bound
         # maximum(x, c) reaches c even where x never does.
         high = np.maximum(high, low) if top else high
         low = low if top else np.minimum(low, high)
-        return clamped(a, low, high, grid)
+        return clamped(a, low, high, graph)
     pick = max if top else min
-    return combined("Max" if top else "Min", a, b, pick(a.low, b.low), pick(a.high, b.high), grid)
+    return combined("Max" if top else "Min", a, b, pick(a.low, b.low), pick(a.high, b.high), graph)
 
 
-FToGrid.register("maximum", "minimum")(_limits)
+FToCarried.register("maximum", "minimum")(_limits)
 
 
-@FToGrid.register("clip")
-def clip(step: Step, grid: GridEmitter) -> Carried:
+@FToCarried.register("clip")
+def clip(step: Step, graph: CarriedEmitter) -> Carried:
     """Clip with the bounds truncated as the integer kernels do."""
     dtype = step.args[0].type.dtype
     low, high = (integer_bound(b, dtype) for b in (step.attrs.a_min, step.attrs.a_max))
     # Where the limits are crossed, the lower one wins.
     high = max(low, high)
-    return clamped(grid.carried(step.args[0]), np.asarray(low), np.asarray(high), grid)
+    return clamped(graph.carried(step.args[0]), np.asarray(low), np.asarray(high), graph)
 
 
-@FToGrid.register("nn.relu")
-def relu(step: Step, grid: GridEmitter) -> Carried:
+@FToCarried.register("nn.relu")
+def relu(step: Step, graph: CarriedEmitter) -> Carried:
     """max(x, 0)."""
-    source = grid.carried(step.args[0])
+    source = graph.carried(step.args[0])
     high: Bound = np.asarray(max(source.high, 0))
-    return clamped(source, np.asarray(0), high, grid)
+    return clamped(source, np.asarray(0), high, graph)
 
 
-@FToGrid.register("negative", "abs")
-def negative(step: Step, grid: GridEmitter) -> Carried:
+@FToCarried.register("negative", "abs")
+def negative(step: Step, graph: CarriedEmitter) -> Carried:
     """Neg or Abs; the most negative value of the dtype saturates, as in the reference."""
-    source = grid.carried(step.args[0])
+    source = graph.carried(step.args[0])
     bottom, top = integer_range(step.result.type.dtype)
     if source.low == bottom:
-        source = clamped(source, np.asarray(-top), np.asarray(top), grid)
+        source = clamped(source, np.asarray(-top), np.asarray(top), graph)
     if step.name == "negative":
-        name = grid.node("Neg", [source.name])
+        name = graph.node("Neg", [source.name])
         return Carried(name, source.carrier, -source.high, -source.low)
-    name = grid.node("Abs", [source.name])
+    name = graph.node("Abs", [source.name])
     low = 0 if source.low <= 0 <= source.high else min(abs(source.low), abs(source.high))
     return Carried(name, source.carrier, low, source.magnitude)
 
 
-@FToGrid.register("where")
-def where(step: Step, grid: GridEmitter) -> Carried:
+@FToCarried.register("where")
+def where(step: Step, graph: CarriedEmitter) -> Carried:
     """Where, both branches carried alike."""
-    a, b = grid.carried(step.args[1]), grid.carried(step.args[2])
+    a, b = graph.carried(step.args[1]), graph.carried(step.args[2])
     low, high = min(a.low, b.low), max(a.high, b.high)
     given = step.args[0]
     whole = is_integer(given.type.dtype)
-    condition = grid.native(given) if whole else grid.name(given)
+    condition = graph.native(given) if whole else graph.name(given)
     if given.type.dtype != "bool":
-        condition = grid.writer.cast(condition, "bool")
+        condition = graph.writer.cast(condition, "bool")
     floats = max(a.magnitude, b.magnitude) < FLOAT_LIMIT
-    pick: Callable[[Carried], str] = grid.as_float if floats else grid.as_int64
-    name = grid.node("Where", [condition, pick(a), pick(b)])
+    pick: Callable[[Carried], str] = graph.as_float if floats else graph.as_int64
+    name = graph.node("Where", [condition, pick(a), pick(b)])
     return Carried(name, "float32" if floats else "int64", low, high)
 
 
@@ -182,14 +182,14 @@ _COMPARISONS = {
 }
 
 
-def compare(step: Step, grid: GridEmitter) -> str:
+def compare(step: Step, graph: CarriedEmitter) -> str:
     """A comparison of integers; the result is a plain bool tensor."""
-    a, b = (grid.carried(v) for v in step.args)
+    a, b = (graph.carried(v) for v in step.args)
     floats = max(a.magnitude, b.magnitude) < FLOAT_LIMIT
-    pick: Callable[[Carried], str] = grid.as_float if floats else grid.as_int64
+    pick: Callable[[Carried], str] = graph.as_float if floats else graph.as_int64
     if step.name == "not_equal":
-        return grid.node("Not", [grid.node("Equal", [pick(a), pick(b)])])
-    return grid.node(_COMPARISONS[step.name], [pick(a), pick(b)])
+        return graph.node("Not", [graph.node("Equal", [pick(a), pick(b)])])
+    return graph.node(_COMPARISONS[step.name], [pick(a), pick(b)])
 
 
 COMPARISONS = frozenset((*_COMPARISONS, "not_equal"))

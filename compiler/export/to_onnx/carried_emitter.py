@@ -27,7 +27,7 @@ from compiler.ops.number_format import Array
 FLOAT_LIMIT = 1 << 24
 
 EXACT_ELSEWHERE: Final = "the engine runs it, and --format onnx exports it"
-"""What to do with a module that has no form on the grid."""
+"""What to do with integers that floats do not carry."""
 
 Bound = NDArray[np.int64]
 """Integer bounds that broadcast against the tensor: rank 0, or one per channel."""
@@ -99,7 +99,7 @@ class Carried:
         return max(self.magnitude, self.product.partial + bias)
 
 
-class GridEmitter(Emitter):
+class CarriedEmitter(Emitter):
     """Emitter whose integer values are Carried; float values are plain tensors."""
 
     def __init__(self, writer: GraphWriter) -> None:
@@ -113,14 +113,14 @@ class GridEmitter(Emitter):
             OnnxExportError: the bounds leave the value's dtype, so that the reference could wrap.
         """
         low, high = integer_range(value.type.dtype)
-        # Nothing on the grid is wider than int64.
+        # No tensor of integers is wider than int64.
         high = min(high, integer_range("int64")[1])
         if carried.low < low or carried.high > high:
             raise OnnxExportError(
                 f"{step.name if step else 'a value'} may reach [{carried.low}, {carried.high}], "
                 f"outside {value.type.dtype}",
                 where=f"result {value.type}",
-                fix="the grid has no wrapping arithmetic; requantize before this operator",
+                fix="QDQ has no wrapping arithmetic; requantize before this operator",
                 span=step.span if step else None,
             )
         # A product with several readers is computed once, so nothing may be folded into it.
@@ -179,24 +179,24 @@ class GridEmitter(Emitter):
         return self.writer.constant(np.asarray(value, "float32"))
 
 
-GridRule = Callable[[Step, GridEmitter], Carried | Sequence[Carried]]
-"""``rule(step, grid)`` writes an integer-valued step and gives one Carried per result."""
+CarriedRule = Callable[[Step, CarriedEmitter], Carried | Sequence[Carried]]
+"""``rule(step, graph)`` writes an integer-valued step and gives one Carried per result."""
 
-FToGrid: OpRule[GridRule] = OpRule(
-    "FToGrid", asked_by="export.to_onnx.grid", defined_in="compiler/export/to_onnx/grid_rules"
+FToCarried: OpRule[CarriedRule] = OpRule(
+    "FToCarried", asked_by="export.to_onnx.qdq", defined_in="compiler/export/to_onnx/carried_rules"
 )
 
 
-def narrowed(name: str, dtype: str, low: int, high: int, grid: GridEmitter) -> Carried:
+def narrowed(name: str, dtype: str, low: int, high: int, graph: CarriedEmitter) -> Carried:
     """A freshly computed float64 or int64 tensor, carried in float32 where its bounds allow."""
     if max(abs(low), abs(high)) < FLOAT_LIMIT:
-        return Carried(grid.writer.cast(name, "float32"), "float32", low, high)
+        return Carried(graph.writer.cast(name, "float32"), "float32", low, high)
     if dtype != "int64":
-        name = grid.writer.cast(name, "int64")
+        name = graph.writer.cast(name, "int64")
     return Carried(name, "int64", low, high)
 
 
-def clamped(source: Carried, low: Bound, high: Bound, grid: GridEmitter) -> Carried:
+def clamped(source: Carried, low: Bound, high: Bound, graph: CarriedEmitter) -> Carried:
     """``source`` limited to [low, high] element by element; remembers that it did so.
 
     Bounds of a clamped source are merged, and one that cannot bind writes nothing.
@@ -214,18 +214,18 @@ def clamped(source: Carried, low: Bound, high: Bound, grid: GridEmitter) -> Carr
     name = source.name
     dtype = source.carrier
     if binds_low and low.ndim and low.size > 1 and low.min() != low.max():
-        name = larger(grid, name, grid.writer.constant(low.astype(dtype)), dtype)
+        name = larger(graph, name, graph.writer.constant(low.astype(dtype)), dtype)
         binds_low = False
     if binds_high and high.ndim and high.size > 1 and high.min() != high.max():
-        name = smaller(grid, name, grid.writer.constant(high.astype(dtype)), dtype)
+        name = smaller(graph, name, graph.writer.constant(high.astype(dtype)), dtype)
         binds_high = False
     if dtype == "int64" and (binds_low or binds_high):
-        name = limited(grid, name, floor, ceiling, dtype)
+        name = limited(graph, name, floor, ceiling, dtype)
     elif binds_low or binds_high:
         bounds = ["", ""]
         if binds_low:
-            bounds[0] = grid.writer.constant(np.asarray(floor, dtype))
+            bounds[0] = graph.writer.constant(np.asarray(floor, dtype))
         if binds_high:
-            bounds[1] = grid.writer.constant(np.asarray(ceiling, dtype))
-        name = grid.node("Clip", [name, *bounds])
+            bounds[1] = graph.writer.constant(np.asarray(ceiling, dtype))
+        name = graph.node("Clip", [name, *bounds])
     return Carried(name, dtype, int(out_low.min()), int(out_high.max()), clamp=(source, low, high))

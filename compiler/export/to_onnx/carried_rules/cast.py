@@ -7,50 +7,50 @@ import math
 import numpy as np
 
 from compiler.errors import OnnxExportError
-from compiler.export.to_onnx.grid_emitter import (
+from compiler.export.to_onnx.carried_emitter import (
     FLOAT_LIMIT,
     Carried,
-    FToGrid,
-    GridEmitter,
+    CarriedEmitter,
+    FToCarried,
     narrowed,
 )
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_float
 
 
-@FToGrid.register("cast")
-def cast(step: Step, grid: GridEmitter) -> Carried:
+@FToCarried.register("cast")
+def cast(step: Step, graph: CarriedEmitter) -> Carried:
     """To an integer dtype."""
     source, dtype = step.args[0], step.result.type.dtype
     if source.type.dtype == "bool":
-        return Carried(grid.writer.cast(grid.name(source), "float32"), "float32", 0, 1)
+        return Carried(graph.writer.cast(graph.name(source), "float32"), "float32", 0, 1)
     if is_float(source.type.dtype):
-        return _from_float(source, dtype, grid)
-    return wrapped(grid.carried(source), dtype, grid)
+        return _from_float(source, dtype, graph)
+    return wrapped(graph.carried(source), dtype, graph)
 
 
-def wrapped(carried: Carried, dtype: str, grid: GridEmitter) -> Carried:
+def wrapped(carried: Carried, dtype: str, graph: CarriedEmitter) -> Carried:
     """Integer to integer: nothing to do where the bounds fit, else modulo 2^bits."""
     low, high = integer_range(dtype)
     if low <= carried.low and carried.high <= high:
         return carried
     span = high - low + 1
     if carried.carrier != "float32":
-        moved = grid.node("Sub", [carried.name, grid.ints([low])])
-        rest = grid.node("Mod", [moved, grid.ints([span])], fmod=0)
-        return narrowed(grid.node("Add", [rest, grid.ints([low])]), "int64", low, high, grid)
+        moved = graph.node("Sub", [carried.name, graph.ints([low])])
+        rest = graph.node("Mod", [moved, graph.ints([span])], fmod=0)
+        return narrowed(graph.node("Add", [rest, graph.ints([low])]), "int64", low, high, graph)
     if carried.magnitude + span >= FLOAT_LIMIT:
         return wrapped(
-            Carried(grid.as_int64(carried), "int64", carried.low, carried.high), dtype, grid
+            Carried(graph.as_int64(carried), "int64", carried.low, carried.high), dtype, graph
         )
     # span is a power of two, so the scaled value and its floor are exact.
-    moved = grid.node("Sub", [carried.name, grid.float_constant(low)])
-    turns = grid.node("Floor", [grid.node("Mul", [moved, grid.float_constant(1 / span)])])
-    turned = grid.node("Mul", [turns, grid.float_constant(span)])
-    return Carried(grid.node("Sub", [carried.name, turned]), "float32", low, high)
+    moved = graph.node("Sub", [carried.name, graph.float_constant(low)])
+    turns = graph.node("Floor", [graph.node("Mul", [moved, graph.float_constant(1 / span)])])
+    turned = graph.node("Mul", [turns, graph.float_constant(span)])
+    return Carried(graph.node("Sub", [carried.name, turned]), "float32", low, high)
 
 
-def _from_float(source: Value, dtype: str, grid: GridEmitter) -> Carried:
+def _from_float(source: Value, dtype: str, graph: CarriedEmitter) -> Carried:
     """Integers stay as they are; other floats are truncated and saturated; NaN becomes 0."""
     held = _integral_bounds(source)
     low, high = integer_range(dtype)
@@ -60,21 +60,21 @@ def _from_float(source: Value, dtype: str, grid: GridEmitter) -> Carried:
         and held[1] <= high
         and max(map(abs, held)) < FLOAT_LIMIT
     ):
-        name = grid.name(source)
+        name = graph.name(source)
         if source.type.dtype != "float32":
-            name = grid.writer.cast(name, "float32")
-        name = grid.node("Where", [grid.node("IsNaN", [name]), grid.float_constant(0), name])
+            name = graph.writer.cast(name, "float32")
+        name = graph.node("Where", [graph.node("IsNaN", [name]), graph.float_constant(0), name])
         return Carried(name, "float32", min(held[0], 0), max(held[1], 0))
     if dtype in ("int64", "uint64"):
         raise OnnxExportError(
             f"cast of {source.type.dtype} to {dtype} without a clip cannot be exported exactly",
             fix="clip before the cast",
         )
-    wide = grid.writer.cast(grid.name(source), "float64")
-    bounds = [grid.writer.constant(np.asarray(b, "float64")) for b in (low, high)]
-    number = grid.node("Where", [grid.node("IsNaN", [wide]), grid.writer.constant(0.0), wide])
-    integer = grid.writer.cast(grid.node("Clip", [number, *bounds]), "int64")
-    return narrowed(integer, "int64", low, high, grid)
+    wide = graph.writer.cast(graph.name(source), "float64")
+    bounds = [graph.writer.constant(np.asarray(b, "float64")) for b in (low, high)]
+    number = graph.node("Where", [graph.node("IsNaN", [wide]), graph.writer.constant(0.0), wide])
+    integer = graph.writer.cast(graph.node("Clip", [number, *bounds]), "int64")
+    return narrowed(integer, "int64", low, high, graph)
 
 
 def _integral_bounds(value: Value) -> tuple[int, int] | None:
@@ -118,11 +118,11 @@ def _whole_number(value: Value) -> float | None:
     return number if number.is_integer() else None
 
 
-def to_float(step: Step, grid: GridEmitter) -> str:
+def to_float(step: Step, graph: CarriedEmitter) -> str:
     """An integer value as float tensor, zeros positive as integers have them."""
-    source, dtype = grid.carried(step.args[0]), step.result.type.dtype
-    # Rounding on the grid leaves -0.0, which would show in the bits of the output.
+    source, dtype = graph.carried(step.args[0]), step.result.type.dtype
+    # Rounding floats leaves -0.0, which would show in the bits of the output.
     integer = source.name
     if source.carrier == "float32":
-        integer = grid.writer.cast(source.name, "int32")
-    return grid.writer.cast(integer, dtype)
+        integer = graph.writer.cast(source.name, "int32")
+    return graph.writer.cast(integer, dtype)

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import math
 
+from compiler.export.to_onnx.carried_emitter import FLOAT_LIMIT, Carried, CarriedEmitter, FToCarried
 from compiler.export.to_onnx.convert.reduce import extremum_in, position_in, reduced_axes
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
-from compiler.export.to_onnx.grid_emitter import FLOAT_LIMIT, Carried, FToGrid, GridEmitter
 from compiler.export.to_onnx.movement_operators import IDENTITIES, MOVES
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import is_integer
 
 
-@FToGrid.register(*IDENTITIES)
-def pass_through(step: Step, grid: GridEmitter) -> Carried:
+@FToCarried.register(*IDENTITIES)
+def pass_through(step: Step, graph: CarriedEmitter) -> Carried:
     """The value itself; roundings are identities on integers."""
-    return grid.carried(step.args[0])
+    return graph.carried(step.args[0])
 
 
-def move(step: Step, grid: GridEmitter) -> list[Carried]:
+def move(step: Step, graph: CarriedEmitter) -> list[Carried]:
     """Write the operator's plain ONNX form on the carriers."""
     whole = [a for a in step.args if is_integer(a.type.dtype)]
     # Indices are integers too, but they choose elements instead of being moved.
     moved = whole if step.name in _ALL_MOVED else whole[:1]
-    held = [grid.carried(v) for v in moved]
+    held = [graph.carried(v) for v in moved]
     floats = all(c.magnitude < FLOAT_LIMIT for c in held)
-    inner = Emitter(grid.writer)
+    inner = Emitter(graph.writer)
     for value, carried in zip(moved, held):
-        inner.bind(value, grid.as_float(carried) if floats else grid.as_int64(carried))
+        inner.bind(value, graph.as_float(carried) if floats else graph.as_int64(carried))
     for value in step.args:
         if value not in moved:
             inner.bind(
-                value, grid.native(value) if is_integer(value.type.dtype) else grid.name(value)
+                value, graph.native(value) if is_integer(value.type.dtype) else graph.name(value)
             )
     rule = FToOnnx.require(step.op)
     names = rule(step, inner)
@@ -43,22 +43,22 @@ def move(step: Step, grid: GridEmitter) -> list[Carried]:
 
 _ALL_MOVED = ("concatenate", "stack", "nn.pad", "scatter_elements")
 
-FToGrid.register(*MOVES, "nn.pad", "image.resize2d", "nn.upsampling")(move)
+FToCarried.register(*MOVES, "nn.pad", "image.resize2d", "nn.upsampling")(move)
 
 
-@FToGrid.register("max", "min")
-def extremum(step: Step, grid: GridEmitter) -> Carried:
+@FToCarried.register("max", "min")
+def extremum(step: Step, graph: CarriedEmitter) -> Carried:
     """One of the elements along the axes."""
-    source, inner = grid.carried(step.args[0]), Emitter(grid.writer)
+    source, inner = graph.carried(step.args[0]), Emitter(graph.writer)
     inner.bind(step.args[0], source.name)
     name = extremum_in(step, inner, source.carrier)
     return Carried(name, source.carrier, source.low, source.high)
 
 
-@FToGrid.register("argmax", "argmin")
-def position(step: Step, grid: GridEmitter) -> Carried:
+@FToCarried.register("argmax", "argmin")
+def position(step: Step, graph: CarriedEmitter) -> Carried:
     """The index of the largest or smallest element along the axes."""
-    source, inner = grid.carried(step.args[0]), Emitter(grid.writer)
+    source, inner = graph.carried(step.args[0]), Emitter(graph.writer)
     inner.bind(step.args[0], source.name)
     name = position_in(step, inner, source.carrier)
     shape = step.args[0].type.concrete_shape

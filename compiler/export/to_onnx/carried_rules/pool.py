@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from compiler.export.to_onnx.convert.nn import require_layout
-from compiler.export.to_onnx.convert.reduce import reduced_axes
-from compiler.export.to_onnx.convert.tensor import truncated
-from compiler.export.to_onnx.grid_emitter import (
+from compiler.export.to_onnx.carried_emitter import (
     EXACT_ELSEWHERE,
     FLOAT_LIMIT,
     Carried,
-    FToGrid,
-    GridEmitter,
+    CarriedEmitter,
+    FToCarried,
     narrowed,
 )
+from compiler.export.to_onnx.convert.nn import require_layout
+from compiler.export.to_onnx.convert.reduce import reduced_axes
+from compiler.export.to_onnx.convert.tensor import truncated
 from compiler.export.to_onnx.ordered import summed_along
 from compiler.export.to_onnx.windows import window_attributes
 from compiler.ir.dataflow import Step
@@ -28,35 +28,35 @@ Total = Callable[[str, int], str]
 in the tensor's dtype, and gives its name."""
 
 
-@FToGrid.register("nn.max_pool2d")
-def max_pool2d(step: Step, grid: GridEmitter) -> Carried:
+@FToCarried.register("nn.max_pool2d")
+def max_pool2d(step: Step, graph: CarriedEmitter) -> Carried:
     """MaxPool; a window that holds padding only would need the dtype's minimum."""
     attrs = step.attrs
-    require_layout(step, grid, attrs.layout)
+    require_layout(step, graph, attrs.layout)
     if any(p >= k for p, k in zip(attrs.padding, (*attrs.pool_size, *attrs.pool_size))):
-        raise grid.refuse(step, f"padding {attrs.padding} reaches past window {attrs.pool_size}")
-    source = grid.carried(step.args[0])
+        raise graph.refuse(step, f"padding {attrs.padding} reaches past window {attrs.pool_size}")
+    source = graph.carried(step.args[0])
 
     window = window_attributes(attrs, attrs.pool_size)
     ceil_mode = int(attrs.ceil_mode)
-    name = grid.node("MaxPool", [grid.as_float(source)], ceil_mode=ceil_mode, **window)
+    name = graph.node("MaxPool", [graph.as_float(source)], ceil_mode=ceil_mode, **window)
     return Carried(name, "float32", source.low, source.high)
 
 
-@FToGrid.register("nn.global_max_pool2d")
-def global_max_pool2d(step: Step, grid: GridEmitter) -> Carried:
+@FToCarried.register("nn.global_max_pool2d")
+def global_max_pool2d(step: Step, graph: CarriedEmitter) -> Carried:
     """GlobalMaxPool."""
-    require_layout(step, grid, step.attrs.layout)
-    source = grid.carried(step.args[0])
-    name = grid.node("GlobalMaxPool", [grid.as_float(source)])
+    require_layout(step, graph, step.attrs.layout)
+    source = graph.carried(step.args[0])
+    name = graph.node("GlobalMaxPool", [graph.as_float(source)])
     return Carried(name, "float32", source.low, source.high)
 
 
-@FToGrid.register("nn.avg_pool2d")
-def avg_pool2d(step: Step, grid: GridEmitter) -> Carried:
+@FToCarried.register("nn.avg_pool2d")
+def avg_pool2d(step: Step, graph: CarriedEmitter) -> Carried:
     """Window sums as a depthwise convolution with ones, then the division."""
     attrs = step.attrs
-    require_layout(step, grid, attrs.layout)
+    require_layout(step, graph, attrs.layout)
     channels, height, width = step.args[0].type.concrete_shape[1:]
     out = step.result.type.concrete_shape[2:]
     counts = window_counts(attrs, height, width)
@@ -67,11 +67,12 @@ def avg_pool2d(step: Step, grid: GridEmitter) -> Carried:
         needed = (out[axis] - 1) * attrs.strides[axis] + reach - size - pads[axis]
         pads[axis + 2] = max(pads[axis + 2], needed)
         if needed + attrs.strides[axis] <= pads[axis + 2]:
-            raise grid.refuse(step, "ceil_mode leaves out a window of padding", fix=EXACT_ELSEWHERE)
+            what = "ceil_mode leaves out a window of padding"
+            raise graph.refuse(step, what, fix=EXACT_ELSEWHERE)
 
     def total(name: str, reach: int) -> str:
-        ones = grid.writer.constant(np.ones((channels, 1, *attrs.pool_size), "float32"))
-        return grid.node(
+        ones = graph.writer.constant(np.ones((channels, 1, *attrs.pool_size), "float32"))
+        return graph.node(
             "Conv",
             [name, ones],
             strides=list(attrs.strides),
@@ -81,49 +82,49 @@ def avg_pool2d(step: Step, grid: GridEmitter) -> Carried:
             kernel_shape=list(attrs.pool_size),
         )
 
-    return _average(step, grid, taps, counts, total)
+    return _average(step, graph, taps, counts, total)
 
 
-@FToGrid.register("nn.global_avg_pool2d")
-def global_avg_pool2d(step: Step, grid: GridEmitter) -> Carried:
+@FToCarried.register("nn.global_avg_pool2d")
+def global_avg_pool2d(step: Step, graph: CarriedEmitter) -> Carried:
     """Sum over height and width, then the division."""
-    require_layout(step, grid, step.attrs.layout)
+    require_layout(step, graph, step.attrs.layout)
     height, width = step.args[0].type.concrete_shape[2:]
     counts = np.asarray(height * width)
-    return _average(step, grid, height * width, counts, _summed(step, [2, 3], True, grid))
+    return _average(step, graph, height * width, counts, _summed(step, [2, 3], True, graph))
 
 
-@FToGrid.register("mean")
-def mean(step: Step, grid: GridEmitter) -> Carried:
+@FToCarried.register("mean")
+def mean(step: Step, graph: CarriedEmitter) -> Carried:
     """Sum over the axes, then the division."""
     axes = reduced_axes(step)
     count = int(np.prod([step.args[0].type.concrete_shape[a] for a in axes]))
-    total = _summed(step, axes, bool(step.attrs.keepdims), grid)
-    return _average(step, grid, count, np.asarray(count), total)
+    total = _summed(step, axes, bool(step.attrs.keepdims), graph)
+    return _average(step, graph, count, np.asarray(count), total)
 
 
-@FToGrid.register("sum")
-def reduce_sum(step: Step, grid: GridEmitter) -> Carried:
+@FToCarried.register("sum")
+def reduce_sum(step: Step, graph: CarriedEmitter) -> Carried:
     """ReduceSum, in int64 where the sum is too large for float32."""
     axes = reduced_axes(step)
     count = int(np.prod([step.args[0].type.concrete_shape[a] for a in axes]))
-    source = grid.carried(step.args[0])
+    source = graph.carried(step.args[0])
     low, high = count * min(source.low, 0), count * max(source.high, 0)
-    total = _summed(step, axes, bool(step.attrs.keepdims), grid)
+    total = _summed(step, axes, bool(step.attrs.keepdims), graph)
     reach = source.magnitude
     if max(-low, high) < FLOAT_LIMIT:
-        return Carried(total(grid.as_float(source), reach), "float32", low, high)
-    return narrowed(total(grid.as_int64(source), reach), "int64", low, high, grid)
+        return Carried(total(graph.as_float(source), reach), "float32", low, high)
+    return narrowed(total(graph.as_int64(source), reach), "int64", low, high, graph)
 
 
-def _summed(step: Step, axes: list[int], keepdims: bool, grid: GridEmitter) -> Total:
-    return lambda name, reach: summed_along(step, grid, name, axes, keepdims, reach)
+def _summed(step: Step, axes: list[int], keepdims: bool, graph: CarriedEmitter) -> Total:
+    return lambda name, reach: summed_along(step, graph, name, axes, keepdims, reach)
 
 
-def _average(step: Step, grid: GridEmitter, taps: int, counts: Array, total: Total) -> Carried:
+def _average(step: Step, graph: CarriedEmitter, taps: int, counts: Array, total: Total) -> Carried:
     """trunc(sum / counts). A source that is base * L with counts dividing L needs no rounding:
     sum(base) * (L / counts)."""
-    source = grid.carried(step.args[0])
+    source = graph.carried(step.args[0])
     counts = counts.astype(np.int64)
     if source.multiple is not None:
         base, multiple = source.multiple
@@ -134,47 +135,49 @@ def _average(step: Step, grid: GridEmitter, taps: int, counts: Array, total: Tot
         if exact and base.carrier == "float32" and largest < FLOAT_LIMIT:
             name = total(base.name, base.magnitude)
             if np.any(factor != 1):
-                name = grid.node("Mul", [name, grid.float_constant(factor)])
+                name = graph.node("Mul", [name, graph.float_constant(factor)])
             return Carried(name, "float32", low * int(factor.max()), high * int(factor.max()))
     low, high = taps * min(source.low, 0), taps * max(source.high, 0)
     if max(-low, high) >= FLOAT_LIMIT or source.carrier != "float32":
-        return _wide_average(step, grid, taps, counts, total)
+        return _wide_average(step, graph, taps, counts, total)
     # |sum| < 2^24 and whole: the rounded quotient never reaches the next integer.
     quotient = total(source.name, source.magnitude)
     if np.any(counts != 1):
-        quotient = grid.node("Div", [quotient, grid.float_constant(counts)])
-        quotient = grid.node("Floor", [quotient]) if low == 0 else truncated(quotient, grid)
+        quotient = graph.node("Div", [quotient, graph.float_constant(counts)])
+        quotient = graph.node("Floor", [quotient]) if low == 0 else truncated(quotient, graph)
     return Carried(quotient, "float32", min(source.low, 0), max(source.high, 0))
 
 
-def _wide_average(step: Step, grid: GridEmitter, taps: int, counts: Array, total: Total) -> Carried:
+def _wide_average(
+    step: Step, graph: CarriedEmitter, taps: int, counts: Array, total: Total
+) -> Carried:
     """The sum in int64, whose division truncates."""
-    source = grid.carried(step.args[0])
+    source = graph.carried(step.args[0])
     if step.name == "nn.avg_pool2d":
-        summed = _sum_of_digits(source, taps, total, grid)
+        summed = _sum_of_digits(source, taps, total, graph)
     else:
-        summed = total(grid.as_int64(source), source.magnitude)
-    quotient = grid.node("Div", [summed, grid.writer.constant(counts)])
-    return narrowed(quotient, "int64", min(source.low, 0), max(source.high, 0), grid)
+        summed = total(graph.as_int64(source), source.magnitude)
+    quotient = graph.node("Div", [summed, graph.writer.constant(counts)])
+    return narrowed(quotient, "int64", min(source.low, 0), max(source.high, 0), graph)
 
 
-def _sum_of_digits(source: Carried, taps: int, total: Total, grid: GridEmitter) -> str:
+def _sum_of_digits(source: Carried, taps: int, total: Total, graph: CarriedEmitter) -> str:
     """Window sums, which are convolutions and so float32, digit by digit of the data.
 
     x = sum of digit * base^k with 0 <= digit < base; the last one has the sign.
     """
     base = 1 << (((FLOAT_LIMIT - 1) // taps).bit_length() - 1)
-    divisor = grid.ints([base])
-    rest, magnitude, place = grid.as_int64(source), source.magnitude, 1
+    divisor = graph.ints([base])
+    rest, magnitude, place = graph.as_int64(source), source.magnitude, 1
     summed: str | None = None
     while True:
         last = magnitude * taps < FLOAT_LIMIT
-        digit = rest if last else grid.node("Mod", [rest, divisor], fmod=0)
-        part = grid.writer.cast(total(grid.writer.cast(digit, "float32"), base), "int64")
+        digit = rest if last else graph.node("Mod", [rest, divisor], fmod=0)
+        part = graph.writer.cast(total(graph.writer.cast(digit, "float32"), base), "int64")
         if place > 1:
-            part = grid.node("Mul", [part, grid.ints([place])])
-        summed = part if summed is None else grid.node("Add", [summed, part])
+            part = graph.node("Mul", [part, graph.ints([place])])
+        summed = part if summed is None else graph.node("Add", [summed, part])
         if last:
             return summed
-        rest = grid.node("Div", [grid.node("Sub", [rest, digit]), divisor])
+        rest = graph.node("Div", [graph.node("Sub", [rest, digit]), divisor])
         magnitude, place = magnitude // base + 1, place * base

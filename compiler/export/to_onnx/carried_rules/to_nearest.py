@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.grid_rules.fixed_point import Factor
+from compiler.export.to_onnx.carried_rules.fixed_point import Factor
 from compiler.ir.dataflow import Step, Value
 from compiler.ops.number_format import Array
 from compiler.ops.rules.float_product import Ties
