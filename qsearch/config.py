@@ -19,14 +19,8 @@ from pydantic_settings import EnvSettingsSource
 
 from compiler.errors import legal_names
 from qsearch.errors import SettingsError
-from qsearch.settings import (
-    ENVIRONMENT_PREFIX,
-    POOLS,
-    Flag,
-    Settings,
-    UnknownWordError,
-    names_of_keys,
-)
+from qsearch.settings import ENVIRONMENT_PREFIX, Flag, Settings, UnknownWordError, names_of_keys
+from workers.pool.protocol import POOLS
 
 IMPORT: Final = "import"
 RESOLVED: Final = "config.resolved.yaml"
