@@ -446,9 +446,20 @@ def describe(expr: Expr) -> str:
     return type(expr).__name__
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TempExpr(Expr):
-    """Base of the temporary values a ForwardRewriter's rules pass to each other."""
+    """Base of the temporary values a ForwardRewriter's rules pass to each other.
+
+    A subclass may be a frozen dataclass or a plain class that sets its attributes in ``__init__``.
+    """
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
+        """With the fields of every Expr, which the ``__init__`` of a plain class leaves out."""
+        self = object.__new__(cls)
+        Expr.__init__(self)
+        return self
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
 
     def realize(self) -> Expr:
         """The ordinary expression that stands for this value outside its pass."""

@@ -21,6 +21,7 @@ from typing import Any, Literal, Self
 
 from numpy.typing import NDArray
 
+from compiler.ir import literals
 from compiler.ir.attrs import NO_ATTRS, DictAttrs
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.ty import FuncType, TensorType, TupleType
@@ -121,6 +122,10 @@ class PrimFunc(LoweredFunction):
     def with_attr(self, key: str, value: Any) -> Self:
         """A copy with one attribute set."""
         return replace(self, attrs=self.attrs.with_attr(key, value))
+
+    def __str__(self) -> str:
+        """The text of ``definition``, constants described, for people."""
+        return definition(self, literals.name(self.name), lambda array: f"<{array.size} numbers>")
 
     def definition(self, name: str, constant: Callable[[Array], str]) -> str:
         """``@name = primfn(…)`` as text; see ``compiler.lir.printer``."""

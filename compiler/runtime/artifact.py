@@ -124,10 +124,11 @@ class QModule:
         """Run on a batch.
 
         Args:
-            inputs: an array per input, by name or in order. An input that the model had in float16
-                or float64 may come so; then the outputs have the model's dtypes as well. Where the
-                leading axis is longer than the module's, the samples are run one after the other
-                and the outputs joined along their first axis.
+            inputs: an array per input, by name or in order, or that of an only input. An
+                input that the model had in float16 or float64 may come so; then the outputs have
+                the model's dtypes as well. Where the leading axis is longer than the
+                module's, the samples are run one after the other and the outputs joined along their
+                first axis.
             executor: "auto", where ``quantized_main`` holds integers only that of
                 ``exact_executor`` (the engine, if it can), else the reference; the bits are the
                 same, and a warning says what makes it slower. "reference", the exact integers on

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError, legal_names
 
-Inputs = Mapping[str, NDArray[Any]] | Sequence[NDArray[Any]]
-"""Arrays by parameter name, or in the order of the parameters."""
+Inputs = Mapping[str, NDArray[Any]] | Sequence[NDArray[Any]] | NDArray[Any]
+"""Arrays by parameter name, or in the order of the parameters; the array of an only parameter."""
 
 
 class Executor(Protocol):
@@ -53,16 +54,25 @@ class BatchExecutor(Executor, Protocol):
         ...
 
 
-def ordered_inputs(names: Sequence[str], inputs: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
+def ordered_inputs(
+    names: Sequence[str], inputs: Mapping[str, Any] | Sequence[Any] | NDArray[Any]
+) -> list[Any]:
     """The inputs in the order of the parameters.
 
     Args:
         names: of the parameters; a name hint may occur twice.
-        inputs: a value for every parameter, by name or in order.
+        inputs: a value for every parameter, by name or in order; an array is that of the only one.
     Raises:
         EvaluationError: the number of values is wrong; or a name is missing, unknown, or the name
             of two parameters.
     """
+    if isinstance(inputs, np.ndarray):
+        if len(names) != 1:
+            raise EvaluationError(
+                f"one array for {len(names)} parameters {list(names)}",
+                fix="pass a list of arrays in this order, or a dict by name",
+            )
+        return [inputs]
     if not isinstance(inputs, Mapping):
         if len(inputs) != len(names):
             raise EvaluationError(f"{len(inputs)} inputs for {len(names)} parameters {list(names)}")

@@ -16,7 +16,9 @@ from compiler.ops.number_format import storage_dtype
 from compiler.runtime.executor import ordered_inputs
 
 
-def checked_inputs(function: Function, inputs: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
+def checked_inputs(
+    function: Function, inputs: Mapping[str, Any] | Sequence[Any] | NDArray[Any]
+) -> list[Any]:
     """The values in the order of the parameters.
 
     Raises:

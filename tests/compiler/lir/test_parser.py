@@ -165,3 +165,9 @@ def test_damaged_text_is_refused_or_read_but_never_breaks_the_reader(
         return
     again = text_of(read)
     assert text_of(parse_primfunc(*again))[0] == again[0]
+
+
+def test_print_shows_the_loops_and_describes_constants() -> None:
+    assert str(parse_primfunc(EXP)) == EXP
+    described = CONVOLUTION.replace("meta[relay.Constant][0]", "<4 numbers>")
+    assert str(parse_primfunc(CONVOLUTION, (np.zeros(4, np.int32),))) == described

@@ -55,6 +55,16 @@ def test_inputs_come_by_name_or_in_order() -> None:
         lowered.run([array, array])
 
 
+def test_an_array_is_the_only_input_and_refused_where_there_are_several() -> None:
+    (array,) = image(0).values()
+    lowered = compiler.lower(network(), target="reference")
+    np.testing.assert_array_equal(lowered.run(array)[0], lowered.run([array])[0])
+    a, b = relay.var("a", (2,)), relay.var("b", (2,))
+    two = compiler.lower(relay.module(op.add(a, b)), target="reference")
+    with pytest.raises(EvaluationError, match=r"one array for 2 parameters \['a', 'b'\]"):
+        two.run(np.zeros((2, 2), "float32"))
+
+
 def test_a_saved_module_is_the_same_and_its_bytes_are(tmp_path: Path) -> None:
     lowered = compiler.lower(network(), target="reference")
     lowered.save(tmp_path / "a.qmod")

@@ -193,3 +193,20 @@ def test_lets_are_rewritten_with_their_values_realized(rules: Any) -> None:
     v = relay.var("v")
     new = ForwardRewriter(rules).rewrite(relay.Let(v, op.exp(x), op.tanh(v)))
     assert same(new, relay.Let(v, op.copy(op.exp(x)), op.tanh(v)))
+
+
+def test_a_temporary_may_be_a_plain_class() -> None:
+    class Plain(TempExpr):
+        def __init__(self, inner: Expr) -> None:
+            self.inner = inner
+
+        def realize(self) -> Expr:
+            return relay.op.copy(self.inner)
+
+    table: OpRule[Any] = OpRule("FTestPlain", asked_by="a test")
+
+    @table.register("exp")
+    def make(call: Call, args: tuple[Expr, ...], ctx: Any) -> Expr | None:
+        return Plain(call.with_fields(args=args))
+
+    assert same(ForwardRewriter(table).rewrite(op.tanh(op.exp(x))), op.tanh(op.copy(op.exp(x))))
