@@ -81,20 +81,30 @@ class OutputSums:
     """The outputs of a module compared with the outputs of the float model."""
 
     def __init__(self) -> None:
-        self._ratio = Ratio()
+        self._ratios: list[Ratio] = []
         self._equal = self._count = 0
 
     def add(self, reference: Arrays, outputs: Arrays) -> None:
         """Count the outputs of one run."""
-        for wanted, found in zip(reference, outputs, strict=True):
-            add_to(self._ratio, wanted, found)
+        self._ratios = self._ratios or [Ratio() for _ in reference]
+        for ratio, wanted, found in zip(self._ratios, reference, outputs, strict=True):
+            add_to(ratio, wanted, found)
         wanted, found = decisions(reference[0]), decisions(outputs[0])
         self._equal += int(np.count_nonzero(wanted == found))
         self._count += wanted.size
 
     def result(self) -> OutputInsight:
         """SQNR and agreement so far."""
-        return OutputInsight(self._ratio.db, self._equal / self._count if self._count else 1.0)
+        agreement = self._equal / self._count if self._count else 1.0
+        whole = [ratio for ratio in self._ratios if ratio.signal > 0] or self._ratios
+        if len(self._ratios) < 2:
+            return OutputInsight(whole[0].db if whole else None, agreement)
+        # The errors of each output relative to its own power, as the score of a search has them.
+        losses = [ratio.noise / ratio.signal if ratio.signal > 0 else 0.0 for ratio in whole]
+        together = Ratio(float(len(losses)), sum(losses))
+        worst = max(whole, key=lambda ratio: losses[whole.index(ratio)])
+        place = next(n for n, ratio in enumerate(self._ratios) if ratio is worst)
+        return OutputInsight(together.db, agreement, place, worst.db)
 
 
 def add_to(ratio: Ratio, wanted: NDArray[Any], found: NDArray[Any]) -> None:

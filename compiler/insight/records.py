@@ -77,10 +77,19 @@ class LayerInsight:
 
 @dataclass(frozen=True, slots=True)
 class OutputInsight:
-    """The model's outputs against the float model's: SQNR (None: equal) and agreement."""
+    """The model's outputs against the float model's.
+
+    Attributes:
+        output_db: SQNR, of several outputs the harmonic mean of theirs; None: equal.
+        agreement: share of equal answers.
+        worst: place of the output with the least SQNR; None of a model with one.
+        worst_db: its SQNR; None: equal.
+    """
 
     output_db: float | None
     agreement: float
+    worst: int | None = None
+    worst_db: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

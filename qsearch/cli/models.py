@@ -298,9 +298,10 @@ def insight_command(
     for name, output in (("simulated", figures.simulated), ("integer", figures.integer)):
         if output is not None:
             agreement = f"{100 * output.agreement:.2f} %"
-            print(
-                f"{name}, all layers: SQNR {decibels(output.output_db)} dB, agreement {agreement}"
-            )
+            told = f"{name}, all layers: SQNR {decibels(output.output_db)} dB"
+            if output.worst is not None:
+                told += f" (output {output.worst}, the worst: {decibels(output.worst_db)} dB)"
+            print(f"{told}, agreement {agreement}")
     print_legend(("SQNR", "agreement"))
     for warning in found.warnings:
         print(f"note: {warning}")

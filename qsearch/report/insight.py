@@ -149,7 +149,10 @@ def _range_row(point: PointInsight, mode: str) -> dict[str, Any]:
 
 
 def _output(output: OutputInsight) -> str:
-    return f"SQNR {decibels(output.output_db)} dB, agreement {100 * output.agreement:.2f} %"
+    told = f"SQNR {decibels(output.output_db)} dB, agreement {100 * output.agreement:.2f} %"
+    if output.worst is None:
+        return told
+    return f"{told}; the worst output is number {output.worst}, {decibels(output.worst_db)} dB"
 
 
 def _number(value: float | None) -> str:

@@ -12,7 +12,7 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.exact_executor import SLOWER
 from qsearch.data import content_hash
 from qsearch.errors import SettingsError
-from qsearch.search.objectives import UNCERTAIN, Score
+from qsearch.search.objectives import UNCERTAIN, WORST_OUTPUT, Score
 from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import Failure, Outcome, Trial
 from workers.batching import hash_outputs
@@ -28,6 +28,7 @@ from workers.metrics.registry import (
     merge_sums,
     results,
 )
+from workers.metrics.sqnr import worst_output
 
 CHECKED_ONE_OF: Final = 8
 """One trial of so many is compared with the exact reference on one run of the model."""
@@ -269,12 +270,15 @@ def score_of(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]
         if each.interval == "error" and each.option in sums:
             error = find_metric(each.option).standard_error(sums[each.option])
             score[each.name + UNCERTAIN] = error
+    worst = worst_output(sums["sqnr"]) if "sqnr" in sums else None
+    if worst is not None:
+        score[WORST_OUTPUT], score["worst_output_db"] = float(worst[0]), worst[1]
     return score | _custom(sums)
 
 
 def _accuracies() -> list[Measure]:
     """What candidates are scored by, costs left out."""
-    return [m for m in known_measures() if not m.smaller_is_better]
+    return [m for m in known_measures() if m.option and not m.smaller_is_better]
 
 
 def _custom(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:

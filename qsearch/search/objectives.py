@@ -33,8 +33,11 @@ FLOAT_TOP1: Final = "top1_float"
 TOP1_STEP: Final = "top1_step"
 """In a score with labels: the loss of top-1 up to which luck explains it, see ``top1_step``."""
 
-COMPARISONS: Final = frozenset({KEEPS_ACCURACY, FLOAT_TOP1, TOP1_STEP})
-"""Keys of a score that are not measured on the module: what the float model makes of it."""
+WORST_OUTPUT: Final = "worst_output"
+"""In a score of a model with several outputs: the place of the one with the least SQNR."""
+
+COMPARISONS: Final = frozenset({KEEPS_ACCURACY, FLOAT_TOP1, TOP1_STEP, WORST_OUTPUT})
+"""Keys of a score that are no measures: what the float model makes of it, which output is meant."""
 
 UNCERTAIN: Final = "_error"
 """After the name of a score: its standard error."""
@@ -286,7 +289,11 @@ def score_key(name: str) -> str:
 
 def accuracies_in(score: Score) -> dict[str, float | None]:
     """What a score says of accuracy, by key: every known metric, then the user's own."""
-    usual = {m.name: score.get(m.name) for m in known_measures() if not m.smaller_is_better}
+    usual = {
+        m.name: score.get(m.name)
+        for m in known_measures()
+        if not m.smaller_is_better and (m.option or m.name in score)
+    }
     return usual | own_scores(score)
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from qsearch.errors import NoModuleError, SearchFailedError
 from qsearch.process import EXIT_INTERRUPTED, EXIT_OK, EXIT_TARGET_MISSED
 from qsearch.report.build import Costs, full_report, layers_told, saved_by_stopping, summary
@@ -17,7 +18,14 @@ from qsearch.report.pareto import front_of, hypervolume_of
 from qsearch.run_folder import RunFolder
 from qsearch.search.calibration import FirstChoice
 from qsearch.search.context import TIMEOUT, PreparedStudy, StudyContext
-from qsearch.search.objectives import Objective, accuracy_of, keeps_accuracy, option_of, own_scores
+from qsearch.search.objectives import (
+    WORST_OUTPUT,
+    Objective,
+    accuracy_of,
+    keeps_accuracy,
+    option_of,
+    own_scores,
+)
 from qsearch.search.optuna_study import replica
 from qsearch.search.space import Params, Space, config_hash
 from qsearch.search.winner import Winner
@@ -120,6 +128,8 @@ class SearchResult:
             same = alone["trial"] == s["best"]["trial"]
             reached = "the same: the search found nothing better" if same else _scores(alone)
             lines.append(f"compile   alone, without a search: {reached}  (trial {alone['trial']})")
+        if s["best"] and s.get("worst_output"):
+            lines.append(f"{_INDENT}the worst of its outputs is {s['worst_output']!r}")
         for one in s.get("front", ()):
             values = ", ".join(
                 f"{name} {_told(by_option(name), {by_option(name).name: one[name]})}"
@@ -251,6 +261,9 @@ def finish(
         short["hypervolume"] = hypervolume_of(trials, objective)
     first = FirstChoice.stored(repository, study.id)
     short["compile"] = _alone(first, trials)
+    place = None if best is None else (best.outcome.score or {}).get(WORST_OUTPUT)
+    if place is not None:
+        short["worst_output"] = declared_interface(prepared.source.path).outputs[int(place)].name
     told = {
         "target": {**_target(prepared, score, baseline), "kept": kept, "fits": fits},
         "warnings": warnings,

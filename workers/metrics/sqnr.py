@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,11 @@ FLOOR_DB = -400.0
 
 
 class Sqnr:
-    """10 log10(sum reference^2 / sum (output - reference)^2), over all outputs and samples.
+    """10 log10 of reference^2 over (output - reference)^2, both summed over all samples.
+
+    Of several outputs the errors count relative to the power of their own output, so that one of
+    small values is not drowned: the ratio is the harmonic mean of those of the outputs. An output
+    whose reference is all 0 has no power to compare with and is left out.
 
     The squares and products of what single samples add are summed too, for ``standard_error``.
     """
@@ -33,20 +37,23 @@ class Sqnr:
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
-        """Add the squares of the reference and of the differences."""
+        """Add the squares of the reference and of the differences, output by output."""
         assert reference is not None  # needs_reference
-        signals, noises = np.zeros(1), np.zeros(1)
-        for output, wanted in zip(outputs, reference, strict=True):
+        for place, (output, wanted) in enumerate(zip(outputs, reference, strict=True)):
             signal = np.asarray(wanted, np.float64)
             noise = np.asarray(output, np.float64) - signal
-            state["signal"] += float(np.sum(signal * signal))
-            state["noise"] += float(np.sum(noise * noise))
-            signals = signals + _of_samples(signal)
-            noises = noises + _of_samples(noise)
-        state["samples"] += len(signals)
-        state["signal_squares"] += float(signals @ signals)
-        state["noise_squares"] += float(noises @ noises)
-        state["products"] += float(signals @ noises)
+            signals, noises = _of_samples(signal), _of_samples(noise)
+            sums = (
+                float(np.sum(signal * signal)),
+                float(np.sum(noise * noise)),
+                float(len(signals)),
+                float(signals @ signals),
+                float(noises @ noises),
+                float(signals @ noises),
+            )
+            for name, value in zip(_SUMS, sums, strict=True):
+                key = _key(name, place)
+                state[key] = state.get(key, 0.0) + value
 
     def result(self, state: Mapping[str, float]) -> float | None:
         """The ratio in dB; None where it is infinite, since the outputs are equal.
@@ -54,28 +61,71 @@ class Sqnr:
         Outputs that are not finite have the lowest value, so that a broken module never ranks as
         a perfect one.
         """
-        signal, noise = state["signal"], state["noise"]
-        if noise == 0 and math.isfinite(signal):
+        loss = relative_noise(state)
+        if loss == 0:
             return None
-        if not (signal > 0 and noise > 0 and math.isfinite(signal) and math.isfinite(noise)):
-            return FLOOR_DB
-        return 10.0 * math.log10(signal / noise)
+        return -10.0 * math.log10(loss) if math.isfinite(loss) else FLOOR_DB
 
     def standard_error(self, state: Mapping[str, float]) -> float | None:
         """Standard error in dB, by the delta method on the ratio of two sums.
 
         With S, N the signal and noise of n samples, var(log(S/N)) is
-        n/(n-1) sum_i (s_i/S - n_i/N)^2.
+        n/(n-1) sum_i (s_i/S - n_i/N)^2. Errors of several outputs are taken to go together.
         """
-        count, signal, noise = (state.get(name, 0.0) for name in ("samples", "signal", "noise"))
-        if count < 2 or not (signal > 0 and noise > 0 and math.isfinite(signal + noise)):
+        shares = [(loss, _spread(sums)) for sums in _outputs_of(state) if (loss := _loss(sums))]
+        total = sum(loss for loss, _ in shares)
+        if not shares or not math.isfinite(total) or any(spread is None for _, spread in shares):
             return None
-        spread = (
-            state["signal_squares"] / signal**2
-            + state["noise_squares"] / noise**2
-            - 2 * state["products"] / (signal * noise)
-        )
-        return 10 / math.log(10) * math.sqrt(max(spread, 0.0) * count / (count - 1))
+        return sum(loss * (spread or 0.0) for loss, spread in shares) / total
+
+
+def relative_noise(state: Mapping[str, float]) -> float:
+    """Mean over the outputs of noise by signal; infinite where one is not finite."""
+    outputs = list(_outputs_of(state))
+    powerful = [sums for sums in outputs if sums["signal"] != 0] or outputs
+    return sum(map(_loss, powerful)) / max(len(powerful), 1)
+
+
+def worst_output(state: Mapping[str, float]) -> tuple[int, float | None] | None:
+    """Place and SQNR in dB of the worst output of several; None of a model with one."""
+    losses = [(_loss(sums), -n) for n, sums in enumerate(_outputs_of(state)) if sums["signal"] != 0]
+    if _key("signal", 1) not in state or not losses:
+        return None
+    loss, place = max(losses)
+    decibels = None if loss == 0 else -10.0 * math.log10(loss) if math.isfinite(loss) else FLOOR_DB
+    return -place, decibels
+
+
+def _key(name: str, place: int) -> str:
+    return name if place == 0 else f"{name}.{place}"
+
+
+def _outputs_of(state: Mapping[str, float]) -> Iterator[dict[str, float]]:
+    """The sums of each output."""
+    place = 0
+    while _key("signal", place) in state:
+        yield {name: state[_key(name, place)] for name in _SUMS if _key(name, place) in state}
+        place += 1
+
+
+def _loss(sums: Mapping[str, float]) -> float:
+    signal, noise = sums["signal"], sums["noise"]
+    if not (math.isfinite(signal) and math.isfinite(noise)):
+        return math.inf
+    return noise / signal if signal > 0 else math.inf if noise > 0 else 0.0
+
+
+def _spread(sums: Mapping[str, float]) -> float | None:
+    """Standard error in dB of one output."""
+    count, signal, noise = (sums.get(name, 0.0) for name in ("samples", "signal", "noise"))
+    if count < 2 or not (signal > 0 and noise > 0 and math.isfinite(signal + noise)):
+        return None
+    spread = (
+        sums["signal_squares"] / signal**2
+        + sums["noise_squares"] / noise**2
+        - 2 * sums["products"] / (signal * noise)
+    )
+    return 10 / math.log(10) * math.sqrt(max(spread, 0.0) * count / (count - 1))
 
 
 def _of_samples(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -97,6 +147,16 @@ measures.register("sqnr_db")(
         meaning="how near the outputs are to those of the float model (signal to quantization "
         "noise); higher is better, 6 dB more halve the error",
         template="{:.2f} dB",
-        loss=lambda sums: sums["noise"],
+        loss=relative_noise,
+    )
+)
+measures.register("worst_output_db")(
+    Measure(
+        "worst_output_db",
+        title="worst output",
+        unit="dB",
+        place=3,
+        meaning="SQNR of the worst of several outputs",
+        template="{:.2f} dB",
     )
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import qsearch
 from compiler.qtypes.qconfig import QConfig
@@ -473,3 +474,32 @@ class Shifted:
     def run(self, inputs: Any) -> Any:
         first, *others = self._executor.run(inputs)
         return [first + 1, *others]
+
+
+def test_the_worst_of_several_outputs_is_named(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    weights = {"w": rng.normal(size=(6, 8)), "v": 1e-3 * rng.normal(size=(8, 5))}
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["scores"]),
+            helper.make_node("Sigmoid", ["scores"], ["a"]),
+            helper.make_node("MatMul", ["a", "v"], ["boxes"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 6])],
+        [
+            helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["N", 8]),
+            helper.make_tensor_value_info("boxes", TensorProto.FLOAT, ["N", 5]),
+        ],
+        [numpy_helper.from_array(np.float32(array), name) for name, array in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    calib = rng.normal(size=(32, 6)).astype(np.float32)
+    options: Any = {"trials": 2, "pool": "inline", "max_drop": 1, "out": tmp_path / "run"}
+    result = qsearch.launch(model, calib=calib, **options)
+    name = result.summary["worst_output"]
+    assert name in ("scores", "boxes")
+    assert f"the worst of its outputs is {name!r}" in result.text()
+    score = result.best_trial.user_attrs["score"]
+    assert score["worst_output_db"] <= score["sqnr_db"]

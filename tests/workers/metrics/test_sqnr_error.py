@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from workers.metrics.registry import merge_sums
-from workers.metrics.sqnr import Sqnr
+from workers.metrics.sqnr import FLOOR_DB, Sqnr, worst_output
 
 
 def test_the_error_is_that_of_the_bootstrap_and_merges() -> None:
@@ -39,3 +39,39 @@ def test_one_sample_or_equal_outputs_have_no_error() -> None:
     equal = metric.init()
     metric.update(equal, [np.ones((5, 4))], [np.ones((5, 4))], None)
     assert metric.standard_error(equal) is None
+
+
+def test_each_output_counts_relative_to_its_own_power() -> None:
+    rng = np.random.default_rng(1)
+    large, small = 100 * rng.normal(size=(64, 8)), rng.normal(size=(64, 3))
+    zeros = np.zeros((64, 2))
+    found = [
+        large + rng.normal(size=large.shape),
+        small + 0.3 * rng.normal(size=small.shape),
+        zeros,
+    ]
+    metric, shards = Sqnr(), []
+    for rows in np.array_split(np.arange(64), 2):
+        state = metric.init()
+        metric.update(
+            state, [f[rows] for f in found], [large[rows], small[rows], zeros[rows]], None
+        )
+        shards.append({"sqnr": state})
+    sums = merge_sums(shards)["sqnr"]
+    losses = [((f - w) ** 2).sum() / (w**2).sum() for f, w in zip(found, (large, small))]
+    assert metric.result(sums) == pytest.approx(-10 * np.log10(np.mean(losses)))
+    assert worst_output(sums) == (1, pytest.approx(-10 * np.log10(losses[1])))
+    assert metric.standard_error(sums) is not None
+    alone = metric.init()
+    metric.update(alone, found[:1], [large], None)
+    assert metric.result(alone) == pytest.approx(-10 * np.log10(losses[0]))
+    assert worst_output(alone) is None
+
+
+def test_one_output_that_is_not_finite_is_the_worst_of_all() -> None:
+    metric = Sqnr()
+    state = metric.init()
+    broken = np.full((4, 2), np.nan)
+    metric.update(state, [np.ones((4, 2)), broken], [np.ones((4, 2)), np.ones((4, 2))], None)
+    assert metric.result(state) == FLOOR_DB
+    assert worst_output(state) == (1, FLOOR_DB)
