@@ -129,7 +129,7 @@ class SteppedOnnx:
         )
         model = helper.make_model(graph, opset_imports=self._opset)
         model.ir_version = 8
-        return OrtExecutor(model)
+        return OrtExecutor(model, arena=False)  # many wait for the next round
 
 
 def _info(name: str, value: Value) -> onnx.ValueInfoProto:
