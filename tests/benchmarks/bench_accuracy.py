@@ -4,7 +4,7 @@
         [--methods MinMax …] [--no-search] [--data ../shared/data] [--json FILE]
 
 For every model: float; onnxruntime quantize_static per tensor and per channel, MinMax, Entropy and
-Percentile, u8 and s8; and ours, written to a file, read again, and run on the exact grid, whose
+Percentile, u8 and s8; and ours, written to a file, read again, and run on its integers, whose
 outputs are compared with the integer reference on the first images. Top-1, agreement with float,
 SQNR, each with a 95 % interval; CPU milliseconds an image with all sides taking turns.
 

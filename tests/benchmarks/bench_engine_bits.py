@@ -5,7 +5,7 @@
 
 For every model: seeded random fully integral configurations are built on real images, and each runs
 on dev images, on noise and on 30 times both. The engine on every instruction set at hand, with one
-thread and with two, the grid and the exact integer ONNX are compared with the reference, element by
+thread and with two, the exact integer ONNX is compared with the reference, element by
 element. A model stops after so many CPU minutes and says how many configurations it ran. Exit code
 1 where any element differs; the line names model, seed, form and the fields of the configuration.
 

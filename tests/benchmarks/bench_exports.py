@@ -209,7 +209,7 @@ def complaints(model: str, found: dict[str, Any]) -> list[str]:
     """What is not as it must be."""
     said = []
     for name, way in found["ways"].items():
-        exact = name.startswith(("Python", "C", "ONNX, grid", "ONNX, int"))
+        exact = name.startswith(("Python", "C", "ONNX, int"))
         if exact and any(way["differing_outputs"].values()):
             said.append(f"{model}: {name} has other bits")
     qdq, module = found["ways"]["ONNX, QDQ"], found["ways"]["Python, run()"]

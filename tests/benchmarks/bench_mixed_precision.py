@@ -6,7 +6,7 @@
 1. Every layer alone is given 2 to 7 bits, all others keep 8: the squared error this adds to the
    outputs of calibration images is its damage (HAWQ-V3's sensitivity, measured).
 2. An integer programme finds the least damage under a budget of bytes (qsearch/search/allocation).
-3. Each answer is built and judged on the dev images on the exact grid, beside uniform bits.
+3. Each answer is built and judged on the dev images on its integers, beside uniform bits.
 
 The goal, which sets the exit code: for 3, 4, 5 and 6 bits everywhere there is a mixed module of no
 more bytes whose top-1 is not lower, and one whose SQNR is higher. From 7 bits on the activations
@@ -87,7 +87,7 @@ class Study:
         return build_candidate(self.module, config, self.scales, self.channels)
 
     def outputs(self, candidate: Candidate, split: Split) -> NDArray[Any]:
-        """What it answers on the exact grid."""
+        """What it answers on its integers."""
         assert candidate.partitioned is not None
         executor: Executor = exact_executor(candidate.partitioned).executor
         return outputs_of(lambda x: executor.run({"input": x})[0], split, self.batch)
