@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.difference.inputs import named_for
 from compiler.errors import EvaluationError
@@ -17,6 +18,10 @@ from compiler.ir.module import IRModule
 from compiler.ops.number_format import Array
 from compiler.pipeline import evaluate
 from compiler.span import ONNX, AnySpan, Span
+
+_FEWEST_OF_A_CHANNEL = 32
+"""Values that a factor and an offset are fitted to."""
+_MUCH_BETTER_DB = 10.0
 
 BY_NODE = "onnx node"
 BY_PLACE = "position"
@@ -149,6 +154,9 @@ class NodeDifference:
 
     ``snr_db`` is 10·log10(Σa² / Σ(a-b)²), inf when equal. ``scale`` is the factor that b was
     multiplied with first, because one side holds integers and the other real numbers; else 1.
+    ``undone_db`` is the ratio with the best factor and offset of each channel instead, where that
+    is more than 10 dB better: smoothing and equalization give channels factors, centring and zero
+    points offsets, which the next operators take back.
     """
 
     name: str
@@ -162,6 +170,7 @@ class NodeDifference:
     max_abs_error: float
     scale: float
     matched_by: str
+    undone_db: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +193,12 @@ class Difference:
         first = self.first
         if first is None:
             return "no node differs" if self.equal else "outputs differ, matched nodes do not"
+        undone = ""
+        if first.undone_db is not None:
+            undone = f"; {first.undone_db:.1f} dB once factors of its channels are undone"
         return (
             f"first difference: {first.name} ({first.operator_b}), SNR {first.snr_db:.1f} dB, "
-            f"largest error {first.max_abs_error:.3g}"
+            f"largest error {first.max_abs_error:.3g}{undone}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -205,8 +217,8 @@ class Difference:
 def _plain(row: NodeDifference) -> dict[str, Any]:
     values = asdict(row)
     values["shape"] = list(row.shape)
-    for key in ("snr_db", "max_abs_error"):
-        if not math.isfinite(values[key]):
+    for key in ("snr_db", "max_abs_error", "undone_db"):
+        if values[key] is not None and not math.isfinite(values[key]):
             values[key] = None
     return values
 
@@ -278,6 +290,8 @@ class _Total:
     scale: float = 1.0
     dtypes: tuple[str, str] = ("", "")
     shape: tuple[int, ...] = field(default=())
+    moments: NDArray[np.float64] | None = None
+    """Of integers beside real numbers, by channel: count and sums of x, y, xx, yy, xy."""
 
     def add(self, x: Array, y: Array, rtol: float, atol: float) -> None:
         """Count one batch; ``x`` is taken as right."""
@@ -293,6 +307,8 @@ class _Total:
         if mixed:
             if self.scale == 1.0:
                 self.scale = _best_scale(right, judged)
+            own = _moments(right, judged)
+            self.moments = own if self.moments is None else self.moments + own
             judged = judged * self.scale
         error = np.abs(right - judged)
         # NaN on both sides is agreement; on one side it is an error without bound.
@@ -311,6 +327,26 @@ class _Total:
         if self.signal == 0 or math.isinf(self.noise):
             return -math.inf
         return 10 * math.log10(self.signal / self.noise)
+
+    @property
+    def undone_db(self) -> float | None:
+        """Signal to noise with an affine map for each channel, where that is much better."""
+        if self.moments is None or self.moments[0].min(initial=math.inf) < _FEWEST_OF_A_CHANNEL:
+            return None
+        count, x, y, xx, yy, xy = self.moments
+        spread, joint = yy - y * y / count, xy - x * y / count
+        explained = np.divide(joint**2, spread, out=np.zeros_like(joint), where=spread > 0)
+        noise = float(np.maximum(xx - x * x / count - explained, 0.0).sum())
+        found = 10 * math.log10(self.signal / noise) if noise > 0 and self.signal > 0 else math.inf
+        return found if found > self.snr_db + _MUCH_BETTER_DB else None
+
+
+def _moments(x: Array, y: Array) -> NDArray[np.float64]:
+    """Sums over all axes but the channels', axis 1; float64 (6, channels)."""
+    rank_two = (x, y) if x.ndim > 1 else (x.reshape(1, -1), y.reshape(1, -1))
+    a, b = (np.moveaxis(one, 1, 0).reshape(one.shape[1], -1) for one in rank_two)
+    sums = (np.ones_like(a), a, b, a * a, b * b, a * b)
+    return np.stack([one.sum(axis=1) for one in sums])
 
 
 def _same(x: Array, y: Array, rtol: float, atol: float) -> bool:
@@ -338,6 +374,7 @@ def _row(match: Match, total: _Total) -> NodeDifference:
         max_abs_error=total.max_error,
         scale=total.scale,
         matched_by=match.by,
+        undone_db=total.undone_db,
     )
 
 

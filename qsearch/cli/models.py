@@ -427,7 +427,11 @@ def diff_command(
         left = f"{found.only_in_a} nodes only in A, {found.only_in_b} only in B"
         equal = "equal" if found.equal else "differ"
         print(wrapped(f"outputs {equal}; {found.sentence()}; {left}", "  "))
-        print("SNR dB: how near B's values are to A's; higher is better", file=sys.stderr)
+        told = "SNR dB: how near B's values are to A's; higher is better"
+        if any(node.undone_db is not None for node in found.nodes):
+            told += "; undone dB: the same once factors and offsets of channels are undone, which "
+            told += "smoothing and centring put in between and later operators take back"
+        print(wrapped(told), file=sys.stderr)
     return EXIT_OK if found.equal else EXIT_TARGET_MISSED
 
 
@@ -442,6 +446,7 @@ def _difference_row(node: NodeDifference) -> dict[str, Any]:
         "shape": "x".join(map(str, node.shape)) or "scalar",
         "dtype": dtype,
         "SNR dB": "equal" if node.equal else _decibels(node.snr_db),
+        "undone dB": "" if node.undone_db is None else _decibels(node.undone_db),
         "largest error": "-" if node.equal else f"{node.max_abs_error:.3g}",
         "scale of B": "-" if node.scale == 1.0 else f"{node.scale:.4g}",
     }

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import compiler.ops  # noqa: F401  (registers the operators)
+from compiler import relay
 from compiler.difference import compare_modules, random_inputs
 from compiler.errors import EvaluationError
 from compiler.ir.expr import Constant, Expr, Function, Var
@@ -148,3 +149,24 @@ def test_other_inputs_are_refused() -> None:
     two = infer_module(IRModule({"main": Function((x, y), op_call("add", x, y))}))
     with pytest.raises(EvaluationError, match="2 inputs and 1"):
         compare_modules(network(), two, batches(network()))
+
+
+def test_factors_and_offsets_of_channels_are_undone_beside_the_plain_ratio() -> None:
+    rng = np.random.default_rng(5)
+    factors = (10.0 ** rng.uniform(0, 2, (6, 1, 1))).astype(np.float32)
+    x = relay.var("x", (4, 6, 8, 8))
+    real = relay.op.multiply(x, relay.const(np.float32(1.0)))
+    scaled = relay.op.add(
+        relay.op.multiply(x, relay.const(100 * factors)), relay.const(7 * factors)
+    )
+    integers = relay.op.cast(scaled, dtype="int32")
+    found = compare_modules(
+        infer_module(relay.module(relay.op.nn.relu(real))),
+        infer_module(relay.module(relay.op.nn.relu(integers))),
+        [{"x": rng.uniform(0.5, 1.5, (4, 6, 8, 8)).astype(np.float32)} for _ in range(2)],
+    )
+    row = next(node for node in found.nodes if node.operator_b == "nn.relu")
+    assert row.snr_db < 10
+    assert row.undone_db is not None
+    assert row.undone_db > 30
+    assert found.to_dict()["nodes"][0].keys() >= {"undone_db"}
