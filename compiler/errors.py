@@ -158,7 +158,7 @@ class CodegenError(CompilerError):
 
 
 class PlanError(CodegenError):
-    """A function that the engine has no plan for; the reference runs it, slower."""
+    """A function that the engine has no plan for; another executor runs it, slower."""
 
 
 class OnnxImportError(CompilerError):
