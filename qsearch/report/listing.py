@@ -154,7 +154,7 @@ def with_all_columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _scorers(trials: Sequence[Trial]) -> str:
-    """Who scored how many trials: "engine 14 (2 checked), grid 2"."""
+    """Who scored how many trials: "engine 14 (2 checked), integer 2"."""
     names = [t.outcome.scored_by for t in trials if t.outcome.scored_by]
     told = []
     for name, count in Counter(name.partition(",")[0] for name in names).items():
