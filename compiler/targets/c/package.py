@@ -278,7 +278,8 @@ class _Writer:
         where: dict[Value, str] = {}
         for value, name in zip((*entry.params, *entry.results), entry.names):
             where[value] = name
-        lines: list[str] = []
+        read = {value for step in placement.program.steps for value in step.args}
+        lines = [f"(void){where[value]};" for value in entry.params if value not in read]
         for number, step in enumerate(placement.program.steps):
             for value in (*step.args, *step.outs):
                 if value not in where:

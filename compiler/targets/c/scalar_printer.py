@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 
 import numpy as np
 
@@ -163,7 +164,9 @@ class ScalarPrinter:
         if math.isinf(node.value):
             return f"{'-' if node.value < 0 else ''}{self._use('infinity', node.dtype)}()"
         shown = repr(float(node.value)) if not end else str(np.float32(node.value))
-        return f"{shown if any(c in shown for c in '.e') else shown + '.0'}{end}"
+        # Where floats are computed in 80 bits, an inexact constant has as many without the cast.
+        rounded = "(float)" if end and Fraction(shown) != Fraction(float(node.value)) else ""
+        return f"{rounded}{shown if any(c in shown for c in '.e') else shown + '.0'}{end}"
 
     def _binary(self, node: Bin) -> tuple[str, int]:
         op = node.op

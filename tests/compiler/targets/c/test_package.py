@@ -11,6 +11,7 @@ import pytest
 
 from compiler import lower, parse, relay
 from compiler.errors import CodegenError
+from compiler.ir.expr import Call, GlobalVar
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.runtime.artifact import Sample
@@ -34,6 +35,33 @@ def test_a_32_bit_program_gives_the_same_outputs(
 ) -> None:
     # Processors without float registers of 32 bits too: -mfpmath=387 is the default of -m32.
     assert exit_code(package, cc32, ("-O2",)) == 0
+
+
+def test_a_state_that_a_part_does_not_read_is_no_warning(
+    cc: Command, cc32: Command, exit_code: ExitCode
+) -> None:
+    x, state = relay.var("x", (3,), "int32"), relay.var("state", (2,), "int32")
+    part = relay.Function((x, state), relay.op.add(x, x))
+    outer = relay.var("x", (3,), "int32"), relay.var("state", (2,), "int32")
+    called = Call(GlobalVar("part"), outer)
+    main = relay.Function(outer, relay.Tuple((called, outer[1])))
+    mod = lower(infer_module(IRModule({"main": main, "part": part}))).mod
+    values, kept = np.array([1, -2, 3], "int32"), np.array([7, 8], "int32")
+    made = c_package(mod, "net", ([values, kept], [2 * values, kept]))
+    assert exit_code(made, cc, ("-O1",)) == 0
+    assert exit_code(made, cc32, ("-O1",)) == 0
+
+
+def test_constants_are_rounded_to_their_type_before_they_are_multiplied_by(
+    cc32: Command, exit_code: ExitCode
+) -> None:
+    x = relay.var("x", (255,), "int32")
+    scale = np.float32(0.028084112)
+    body = relay.op.multiply(relay.op.cast(x, dtype="float32"), relay.const(scale))
+    given = np.arange(-127, 128, dtype="int32")
+    wanted = given.astype("float32") * scale
+    mod = lower(infer_module(relay.module(relay.Function((x,), body)))).mod
+    assert exit_code(c_package(mod, "net", ([given], [wanted])), cc32, ("-O2",)) == 0
 
 
 def test_the_self_check_ends_with_1_when_an_output_differs(
