@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 
 from compiler.export.to_onnx.carried_emitter import (
-    EXACT_ELSEWHERE,
     FLOAT_LIMIT,
     Bound,
     Carried,
@@ -109,8 +108,6 @@ def _limits(step: Step, graph: CarriedEmitter) -> Carried:
     small = a.magnitude < FLOAT_LIMIT and b.magnitude < FLOAT_LIMIT
     if rhs.data is not None and same_shape and small:
         bound = rhs.data.astype(np.int64)
-        if bound.size > 1 and (bound.max() > a.high if top else bound.min() < a.low):
-            raise graph.refuse(step, "its limits lie beyond all values", fix=EXACT_ELSEWHERE)
         low = bound if top else np.asarray(a.low)
         high = np.asarray(a.high) if top else bound
         # maximum(x, c) reaches c even where x never does.
