@@ -49,7 +49,7 @@ def study_of(tokens: Tokens, name: str, why: Failure | None = None) -> tuple[Rep
     queue.end_job(job.id, "failed" if why else "done", 2 if why else 0, why)
     queue.close()
     folder = server.folder(name)
-    folder.path.mkdir(exist_ok=True)
+    folder.path.mkdir(parents=True, exist_ok=True)
     store = Repository(open_engine(f"sqlite:///{folder.database}"))
     return store, store.create_study(new_study(name, job.trials))
 

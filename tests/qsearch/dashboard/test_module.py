@@ -182,8 +182,8 @@ def test_an_uploaded_model_is_searched(searched, runs):
     other = {**wish, "max_drop": "5%"}
     assert searched.post("/api/v1/studies", json=other).status_code == 409
     deadline = time.monotonic() + 600
-    while not (runs / "mine" / "best.qmod").is_file():
-        assert time.monotonic() < deadline, (runs / "mine" / "launch.log").read_text()
+    while not (runs / "studies" / "mine" / "best.qmod").is_file():
+        assert time.monotonic() < deadline, (runs / "studies" / "mine" / "launch.log").read_text()
         time.sleep(0.5)
     names = {s["name"] for s in searched.get("/api/v1/studies").json()["studies"]}
     assert names == {"digits", "mine"}
