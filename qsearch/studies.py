@@ -29,7 +29,6 @@ from qsearch.report.pareto import front_of
 from qsearch.run_folder import RunFolder, StudyAddress
 from qsearch.search.objectives import Objective, accuracies_in
 from qsearch.search.space import Space
-from qsearch.store.engine import migrate, schema_version
 from qsearch.store.records import CommandKind
 
 PathLike = str | os.PathLike[str]
@@ -251,20 +250,6 @@ def export_optuna(
         target = name or named.name
         write_study(trials, space, objective, url, target, repository.newest_notes(named.id))
         return target, len(trials)
-
-
-def migrate_store(folder: PathLike | None, *, storage: str | None = None) -> tuple[str, str]:
-    """Bring a store of an older version to the schema this version needs; both schemas.
-
-    Raises:
-        StoreError: there is no such store, or it is of a newer version.
-    """
-    return migrate(_address(folder, storage, None).url)
-
-
-def check_store(folder: PathLike | None, *, storage: str | None = None) -> tuple[str | None, str]:
-    """The schema of a store (None: it holds no study), and the one this version needs."""
-    return schema_version(_address(folder, storage, None).url)
 
 
 def _address(folder: PathLike | None, storage: str | None, study: str | None) -> StudyAddress:

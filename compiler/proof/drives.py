@@ -3,9 +3,9 @@
     %2 = right_shift(%1, 5)     %1 in [-900, 900]: -900, -899, 899, 900, -1, 0, 1, multiples of 32
                                 and of 16, each with both neighbours, and numbers in between
 
-What is interesting of a result is traced back through elementwise operators to their operands, and
-through products to the sums that they add up, so that ties are met in steps that compute several
-operators at once. Values are mixed element by element: one tensor holds many cases.
+What is interesting of a result is traced back through elementwise operators to their operands, so
+that ties are met in steps that compute several of them at once; ties behind a product are met by
+numbers in between only. Values are mixed element by element: one tensor holds many cases.
 """
 
 from __future__ import annotations

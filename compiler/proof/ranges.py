@@ -223,8 +223,6 @@ def analyse(
     Raises:
         OnnxExportError: control flow, closures or unknown dimensions.
     """
-    import compiler.proof.range_rules  # noqa: F401  (fills the table, which needs this file)
-
     flow = dataflow(mod, function)
     names = _Names()
     names.collect(flow)
@@ -246,8 +244,6 @@ def analyse(
 
 def value_bounds(flow: Dataflow) -> dict[Value, Interval]:
     """Bounds of every integer that a flow computes or takes; of inputs everything a dtype holds."""
-    import compiler.proof.range_rules  # noqa: F401  (fills the table, which needs this file)
-
     ctx = RangeContext({}, "")
     for step in flow.steps:
         _analyse_step(step, ctx)

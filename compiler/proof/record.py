@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from compiler.ir.attrs import Attrs
 from compiler.ir.expr import (
@@ -34,15 +34,10 @@ from compiler.ir.walk import nodes_of, post_order
 from compiler.proof.finding import Finding
 from compiler.proof.ranges import ValueRange, attr_texts
 
-if TYPE_CHECKING:
-    from compiler.proof.derive import Proof
+FORMAT = 3
+"""Raise it whenever an unchanged module gets another record."""
 
-FORMAT = 2
-"""Raise it whenever an unchanged module gets another record: then older records are no accusation.
-
-1: bounds of values with weak sums of constants. 2: the contents of the module."""
-
-RecordState = Literal["agrees", "disagrees", "missing", "older"]
+RecordState = Literal["agrees", "disagrees", "missing"]
 
 _SHOWN = 10
 _PARTS = {
@@ -53,31 +48,28 @@ _PARTS = {
 
 
 def record_state(record: Mapping[str, Any] | None) -> RecordState:
-    """Whether there is a record that can be compared: "agrees" stands for one of this format.
-
-    A record of a format that no qsearch up to this one wrote is "disagrees", not "older".
-    """
+    """Whether there is a record that can be compared: "agrees" stands for one of this format."""
     if record is None:
         return "missing"
     found = record.get("format")
-    if type(found) is not int or not 1 <= found <= FORMAT:
-        return "disagrees"
-    return "agrees" if found == FORMAT else "older"
+    return "agrees" if type(found) is int and found == FORMAT else "disagrees"
 
 
-def compare_record(record: Mapping[str, Any] | None, proof: Proof) -> tuple[Finding, ...]:
-    """What the record of a writer says otherwise than ``proof``; at most the first ten rows a part.
+def compare_record(
+    record: Mapping[str, Any] | None, derived: Mapping[str, Any]
+) -> tuple[Finding, ...]:
+    """What the record of a writer says otherwise than ``derived``; the first ten rows a part.
 
     The hash of the module's text is not compared, because a new printer may write another text.
 
     Args:
         record: parsed proof.json of an untrusted file; None if the file has no record.
-        proof: derived from the module alone.
+        derived: ``Proof.to_dict()`` of the module alone.
     Returns:
-        Nothing for a record that agrees, is missing or is of an older format.
+        Nothing for a record that agrees, or is missing.
     """
     state = record_state(record)
-    if state in ("missing", "older"):
+    if state == "missing":
         return ()
     assert record is not None
     where = "the recorded proof"
@@ -87,7 +79,6 @@ def compare_record(record: Mapping[str, Any] | None, proof: Proof) -> tuple[Find
     findings: list[Finding] = []
     if record.get("verdict") != "proved":
         findings.append(Finding("record", where, "does not say that it holds"))
-    derived = proof.to_dict()
     for part, node in _PARTS.items():
         if record.get(part) != derived[part]:
             findings.append(Finding("record", node, f"{part}: not as recorded"))

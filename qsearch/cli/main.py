@@ -53,7 +53,6 @@ COMMANDS: Final = {
     "compare": (STUDIES, "studies", "print studies side by side"),
     "stop": (STUDIES, "studies", "end, pause or resume a running search"),
     "delete": (STUDIES, "studies", "delete a study"),
-    "store": (STUDIES, "studies", "check the schema of a store, or bring it up to date"),
     "export-optuna": (STUDIES, "studies", "write a study for optuna-dashboard"),
     "serve": (SERVER, "server", "run a server with a queue of studies"),
     "token": (SERVER, "server", "create or remove the token of a user of a server"),

@@ -27,8 +27,6 @@ _RECORDS: Final = {
     "agrees": "the writer's record agrees",
     "disagrees": "the writer's record DISAGREES: the file is not what its writer recorded",
     "missing": "the writer's record is missing: whether the file was changed is not known",
-    "older": "the writer's record is of an older format and was not compared: whether the file was "
-    "changed is not known; --record writes a new one",
 }
 _LOWERED = {
     "agrees": "is what lowering this module gives",

@@ -1,4 +1,4 @@
-"""Commands about stored studies: look at them, compare them, stop, delete, migrate, export."""
+"""Commands about stored studies: look at them, compare them, stop, delete, export."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from qsearch.cli import options
-from qsearch.cli.options import COUNT, OUTPUT, STUDY, Choice, Command, argument, grouped, option
+from qsearch.cli.options import COUNT, OUTPUT, STUDY, Command, argument, grouped, option
 from qsearch.cli.output import (
     COUNTED,
     print_legend,
@@ -390,32 +390,6 @@ def delete_command(study: GivenStudy, yes: bool, force: bool) -> int:
     name = stored.delete(study.folder, storage=study.storage, study=study.name, force=force)
     print(f"deleted: study {name}")
     return EXIT_OK
-
-
-@click.command(cls=Command)
-@argument(
-    "action",
-    "check|migrate",
-    "check the schema, or migrate it (make a copy first)",
-    type=Choice(("check", "migrate")),
-)
-@argument("folder", "DIR", "run folder", required=False)
-@option("--storage", metavar="URL", help="storage, instead of a run folder's", panel=STUDY)
-@options.verbosity
-def store_command(action: str, folder: str | None, storage: str | None) -> int:
-    """Check the schema of a store, or bring it up to date.
-
-    Exit codes of check: 0 up to date, 1 needs migration.
-    """
-    from qsearch import studies as stored
-
-    if action == "migrate":
-        before, now = stored.migrate_store(folder, storage=storage)
-        print(f"schema {now}" + (", nothing to do" if before == now else f", was {before}"))
-        return EXIT_OK
-    found, needed = stored.check_store(folder, storage=storage)
-    print(f"schema {found or 'none'}, needed {needed}")
-    return EXIT_OK if found == needed else EXIT_TARGET_MISSED
 
 
 @click.command(cls=Command)

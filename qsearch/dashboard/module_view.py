@@ -44,7 +44,7 @@ def proof_of(file: Path) -> dict[str, Any]:
     """The static proof, derived here and now, and whether the record of the writer agrees."""
     shipped = load_qmod(file)
     proof = derive_static(shipped.module)
-    differs = compare_record(shipped.proof, proof)
+    differs = compare_record(shipped.proof, proof.to_dict())
     record = "disagrees" if differs else record_state(shipped.proof)
     return {"derived": proof.to_dict(), "record": record}
 

@@ -104,11 +104,9 @@ class Verification:
         """Whether the file is proved, and no record, lowered module or signature is against it.
 
         Args:
-            require_record: a record that is missing or of an older format does not suffice.
+            require_record: a record that is missing does not suffice.
         """
-        recorded = self.record == "agrees" or (
-            not require_record and self.record in ("missing", "older")
-        )
+        recorded = self.record == "agrees" or (not require_record and self.record == "missing")
         known = self.lowered != "unknown"
         return self.proved and recorded and known and self.signature.holds
 
@@ -163,7 +161,7 @@ def verify(
             module is scored; the samples in the file serve without it. The run folder's own
             preprocess file is read where the source names none.
         key: public key that must have signed the file.
-        record: write today's record into a proved file that has none or an older one.
+        record: write today's record into a proved file that has none.
         sign: private key that signs the file if it is acceptable.
         allow_large: also run a module whose work is large for its file, or cannot be told.
     Raises:
@@ -174,7 +172,7 @@ def verify(
     signer = None if sign is None else private_key(Path(sign))
     trusted = None if key is None else public_key(Path(key))
     found = _verify(Path(path), DataSource.of(eval), trusted, allow_large)
-    if record and found.proved and found.record in ("missing", "older"):
+    if record and found.proved and found.record == "missing":
         found = _with_record(found)
     if signer is not None and found.acceptable():
         found = _signed(found, signer)
@@ -208,7 +206,7 @@ def _verify(
     types = declared_types(stated, module.module)
     proof = derive(module.module, module.samples, compiled=find_compiler() is not None)
     against = [*types, *proof.findings]
-    differences = compare_record(module.proof, proof)
+    differences = compare_record(module.proof, proof.to_dict())
     record: RecordState = "disagrees" if differences else record_state(module.proof)
     if not module.samples and source.data is None:
         against.append(Finding("samples", path.name, "holds no sample; give data with --eval"))

@@ -35,7 +35,8 @@ from qsearch.signing import private_key
 from qsearch.store.artifacts import write_atomically
 from qsearch.user_code import path_of
 from workers.errors import BrokenRunError
-from workers.pool.protocol import WorkerPool, WorkerSize, open_pool, running_cluster
+from workers.pool.kinds import open_pool
+from workers.pool.protocol import WorkerPool, WorkerSize, running_cluster
 from workers.user_code import import_user_code
 
 if TYPE_CHECKING:

@@ -25,7 +25,6 @@ from qsearch.store.artifacts import write_atomically
 from qsearch.store.engine import RetryPolicy, open_engine, parse_url, require_folder
 from qsearch.store.records import Failure, Job, JobState, NewJob, Study
 from qsearch.store.repository import Repository
-from qsearch.store.schema import REVISIONS
 
 POLL_S: Final = 0.25
 RISE_S: Final = 1800.0
@@ -108,7 +107,7 @@ class JobQueue:
         )
         self._held.enter_context(file_lock(options.jobs / "server.lock", busy))
         self.server = _identity(options.jobs / "server")
-        engine = open_engine(options.queue_url, schemas=REVISIONS[-1:])
+        engine = open_engine(options.queue_url)
         self.repository = Repository(engine, self._clock, retry=_RETRY)
         self._held.callback(self.repository.close)
         self._check_connections()

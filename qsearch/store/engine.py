@@ -11,7 +11,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -30,11 +30,9 @@ from sqlalchemy.exc import (
 from qsearch.errors import EmptyStoreError, StoreError
 from qsearch.process import file_lock, interrupts_kept
 from qsearch.store.schema import (
-    REVISIONS,
-    STUDIES,
+    SCHEMA,
     found_revision,
     make_schema,
-    upgrade_schema,
 )
 
 BUSY_TIMEOUT_MS = 5_000
@@ -114,17 +112,13 @@ def open_engine(
     *,
     create: bool = True,
     retry: RetryPolicy | None = None,
-    schemas: Collection[str] = STUDIES,
 ) -> Engine:
-    """Connect, and bring an empty database to the newest schema.
-
-    A schema of an older version is left alone: ``qsearch store migrate`` brings it up to date.
+    """Connect, and make the tables in an empty database.
 
     Args:
         storage: ``sqlite:///path`` or ``postgresql://user:password@host/database``.
         create: False refuses a database that does not exist yet.
         retry: with a lock that another process holds.
-        schemas: those that will do; a server's queue needs the newest.
     Raises:
         StoreError: no such URL, driver or server; or a schema of another version.
     """
@@ -134,7 +128,7 @@ def open_engine(
 
     def attempt() -> Engine:
         engine = _create(url)
-        if not _is_current(engine, url, create, schemas):
+        if not _is_current(engine, url, create):
             with engine.connect() as connection:
                 make_schema(connection)
         return engine
@@ -158,48 +152,6 @@ def open_reader(storage: str, *, retry: RetryPolicy | None = None) -> Engine:
         return engine
 
     return (retry or RetryPolicy()).run(url, attempt)
-
-
-def schema_version(storage: str) -> tuple[str | None, str]:
-    """The schema a database has (None: none), and the one this version of qsearch needs.
-
-    Raises:
-        StoreError: the database cannot be reached.
-    """
-    url = parse_url(storage)
-    _require_file(url)
-
-    def attempt() -> tuple[str | None, str]:
-        engine = _create(url, reader=True)
-        try:
-            return _found_version(engine), REVISIONS[-1]
-        finally:
-            engine.dispose()
-
-    return RetryPolicy().run(url, attempt)
-
-
-def migrate(storage: str) -> tuple[str, str]:
-    """Bring a database of an older version to the newest schema; both versions.
-
-    Raises:
-        StoreError: no database, no study in it, or a newer schema than this code knows.
-    """
-    found, head = schema_version(storage)
-    url = parse_url(storage)
-    if found is None:
-        raise _no_study(url)
-    if found not in REVISIONS:
-        raise _other_schema(url, found, head)
-
-    def attempt() -> None:
-        engine = _create(url)
-        with engine.connect() as connection:
-            upgrade_schema(connection)
-        engine.dispose()
-
-    RetryPolicy().run(url, attempt)
-    return found, head
 
 
 def require_folder(storage: str) -> None:
@@ -359,7 +311,7 @@ def _on_sqlite_begin(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _is_current(engine: Engine, url: URL, create: bool, schemas: Collection[str] = STUDIES) -> bool:
+def _is_current(engine: Engine, url: URL, create: bool) -> bool:
     """Whether the schema is there; False means that it may be made.
 
     Raises:
@@ -368,9 +320,12 @@ def _is_current(engine: Engine, url: URL, create: bool, schemas: Collection[str]
     found = _found_version(engine)
     if found is None and not create:
         raise _no_study(url)
-    head = REVISIONS[-1]
-    if found is not None and found not in schemas:
-        raise _other_schema(url, found, head)
+    if found is not None and found != SCHEMA:
+        raise StoreError(
+            f"the database has schema {found!r}, this version of qsearch reads {SCHEMA!r}",
+            where=masked(url),
+            fix="use the version of qsearch that wrote it, or another storage",
+        )
     return found is not None
 
 
@@ -384,17 +339,6 @@ def _no_study(url: URL) -> EmptyStoreError:
         "the database holds no study",
         where=masked(url),
         fix="give the storage of a `qsearch launch`",
-    )
-
-
-def _other_schema(url: URL, found: str, head: str) -> StoreError:
-    older = found in REVISIONS
-    return StoreError(
-        f"the database has schema {found!r}, this version of qsearch needs {head!r}",
-        where=masked(url),
-        fix="make a copy, then `qsearch store migrate`"
-        if older
-        else "use the version of qsearch that wrote it, or another storage",
     )
 
 

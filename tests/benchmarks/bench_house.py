@@ -30,7 +30,7 @@ SMALL_MODULE: Final = 60
 _FACADE: Final = re.compile(r'"""See ``')
 _CITATION: Final = re.compile(r"(spec|notes)/[a-z_]+\.md|\bD-\d+|\bR-\d+|the plan")
 _HEAVY: Final = (
-    *("scipy.linalg", "scipy.optimize", "sqlalchemy", "alembic", "pandas", "onnxruntime"),
+    *("scipy.linalg", "scipy.optimize", "sqlalchemy", "pandas", "onnxruntime"),
     *("compiler.export", "compiler.proof", "compiler.transform", "compiler.targets.c.package"),
 )
 """What the first line of a launch does not need: it is loaded when it is used."""

@@ -14,7 +14,8 @@ from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
 from workers.errors import DatasetError
 from workers.messages import DatasetRef, Range
 from workers.metrics.registry import merge_sums, results
-from workers.pool.protocol import WorkerPool, open_pool
+from workers.pool.kinds import open_pool
+from workers.pool.protocol import WorkerPool
 
 
 @pytest.fixture(params=["inline", "process", pytest.param("ray", marks=pytest.mark.ray)])

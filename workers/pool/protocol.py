@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from workers.errors import WorkerError
 from workers.messages import (
     CalibrationRequest,
     CalibrationResult,
     EvaluationRequest,
     EvaluationResult,
 )
-from workers.user_code import UserCode
 
 Request = CalibrationRequest | EvaluationRequest
 Result = CalibrationResult | EvaluationResult
@@ -129,42 +127,3 @@ def running_cluster() -> str | None:
 POOLS = ("ray", "process", "inline")
 REQUEST_TIMEOUT_S = 3600.0
 """A request is a part of one evaluation: minutes at most, unless its worker hangs."""
-
-
-def open_pool(
-    name: str,
-    num_workers: int,
-    address: str | None = None,
-    request_timeout_s: float | None = REQUEST_TIMEOUT_S,
-    size: WorkerSize | None = None,
-    code: UserCode = (),
-) -> WorkerPool:
-    """A pool of this kind; ray is imported for "ray" only.
-
-    Args:
-        name: one of POOLS.
-        num_workers: workers at the same time; "inline" has one.
-        address: of a Ray cluster; None starts a local one.
-        request_timeout_s: a worker busy longer counts as dead; not for "inline".
-        size: what each worker may use; not for "inline".
-        code: the user's modules, imported in this process already.
-    Raises:
-        WorkerError: another name, or an address without Ray.
-    """
-    if address is not None and name != "ray":
-        raise WorkerError(f"--address {address} belongs to --pool ray, not {name!r}")
-    if name == "ray":
-        from workers.pool.ray_pool import RayPool
-
-        return RayPool(
-            num_workers, address, request_timeout_s=request_timeout_s, size=size, code=code
-        )
-    if name == "process":
-        from workers.pool.process_pool import ProcessPool
-
-        return ProcessPool(num_workers, request_timeout_s=request_timeout_s, size=size, code=code)
-    if name == "inline":
-        from workers.pool.queued_pool import InlinePool
-
-        return InlinePool()
-    raise WorkerError(f"unknown pool {name!r}", fix=f"legal: {', '.join(POOLS)}")

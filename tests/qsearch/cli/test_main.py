@@ -18,7 +18,6 @@ HEAVY = {
     "onnxruntime",
     "optuna",
     "sqlalchemy",
-    "alembic",
     "numpy",
     "pandas",
     "fastapi",

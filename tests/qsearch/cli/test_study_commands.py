@@ -24,8 +24,6 @@ from qsearch.run_folder import RunFolder
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
 
-ASSET = Path(__file__).parents[1] / "store" / "upgrade_assets" / "0001.db"
-
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -267,20 +265,6 @@ def test_a_study_that_is_searched_is_not_deleted(
     assert run(["delete", str(copied), "--yes"]) == 2
     assert "elsewhere:7" in capsys.readouterr().err
     asked(capsys, "delete", copied, "--yes", "--force")
-
-
-def test_an_older_store_is_migrated_by_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    url = f"sqlite:///{shutil.copy(ASSET, tmp_path / 'study.db')}"
-    assert run(["status", "--storage", url]) == 2
-    assert "qsearch store migrate" in capsys.readouterr().err
-    assert "schema 0001" in asked(capsys, "store", "check", "--storage", url, code=1)
-    assert ASSET.read_bytes() == (tmp_path / "study.db").read_bytes(), "looking changes nothing"
-    assert "was 0001" in asked(capsys, "store", "migrate", "--storage", url)
-    asked(capsys, "store", "check", "--storage", url)
-    assert "complete" in asked(capsys, "status", "--storage", url)
-    assert "nothing to do" in asked(capsys, "store", "migrate", "--storage", url)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -312,27 +312,6 @@ def test_a_missing_record_is_said_and_refused_on_request(
     assert written == original
 
 
-# Written by the first version; its record holds sums of constants and no hashes.
-RECORD_1 = Path(__file__).parent / "upgrade_assets" / "record_1.qmod"
-
-
-def test_a_file_of_the_first_version_is_opened_proved_and_given_a_record_of_today(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "old.qmod"
-    path.write_bytes(RECORD_1.read_bytes())
-    assert run(["verify", str(path)]) == 0
-    assert "record: the writer's record is of an older format" in capsys.readouterr().out
-    assert run(["verify", str(path), "--require-record"]) == 1
-    assert run(["verify", str(path), "--record", "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert printed["record"] == "agrees"
-    assert printed["file_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert run(["verify", str(path), "--require-record"]) == 0
-    before, after = members_of(RECORD_1), members_of(path)
-    assert {name for name in after if after[name] != before[name]} == {"proof.json", MANIFEST}
-
-
 def test_a_record_that_disagrees_is_not_replaced(shipped: Path) -> None:
     path = with_record(shipped, lambda record: record.update(verdict="refuted"))
     before = path.read_bytes()

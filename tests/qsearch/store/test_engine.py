@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, inspect
+from sqlalchemy import inspect
 from sqlalchemy.exc import DBAPIError
 
-import qsearch.store.engine
 from qsearch.errors import StoreError
 from qsearch.store.engine import (
     exclusive,
-    migrate,
     open_engine,
     open_reader,
-    schema_version,
 )
 from qsearch.store.models import VERSION_TABLE, Table
 from qsearch.store.records import Ended, NewStudy, NewTrial, Outcome
 from qsearch.store.repository import Repository
-from qsearch.store.schema import REVISIONS, STUDIES
 
 CLAIM = """
 import sys
@@ -49,16 +40,11 @@ print(claimed)
 """
 
 
-def test_the_migrated_schema_is_the_one_the_tables_describe(storage_url: str) -> None:
+def test_a_new_database_has_the_tables_of_the_models(storage_url: str) -> None:
     engine = open_engine(storage_url)
     with engine.connect() as connection:
-        context = MigrationContext.configure(
-            connection, opts={"version_table": VERSION_TABLE, "compare_type": True}
-        )
-        assert compare_metadata(context, Table.metadata) == []
         tables = set(inspect(connection).get_table_names())
-    assert {t for t in tables if not t.startswith("qs_")} == set()
-    assert VERSION_TABLE in tables
+    assert tables == {*Table.metadata.tables, VERSION_TABLE}
     engine.dispose()
 
 
@@ -212,83 +198,14 @@ def test_eight_readers_meet_no_lock_while_trials_are_written(storage_url: str) -
     repository.close()
 
 
-ASSETS = Path(__file__).parent / "upgrade_assets"
-MIGRATIONS = Path(qsearch.store.engine.__file__).parent / "migrations"
-
-
-@pytest.mark.parametrize("old", sorted(path.stem for path in ASSETS.glob("*.db")))
-def test_a_database_of_every_older_schema_is_migrated_by_command_only(
-    old: str, tmp_path: Path
-) -> None:
-    url = f"sqlite:///{shutil.copy(ASSETS / f'{old}.db', tmp_path / 'study.db')}"
-    opens: list[Callable[[str], Engine]] = [lambda url: open_engine(url, schemas=REVISIONS[-1:])]
-    opens += [open_engine, open_reader] if old not in STUDIES else []
-    for refuses in opens:
-        with pytest.raises(StoreError, match=f"schema '{old}'") as caught:
-            refuses(url)
-        assert "qsearch store migrate" in (caught.value.fix or "")
-    assert schema_version(url)[0] == old
-    assert migrate(url) == (old, schema_version(url)[1])
-    repository = Repository(open_engine(url))
-    (study,) = repository.studies()
-    trials = repository.trials_of(study.id)
-    assert [trial.number for trial in trials] == list(range(len(trials)))
-    assert trials
-    assert all(t.finished and t.stage == "global" and t.outcome.score for t in trials)
-    with repository.engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
-        assert compare_metadata(context, Table.metadata) == []
-    repository.close()
-
-
-def test_studies_of_the_schema_without_a_queue_are_used_as_they_are(tmp_path: Path) -> None:
-    url = f"sqlite:///{shutil.copy(ASSETS / '0002.db', tmp_path / 'study.db')}"
-    repository = Repository(open_engine(url))
-    (study,) = repository.studies()
-    repository.set_target(study.id, 9)
-    repository.close()
-    assert Repository(open_reader(url)).study(study.name).target_trials == 9
-    assert schema_version(url)[0] == "0002"
-
-
-def test_a_new_database_has_the_schema_of_a_migrated_one(tmp_path: Path) -> None:
-    assert [script.revision for script in ScriptDirectory(MIGRATIONS).walk_revisions()] == [
-        *reversed(REVISIONS)
-    ]
-    urls = [f"sqlite:///{tmp_path / name}" for name in ("new.db", "migrated.db")]
-    shutil.copy(ASSETS / "0001.db", tmp_path / "migrated.db")
-    migrate(urls[1])
-    described = []
-    for url in urls:
-        engine = open_engine(url)
-        found = inspect(engine)
-        described.append(
-            {
-                table: (
-                    sorted(
-                        (c["name"], str(c["type"]), c["nullable"], c["default"])
-                        for c in found.get_columns(table)
-                    ),
-                    sorted(str(index) for index in found.get_indexes(table)),
-                    sorted(str(key) for key in found.get_unique_constraints(table)),
-                    sorted(str(key) for key in found.get_foreign_keys(table)),
-                    found.get_pk_constraint(table),
-                )
-                for table in found.get_table_names()
-            }
-        )
-        engine.dispose()
-    assert described[0] == described[1]
-
-
-def test_a_newer_schema_is_not_migrated(tmp_path: Path) -> None:
+def test_another_schema_is_refused_with_its_number(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'study.db'}"
     engine = open_engine(url)
     with engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
     engine.dispose()
     with pytest.raises(StoreError, match="'9999'") as caught:
-        migrate(url)
+        open_engine(url)
     assert "version of qsearch that wrote it" in (caught.value.fix or "")
 
 

@@ -8,7 +8,7 @@ from pool_test_case import PoolTestCase
 
 from workers.errors import WorkerError
 from workers.messages import Handle
-from workers.pool.protocol import open_pool
+from workers.pool.kinds import open_pool
 from workers.pool.queued_pool import InlinePool
 
 

@@ -127,7 +127,7 @@ def write_plans(path: Path, isa: str) -> None:
     library = Library(HERE, isa, None, *FACTS[isa])
     parts: list[bytes] = []
     for mod, inputs in modules():
-        plan = plan_function(mod, "main", library)
+        _, plan = plan_function(mod, "main", library)
         assert plan.is_kernels_only
         parts.append(plan_bytes(plan, inputs, ReferenceExecutor(mod).run(inputs)))
     path.write_bytes(np.int64(len(parts)).tobytes() + b"".join(parts))

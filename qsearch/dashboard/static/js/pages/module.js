@@ -93,7 +93,7 @@ async function drawProof(key) {
   const computed = derived.values.filter((value) => value.op || !value.name.startsWith("constant"));
   return h("div", { class: "grid" }, card("Verdict", { wide: true }, h("p", { class: `verdict ${holds ? "ok" : "bad"}`, "data-verdict": derived.verdict }, holds ? "✓ Proved" : "✗ Refuted"),
     h("p", { class: "soft" }, "Derived now from the file alone, for every input within the ranges below; ",
-      { agrees: "and the writer's record agrees.", disagrees: "but the writer's record disagrees: the file was changed.", missing: "but the writer's record is missing.", older: "but the writer's record is of an older format." }[record])),
+      { agrees: "and the writer's record agrees.", disagrees: "but the writer's record disagrees: the file was changed.", missing: "but the writer's record is missing." }[record])),
   card("Claims", { wide: true }, scroller("Claims", h("table", {}, h("tbody", {}, claims)))),
   derived.findings.length ? card("Findings", { wide: true }, derived.findings.map((finding) => problem({ what: finding.what, where: `${finding.check}, ${finding.node}`, fix: finding.bound }))) : null,
   card("Inputs", {}, h("table", {}, h("tbody", {}, derived.inputs.map((input) => h("tr", {}, h("th", { scope: "row" }, input.name), h("td", { class: "mono" }, `${input.low} … ${input.high}`)))))),

@@ -1,1 +1,0 @@
-"""The history of the schema, run by alembic from inside the package."""
