@@ -57,7 +57,8 @@ def emit_program(planner: Planning, item: Item, target: View | None = None) -> V
         try:
             written = [part for op in ops for part in spelled_out(op, width)]
             fits = all(i.fits_int32 for i in (*leaves, *(o.to for o in written)))
-            if width == 32 and (item.storage[0] == "S64" or not fits):
+            kind = item.storage[0] if target is None else target.buffer.type
+            if width == 32 and (kind == "S64" or not fits):
                 continue
             return emit(planner, item, leaves, written, target)
         except NoProgramError:

@@ -212,6 +212,22 @@ RESULTS: dict[str, tuple[Callable[[Expr], Expr], tuple[int, ...], str]] = {
         (1, 8),
         "int8",
     ),
+    "numbers of 32 bits beside those of 64": (
+        lambda x: op.concatenate(
+            [wide(op.clip(x, a_min=0, a_max=9)), op.multiply(wide(x), const(TERA, "int64"))], axis=1
+        ),
+        (2, 40),
+        "int8",
+    ),
+    "a small number around those of 64 bits": (
+        lambda x: op.nn.pad(
+            op.multiply(wide(x), const(TERA, "int64")),
+            const(1, "int64"),
+            pad_width=[[1, 0], [0, 2]],
+        ),
+        (2, 40),
+        "int8",
+    ),
     # Limits, addends and halves that int32 or int64 does not hold.
     "limits above int32": (
         lambda x: op.clip(wide(x), a_min=float(1 << 40), a_max=float(1 << 41)),
