@@ -14,6 +14,7 @@ from compiler.frontend.from_onnx.declared_inputs import DeclaredInput, declared_
 from compiler.frontend.from_onnx.saturation import saturation_warnings
 from compiler.fusion.hardware.report import HardwareReport
 from compiler.insight import Insight, examine
+from compiler.proof.work import refusal_expected
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Diagnosis, diagnose
 from compiler.runtime.artifact import load_qmod
@@ -40,7 +41,8 @@ class ModelDiagnosis:
         inputs: the inputs with the sizes the diagnosis was made for.
         diagnosis: operator by operator.
         hardware: the groups of the quantized model, where an accelerator was named.
-        warnings: where onnxruntime may compute something else from the file than qsearch.
+        warnings: where onnxruntime may compute something else from the file than qsearch, and what
+            ``verify`` would refuse.
     """
 
     model: str
@@ -118,7 +120,7 @@ def doctor(
             tuple(input_specs(module)),
             diagnose(module, config),
             None if hw is None else report_without_data(module, config, hw),
-            warnings,
+            (*warnings, *filter(None, [refusal_expected(module)])),
         )
     except CompilerError as error:
         # A model that is quantized already may be refused; the user runs it with onnxruntime.
