@@ -82,13 +82,13 @@ class Sqnr:
 def relative_noise(state: Mapping[str, float]) -> float:
     """Mean over the outputs of noise by signal; infinite where one is not finite."""
     outputs = list(_outputs_of(state))
-    powerful = [sums for sums in outputs if sums["signal"] != 0] or outputs
+    powerful = [sums for sums in outputs if _counts(sums)] or outputs
     return sum(map(_loss, powerful)) / max(len(powerful), 1)
 
 
 def worst_output(state: Mapping[str, float]) -> tuple[int, float | None] | None:
     """Place and SQNR in dB of the worst output of several; None of a model with one."""
-    losses = [(_loss(sums), -n) for n, sums in enumerate(_outputs_of(state)) if sums["signal"] != 0]
+    losses = [(_loss(sums), -n) for n, sums in enumerate(_outputs_of(state)) if _counts(sums)]
     if _key("signal", 1) not in state or not losses:
         return None
     loss, place = max(losses)
@@ -106,6 +106,11 @@ def _outputs_of(state: Mapping[str, float]) -> Iterator[dict[str, float]]:
     while _key("signal", place) in state:
         yield {name: state[_key(name, place)] for name in _SUMS if _key(name, place) in state}
         place += 1
+
+
+def _counts(sums: Mapping[str, float]) -> bool:
+    """Whether the output has power to compare with, or is not finite."""
+    return sums["signal"] != 0 or not math.isfinite(sums["noise"])
 
 
 def _loss(sums: Mapping[str, float]) -> float:

@@ -41,6 +41,15 @@ def test_one_sample_or_equal_outputs_have_no_error() -> None:
     assert metric.standard_error(equal) is None
 
 
+def test_an_output_that_is_not_finite_is_not_left_out_beside_a_reference_of_zeros() -> None:
+    rows, zeros = np.ones((4, 3)), np.zeros((4, 2))
+    metric = Sqnr()
+    state = metric.init()
+    metric.update(state, [rows + 0.1, zeros + np.nan], [rows, zeros], None)
+    assert metric.result(state) == FLOOR_DB
+    assert worst_output(state) == (1, FLOOR_DB)
+
+
 def test_each_output_counts_relative_to_its_own_power() -> None:
     rng = np.random.default_rng(1)
     large, small = 100 * rng.normal(size=(64, 8)), rng.normal(size=(64, 3))
