@@ -84,12 +84,23 @@ class OutputInsight:
         agreement: share of equal answers.
         worst: place of the output with the least SQNR; None of a model with one.
         worst_db: its SQNR; None: equal.
+        worst_name: what the file of the model calls it, where that is known.
     """
 
     output_db: float | None
     agreement: float
     worst: int | None = None
     worst_db: float | None = None
+    worst_name: str | None = None
+
+    @property
+    def worst_told(self) -> str:
+        """Which output is the worst and its SQNR, in words; "" of a model with one output."""
+        if self.worst is None:
+            return ""
+        name = str(self.worst) if self.worst_name is None else repr(self.worst_name)
+        found = "exact" if self.worst_db is None else f"{self.worst_db:.1f} dB"
+        return f"the worst output is {name}: {found}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -299,9 +299,8 @@ def insight_command(
         if output is not None:
             agreement = f"{100 * output.agreement:.2f} %"
             told = f"{name}, all layers: SQNR {decibels(output.output_db)} dB"
-            if output.worst is not None:
-                told += f" (output {output.worst}, the worst: {decibels(output.worst_db)} dB)"
-            print(f"{told}, agreement {agreement}")
+            worst = f"; {output.worst_told}" if output.worst_told else ""
+            print(wrapped(f"{told}, agreement {agreement}{worst}"))
     print_legend(("SQNR", "agreement"))
     for warning in found.warnings:
         print(f"note: {warning}")

@@ -84,7 +84,7 @@ class BestOut(Out):
 
     ``breaks`` names the limits that even the winner does not keep, as ``--max-drop``;
     ``intervals`` are 95 % intervals of its scores. ``luck`` says why a trial with more right
-    answers is not the best.
+    answers is not the best, ``beside`` the worst output and what ``compile`` reaches alone.
     """
 
     number: int
@@ -93,6 +93,7 @@ class BestOut(Out):
     breaks: list[str]
     intervals: dict[str, tuple[float, float]]
     luck: str | None
+    beside: list[str]
 
 
 class VerdictOut(Out):

@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from compiler.errors import CompilerError
-from compiler.frontend.from_onnx.declared_inputs import DeclaredInput, declared_inputs
+from compiler.frontend.from_onnx.declared_inputs import (
+    DeclaredInput,
+    declared_inputs,
+    declared_interface,
+)
 from compiler.frontend.from_onnx.saturation import saturation_warnings
 from compiler.fusion.hardware.report import HardwareReport
-from compiler.insight import Insight, examine
+from compiler.insight import Insight, OutputInsight, examine
 from compiler.proof.work import refusal_expected
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Diagnosis, diagnose
@@ -224,9 +228,20 @@ def insight(
         warnings = calibration.clipping_of(config)
         stats, channels = calibration.stats_for(config), calibration.channels_for(config)
         found = examine(module, config, stats, batches, channels=channels, progress=progress)
-    return ModelInsight(
-        source.name, config, measured.described, examined.described, found, warnings
+    names = [port.name for port in declared_interface(source.path).outputs]
+    named = replace(
+        found,
+        simulated=_named(found.simulated, names),
+        integer=None if found.integer is None else _named(found.integer, names),
     )
+    return ModelInsight(
+        source.name, config, measured.described, examined.described, named, warnings
+    )
+
+
+def _named(output: OutputInsight, names: Sequence[str]) -> OutputInsight:
+    known = output.worst is not None and output.worst < len(names)
+    return replace(output, worst_name=names[output.worst or 0]) if known else output
 
 
 def _configuration(given: QConfig | Mapping[str, Any] | str | None) -> QConfig:

@@ -159,14 +159,17 @@ def _view(
     repository: Repository, study: Study, folder: RunFolder | None, storage: str | None = None
 ) -> StudyView:
     points = repository.points_of(study.id)
+    measures = Measures.of(study, points)
+    best = measures.best(points)
     return StudyView(
         study,
-        Measures.of(study, points),
+        measures,
         points,
         repository.stages_of(study.id),
         repository.drivers_of(study.id),
         folder,
         storage,
+        [] if best is None else repository.beside_of(study.id, best.number),
     )
 
 

@@ -150,9 +150,7 @@ def _range_row(point: PointInsight, mode: str) -> dict[str, Any]:
 
 def _output(output: OutputInsight) -> str:
     told = f"SQNR {decibels(output.output_db)} dB, agreement {100 * output.agreement:.2f} %"
-    if output.worst is None:
-        return told
-    return f"{told}; the worst output is number {output.worst}, {decibels(output.worst_db)} dB"
+    return f"{told}; {output.worst_told}" if output.worst_told else told
 
 
 def _number(value: float | None) -> str:

@@ -43,6 +43,7 @@ class StudyView:
         drivers: processes that search it, or did.
         folder: the run folder, where this machine has it.
         storage: URL of the database where it is not the run folder's own.
+        beside: what the end of the search said beside the scores of the best trial.
     """
 
     study: Study
@@ -52,6 +53,7 @@ class StudyView:
     drivers: Sequence[DriverRecord] = ()
     folder: RunFolder | None = None
     storage: str | None = None
+    beside: Sequence[str] = ()
     now: float = field(default_factory=time.time)
 
     @property
@@ -181,6 +183,7 @@ class StudyView:
                 "breaks": measures.broken(best.score),
                 "intervals": intervals(best.score or {}, best.samples),
                 "luck": measures.objective.explained(best.number, scores_of(self.points)),
+                "beside": list(self.beside),
             },
             "baseline": None if study.baseline is None else _numbers(study.baseline),
             "baseline_intervals": {}

@@ -30,6 +30,7 @@ from qsearch.search.optuna_study import replica
 from qsearch.search.space import Params, Space, config_hash
 from qsearch.search.winner import Winner
 from qsearch.store.artifacts import write_atomically
+from qsearch.store.history_queries import BESIDE
 from qsearch.store.records import Trial
 from workers.metrics.registry import Measure, by_option, known_measures, legend
 
@@ -123,13 +124,11 @@ class SearchResult:
                 for line in (params, layers_told(self._best().qconfig))
                 if line
             ]
-        if s["best"] and s.get("compile"):
-            alone = s["compile"]
-            same = alone["trial"] == s["best"]["trial"]
-            reached = "the same: the search found nothing better" if same else _scores(alone)
-            lines.append(f"compile   alone, without a search: {reached}  (trial {alone['trial']})")
-        if s["best"] and s.get("worst_output"):
-            lines.append(f"{_INDENT}the worst of its outputs is {s['worst_output']!r}")
+        worst, alone = _beside(s)
+        if worst:
+            lines.append(f"{_INDENT}{worst}")
+        if alone:
+            lines.append(f"compile   {alone}")
         for one in s.get("front", ()):
             values = ", ".join(
                 f"{name} {_told(by_option(name), {by_option(name).name: one[name]})}"
@@ -264,6 +263,10 @@ def finish(
     place = None if best is None else (best.outcome.score or {}).get(WORST_OUTPUT)
     if place is not None:
         short["worst_output"] = declared_interface(prepared.source.path).outputs[int(place)].name
+    if best is not None and any(_beside(short)):
+        worst, alone = _beside(short)
+        lines = [line for line in (worst, alone and f"compile {alone}") if line]
+        repository.add_event(study.id, BESIDE, trial=best.number, data={"told": lines}, newest=True)
     told = {
         "target": {**_target(prepared, score, baseline), "kept": kept, "fits": fits},
         "warnings": warnings,
@@ -289,6 +292,21 @@ def finish(
         space=prepared.space,
         objective=objective,
         warnings=warnings,
+    )
+
+
+def _beside(short: Mapping[str, Any]) -> tuple[str, str]:
+    """Which output of the winner is the worst, and what ``compile`` reaches alone; "" for none."""
+    best, alone, worst = short["best"], short.get("compile"), short.get("worst_output")
+    if not best or not alone:
+        reached = ""
+    elif alone["trial"] == best["trial"]:
+        reached = f"the same: the search found nothing better  (trial {alone['trial']})"
+    else:
+        reached = f"{_scores(alone)}  (trial {alone['trial']})"
+    return (
+        f"the worst of its outputs is {worst!r}" if best and worst else "",
+        f"alone, without a search: {reached}" if reached else "",
     )
 
 

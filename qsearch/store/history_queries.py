@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, delete, insert, select
 
@@ -18,6 +18,9 @@ from qsearch.store.records import (
     columns_of,
     record_of,
 )
+
+BESIDE: Final = "beside"
+"""Kind of the event that says what stands beside a winner: worst output, what compile reaches."""
 
 
 class HistoryQueries(Database):
@@ -85,6 +88,13 @@ class HistoryQueries(Database):
             .limit(limit)
         )
         return [record_of(Event, row) for row in rows]
+
+    def beside_of(self, study_id: int, trial: int) -> list[str]:
+        """Sentences that the end of a search said beside the scores of its winner."""
+        wanted = (EventRow.study_id == study_id, EventRow.kind == BESIDE, EventRow.trial == trial)
+        rows = self.read(select(*EventRow.__table__.columns).where(*wanted).order_by(EventRow.id))
+        found = [record_of(Event, row) for row in rows]
+        return list((found[-1].data or {})["told"]) if found else []
 
     def save_stage(self, study_id: int, stage: Stage) -> None:
         """Store a stage, in place of what was known of it."""

@@ -239,6 +239,7 @@ def view_of(study: Snapshot, drivers: Sequence[DriverRecord]) -> StudyView:
         drivers,
         study.folder,
         None if study.source.folder is not None else study.source.url,
+        [] if study.best is None else study.repository.beside_of(study.study.id, study.best.number),
     )
 
 

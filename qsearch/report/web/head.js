@@ -48,7 +48,7 @@ export function objectiveWords(study) {
 
 // What counts of a trial: objectives first, then accuracy, SQNR, size, latency where measured.
 function headMeasures(study) {
-  const wanted = [...study.objectives.map((each) => each.name), study.measure.name, study.accuracy, ...study.limits.map((each) => each.name), "sqnr_db", "model_bytes", "latency_ms", "hw_cycles"];
+  const wanted = [...study.objectives.map((each) => each.name), study.measure.name, study.accuracy, ...study.limits.map((each) => each.name), "sqnr_db", "worst_output_db", "model_bytes", "latency_ms", "hw_cycles"];
   const known = new Map((study.measures ?? study.objectives).map((each) => [each.name, each]));
   return [...new Set(wanted)].filter((name) => known.has(name)).map((name) => known.get(name));
 }
@@ -83,6 +83,7 @@ export function resultHead(study, trialPath, { downloads = null } = {}) {
     h("div", { class: "verdict-row" }, study.verdict ? verdictLine(study) : null, proof ?? null, study.note ? h("span", { class: "soft" }, study.note) : null, study.tags.map((tag) => chip("tag", tag))),
     h("p", { class: "small soft" }, objectiveWords(study), bestLink ? [" · best: ", bestLink] : "", best?.breaks.length ? ` (breaks ${best.breaks.join(" and ")})` : "", best?.luck ? ` (${best.luck})` : "",
       study.limits.length ? [" · limits: ", study.limits.map((limit, i) => [i ? ", " : "", h("span", { class: limit.kept === false ? "bad" : limit.kept ? "ok" : "" }, `${limit.words}${limit.kept === false ? " ✗" : limit.kept ? " ✓" : ""}`)])] : ""),
+    (best?.beside ?? []).map((line) => h("p", { class: "small soft" }, line)),
     h("div", { class: "tiles" }, tiles),
     study.front.length ? frontTable(study, trialPath) : null,
     downloads ? h("div", { class: "tools downloads" }, h("span", { class: "soft small" }, "Download"), downloads) : null,

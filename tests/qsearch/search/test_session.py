@@ -26,6 +26,8 @@ from qsearch.errors import (
 )
 from qsearch.model_file import find_model
 from qsearch.progress import SilentProgress
+from qsearch.report.html import study_data
+from qsearch.run_folder import find_study
 from qsearch.search import launch, space_file
 from qsearch.search.evaluator import evaluator_of_flag
 from qsearch.store.records import Trial
@@ -476,7 +478,8 @@ class Shifted:
         return [first + 1, *others]
 
 
-def test_the_worst_of_several_outputs_is_named(tmp_path: Path) -> None:
+def two_outputs(tmp_path: Path) -> tuple[Path, np.ndarray]:
+    """The file of a model with outputs of different power, and inputs."""
     rng = np.random.default_rng(3)
     weights = {"w": rng.normal(size=(6, 8)), "v": 1e-3 * rng.normal(size=(8, 5))}
     graph = helper.make_graph(
@@ -495,7 +498,13 @@ def test_the_worst_of_several_outputs_is_named(tmp_path: Path) -> None:
     )
     opsets = [helper.make_opsetid("", 17)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    calib = rng.normal(size=(32, 6)).astype(np.float32)
+    path = tmp_path / "two.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path, rng.normal(size=(32, 6)).astype(np.float32)
+
+
+def test_the_worst_of_several_outputs_is_named(tmp_path: Path) -> None:
+    model, calib = two_outputs(tmp_path)
     options: Any = {"trials": 2, "pool": "inline", "max_drop": 1, "out": tmp_path / "run"}
     result = qsearch.launch(model, calib=calib, **options)
     name = result.summary["worst_output"]
@@ -503,3 +512,15 @@ def test_the_worst_of_several_outputs_is_named(tmp_path: Path) -> None:
     assert f"the worst of its outputs is {name!r}" in result.text()
     score = result.best_trial.user_attrs["score"]
     assert score["worst_output_db"] <= score["sqnr_db"]
+    told = study_data(find_study(tmp_path / "run"))["study"]["best"]["beside"]
+    assert told[0] == f"the worst of its outputs is {name!r}"
+    assert told[1].startswith("compile alone, without a search: ")
+
+
+def test_insight_names_the_worst_output(tmp_path: Path) -> None:
+    path, calib = two_outputs(tmp_path)
+    found = qsearch.insight(path, calib=calib).insight
+    assert found.simulated.worst_name in ("scores", "boxes")
+    assert found.simulated.worst_told.startswith(
+        f"the worst output is {found.simulated.worst_name!r}: "
+    )
