@@ -445,9 +445,11 @@ def test_the_report_draws_itself_from_a_file(browser: Any, runs: Path, tmp_path:
 def test_a_winner_among_equal_trials_is_on_the_front_and_explained(
     browser: Any, tmp_path: Path
 ) -> None:
-    found = qsearch.launch(
-        "digits", out=tmp_path / "run", trials=5, minimize=["size"], pool="inline"
-    )
+    fields: dict[str, Any] = {"activation_scheme": ["asymmetric"]}
+    fields |= {"calibrate_mode": ["mse"], "weight_scale": ["mse"], "bias_correction": [True]}
+    fields |= {"smooth_alpha": [0.75], "weight_rounding": ["nearest", "sequential"]}
+    options: dict[str, Any] = {"minimize": ["size"], "sampler": "grid", "space": {"fields": fields}}
+    found = qsearch.launch("digits", out=tmp_path / "run", trials=2, pool="inline", **options)
     assert [row["trial"] for row in found.summary["front"]] == [found.summary["best"]["trial"]]
     (luck,) = (line for line in found.warnings if "luck" in line)
     page, errors = watched_page(browser)
