@@ -83,10 +83,7 @@ def clip(step: Step, ctx: RangeContext) -> Interval:
     """max(min(x, high), low), on the truncated bounds."""
     source, dtype = ctx.of(step.args[0]), step.args[0].type.dtype
     low, high = (integer_bound(bound, dtype) for bound in (step.attrs.a_min, step.attrs.a_max))
-    return interval(
-        np.maximum(np.minimum(source.low, high), low),
-        np.maximum(np.minimum(source.high, high), low),
-    )
+    return interval(*(_most(_least(end, high), low) for end in (source.low, source.high)))
 
 
 @FRange.register("nn.relu")
@@ -101,7 +98,7 @@ def negative(step: Step, ctx: RangeContext) -> Interval:
     """The smallest value of the dtype saturates."""
     source = ctx.of(step.args[0])
     top = integer_range(step.result.type.dtype)[1]
-    return interval(np.minimum(-source.high, top), np.minimum(-source.low, top))
+    return interval(_least(-source.high, top), _least(-source.low, top))
 
 
 @FRange.register("abs")
@@ -109,9 +106,20 @@ def absolute(step: Step, ctx: RangeContext) -> Interval:
     """The smallest value of the dtype saturates."""
     source = ctx.of(step.args[0])
     top = integer_range(step.result.type.dtype)[1]
-    ends = [np.minimum(abs(source.low), top), np.minimum(abs(source.high), top)]
+    ends = [_least(abs(source.low), top), _least(abs(source.high), top)]
     crosses = np.asarray((source.low <= 0) & (source.high >= 0), bool)
-    return interval(np.where(crosses, 0, np.minimum(*ends)), np.maximum(*ends))
+    return interval(np.where(crosses, 0, _least(*ends)), _most(*ends))
+
+
+def _least(a: Bound | int, b: Bound | int) -> Bound:
+    """Element by element; arithmetic on an array of rank 0 gives a number, which numpy would put
+    into 64 bits beside another one."""
+    return np.asarray(np.minimum(np.asarray(a, object), np.asarray(b, object)), object)
+
+
+def _most(a: Bound | int, b: Bound | int) -> Bound:
+    """As ``_least``."""
+    return np.asarray(np.maximum(np.asarray(a, object), np.asarray(b, object)), object)
 
 
 @FRange.register("where")

@@ -484,3 +484,16 @@ def test_bounds_of_sums_of_weights_are_those_of_big_integers(dtype: str) -> None
         bottoms = [sum(min(int(w) * low, int(w) * high, 0) for w in row) for row in weight]
         assert found.low <= min(bottoms)
         assert found.high >= max(tops)
+
+
+@pytest.mark.parametrize("name", ["negative", "abs"])
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_the_smallest_number_of_64_bits_saturates_and_is_bounded(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    lowest, highest = integer_range("int64")
+    x = relay.var("x", shape, "int64")
+    mod = module([x], getattr(relay.op, name)(x))
+    low = -highest if name == "negative" else 0
+    assert result(mod, (lowest, highest)) == (low, highest)
+    assert result(mod, (lowest, lowest)) == (highest, highest)
