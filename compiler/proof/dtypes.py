@@ -155,6 +155,7 @@ def _check_maps(mod: IRModule, name: str) -> Iterator[Finding]:
     for place, value in enumerate(flow.outputs):
         if value not in rounded:
             yield Finding("dtypes", f"@{name}", f"result {place} comes from no parameter")
+    flow.unlink()
 
 
 def _no_map(step: Step, read: Sequence[Value], rounded: bool, name: str) -> str:

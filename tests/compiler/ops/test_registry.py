@@ -115,7 +115,7 @@ def test_the_table_has_a_row_per_operator() -> None:
 
 def test_the_table_shows_what_exporters_and_the_proof_ask() -> None:
     shown = matrix("nn.conv2d")
-    for name in ("FToOnnx", "FToGrid", "FToInteger", "FRange"):
+    for name in ("FToOnnx", "FToInteger", "FRange"):
         assert f"  {name}, " in shown
 
 
