@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from compiler.fusion.hardware.hdfg import HDFG as HDFG
     from compiler.fusion.hardware.report import hw_report as hw_report
     from compiler.fusion.hardware.stage import Stage as Stage
-    from compiler.ir.infer_type import infer_expr as infer_expr
-    from compiler.ir.infer_type import infer_module as infer_module
+    from compiler.ir.inference.infer_type import infer_expr as infer_expr
+    from compiler.ir.inference.infer_type import infer_module as infer_module
     from compiler.ir.module import IRModule as IRModule
-    from compiler.ir.parser import parse as parse
-    from compiler.ir.parser import parse_expr as parse_expr
-    from compiler.ir.printer import astext as astext
-    from compiler.ir.printer import text as text
     from compiler.ir.structural import assert_structural_equal as assert_structural_equal
     from compiler.ir.structural import structural_equal as structural_equal
     from compiler.ir.structural_digest import structural_hash as structural_hash
+    from compiler.ir.text.parser import parse as parse
+    from compiler.ir.text.parser import parse_expr as parse_expr
+    from compiler.ir.text.printer import astext as astext
+    from compiler.ir.text.printer import text as text
     from compiler.pipeline import evaluate as evaluate
     from compiler.pipeline import lower as lower
     from compiler.targets.external_codegen import register_external as register_external

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from compiler.errors import CompilerError
 from compiler.ir.instruments import DumpDir, NodeCountInstrument, TimingInstrument
-from compiler.ir.parser import MissingVersionWarning, parse
 from compiler.ir.pass_context import Instrument
 from compiler.ir.pass_infra import Pass, PassContext, Sequential, create_pass, run_named
 from compiler.ir.pass_text import format_value, split_passes
-from compiler.ir.printer import text
+from compiler.ir.text.parser import MissingVersionWarning, parse
+from compiler.ir.text.printer import text
 from compiler.text_output import show
 from compiler.transform import InferType, registered_passes
 

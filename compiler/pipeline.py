@@ -12,7 +12,7 @@ from compiler.errors import EvaluationError, legal_names
 from compiler.fusion.fuse_ops import FuseOps
 from compiler.fusion.preparation import BEFORE_FUSION
 from compiler.ir.expr import Expr
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Pass, run_named
 from compiler.lowering.lower_te import LowerTE

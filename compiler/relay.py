@@ -39,7 +39,7 @@ from compiler.ir.expr import Op, as_expr
 from compiler.ir.expr import Tuple as Tuple
 from compiler.ir.expr import TupleGetItem as TupleGetItem
 from compiler.ir.expr import Var as Var
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule as IRModule
 from compiler.ir.op import all_ops, has_op
 from compiler.ir.ty import Any as _AnyDim

@@ -14,10 +14,10 @@ from compiler.errors import CompilerError, OnnxImportError, nearest
 from compiler.frontend.from_onnx.load import load as load_onnx
 from compiler.ir.analysis import bind
 from compiler.ir.expr import Constant, Expr, Var
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.parser import parse
 from compiler.ir.pass_text import split_passes
+from compiler.ir.text.parser import parse
 from compiler.ir.ty import tensor_fields
 from compiler.proof.work import refusal_expected
 from compiler.quantize import given_points, prerequisite_optimize

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from compiler.insight.measuring import PointSums, results_of
 from compiler.ir.analysis import free_vars
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import rebuilt
 from compiler.ir.walk import nodes_of

@@ -1,3 +1,3 @@
 """The graph IR: types, expressions, modules, text, visitors; no operators."""
 
-from compiler.ir import printer as printer  # registers what print() shows of a node
+from compiler.ir.text import printer as printer  # registers what print() shows of a node

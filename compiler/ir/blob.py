@@ -21,11 +21,11 @@ from compiler.errors import CompilerError
 from compiler.ir.call_spans import restore_spans, spans_of
 from compiler.ir.expr import dtype_name
 from compiler.ir.garbage import collector_rests
-from compiler.ir.infer_type import infer_module
-from compiler.ir.metadata import little_endian
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.parser import parse
-from compiler.ir.printer import text
+from compiler.ir.text.metadata import little_endian
+from compiler.ir.text.parser import parse
+from compiler.ir.text.printer import text
 
 MAGIC = b"qsearch-module-2"
 ALIGNMENT = 64

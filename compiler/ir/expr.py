@@ -27,7 +27,7 @@ _set = object.__setattr__
 
 @singledispatch
 def text_for_people(obj: object) -> str:
-    """What ``print`` shows; ``compiler.ir.printer`` registers its text of nodes and modules."""
+    """What ``print`` shows; ``ir.text.printer`` registers its text of nodes and modules."""
     return repr(obj)
 
 

@@ -13,7 +13,7 @@ from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Function
 from compiler.ir.module import IRModule
 from compiler.ir.pass_context import PassInfo
-from compiler.ir.printer import text
+from compiler.ir.text.printer import text
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from compiler.ir.attrs import DictAttrs
 from compiler.ir.ty import FuncType
 
 if TYPE_CHECKING:
-    from compiler.ir.lexer import Source
+    from compiler.ir.text.lexer import Source
 
 Array = NDArray[Any]
 

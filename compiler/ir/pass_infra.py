@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from compiler.errors import CompilerError, PassError, WellFormedError, legal_names
 from compiler.ir.expr import Function, GlobalVar
 from compiler.ir.garbage import collector_rests
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.pass_context import PassContext as PassContext
 from compiler.ir.pass_context import PassInfo as PassInfo

@@ -91,7 +91,7 @@ def _explain(found: Mismatch) -> str:
 
 
 def _short(value: Any, limit: int = 400) -> str:
-    from compiler.ir.type_errors import call_text
+    from compiler.ir.inference.errors import call_text
 
     shown = call_text(value) if isinstance(value, Expr) else str(value)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"

@@ -19,10 +19,10 @@ from compiler.ir.expr import (
     Var,
     describe,
 )
+from compiler.ir.inference.solver import parts_of
 from compiler.ir.module import IRModule
 from compiler.ir.scope_tree import Scope, nearest_common
 from compiler.ir.ty import IncompleteType, Type
-from compiler.ir.type_solver import parts_of
 from compiler.ir.walk import post_order
 from compiler.span import AnySpan
 

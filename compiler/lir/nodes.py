@@ -21,9 +21,9 @@ from typing import Any, Literal, Self
 
 from numpy.typing import NDArray
 
-from compiler.ir import literals
 from compiler.ir.attrs import NO_ATTRS, DictAttrs
 from compiler.ir.lowered_function import LoweredFunction
+from compiler.ir.text import literals
 from compiler.ir.ty import FuncType, TensorType, TupleType
 from compiler.lir.scalars import INDEX_DTYPE, Axis, Buffer, Scalar
 

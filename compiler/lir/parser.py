@@ -9,9 +9,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from compiler.ir.lexer import QUOTED, Source
-from compiler.ir.literals import IDENT_TEXT
 from compiler.ir.lowered_function import register_lowered_parser
+from compiler.ir.text.lexer import QUOTED, Source
+from compiler.ir.text.literals import IDENT_TEXT
 from compiler.ir.ty import DTYPES
 from compiler.lir.attribute_parser import read_attributes
 from compiler.lir.expression_parser import Names, read_scalar

@@ -17,7 +17,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from compiler.errors import LoweringError
-from compiler.ir import literals
+from compiler.ir.text import literals
 from compiler.lir.nodes import Block, Extern, PrimFunc, definition
 from compiler.lir.scalars import (
     Acc,

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
-from compiler.ir.lexer import QUOTED, Source
-from compiler.ir.literals import DOTTED_TEXT
+from compiler.ir.text.lexer import QUOTED, Source
+from compiler.ir.text.literals import DOTTED_TEXT
 
 _KINDS = (
     ("skip", r"[ \t\r\n]+|//[^\n]*"),

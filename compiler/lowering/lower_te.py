@@ -32,7 +32,7 @@ from compiler.ir.expr import (
     describe,
     is_op_call,
 )
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
 from compiler.ir.pass_context import register_config

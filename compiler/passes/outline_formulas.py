@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from compiler.ir.expr import Call, Constant, Expr, Function, Op
-from compiler.ir.infer_type import infer_expr
+from compiler.ir.inference.infer_type import infer_expr
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.rebuild import rebuilt

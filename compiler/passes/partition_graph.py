@@ -71,7 +71,7 @@ class PartitionGraph(ModulePass):
                     changed[gv] = new
                 count += builder.made
         # infer_module registers the pass InferType, which this one requires.
-        from compiler.ir.infer_type import infer_module
+        from compiler.ir.inference.infer_type import infer_module
 
         return infer_module(mod.updated(changed) if changed else mod)
 

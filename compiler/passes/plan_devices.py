@@ -35,7 +35,7 @@ from compiler.ir.expr import (
     Var,
     describe,
 )
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import ModulePass, PassContext, register_pass
 from compiler.ir.rebuild import with_operands

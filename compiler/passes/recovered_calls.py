@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Mapping
 from typing import TypeVar
 
 from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
-from compiler.ir.infer_type import infer_expr
+from compiler.ir.inference.infer_type import infer_expr
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import rebuilt
 from compiler.ir.walk import mentions, nodes_of

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from compiler.errors import CompilerError, PassError, legal_names
 from compiler.ir.expr import Call, Expr, Function, Op
-from compiler.ir.infer_type import infer_expr
+from compiler.ir.inference.infer_type import infer_expr
 from compiler.ir.module import IRModule
 from compiler.ir.op import all_ops
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.expr import Call, Constant, Expr, Function
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
 from compiler.ir.walk import nodes_of

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Op, Tuple
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import TensorType

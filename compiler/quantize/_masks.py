@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.walk import mentions
 from compiler.ops.op_call import op_call

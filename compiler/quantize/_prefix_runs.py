@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.analysis import free_vars
 from compiler.ir.expr import Call, Expr, Function, Tuple, Var
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import TensorType

@@ -20,7 +20,7 @@ import compiler.passes.simplify_expr
 import compiler.passes.simplify_inference  # noqa: F401  (the passes named below)
 from compiler.ir.expr import Constant, Expr, Function
 from compiler.ir.garbage import collector_rests
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
 from compiler.ir.rebuild import substitute

@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, Var
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float, tensor_fields
 from compiler.ir.walk import nodes_of

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
 from compiler.ir.expr import Call, Constant, Expr, Function
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
 from compiler.ir.walk import nodes_of

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from compiler.ir.expr import Call, Constant, Expr, Function, Var
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import rebuilt
 from compiler.ir.ty import TensorType, Type, is_float, tensor_fields

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
 from compiler.ir.expr import Call, Constant, Expr, Function, describe
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
 from compiler.ops.annotation.attach_simulated_quantize import point_attrs, quantize_kind

@@ -24,7 +24,7 @@ import compiler.passes.recover_rms_norm  # noqa: F401  (passes that are named be
 from compiler.errors import QuantizeError
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, is_op_call
 from compiler.ir.garbage import collector_rests
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
 from compiler.ir.rebuild import with_operands

@@ -33,7 +33,7 @@ from compiler.ir.expr import (
     describe,
     is_op_call,
 )
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import TensorType, TupleType, bits, holds_float, is_float, tensor_fields

@@ -30,10 +30,10 @@ from compiler.errors import (
 from compiler.ir.analysis import post_order
 from compiler.ir.call_spans import restore_spans, spans_of
 from compiler.ir.expr import Function, GlobalVar, Op
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.parser import parse
-from compiler.ir.printer import text
+from compiler.ir.text.parser import parse
+from compiler.ir.text.printer import text
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import TensorType, holds_float, tensor_fields
 from compiler.qtypes.qconfig import QConfig

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from compiler.errors import ArtifactError, CompilerError
 from compiler.ir.expr import Function
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.parser import parse
-from compiler.ir.printer import text
+from compiler.ir.text.parser import parse
+from compiler.ir.text.printer import text
 from compiler.runtime.archive import json_bytes, read_archive, read_json, write_archive
 from compiler.runtime.executor import Executor, Inputs, ordered_inputs
 from compiler.runtime.external_module import ExternalModule, external_loaders

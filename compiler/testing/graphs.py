@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from compiler.errors import AttrError, CompilerError, TypeInferenceError
 from compiler.ir.attrs import Attrs
 from compiler.ir.expr import Call, Constant, Expr, Function, Let, Op, Tuple, TupleGetItem, Var
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.op import all_ops
 from compiler.ir.ty import Any as AnyDim

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import ArtifactError, ArtifactHashError, CompilerError, TypeInferenceError
 from compiler.ir.module import IRModule
-from compiler.ir.printer import text
+from compiler.ir.text.printer import text
 from compiler.pipeline import lower
 from compiler.proof.derive import Proof, derive
 from compiler.proof.finding import Finding

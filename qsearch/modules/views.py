@@ -20,7 +20,7 @@ from compiler.fusion.hardware.hdfg import HDFG
 from compiler.fusion.hardware.preparation import group_for_hardware
 from compiler.fusion.hardware.report import HardwareReport, hw_report
 from compiler.ir.module import IRModule
-from compiler.ir.printer import text
+from compiler.ir.text.printer import text
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, without_data
 from compiler.runtime.artifact import load_qmod

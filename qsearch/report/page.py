@@ -114,7 +114,7 @@ def graph_page(
     """
     from compiler.drawing.boxes import graph_of
     from compiler.drawing.picture import picture_of
-    from compiler.ir.printer import text
+    from compiler.ir.text.printer import text
 
     graphs = graphs_of(module) if fused else {"none": graph_of(picture_of(module))}
     told = {

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from compiler.errors import CompilerError, NotFullyIntegralError
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.ir.module import IRModule
-from compiler.ir.printer import text
+from compiler.ir.text.printer import text
 from compiler.ir.ty import tensor_fields
 from compiler.ir.walk import nodes_of
 from compiler.qtypes.channel_ranges import Rounding

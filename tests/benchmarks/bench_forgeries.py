@@ -42,10 +42,10 @@ import numpy as np
 import onnx
 
 from compiler.errors import CodegenError, CompilerError
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.parser import parse
-from compiler.ir.printer import text
+from compiler.ir.text.parser import parse
+from compiler.ir.text.printer import text
 from compiler.proof.derive import derive, derive_static
 from compiler.proof.replay import differing_elements
 from compiler.proof.work import check_work, declared_work

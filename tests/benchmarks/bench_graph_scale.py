@@ -184,7 +184,7 @@ def run_stages(models: Sequence[bytes], watch: Stopwatch) -> None:
     from compiler import transform
     from compiler.frontend.from_onnx.load import load
     from compiler.ir.blob import ModuleBlob
-    from compiler.ir.infer_type import infer_module
+    from compiler.ir.inference.infer_type import infer_module
     from compiler.ir.pass_context import PassContext
     from compiler.proof.derive import derive_static
     from compiler.qtypes.qconfig import QConfig

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.parser import parse
+from compiler.ir.text.parser import parse
 from compiler.proof.work import (
     MAX_CPU_S,
     MAX_EXTRA_BYTES,

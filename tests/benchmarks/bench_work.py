@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.infer_type import infer_module
-from compiler.ir.parser import parse
+from compiler.ir.inference.infer_type import infer_module
+from compiler.ir.text.parser import parse
 from compiler.proof.replay import REPLAY_FLAGS
 from compiler.runtime.executor import Executor
 from compiler.targets.c.executor import CExecutor

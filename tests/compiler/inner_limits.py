@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from compiler import relay
 from compiler.errors import CodegenError, CompilerError, LoweringError, OnnxExportError, PlanError
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, TupleType, Type
 from compiler.proof.derive import derive_static

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from compiler.ir.attrs import Attrs
 from compiler.ir.expr import Call, Function, Op, Var
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.ty import Type
 from compiler.lir.nodes import PrimFunc

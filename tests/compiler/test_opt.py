@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from compiler import transform
-from compiler.ir.infer_type import infer_module
-from compiler.ir.parser import parse
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.pass_infra import PassContext
-from compiler.ir.printer import text
+from compiler.ir.text.parser import parse
+from compiler.ir.text.printer import text
 from compiler.opt import main, run_passes
 
 SOURCE = """

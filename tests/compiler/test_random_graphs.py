@@ -20,7 +20,7 @@ from compiler.frontend.from_onnx.load import load
 from compiler.ir.analysis import post_order
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.expr import Call, Op
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.well_formed import well_formed
 from compiler.testing.graphs import RandomGraph, random_graph, usable_ops
 

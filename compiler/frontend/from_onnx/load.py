@@ -21,7 +21,7 @@ from compiler.frontend.from_onnx.inlining import inline_definitions, inline_func
 from compiler.frontend.from_onnx.model_file import MAX_MODEL_BYTES, read_model
 from compiler.frontend.from_onnx.opsets import OLDEST_OPSET, STANDARD_DOMAINS
 from compiler.ir.garbage import collector_rests
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ops.number_format import Array
 

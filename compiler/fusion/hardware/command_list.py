@@ -24,10 +24,10 @@ from compiler.errors import ArtifactError, CodegenError, legal_names
 from compiler.fusion.hardware.description import shipped_descriptions
 from compiler.fusion.hardware.group_calls import group_steps
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, TupleGetItem
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.parser import parse
-from compiler.ir.printer import text
+from compiler.ir.text.parser import parse
+from compiler.ir.text.printer import text
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.walk import nodes_of
 from compiler.runtime.archive import json_bytes, read_json

@@ -25,7 +25,7 @@ from compiler.fusion.hardware.group_functions import group_function, with_group_
 from compiler.fusion.hardware.hdfg import HDFG
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Expr, Function, GlobalVar
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import SKIPPED, ModulePass, PassContext, register_pass
 from compiler.ir.static_shapes import require_static

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
 from compiler.ir.expr import Expr, Function, Tuple, describe
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ops.op_call import op_call
 from compiler.qtypes.channel_ranges import ChannelRanges

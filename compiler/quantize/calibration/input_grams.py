@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
 from compiler.ir.expr import Expr, Function, Tuple
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ops.rules.input_columns import (
     EVERY_POSITION,

@@ -23,7 +23,7 @@ from compiler.errors import InternalQuantizeError
 from compiler.ir.analysis import free_vars
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, describe, is_op_call
 from compiler.ir.garbage import collector_rests
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.ir.walk import nodes_of

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import CodegenError, EvaluationError
 from compiler.ir.expr import Function
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.lir.nodes import PrimFunc
 from compiler.runtime.executor import Inputs

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.targets.c.c_types import c_type
 from compiler.targets.c.executor import flat_inputs, lowered

@@ -24,7 +24,7 @@ import compiler.targets.engine.products
 import compiler.targets.engine.rules
 import compiler.targets.engine.windows  # noqa: F401  # the six register their rules
 from compiler.errors import EvaluationError, PlanError
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.runtime.executor import Inputs, ordered_inputs
 from compiler.targets.engine.library import load_library

@@ -13,7 +13,7 @@ import numpy as np
 from compiler.errors import CodegenError, EvaluationError, OnnxExportError
 from compiler.ir.attrs import Attrs
 from compiler.ir.expr import Call, Function, Op, Var
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, Type, tensor_fields
 from compiler.ops.number_format import Array

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from compiler.errors import CompilerError, EvaluationError
 from compiler.ir.adt import Constructor, Pattern, PatternConstructor, PatternTuple, PatternVar
 from compiler.ir.expr import Expr, Function, GlobalVar, Op, Var, describe
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, TupleType, Type

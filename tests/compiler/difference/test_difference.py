@@ -13,7 +13,7 @@ from compiler import relay
 from compiler.difference import compare_modules, random_inputs
 from compiler.errors import EvaluationError
 from compiler.ir.expr import Constant, Expr, Function, Var
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
 from compiler.ops.op_call import op_call

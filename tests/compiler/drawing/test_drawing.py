@@ -16,7 +16,7 @@ from compiler.drawing.layout import place
 from compiler.drawing.picture import Kind, picture_of
 from compiler.errors import CompilerError
 from compiler.ir.expr import Call, Constant, Expr, Function, If, Let, Tuple, Var, call_op
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
 from compiler.ops.rules.integer_calls import fixed_point_multiply, fixed_point_multiply_per_axis

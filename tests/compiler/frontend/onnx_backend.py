@@ -35,7 +35,7 @@ from compiler.frontend.from_onnx.node import ConstantInputError
 from compiler.frontend.from_onnx.opsets import OLDEST_OPSET, find_converter, versions_of
 from compiler.ir.analysis import bind, post_order
 from compiler.ir.expr import Call, Constant, Function, Op, is_op_call
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ops.rules.realize import FQRealizeRewrite
 

@@ -17,7 +17,7 @@ from compiler.export.to_onnx.float_model import to_onnx
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.analysis import bind
 from compiler.ir.expr import Constant
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.targets.ort.session import OrtExecutor
 from tests.compiler.frontend.zoo import LIGHT, PYTORCH, light_model, pytorch_model

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from compiler.ir.parser import parse
 from compiler.ir.pass_infra import create_pass, registered_passes, run_named
 from compiler.ir.pass_text import split_options, split_passes
-from compiler.ir.printer import text
+from compiler.ir.text.parser import parse
+from compiler.ir.text.printer import text
 from compiler.opt import HIGHEST_LEVEL, argument_parser
 from compiler.transform import PassContext
 

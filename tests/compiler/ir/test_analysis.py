@@ -34,7 +34,7 @@ from compiler.ir.expr import (
     Var,
     call_op,
 )
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
 from compiler.ir.ty import GlobalTypeVar, TensorType

@@ -12,10 +12,10 @@ import compiler
 from compiler.errors import ParseError
 from compiler.ir import lowered_function
 from compiler.ir.attrs import NO_ATTRS, DictAttrs
-from compiler.ir.infer_type import infer_module
-from compiler.ir.lexer import Source
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.lowered_function import LoweredFunction, register_lowered_parser
 from compiler.ir.module import IRModule
+from compiler.ir.text.lexer import Source
 from compiler.ir.ty import FuncType, TensorType
 
 

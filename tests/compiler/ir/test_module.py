@@ -9,7 +9,7 @@ import pytest
 from compiler import relay, transform
 from compiler.errors import CompilerError
 from compiler.ir.expr import Call, Expr, Function, GlobalVar
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 
 

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import compiler
 from compiler import relay
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.quantize import QConfig
 from compiler.runtime.artifact import QModule

@@ -13,8 +13,8 @@ from compiler.ir.blob import ModuleBlob
 from compiler.ir.expr import Constant, Expr, Function, If, Let, Var, call_op
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import InferType
-from compiler.ir.printer import text
 from compiler.ir.structural import structural_equal, structural_hash
+from compiler.ir.text.printer import text
 from compiler.ir.ty import TensorType
 
 

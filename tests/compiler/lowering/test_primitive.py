@@ -11,7 +11,7 @@ import compiler
 from compiler import parse, relay
 from compiler.errors import CompilerError, DynamicShapeError, LoweringError
 from compiler.ir.expr import Expr, Function, Var
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim

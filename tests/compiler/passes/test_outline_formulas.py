@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from compiler import evaluate, relay
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Expr, is_op_call
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ops.tensor.formula import MAX_WORDS, words
 from compiler.passes.outline_formulas import OutlineFormulas

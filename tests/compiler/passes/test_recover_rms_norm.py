@@ -8,7 +8,7 @@ import pytest
 from compiler import evaluate, relay
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, is_op_call
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.passes.recover_rms_norm import RecoverRmsNorm
 from compiler.transform import SimplifyInference

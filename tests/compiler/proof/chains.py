@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CompilerError
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.parser import parse
+from compiler.ir.text.parser import parse
 from compiler.proof.derive import derive_static
 from compiler.proof.replay import replay
 from tests.compiler.proof.exact_integers import Unsupported, ends

@@ -18,9 +18,9 @@ import numpy as np
 
 from compiler.errors import CompilerError
 from compiler.ir.expr import Call, Var
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.parser import parse
+from compiler.ir.text.parser import parse
 from compiler.ir.ty import is_float
 from compiler.proof.derive import Proof, derive_static
 from tests.compiler.proof.exact_integers import (

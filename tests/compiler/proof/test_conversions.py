@@ -11,9 +11,9 @@ import pytest
 from compiler import relay
 from compiler.ir.analysis import free_vars
 from compiler.ir.expr import Expr
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.parser import parse
+from compiler.ir.text.parser import parse
 from compiler.ops.number_format import Array
 from compiler.pipeline import evaluate
 from compiler.proof.derive import derive, derive_static

@@ -10,10 +10,10 @@ import pytest
 
 from compiler import relay
 from compiler.ir.blob import ModuleBlob
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.parser import parse
-from compiler.ir.printer import text
+from compiler.ir.text.parser import parse
+from compiler.ir.text.printer import text
 from compiler.proof.derive import derive, derive_static
 from compiler.proof.record import compare_record, contents_of
 from compiler.quantize import QConfig, build_candidate

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.ir.infer_type import infer_module
-from compiler.ir.parser import parse
+from compiler.ir.inference.infer_type import infer_module
+from compiler.ir.text.parser import parse
 from compiler.proof.dtypes import check_dtypes, count_values
 
 TEXT = """#[version = "0.0.5"]

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from compiler.errors import CodegenError, LoweringError, OnnxExportError
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.parser import parse
+from compiler.ir.text.parser import parse
 from compiler.proof.ranges import analyse
 from compiler.proof.replay import differing_elements
 from compiler.targets.c.executor import CExecutor

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.parser import parse
+from compiler.ir.text.parser import parse
 from compiler.proof.derive import Proof, derive_static
 from compiler.proof.ranges import analyse
 

@@ -10,10 +10,10 @@ import pytest
 from compiler import relay
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.parser import parse
-from compiler.ir.printer import text
+from compiler.ir.text.parser import parse
+from compiler.ir.text.printer import text
 from compiler.ir.ty import integer_range
 from compiler.ops.number_format import storage_dtype
 from compiler.proof import replay

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from compiler.ir.expr import Constant, Expr, Function, Let, Tuple, Var
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.parser import parse
-from compiler.ir.printer import text
+from compiler.ir.text.parser import parse
+from compiler.ir.text.printer import text
 from compiler.proof.derive import derive, derive_static
 from compiler.proof.wiring import check_wiring, passed_through
 

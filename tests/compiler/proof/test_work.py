@@ -10,8 +10,8 @@ import pytest
 from compiler import relay, transform
 from compiler.errors import ArtifactError
 from compiler.ir.expr import Expr
-from compiler.ir.infer_type import infer_module
-from compiler.ir.parser import parse
+from compiler.ir.inference.infer_type import infer_module
+from compiler.ir.text.parser import parse
 from compiler.proof.work import (
     KINDS,
     MAX_CPU_S,

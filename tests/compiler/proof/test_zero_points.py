@@ -11,7 +11,7 @@ import pytest
 from compiler import parse, relay, text
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Function, is_op_call
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
 from compiler.pipeline import evaluate

@@ -9,7 +9,7 @@ import numpy as np
 
 from compiler import relay
 from compiler.ir.expr import Expr, Op
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.quantize import prerequisite_optimize
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from compiler import relay
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
 from compiler.pipeline import evaluate

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from compiler import evaluate, relay
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.quantize import (

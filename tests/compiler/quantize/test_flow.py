@@ -13,7 +13,7 @@ import pytest
 from compiler import assert_structural_equal, evaluate, parse, relay, text
 from compiler.errors import NotFullyIntegralError
 from compiler.ir.analysis import extract_calls
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
 from compiler.qtypes.errors import ConfigValueError, IntegerOverflowError

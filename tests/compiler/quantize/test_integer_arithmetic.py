@@ -10,7 +10,7 @@ import pytest
 
 from compiler import evaluate, text
 from compiler.ir.expr import Expr, Function, Var
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
 from compiler.ops.rules.dom_scale import DomScale, as_scale

@@ -18,7 +18,7 @@ from compiler.export.to_onnx.integer import to_integer_onnx
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Op, is_op_call
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.proof.derive import derive_static
 from compiler.quantize import (

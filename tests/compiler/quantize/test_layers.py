@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from compiler import parse
 from compiler.export.to_onnx.integer import to_integer_onnx
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.proof.derive import derive_static
 from compiler.qtypes.errors import ConfigValueError, IntegerOverflowError

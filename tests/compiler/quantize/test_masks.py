@@ -10,7 +10,7 @@ import pytest
 
 from compiler import relay
 from compiler.ir.expr import Expr
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.proof.derive import derive_static
 from compiler.quantize import (

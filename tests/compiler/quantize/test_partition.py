@@ -300,7 +300,7 @@ def @main(%x: (1,2,6,6) float32) {
 
 def test_a_chain_of_twenty_thousand_operators_is_partitioned() -> None:
     from compiler import relay
-    from compiler.ir.infer_type import infer_module
+    from compiler.ir.inference.infer_type import infer_module
 
     x = relay.var("x", shape=(1, 2, 2, 2))
     expr = relay.op.nn.conv2d(x, relay.const(VALUES["Wa"]))

@@ -15,7 +15,7 @@ from compiler import evaluate, relay
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import is_op_call
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.quantize import (
     QConfig,

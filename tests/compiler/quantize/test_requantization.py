@@ -14,7 +14,7 @@ from compiler import relay
 from compiler.export.to_onnx.integer import to_integer_onnx
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Function
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ops.rules.dom_scale import chosen_scale
 from compiler.ops.rules.fixed_point import (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from compiler import evaluate, relay
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.quantize import QConfig, build_candidate, prerequisite_optimize
 

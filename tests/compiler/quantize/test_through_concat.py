@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler import relay
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.quantize import (
     Calibration,

@@ -10,7 +10,7 @@ import pytest
 
 import qsearch
 from compiler import relay
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.pipeline import evaluate
 from compiler.quantize.conversions import fuse_partitions

@@ -8,7 +8,7 @@ from typing import Any
 
 import compiler.ops  # noqa: F401  (registers the operators)
 from compiler.ir.expr import Function, Var, call_op
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
 from compiler.span import Span

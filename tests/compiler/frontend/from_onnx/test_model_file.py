@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from compiler.errors import OnnxImportError
 from compiler.frontend.from_onnx.load import load
 from compiler.frontend.from_onnx.model_file import read_model
-from compiler.ir.parser import parse
-from compiler.ir.printer import text
+from compiler.ir.text.parser import parse
+from compiler.ir.text.printer import text
 
 WEIGHT = np.arange(6, dtype="float32").reshape(2, 3)
 

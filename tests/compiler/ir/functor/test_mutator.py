@@ -20,7 +20,7 @@ from compiler.ir.functor import (
     post_order_rewrite,
     rewrite_until_stable,
 )
-from compiler.ir.infer_type import infer_expr
+from compiler.ir.inference.infer_type import infer_expr
 from compiler.ir.structural import structural_equal
 from compiler.ir.ty import GlobalTypeVar, TensorType
 from compiler.span import Span

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from compiler import evaluate, relay
 from compiler.errors import TypeInferenceError
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 
 
 def defined(row: list[int], table: list[int], out_bits: int) -> list[int]:

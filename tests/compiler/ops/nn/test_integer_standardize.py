@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from compiler import evaluate, relay
 from compiler.errors import TypeInferenceError
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ops.nn.integer_standardize import integer_sqrt, output_bound
 
 

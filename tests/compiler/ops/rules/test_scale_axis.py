@@ -7,7 +7,7 @@ import pytest
 
 from compiler import relay
 from compiler.ir.expr import Call, Expr, Function, Var
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
 from compiler.ops.rules.scale_axis import Message, may_be_divisor, scale_of

@@ -8,7 +8,7 @@ import pytest
 from compiler import relay
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Op, Tuple, Var
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.op import DEFAULT_LEVEL
 from compiler.ir.ty import TensorType, Type, is_dynamic

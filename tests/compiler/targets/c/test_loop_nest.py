@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compiler import lower, relay
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.kernel_library import kernels_text
 from compiler.targets.c.toolchain import find_compiler

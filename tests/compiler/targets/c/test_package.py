@@ -12,7 +12,7 @@ import pytest
 from compiler import lower, parse, relay
 from compiler.errors import CodegenError
 from compiler.ir.expr import Call, GlobalVar
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.runtime.artifact import Sample
 from compiler.targets.c.executor import CExecutor

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compiler import evaluate, lower, relay
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.lir.nodes import PrimFunc
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.kernel_library import kernels_text

@@ -7,7 +7,7 @@ import pytest
 
 from compiler import evaluate, lower, relay
 from compiler.errors import CodegenError
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.toolchain import find_compiler

@@ -13,7 +13,7 @@ import pytest
 
 import compiler.targets.engine.executor  # noqa: F401  # registers rules of operators
 from compiler import relay
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.engine.isa import HERE, ISAS

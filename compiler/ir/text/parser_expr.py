@@ -12,10 +12,10 @@ from compiler.errors import AttrError
 from compiler.ir.adt import Constructor, RefCreate, RefRead, RefWrite
 from compiler.ir.attrs import Attrs
 from compiler.ir.expr import Call, Constant, Expr, GlobalVar, Op, Tuple, TupleGetItem, Var
-from compiler.ir.lexer import Token, TokenStream
-from compiler.ir.literals import scalar_array
 from compiler.ir.op import all_ops, has_op
-from compiler.ir.parser_types import (
+from compiler.ir.text.lexer import Token, TokenStream
+from compiler.ir.text.literals import scalar_array
+from compiler.ir.text.parser_types import (
     TypeParser,
     ValueParser,
     meta_reference,

@@ -11,7 +11,6 @@ from collections.abc import Generator, Iterator
 from itertools import islice
 from typing import Any
 
-from compiler.ir import literals
 from compiler.ir.adt import (
     Constructor,
     Match,
@@ -39,9 +38,10 @@ from compiler.ir.expr import (
     TupleGetItem,
     Var,
 )
-from compiler.ir.metadata import MetadataWriter
-from compiler.ir.printer_scopes import ScalarUses, is_flat, plan_scopes
-from compiler.ir.printer_values import NameTable, TypeText, value_text
+from compiler.ir.text import literals
+from compiler.ir.text.metadata import MetadataWriter
+from compiler.ir.text.printer_scopes import ScalarUses, is_flat, plan_scopes
+from compiler.ir.text.printer_values import NameTable, TypeText, value_text
 from compiler.ir.virtual_device import UNCONSTRAINED
 from compiler.ir.walk import mentions, nodes_of
 from compiler.span import ANONYMOUS, AnySpan, SequentialSpan

@@ -17,12 +17,12 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.adt import Constructor, TypeData
 from compiler.ir.expr import Expr, Function, GlobalVar, describe
 from compiler.ir.garbage import collector_rests
+from compiler.ir.inference.constraints import Constraints
+from compiler.ir.inference.settle import StaleTypesError, settle
+from compiler.ir.inference.solver import PartsBudget
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
 from compiler.ir.ty import FuncType, Type
-from compiler.ir.type_constraints import Constraints
-from compiler.ir.type_settle import StaleTypesError, settle
-from compiler.ir.type_solver import PartsBudget
 from compiler.ir.walk import nodes_of, post_order
 
 GlobalType = Callable[[GlobalVar], Type]

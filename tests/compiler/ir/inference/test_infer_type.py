@@ -23,7 +23,7 @@ from compiler.ir.expr import (
     Var,
     call_op,
 )
-from compiler.ir.infer_type import infer_expr, infer_module
+from compiler.ir.inference.infer_type import infer_expr, infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.pass_infra import InferType

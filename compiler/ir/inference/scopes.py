@@ -9,10 +9,10 @@ from weakref import WeakMethod
 from compiler.errors import TypeInferenceError
 from compiler.ir.adt import Match, TypeData
 from compiler.ir.expr import Call, Expr, Function, GlobalVar, Let, Var
-from compiler.ir.match_types import missing_cases, type_pattern
+from compiler.ir.inference.errors import TypeMistake, call_mistake, call_text
+from compiler.ir.inference.match_types import missing_cases, type_pattern
+from compiler.ir.inference.solver import PartsBudget, TypeSolver
 from compiler.ir.ty import FuncType, TensorType, Type
-from compiler.ir.type_errors import TypeMistake, call_mistake, call_text
-from compiler.ir.type_solver import PartsBudget, TypeSolver
 
 ENTER, LEAVE, VALUE_DONE = 0, 1, 2
 """Phases of a node in the walk: before its operands, after them, and between value and body."""

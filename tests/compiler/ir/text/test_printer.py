@@ -25,7 +25,7 @@ from compiler.ir.expr import (
 )
 from compiler.ir.module import IRModule
 from compiler.ir.op import Op
-from compiler.ir.printer import astext, text
+from compiler.ir.text.printer import astext, text
 from compiler.ir.ty import Any, FuncType, RefType, TensorType, TupleType, TypeVar
 from compiler.ir.virtual_device import VirtualDevice
 from compiler.span import Span

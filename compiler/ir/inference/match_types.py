@@ -16,8 +16,8 @@ from compiler.ir.adt import (
     TypeData,
 )
 from compiler.ir.expr import Var
+from compiler.ir.inference.solver import TypeSolver, instantiate
 from compiler.ir.ty import FuncType, TupleType, Type, TypeCall, TypeVar
-from compiler.ir.type_solver import TypeSolver, instantiate
 
 Definitions = Callable[[str], TypeData]
 

@@ -10,11 +10,11 @@ import compiler
 from compiler.errors import ParseError
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, Var
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.parser import MissingVersionWarning, parse, parse_expr
-from compiler.ir.printer import text
 from compiler.ir.structural import assert_structural_equal, structural_equal, structural_hash
+from compiler.ir.text.parser import MissingVersionWarning, parse, parse_expr
+from compiler.ir.text.printer import text
 from compiler.ir.ty import Any, TensorType
 
 HEAD = '#[version = "0.0.5"]\n'

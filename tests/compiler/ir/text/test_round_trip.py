@@ -18,11 +18,11 @@ from compiler.ir.expr import (
     Var,
     call_op,
 )
-from compiler.ir.infer_type import infer_module
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.parser import parse
-from compiler.ir.printer import text
 from compiler.ir.structural import assert_structural_equal
+from compiler.ir.text.parser import parse
+from compiler.ir.text.printer import text
 from compiler.ir.ty import TensorType
 
 VECTOR = TensorType((2,))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from compiler.errors import TypeInferenceError
 from compiler.ir.adt import Clause, Match, map_pattern_vars
 from compiler.ir.expr import Expr, Function, GlobalVar, Var, describe
+from compiler.ir.inference.constraints import Constraints
+from compiler.ir.inference.errors import TypeMistake, call_mistake, call_text, combined_error
 from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_constraints import Constraints
-from compiler.ir.type_errors import TypeMistake, call_mistake, call_text, combined_error
 
 
 class StaleTypesError(Exception):

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import CompilerError
-from compiler.ir import literals
 from compiler.ir.attrs import Attrs
 from compiler.ir.expr import Constant, GlobalVar
-from compiler.ir.metadata import MetadataWriter
+from compiler.ir.text import literals
+from compiler.ir.text.metadata import MetadataWriter
 from compiler.ir.ty import (
     FuncType,
     GlobalTypeVar,

@@ -20,8 +20,8 @@ from compiler.ir.adt import (
 )
 from compiler.ir.attrs import DictAttrs
 from compiler.ir.expr import Expr, Function, If, Let, Var
-from compiler.ir.parser_expr import SCOPE_WORDS, ExprParser
-from compiler.ir.parser_types import name_of
+from compiler.ir.text.parser_expr import SCOPE_WORDS, ExprParser
+from compiler.ir.text.parser_types import name_of
 from compiler.ir.ty import Type
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
 from compiler.span import Span

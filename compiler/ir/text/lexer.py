@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, NoReturn
 
 from compiler.errors import ParseError, nearest
-from compiler.ir.literals import DOTTED_TEXT, IDENT_TEXT
+from compiler.ir.text.literals import DOTTED_TEXT, IDENT_TEXT
 from compiler.ir.ty import MAX_NESTING
 from compiler.span import ANONYMOUS, Span
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 from compiler.errors import CompilerError
-from compiler.ir import literals
 from compiler.ir.adt import TypeData
 from compiler.ir.attrs import Attrs, DictAttrs
 from compiler.ir.expr import Expr, Function, GlobalVar, text_for_people
 from compiler.ir.garbage import collector_rests
 from compiler.ir.lowered_function import LoweredFunction
-from compiler.ir.metadata import ExternalData, MetadataWriter
 from compiler.ir.module import IRModule
-from compiler.ir.printer_body import BodyPrinter
-from compiler.ir.printer_scopes import ScalarUses
-from compiler.ir.printer_values import TypeText, value_text
+from compiler.ir.text import literals
+from compiler.ir.text.metadata import ExternalData, MetadataWriter
+from compiler.ir.text.printer_body import BodyPrinter
+from compiler.ir.text.printer_scopes import ScalarUses
+from compiler.ir.text.printer_values import TypeText, value_text
 from compiler.ir.ty import Type
 
 VERSION = "0.0.5"

@@ -19,7 +19,7 @@ from compiler.ir.expr import (
     TupleGetItem,
     describe,
 )
-from compiler.ir.literals import scalar_literal
+from compiler.ir.text.literals import scalar_literal
 from compiler.ir.ty import Type
 
 MAX_REPORTED = 10

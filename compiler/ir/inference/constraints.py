@@ -21,11 +21,11 @@ from compiler.ir.expr import (
     Var,
     describe,
 )
-from compiler.ir.match_types import constructor_type
+from compiler.ir.inference.match_types import constructor_type
+from compiler.ir.inference.scopes import ENTER, LEAVE, VALUE_DONE, ScopeConstraints
+from compiler.ir.inference.solver import instantiate
 from compiler.ir.ty import FuncType, IncompleteType, RefType, TensorType, TupleType, Type
 from compiler.ir.type_relation import result_of
-from compiler.ir.type_scopes import ENTER, LEAVE, VALUE_DONE, ScopeConstraints
-from compiler.ir.type_solver import instantiate
 
 BOOL = TensorType((), "bool")
 

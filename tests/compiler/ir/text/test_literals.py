@@ -7,8 +7,8 @@ import pytest
 
 from compiler.errors import ParseError
 from compiler.ir.expr import Call, Constant
-from compiler.ir.literals import scalar_array, scalar_literal, shortest
-from compiler.ir.parser import parse_expr
+from compiler.ir.text.literals import scalar_array, scalar_literal, shortest
+from compiler.ir.text.parser import parse_expr
 
 
 def read_again(value: np.ndarray) -> np.ndarray:

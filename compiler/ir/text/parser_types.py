@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from compiler.ir.lexer import Token, TokenStream
-from compiler.ir.literals import DTYPE_OF_SUFFIX
+from compiler.ir.text.lexer import Token, TokenStream
+from compiler.ir.text.literals import DTYPE_OF_SUFFIX
 from compiler.ir.ty import (
     DTYPES,
     Dim,

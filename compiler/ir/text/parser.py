@@ -13,13 +13,13 @@ from compiler.errors import CompilerError
 from compiler.ir.adt import Constructor, TypeData
 from compiler.ir.expr import Expr, Function, GlobalVar
 from compiler.ir.garbage import collector_rests
-from compiler.ir.lexer import Source, Token, TokenStream
 from compiler.ir.lowered_function import LoweredFunction, lowered_keywords, lowered_parser
-from compiler.ir.metadata import Arrays, MetadataReader
 from compiler.ir.module import IRModule
-from compiler.ir.parser_body import BodyParser
-from compiler.ir.parser_types import TypeParser, ValueParser, name_of, unquote
-from compiler.ir.printer import HEADER, VERSION
+from compiler.ir.text.lexer import Source, Token, TokenStream
+from compiler.ir.text.metadata import Arrays, MetadataReader
+from compiler.ir.text.parser_body import BodyParser
+from compiler.ir.text.parser_types import TypeParser, ValueParser, name_of, unquote
+from compiler.ir.text.printer import HEADER, VERSION
 from compiler.ir.ty import GlobalTypeVar
 from compiler.span import ANONYMOUS
 
