@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.targets.c.toolchain import find_compiler
 from tests.compiler.inner_limits import ENGINE, EXACT, IN_C, search
+from tests.needs import NEEDS_C
 
 SEED = 1
 COUNT = 460
 
 
-@pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+@NEEDS_C
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_limits_inside_dtypes_are_kept_in_every_form() -> None:
     """An hour of it: ``python -m tests.benchmarks.bench_engine_bits --minutes 60``."""

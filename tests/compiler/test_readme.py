@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 import compiler
-from compiler.targets.c.toolchain import find_compiler
+from tests.needs import NEEDS_C
 from tests.package_readme import PackageReadme
 
 COMPILER = PackageReadme(compiler)
 READMES = sorted(COMPILER.folder.rglob("README.md"))
-NEEDS_C = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
 
 
 def package_of(readme: Path) -> str:

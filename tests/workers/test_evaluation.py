@@ -11,6 +11,7 @@ from compiler import evaluate
 from compiler.errors import QuantizeError
 from compiler.quantize import QConfig, build_candidate
 from compiler.targets.c.toolchain import find_compiler
+from tests.needs import NEEDS_C
 from tests.workers.shards import evaluate_shard
 from workers import candidates
 from workers.candidates import Made
@@ -72,7 +73,7 @@ def test_integer_evaluators_agree_with_the_reference_executor(study, baseline, s
         assert answer.samples == 48
 
 
-@pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+@NEEDS_C
 def test_the_first_part_times_what_ships_and_changes_no_score(study, baseline, scales) -> None:
     plain = study.evaluation(
         "engine", activation_scales=scales, metrics=ALL, reference=baseline.outputs

@@ -8,6 +8,7 @@ import onnx
 import pytest
 
 from tests.compiler.frontend import onnx_backend as backend
+from tests.needs import skip
 
 CLAIMED_OPERATORS = 110
 PASSING_SHARE = 0.95
@@ -41,7 +42,7 @@ def test_whatever_is_not_supported_is_refused_with_an_error_of_ours() -> None:
 def test_the_table_of_operators_is_up_to_date() -> None:
     text = backend.OPERATORS.read_text("utf-8")
     if f"(onnx {onnx.__version__})" not in text:
-        pytest.skip(f"the table is of another onnx than {onnx.__version__}")
+        skip("the onnx of the table")
     wanted = backend.text_with(text, backend.markdown(backend.table(results())))
     assert text == wanted, "run python -m tests.compiler.frontend.onnx_backend --write"
 
@@ -58,5 +59,5 @@ def test_a_wrong_result_fails() -> None:
 def test_an_input_that_must_be_constant_becomes_an_initializer(name: str) -> None:
     case = next((c for c in backend.cases() if c.name == name), None)
     if case is None:
-        pytest.skip(f"this onnx has no case {name}")
+        skip("the onnx of the table")
     assert backend.run_case(case).status == "passed"

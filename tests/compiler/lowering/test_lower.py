@@ -12,8 +12,8 @@ from compiler import relay
 from compiler.errors import CompilerError, EvaluationError, LoweringError
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.pass_infra import PassContext
-from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.target import Target
+from tests.needs import NEEDS_C
 
 op, nn = relay.op, relay.op.nn
 X = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype("float32")
@@ -65,7 +65,7 @@ def test_targets_are_checked_before_anything_is_done() -> None:
     assert compiler.lower(network(), target=Target("reference")).target == "reference"
 
 
-@pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+@NEEDS_C
 def test_evaluate_takes_a_compiled_executor() -> None:
     want = compiler.evaluate(network(), [X])
     got: list[Any] = compiler.evaluate(network(), [X], executor="c")

@@ -30,6 +30,7 @@ from compiler.runtime.artifact import Sample
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.engine.library import is_available
 from compiler.targets.reference.executor import ReferenceExecutor
+from tests.needs import NEEDS_C
 
 
 def test_elements_differ_by_bits_and_not_by_value() -> None:
@@ -106,7 +107,7 @@ def test_a_large_module_runs_as_many_inputs_as_its_work_allows(
     assert (stored.runs, stored.of) == (next(c.runs for c in exact if "real" in c.what), 2)
 
 
-@pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+@NEEDS_C
 def test_the_generated_c_is_compared_as_well(integral: IRModule, samples: list[Sample]) -> None:
     comparisons, findings = replayed(integral, samples, compiled=True)
     assert findings == ()

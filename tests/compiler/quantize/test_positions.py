@@ -26,6 +26,7 @@ from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from tests.compiler.quantize.candidates import Batch, assert_same_integers, calibrated
+from tests.needs import skip
 
 SHAPE = (1, 3, 8, 8)
 
@@ -139,7 +140,7 @@ def test_without_integer_tables_it_stays_float() -> None:
 @pytest.mark.parametrize("op_type", ["ArgMax", "ArgMin"])
 def test_generated_c_gives_the_same_positions(op_type: str, attrs: dict[str, int]) -> None:
     if find_compiler() is None:
-        pytest.skip("no C compiler on this machine")
+        skip("a C compiler")
     module = quantized(segmentation(attrs, op_type, twins=True))
     rng = np.random.default_rng(2)
     in_c = CExecutor(module, "quantized_main")

@@ -1,16 +1,14 @@
 from __future__ import annotations
 
-import pytest
-
 from compiler.export.to_onnx.float_model import to_onnx
 from compiler.ir.module import IRModule
 from compiler.pipeline import lower
 from compiler.runtime.executor import Executor
 from compiler.targets.c.executor import CExecutor
-from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.ort.session import OrtExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 from compiler.testing.conformance import ExecutorTestCase
+from tests.needs import NEEDS_C
 
 
 class TestReferenceExecutor(ExecutorTestCase):
@@ -23,7 +21,7 @@ class TestOrtExecutor(ExecutorTestCase):
         return OrtExecutor(to_onnx(mod))
 
 
-@pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+@NEEDS_C
 class TestCExecutor(ExecutorTestCase):
     def executor_of(self, mod: IRModule) -> Executor:
         return CExecutor(mod)

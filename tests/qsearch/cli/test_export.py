@@ -16,6 +16,7 @@ from compiler.runtime.artifact import load_qmod
 from compiler.targets.c.toolchain import find_compiler
 from qsearch.cli.main import run
 from tests.compiler.export.to_onnx.qdq_graphs import residual_network
+from tests.needs import skip
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def test_c_comes_with_a_self_check_and_its_memory(
         assert word in shown
     command = find_compiler()
     if command is None:
-        pytest.skip("no C compiler on this machine")
+        skip("a C compiler")
     sources = [tmp_path / "new" / name for name in ("digits.c", "main.c")]
     subprocess.run([*command, "-std=c99", *sources, "-o", tmp_path / "check"], check=True)
     assert subprocess.run([tmp_path / "check"], check=False).returncode == 0
@@ -129,7 +130,7 @@ def test_a_module_without_samples_gets_one(digits: Path, tmp_path: Path) -> None
 
 def test_the_module_runs_in_c_from_python(digits: Path) -> None:
     if find_compiler() is None:
-        pytest.skip("no C compiler on this machine")
+        skip("a C compiler")
     module = load_qmod(digits)
     for inputs, outputs in module.samples:
         assert module.run(inputs, "c")[0].tobytes() == outputs[0].tobytes()
@@ -142,7 +143,7 @@ def test_a_module_with_floats_left_is_compared_within_a_tolerance(tmp_path: Path
     assert found.facts["self_check"] == "within 0.0001"
     command = find_compiler()
     if command is None:
-        pytest.skip("no C compiler on this machine")
+        skip("a C compiler")
     sources = [path for path in found.files if path.suffix == ".c"]
     flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"]
     subprocess.run([*command, *flags, *sources, "-o", tmp_path / "check", "-lm"], check=True)

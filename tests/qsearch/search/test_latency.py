@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import qsearch
-from compiler.targets.c.toolchain import find_compiler
 from qsearch.errors import SettingsError
+from tests.needs import NEEDS_C
 
 
-@pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+@NEEDS_C
 def test_a_search_weighs_the_time_that_modules_take(tmp_path: Path) -> None:
     space = {"fields": {"weight_scale": ["max", "mse"], "calibrate_mode": ["mse", "max"]}}
     result = qsearch.launch(

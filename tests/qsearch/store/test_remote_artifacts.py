@@ -10,8 +10,9 @@ import pytest
 
 from qsearch.errors import StoreError
 from qsearch.store.artifacts import RemoteArtifactStore, artifact_store
+from tests.needs import missing
 
-pytest.importorskip("fsspec", reason="fsspec is not installed (pip install 'qsearch[remote]')")
+pytest.importorskip("fsspec", reason=missing("the Python packages of the tests"))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from workers.datasets.contents import Contents
 from workers.datasets.protocol import InputSpec
@@ -93,15 +94,14 @@ def test_a_file_that_is_touched_or_written_again_as_it_was_goes_on(tmp_path: Pat
 
 
 def test_a_changed_image_is_refused_and_its_neighbours_are_not(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
     for name in ("0", "1"):
         (tmp_path / name).mkdir()
-        image.new("L", (4, 4), 10).save(tmp_path / name / "a.png")
+        Image.new("L", (4, 4), 10).save(tmp_path / name / "a.png")
     options = {"path": str(tmp_path), "preprocess": {"channel_order": "GRAY"}}
     ref = DatasetRef("image_folder", options, Contents(tmp_path).sha256)
     dataset = open_dataset(ref, IMAGES)
     dataset.batch(Range(0, 2))
-    image.new("L", (4, 4), 99).save(tmp_path / "1" / "a.png")
+    Image.new("L", (4, 4), 99).save(tmp_path / "1" / "a.png")
     dataset.batch(Range(0, 1))
     with pytest.raises(DataChangedError, match=r"a\.png was changed"):
         dataset.batch(Range(1, 2))

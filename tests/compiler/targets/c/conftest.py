@@ -16,6 +16,7 @@ from compiler.quantize import QConfig, build_candidate, prerequisite_optimize
 from compiler.runtime.artifact import Sample
 from compiler.targets.c.package import CPackage, c_package
 from compiler.targets.c.toolchain import Command, find_compiler, zig_compiler
+from tests.needs import skip
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
 Build = Callable[[CPackage, Sequence[str]], Path]
@@ -26,7 +27,7 @@ def cc() -> Command:
     """The C compiler."""
     found = find_compiler()
     if found is None:
-        pytest.skip("no C compiler on this machine")
+        skip("a C compiler")
     return found
 
 
@@ -43,7 +44,7 @@ def cc32(cc: Command, tmp_path_factory: pytest.TempPathFactory) -> Command:
         made = subprocess.run([*command, source, "-o", program], capture_output=True, check=False)
         if made.returncode == 0 and subprocess.run([program], check=False).returncode == 0:
             return command
-    pytest.skip("no 32-bit compiler: apt-get install gcc-multilib, or pip install ziglang")
+    skip("a 32-bit C compiler")
 
 
 @pytest.fixture

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import pytest
 
 from compiler import lower, relay
 from compiler.ir.inference.infer_type import infer_module
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.kernel_library import kernels_text
-from compiler.targets.c.toolchain import find_compiler
+from tests.needs import NEEDS_C
 
 
 def kernels_of(body: relay.Expr, *params: relay.Var) -> str:
@@ -74,7 +73,7 @@ def test_sums_that_may_wrap_are_made_in_unsigned_numbers_and_no_others() -> None
     assert "wrap" not in kernels_of(relay.op.nn.dense(x, w, out_dtype="int32"), x, w)
 
 
-@pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+@NEEDS_C
 def test_float_sums_add_their_terms_in_the_order_of_the_loops() -> None:
     rng = np.random.default_rng(2)
     data = rng.normal(size=(1, 3, 5, 9)).astype("float32")

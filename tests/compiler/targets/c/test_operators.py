@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from compiler.errors import CompilerError
 from compiler.ir.op import all_ops
@@ -15,11 +14,11 @@ from compiler.lir.nodes import PrimFunc
 from compiler.lir.scalars import Buffer
 from compiler.ops.rules.lower import FLower
 from compiler.targets.c.kernel_library import KernelLibrary, storage
-from compiler.targets.c.toolchain import find_compiler
 from compiler.testing.graphs import accepted_calls
 from tests.compiler.lowered_calls import lower_call
+from tests.needs import NEEDS_C
 
-pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+pytestmark = NEEDS_C
 
 FLAGS = (
     "-O0", "-ffp-contract=off", "-fsanitize=undefined", "-fno-sanitize-recover=all",

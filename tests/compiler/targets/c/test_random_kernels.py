@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -26,9 +25,9 @@ from compiler.lir.scalars import (
     Un,
 )
 from compiler.targets.c.kernel_library import KernelLibrary
-from compiler.targets.c.toolchain import find_compiler
+from tests.needs import NEEDS_C
 
-pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+pytestmark = NEEDS_C
 
 # Wrapping, shifting and dividing are what C leaves open: let the sanitizer watch.
 CHECKED = ("-O1", "-ffp-contract=off", "-fsanitize=undefined", "-fno-sanitize-recover=all")

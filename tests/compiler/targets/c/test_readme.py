@@ -7,14 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import compiler.targets.c
-from compiler.targets.c.toolchain import find_compiler
+from tests.needs import NEEDS_C
 from tests.package_readme import PackageReadme
 
 README = PackageReadme(compiler.targets.c)
-pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+pytestmark = NEEDS_C
 
 
 def test_the_commands_run_and_the_self_check_succeeds(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from compiler.errors import CodegenError
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.targets.c.executor import CExecutor
-from compiler.targets.c.toolchain import find_compiler
+from tests.needs import NEEDS_C
 
-pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+pytestmark = NEEDS_C
 
 
 def running_sums(dtype: str, axis: int, exclusive: bool) -> IRModule:

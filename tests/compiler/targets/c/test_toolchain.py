@@ -8,10 +8,9 @@ import pytest
 
 from compiler.errors import CodegenError
 from compiler.targets.c import toolchain
+from tests.needs import NEEDS_C
 
-pytestmark = pytest.mark.skipif(
-    toolchain.find_compiler() is None, reason="no C compiler on this machine"
-)
+pytestmark = NEEDS_C
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from compiler import relay
-from compiler.targets.c.toolchain import find_compiler
 from tests.compiler.targets.engine.kernel_cases import agree, drawn, requantized
+from tests.needs import NEEDS_C
 
-pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+pytestmark = NEEDS_C
 
 
 @settings(max_examples=60, deadline=None)

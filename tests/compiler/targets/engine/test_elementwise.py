@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from compiler import relay
 from compiler.ir.expr import Expr
-from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.engine.values import Item, chain_bounds, rescaled
 from compiler.targets.engine.views import NoProgramError
 from tests.compiler.targets.engine.kernel_cases import agree, drawn, shifted_to_even
+from tests.needs import NEEDS_C
 
-pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+pytestmark = NEEDS_C
 
 
 def _elementwise(x: Expr, y: Expr) -> Expr:

@@ -6,15 +6,14 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import pytest
 
 from compiler import relay
 from compiler.ir.expr import Expr
-from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.engine.executor import EngineExecutor
 from tests.compiler.targets.engine.kernel_cases import agree, drawn, requantized
+from tests.needs import NEEDS_C
 
-pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+pytestmark = NEEDS_C
 
 
 def test_an_operator_without_a_kernel_runs_on_numpy() -> None:

@@ -16,15 +16,15 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from compiler.errors import QuantizeError
 from compiler.frontend.from_onnx.load import load
 from compiler.quantize import channel_stats, layer_names, prerequisite_optimize
-from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import available_isas
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.emitted import random_qconfig
 from tests.compiler.quantize.candidates import calibrated
+from tests.needs import NEEDS_C
 
-pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+pytestmark = NEEDS_C
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]

@@ -9,21 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 import compiler.targets.engine.executor  # noqa: F401  # registers rules of operators
 from compiler import relay
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.engine.isa import HERE, ISAS
 from compiler.targets.engine.library import Library
 from compiler.targets.engine.plan import Plan
 from compiler.targets.engine.planner import plan_function
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.targets.engine.kernel_cases import drawn, requantized, shifted_to_even
+from tests.needs import NEEDS_C, skip
 
-pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+pytestmark = NEEDS_C
 
 Array = np.ndarray[Any, Any]
 HARNESS = Path(__file__).parent / "harness.c"
@@ -159,7 +158,7 @@ def run_plans(
 def needs(*programs: str) -> str:
     missing = [name for name in programs if shutil.which(name) is None]
     if missing:
-        pytest.skip(f"no {', '.join(missing)} on this machine")
+        skip(*missing)
     return programs[0]
 
 

@@ -14,7 +14,6 @@ from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
 from compiler.proof.derive import derive_static
 from compiler.proof.replay import differing_elements
-from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import ISA_VARIABLE, detected_isa
 from compiler.targets.engine.planner import rules
@@ -31,8 +30,9 @@ from tests.compiler.targets.engine.planner_cases import (
     anything,
     const,
 )
+from tests.needs import NEEDS_C
 
-pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+pytestmark = NEEDS_C
 
 op = relay.op
 

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler import relay
-from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import available_isas, load_library, shipped_library
 from compiler.targets.engine.packing import as_real, make_factor
 from compiler.targets.engine.steps import layout
 from tests.compiler.targets.engine.kernel_cases import agree, drawn, shifted_to_even
+from tests.needs import NEEDS_C
 
-pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+pytestmark = NEEDS_C
 
 
 @settings(max_examples=40, deadline=None)

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from compiler import relay
 from compiler.ir.expr import Expr
-from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.engine.lines import as_lines
 from tests.compiler.targets.engine.kernel_cases import agree, drawn, requantized
+from tests.needs import NEEDS_C
 
 Array = NDArray[Any]
 
-pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+pytestmark = NEEDS_C
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,0 +1,1 @@
+"""Type inference: constraints are collected, solved, and types put on nodes."""

@@ -1,0 +1,40 @@
+"""What tests need from the system, and the package that brings it: the table of CONTRIBUTING.md.
+
+Reasons of skips are made here, so that every one says what ends it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NoReturn
+
+import pytest
+
+from compiler.targets.c.toolchain import find_compiler
+
+PACKAGES: Final = {
+    "a C compiler": "apt-get install gcc libc6-dev, or pip install ziglang",
+    "gcc": "apt-get install gcc libc6-dev",
+    "a 32-bit C compiler": "apt-get install gcc-multilib, or pip install ziglang",
+    "aarch64-linux-gnu-gcc": "apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+    "qemu-aarch64": "apt-get install qemu-user",
+    "qemu-x86_64": "apt-get install qemu-user",
+    "Chromium": "apt-get install chromium",
+    "kubectl": "apt-get install kubectl, from pkgs.k8s.io",
+    "the Python packages of the tests": "pip install '.[test]'",
+    "the onnx of the table": "pip install -c .ci/constraints.txt onnx",
+}
+"""What is needed -> the command that brings it."""
+
+
+def missing(*needs: str) -> str:
+    """The reason of a skip."""
+    commands = dict.fromkeys(PACKAGES[need] for need in needs)
+    return f"needs {', '.join(needs)}: {'; '.join(commands)}"
+
+
+def skip(*needs: str) -> NoReturn:
+    """Skip the test that runs, for lack of these."""
+    pytest.skip(missing(*needs))
+
+
+NEEDS_C: Final = pytest.mark.skipif(find_compiler() is None, reason=missing("a C compiler"))

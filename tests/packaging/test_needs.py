@@ -1,0 +1,58 @@
+"""What the tests need is told in one place, where they are skipped and where CI installs it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from tests.needs import PACKAGES
+
+ROOT = Path(__file__).resolve().parents[2]
+SKIPS = {"skip", "skipif", "importorskip"}
+ELSEWHERE = {"needs.py", "conftest.py"}
+"""Where reasons are made: of what is missing, and of ../shared/data."""
+
+
+def reasons() -> list[tuple[str, str]]:
+    """Files of the tests, and what they give as the reason of each skip."""
+    found = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if path.relative_to(ROOT / "tests").as_posix() in ELSEWHERE:
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if node.func.attr in SKIPS and ast.unparse(node.func).startswith("pytest."):
+                given = [word.value for word in node.keywords if word.arg == "reason"]
+                found.append((str(path), ast.unparse(given[0]) if given else ""))
+    return found
+
+
+def test_every_skip_names_what_ends_it() -> None:
+    told = reasons()
+    assert told
+    other = [(path, reason) for path, reason in told if not reason.startswith("missing(")]
+    assert other == []
+
+
+def test_contributing_lists_what_the_tests_need_and_ci_installs_it() -> None:
+    listed = (ROOT / ".github" / "CONTRIBUTING.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", listed, re.MULTILINE))
+    ci = (ROOT / ".ci" / "run").read_text("utf-8")
+    for need, command in PACKAGES.items():
+        system = command.partition(",")[0]
+        told = [told.replace("`", "") for row, told in rows.items() if need in row]
+        assert any(line.startswith(system) for line in told), need
+        if system.startswith("apt-get") and "from pkgs" not in command:
+            packages = system.removeprefix("apt-get install ")
+            assert f"--no-install-recommends {packages}" in ci, need
+
+
+def test_ci_runs_the_tests_where_only_the_readme_was_followed() -> None:
+    ci = (ROOT / ".ci" / "run").read_text("utf-8")
+    lint, _, tests = ci.partition('step "tests"')
+    assert "pip install -q -e '.[test,dev]'" in lint
+    assert "pip install" not in tests, "the README's own lines do"
+    assert "venv" in tests
+    assert "README.md" in tests
