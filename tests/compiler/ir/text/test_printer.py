@@ -329,7 +329,7 @@ def test_the_same_bytes_in_every_interpreter() -> None:
         ran = subprocess.run(
             [sys.executable, "-c", PROGRAM],
             env={**os.environ, "PYTHONHASHSEED": seed},
-            cwd=Path(__file__).resolve().parents[3],
+            cwd=Path(__file__).resolve().parents[4],
             capture_output=True,
             text=True,
             check=True,
