@@ -91,6 +91,7 @@ import compiler.ops.tensor.fill
 import compiler.ops.tensor.fixed_point_multiply
 import compiler.ops.tensor.formula
 import compiler.ops.tensor.integer_division
+import compiler.ops.tensor.isqrt
 import compiler.ops.tensor.logical
 import compiler.ops.tensor.lookup
 import compiler.ops.tensor.maximum_minimum

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from compiler.core.words import FBody, operand
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
@@ -85,3 +86,6 @@ FQZeroPoint.register(cast_hint)(always(ZeroPoint.KEEPS))
 
 FLower.register(cast_hint)(same_value)
 FNeverNegative.register(cast_hint)(first_positive)
+
+
+FBody.register("annotation.cast_hint")(operand)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from compiler.core.words import FBody, operand
 from compiler.ir.adt import Constructor
 from compiler.ir.expr import Call, Expr, Function, GlobalVar, Op, Var
 from compiler.ir.op import NON_COMPUTATIONAL, OpPattern, register_op
@@ -110,3 +111,6 @@ def maybe_on_device(
 
 
 _WITHOUT_DEVICE = (Op, Function, GlobalVar, Var, Constructor)
+
+
+FBody.register("on_device")(operand)

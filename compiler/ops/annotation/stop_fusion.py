@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from compiler.core.words import FBody, operand
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.ir.type_relation import identity_rel
@@ -37,3 +38,6 @@ FQZeroPoint.register(stop_fusion)(always(ZeroPoint.KEEPS))
 FLower.register(stop_fusion)(same_value)
 FNeverNegative.register(stop_fusion)(first_positive)
 FConvertLayout.register(stop_fusion)(data_layout)
+
+
+FBody.register("annotation.stop_fusion")(operand)

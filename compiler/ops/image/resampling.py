@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from compiler.core.words import Words, shape_of
 from compiler.errors import TypeInferenceError, legal_names
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import is_float
 from compiler.ops.number_format import Array
 
@@ -134,3 +136,17 @@ def resample(data: Array, size: tuple[int, int], how: Interpolation) -> Array:
     rows_done = np.matmul(vertical.astype(work), data.astype(work, copy=False))
     result = np.matmul(rows_done, horizontal.T.astype(work))
     return np.asarray(result).astype(data.dtype, copy=False)
+
+
+def nearest_body(step: Step, words: Words, layout: str, how: Interpolation) -> Value | None:
+    """The nearest elements of height and width; None for other methods."""
+    if how.method != "nearest_neighbor":
+        return None
+    found = step.args[0]
+    for letter in "HW":
+        axis = layout.index(letter)
+        size, out = shape_of(found)[axis], shape_of(step.results[0])[axis]
+        places = nearest(size, out, how.coordinates, how.rounding)
+        if size != out or (places != np.arange(out)).any():
+            found = words.take(found, places, axis)
+    return found

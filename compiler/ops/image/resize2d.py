@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from compiler.core.words import FBody, Words
 from compiler.errors import TypeInferenceError, legal_names
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
@@ -16,6 +18,7 @@ from compiler.ops.image.resampling import (
     ROUNDINGS,
     Interpolation,
     check_method,
+    nearest_body,
     resample,
 )
 from compiler.ops.image.resampling_loops import resample_loops
@@ -91,3 +94,10 @@ def resize2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
 
 
 FConvertLayout.register(resize2d)(image_layout)
+
+
+@FBody.register(resize2d)
+def resize2d_body(step: Step, words: Words) -> Value | None:
+    """Rows and columns by number; what lies between elements is no integer."""
+    attrs = step.attrs
+    return nearest_body(step, words, attrs.layout, _interpolation(attrs))

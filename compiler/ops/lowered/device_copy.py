@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from compiler.core.words import FBody, operand
 from compiler.ir.expr import Call, Expr
 from compiler.ir.op import NON_COMPUTATIONAL, OpPattern, register_op
 from compiler.ir.ty import Type
@@ -67,3 +68,6 @@ def make_device_copy(body: Expr, src: VirtualDevice, dst: VirtualDevice) -> Call
     call = Call(device_copy, (body,), DeviceCopyAttrs(src, dst), span=body.span)
     call.set_checked_type(body.checked_type_or_none)
     return call
+
+
+FBody.register("device_copy")(operand)

@@ -6,11 +6,14 @@ number inside the padded input. Integers: the sum is exact, the division truncat
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from compiler.core.words import FBody, Words, shape_of
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
@@ -31,7 +34,7 @@ from compiler.ops.nn.pool import (
     reduce_windows,
     to_nchw,
 )
-from compiler.ops.nn.window import pad_spatial
+from compiler.ops.nn.window import extent, pad_spatial
 from compiler.ops.number_format import Array
 from compiler.ops.reduce.reduction_loops import exact_sum_dtype
 from compiler.ops.rules.annotate import FQAnnotateRewrite
@@ -164,3 +167,42 @@ def avg_pool2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuild
 
 FNeverNegative.register(avg_pool2d)(all_positive)
 FConvertLayout.register(avg_pool2d)(image_layout)
+
+
+@FBody.register(avg_pool2d)
+def avg_pool2d_body(step: Step, words: Words) -> Value | None:
+    """A convolution of each channel with ones, divided toward zero by the counts of the windows."""
+    attrs, dtype = step.attrs, step.args[0].type.dtype
+    data = words.transpose(step.args[0], [attrs.layout.index(c) for c in "NCHW"])
+    n, channels, height, width = shape_of(data)
+    rows, columns = pool_windows(step.name, attrs, height, width)
+    work = exact_sum_dtype(dtype, math.prod(attrs.pool_size))
+    if dtype == "uint64" or not channels:
+        return None
+    # Behind the data as far as the last window reaches, which may be less than the padding.
+    reach = (
+        (count - 1) * stride + extent(size, dilation) - before - length
+        for count, stride, size, dilation, before, length in zip(
+            (rows, columns),
+            attrs.strides,
+            attrs.pool_size,
+            attrs.dilation,
+            attrs.padding,
+            (height, width),
+        )
+    )
+    behind = [max(0, more) for more in reach]
+    total = words.word(
+        "nn.conv2d",
+        [data, words.constant(np.ones((channels, 1, *attrs.pool_size)), "int8")],
+        (n, channels, rows, columns),
+        work,
+        strides=attrs.strides,
+        dilation=attrs.dilation,
+        padding=(*attrs.padding[:2], *behind),
+        groups=channels,
+        out_dtype=work,
+    )
+    counts = words.constant(window_counts(attrs, height, width), work)
+    found = words.cast(words.truncated(total, counts), dtype)
+    return words.transpose(found, ["NCHW".index(c) for c in attrs.out_layout or attrs.layout])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from compiler.core.words import FBody, reshaped
 from compiler.ir.op import RESHAPE, OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
@@ -38,3 +39,6 @@ moves_elements(batch_flatten)
 
 FLower.register(batch_flatten)(reshape_lower)
 FConvertLayout.register(batch_flatten)(reshape_layout)
+
+
+FBody.register("nn.batch_flatten")(reshaped)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
@@ -101,3 +103,20 @@ def batch_matmul_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBui
 
     depth = x.shape[1] if turned_a else x.shape[2]
     return [matmul_loops(b, out.concrete_shape, depth, (x, x_at), (y, y_at), out.dtype)]
+
+
+@FBody.register(batch_matmul)
+def batch_matmul_body(step: Step, words: Words) -> Value | None:
+    """Operands as they are multiplied."""
+    attrs, result = step.attrs, step.results[0]
+    if not attrs.transpose_a and not attrs.transpose_b:
+        return None
+    operands = []
+    for value, turn in zip(step.args, (attrs.transpose_a, attrs.transpose_b)):
+        rank = len(value.type.shape)
+        order = [*range(rank - 2), rank - 1, rank - 2]
+        operands.append(words.transpose(value, order) if turn else value)
+    dtype = result.type.dtype
+    return words.word(
+        step.name, operands, shape_of(result), dtype, out_dtype=dtype, transpose_b=False
+    )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
@@ -71,3 +73,12 @@ def bias_add_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
 
 
 FConvertLayout.register(bias_add)(axis_layout)
+
+
+@FBody.register("nn.bias_add")
+def bias_add_body(step: Step, words: Words) -> Value:
+    """The bias along one axis."""
+    data, bias = step.args
+    shape = [1] * len(data.type.shape)
+    shape[step.attrs.axis] = shape_of(bias)[0]
+    return words.add(data, words.reshape(bias, shape))

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
@@ -210,3 +212,21 @@ def convolution_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
     weight = tuple(attrs.kernel_layout.index(letter) for letter in wanted)
     fields: dict[str, Any] = {**changed, "kernel_layout": wanted}
     return Relaid((data, weight), out, replace(attrs, **fields))
+
+
+@FBody.register("nn.conv2d")
+def conv2d_body(step: Step, words: Words) -> Value | None:
+    """Of NCHW and OIHW."""
+    attrs, result = step.attrs, step.results[0]
+    layouts = attrs.data_layout, attrs.kernel_layout, attrs.out_layout or attrs.data_layout
+    if layouts == ("NCHW", "OIHW", "NCHW"):
+        return None
+    data, weight = (
+        words.transpose(value, [layout.index(c) for c in order])
+        for value, layout, order in zip(step.args, layouts, ("NCHW", "OIHW"))
+    )
+    shape = [shape_of(result)[layouts[2].index(c)] for c in "NCHW"]
+    how = {name: getattr(attrs, name) for name in ("strides", "padding", "dilation", "groups")}
+    dtype = result.type.dtype
+    found = words.word(step.name, [data, weight], shape, dtype, out_dtype=dtype, **how)
+    return words.transpose(found, ["NCHW".index(c) for c in layouts[2]])

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
@@ -114,3 +116,12 @@ def dense_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -
     left = (data, lambda at, k: (*at[:-1], k))
     right = (weight, lambda at, k: (at[-1], k))
     return [matmul_loops(b, out.concrete_shape, data.shape[-1], left, right, out.dtype)]
+
+
+@FBody.register(dense)
+def dense_body(step: Step, words: Words) -> Value:
+    """The product with the transposed weight."""
+    data, weight = step.args
+    result, turned = step.results[0], words.transpose(weight, (1, 0))
+    dtype = result.type.dtype
+    return words.word("nn.matmul", [data, turned], shape_of(result), dtype, out_dtype=dtype)

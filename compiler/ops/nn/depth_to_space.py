@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
@@ -136,3 +138,25 @@ def space_to_depth_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirB
         return image.at(N=by["N"], C=channel, H=y, W=x)
 
     return [TensorView.of(out_types[0].concrete_shape, element)]
+
+
+@FBody.register("nn.depth_to_space", "nn.space_to_depth")
+def sub_pixel_body(step: Step, words: Words) -> Value:
+    """A transpose between two reshapes."""
+    attrs = step.attrs
+    data = words.transpose(step.args[0], [attrs.layout.index(c) for c in "NCHW"])
+    n, c, h, w = shape_of(data)
+    b = attrs.block_size
+    inner = c // (b * b)
+    if step.name == "nn.space_to_depth":
+        split, shape = (n, c, h // b, b, w // b, b), (n, c * b * b, h // b, w // b)
+        order = (0, 3, 5, 1, 2, 4) if attrs.mode == "DCR" else (0, 1, 3, 5, 2, 4)
+    elif attrs.mode == "DCR":
+        split, order = (n, b, b, inner, h, w), (0, 3, 4, 1, 5, 2)
+        shape = (n, inner, h * b, w * b)
+    else:
+        split, order = (n, inner, b, b, h, w), (0, 1, 4, 2, 5, 3)
+        shape = (n, inner, h * b, w * b)
+    blocks = words.transpose(words.reshape(data, split), order)
+    found = words.reshape(blocks, shape)
+    return words.transpose(found, ["NCHW".index(c) for c in attrs.layout])

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.core.words import FBody, Words
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
@@ -25,6 +27,7 @@ from compiler.ops.nn.pool import (
     global_pool_loops,
     to_nchw,
 )
+from compiler.ops.reduce.mean import mean_body
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated, with_args
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.integer_calls import border
@@ -109,3 +112,9 @@ def global_avg_pool2d_lower(
 
 FNeverNegative.register(global_avg_pool2d)(all_positive)
 FConvertLayout.register(global_avg_pool2d)(image_layout)
+
+
+@FBody.register(global_avg_pool2d)
+def global_avg_pool2d_body(step: Step, words: Words) -> Value | None:
+    """The mean of height and width."""
+    return mean_body(step, words, sorted(step.attrs.layout.index(letter) for letter in "HW"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from compiler.core.words import FBody, Words
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
@@ -47,3 +49,10 @@ def global_max_pool2d_lower(
 
 
 FConvertLayout.register(global_max_pool2d)(image_layout)
+
+
+@FBody.register("nn.global_max_pool2d")
+def global_max_pool2d_body(step: Step, words: Words) -> Value:
+    """The largest of height and width."""
+    axes = sorted(step.attrs.layout.index(letter) for letter in "HW")
+    return words.reduce("max", step.args[0], axes)

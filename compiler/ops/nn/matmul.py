@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from compiler.core.words import FBody, Words, shape_of
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import IncompleteType, TensorType, Type
@@ -101,3 +103,18 @@ def matmul_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) 
     a = (left, lambda at, k: (k, at[0]) if turned_a else (*at[:-1], k))
     c = (right, lambda at, k: (at[-1], k) if turned_b else (k, at[-1]))
     return [matmul_loops(b, out.concrete_shape, depth, a, c, out.dtype)]
+
+
+@FBody.register(matmul)
+def matmul_body(step: Step, words: Words) -> Value | None:
+    """Operands as they are multiplied."""
+    attrs, result = step.attrs, step.results[0]
+    if not attrs.transpose_a and not attrs.transpose_b:
+        return None
+    operands = []
+    for value, turn in zip(step.args, (attrs.transpose_a, attrs.transpose_b)):
+        rank = len(value.type.shape)
+        order = [*range(rank - 2), rank - 1, rank - 2]
+        operands.append(words.transpose(value, order) if turn else value)
+    dtype = result.type.dtype
+    return words.word(step.name, operands, shape_of(result), dtype, out_dtype=dtype)

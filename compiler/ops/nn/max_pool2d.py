@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from compiler.core.words import FBody, Words, shape_of
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
@@ -74,3 +76,17 @@ def max_pool2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuild
 
 FNeverNegative.register(max_pool2d)(first_positive)
 FConvertLayout.register(max_pool2d)(image_layout)
+
+
+@FBody.register(max_pool2d)
+def max_pool2d_body(step: Step, words: Words) -> Value | None:
+    """Of NCHW."""
+    attrs, layout = step.attrs, step.attrs.layout
+    out_layout = attrs.out_layout or layout
+    if layout == out_layout == "NCHW":
+        return None
+    data = words.transpose(step.args[0], [layout.index(c) for c in "NCHW"])
+    shape = [shape_of(step.results[0])[out_layout.index(c)] for c in "NCHW"]
+    how = {name: value for name, value in attrs.items() if not name.endswith("layout")}
+    found = words.word(step.name, [data], shape, data.type.dtype, **how)
+    return words.transpose(found, ["NCHW".index(c) for c in out_layout])

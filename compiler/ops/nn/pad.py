@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
@@ -205,3 +207,24 @@ def pad_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
         return None
     moved = replace(attrs, pad_width=tuple(attrs.pad_width[axis] for axis in order))
     return Relaid((order, *(None,) * (len(call.args) - 1)), order, moved)
+
+
+@FBody.register("nn.pad", "nn.mirror_pad")
+def pad_body(step: Step, words: Words) -> Value | None:
+    """Cropped first; what repeats elements takes them axis by axis."""
+    data, attrs = step.args[0], step.attrs
+    width = attrs.pad_width
+    mode: Any = _MIRROR_MODES[attrs.mode] if step.name == "nn.mirror_pad" else attrs.pad_mode
+    cropped = [(max(0, -before), max(0, -after)) for before, after in width]
+    if mode == "constant" and not any(map(any, cropped)) and width:
+        return None
+    for axis, (before, after) in enumerate(cropped):
+        data = words.slice(data, axis, before, shape_of(data)[axis] - after)
+    more = [(max(0, before), max(0, after)) for before, after in width]
+    if mode == "constant":
+        return words.pad(data, more, step.args[1])
+    for axis, pair in enumerate(more):
+        if any(pair):
+            places = np.pad(np.arange(shape_of(data)[axis]), pair, mode)
+            data = words.take(data, places, axis)
+    return data

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from compiler.core.words import FBody, Words
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpPattern, register_op
 from compiler.lir.scalars import Bin
 from compiler.ops.pass_through import annotate_pass_through, partition_pass_through, realize_relu
@@ -33,3 +35,9 @@ FQZeroPoint.register(relu)(always(ZeroPoint.CENTRES))
 
 FLower.register(relu)(elementwise(lambda attrs, x: Bin("max", x, like_first(0, x))))
 FNeverNegative.register(relu)(always_positive)
+
+
+@FBody.register(relu)
+def relu_body(step: Step, words: Words) -> Value:
+    """The larger of x and 0."""
+    return words.maximum(step.args[0], 0)

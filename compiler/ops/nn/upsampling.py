@@ -6,14 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from compiler.core.words import FBody, Words
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.lir.builder import LirBuilder
 from compiler.ops.arg_types import Types, tensor_of_rank
-from compiler.ops.image.resampling import Interpolation, check_method, resample
+from compiler.ops.image.resampling import Interpolation, check_method, nearest_body, resample
 from compiler.ops.image.resampling_loops import resample_loops
 from compiler.ops.nn.pool import from_nchw, to_nchw
 from compiler.ops.nn.window import arrange, axes_of, restore
@@ -82,3 +84,10 @@ def upsampling_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuild
 
 
 FConvertLayout.register(upsampling)(image_layout)
+
+
+@FBody.register(upsampling)
+def upsampling_body(step: Step, words: Words) -> Value | None:
+    """Rows and columns by number; what lies between elements is no integer."""
+    attrs = step.attrs
+    return nearest_body(step, words, attrs.layout, _interpolation(attrs))

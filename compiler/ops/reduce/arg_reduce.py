@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
@@ -166,3 +168,12 @@ FQPartitionRewrite.register(*_BOTH)(_partition)
 FQAnnotateRewrite.register(*_BOTH)(_annotate)
 FQRealizeRewrite.register(*_BOTH)(_realize)
 FQZeroPoint.register(*_BOTH)(always(ZeroPoint.TAKES))
+
+
+@FBody.register("argmin")
+def argmin_body(step: Step, words: Words) -> Value:
+    """argmax of what is turned around."""
+    (data,) = step.args
+    result, attrs = step.results[0], dict(step.attrs.items())
+    turned = words.mirrored(data)
+    return words.word("argmax", [turned], shape_of(result), result.type.dtype, **attrs)

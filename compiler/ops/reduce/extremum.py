@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from compiler.core.words import FBody, Words, shape_of
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
@@ -49,3 +51,18 @@ _register("min", np.min, "min", reduce_rel("min", bools_too=True))
 _register("all", np.all, "min", reduce_rel("all", "bool"))
 _register("any", np.any, "max", reduce_rel("any", "bool"))
 FConvertLayout.register("max", "min")(reduction_layout)
+
+
+@FBody.register("max", "min", "all", "any")
+def extremum_body(step: Step, words: Words) -> Value | None:
+    """The largest of numbers; the smallest is the largest of what is turned around."""
+    (data,) = step.args
+    dtype = data.type.dtype
+    if step.name == "max" and dtype != "bool":
+        return None
+    x = words.cast(data, "uint8") if dtype == "bool" else data
+    turned = step.name in ("min", "all")
+    x = words.mirrored(x) if turned else x
+    how = {name: getattr(step.attrs, name) for name in ("axis", "keepdims", "exclude")}
+    found = words.word("max", [x], shape_of(step.results[0]), x.type.dtype, **how)
+    return words.cast(words.mirrored(found) if turned else found, dtype)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.core.words import FBody, Words, shape_of
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
@@ -17,7 +20,7 @@ from compiler.ops.nn.average_pool import average_pool_scale, realize_average_poo
 from compiler.ops.nn.avg_pool2d import mean_of, quotient, sum_dtype, widened
 from compiler.ops.pass_through import annotate_accumulating
 from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes, reduction_layout
-from compiler.ops.reduce.reduction_loops import reduce_axes
+from compiler.ops.reduce.reduction_loops import exact_sum_dtype, reduce_axes
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.layout import FConvertLayout
@@ -86,3 +89,23 @@ def mean_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) ->
 
 FNeverNegative.register(mean)(all_positive)
 FConvertLayout.register(mean)(reduction_layout)
+
+
+def mean_body(step: Step, words: Words, axes: Sequence[int]) -> Value | None:
+    """The exact sum, divided toward zero."""
+    (data,) = step.args
+    dtype = data.type.dtype
+    if not axes or dtype == "uint64":
+        return data if not axes else None
+    count = max(math.prod(shape_of(data)[k] for k in axes), 1)
+    work = exact_sum_dtype(dtype, count)
+    total = words.reduce("sum", words.cast(data, work), axes)
+    found = words.cast(words.truncated(total, words.constant(count, work)), dtype)
+    return words.reshape(found, shape_of(step.results[0]))
+
+
+@FBody.register(mean)
+def mean_in_words(step: Step, words: Words) -> Value | None:
+    """Over the named axes."""
+    attrs, rank = step.attrs, len(step.args[0].type.shape)
+    return mean_body(step, words, reduced_axes("mean", rank, attrs.axis, attrs.exclude))

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.core.words import FBody, Words
 from compiler.errors import EvaluationError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpPattern, define_op
-from compiler.ir.ty import Type
+from compiler.ir.ty import Type, bits
 from compiler.lir.scalars import Un
 from compiler.ops.arg_types import Types, integer_tensor
 from compiler.ops.rules.lower import FLower, elementwise
@@ -61,3 +63,29 @@ def bitwise_not(types: Types, attrs: Any) -> Type:
 
 FNumpyCompute.register(bitwise_not)(of_arrays(np.bitwise_not))
 FLower.register(bitwise_not)(elementwise(lambda attrs, x: Un("not", x)))
+
+
+@FBody.register("left_shift")
+def left_shift_body(step: Step, words: Words) -> Value | None:
+    """The product with a power of two, for constant amounts that are legal; else a word."""
+    data, amount = step.args
+    if amount.data is None or not amount.data.size:
+        return None
+    if amount.data.min() < 0 or amount.data.max() >= bits(data.type.dtype):
+        return None
+    powers = np.left_shift(np.int64(1), amount.data.astype(np.int64))
+    return words.multiply(data, words.constant(powers, data.type.dtype))
+
+
+@FBody.register("bitwise_xor")
+def bitwise_xor_body(step: Step, words: Words) -> Value:
+    """What is in one of the two, less what is in both."""
+    a, b = step.args
+    either = words.binary("bitwise_or", a, b)
+    return words.subtract(either, words.binary("bitwise_and", a, b))
+
+
+@FBody.register("bitwise_not")
+def bitwise_not_body(step: Step, words: Words) -> Value:
+    """-1 - x, or the largest value less x."""
+    return words.mirrored(step.args[0])

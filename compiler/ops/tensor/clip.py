@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from compiler.core.words import FBody, Words
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type, integer_range
@@ -118,3 +120,11 @@ def clip_sign(call: Call, operands: tuple[bool, ...]) -> bool:
     """A lower bound of 0 or more, or a clip of values >= 0 that does not end below 0."""
     attrs = ClipAttrs.of(call)
     return attrs.a_min >= 0 or (operands[0] and attrs.a_max >= 0)
+
+
+@FBody.register("clip")
+def clip_body(step: Step, words: Words) -> Value:
+    """Below the one and above the other bound, as the integers take them."""
+    (x,) = step.args
+    low, high = (integer_bound(b, x.type.dtype) for b in (step.attrs.a_min, step.attrs.a_max))
+    return words.clip(x, low, high)

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from compiler.core.words import FBody, Words
+from compiler.ir.dataflow import Step, Value
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import Bin, Intrin, Scalar, Select
 from compiler.ops.number_format import Array
@@ -51,3 +53,22 @@ binary_op("trunc_divide", _trunc_divide, elementwise(_truncated))
 # Relay's mod is C's: the sign of the dividend.
 binary_op("mod", np.fmod, elementwise(_remainder, reads=3))
 binary_op("trunc_mod", np.fmod, elementwise(_remainder, reads=3))
+
+
+@FBody.register("trunc_divide")
+def trunc_divide_body(step: Step, words: Words) -> Value:
+    """The floor, one more where the signs differ and something is left."""
+    a, b = step.args
+    dtype = a.type.dtype
+    if b.data is not None and b.data.size and b.data.min() > 0:
+        return words.truncated(a, b)
+    floor = words.binary("floor_divide", a, b)
+    if dtype.startswith("u"):
+        return floor
+    zero, one = (words.constant(n, dtype) for n in (0, 1))
+    same_sign = words.equal(words.less(a, 0), words.less(b, 0))
+    bump = words.where(same_sign, zero, one)
+    rest = words.subtract(a, words.multiply(floor, b))
+    for nothing in (rest, b):
+        bump = words.where(words.equal(nothing, 0), zero, bump)
+    return words.add(floor, bump)

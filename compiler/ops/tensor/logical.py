@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from compiler.core.words import FBody, Words
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import TypeRelation, result_rel
@@ -57,3 +59,17 @@ _question("logical_not", np.logical_not, elementwise(lambda attrs, x: Un("not", 
 _question("isnan", np.isnan, elementwise(_is_nan, reads=2))
 _question("isinf", np.isinf, elementwise(_is_infinite))
 _question("isfinite", np.isfinite, elementwise(_is_finite))
+
+
+@FBody.register("logical_and", "logical_or", "logical_xor", "logical_not")
+def logical_body(step: Step, words: Words) -> Value:
+    """A choice by the first operand."""
+    a, *others = step.args
+    if not others:
+        return words.negation(a)
+    (b,) = others
+    if step.name == "logical_and":
+        return words.where(a, b, words.constant(False, "bool"))
+    if step.name == "logical_or":
+        return words.where(a, words.constant(True, "bool"), b)
+    return words.where(a, words.negation(b), b)

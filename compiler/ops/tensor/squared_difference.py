@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from compiler.core.words import FBody, Words
+from compiler.ir.dataflow import Step, Value
 from compiler.lir.scalars import Bin
 from compiler.ops.rules.lower import elementwise
 from compiler.ops.tensor.broadcast import binary_op
@@ -13,3 +15,10 @@ binary_op(
     lambda lhs, rhs: np.square(lhs - rhs),
     elementwise(lambda attrs, a, b: Bin("*", Bin("-", a, b), Bin("-", a, b)), reads=2),
 )
+
+
+@FBody.register("squared_difference")
+def squared_difference_body(step: Step, words: Words) -> Value:
+    """The difference times itself."""
+    difference = words.subtract(*step.args)
+    return words.multiply(difference, difference)

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from compiler.core.words import FBody, Words, operand
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import integer_range
 from compiler.lir.routines import intrinsics
@@ -147,3 +149,27 @@ for _name, _function in ANY_NUMBER.items():
 for _name, _rounding in _ROUNDINGS.items():
     intrinsics.register(_rounding)(ANY_NUMBER[_name])
 FNeverNegative.register("abs", "exp", "sigmoid", "sqrt")(always_positive)
+
+
+FBody.register("floor", "ceil", "trunc", "round", "round_even", "copy")(operand)
+
+
+def _negated(x: Value, words: Words) -> Value:
+    low, high = integer_range(x.type.dtype)
+    held = words.maximum(x, -high) if low < 0 else x
+    return words.subtract(words.constant(0, x.type.dtype), held)
+
+
+@FBody.register("negative")
+def negative_body(step: Step, words: Words) -> Value:
+    """0 - x; of signed integers the smallest value goes to the largest."""
+    return _negated(step.args[0], words)
+
+
+@FBody.register("abs")
+def abs_body(step: Step, words: Words) -> Value:
+    """The larger of x and -x, which is never below 0."""
+    (x,) = step.args
+    if integer_range(x.type.dtype)[0] == 0:
+        return x
+    return words.maximum(words.maximum(_negated(x, words), x), 0)

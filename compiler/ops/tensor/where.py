@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from compiler.core.words import FBody, Words
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Args, Call, Constant, Expr, Op, describe
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type, holds_float
@@ -118,3 +120,12 @@ def where_lower(attrs: Any, condition: Scalar, x: Scalar, y: Scalar) -> Scalar:
     if condition.dtype != "bool":
         condition = Bin("!=", condition, like_first(0, condition))
     return Select(condition, x, y)
+
+
+@FBody.register("where")
+def where_body(step: Step, words: Words) -> Value | None:
+    """A number is a condition where it is not 0."""
+    condition, a, b = step.args
+    if condition.type.dtype == "bool":
+        return None
+    return words.where(words.cast(condition, "bool"), a, b)

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Shape, TensorType, Type
@@ -73,3 +75,9 @@ def broadcast_to_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBui
     """Index 0 on axes of size 1."""
     data = inputs[0]
     return [TensorView.of(out_types[0].concrete_shape, data.broadcast_at)]
+
+
+@FBody.register("broadcast_to_like")
+def broadcast_to_like_body(step: Step, words: Words) -> Value:
+    """broadcast_to with the shape of the other."""
+    return words.broadcast(step.args[0], shape_of(step.results[0]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from compiler.core.words import FBody, reshaped
 from compiler.errors import AttrError
 from compiler.ir.op import RESHAPE, OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
@@ -55,3 +56,6 @@ def expand_dims_numpy(attrs: ExpandDimsAttrs, args: Arrays, out_type: Type) -> l
 
 FLower.register(expand_dims)(reshape_lower)
 FConvertLayout.register(expand_dims)(reshape_layout)
+
+
+FBody.register("expand_dims")(reshaped)

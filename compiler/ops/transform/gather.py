@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
@@ -70,3 +72,20 @@ def gather_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) 
         return data.at(found)
 
     return [TensorView.of(indices.shape, element)]
+
+
+@FBody.register("gather")
+def gather_body(step: Step, words: Words) -> Value:
+    """The axis last, and all others its batch."""
+    data, indices = step.args
+    rank = len(data.type.shape)
+    axis = step.attrs.axis % rank
+    for other, size in enumerate(shape_of(indices)):
+        if other != axis:
+            data = words.slice(data, other, 0, size)
+    order = [*(k for k in range(rank) if k != axis), axis]
+    back = [order.index(k) for k in range(rank)]
+    found = words.take(
+        words.transpose(data, order), words.transpose(indices, order), rank - 1, rank - 1
+    )
+    return words.transpose(found, back)

@@ -5,12 +5,15 @@ As in Relay the tuples run along axis 0 of the indices: indices (M, …) with M 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
@@ -90,3 +93,22 @@ def gather_nd_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilde
         return data.at((*at[:batch], *places, *at[outer:]))
 
     return [TensorView.of(out_types[0].concrete_shape, element)]
+
+
+@FBody.register("gather_nd")
+def gather_nd_body(step: Step, words: Words) -> Value:
+    """The places of tuples, row-major over the axes that they name."""
+    data, indices = step.args
+    batch, shape = step.attrs.batch_dims, shape_of(data)
+    named = shape[batch : batch + shape_of(indices)[0]]
+    flat = words.reshape(data, (*shape[:batch], math.prod(named), *shape[batch + len(named) :]))
+    if indices.data is not None:
+        known = [kept_inside(part, n, "clip") for part, n in zip(indices.data, named)]
+        return words.take(flat, np.ravel_multi_index(known, named), batch, batch)
+    rest = shape_of(indices)[1:]
+    place = words.constant(0, "int64")
+    for number, size in enumerate(named):
+        part = words.reshape(words.slice(indices, 0, number, number + 1), rest)
+        inside = words.clip(words.cast(part, "int64"), 0, size - 1)
+        place = words.add(words.multiply(place, size), inside)
+    return words.take(flat, place, batch, batch)

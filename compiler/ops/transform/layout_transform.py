@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from compiler.core.words import FBody, Words
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
@@ -63,3 +65,10 @@ def layout_transform_layout(call: Call, orders: Sequence[Order]) -> Relaid | Non
     attrs = LayoutTransformAttrs.of(call)
     axes = axes_of(OP, attrs.src_layout, attrs.dst_layout, "src_layout")
     return permutation_layout(orders[0], axes)
+
+
+@FBody.register(layout_transform)
+def layout_transform_body(step: Step, words: Words) -> Value:
+    """A transposition by letters."""
+    axes = axes_of(OP, step.attrs.src_layout, step.attrs.dst_layout, "src_layout")
+    return words.transpose(step.args[0], axes)

@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from compiler.core.words import FBody, Words, reshaped, shape_of
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ops.arg_types import Types, normalize_axes, static, tensor
@@ -82,3 +84,15 @@ def slice_like_numpy(attrs: SliceLikeAttrs, args: Arrays, out_type: Type) -> lis
 
 FLower.register(reshape_like)(reshape_lower)
 FLower.register(slice_like)(moved(lambda call, at: at))
+
+
+FBody.register("reshape_like")(reshaped)
+
+
+@FBody.register("slice_like")
+def slice_like_body(step: Step, words: Words) -> Value:
+    """The leading elements of each axis."""
+    found = step.args[0]
+    for axis, size in enumerate(shape_of(step.results[0])):
+        found = words.slice(found, axis, 0, size)
+    return found

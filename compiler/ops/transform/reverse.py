@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from compiler.core.words import FBody, Words
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type
@@ -49,3 +51,10 @@ def reverse_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
     last = call.tensor_type.concrete_shape[axis] - 1
     found[axis] = index.plus(index.times(at[axis], -1), last)
     return found
+
+
+@FBody.register("reverse")
+def reverse_body(step: Step, words: Words) -> Value:
+    """A slice with a stride of -1."""
+    (data,) = step.args
+    return words.slice(data, step.attrs.axis % len(data.type.shape), -1, None, -1)

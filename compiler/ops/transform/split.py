@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
@@ -93,3 +96,15 @@ def _piece(data: TensorView, axis: int, start: int, shape: tuple[int, ...]) -> T
 
 
 FConvertLayout.register(split)(axis_layout)
+
+
+@FBody.register("split")
+def split_body(step: Step, words: Words) -> Sequence[Value]:
+    """Slices of one axis, one behind the other."""
+    (data,) = step.args
+    axis, begin, found = step.attrs.axis % len(data.type.shape), 0, []
+    for result in step.results:
+        end = begin + shape_of(result)[axis]
+        found.append(words.slice(data, axis, begin, end))
+        begin = end
+    return found

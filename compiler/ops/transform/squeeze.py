@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from compiler.core.words import FBody, reshaped
 from compiler.errors import TypeInferenceError
 from compiler.ir.op import RESHAPE, OpPattern, define_op
 from compiler.ir.ty import Shape, TensorType, Type
@@ -61,3 +62,6 @@ def squeeze_numpy(attrs: SqueezeAttrs, args: Arrays, out_type: Type) -> list[Any
 
 FLower.register(squeeze)(reshape_lower)
 FConvertLayout.register(squeeze)(reshape_layout)
+
+
+FBody.register("squeeze")(reshaped)

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Dim, TensorType, Type
@@ -68,3 +70,12 @@ def stack_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -
     axis = attrs.axis % len(shape)
     single = (*shape[:axis], 1, *shape[axis + 1 :])
     return [joined([reshaped(view, single) for view in inputs], axis, shape)]
+
+
+@FBody.register("stack")
+def stack_body(step: Step, words: Words) -> Value:
+    """Joined along a new axis."""
+    shape = list(shape_of(step.results[0]))
+    axis = step.attrs.axis % len(shape)
+    shape[axis] = 1
+    return words.concatenate([words.reshape(part, shape) for part in step.args], axis)

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
@@ -116,3 +118,26 @@ def take_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) ->
         return data.at((*at[:axis], place, *at[axis + inner :]))
 
     return [TensorView.of(out_types[0].concrete_shape, element)]
+
+
+@FBody.register("take")
+def take_body(step: Step, words: Words) -> Value | None:
+    """Of named axes, with indices that are limited to the axis."""
+    data, indices = step.args
+    attrs = step.attrs
+    rank = len(data.type.shape)
+    if attrs.axis is not None and attrs.axis >= 0 and attrs.mode == "clip":
+        return None
+    if attrs.axis is None:
+        data, axis = words.reshape(data, (math.prod(shape_of(data)),)), 0
+    else:
+        axis = attrs.axis % rank
+    if attrs.mode == "wrap":
+        size = shape_of(data)[axis]
+        indices = words.cast(indices, "int64")
+        if indices.data is not None:
+            indices = words.constant(indices.data % size, "int64")
+        else:
+            times = words.binary("floor_divide", indices, size)
+            indices = words.subtract(indices, words.multiply(times, size))
+    return words.take(data, indices, axis, attrs.batch_dims)

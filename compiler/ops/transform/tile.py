@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
@@ -115,3 +117,27 @@ def repeat_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) 
         return data.at(found)
 
     return [TensorView.of(out_types[0].concrete_shape, at)]
+
+
+@FBody.register("tile")
+def tile_body(step: Step, words: Words) -> Value:
+    """Each axis is taken again and again."""
+    (data,) = step.args
+    shape = shape_of(step.results[0])
+    found = words.reshape(data, (1,) * (len(shape) - len(data.type.shape)) + shape_of(data))
+    for axis, size in enumerate(shape):
+        own = shape_of(found)[axis]
+        if own != size:
+            found = words.take(found, np.arange(size) % max(own, 1), axis)
+    return found
+
+
+@FBody.register("repeat")
+def repeat_body(step: Step, words: Words) -> Value:
+    """Every element of an axis is taken several times."""
+    (data,) = step.args
+    attrs = step.attrs
+    if attrs.axis is None:
+        data = words.reshape(data, (math.prod(shape_of(data)),))
+    axis = 0 if attrs.axis is None else attrs.axis % len(data.type.shape)
+    return words.take(data, np.repeat(np.arange(shape_of(data)[axis]), attrs.repeats), axis)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from compiler.core.words import FBody, Words
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
@@ -74,3 +76,10 @@ def transpose_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
     """Data that lie in an order of their own stay where they are."""
     axes = permutation(TransposeAttrs.of(call).axes, len(orders[0]))
     return permutation_layout(orders[0], axes)
+
+
+@FBody.register("transpose")
+def transpose_body(step: Step, words: Words) -> Value | None:
+    """Every axis by its number."""
+    axes = permutation(step.attrs.axes, len(step.args[0].type.shape))
+    return None if axes == step.attrs.axes else words.transpose(step.args[0], axes)

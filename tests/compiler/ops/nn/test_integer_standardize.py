@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from compiler import evaluate, relay
 from compiler.errors import TypeInferenceError
 from compiler.ir.inference.infer_type import infer_module
-from compiler.ops.nn.integer_standardize import integer_sqrt, output_bound
+from compiler.ops.nn.integer_standardize import output_bound
+from compiler.ops.tensor.isqrt import integer_sqrt
 
 
 def defined(row: list[int], epsilon: int, root_bits: int, out_bits: int) -> list[int]:

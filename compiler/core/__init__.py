@@ -1,0 +1,1 @@
+"""The integer words, and every other integer operator as a composition of them."""

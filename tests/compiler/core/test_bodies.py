@@ -1,0 +1,293 @@
+"""The body of every operator computes, in words, what its numpy meaning says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import compiler.ops  # noqa: F401  (fills the table of bodies)
+from compiler import relay
+from compiler.core.legalize import body_of, is_integral, legalize
+from compiler.core.words import WORDS, FBody
+from compiler.errors import CompilerError
+from compiler.ir.dataflow import Dataflow, Value, dataflow
+from compiler.ir.expr import Expr, Function, Var
+from compiler.ir.inference.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.op import all_ops
+from compiler.ir.ty import TensorType, TupleType
+from compiler.ops.rules.numpy_compute import FNumpyCompute
+from compiler.proof.derive import derive_static
+from compiler.proof.ranges import FRange
+from compiler.targets.reference.executor import ReferenceExecutor
+from tests.compiler.inner_limits import CORE, OPERATORS, core_of, inputs_of, module_of
+
+Array = NDArray[Any]
+op = relay.op
+NARROW = ("int8", "uint8")
+SIGNED = ("int8", "int16", "int32", "int64")
+WHOLE = (*NARROW, "int16", "uint16", "int32", "uint32", "int64")
+
+
+def evaluate(flow: Dataflow, inputs: Sequence[Array]) -> list[Array]:
+    """The outputs of a flow, every step by its numpy meaning."""
+    held: dict[Value, Array] = dict(zip(flow.inputs, inputs))
+
+    def of(value: Value) -> Array:
+        return held[value] if value.data is None else value.data
+
+    for step in flow.steps:
+        types: Any = tuple(result.type for result in step.results)
+        out_type = types[0] if len(types) == 1 else TupleType(types)
+        with np.errstate(all="ignore"):
+            arrays = FNumpyCompute.require(step.op)(
+                step.attrs, [of(a) for a in step.args], out_type
+            )
+        for value, array in zip(step.results, arrays, strict=True):
+            assert array.shape == value.type.concrete_shape, step.name
+            assert str(array.dtype) == value.type.dtype, step.name
+            held[value] = array
+    return [of(value) for value in flow.outputs]
+
+
+def check(call: Expr, inputs: Mapping[Var, Array]) -> None:
+    """The call in words against the reference."""
+    mod = infer_module(IRModule.from_expr(Function(tuple(inputs), call)))
+    given = list(inputs.values())
+    wanted = ReferenceExecutor(mod).run(given)
+    flow = legalize(dataflow(mod))
+    strange = {step.name for step in flow.steps} - WORDS
+    assert not strange
+    for found, expected in zip(evaluate(flow, given), wanted, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def values(dtype: str, shape: tuple[int, ...], seed: int = 0) -> Array:
+    """Ends, beside 0, and anything of a dtype."""
+    low, high = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    rng = np.random.default_rng(seed)
+    some = rng.integers(low, high, shape, dtype="int64", endpoint=True)
+    near = rng.choice(np.clip([low, low + 1, -2, -1, 0, 1, 2, high - 1, high], low, high), shape)
+    return np.where(rng.random(shape) < 0.5, some, near).astype(dtype)
+
+
+def pairs(dtype: str) -> tuple[Array, Array]:
+    """All pairs of two 8-bit numbers, or many of wider ones."""
+    if dtype in NARROW:
+        both = np.array(list(product(np.arange(256), repeat=2))).astype(np.uint8).T
+        return both[0].view(dtype), both[1].view(dtype)
+    return values(dtype, (5000,), 1), values(dtype, (5000,), 2)
+
+
+def var(name: str, array: Array) -> Var:
+    return Var(name, TensorType(array.shape, str(array.dtype)))
+
+
+UNARY = ("negative", "abs", "copy", "floor", "ceil", "trunc", "round", "round_even", "bitwise_not")
+BINARY = (
+    *("not_equal", "less_equal", "greater", "greater_equal", "bitwise_xor", "squared_difference"),
+    "trunc_divide",
+)
+LOGICAL = ("logical_and", "logical_or", "logical_xor")
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("dtype", WHOLE)
+def test_elementwise_operators_of_every_value(dtype: str) -> None:
+    a, b = pairs(dtype)
+    x, y = var("x", a), var("y", b)
+    for name in UNARY:
+        check(getattr(op, name)(x), {x: a})
+    for name in BINARY:
+        check(getattr(op, name)(x, y), {x: a, y: b})
+    for divisor in (1, 3, 7):
+        check(op.trunc_divide(x, relay.const(np.array(divisor, dtype))), {x: a})
+    for bits in range(np.iinfo(dtype).bits):
+        check(op.left_shift(x, relay.const(np.array(bits, dtype))), {x: a})
+    for low, high in ((-5.0, 9.0), (3.0, 1e30), (7.0, 2.0)):
+        check(op.clip(x, a_min=low, a_max=high), {x: a})
+    check(op.nn.relu(x), {x: a})
+    check(op.where(x, x, y), {x: a, y: b})
+
+
+def test_logical_operators_of_every_value() -> None:
+    a, b = np.array([[0, 0, 1, 1], [0, 1, 0, 1]], bool)
+    x, y = var("x", a), var("y", b)
+    for name in LOGICAL:
+        check(getattr(op, name)(x, y), {x: a, y: b})
+    check(op.logical_not(x), {x: a})
+    check(op.not_equal(x, y), {x: a, y: b})
+
+
+@pytest.mark.parametrize("dtype", [*WHOLE, "bool"])
+def test_moves_of_every_dtype(dtype: str) -> None:
+    data = values(dtype, (2, 4, 6, 3))
+    x = var("x", data)
+    indices = np.random.default_rng(0).integers(-3, 8, (2, 4, 5, 3))
+    like = np.zeros((2, 4, 3, 3), dtype)
+    wide = np.zeros((3, 2, 4, 6, 3), dtype)
+    cases = [
+        op.squeeze(op.expand_dims(x, axis=1, num_newaxis=2)), op.nn.batch_flatten(x),
+        op.reshape_like(x, relay.const(np.zeros((6, 24), dtype))),
+        op.slice_like(x, relay.const(like)), op.broadcast_to_like(x, relay.const(wide)),
+        op.transpose(x), op.transpose(x, axes=(-1, 0, 2, 1)),
+        op.layout_transform(x, src_layout="NCHW", dst_layout="NHWC"),
+        op.stack(relay.Tuple((x, x)), axis=-2), op.reverse(x, axis=-2),
+        op.tile(x, reps=(3, 1, 2, 1, 2)), op.repeat(x, repeats=3, axis=-1),
+        op.repeat(x, repeats=2), op.take(x, relay.const(indices)),
+        op.take(x, relay.const(indices), axis=-2, mode="wrap"),
+        op.take(x, relay.const(indices), axis=3, batch_dims=2, mode="fast"),
+        op.gather(x, relay.const(indices), axis=2),
+        op.gather_nd(x, relay.const(indices.reshape(3, -1) - 1)),
+        op.gather_nd(x, relay.const(indices.reshape(2, 2, -1)), batch_dims=1),
+        op.nn.mirror_pad(x, pad_width=((0, 0), (1, 2), (3, 0), (1, 1)), mode="SYMMETRIC"),
+        op.nn.mirror_pad(x, pad_width=((0, 0), (1, 2), (3, 0), (1, 1)), mode="REFLECT"),
+        op.nn.pad(x, relay.const(np.array(1, dtype)), pad_width=((0, 1), (-1, 2), (2, -3), (0, 0))),
+        op.nn.pad(x, relay.const(np.array(1, dtype)), pad_width=((0, 1),) * 4, pad_mode="edge"),
+    ]  # fmt: skip
+    for mode in ("DCR", "CRD"):
+        cases.append(op.nn.depth_to_space(x, block_size=2, mode=mode))
+    cut = op.strided_slice(x, begin=(0, 0, 0, 0), end=(2, 4, 6, 2))
+    for mode in ("DCR", "CRD"):
+        cases.append(op.nn.space_to_depth(cut, block_size=2, mode=mode))
+    for call in cases:
+        check(call, {x: data})
+    parts = op.split(x, indices_or_sections=(1, 4), axis=2)
+    check(relay.Tuple([relay.TupleGetItem(parts, n) for n in range(3)]), {x: data})
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_places_that_are_computed(dtype: str) -> None:
+    data, at = values("int8", (3, 5, 4)), values(dtype, (3, 5, 4), 5) % 9 - 3
+    x, places = var("x", data), var("places", at)
+    given = {x: data, places: at}
+    for call in (
+        op.take(x, places), op.take(x, places, axis=1, mode="wrap"),
+        op.take(x, places, axis=2, batch_dims=1), op.gather(x, places, axis=-2),
+        op.gather_nd(x, places), op.gather_nd(x, op.reshape(places, (1, 3, 20)), batch_dims=1),
+    ):  # fmt: skip
+        check(call, given)
+
+
+@pytest.mark.parametrize("dtype", WHOLE)
+def test_reductions_and_pools_of_every_dtype(dtype: str) -> None:
+    data = (
+        values(dtype, (2, 4, 5, 3)) if np.iinfo(dtype).bits < 64 else values("int32", (2, 4, 5, 3))
+    )
+    data = data.astype(dtype)
+    x = var("x", data)
+    for name, axis, keepdims in product(
+        ("min", "max", "mean"), (None, 2, (1, 3), -1), (True, False)
+    ):
+        check(getattr(op, name)(x, axis=axis, keepdims=keepdims), {x: data})
+    for axis, last in product((None, 1), (True, False)):
+        check(op.argmin(x, axis=axis, select_last_index=last), {x: data})
+    for layout in ("NCHW", "NHWC"):
+        check(op.nn.global_avg_pool2d(x, layout=layout), {x: data})
+        check(op.nn.global_max_pool2d(x, layout=layout), {x: data})
+    for layout, ceil, counted in product(("NCHW", "NHWC"), (True, False), (True, False)):
+        how: dict[str, Any] = {
+            "pool_size": (3, 2),
+            "strides": (2, 2),
+            "padding": (1, 0, 2, 1),
+            "layout": layout,
+            "ceil_mode": ceil,
+        }
+        check(op.nn.avg_pool2d(x, count_include_pad=counted, **how), {x: data})
+        check(op.nn.max_pool2d(x, **how), {x: data})
+
+
+def test_reductions_of_bools() -> None:
+    data = values("bool", (3, 4, 2))
+    x = var("x", data)
+    for name, axis in product(("min", "max", "all", "any"), (None, 1, (0, 2))):
+        check(getattr(op, name)(x, axis=axis), {x: data})
+
+
+def test_products_and_resizes() -> None:
+    rng = np.random.default_rng(3)
+    data = rng.integers(-128, 128, (2, 4, 5, 6)).astype("int8")
+    x = var("x", data)
+    for layout, kernel, out in (
+        ("NHWC", "HWIO", ""),
+        ("NCHW", "OIHW", "NHWC"),
+        ("NHWC", "OHWI", "NCHW"),
+    ):
+        sizes = {"O": 6, "I": 2 if layout == "NCHW" else 3, "H": 3, "W": 2}
+        weight = rng.integers(-128, 128, [sizes[c] for c in kernel]).astype("int8")
+        how = {"data_layout": layout, "kernel_layout": kernel, "out_layout": out, "groups": 2}
+        check(
+            op.nn.conv2d(x, relay.const(weight), padding=(1, 0, 1, 2), out_dtype="int32", **how),
+            {x: data},
+        )
+    rows = relay.const(rng.integers(-128, 128, (7, 6)).astype("int8"))
+    check(op.nn.dense(x, rows, out_dtype="int32"), {x: data})
+    check(op.nn.matmul(x, rows, transpose_b=True, out_dtype="int64"), {x: data})
+    check(op.nn.bias_add(x, relay.const(np.arange(5, dtype="int8")), axis=-2), {x: data})
+    three = rng.integers(-128, 128, (2, 3, 4)).astype("int8")
+    y = var("y", three)
+    for a, b in ((True, False), (False, True)):
+        check(op.nn.batch_matmul(y, y, transpose_a=a, transpose_b=b, out_dtype="int32"), {y: three})
+    for layout, coordinates in product(
+        ("NCHW", "NHWC"), ("half_pixel", "align_corners", "asymmetric")
+    ):
+        how = {"coordinate_transformation_mode": coordinates, "method": "nearest_neighbor"}
+        check(op.image.resize2d(x, size=(7, 4), layout=layout, **how), {x: data})
+        check(op.nn.upsampling(x, scale_h=1.5, scale_w=2, layout=layout), {x: data})
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+def test_softmax_and_standardization(dtype: str) -> None:
+    data = values(dtype, (3, 9, 4))
+    x = var("x", data)
+    tables = (np.array([1 << 20, 5, 0, -3]), np.round(2.0**18 * np.exp(-np.arange(256) / 16)))
+    for table, axis, bits in product(tables, (-1, 0, 1), (1, 15, 20)):
+        check(
+            op.nn.integer_softmax(x, relay.const(table.astype("int32")), axis=axis, out_bits=bits),
+            {x: data},
+        )
+    for axis, centred, root in product((-1, 0, 1), (True, False), (0, 4)):
+        how = {"axis": axis, "epsilon": 77, "root_bits": root, "out_bits": 12, "centred": centred}
+        check(op.nn.integer_standardize(x, **how), {x: data})
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_random_modules_in_words() -> None:
+    """Of what is proved; elsewhere numbers may leave the 62 bits that a root has."""
+    met = 0
+    for index in range(300):
+        rng = np.random.default_rng([71, index])
+        g = core_of(rng, OPERATORS[index % len(OPERATORS)])
+        try:
+            mod = module_of(g)
+        except CompilerError:
+            continue
+        if not derive_static(mod).holds:
+            continue
+        met += 1
+        flow = legalize(dataflow(mod, CORE))
+        assert {step.name for step in flow.steps} <= WORDS
+        reference = ReferenceExecutor(mod, CORE)
+        for given in inputs_of(mod, g, 3):
+            for found, wanted in zip(evaluate(flow, given), reference.run(given), strict=True):
+                np.testing.assert_array_equal(found, wanted, f"index {index}")
+    assert met > 100
+
+
+def test_all_that_can_be_proved_is_a_word_or_has_a_body() -> None:
+    provable = {o.name for o in all_ops() if FRange.get(o) is not None}
+    assert provable <= WORDS | set(FBody.names())
+
+
+def test_a_word_has_no_body_and_a_flow_of_words_stays_as_it_is() -> None:
+    x = Var("x", TensorType((2, 3), "int32"))
+    mod = infer_module(IRModule.from_expr(Function((x,), op.add(x, x))))
+    flow = dataflow(mod)
+    (step,) = legalize(flow).steps
+    assert is_integral(step)
+    assert body_of(step) is None
