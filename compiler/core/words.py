@@ -127,13 +127,20 @@ class Words:
         pairs = tuple((int(a), int(b)) for a, b in width)
         return self.word("nn.pad", [x, value], shape, x.type.dtype, pad_width=pairs)
 
-    def take(self, x: Value, places: Any, axis: int, batch_dims: int = 0) -> Value:
-        """Elements of one axis by number; places are a value or integers, limited to the axis."""
+    def take(
+        self, x: Value, places: Any, axis: int, batch_dims: int = 0, mode: str = "clip"
+    ) -> Value:
+        """Elements of one axis by number, limited to the axis or counted around it ("wrap").
+
+        Args:
+            places: a value, or known integers.
+            batch_dims: leading axes that data and places share: none, or all in front of the axis.
+        """
         if not isinstance(places, Value):
             places = self.constant(places, "int64")
         shape = shape_of(x)
         found = (*shape[:axis], *shape_of(places)[batch_dims:], *shape[axis + 1 :])
-        how = {"axis": axis, "batch_dims": batch_dims, "mode": "clip"}
+        how = {"axis": axis, "batch_dims": batch_dims, "mode": mode}
         return self.word("take", [x, places], found, x.type.dtype, **how)
 
     # ---- elementwise -----------------------------------------------------------------------

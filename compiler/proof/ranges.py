@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from compiler.core.legalize import words_of
 from compiler.ir.dataflow import Dataflow, Step, Value, dataflow
 from compiler.ir.module import IRModule
 from compiler.ir.op import OpRule
@@ -93,6 +94,7 @@ class RangeContext:
         self._place = place
         self._known: dict[Value, Interval] = {}
         self._reals: dict[Value, Ends] = {}
+        self.operator: Step | None = None
         self.findings: list[Finding] = []
         self.intermediates: list[Intermediate] = []
 
@@ -159,16 +161,22 @@ class RangeContext:
         self.findings.append(Finding("ranges", self._node(step), what, bound))
 
     def _node(self, step: Step) -> str:
-        return f"{self._place}{self._names.get(step.results[0], '?')} {step.name}"
+        """The operator that the module names, whose word ``step`` is."""
+        named = self.operator or step
+        return f"{self._place}{self._names.get(named.results[0], '?')} {named.name}"
 
 
-RangeRule = Callable[[Step, RangeContext], Interval | Sequence[Interval]]
-"""``rule(step, ctx)``: bounds of every integer result for all operands within theirs; what the
-operator computes on the way is checked by ``ctx.fits``, the results themselves by the caller."""
+RangeRule = Callable[[Step, RangeContext], Interval]
+"""``rule(step, ctx)``: bounds of the result for all operands within theirs; what the word computes
+on the way is checked by ``ctx.fits``, the result itself by the caller."""
 
 FRange: OpRule[RangeRule] = OpRule(
     "FRange", asked_by="proof.ranges", defined_in="compiler/proof/range_rules"
 )
+
+
+_BY_NAME: Final = ("nn.avg_pool2d",)
+"""Operators whose bounds their bodies would lose: windows at a border have fewer elements."""
 
 
 def dtype_range(dtype: str) -> tuple[int, int]:
@@ -264,18 +272,26 @@ def _analyse_step(step: Step, ctx: RangeContext) -> None:
         if ends is not None:
             ctx.set_ends(step.result, ends)
         return
+    words, results = words_of(step, _BY_NAME)
+    ctx.operator = step
+    for word in words:
+        _analyse_word(word, ctx)
+    for value, made in zip(step.results, results):
+        ctx.set(value, ctx.of(made))
+
+
+def _analyse_word(step: Step, ctx: RangeContext) -> None:
     rule = FRange.get(step.op)
     if rule is None:
         ctx.report(step, "no range rule is known for this operator, so nothing can be proved of it")
         return
     before = len(ctx.findings)
     found = rule(step, ctx)
-    bounds = [found] if isinstance(found, Interval) else found
-    for value, one in zip(step.results, bounds, strict=True):
-        sound = len(ctx.findings) == before
-        if sound and ctx.result_fits(step, "its result", one, value.type.dtype):
-            ctx.set(value, one)
-        # Otherwise it wraps, and from here on it may be anything its dtype holds.
+    if len(ctx.findings) == before and ctx.result_fits(
+        step, "its result", found, step.result.type.dtype
+    ):
+        ctx.set(step.result, found)
+    # Otherwise it wraps, and from here on it may be anything its dtype holds.
 
 
 def _row(value: Value, names: Mapping[Value, str], ctx: RangeContext) -> ValueRange:

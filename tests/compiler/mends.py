@@ -68,19 +68,6 @@ def _largest_along(item: Any, axis: int | None) -> Any:
     return np.array([max(abs(item.low), abs(item.high))])
 
 
-def _resized(step: Any, emitter: Any, coordinates: str, rounding: str) -> Any:
-    """Coordinates that onnxruntime computes."""
-    sizes = emitter.ints(step.result.type.concrete_shape)
-    nearest = {"": "round_prefer_floor", "round": "round_prefer_ceil"}.get(rounding, rounding)
-    return emitter.node(
-        "Resize",
-        [emitter.name(step.args[0]), "", "", sizes],
-        mode="nearest",
-        coordinate_transformation_mode=coordinates,
-        nearest_mode=nearest,
-    )
-
-
 ENGINE = "compiler.targets.engine"
 _SHIFTED_OUT = "np.where((multiplier == POWER_OF_TWO) & (1 - shift >= bits(dtype)), 0, multiplier)"
 _DENSE = "out = dense_view(planner, step, item, ('S32', 0), row_major=True)"
@@ -115,8 +102,5 @@ DEFECTS: dict[str, Defect] = {
     ),
     "a mean of a batch in front of a window": _BATCH,
     "a sum of a batch in front of a window": _BATCH,
-    "the nearest element at a whole position": Defect(
-        "compiler.export.to_onnx.convert.transform", "_picked", _resized
-    ),
 }
 """The case of ``inner_values`` that shows it -> the defect."""

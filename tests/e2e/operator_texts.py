@@ -43,6 +43,17 @@ CORES: Final[dict[str, str]] = {
     "trunc": "trunc(%w)",
     "device_copy": "device_copy(%w)",
     "on_device": "on_device(%w)",
+    "all": "where(all(less(%w, 9), axis=[1], keepdims=True), %w, 5)",
+    "any": "where(any(less(%w, -9), axis=[1], keepdims=True), %w, 5)",
+    "bitwise_not": "bitwise_not(%w)",
+    "broadcast_to_like": "add(broadcast_to_like(sum(%w, axis=[2], keepdims=True), %w), %w)",
+    "floor_divide": "floor_divide(%w, 7)",
+    "isqrt": 'cast(isqrt(cast(abs(%w), dtype="int64")), dtype="int32")',
+    "layout_transform": 'layout_transform(layout_transform(%w, src_layout="NCHW", '
+    'dst_layout="NHWC"), src_layout="NHWC", dst_layout="NCHW")',
+    "slice_like": "slice_like(nn.pad(%w, 3, pad_width=[[0, 0], [0, 0], [0, 1], [0, 2]]), %w)",
+    "squared_difference": "squared_difference(%w, 5)",
+    "trunc_divide": "trunc_divide(%w, 7)",
     "annotation.cast_hint": 'annotation.cast_hint(%w, dtype="int8")',
 }
 """Operators that no ONNX model leads to: what quantized_main computes from the int32 tensor %w."""

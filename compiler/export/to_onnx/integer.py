@@ -1,9 +1,9 @@
 """A fully integral module as ONNX whose tensors have the module's own integer dtypes.
 
     nn.conv2d(q: int8, W: int8) -> int32     ConvInteger
-    nn.dense, nn.batch_matmul                MatMulInteger
+    nn.matmul, nn.batch_matmul               MatMulInteger
     fixed_point_multiply(x: int64)           Mul, Add, BitShift right on uint64, Cast int32
-    avg_pool2d(x: int32)                     Slice and Add of every tap in int64, Div
+    anything that is no word of core         its body
 
 Nothing is approximated and nothing is assumed about ranges: where the reference wraps, so does the
 exported graph. It shares no numeric code with the reference or the engine, so it is the independent
@@ -17,6 +17,7 @@ import onnx
 
 import compiler.export.to_onnx.convert
 import compiler.export.to_onnx.integer_rules  # noqa: F401  (fills the table)
+from compiler.core.legalize import words_of
 from compiler.export.to_onnx.emitter import emit_step
 from compiler.export.to_onnx.float_model import write_outputs
 from compiler.export.to_onnx.graph_writer import GraphWriter
@@ -58,10 +59,15 @@ def integer_model(flow: Dataflow, name: str) -> tuple[onnx.ModelProto, dict[Valu
     for value in flow.inputs:
         emitter.bind(value, emitter.writer.input(value.name, value.type))
     for step in flow.steps:
-        _emit(step, emitter)
+        words, results = words_of(step)
+        for word in words:
+            _emit(word, emitter)
+        for value, made in zip(step.results, results):
+            emitter.bind(value, emitter.name(made))
     write_outputs(flow, emitter)
     model = emitter.writer.finish()
-    return model, emitter.tensors()
+    own = {*flow.inputs, *(value for step in flow.steps for value in step.results)}
+    return model, {value: name for value, name in emitter.tensors().items() if value in own}
 
 
 def _emit(step: Step, emitter: IntegerEmitter) -> None:

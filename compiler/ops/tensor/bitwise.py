@@ -67,14 +67,15 @@ FLower.register(bitwise_not)(elementwise(lambda attrs, x: Un("not", x)))
 
 @FBody.register("left_shift")
 def left_shift_body(step: Step, words: Words) -> Value | None:
-    """The product with a power of two, for constant amounts that are legal; else a word."""
+    """The product with a power of two, where the dtype holds one that is known; else a word."""
     data, amount = step.args
     if amount.data is None or not amount.data.size:
         return None
-    if amount.data.min() < 0 or amount.data.max() >= bits(data.type.dtype):
+    dtype = data.type.dtype
+    if amount.data.min() < 0 or amount.data.max() >= bits(dtype) - (dtype[0] != "u"):
         return None
     powers = np.left_shift(np.int64(1), amount.data.astype(np.int64))
-    return words.multiply(data, words.constant(powers, data.type.dtype))
+    return words.multiply(data, words.constant(powers, dtype))
 
 
 @FBody.register("bitwise_xor")

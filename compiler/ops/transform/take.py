@@ -122,22 +122,21 @@ def take_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) ->
 
 @FBody.register("take")
 def take_body(step: Step, words: Words) -> Value | None:
-    """Of named axes, with indices that are limited to the axis."""
+    """Of a named axis, right behind those that are shared."""
     data, indices = step.args
-    attrs = step.attrs
+    attrs, batch = step.attrs, step.attrs.batch_dims
     rank = len(data.type.shape)
-    if attrs.axis is not None and attrs.axis >= 0 and attrs.mode == "clip":
-        return None
     if attrs.axis is None:
-        data, axis = words.reshape(data, (math.prod(shape_of(data)),)), 0
-    else:
-        axis = attrs.axis % rank
-    if attrs.mode == "wrap":
-        size = shape_of(data)[axis]
-        indices = words.cast(indices, "int64")
-        if indices.data is not None:
-            indices = words.constant(indices.data % size, "int64")
-        else:
-            times = words.binary("floor_divide", indices, size)
-            indices = words.subtract(indices, words.multiply(times, size))
-    return words.take(data, indices, axis, attrs.batch_dims)
+        flat = words.reshape(data, (math.prod(shape_of(data)),))
+        return words.take(flat, indices, 0, 0, attrs.mode)
+    axis = attrs.axis % rank
+    if batch in (0, axis):
+        return None if axis == attrs.axis else words.take(data, indices, axis, batch, attrs.mode)
+    # The axis behind those that it shares, and back behind the others.
+    between, inner = range(batch, axis), len(indices.type.shape) - batch
+    data = words.transpose(data, [*range(batch), axis, *between, *range(axis + 1, rank)])
+    found = words.take(data, indices, batch, batch, attrs.mode)
+    first = batch + inner
+    behind = [*range(first, first + len(between)), *range(batch, first)]
+    rest = range(first + len(between), len(found.type.shape))
+    return words.transpose(found, [*range(batch), *behind, *rest])

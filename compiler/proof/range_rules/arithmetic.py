@@ -8,7 +8,6 @@ import numpy as np
 
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range
-from compiler.ops.tensor.clip import integer_bound
 from compiler.proof.interval import Bound, Interval, constant_interval, exact, interval
 from compiler.proof.ranges import FRange, RangeContext
 
@@ -30,16 +29,6 @@ def add(step: Step, ctx: RangeContext) -> Interval:
     return interval(a.low + b.low, a.high + b.high)
 
 
-@FRange.register("nn.bias_add")
-def bias_add(step: Step, ctx: RangeContext) -> Interval:
-    """add, with the bias along one axis."""
-    data, bias = (ctx.of(v) for v in step.args)
-    rank = len(step.args[0].type.shape)
-    shape = [1] * rank
-    shape[step.attrs.axis % rank] = -1
-    return interval(data.low + bias.low.reshape(shape), data.high + bias.high.reshape(shape))
-
-
 @FRange.register("subtract")
 def subtract(step: Step, ctx: RangeContext) -> Interval:
     """The far ends of the two."""
@@ -49,8 +38,12 @@ def subtract(step: Step, ctx: RangeContext) -> Interval:
 
 @FRange.register("multiply")
 def multiply(step: Step, ctx: RangeContext) -> Interval:
-    """The extreme corners."""
+    """The extreme corners; of a value with itself a square."""
     a, b = (ctx.of(v) for v in step.args)
+    if step.args[0] is step.args[1]:
+        crosses = np.asarray((a.low <= 0) & (a.high >= 0), bool)
+        ends = a.low * a.low, a.high * a.high
+        return interval(np.where(crosses, 0, np.minimum(*ends)), np.maximum(*ends))
     return corners([x * y for x, y in product((a.low, a.high), (b.low, b.high))])
 
 
@@ -78,50 +71,6 @@ def minimum(step: Step, ctx: RangeContext) -> Interval:
     return interval(np.minimum(a.low, b.low), np.minimum(a.high, b.high))
 
 
-@FRange.register("clip")
-def clip(step: Step, ctx: RangeContext) -> Interval:
-    """max(min(x, high), low), on the truncated bounds."""
-    source, dtype = ctx.of(step.args[0]), step.args[0].type.dtype
-    low, high = (integer_bound(bound, dtype) for bound in (step.attrs.a_min, step.attrs.a_max))
-    return interval(*(_most(_least(end, high), low) for end in (source.low, source.high)))
-
-
-@FRange.register("nn.relu")
-def relu(step: Step, ctx: RangeContext) -> Interval:
-    """max(x, 0)."""
-    source = ctx.of(step.args[0])
-    return interval(np.maximum(source.low, 0), np.maximum(source.high, 0))
-
-
-@FRange.register("negative")
-def negative(step: Step, ctx: RangeContext) -> Interval:
-    """The smallest value of the dtype saturates."""
-    source = ctx.of(step.args[0])
-    top = integer_range(step.result.type.dtype)[1]
-    return interval(_least(-source.high, top), _least(-source.low, top))
-
-
-@FRange.register("abs")
-def absolute(step: Step, ctx: RangeContext) -> Interval:
-    """The smallest value of the dtype saturates."""
-    source = ctx.of(step.args[0])
-    top = integer_range(step.result.type.dtype)[1]
-    ends = [_least(abs(source.low), top), _least(abs(source.high), top)]
-    crosses = np.asarray((source.low <= 0) & (source.high >= 0), bool)
-    return interval(np.where(crosses, 0, _least(*ends)), _most(*ends))
-
-
-def _least(a: Bound | int, b: Bound | int) -> Bound:
-    """Element by element; arithmetic on an array of rank 0 gives a number, which numpy would put
-    into 64 bits beside another one."""
-    return np.asarray(np.minimum(np.asarray(a, object), np.asarray(b, object)), object)
-
-
-def _most(a: Bound | int, b: Bound | int) -> Bound:
-    """As ``_least``."""
-    return np.asarray(np.maximum(np.asarray(a, object), np.asarray(b, object)), object)
-
-
 @FRange.register("where")
 def where(step: Step, ctx: RangeContext) -> Interval:
     """Either branch, or the only one that the condition allows."""
@@ -138,31 +87,39 @@ def where(step: Step, ctx: RangeContext) -> Interval:
     )
 
 
-@FRange.register("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
-@FRange.register("logical_and", "logical_or", "logical_xor", "logical_not")
-def compare(step: Step, ctx: RangeContext) -> Interval:
+@FRange.register("less")
+def less(step: Step, ctx: RangeContext) -> Interval:
     """A bool, which the bounds may decide."""
-    a, b = (ctx.of(v) for v in (step.args[0], step.args[-1]))
-    if step.name.startswith("greater"):
-        a, b = b, a
-    if step.name.startswith("logical"):
-        a, b = (interval(*_truths(side)) for side in (a, b))
-    if step.name in ("less", "greater"):
-        ends = a.high < b.low, a.low < b.high
-    elif step.name in ("less_equal", "greater_equal"):
-        ends = a.high <= b.low, a.low <= b.high
-    elif step.name in ("logical_and", "logical_or"):
-        nearer = np.minimum if step.name == "logical_and" else np.maximum
-        ends = nearer(a.low, b.low), nearer(a.high, b.high)
-    elif step.name == "logical_not":
-        ends = 1 - a.high, 1 - a.low
-    else:
-        fixed = (a.low == a.high) & (b.low == b.high)
-        apart = (a.low > b.high) | (b.low > a.high)
-        ends = fixed & ~apart, ~apart
-        if step.name != "equal":
-            ends = apart, ~(fixed & ~apart)
-    return interval(*(np.asarray(end).astype(bool).astype(np.int64) for end in ends))
+    a, b = (ctx.of(v) for v in step.args)
+    return _bools(a.high < b.low, a.low < b.high)
+
+
+@FRange.register("equal")
+def equal(step: Step, ctx: RangeContext) -> Interval:
+    """A bool, which the bounds may decide."""
+    a, b = (ctx.of(v) for v in step.args)
+    apart = (a.low > b.high) | (b.low > a.high)
+    return _bools((a.low == a.high) & (b.low == b.high) & ~apart, ~apart)
+
+
+def _bools(always: Bound, ever: Bound) -> Interval:
+    return interval(*(np.asarray(end).astype(bool).astype(np.int64) for end in (always, ever)))
+
+
+@FRange.register("floor_divide")
+def floor_divide(step: Step, ctx: RangeContext) -> Interval:
+    """Monotone on each side of a divisor of 0, over which the quotient is 0."""
+    a, b = (ctx.of(v) for v in step.args)
+    divisors = [b.low, b.high, *(np.clip(n, b.low, b.high) for n in (-1, 1))]
+    found = []
+    for end, divisor in product((a.low, a.high), divisors):
+        end, divisor = np.broadcast_arrays(end, divisor)
+        none = np.asarray(divisor == 0, bool)
+        found.append(np.where(none, 0, end // np.where(none, 1, divisor)))
+    bounds = corners(found)
+    crosses = np.asarray((b.low <= 0) & (b.high >= 0), bool)
+    low = np.where(crosses, np.minimum(bounds.low, 0), bounds.low)
+    return interval(low, np.where(crosses, np.maximum(bounds.high, 0), bounds.high))
 
 
 def _truths(side: Interval) -> tuple[Bound, Bound]:
@@ -177,20 +134,3 @@ def cast(step: Step, ctx: RangeContext) -> Interval:
     """The value itself, which must fit; a bool says whether it is not 0."""
     source = ctx.of(step.args[0])
     return interval(*_truths(source)) if step.result.type.dtype == "bool" else source
-
-
-@FRange.register(
-    "annotation.stop_fusion",
-    "annotation.cast_hint",
-    "on_device",
-    "device_copy",
-    "copy",
-    "round",
-    "round_even",
-    "floor",
-    "ceil",
-    "trunc",
-)
-def pass_through(step: Step, ctx: RangeContext) -> Interval:
-    """The value itself."""
-    return ctx.of(step.args[0])

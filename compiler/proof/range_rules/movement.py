@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.ty import TupleType
 from compiler.ops.number_format import Array
 from compiler.ops.rules.numpy_compute import FNumpyCompute
-from compiler.proof.interval import Bound, Interval, constant_interval, interval, interval_of
+from compiler.proof.interval import Bound, Interval, constant_interval, interval
 from compiler.proof.ranges import FRange, RangeContext
 
 MAX_MOVED = 1 << 16
@@ -18,67 +17,52 @@ MAX_MOVED = 1 << 16
 _INT64_MAX = (1 << 63) - 1
 
 
-@FRange.register(
-    "reshape",
-    "reshape_like",
-    "nn.batch_flatten",
-    "squeeze",
-    "expand_dims",
-    "broadcast_to",
-    "transpose",
-    "concatenate",
-    "stack",
-    "split",
-    "strided_slice",
-    "reverse",
-    "tile",
-    "repeat",
-    "nn.pad",
-    "nn.mirror_pad",
-    "nn.depth_to_space",
-    "nn.space_to_depth",
-)
-def move(step: Step, ctx: RangeContext) -> Sequence[Interval]:
+@FRange.register("transpose")
+def transpose(step: Step, ctx: RangeContext) -> Interval:
+    """Axis by axis, however large the tensor is."""
+    held = ctx.of(step.args[0])
+    return Interval(held.low.transpose(step.attrs.axes), held.high.transpose(step.attrs.axes))
+
+
+@FRange.register("reshape", "strided_slice", "broadcast_to", "concatenate", "nn.pad")
+def move(step: Step, ctx: RangeContext) -> Interval:
     """The operator applied to the lower bounds and to the upper ones."""
     held = [ctx.of(value) for value in step.args]
-    sizes = [value.type.num_elements for value in (*step.args, *step.results)]
+    sizes = [value.type.num_elements for value in (*step.args, step.result)]
     uniform = all(bounds.low.size == 1 for bounds in held)
     # The operators run on int64, which does not hold every uint64.
     wide = any(bounds.highest > _INT64_MAX for bounds in held)
     if max(sizes) > MAX_MOVED or wide or (uniform and len(held) == 1):
-        low = min(bounds.lowest for bounds in held)
-        high = max(bounds.highest for bounds in held)
-        return [constant_interval(low, high, len(r.type.shape)) for r in step.results]
-    lows = _moved(step, [(bounds.low, value) for bounds, value in zip(held, step.args)])
-    highs = _moved(step, [(bounds.high, value) for bounds, value in zip(held, step.args)])
-    return [interval(low, high) for low, high in zip(lows, highs, strict=True)]
+        lowest = min(bounds.lowest for bounds in held)
+        highest = max(bounds.highest for bounds in held)
+        return constant_interval(lowest, highest, len(step.result.type.shape))
+    low = _moved(step, [(bounds.low, value) for bounds, value in zip(held, step.args)])
+    high = _moved(step, [(bounds.high, value) for bounds, value in zip(held, step.args)])
+    return interval(low, high)
 
 
-def _moved(step: Step, bounds: Sequence[tuple[Bound, Value]]) -> list[Array]:
+def _moved(step: Step, bounds: Sequence[tuple[Bound, Value]]) -> Array:
     arrays = [np.broadcast_to(b, v.type.concrete_shape).astype(np.int64) for b, v in bounds]
-    types = tuple(result.type for result in step.results)
-    out_type = types[0] if len(types) == 1 else TupleType(types)
-    return FNumpyCompute.require(step.op)(step.attrs, arrays, out_type)
+    (moved,) = FNumpyCompute.require(step.op)(step.attrs, arrays, step.result.type)
+    return moved
 
 
-@FRange.register("image.resize2d", "nn.upsampling")
-def resize(step: Step, ctx: RangeContext) -> Interval:
-    """The nearest neighbour is one of the elements; of anything between them nothing is known."""
-    if step.attrs.method != "nearest_neighbor":
-        ctx.report(step, f"{step.attrs.method} interpolation of integers cannot be bounded")
-    return ctx.of(step.args[0]).scalar(len(step.result.type.shape))
-
-
-@FRange.register("take", "gather", "gather_nd")
-def look_up(step: Step, ctx: RangeContext) -> Interval:
-    """Any element of the data; in a one-dimensional table, elements between the extreme indices."""
-    data, indices = step.args
-    rank = len(step.result.type.shape)
-    if step.name != "take" or data.data is None or data.data.ndim != 1 or not data.data.size:
-        return ctx.of(data).scalar(rank)
-    if step.attrs.mode == "wrap":
-        return interval_of(data.data).scalar(rank)
-    held, last = ctx.of(indices), data.data.size - 1
-    first, end = (min(max(index, 0), last) for index in (held.lowest, held.highest))
-    reached = data.data[first : end + 1]
-    return constant_interval(int(reached.min()), int(reached.max()), rank)
+@FRange.register("take")
+def take(step: Step, ctx: RangeContext) -> Interval:
+    """Any element along the axis; of a table, elements between the extreme places."""
+    data, places = step.args
+    rank, axis, batch = len(step.result.type.shape), step.attrs.axis, step.attrs.batch_dims
+    if data.data is not None and data.data.ndim == 1 and data.data.size:
+        held, last = ctx.of(places), data.data.size - 1
+        if step.attrs.mode == "wrap":
+            held = constant_interval(0, last, rank)
+        first, end = (min(max(index, 0), last) for index in (held.lowest, held.highest))
+        reached = data.data[first : end + 1]
+        return constant_interval(int(reached.min()), int(reached.max()), rank)
+    kept = ctx.of(data).along([axis])
+    ends = []
+    for bound in (kept.low, kept.high):
+        shape = bound.shape
+        between = (1,) * (len(places.type.shape) - batch)
+        ends.append(bound.reshape((*shape[:axis], *between, *shape[axis + 1 :])))
+    return interval(*ends)

@@ -64,12 +64,6 @@ def _reads_only_padding(step: Step) -> bool:
     return False
 
 
-@FRange.register("nn.global_max_pool2d")
-def global_max_pool2d(step: Step, ctx: RangeContext) -> Interval:
-    """One of the elements."""
-    return ctx.of(step.args[0]).along(_image_axes(step))
-
-
 @FRange.register("nn.avg_pool2d")
 def avg_pool2d(step: Step, ctx: RangeContext) -> Interval:
     """Between the elements' bounds, and 0 where padding counts or fills a window."""
@@ -78,18 +72,6 @@ def avg_pool2d(step: Step, ctx: RangeContext) -> Interval:
     if any(step.attrs.padding) or step.attrs.ceil_mode:
         bounds = bounds.with_value(0)
     return _in_layout(step, bounds)
-
-
-@FRange.register("nn.global_avg_pool2d")
-def global_avg_pool2d(step: Step, ctx: RangeContext) -> Interval:
-    """Between the elements' bounds."""
-    return _mean(step, ctx, _image_axes(step))
-
-
-def _mean(step: Step, ctx: RangeContext, axes: Sequence[int]) -> Interval:
-    bounds = ctx.of(step.args[0]).along(axes)
-    _check_sum(step, ctx, bounds, _count(step, axes))
-    return bounds
 
 
 def _count(step: Step, axes: Sequence[int]) -> int:
@@ -105,13 +87,6 @@ def _dropped(step: Step, bounds: Interval, axes: Sequence[int]) -> Interval:
     return Interval(bounds.low.reshape(shape), bounds.high.reshape(shape))
 
 
-@FRange.register("mean")
-def mean(step: Step, ctx: RangeContext) -> Interval:
-    """Between the elements' bounds."""
-    axes = reduced_axes(step)
-    return _dropped(step, _mean(step, ctx, axes), axes)
-
-
 @FRange.register("sum")
 def reduce_sum(step: Step, ctx: RangeContext) -> Interval:
     """All elements at once; the result is the accumulator."""
@@ -122,14 +97,14 @@ def reduce_sum(step: Step, ctx: RangeContext) -> Interval:
     return _dropped(step, Interval(bounds.low * count, bounds.high * count), axes)
 
 
-@FRange.register("max", "min")
+@FRange.register("max")
 def extremum(step: Step, ctx: RangeContext) -> Interval:
     """One of the elements."""
     axes = reduced_axes(step)
     return _dropped(step, ctx.of(step.args[0]).along(axes), axes)
 
 
-@FRange.register("argmax", "argmin")
+@FRange.register("argmax")
 def position(step: Step, ctx: RangeContext) -> Interval:
     """A row-major number of the elements along the axes."""
     last = _count(step, reduced_axes(step)) - 1

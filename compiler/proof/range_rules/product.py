@@ -1,4 +1,4 @@
-"""conv2d, dense and matrix products: sums bounded per output channel with the actual weights.
+"""Convolutions and matrix products: sums bounded per output channel with the actual weights.
 
     out[o] = sum_k w[o,k] x[k]        high[o] = sum_k max(w, 0) high[k] + min(w, 0) low[k]
 
@@ -79,56 +79,28 @@ def _bounded(
 def conv2d(step: Step, ctx: RangeContext) -> Interval:
     """Per output channel; spatial positions share their bounds."""
     data, kernel = step.args
-    attrs = step.attrs
-    axes = [attrs.kernel_layout.index(letter) for letter in "OIHW"]
-    shape = kernel.type.concrete_shape
-    out_layout = attrs.out_layout or attrs.data_layout
-    result_shape = [-1 if letter == "C" else 1 for letter in out_layout]
+    padded, groups = any(step.attrs.padding), step.attrs.groups
+    outputs, inputs, *size = kernel.type.concrete_shape
     if kernel.data is None:
-        terms = math.prod(shape[a] for a in axes[1:])
-        return _of_two(step, ctx, terms, any(attrs.padding))
-    weight = kernel.data.transpose(axes)
-    groups, outputs, inputs = attrs.groups, shape[axes[0]], shape[axes[1]]
-    weight = weight.reshape(groups, outputs // groups, inputs, -1)
-    low, high = ctx.of(data).per(attrs.data_layout.index("C"), groups * inputs)
-    bounds = _bounded(
-        step,
-        ctx,
-        weight,
-        low.reshape(groups, inputs),
-        high.reshape(groups, inputs),
-        any(attrs.padding),
-    )
-    return interval(bounds[0].reshape(result_shape), bounds[1].reshape(result_shape))
-
-
-@FRange.register("nn.dense")
-def dense(step: Step, ctx: RangeContext) -> Interval:
-    """Per output feature."""
-    kernel = step.args[1]
-    if kernel.data is None:
-        return _of_two(step, ctx, kernel.type.concrete_shape[1])
-    return _of_rows(step, ctx, kernel.data)
-
-
-def _of_rows(step: Step, ctx: RangeContext, rows: Array) -> Interval:
-    """Sums of products with constant rows of weights."""
-    units, features = rows.shape
-    low, high = ctx.of(step.args[0]).per(-1, features)
-    weight = rows.reshape(1, units, features, 1)
-    bounds = _bounded(step, ctx, weight, low.reshape(1, -1), high.reshape(1, -1), False)
-    shape = (*[1] * (len(step.result.type.shape) - 1), units)
-    return interval(bounds[0].reshape(shape), bounds[1].reshape(shape))
+        return _of_two(step, ctx, inputs * math.prod(size), padded)
+    weight = kernel.data.reshape(groups, outputs // groups, inputs, -1)
+    low, high = (end.reshape(groups, inputs) for end in ctx.of(data).per(1, groups * inputs))
+    bottom, top = _bounded(step, ctx, weight, low, high, padded)
+    return interval(bottom.reshape(1, -1, 1, 1), top.reshape(1, -1, 1, 1))
 
 
 @FRange.register("nn.matmul", "nn.batch_matmul")
 def matmul(step: Step, ctx: RangeContext) -> Interval:
     """Per column of a constant, else every product at its worst."""
-    kernel, attrs = step.args[1].data, step.attrs
-    if kernel is not None and step.name == "nn.matmul" and not attrs.transpose_a:
-        return _of_rows(step, ctx, kernel if attrs.transpose_b else kernel.T)
-    shape = step.args[0].type.concrete_shape
-    return _of_two(step, ctx, shape[-2] if attrs.transpose_a else shape[-1])
+    data, kernel = step.args
+    if kernel.data is None or kernel.data.ndim != 2:
+        return _of_two(step, ctx, data.type.concrete_shape[-1])
+    features, units = kernel.data.shape
+    low, high = (end.reshape(1, -1) for end in ctx.of(data).per(-1, features))
+    weight = kernel.data.T.reshape(1, units, features, 1)
+    bottom, top = _bounded(step, ctx, weight, low, high, False)
+    shape = (*[1] * (len(step.result.type.shape) - 1), units)
+    return interval(bottom.reshape(shape), top.reshape(shape))
 
 
 def _of_two(step: Step, ctx: RangeContext, terms: int, padded: bool = False) -> Interval:

@@ -67,13 +67,16 @@ def _as_index(value: Value, e: Emitter) -> tuple[str, str]:
 def take(step: Step, e: Emitter) -> str:
     """Gather; without an axis from the flattened data."""
     data, indices = step.args
-    if step.attrs.batch_dims:
-        raise e.refuse(step, f"batch_dims {step.attrs.batch_dims}")
-    name, axis = e.name(data), step.attrs.axis
+    name, axis, batch = e.name(data), step.attrs.axis, step.attrs.batch_dims
+    if batch not in (0, axis):
+        raise e.refuse(step, f"batch_dims {batch} in front of axis {axis}")
     shape = data.type.concrete_shape
     if axis is None:
         name, axis, shape = e.node("Reshape", [name, e.ints([-1])]), 0, (data.type.num_elements,)
     index = _indices(indices, shape[axis % len(shape)], step.attrs.mode, e)
+    if batch:
+        tuples = e.node("Unsqueeze", [index, e.ints([-1])])
+        return e.node("GatherND", [name, tuples], batch_dims=batch)
     return e.node("Gather", [name, index], axis=axis)
 
 

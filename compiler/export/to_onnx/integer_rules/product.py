@@ -1,4 +1,4 @@
-"""conv2d, dense, matmul and batch_matmul as ConvInteger and MatMulInteger.
+"""Products as ConvInteger and MatMulInteger.
 
 Both take 8-bit operands and add into int32. Wider operands are cut into digits of 8 bits:
 
@@ -10,7 +10,8 @@ bits, with saturation, on processors without VNNI.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -96,65 +97,23 @@ def _zero(digit: Digit, e: IntegerEmitter) -> str:
     return e.scalar(digit[1], "uint8")
 
 
-def to_nchw(name: str, layout: str, e: IntegerEmitter, wanted: str = "NCHW") -> str:
-    """A tensor of ``layout`` in the order ``wanted``."""
-    if layout == wanted:
-        return name
-    return e.node("Transpose", [name], perm=[layout.index(letter) for letter in wanted])
-
-
-def from_nchw(name: str, layout: str, e: IntegerEmitter) -> str:
-    """An NCHW tensor in ``layout``."""
-    if layout == "NCHW":
-        return name
-    return e.node("Transpose", [name], perm=["NCHW".index(letter) for letter in layout])
-
-
 @FToInteger.register("nn.conv2d")
 def conv2d(step: Step, e: IntegerEmitter) -> str:
     """ConvInteger; padding reads the zero point, which stands for 0."""
-    attrs, shape = step.attrs, step.args[1].type.concrete_shape
-    kernel = [shape[attrs.kernel_layout.index(letter)] for letter in "HW"]
-    terms = int(np.prod(kernel)) * shape[attrs.kernel_layout.index("I")]
+    attrs, (_, inputs, *kernel) = step.attrs, step.args[1].type.concrete_shape
 
     def emit(data: Digit, weight: Digit) -> str:
-        inputs = [
-            to_nchw(data[0], attrs.data_layout, e),
-            to_nchw(weight[0], attrs.kernel_layout, e, "OIHW"),
-            _zero(data, e),
-            _zero(weight, e),
-        ]
-        return e.node("ConvInteger", inputs, group=attrs.groups, **window_attributes(attrs, kernel))
+        names = [data[0], weight[0], _zero(data, e), _zero(weight, e)]
+        return e.node("ConvInteger", names, group=attrs.groups, **window_attributes(attrs, kernel))
 
-    return from_nchw(product(step, e, terms, emit), attrs.out_layout or attrs.data_layout, e)
-
-
-@FToInteger.register("nn.dense")
-def dense(step: Step, e: IntegerEmitter) -> str:
-    """MatMulInteger with the transposed weight."""
-    return _matmul(step, e, (False, True))
+    return product(step, e, inputs * math.prod(kernel), emit)
 
 
 @FToInteger.register("nn.matmul", "nn.batch_matmul")
 def matmul(step: Step, e: IntegerEmitter) -> str:
-    """MatMulInteger behind the transpositions the attributes ask for."""
-    return _matmul(step, e, (step.attrs.transpose_a, step.attrs.transpose_b))
-
-
-def _matmul(step: Step, e: IntegerEmitter, turns: Sequence[bool]) -> str:
-    shape = step.args[0].type.concrete_shape
-    terms = shape[-2] if turns[0] else shape[-1]
+    """MatMulInteger."""
 
     def emit(lhs: Digit, rhs: Digit) -> str:
-        names = [
-            _turned(digit[0], value, e) if turn else digit[0]
-            for digit, value, turn in zip((lhs, rhs), step.args, turns)
-        ]
-        return e.node("MatMulInteger", [*names, _zero(lhs, e), _zero(rhs, e)])
+        return e.node("MatMulInteger", [lhs[0], rhs[0], _zero(lhs, e), _zero(rhs, e)])
 
-    return product(step, e, terms, emit)
-
-
-def _turned(name: str, value: Value, e: IntegerEmitter) -> str:
-    rank = len(value.type.shape)
-    return e.node("Transpose", [name], perm=[*range(rank - 2), rank - 1, rank - 2])
+    return product(step, e, step.args[0].type.concrete_shape[-1], emit)
