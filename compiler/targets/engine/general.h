@@ -4,9 +4,10 @@
  * LOAD      to; p0 address, p1 type + 16 (in the blob), p2 what is taken away, stride
  * STORE     a; p0 address, p1 type, p2 what is added, stride
  * CONSTANT  to = p0
- * ADD .. XOR, LESS, EQUAL   to = a op b
+ * ADD .. OR, LESS, EQUAL   to = a op b
  * LEFT, RIGHT   to = a shifted by b
- * QUOTIENT, FLOORED   to = a / b towards zero, towards minus infinity; 0 where b is 0
+ * FLOORED   to = a / b towards minus infinity; 0 where b is 0
+ * ROOT      to = the floor of the root of a, 0 <= a < 2^62
  * SELECT    to = a ? b : c
  * WRAP      to = the last p0 bits of a, with a sign if p1
  */
@@ -32,14 +33,14 @@ static inline void qk_put(uint8_t *at, int64_t type, int64_t x)
         *(int64_t *)at = x;
 }
 
-static inline int64_t qk_quotient(int64_t a, int64_t b, int floored)
+static inline int64_t qk_floored(int64_t a, int64_t b)
 {
     if (b == 0)
         return 0;
     if (b == -1)
         return (int64_t)(0 - (uint64_t)a);
     const int64_t q = a / b;
-    return q - (floored && q * b != a && (a < 0) != (b < 0));
+    return q - (q * b != a && (a < 0) != (b < 0));
 }
 
 static inline int64_t qk_wrap(int64_t a, int64_t bits, int64_t is_signed)
@@ -83,13 +84,12 @@ static void qk_wide_block(const qk_wide_op *op, int64_t count, const qk_memory *
         case QK_WIDE_MAX: QK_WIDE_EACH(a[i] > b[i] ? a[i] : b[i]);
         case QK_WIDE_AND: QK_WIDE_EACH(a[i] & b[i]);
         case QK_WIDE_OR: QK_WIDE_EACH(a[i] | b[i]);
-        case QK_WIDE_XOR: QK_WIDE_EACH(a[i] ^ b[i]);
         case QK_WIDE_LEFT: QK_WIDE_EACH((int64_t)((uint64_t)a[i] << (b[i] & 63)));
         case QK_WIDE_RIGHT: QK_WIDE_EACH(a[i] >> (b[i] & 63));
         case QK_WIDE_LESS: QK_WIDE_EACH(a[i] < b[i]);
         case QK_WIDE_EQUAL: QK_WIDE_EACH(a[i] == b[i]);
-        case QK_WIDE_QUOTIENT: QK_WIDE_EACH(qk_quotient(a[i], b[i], 0));
-        case QK_WIDE_FLOORED: QK_WIDE_EACH(qk_quotient(a[i], b[i], 1));
+        case QK_WIDE_FLOORED: QK_WIDE_EACH(qk_floored(a[i], b[i]));
+        case QK_WIDE_ROOT: QK_WIDE_EACH(qk_isqrt(a[i]));
         case QK_WIDE_SELECT: QK_WIDE_EACH(a[i] ? b[i] : c[i]);
         case QK_WIDE_WRAP: QK_WIDE_EACH(qk_wrap(a[i], op->p0, op->p1));
         }
@@ -123,10 +123,9 @@ static void qk_run_wide(const qk_wide_step *w, const qk_memory *m)
 static void qk_run_reduce(const qk_reduce_step *r, const qk_memory *m)
 {
     const int reduced = (int)r->reduced, kept = QK_DIMS - reduced;
-    const int least = r->how == QK_REDUCE_MIN || r->how == QK_REDUCE_ARGMIN;
     int64_t at[QK_DIMS] = {0};
     do {
-        int64_t best = least ? INT64_MAX : INT64_MIN, place = 0, number = 0, total = 0;
+        int64_t best = INT64_MIN, place = 0, number = 0, total = 0;
         const uint8_t *from = m->arena + r->source;
         uint8_t *out = m->arena + r->out;
         for (int d = 0; d < kept; d++) {
@@ -140,7 +139,7 @@ static void qk_run_reduce(const qk_reduce_step *r, const qk_memory *m)
                 row += inner[d] * r->in_stride[d];
             const int64_t x = qk_get(row, r->type) - r->zero;
             total = (int64_t)((uint64_t)total + (uint64_t)x);
-            if (number == 0 || (least ? x < best : x > best) || (r->last && x == best)) {
+            if (number == 0 || x > best || (r->last && x == best)) {
                 best = x;
                 place = number;
             }
@@ -151,7 +150,7 @@ static void qk_run_reduce(const qk_reduce_step *r, const qk_memory *m)
             if (d < kept)
                 break;
         } while (1);
-        const int64_t found = r->how == QK_REDUCE_SUM ? total : r->how <= QK_REDUCE_MIN ? best : place;
+        const int64_t found = r->how == QK_REDUCE_SUM ? total : r->how == QK_REDUCE_MAX ? best : place;
         qk_put(out, r->out_type, found + r->out_zero);
     } while (qk_next(at, r->size, reduced));
 }
@@ -180,7 +179,7 @@ static void qk_run_take(const qk_take_step *t, const qk_memory *m)
     uint8_t *out = m->arena + t->out;
     for (int64_t o = 0; o < t->outer; o++, data += t->rows * t->bytes)
         for (int64_t i = 0; i < t->count; i++, out += t->bytes) {
-            int64_t row = qk_get(m->arena + t->index + i * item, t->index_type) - t->index_zero;
+            int64_t row = qk_get(m->arena + t->index + (o * t->index_group + i) * item, t->index_type) - t->index_zero;
             if (t->wraps) {
                 row = row % t->rows;
                 row += row < 0 ? t->rows : 0;

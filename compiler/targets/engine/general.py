@@ -26,28 +26,23 @@ _DIMS = 6
 # ---- reductions -------------------------------------------------------------------------------
 
 
-@rule("max", "min", "all", "any", "argmax", "argmin")
+@rule("max", "argmax")
 def extremum(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """The largest or smallest element, or its place."""
-    how = {"all": "min", "any": "max"}.get(step.name, step.name)
+    """The largest element, or its place."""
     axes = _axes(step, args[0])
     bounds = args[0].low, args[0].high
-    if how.startswith("arg"):
+    if step.name == "argmax":
         bounds = 0, prod(args[0].shape[a] for a in axes) - 1
-    found = reduced(planner, step, args[0], axes, how, bounds)
+    found = reduced(planner, step, args[0], axes, step.name, bounds)
     return found is not None and planner.settle(step, found)
 
 
 def total(planner: Planner, step: Step, data: Item) -> bool:
-    """A sum, or a quotient of a sum, of any axes."""
+    """A sum of any axes."""
     axes = _axes(step, data)
     terms = prod(data.shape[a] for a in axes)
     found = reduced(planner, step, data, axes, "sum", (data.low * terms, data.high * terms))
-    if found is None:
-        return False
-    if step.name == "mean":
-        found = planner.compose("QUOTIENT", (found, constant(terms)))
-    return planner.settle(step, found)
+    return found is not None and planner.settle(step, found)
 
 
 def _axes(step: Step, data: Item) -> tuple[int, ...]:
@@ -104,14 +99,11 @@ def reduced(
 # ---- orders -----------------------------------------------------------------------------------
 
 
-@rule(
-    "gather", "gather_nd", "image.resize2d", "nn.depth_to_space", "nn.mirror_pad",
-    "nn.space_to_depth", "nn.upsampling", "repeat", "reverse", "slice_like", "tile",
-)  # fmt: skip
+@rule("image.resize2d", "nn.upsampling")
 def ordered(planner: Planner, step: Step, args: list[Item]) -> bool:
     """Elements of the first operand, in the order in which numpy would take them."""
     data, *others = args
-    if data.data is not None or (step.name != "slice_like" and any(a.data is None for a in others)):
+    if data.data is not None or any(a.data is None for a in others):
         return False
     view = planner.on_arena(data)
     if view is None:
@@ -120,8 +112,7 @@ def ordered(planner: Planner, step: Step, args: list[Item]) -> bool:
     for size, stride in zip(view.shape, view.strides):
         offsets = offsets[..., None] + np.arange(size) * stride
     span = int(offsets.max()) + view.buffer.item
-    given = [a.type.concrete_shape for a in step.args[1:]]
-    rest = [np.zeros(s, bool) if a.data is None else a.data for a, s in zip(others, given)]
+    rest = [a.data for a in others if a.data is not None]
     result = step.results[0].type
     (found,) = FNumpyCompute.require(step.op)(step.attrs, [offsets, *rest], result)
     item = Item(result.concrete_shape, data.low, data.high)
@@ -154,7 +145,7 @@ def dense_view(
     return item.view
 
 
-@rule("broadcast_to", "broadcast_to_like")
+@rule("broadcast_to")
 def broadcast(planner: Planner, step: Step, args: list[Item]) -> bool:
     """A sum with zeros."""
     return planner.settle(step, spread(args[0], step.results[0].type.concrete_shape))
@@ -170,14 +161,12 @@ def spread(item: Item, shape: tuple[int, ...]) -> Item:
 
 
 def padded(planner: Planner, step: Step, data: Item) -> bool:
-    """A tensor of one value, and the data within it; other modes are orders."""
+    """A tensor of one value, and the data within it."""
     attrs: Any = step.attrs
     value, view = step.args[1].data, planner.on_arena(data)
-    if attrs.pad_mode != "constant":
-        return ordered(planner, step, [data, planner.item(step.args[1])])
-    width = [(int(before), int(after)) for before, after in attrs.pad_width]
-    if value is None or data.data is not None or view is None or min(map(min, width)) < 0:
+    if value is None or data.data is not None or view is None:
         return False
+    width = [(int(before), int(after)) for before, after in attrs.pad_width]
     number_of = int(value.reshape(()))
     shape = step.results[0].type.concrete_shape
     item = Item(shape, min(data.low, number_of), max(data.high, number_of))
@@ -202,22 +191,25 @@ def take(planner: Planner, step: Step, args: list[Item]) -> bool:
     attrs: Any = step.attrs
     if indices.data is not None:
         return ordered(planner, step, args)
-    if attrs.batch_dims:
-        return False
-    axis = None if attrs.axis is None else attrs.axis % len(data.shape)
-    outer = 1 if axis is None else prod(data.shape[:axis])
-    rows = prod(data.shape) if axis is None else data.shape[axis]
-    wraps = attrs.mode == "wrap"
-    return taken(planner, step, data, indices, (outer, rows, 0, wraps))
+    axis, batch = attrs.axis, attrs.batch_dims
+    group = prod(indices.shape[batch:])
+    places = prod(data.shape[:axis]), data.shape[axis], 0, attrs.mode == "wrap"
+    return taken(planner, step, data, indices, places, group if batch else 0)
 
 
 def taken(
-    planner: Planner, step: Step, data: Item, indices: Item, places: tuple[int, int, int, bool]
+    planner: Planner,
+    step: Step,
+    data: Item,
+    indices: Item,
+    places: tuple[int, int, int, bool],
+    group: int = 0,
 ) -> bool:
     """A step that looks up rows.
 
     Args:
         places: groups of rows, rows of a group, the index of row 0, whether indices count around.
+        group: indices of a group of rows of its own; 0 where all groups share them.
     """
     emitter = planner.emitter
     outer, rows, first, wraps = places
@@ -234,8 +226,9 @@ def taken(
         index=index.address,
         index_type=number(index.buffer.type),
         index_zero=index.buffer.zero,
+        index_group=group,
         first=first,
-        count=prod(indices.shape),
+        count=group or prod(indices.shape),
         wraps=int(wraps),
         source=table.address,
         in_blob=int(in_blob),

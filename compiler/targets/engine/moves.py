@@ -27,7 +27,7 @@ def _source(planner: Planner, data: Item) -> View | None:
     return planner.on_arena(data) if data.data is None and all(data.shape) else None
 
 
-@rule("reshape", "squeeze", "expand_dims", "nn.batch_flatten", "reshape_like")
+@rule("reshape")
 def reshape(planner: Planner, step: Step, args: list[Item]) -> bool:
     """Another shape of the same memory, or of a copy in the order that its readers want."""
     view = _source(planner, args[0])
@@ -56,22 +56,9 @@ def reshape(planner: Planner, step: Step, args: list[Item]) -> bool:
 def transpose(planner: Planner, step: Step, args: list[Item]) -> bool:
     """Another order of axes over the same memory."""
     view = _source(planner, args[0])
-    axes = step.attrs.axes
     if view is None:
         return False
-    rank = len(view.shape)
-    order = tuple(reversed(range(rank))) if axes is None else tuple(a % rank for a in axes)
-    return _moved(planner, step, args[0], view.permuted(order))
-
-
-@rule("layout_transform")
-def layout_transform(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """A transposition by letters."""
-    view = _source(planner, args[0])
-    source, target = step.attrs.src_layout, step.attrs.dst_layout
-    if view is None or sorted(source) != sorted(target):
-        return False
-    return _moved(planner, step, args[0], view.permuted([source.index(c) for c in target]))
+    return _moved(planner, step, args[0], view.permuted(step.attrs.axes))
 
 
 @rule("strided_slice")
@@ -89,23 +76,7 @@ def strided_slice(planner: Planner, step: Step, args: list[Item]) -> bool:
     return _moved(planner, step, args[0], view)
 
 
-@rule("split")
-def split(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """Parts of the same memory."""
-    view = _source(planner, args[0])
-    shapes = [r.type.concrete_shape for r in step.results]
-    if view is None or not all(all(shape) for shape in shapes):
-        return False
-    axis, start = step.attrs.axis % len(view.shape), 0
-    for index, shape in enumerate(shapes):
-        part = view.sliced(axis, start, start + shape[axis])
-        start += shape[axis]
-        item = planner.define(step, Item(part.shape, args[0].low, args[0].high, view=part), index)
-        item.image_layout = args[0].image_layout
-    return True
-
-
-@rule("concatenate", "stack")
+@rule("concatenate")
 def concatenate(planner: Planner, step: Step, args: list[Item]) -> bool:
     """Every operand is copied to its place; in the storage of the result."""
     shape = step.results[0].type.concrete_shape
@@ -114,9 +85,6 @@ def concatenate(planner: Planner, step: Step, args: list[Item]) -> bool:
     item.image_layout = next((a.image_layout for a in args if a.image_layout), "")
     views = [planner.materialise(a) for a in args]
     planner.define(step, item)
-    if step.name == "stack":
-        args = [_with_axis(a, v, axis) for a, v in zip(args, views)]
-        views = [planner.materialise(a) for a in args]
     like = next((v for v, a in zip(views, args) if a.data is None), None)
     target, start = planner.emitter.allocate(item, like.axis_order if like else None), 0
     for arg in args:
@@ -124,15 +92,6 @@ def concatenate(planner: Planner, step: Step, args: list[Item]) -> bool:
         start += arg.shape[axis]
     item.view = target
     return True
-
-
-def _with_axis(item: Item, view: View, axis: int) -> Item:
-    """An item with one more axis of size 1."""
-    shape, strides = list(item.shape), list(view.strides)
-    shape.insert(axis, 1)
-    strides.insert(axis, view.strides[axis] * item.shape[axis] if axis < len(strides) else 1)
-    made = View(view.buffer, view.offset, tuple(shape), tuple(strides))
-    return Item(made.shape, item.low, item.high, view=made)
 
 
 @rule("nn.pad")

@@ -7,13 +7,15 @@ elementwise operators around it. Operators without a kernel run on numpy, betwee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.core.legalize import words_of
+from compiler.core.words import WORDS
 from compiler.errors import PlanError
 from compiler.ir.dataflow import Dataflow, Form, Step, flatten_function
 from compiler.ir.dataflow import Value as FlowValue
@@ -34,6 +36,7 @@ from compiler.targets.engine.values import (
     Item,
     chain_bounds,
     constant,
+    constants,
     is_integer,
 )
 from compiler.targets.engine.views import View
@@ -54,7 +57,10 @@ _ASKED: Final = 32
 """Readers of a value whose layout and border are considered."""
 _MOST_DEPTH: Final = 16
 """Elementwise operators that wait at most: programs stay short, and nothing recurses deeply."""
-_SAME: Final = ("annotation.stop_fusion", "annotation.cast_hint", "device_copy")
+
+
+_ANY_LAYOUT: Final = ("nn.conv2d", "nn.max_pool2d", "nn.matmul", "nn.batch_matmul")
+"""Words whose kernels take other orders of axes, too."""
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -99,6 +105,7 @@ class Planner:
 
     Attributes:
         items: what is known of the values of ``flow``.
+        folded: what is computed here, of values that bounds have made constant.
         placed: an item and its view, or the number under which Python keeps it -> how many actions
             there were when it lay there.
     """
@@ -108,6 +115,7 @@ class Planner:
         self.library = library
         self.emitter = Emitter(library, flow)
         self.items: dict[FlowValue, Item] = {}
+        self.folded: set[FlowValue] = set()
         self.placed: dict[tuple[Item, View | int], int] = {}
 
     def run(self) -> None:
@@ -159,11 +167,8 @@ class Planner:
         self._root: dict[FlowValue, FlowValue] = {}
         seen: dict[Any, Step] = {}
         kept: list[Step] = []
-        for step in self.flow.steps:
+        for step in self._in_words():
             args = tuple(self.root(a) for a in step.args)
-            if step.name in _SAME:
-                self._root[step.results[0]] = args[0]
-                continue
             key = (step.name, _attrs_key(step.attrs), args, _types_key(step))
             first = seen.get(key)
             if first is not None:
@@ -196,6 +201,14 @@ class Planner:
                 self.behind[source] = (self.behind[source] + after)[:_ASKED]
         self._read_once = {v for step in alive if (v := self._rounded_to_even(step)) is not None}
         return alive[::-1]
+
+    def _in_words(self) -> Iterator[Step]:
+        """The steps of the flow; what has no kernel of its own, in words."""
+        kept = {name for name in rules if name not in WORDS or name in _ANY_LAYOUT}
+        for step in self.flow.steps:
+            words, same = _renamed(step, kept)
+            yield from words
+            self._root |= {value: self.root(made) for value, made in same.items()}
 
     def _rounded_to_even(self, step: Step) -> FlowValue | None:
         """x of ``(x + below + ((x >> n) & 1)) >> n``, one operator, if nobody else reads x."""
@@ -246,6 +259,9 @@ class Planner:
         integral = all(is_integer(r.type.dtype) for r in step.results)
         known = step.name == "cast" or all(is_integer(a.type.dtype) for a in step.args)
         filled = all(all(v.type.concrete_shape) for v in (*step.args, *step.results))
+        if integral and all(arg.data is not None for arg in args):
+            self._fold(step, args)
+            return
         if planned is not None and integral and known and filled:
             for arg in args:
                 # Products of 64 bits are computed again rather than stored.
@@ -254,8 +270,37 @@ class Planner:
             if planned(self, step, args) and all(map(self._holds, step.results)):
                 self._lie(step)
                 return
+            if integral and self._planned_in_words(step):
+                return
         self.on_host(step, args)
         self._lie(step)
+
+    def _fold(self, step: Step, args: Sequence[Item]) -> None:
+        """What only reads what bounds have made constant, by numpy, here and now."""
+        arrays = [np.asarray(arg.data).astype(storage_dtype(value.type.dtype))
+                  for arg, value in zip(args, step.args)]  # fmt: skip
+        for index, data in enumerate(_computed(step, arrays)):
+            self.define(step, constants(data), index)
+        self.folded |= set(step.results)
+
+    def _planned_in_words(self, step: Step) -> bool:
+        """Plan the words of an operator whose own rule cannot; False for a word."""
+        words, same = _renamed(step, ())
+        if words == [step]:
+            return False
+        inner = {result for word in words for result in word.results} - set(step.results)
+        for word in words:
+            for arg in word.args:
+                if arg in inner:
+                    self.readers.setdefault(arg, []).append(word)
+        self.behind |= {value: self.readers.get(value, [])[:_ASKED] for value in inner}
+        for arg in step.args:
+            self.item(self.root(arg)).uses += sum(word.args.count(arg) for word in words) - 1
+        for word in words:
+            self._plan(word)
+        for value, made in same.items():
+            self.items[value] = self.item(made)
+        return True
 
     def _lie(self, step: Step) -> None:
         for result in step.results:
@@ -317,13 +362,9 @@ class Planner:
             item.host = self.emitter.new_host()
             self.define(step, item, index)
             writes.append(item.host)
-        types: Any = tuple(r.type for r in step.results)
-        out_type = types[0] if len(types) == 1 else TupleType(types)
-        compute = FNumpyCompute.require(step.op)
 
         def run(arrays: list[Array]) -> list[Array]:
-            with np.errstate(all="ignore"):  # inf and NaN are values, as on the reference
-                return list(compute(step.attrs, arrays, out_type))
+            return _computed(step, arrays)
 
         self.emitter.host("host", reads, writes, compute=run, dtype=step.name)
 
@@ -431,6 +472,34 @@ class Planner:
         count = int(np.prod(shape, dtype=np.int64))
         per_item = np.broadcast_to(scale.data, shape).reshape(count)
         return source, (scale.data.reshape(1) if scale.data.size == 1 else per_item)
+
+
+def _computed(step: Step, arrays: list[Array]) -> list[Array]:
+    """The results of a step by numpy."""
+    types: Any = tuple(r.type for r in step.results)
+    out_type = types[0] if len(types) == 1 else TupleType(types)
+    with np.errstate(all="ignore"):  # inf and NaN are values, as on the reference
+        return list(FNumpyCompute.require(step.op)(step.attrs, arrays, out_type))
+
+
+def _renamed(step: Step, kept: Container[str]) -> tuple[list[Step], dict[FlowValue, FlowValue]]:
+    """The words of an operator, the last of which compute its own results; and those of its
+    results that are another value."""
+    words, results = words_of(step, kept)
+    names: dict[FlowValue, FlowValue] = {}
+    same: dict[FlowValue, FlowValue] = {}
+    if words == [step]:
+        return words, same
+    own = {result for word in words for result in word.results}
+    for made, value in zip(results, step.results):
+        if made in own and made not in names:
+            names[made] = value
+        else:
+            same[value] = names.get(made, made)
+    for word in words:
+        word.args = tuple(names.get(arg, arg) for arg in word.args)
+        word.results = tuple(names.get(result, result) for result in word.results)
+    return words, same
 
 
 RAW_DTYPES: Final = {

@@ -43,14 +43,6 @@ static void qk_run_softmax(const qk_softmax_step *s, const qk_memory *m)
     }
 }
 
-static int64_t qk_isqrt(int64_t v) /* floor of the root of 0 <= v < 2^62 */
-{
-    int64_t root = (int64_t)__builtin_sqrt((double)v);
-    root -= root * root > v;
-    root += (root + 1) * (root + 1) <= v;
-    return root;
-}
-
 /* See nn.integer_standardize. The quotient is below 2^30, so the product with the reciprocal is
  * off by at most one, which the exact remainder corrects. */
 static void qk_run_standardize(const qk_standardize_step *s, const qk_memory *m)

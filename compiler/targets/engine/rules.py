@@ -15,7 +15,7 @@ from compiler.targets.engine.general import spread
 from compiler.targets.engine.packing import POWER_OF_TWO
 from compiler.targets.engine.planner import RAW_DTYPES, Planner, rule
 from compiler.targets.engine.rounding import rounded_product
-from compiler.targets.engine.values import INT32, Item, constant, constants, is_integer
+from compiler.targets.engine.values import INT32, Item, constant, is_integer
 
 Array = NDArray[Any]
 
@@ -27,12 +27,8 @@ _BINARY = {
     "minimum": "MIN",
     "bitwise_and": "AND",
     "bitwise_or": "OR",
-    "bitwise_xor": "XOR",
-    "logical_and": "MIN",
-    "logical_or": "MAX",
-    "logical_xor": "XOR",
-    "trunc_divide": "QUOTIENT",
     "floor_divide": "FLOORED",
+    "left_shift": "LEFT",
     "less": "LESS",
     "equal": "EQUAL",
 }
@@ -44,18 +40,6 @@ _RESHAPES = ("reshape", "expand_dims", "squeeze", "nn.batch_flatten")
 def binary(planner: Planner, step: Step, args: list[Item]) -> bool:
     """Two operands, broadcast."""
     return planner.elementwise(step, _BINARY[step.name], args)
-
-
-@rule("not_equal", "less_equal", "greater", "greater_equal", "logical_not")
-def comparison(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """By ``less`` and ``equal``, and one minus those."""
-    if step.name == "logical_not":
-        return planner.settle(step, planner.compose("SUB", (constant(1), args[0])))
-    turned = args[::-1] if step.name in ("less_equal", "greater") else args
-    found = planner.compose("EQUAL" if step.name == "not_equal" else "LESS", turned)
-    if step.name != "greater":
-        found = planner.compose("SUB", (constant(1), found))
-    return planner.settle(step, found)
 
 
 @rule("where")
@@ -75,37 +59,10 @@ def where(planner: Planner, step: Step, args: list[Item]) -> bool:
     return planner.elementwise(step, "SELECT", (condition, x, y))
 
 
-@rule("negative", "abs")
-def signs(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """The one value without a counterpart goes to the largest."""
-    (data,) = args
-    dtype = step.args[0].type.dtype
-    if dtype.startswith("u") and step.name == "abs":
-        return planner.alias(step, data)
-    least = data if dtype.startswith("u") else constant(integer_range(dtype)[0] + 1)
-    turned = planner.compose("SUB", (constant(0), planner.compose("MAX", (data, least))))
-    if step.name == "abs":
-        turned = planner.compose("MAX", (turned, data))
-    return planner.settle(step, turned)
-
-
-@rule("copy", "floor", "ceil", "trunc", "round", "round_even", "on_device")
-def same(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """Integers are what they are."""
-    return planner.alias(step, args[0])
-
-
-@rule("nn.bias_add")
-def bias_add(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """An addition along one axis."""
-    data, bias = args
-    if bias.data is None:
-        return False
-    places = [1] * len(data.shape)
-    places[step.attrs.axis] = -1
-    along = bias.data.reshape(places)
-    item = Item(along.shape, bias.low, bias.high, data=along)
-    return planner.elementwise(step, "ADD", (data, item))
+@rule("isqrt")
+def root(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """In integers of 64 bits."""
+    return planner.elementwise(step, "ROOT", args)
 
 
 @rule("nn.relu")
@@ -183,16 +140,6 @@ def right_shift(planner: Planner, step: Step, args: list[Item]) -> bool:
     if one and data.fits_int32:
         return planner.elementwise(step, "SHIFT", (data,), count.low)
     return planner.elementwise(step, "RIGHT", (data, count))
-
-
-@rule("left_shift")
-def left_shift(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """A product with powers of two where the bits are constant."""
-    data, count = args[0], args[1].as_scalar()
-    if count.data is None or not 0 <= count.low <= count.high <= 30:
-        return planner.elementwise(step, "LEFT", (data, count))
-    powers = np.left_shift(np.int64(1), count.data.astype(np.int64))
-    return planner.elementwise(step, "MUL", (data, constants(np.asarray(powers))))
 
 
 @rule("cast")

@@ -19,6 +19,14 @@ enum { QK_QUANTIZE, QK_DEQUANTIZE, QK_GEMM, QK_DEPTHWISE, QK_ELEMENTWISE, QK_POO
 /* Element types of activations. QK_S64: copies, borders to and from Python, and the steps of general.h. */
 enum { QK_U8, QK_S16, QK_S32, QK_S64 };
 
+static inline int64_t qk_isqrt(int64_t v) /* floor of the root of 0 <= v < 2^62 */
+{
+    int64_t root = (int64_t)__builtin_sqrt((double)v);
+    root -= root * root > v;
+    root += (root + 1) * (root + 1) <= v;
+    return root;
+}
+
 static inline int64_t qk_size_of(int64_t type)
 {
     return type == QK_U8 ? 1 : type == QK_S16 ? 2 : type == QK_S32 ? 4 : 8;
@@ -152,8 +160,8 @@ typedef struct {
 
 #define QK_WIDE_FIELDS 14
 enum { QK_WIDE_LOAD, QK_WIDE_STORE, QK_WIDE_CONSTANT, QK_WIDE_ADD, QK_WIDE_SUB, QK_WIDE_MUL, QK_WIDE_MIN,
-       QK_WIDE_MAX, QK_WIDE_AND, QK_WIDE_OR, QK_WIDE_XOR, QK_WIDE_LEFT, QK_WIDE_RIGHT, QK_WIDE_LESS,
-       QK_WIDE_EQUAL, QK_WIDE_QUOTIENT, QK_WIDE_FLOORED, QK_WIDE_SELECT, QK_WIDE_WRAP, QK_WIDE_OPS };
+       QK_WIDE_MAX, QK_WIDE_AND, QK_WIDE_OR, QK_WIDE_LEFT, QK_WIDE_RIGHT, QK_WIDE_LESS,
+       QK_WIDE_EQUAL, QK_WIDE_FLOORED, QK_WIDE_ROOT, QK_WIDE_SELECT, QK_WIDE_WRAP, QK_WIDE_OPS };
 #define QK_WIDE_SLOTS 32
 typedef struct {
     int64_t op, to, a, b, c;    /* slots */
@@ -162,7 +170,7 @@ typedef struct {
 } qk_wide_op;
 
 /* The last `reduced` axes are reduced; out has no strides along them. */
-enum { QK_REDUCE_SUM, QK_REDUCE_MAX, QK_REDUCE_MIN, QK_REDUCE_ARGMAX, QK_REDUCE_ARGMIN, QK_REDUCE_HOWS };
+enum { QK_REDUCE_SUM, QK_REDUCE_MAX, QK_REDUCE_ARGMAX, QK_REDUCE_HOWS };
 typedef struct {
     int64_t kind, how, source, type, zero, out, out_type, out_zero, reduced, last;
     int64_t size[QK_DIMS], in_stride[QK_DIMS], out_stride[QK_DIMS];
@@ -173,9 +181,9 @@ typedef struct {
     int64_t kind, source, span, out, bytes, count, offsets;
 } qk_gather_step;
 
-/* out[o][i] = data[o][clip(index[i] - first)], rows of bytes; o over outer. */
+/* out[o][i] = data[o][clip(index[o * index_group + i] - first)], rows of bytes; o over outer. */
 typedef struct {
-    int64_t kind, index, index_type, index_zero, first, count, wraps;
+    int64_t kind, index, index_type, index_zero, index_group, first, count, wraps;
     int64_t source, in_blob, rows, bytes, outer, out;
 } qk_take_step;
 

@@ -58,8 +58,12 @@ class SteppedEngine(EngineExecutor):
         self._dying: dict[int, list[Buffer]] = {}
         for buffer, at in last.items():
             self._dying.setdefault(at, []).append(buffer)
+        # Values between the words of an operator have no name in the module.
+        results = (value for step in self.flow.steps for value in step.results)
+        named = {*self.flow.inputs, *results}
+        self._items = {v: i for v, i in self._planner.items.items() if v in named}
         values: dict[Any, Value] = {}
-        for value, item in self._planner.items.items():
+        for value, item in self._items.items():
             if item.data is None:
                 values.setdefault(item, value)
         self._places: list[tuple[int, Value, View | int]] = []
@@ -96,8 +100,10 @@ class SteppedEngine(EngineExecutor):
         """What the plan relies on, for every integer that it computes."""
         return {
             value: (item.low, item.high)
-            for value, item in self._planner.items.items()
-            if value.data is None and is_integer(value.type.dtype) and all(item.shape)
+            for value, item in self._items.items()
+            if is_integer(value.type.dtype)
+            and all(item.shape)
+            and value not in self._planner.folded
         }
 
     def begin(self, inputs: Sequence[Array], rng: np.random.Generator) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -92,8 +93,8 @@ class Chain:
 
     Attributes:
         op: "ADD", "SUB", "MUL", "MIN", "MAX", "CLIP", "RESCALE", "SHIFT", "TO_EVEN" have fast
-            kernels; "AND", "OR", "XOR", "LEFT", "RIGHT", "LESS", "EQUAL", "QUOTIENT", "FLOORED",
-            "SELECT", "WRAP" are those of general.h.
+            kernels; "AND", "OR", "LEFT", "RIGHT", "LESS", "EQUAL", "FLOORED", "ROOT", "SELECT",
+            "WRAP" are those of general.h.
         args: operands, broadcast to the result's shape.
         params: CLIP: (low, high); SHIFT: bits to the right; RESCALE: (multiplier, shift, axis or
             None); TO_EVEN: (bits to the right, axis or None); WRAP: the dtype.
@@ -172,6 +173,8 @@ def chain_bounds(op: str, args: Sequence[Item], params: tuple[Any, ...]) -> tupl
     if op == "TO_EVEN":
         bits = params[0].tolist()
         return min(to_even(a.low, n) for n in bits), max(to_even(a.high, n) for n in bits)
+    if op == "ROOT":
+        return isqrt(max(a.low, 0)), isqrt(max(a.high, 0))
     if op == "WRAP":
         return (0, 1) if params[0] == "bool" else integer_range(params[0])
     b = args[1]
@@ -190,10 +193,12 @@ def chain_bounds(op: str, args: Sequence[Item], params: tuple[Any, ...]) -> tupl
     if op == "SELECT":
         other = args[2]
         return min(b.low, other.low), max(b.high, other.high)
-    if op in ("QUOTIENT", "FLOORED"):
-        most = max(abs(a.low), abs(a.high))
-        return (0 if min(a.low, b.low) >= 0 else -most), most
-    if op in ("AND", "OR", "XOR"):
+    if op == "FLOORED":
+        divisors = {b.low, b.high, *(n for n in (-1, 1) if b.low <= n <= b.high)} - {0}
+        found = [end // divisor for end in (a.low, a.high) for divisor in divisors]
+        found += [0] if b.low <= 0 <= b.high else []
+        return min(found), max(found)
+    if op in ("AND", "OR"):
         if op == "AND" and max(a.low, b.low) >= 0:
             return 0, min(x.high for x in (a, b) if x.low >= 0)
         bits = max(abs(x).bit_length() for x in (a.low, a.high, b.low, b.high))

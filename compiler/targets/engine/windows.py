@@ -155,8 +155,8 @@ def _write_pool(
 
 @rule("mean", "sum")
 def reduce(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """A pool where its loops fit, else the general reduction."""
-    return _pooled(planner, step, args) or total(planner, step, args[0])
+    """A pool where its loops fit, else the general reduction, which a mean is in words."""
+    return _pooled(planner, step, args) or (step.name == "sum" and total(planner, step, args[0]))
 
 
 def _pooled(planner: Planner, step: Step, args: list[Item]) -> bool:

@@ -29,7 +29,7 @@ CALLS = 10
 SMALL_VALUES_ONLY = {
     "fixed_point_multiply", "fixed_point_multiply_per_axis", "nn.integer_softmax",
     "nn.integer_standardize", "power", "take", "gather", "gather_nd", "scatter_elements",
-    "scatter_nd", "one_hot",
+    "scatter_nd", "one_hot", "isqrt",
 }  # fmt: skip
 
 
