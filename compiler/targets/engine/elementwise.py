@@ -196,6 +196,7 @@ def _copied_first(
     for leaf, view in zip(leaves, views):
         if view is not None and leaf.data is None:
             leaf.view = planner.emitter.contiguous(view, always=True)
+            leaf.border = None  # what lies around it stays behind
     return emit_program(planner, item, target)
 
 

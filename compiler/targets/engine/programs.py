@@ -134,9 +134,8 @@ def spelled_out(op: Item, width: int) -> list[Operation]:
             times, half, right = _rescaling(chain.params, len(op.shape))
             do("RIGHT", do("ADD", do("MUL", args[0], times), half), right)
         elif name == "TO_EVEN":
-            places = [1] * len(op.shape)
-            places[chain.params[1] or 0] = -1
-            shifts = chain.params[0].reshape(places)
+            axis = chain.params[1]
+            shifts = chain.params[0].reshape([-1 if a == axis else 1 for a in range(len(op.shape))])
             below, one = map(constants, to_even_parts(shifts))
             right = constants(shifts)
             odd = do("AND", do("RIGHT", args[0], right), one)

@@ -34,6 +34,12 @@ def wide(x: Expr) -> Expr:
     return op.cast(x, dtype="int64")
 
 
+def to_even(x: Expr, bits: int = 2) -> Expr:
+    """x / 2^bits, halves to the even neighbour, as the quantizer spells it."""
+    below, odd = (1 << bits - 1) - 1, op.bitwise_and(op.right_shift(x, const(bits)), const(1))
+    return op.right_shift(op.add(op.add(x, const(below)), odd), const(bits))
+
+
 def to_int8(x: Expr) -> Expr:
     return op.cast(op.clip(x, a_min=-128, a_max=127), dtype="int8")
 
@@ -62,6 +68,31 @@ RESULTS: dict[str, tuple[Callable[[Expr], Expr], tuple[int, ...], str]] = {
         lambda x: op.nn.global_avg_pool2d(op.multiply(x, const(100, "int8"))),
         (1, 4, 4, 4),
         "int8",
+    ),
+    "a border of what was copied for another reader": (
+        lambda x: op.add(
+            op.nn.conv2d(
+                x,
+                const(31 * np.ones((1, 1, 3, 1)), "int8"),
+                padding=(3, 2, 1, 3),
+                strides=(1, 2),
+                out_dtype="int32",
+            ),
+            op.sum(
+                op.cast(op.maximum(x, const([[-127], [-16], [32], [1]], "int8")), "int32"),
+                axis=[0, 1, 2],
+                keepdims=True,
+            ),
+        ),
+        (3, 1, 4, 1),
+        "int8",
+    ),
+    "halves of a number go to the even one": (
+        lambda x: to_even(
+            op.cast(op.mean(op.minimum(x, const(TERA >> 11, "uint32")), axis=[0, 1]), dtype="int32")
+        ),
+        (1, 5),
+        "uint32",
     ),
     "factors wrap": (lambda x: op.nn.relu(scaled(x, (1 << 31) - 1, 3)), (1, 400), "int8"),
     "half of the last place wraps, int8": (lambda x: scaled(x, 1 << 30, -5), (400,), "int8"),
