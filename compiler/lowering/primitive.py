@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from compiler.core.legalize import words_of
 from compiler.errors import CompilerError, DynamicShapeError, LoweringError
 from compiler.ir.analysis import count_uses
 from compiler.ir.attrs import DictAttrs
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, TupleGetItem, Var, describe
 from compiler.ir.op import OpPattern
 from compiler.ir.ty import TensorType, TupleType, Type, is_dynamic, tensor_fields
@@ -44,7 +46,7 @@ def lower_primitive(func: Function, name: str, target: object) -> PrimFunc:
     Raises:
         DynamicShapeError: a parameter or the result has an unknown dimension.
         LoweringError: the body holds what is no tensor code, such as a closure.
-        CompilerError: an operator has no FLower rule.
+        CompilerError: an operator has neither an FLower rule nor a body in words.
     """
     if is_dynamic(func.checked_type):
         raise DynamicShapeError(
@@ -133,7 +135,11 @@ def _call(
     try:
         if is_dynamic(call.checked_type):
             raise DynamicShapeError(f"{op.name} has the type {call.checked_type}")
-        found = FLower.require(op)(call, inputs, out_types, builder)
+        rule = FLower.get(op)
+        if rule is None:
+            found = _in_words(call, op, inputs, builder)
+        else:
+            found = rule(call, inputs, out_types, builder)
     except CompilerError as error:
         error.add_note(f"while lowering {describe(call)}")
         raise
@@ -141,6 +147,42 @@ def _call(
     spent = sum(view.cost for view in inputs)
     repeated = uses[call] > 1
     return [_kept(view, repeated, spent, builder) for view in found]
+
+
+def _in_words(call: Call, op: Op, inputs: Views, builder: LirBuilder) -> Views:
+    """The loops of the words of an operator that has none of its own.
+
+    Raises:
+        CompilerError: it has no body either.
+    """
+    args = tuple(
+        Value(ty, data=arg.data if isinstance(arg, Constant) else None)
+        for arg in call.args
+        for ty in tensor_fields(arg.checked_type)
+    )
+    step = Step(op, call.attrs, args, span=call.span)
+    results = tensor_fields(call.checked_type)
+    step.results = tuple(Value(ty, step, index) for index, ty in enumerate(results))
+    words, made = words_of(step)
+    if words == [step]:
+        FLower.require(op)
+    nodes: dict[Value, Expr] = {}
+    views: dict[Expr, Views] = {}
+    for value, view in zip(args, inputs):
+        nodes[value] = Var("x", value.type)
+        views[nodes[value]] = [view]
+    read = Counter(arg for word in words for arg in word.args) + Counter(made)
+    for word in words:
+        for arg in word.args:
+            if arg not in nodes:
+                assert arg.data is not None, "a word was written before what it reads"
+                constant = nodes[arg] = Constant(arg.data)
+                views[constant] = [_constant(constant, builder)]
+        node = Call(word.op, tuple(nodes[arg] for arg in word.args), word.attrs, span=call.span)
+        node.set_checked_type(word.result.type)
+        views[node] = _call(node, word.op, views, Counter({node: read[word.result]}), builder)
+        nodes[word.result] = node
+    return [views[nodes[value]][0] for value in made]
 
 
 def _kept(view: TensorView, repeated: bool, spent: int, builder: LirBuilder) -> TensorView:

@@ -18,17 +18,11 @@ import numpy as np
 from compiler.core.words import FBody, Words
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.lir import index
-from compiler.lir.builder import LirBuilder, Reduction, TensorView
-from compiler.lir.scalars import Bin, Cast, Scalar, literal
 from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.reduce.reduction_loops import lowest, reduce_axes
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.lookup import INDEX_DTYPES
 
@@ -84,44 +78,6 @@ def integer_softmax_numpy(attrs: IntegerSoftmaxAttrs, args: Arrays, out_type: Ty
     total = np.maximum(e.sum(axis=attrs.axis, keepdims=True), 1)
     quotient = ((e << (attrs.out_bits + 1)) + total) // (2 * total)
     return [quotient.astype(np.int32)]
-
-
-@FLower.register(integer_softmax)
-def integer_softmax_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """Four blocks: maximum, entries of the table, their sum, quotients in int64."""
-    attrs = IntegerSoftmaxAttrs.of(call)
-    data, table = b.reusable(inputs[0]), b.reusable(inputs[1])
-    axes, last = (attrs.axis % len(data.shape),), table.shape[0] - 1
-    top = reduce_axes(
-        b, data.shape, axes, Reduction("max", lowest(data.dtype)), data.at, keepdims=True
-    )
-
-    def entry(at: tuple[Scalar, ...]) -> Scalar:
-        largest = Cast("int32", top.broadcast_at(at))
-        below = Bin("-", largest, Cast("int32", data.at(at)))
-        # The difference is never negative, which the dtypes alone do not tell.
-        place = index.binary("min", index.binary("max", below, index.imm(0)), index.imm(last))
-        return Bin("max", table.at((place,)), literal(0, "int32"))
-
-    e = b.store(TensorView.of(data.shape, entry))
-    zero, one = literal(0, "int64"), literal(1, "int64")
-    total = reduce_axes(
-        b,
-        data.shape,
-        axes,
-        Reduction("sum", zero, post=lambda acc, at: Bin("max", acc, one)),
-        e.cast("int64").at,
-        keepdims=True,
-    )
-    shift = literal(attrs.out_bits + 1, "int64")
-
-    def rounded(at: tuple[Scalar, ...]) -> Scalar:
-        whole = total.broadcast_at(at)
-        scaled = Bin("<<", e.cast("int64").at(at), shift)
-        divisor = Bin("<<", whole, one)
-        return Cast("int32", Bin("floordiv", Bin("+", scaled, whole), divisor))
-
-    return [TensorView.of(data.shape, rounded)]
 
 
 FConvertLayout.register(integer_softmax)(axis_layout)

@@ -21,16 +21,11 @@ import numpy as np
 from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.lir.builder import LirBuilder, Reduction, TensorView
-from compiler.lir.scalars import Bin, Cast, Intrin, Scalar, literal
 from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.reduce.reduction_loops import reduce_axes
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.isqrt import integer_sqrt
 
@@ -97,47 +92,6 @@ def integer_standardize_numpy(
     root = np.maximum(integer_sqrt(np.maximum(squared, 0)), 1)
     scaled = centred << (attrs.out_bits + attrs.root_bits + 1)
     return [((scaled + root) // (2 * root)).astype(np.int32)]
-
-
-@FLower.register(integer_standardize)
-def integer_standardize_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> Lowered:
-    """Sum, root of the deviation, quotients; all in int64."""
-    attrs = IntegerStandardizeAttrs.of(call)
-    data = b.reusable(inputs[0].cast("int64"))
-    axes = (attrs.axis % len(data.shape),)
-    zero, one = literal(0, "int64"), literal(1, "int64")
-    count = literal(data.shape[axes[0]], "int64")
-    if attrs.centred:
-        total = reduce_axes(b, data.shape, axes, Reduction("sum", zero), data.at, keepdims=True)
-    else:
-        total = TensorView.of([1] * len(data.shape), lambda at: zero)
-
-    def deviation(squares: Scalar, at: tuple[Scalar, ...]) -> Scalar:
-        square = Bin("*", total.at(at), total.at(at))
-        spread = Bin("-", Bin("*", count, squares), square)
-        held = Bin("max", Bin("+", spread, literal(attrs.epsilon, "int64")), zero)
-        wide = Bin("<<", held, literal(2 * attrs.root_bits, "int64"))
-        return Bin("max", Intrin("isqrt", (Bin("max", wide, zero),)), one)
-
-    root = reduce_axes(
-        b,
-        data.shape,
-        axes,
-        Reduction("sum", zero, post=deviation),
-        lambda at: Bin("*", data.at(at), data.at(at)),
-        keepdims=True,
-    )
-    shift = literal(attrs.out_bits + attrs.root_bits + 1, "int64")
-
-    def rounded(at: tuple[Scalar, ...]) -> Scalar:
-        centred = Bin("-", Bin("*", count, data.at(at)), total.broadcast_at(at))
-        divisor = root.broadcast_at(at)
-        half_up = Bin("+", Bin("<<", centred, shift), divisor)
-        return Cast("int32", Bin("floordiv", half_up, Bin("<<", divisor, one)))
-
-    return [TensorView.of(data.shape, rounded)]
 
 
 FConvertLayout.register(integer_standardize)(axis_layout)
