@@ -55,16 +55,21 @@ def position(step: Step, e: IntegerEmitter) -> str:
 
 @FToInteger.register("floor_divide")
 def floor_divide(step: Step, e: IntegerEmitter) -> str:
-    """Div truncates; without the remainder, which has the sign of the divisor, it is a floor."""
+    """Div truncates; one less where the remainder and the divisor have different signs."""
     e.working_dtype(step)
     above, below = (e.widened(value, "int64") for value in step.args)
-    divisor = step.args[1].data
-    zero = None
+    divisor, zero = step.args[1].data, e.scalar(0, "int64")
+    none = None
     if divisor is None or not divisor.all():
-        zero = e.node("Equal", [below, e.scalar(0, "int64")])
-        below = e.node("Where", [zero, e.scalar(1, "int64"), below])
-    rest = e.node("Mod", [above, below], fmod=0)
-    quotient = e.node("Div", [e.node("Sub", [above, rest]), below])
-    if zero is not None:
-        quotient = e.node("Where", [zero, e.scalar(0, "int64"), quotient])
+        none = e.node("Equal", [below, zero])
+        below = e.node("Where", [none, e.scalar(1, "int64"), below])
+    quotient = e.node("Div", [above, below])
+    rest = e.node("Sub", [above, e.node("Mul", [quotient, below])])
+    less = e.node("Less", [rest, zero])
+    if divisor is None or divisor.min() <= 0:
+        apart = e.node("Xor", [less, e.node("Less", [below, zero])])
+        less = e.node("And", [apart, e.node("Not", [e.node("Equal", [rest, zero])])])
+    quotient = e.node("Sub", [quotient, e.writer.cast(less, "int64")])
+    if none is not None:
+        quotient = e.node("Where", [none, zero, quotient])
     return e.writer.cast(quotient, step.result.type.dtype)

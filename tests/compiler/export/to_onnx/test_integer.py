@@ -416,6 +416,14 @@ def test_every_operator_that_realisation_emits_has_an_integer_form() -> None:
     assert set(FRange.names()) >= WORDS - {"bitwise_or"}
 
 
+@pytest.mark.parametrize("divisor", [7, -7, [[1], [-3], [0]]])
+def test_quotients_go_down_up_to_the_ends_of_64_bits(divisor: Any) -> None:
+    info = np.iinfo("int64")
+    data = np.array([[info.min, info.min + 1, -8, -7, -1, 0, 1, 7, 8, info.max - 1, info.max]] * 3)
+    x = relay.var("x", data.shape, "int64")
+    assert_same_bits(module([x], op.floor_divide(x, constant(divisor, "int64"))), {"x": data})
+
+
 def test_an_operator_without_an_exact_form_is_refused_by_name() -> None:
     x = relay.var("x", (4,), "int32")
     with pytest.raises(OnnxExportError, match="bitwise_or has no ONNX form here"):
