@@ -130,6 +130,7 @@ print(json.dumps([run(shlex.split(line, comments=True)[1:]) for line in lines]))
 """
 
 
+@pytest.mark.slow
 def test_commands_run_as_the_readmes_say(folder: Path) -> None:
     lines = list(dict.fromkeys(line for _, line in ALL if is_whole(line)))
     # What the first README makes is what later ones work on.

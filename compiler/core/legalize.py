@@ -8,7 +8,7 @@ by word, so values of the module keep their identity.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Final
 
 from compiler.core.words import FBody, Words
@@ -61,3 +61,11 @@ def _last(value: Value, same: dict[Value, Value]) -> Value:
     while value in same:
         value = same[value]
     return value
+
+
+def forget(words: Iterable[Step], step: Step) -> None:
+    """Words lose their values when all has been read: both know each other, and so reference
+    counts alone would not free them."""
+    for word in words:
+        if word is not step:
+            word.args = word.results = ()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from compiler.core.legalize import words_of
+from compiler.core.legalize import forget, words_of
 from compiler.errors import CompilerError, DynamicShapeError, LoweringError
 from compiler.ir.analysis import count_uses
 from compiler.ir.attrs import DictAttrs
@@ -182,6 +182,8 @@ def _in_words(call: Call, op: Op, inputs: Views, builder: LirBuilder) -> Views:
         node.set_checked_type(word.result.type)
         views[node] = _call(node, word.op, views, Counter({node: read[word.result]}), builder)
         nodes[word.result] = node
+    forget(words, step)
+    step.results = ()
     return [views[nodes[value]][0] for value in made]
 
 

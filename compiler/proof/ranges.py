@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from compiler.core.legalize import words_of
+from compiler.core.legalize import forget, words_of
 from compiler.ir.dataflow import Dataflow, Step, Value, dataflow
 from compiler.ir.module import IRModule
 from compiler.ir.op import OpRule
@@ -278,6 +278,7 @@ def _analyse_step(step: Step, ctx: RangeContext) -> None:
         _analyse_word(word, ctx)
     for value, made in zip(step.results, results):
         ctx.set(value, ctx.of(made))
+    forget(words, step)
 
 
 def _analyse_word(step: Step, ctx: RangeContext) -> None:

@@ -57,6 +57,7 @@ def kill_session(process: subprocess.Popen[str]) -> None:
     process.communicate(timeout=TIMEOUT_S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["inline", "process"])
 def test_a_killed_driver_loses_no_finished_trial_and_repeats_none(
     unbroken: Any, launch: Callable[..., Any], pool: str
@@ -81,6 +82,7 @@ def test_a_killed_driver_loses_no_finished_trial_and_repeats_none(
     assert (search.folder / "best.qmod").read_bytes() == theirs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pool", "worker"),
     [
@@ -103,6 +105,7 @@ def test_a_killed_worker_changes_no_result(
     assert search.story() == unbroken.story()
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize(
     ("program", "lost"),
@@ -154,6 +157,7 @@ def test_a_request_to_stop_writes_the_best_so_far_and_the_same_command_goes_on(
     assert search.story() == unbroken.story()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pool", "phase", "request_to_stop"),
     [
@@ -196,6 +200,7 @@ print("ray" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_a_finished_study_ends_twenty_times_on_ray_beside_a_busy_core(tmp_path: Path) -> None:
     _, model, _, data, *_ = squeeze_excite(tmp_path, 32)
     out = tmp_path / "run"
@@ -215,6 +220,7 @@ def test_a_finished_study_ends_twenty_times_on_ray_beside_a_busy_core(tmp_path: 
     assert done.stdout == "False\n", done.stderr
 
 
+@pytest.mark.slow
 def test_two_drivers_of_one_study_do_not_meet(launch: Callable[..., Any]) -> None:
     search = launch("digits", "--trials", str(TRIALS), "--pool", "inline")
     first = search.start(held_after=1)

@@ -62,6 +62,7 @@ def test_the_module_computes_integers_only_and_scores_what_was_said(unbroken: An
     assert module.qconfig.to_dict() == report["best"]["qconfig"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pool", "workers"), [("process", "4"), pytest.param("ray", "2", marks=pytest.mark.ray)]
 )
@@ -76,6 +77,7 @@ def test_every_pool_makes_the_same_trials_and_the_same_file(
     assert ours.read_bytes() == theirs.read_bytes()
 
 
+@pytest.mark.slow
 def test_the_same_command_again_repeats_no_work(unbroken: Any) -> None:
     before = unbroken.trials()
     module = (unbroken.folder / "best.qmod").read_bytes()
@@ -140,6 +142,7 @@ def test_compile_quantizes_with_one_configuration(
     assert check_integers_only(module.module) > 5
 
 
+@pytest.mark.slow
 def test_a_missed_target_is_exit_code_1_and_all_is_written(
     launch: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -155,6 +158,7 @@ def test_a_missed_target_is_exit_code_1_and_all_is_written(
     assert report["target"]["kept"] is False
 
 
+@pytest.mark.slow
 def test_a_study_in_another_folder_is_answered_from_a_shared_storage(
     launch: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -167,6 +171,7 @@ def test_a_study_in_another_folder_is_answered_from_a_shared_storage(
     assert second["emitted"] == first["emitted"]
 
 
+@pytest.mark.slow
 def test_other_settings_are_another_study(launch: Callable[..., Any]) -> None:
     search = launch("digits", "--trials", "1", "--pool", "inline")
     search.finish()
@@ -229,6 +234,7 @@ def test_the_module_runs_as_python_dash_m() -> None:
     assert found.stdout.strip() == f"qsearch {qsearch.__version__}"
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_become_integers_is_exit_code_1_and_names_the_operator(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

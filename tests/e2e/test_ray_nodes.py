@@ -100,6 +100,7 @@ pool.close()
 """
 
 
+@pytest.mark.slow
 def test_a_node_that_dies_leaves_the_rest_at_work_and_a_new_one_is_used(
     cluster: subprocess.Popen[str], tmp_path: Path
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_node_that_dies_leaves_the_rest_at_work_and_a_new_one_is_used(
         client.kill()
 
 
+@pytest.mark.slow
 def test_two_searches_share_a_cluster_and_the_last_one_gets_it_all(
     cluster: subprocess.Popen[str], tmp_path: Path
 ) -> None:
@@ -170,6 +172,7 @@ def told(process: subprocess.Popen[str], word: str, answer: str = "done") -> Non
     assert heard(process, answer)
 
 
+@pytest.mark.slow
 def test_two_nodes_give_the_rows_of_a_search_without_ray(
     cluster: subprocess.Popen[str], launch: Callable[..., Any], tmp_path: Path
 ) -> None:

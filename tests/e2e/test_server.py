@@ -223,6 +223,7 @@ def kill_worker(server: Server, study: str) -> None:
         os.kill(worker, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_kills_lose_nothing_on_sqlite(
     serving: Callable[..., Server], undisturbed: dict[str, Any], data: Data, tmp_path: Path
 ) -> None:
@@ -262,6 +263,7 @@ def refusals(server: Server, data: Data) -> None:
     assert {job["name"] for job in eve.queue()} == {"one", "two", "three"}
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.postgres
 def test_kills_lose_nothing_on_postgres_and_two_ray_nodes(

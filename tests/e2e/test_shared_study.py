@@ -16,6 +16,7 @@ from qsearch.store.repository import Repository
 from tests.e2e.conftest import TIMEOUT_S, TRIALS
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 def test_two_commands_share_a_study_and_one_takes_over_what_a_killed_one_left(
     launch: Callable[..., Any], postgres_url: str, unbroken: Any
@@ -59,6 +60,7 @@ def open_reader_when_there(url: str, process: subprocess.Popen[str]) -> Any:
             time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_qsearch_stop_ends_a_search_that_runs_elsewhere(launch: Callable[..., Any]) -> None:
     search = launch("digits", "--trials", "400", "--sampler", "random", "--pool", "inline")
     process = search.start(held_after=3)

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+import pytest
+
 import qsearch
 from qsearch.store.records import Ended, NewTrial, Trial
 from workers.messages import EvaluationRequest
@@ -105,6 +107,7 @@ def walk_of_the_page() -> Iterator[str]:
             yield found[1]
 
 
+@pytest.mark.slow
 def test_a_trial_walks_through_the_rooms_that_the_page_names(
     few_digits: Path, tmp_path: Path
 ) -> None:

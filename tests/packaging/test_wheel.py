@@ -72,6 +72,7 @@ print(name)
 """
 
 
+@pytest.mark.slow
 def test_wheel_ships_models_and_kernels(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for wanted in (
@@ -99,6 +100,7 @@ def test_wheel_ships_models_and_kernels(wheel: Path) -> None:
     assert not any(name.startswith("tests/") for name in names)
 
 
+@pytest.mark.slow
 def test_main_job_runs_in_an_empty_environment(wheel: Path, source: Path, tmp_path: Path) -> None:
     """Every runtime import is a declared dependency: nothing but the wheel and what it asks for."""
     home = tmp_path / "venv"

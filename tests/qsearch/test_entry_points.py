@@ -96,6 +96,7 @@ def searched(model: Path, changes: dict[str, Any], folder: Path) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_one_configuration_is_one_module_whatever_made_it(
     model: Path, changes: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

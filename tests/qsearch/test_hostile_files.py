@@ -359,6 +359,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     return dict(zip(paths, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_hostile_module_is_refused_within_seconds(
     name: str, outcomes: dict[str, dict[str, Any]]

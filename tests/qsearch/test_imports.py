@@ -78,6 +78,7 @@ SEARCH = ("launch", "digits", "--eval", "eval.npz", "--max-drop", "1", "--pool",
 SEARCH = (*SEARCH, "--workers", "1", "-o", "run")
 
 
+@pytest.mark.slow
 def test_a_calibrate_mode_of_ones_own_is_searched_and_asked_for_again(folder: Path) -> None:
     words = (*SEARCH, "--space", "space.yaml", "--trials", "2")
     told = qsearch(folder, *words, "--import", "modes.py")
@@ -103,6 +104,7 @@ def test_a_calibrate_mode_of_ones_own_is_searched_and_asked_for_again(folder: Pa
     qsearch(folder, "best", "run", "--trial", "0", "-o", "t.qmod", "--import", "modes.py")
 
 
+@pytest.mark.slow
 def test_the_default_space_has_what_the_users_modules_register(folder: Path) -> None:
     words = ("launch", "digits", "--dry-run")
     assert "calibrate_mode(5)" in qsearch(folder, *words)
@@ -112,6 +114,7 @@ def test_the_default_space_has_what_the_users_modules_register(folder: Path) -> 
     assert "nearly_all" in (folder / "all.yaml").read_text()
 
 
+@pytest.mark.slow
 def test_a_metric_and_a_pass_are_registered_in_every_worker(folder: Path) -> None:
     words = (*SEARCH, "--metric", "margin", "--passes", "mine:unchanged", "--import", "mine.py")
     told = qsearch(folder, *words, "--trials", "1")

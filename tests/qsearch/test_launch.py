@@ -10,6 +10,7 @@ import qsearch
 from qsearch.errors import SettingsError
 
 
+@pytest.mark.slow
 def test_a_search_is_stored_and_listed_and_its_work_is_shared(
     storage_url: str, tmp_path: Path
 ) -> None:

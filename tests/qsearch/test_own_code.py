@@ -43,6 +43,7 @@ def search(tmp_path: Path, **options: Any) -> qsearch.SearchResult:
     return qsearch.launch("digits", out=tmp_path / "run", **options)
 
 
+@pytest.mark.slow
 def test_a_metric_of_ones_own_is_what_the_search_maximises(
     own_code: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,6 +71,7 @@ def test_a_metric_of_ones_own_is_what_the_search_maximises(
     assert f"{path}_error" not in shown
 
 
+@pytest.mark.slow
 def test_a_metric_with_a_value_per_sample_is_the_same_on_processes(
     own_code: Any, tmp_path: Path
 ) -> None:
@@ -80,6 +82,7 @@ def test_a_metric_with_a_value_per_sample_is_the_same_on_processes(
     assert all(s["own_code:correct"] == s["top1"] for s in ours if s is not None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["inline", "process"])
 def test_the_command_finds_own_code_in_the_working_directory(
     pool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -107,6 +110,7 @@ def test_what_workers_cannot_import_is_refused(tmp_path: Path) -> None:
         search(tmp_path, sampler="no_such_module:sampler")
 
 
+@pytest.mark.slow
 def test_a_sampler_of_ones_own_is_asked_with_a_seed_per_batch(
     own_code: Any, tmp_path: Path
 ) -> None:
@@ -115,6 +119,7 @@ def test_a_sampler_of_ones_own_is_asked_with_a_seed_per_batch(
     assert len(set(own_code.SAMPLERS_MADE)) == len(own_code.SAMPLERS_MADE) == 2
 
 
+@pytest.mark.slow
 def test_a_class_of_samplers_gets_the_seed_by_its_name(own_code: Any, tmp_path: Path) -> None:
     runs = [search(tmp_path / name, sampler="own_code:ShyTPE", trials=6, batch=2) for name in "ab"]
     first, second = ([trial.params for trial in result.trials] for result in runs)
@@ -161,6 +166,7 @@ class Loader:
             yield [Tensor(self.inputs[part]), Tensor(self.labels[part])]
 
 
+@pytest.mark.slow
 def test_data_of_other_libraries_is_read_as_it_comes(
     digits: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -184,6 +190,7 @@ def test_data_of_other_libraries_is_read_as_it_comes(
     assert all(score == scores[0] for score in scores)
 
 
+@pytest.mark.slow
 def test_callbacks_hear_of_stored_trials_and_can_stop(tmp_path: Path) -> None:
     heard: list[Trial] = []
 
@@ -197,6 +204,7 @@ def test_callbacks_hear_of_stored_trials_and_can_stop(tmp_path: Path) -> None:
     assert result.summary["stopped"] == "stopped on request"
 
 
+@pytest.mark.slow
 def test_an_async_search_ends_in_good_order_when_it_is_cancelled(tmp_path: Path) -> None:
     begun = threading.Event()
 

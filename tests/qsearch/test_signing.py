@@ -74,6 +74,7 @@ def test_compile_signs_what_it_writes(tmp_path: Path, key: Path) -> None:
     assert qsearch.verify(path, key=public(key)).signature.state == "valid"
 
 
+@pytest.mark.slow
 def test_launch_signs_the_module_of_every_run_on_the_study(tmp_path: Path, key: Path) -> None:
     options = {"pool": "inline", "out": tmp_path / "run", "sign": key}
     qsearch.launch("digits", trials=1, **options)

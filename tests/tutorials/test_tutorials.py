@@ -13,6 +13,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,7 +60,14 @@ def run(block: Block, folder: Path, name: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("path", sorted(HERE.glob("*.md")), ids=lambda path: path.stem)
+def tutorials() -> list[Any]:
+    """All but the one on operators take long."""
+    paths = sorted(HERE.glob("*.md"))
+    slow = [() if path.stem == "operator" else (pytest.mark.slow,) for path in paths]
+    return [pytest.param(path, marks=marks, id=path.stem) for path, marks in zip(paths, slow)]
+
+
+@pytest.mark.parametrize("path", tutorials())
 def test_a_tutorial_does_what_it_says(path: Path, tmp_path: Path) -> None:
     printed = None
     for block in blocks(path):

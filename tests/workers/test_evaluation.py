@@ -73,6 +73,7 @@ def test_integer_evaluators_agree_with_the_reference_executor(study, baseline, s
         assert answer.samples == 48
 
 
+@pytest.mark.slow
 @NEEDS_C
 def test_the_first_part_times_what_ships_and_changes_no_score(study, baseline, scales) -> None:
     plain = study.evaluation(

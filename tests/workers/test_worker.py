@@ -74,6 +74,7 @@ def test_a_study_runs_the_same_in_every_pool(pool: WorkerPool, study) -> None:
     assert scores["sqnr"] > 15
 
 
+@pytest.mark.slow
 def test_errors_of_requests_keep_their_type(pool: WorkerPool, study) -> None:
     request = study.evaluation("float", dataset=DatasetRef("npz", {"path": "/nowhere.npz"}))
     with pytest.raises(DatasetError, match=r"no data file /nowhere\.npz") as caught:

@@ -17,7 +17,7 @@ import onnx
 
 import compiler.export.to_onnx.convert
 import compiler.export.to_onnx.integer_rules  # noqa: F401  (fills the table)
-from compiler.core.legalize import words_of
+from compiler.core.legalize import forget, words_of
 from compiler.export.to_onnx.emitter import emit_step
 from compiler.export.to_onnx.float_model import write_outputs
 from compiler.export.to_onnx.graph_writer import GraphWriter
@@ -64,6 +64,7 @@ def integer_model(flow: Dataflow, name: str) -> tuple[onnx.ModelProto, dict[Valu
             _emit(word, emitter)
         for value, made in zip(step.results, results):
             emitter.bind(value, emitter.name(made))
+        forget(words, step)
     write_outputs(flow, emitter)
     model = emitter.writer.finish()
     own = {*flow.inputs, *(value for step in flow.steps for value in step.results)}

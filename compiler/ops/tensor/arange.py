@@ -44,14 +44,20 @@ def arange(types: Types, attrs: ArangeAttrs) -> Type:
     """A vector.
 
     Raises:
-        TypeInferenceError: the step is 0, or an argument is no scalar.
+        TypeInferenceError: the step is 0, a bound is not finite, or an argument is no scalar.
     """
     scalars = [tensor_of_rank("arange", types, k, n, 0) for k, n in enumerate(_NAMES)]
     if attrs.step == 0:
         raise TypeInferenceError("arange: the step is 0")
     length: Dim = AnyDim()
     if attrs.start is not None and attrs.stop is not None and attrs.step is not None:
-        length = max(0, math.ceil((attrs.stop - attrs.start) / attrs.step))
+        count = (attrs.stop - attrs.start) / attrs.step
+        if not math.isfinite(count):
+            raise TypeInferenceError(
+                f"arange: from {attrs.start} to {attrs.stop} by {attrs.step} is no finite count",
+                fix="give finite bounds and a step that is not 0",
+            )
+        length = max(0, math.ceil(count))
     return TensorType((length,), attrs.dtype or scalars[0].dtype)
 
 

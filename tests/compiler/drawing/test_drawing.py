@@ -223,6 +223,7 @@ def test_constants_are_named_in_the_box_that_reads_them() -> None:
     assert frame.boxes[2].detail["text"] == "%1 = (%0, %0)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
 def test_two_thousand_nodes_are_drawn_in_linear_time_and_always_alike(format: str) -> None:
     mod, short = chain(1000), chain(250)
@@ -231,6 +232,7 @@ def test_two_thousand_nodes_are_drawn_in_linear_time_and_always_alike(format: st
     assert calls_of(lambda: draw(mod, format)) < 6 * calls_of(lambda: draw(short, format))
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_nodes_need_no_recursion() -> None:
     assert picture_of(chain(50_000)).num_boxes == 100_001
 

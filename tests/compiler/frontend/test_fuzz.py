@@ -19,6 +19,7 @@ def new_folder(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_every_mutation_gives_a_typed_error_or_a_right_import() -> None:
     outcomes = list(run(0, SAMPLE, seed=11))
     assert [o.index for o in outcomes] == list(range(SAMPLE))

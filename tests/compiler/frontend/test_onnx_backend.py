@@ -19,6 +19,7 @@ def results() -> tuple[tuple[backend.Case, backend.Outcome], ...]:
     return tuple(backend.run_all())
 
 
+@pytest.mark.slow
 def test_enough_operators_are_claimed() -> None:
     assert len(backend.table(results())) >= CLAIMED_OPERATORS
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler.core.words import FBody
-from compiler.errors import CompilerError
+from compiler.errors import CompilerError, TypeInferenceError
 from compiler.ir.attrs import Attrs
 from compiler.ir.expr import Op
 from compiler.ir.op import all_ops, get_op
@@ -257,6 +257,15 @@ def test_ranges_of_integers_and_floats_agree() -> None:
         attrs = op.attrs_type.make(start=start, stop=stop, step=step)
         values = [np.array(v, dtype) for v in (start, stop, step)]
         assert check(op, attrs, [scalar] * 3, values)
+
+
+@pytest.mark.parametrize("bound", [float("nan"), float("inf")])
+def test_a_range_without_a_finite_count_has_no_type(bound: float) -> None:
+    op = get_op("arange")
+    assert op.attrs_type is not None
+    attrs = op.attrs_type.make(start=0.0, stop=bound, step=1.0)
+    with pytest.raises(TypeInferenceError, match="is no finite count"):
+        result_type(op, attrs, [TensorType((), "float32")] * 3)
 
 
 def test_suppression_and_scattering_are_library_routines() -> None:

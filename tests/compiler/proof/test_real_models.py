@@ -42,8 +42,9 @@ def name_of(value: object) -> str:
     ("name", "config"),
     [
         *product(("digits_cnn", "fashion_mobilenet", "fashion_resnet", "fashion_vit"), CONFIGS),
-        # Seconds each: what differs between the configurations is shown by the models above.
-        *product(("efficientnet_lite0",), (CONFIGS[0], CONFIGS[-1])),
+        # Many seconds each: what differs between the configurations is shown by the models above.
+        pytest.param("efficientnet_lite0", CONFIGS[0], marks=pytest.mark.slow),
+        pytest.param("efficientnet_lite0", CONFIGS[-1], marks=pytest.mark.slow),
     ],
     ids=name_of,
 )

@@ -119,6 +119,7 @@ def test_what_attention_moves_is_narrow_and_what_norms_read_is_wide() -> None:
     assert normed == ["int16"] * 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["percentile", "mse"])
 def test_a_trained_vision_transformer_keeps_its_accuracy(shared_data: Path, mode: str) -> None:
     module, params = load(str(shared_data / "fashion_vit.onnx"))
@@ -234,6 +235,7 @@ QCONFIGS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(NETWORKS)), QCONFIGS, st.sampled_from((1.0, 50.0)))
 @settings(max_examples=12, deadline=None)
 def test_random_configurations_are_integers_and_exact_on_the_grid(

@@ -17,6 +17,7 @@ from compiler.errors import ArtifactError, CodegenError, EvaluationError
 from compiler.ir.dataflow import Step
 from compiler.ir.module import IRModule
 from compiler.pipeline import evaluate
+from compiler.runtime import exact_executor
 from compiler.runtime.archive import write_archive
 from compiler.runtime.artifact import CHANNEL_MAXIMA, QModule, load_qmod, save_qmod
 from compiler.runtime.npy import npy_bytes
@@ -227,6 +228,7 @@ def without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         raise CodegenError("no C compiler found", fix="install one")
 
     monkeypatch.setattr("compiler.targets.engine.executor.load_library", refuse)
+    exact_executor._say_once.cache_clear()  # another test of this process may have heard it
 
 
 def test_without_a_compiler_the_default_executor_is_the_integer_onnx_and_says_so_once(

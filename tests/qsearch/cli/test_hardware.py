@@ -104,6 +104,7 @@ def test_doctor_tells_the_groups_of_the_module_to_come(capfd: Output) -> None:
     assert json.loads(capfd.readouterr().out)["hardware"]["hw_groups"] > 4
 
 
+@pytest.mark.slow
 def test_a_search_can_minimise_the_traffic_of_the_groups(capfd: Output, tmp_path: Path) -> None:
     words = ["--hw", "opu_q", "--metric", "hw_traffic", "--pool", "inline", "--trials", "6"]
     data = ["--seed", "0", "--sampler", "random", "-o", str(tmp_path / "run"), "--json", "-q"]
@@ -120,6 +121,7 @@ def test_a_search_can_minimise_the_traffic_of_the_groups(capfd: Output, tmp_path
     assert all(set(group["stages"]) != {"requant"} for group in shown["groups"][1:])
 
 
+@pytest.mark.slow
 def test_a_limit_of_groups_decides_the_winner(
     capfd: Output, few_digits: Path, tmp_path: Path
 ) -> None:

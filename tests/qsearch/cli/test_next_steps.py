@@ -52,6 +52,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_launch_ends_with_commands_that_work(tmp_path: Path, capfd: Output) -> None:
     folder = tmp_path / "my run"
     assert run(["launch", *TINY, "-o", str(folder)]) == 0
@@ -67,6 +68,7 @@ def test_launch_ends_with_commands_that_work(tmp_path: Path, capfd: Output) -> N
     assert list(folder.rglob("main.c"))
 
 
+@pytest.mark.slow
 def test_a_missed_target_and_an_interrupt_name_commands_that_work(searched: Path) -> None:
     settings = Settings(model="digits")
     summary = {"module": str(searched / "best.qmod"), "best": None}
@@ -107,6 +109,7 @@ def test_a_program_is_told_no_next_command(option: str, tmp_path: Path, capfd: O
         assert json.loads(told.out.splitlines()[-1])["module"]
 
 
+@pytest.mark.slow
 def test_compile_prints_next_commands_on_stderr(
     tmp_path: Path, capfd: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:

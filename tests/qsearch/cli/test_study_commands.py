@@ -148,6 +148,7 @@ def test_a_study_goes_to_optuna_and_opens_there(
     asked(capsys, "export-optuna", searched, url, "--name", "again")
 
 
+@pytest.mark.slow
 def test_an_exported_study_opens_in_optuna_dashboard(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

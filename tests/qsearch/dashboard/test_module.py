@@ -169,6 +169,7 @@ def uploaded(client: Client, kind: str, data: bytes) -> Any:
     return client.post(f"/api/v1/uploads?kind={kind}", content=data, headers=BYTES)
 
 
+@pytest.mark.slow
 def test_an_uploaded_model_is_searched(searched, runs):
     model = uploaded(searched, "onnx", (DIGITS / "digits_cnn.onnx").read_bytes()).json()
     assert model["about"]["inputs"][0]["shape"][1:] == [1, 8, 8]
@@ -226,6 +227,7 @@ def test_uploads_that_are_something_else_are_refused(searched, runs):
     assert searched.post("/api/v1/studies", json=wish).status_code == 400
 
 
+@pytest.mark.slow
 def test_a_search_shows_itself_while_it_runs(tmp_path):
     words = ["launch", "--model", "digits", "--trials", "1", "--pool", "inline", "--json", "-q"]
     done = subprocess.run(

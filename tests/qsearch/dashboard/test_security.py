@@ -254,6 +254,7 @@ def test_a_refusal_reaches_a_client_that_reads_only_after_it_has_sent_all(
         assert raw.recv(4096).startswith(f"HTTP/1.1 {status}".encode())
 
 
+@pytest.mark.slow
 def test_a_client_that_never_ends_its_headers_is_cut_off(folder, monkeypatch):
     monkeypatch.setattr(PromptProtocol, "headers_s", 3.0)
     with served(DashboardOptions(root=folder)) as client:

@@ -28,6 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_every_trial_gives_the_outputs_that_were_scored(folder: Path, tmp_path: Path) -> None:
     data = str(Path(qsearch.__file__).parent / "models" / "digits_dev.npz")
     for row in qsearch.trials(folder):

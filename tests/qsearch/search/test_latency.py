@@ -11,6 +11,7 @@ from qsearch.errors import SettingsError
 from tests.needs import NEEDS_C
 
 
+@pytest.mark.slow
 @NEEDS_C
 def test_a_search_weighs_the_time_that_modules_take(tmp_path: Path) -> None:
     space = {"fields": {"weight_scale": ["max", "mse"], "calibrate_mode": ["mse", "max"]}}

@@ -88,6 +88,7 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'study.db'}"
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.parametrize("sampler", ["auto", "random"])
 def test_two_drivers_share_a_study_without_a_duplicate(postgres_url: str, sampler: str) -> None:

@@ -44,6 +44,7 @@ def two_objectives(tmp_path_factory: pytest.TempPathFactory, few_digits: Path) -
     return search(folder, calib=few_digits, trials=TRIALS, minimize=["size"], seed=3)
 
 
+@pytest.mark.slow
 def test_all_stages_and_sensitivities_are_in_the_store(two_objectives: SearchResult) -> None:
     repository = Repository(open_engine(f"sqlite:///{two_objectives.folder / 'study.db'}"))
     try:
@@ -163,6 +164,7 @@ def test_the_front_has_modules_smaller_than_eight_bits(two_objectives: SearchRes
     assert max(sizes) <= -largest
 
 
+@pytest.mark.slow
 def test_a_search_in_two_runs_is_that_of_one_to_the_last_byte(
     two_objectives: SearchResult, few_digits: Path, tmp_path: Path
 ) -> None:
@@ -187,6 +189,7 @@ def test_pruned_trials_say_who_was_better(two_objectives: SearchResult) -> None:
     assert f"early stopping saved {saved:.0%} of the evaluations" in two_objectives.text()
 
 
+@pytest.mark.slow
 def test_a_space_of_ones_own_under_a_limit_of_bytes(tmp_path: Path) -> None:
     space = tmp_path / "space.yaml"
     space.write_text(

@@ -177,6 +177,7 @@ while seen < 200:
 """
 
 
+@pytest.mark.slow
 def test_eight_readers_meet_no_lock_while_trials_are_written(storage_url: str) -> None:
     repository = Repository(open_engine(storage_url))
     study = repository.create_study(

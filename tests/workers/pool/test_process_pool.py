@@ -193,6 +193,7 @@ def test_workers_killed_at_their_start_end_no_search_while_another_works() -> No
         pool.close()
 
 
+@pytest.mark.slow
 def test_workers_end_soon_after_a_driver_that_was_killed(tmp_path: Path) -> None:
     script = (
         "import sys, time; sys.path.insert(0, sys.argv[1])\n"

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import compiler.targets.c
 from tests.needs import NEEDS_C
 from tests.package_readme import PackageReadme
@@ -15,6 +17,7 @@ README = PackageReadme(compiler.targets.c)
 pytestmark = NEEDS_C
 
 
+@pytest.mark.slow
 def test_the_commands_run_and_the_self_check_succeeds(tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(

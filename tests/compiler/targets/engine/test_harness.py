@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import compiler.targets.engine.executor  # noqa: F401  # registers rules of operators
 from compiler import relay
@@ -162,20 +163,24 @@ def needs(*programs: str) -> str:
     return programs[0]
 
 
+@pytest.mark.slow
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     run_plans(tmp_path, "generic", [needs("gcc")], SANITIZERS)
 
 
+@pytest.mark.slow
 def test_vnni_runs_without_its_instructions(tmp_path: Path) -> None:
     run_plans(tmp_path, "vnni", [needs("gcc")], ["-O0", "-DQK_SCALAR_INTRINSICS"])
 
 
+@pytest.mark.slow
 def test_avx2_runs_on_a_processor_that_has_nothing_newer(tmp_path: Path) -> None:
     emulator = needs("qemu-x86_64", "gcc")
     run = [emulator, "-cpu", "Haswell"]
     run_plans(tmp_path, "avx2", ["gcc"], [*ISAS["avx2"].flags, "-O2"], run)
 
 
+@pytest.mark.slow
 def test_vnni_compiles_without_a_warning(tmp_path: Path) -> None:
     command = [needs("gcc"), "-std=gnu99", "-O1", "-Wall", "-Wextra", "-Werror", "-c"]
     flags = [*ISAS["vnni"].flags, "-DQK_VNNI", str(HERE / "kernels.c"), "-o", "k.o"]

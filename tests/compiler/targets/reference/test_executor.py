@@ -199,6 +199,7 @@ def test_primitive_functions_are_evaluated_through_their_bodies() -> None:
     np.testing.assert_array_equal(got[0], np.exp(np.ones(2, np.float32)))
 
 
+@pytest.mark.slow
 def test_a_chain_of_100_000_calls_runs_at_the_default_recursion_limit() -> None:
     x = var("x", (2,), "int32")
     value: Expr = x
