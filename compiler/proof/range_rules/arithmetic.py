@@ -13,13 +13,13 @@ from compiler.proof.ranges import FRange, RangeContext
 
 
 def corners(bounds: list[Bound]) -> Interval:
-    """The interval that holds all of several candidate bounds."""
-    return interval(np.minimum.reduce(np.broadcast_arrays(*bounds)), _largest(bounds))
+    """The interval that holds all of several candidate bounds.
 
-
-def _largest(bounds: list[Bound]) -> Bound:
-    found: Bound = np.maximum.reduce(np.broadcast_arrays(*bounds))
-    return found
+    Arithmetic on an array of rank 0 gives a number, which numpy would put into 64 bits, or into a
+    double, beside another one: bounds become arrays of numbers of any size again.
+    """
+    whole = np.broadcast_arrays(*(np.asarray(bound, object) for bound in bounds))
+    return interval(np.minimum.reduce(whole), np.maximum.reduce(whole))
 
 
 @FRange.register("add")
@@ -42,8 +42,8 @@ def multiply(step: Step, ctx: RangeContext) -> Interval:
     a, b = (ctx.of(v) for v in step.args)
     if step.args[0] is step.args[1]:
         crosses = np.asarray((a.low <= 0) & (a.high >= 0), bool)
-        ends = a.low * a.low, a.high * a.high
-        return interval(np.where(crosses, 0, np.minimum(*ends)), np.maximum(*ends))
+        square = corners([a.low * a.low, a.high * a.high])
+        return interval(np.where(crosses, 0, square.low), square.high)
     return corners([x * y for x, y in product((a.low, a.high), (b.low, b.high))])
 
 
@@ -110,16 +110,13 @@ def _bools(always: Bound, ever: Bound) -> Interval:
 def floor_divide(step: Step, ctx: RangeContext) -> Interval:
     """Monotone on each side of a divisor of 0, over which the quotient is 0."""
     a, b = (ctx.of(v) for v in step.args)
-    divisors = [b.low, b.high, *(np.clip(n, b.low, b.high) for n in (-1, 1))]
-    found = []
-    for end, divisor in product((a.low, a.high), divisors):
-        end, divisor = np.broadcast_arrays(end, divisor)
+    found: list[Bound] = []
+    for number in (b.low, b.high, *(np.clip(n, b.low, b.high) for n in (-1, 0, 1))):
+        divisor = np.asarray(number, object)
         none = np.asarray(divisor == 0, bool)
-        found.append(np.where(none, 0, end // np.where(none, 1, divisor)))
-    bounds = corners(found)
-    crosses = np.asarray((b.low <= 0) & (b.high >= 0), bool)
-    low = np.where(crosses, np.minimum(bounds.low, 0), bounds.low)
-    return interval(low, np.where(crosses, np.maximum(bounds.high, 0), bounds.high))
+        known = np.where(none, 1, divisor)
+        found += [np.where(none, 0, np.asarray(end // known, object)) for end in (a.low, a.high)]
+    return corners(found)
 
 
 def _truths(side: Interval) -> tuple[Bound, Bound]:

@@ -380,6 +380,19 @@ def test_a_deviation_beyond_exact_roots_is_found() -> None:
     assert ranges(module([x], call), (-100, 100)).findings == ()
 
 
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_squares_and_quotients_of_any_size_are_exact(shape: tuple[int, ...]) -> None:
+    x, y = relay.var("x", shape, "int64"), relay.var("y", shape, "int64")
+    low = -(1 << 63)
+    finding = only_finding(module([x], op.multiply(x, x)), (low, 5))
+    assert finding.bound == 1 << 126
+    assert result(module([x], op.multiply(x, x)), (-3, 2)) == (0, 9)
+    quotient = module([x, y], op.floor_divide(x, y))
+    assert result(quotient, (low + 1, 9), (-1, 3)) == (low + 1, (1 << 63) - 1)
+    assert result(quotient, (-7, 9), (2, 4)) == (-4, 4)
+    assert only_finding(quotient, (low, 9), (-3, 0)).bound == 1 << 63
+
+
 def test_scalars_have_bounds_too() -> None:
     x = relay.var("x", (), "int32")
     assert result(module([x], op.abs(x)), (-3, 2)) == (0, 3)
