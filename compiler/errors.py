@@ -102,6 +102,10 @@ class DynamicShapeError(CompilerError):
     """A pass that needs static shapes met an unknown dimension."""
 
 
+class DataflowError(CompilerError):
+    """A function that is no list of operator calls: branches, loops, closures, unknown sizes."""
+
+
 class WellFormedError(CompilerError):
     """A module that breaks an invariant of the IR."""
 

@@ -21,10 +21,11 @@ _DEEPEST: Final = 8
 
 def is_integral(step: Step) -> bool:
     """Whether a step reads and writes integers and bools only."""
-    return all(_whole(value) for value in (*step.args, *step.results))
+    return all(is_whole(value) for value in (*step.args, *step.results))
 
 
-def _whole(value: Value) -> bool:
+def is_whole(value: Value) -> bool:
+    """Whether a value is integers or bools."""
     return is_integer(value.type.dtype) or value.type.dtype == "bool"
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from compiler.errors import CompilerError, OnnxExportError
+from compiler.errors import CompilerError, DataflowError
 from compiler.ir.expr import (
     Call,
     Constant,
@@ -98,7 +98,7 @@ class Form:
     fix: str | None = None
 
 
-ONNX = Form("ONNX", OnnxExportError)
+LISTED = Form("dataflow", DataflowError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,23 +121,25 @@ Result = Any
 Env = dict[Expr, Result]
 
 
-def dataflow(mod: IRModule, function: str = "main") -> Dataflow:
+def dataflow(mod: IRModule, function: str = "main", form: Form = LISTED) -> Dataflow:
     """Flatten one function of a typed module.
 
     Args:
         mod: a module after InferType; calls of its other functions are inlined.
         function: name of the function.
+        form: what the steps are for.
     Raises:
-        OnnxExportError: control flow, references, closures, unknown dimensions or recursion.
+        CompilerError: the error of ``form``: control flow, references, closures, unknown
+            dimensions or recursion.
     """
-    return flatten_function(mod[function], mod)
+    return flatten_function(mod[function], mod, form=form)
 
 
 def flatten_function(
     fn: Function,
     mod: IRModule,
     single: Single = lambda _call: None,
-    form: Form = ONNX,
+    form: Form = LISTED,
     inlined: list[tuple[Call, tuple[Value, ...]]] | None = None,
 ) -> Dataflow:
     """``dataflow`` for a function object.

@@ -5,7 +5,7 @@ The verifier, the simplifier of index arithmetic and the C printer ask. The C pr
 plain arithmetic is used where it is safe: a product of two int8 loads widened to int32 lies in
 [-16256, 16384], so a sum of a thousand of them needs no protection against overflow.
 
-The proof of a module has intervals of its own (``compiler/proof/interval.py``): it checks what is
+The proof of a module has intervals of its own (``compiler/ranges/interval.py``): it checks what is
 derived here and shares no code with it.
 """
 

@@ -17,7 +17,7 @@ ASKING = (
     "compiler.export.to_onnx.float_model",
     "compiler.export.to_onnx.integer",
     "compiler.export.to_onnx.qdq",
-    "compiler.proof.ranges",
+    "compiler.ranges.analysis",
 )
 """Modules that define rule tables of their own and load what fills them."""
 

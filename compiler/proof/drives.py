@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from compiler.ir.dataflow import Dataflow, Step, Value
 from compiler.ir.ty import is_float
 from compiler.ops.number_format import storage_dtype
-from compiler.proof.interval import Interval
+from compiler.ranges.interval import Interval
 
 Array = NDArray[Any]
 

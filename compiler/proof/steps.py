@@ -31,10 +31,10 @@ from compiler.ir.ty import TupleType
 from compiler.ops.evaluate import evaluate_op, flatten
 from compiler.proof.drives import ROUNDS, Drives
 from compiler.proof.finding import Finding
-from compiler.proof.interval import Interval
-from compiler.proof.ranges import value_bounds
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX
 from compiler.proof.work import Work, replay_inputs, run_seconds
+from compiler.ranges.analysis import value_bounds
+from compiler.ranges.interval import Interval
 from compiler.targets.c.stepwise import SteppedC
 from compiler.targets.engine.stepwise import SteppedEngine
 from compiler.targets.ort.stepwise import SteppedOnnx

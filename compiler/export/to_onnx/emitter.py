@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from compiler.errors import OnnxExportError
 from compiler.export.to_onnx.graph_writer import GraphWriter
-from compiler.ir.dataflow import Step, Value
+from compiler.ir.dataflow import Form, Step, Value
 from compiler.ir.op import OpRule
+
+ONNX: Final = Form("ONNX", OnnxExportError)
 
 
 class Emitter:

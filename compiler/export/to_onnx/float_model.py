@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx
 
 import compiler.export.to_onnx.convert  # noqa: F401  (fills the table)
-from compiler.export.to_onnx.emitter import Emitter, emit_step
+from compiler.export.to_onnx.emitter import ONNX, Emitter, emit_step
 from compiler.export.to_onnx.graph_writer import GraphWriter
-from compiler.ir.dataflow import Dataflow, dataflow, flatten_function
+from compiler.ir.dataflow import Dataflow, flatten_function
 from compiler.ir.expr import Function
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
@@ -28,7 +28,8 @@ def to_onnx(mod: IRModule, function: str | Function = "main") -> onnx.ModelProto
         OnnxExportError: an operator, layout or dtype without ONNX form; integer convolutions
             (``integer.to_integer_onnx`` exports such modules).
     """
-    flow = dataflow(mod, function) if isinstance(function, str) else flatten_function(function, mod)
+    fn = mod[function] if isinstance(function, str) else function
+    flow = flatten_function(fn, mod, form=ONNX)
     writer = GraphWriter(function if isinstance(function, str) else "main")
     emitter = Emitter(writer)
     for value in flow.inputs:

@@ -18,7 +18,7 @@ import onnx
 import compiler.export.to_onnx.convert
 import compiler.export.to_onnx.integer_rules  # noqa: F401  (fills the table)
 from compiler.core.legalize import forget, words_of
-from compiler.export.to_onnx.emitter import emit_step
+from compiler.export.to_onnx.emitter import ONNX, emit_step
 from compiler.export.to_onnx.float_model import write_outputs
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
@@ -41,7 +41,7 @@ def to_integer_onnx(mod: IRModule, function: str = "main") -> onnx.ModelProto:
     Raises:
         OnnxExportError: an operator or dtype without an exact integer form.
     """
-    flow = dataflow(mod, function)
+    flow = dataflow(mod, function, ONNX)
     model, _ = integer_model(flow, function)
     flow.unlink()
     return model

@@ -26,7 +26,7 @@ from compiler.errors import OnnxExportError, legal_names
 from compiler.export.to_onnx.carried_emitter import Carried, CarriedEmitter, FToCarried
 from compiler.export.to_onnx.carried_rules.cast import to_float
 from compiler.export.to_onnx.carried_rules.elementwise import COMPARISONS, compare
-from compiler.export.to_onnx.emitter import emit_step
+from compiler.export.to_onnx.emitter import ONNX, emit_step
 from compiler.export.to_onnx.float_model import write_outputs
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.export.to_onnx.qdq_emitter import RUNTIMES, FToQdq, QdqEmitter
@@ -93,7 +93,7 @@ def to_qdq_onnx(
     """
     if runtime not in RUNTIMES:
         raise OnnxExportError(f"unknown runtime {runtime!r}", fix=legal_names(runtime, RUNTIMES))
-    flow = dataflow(mod, function)
+    flow = dataflow(mod, function, ONNX)
     narrow: dict[Step, Levels] = {}
     clips: set[Step] = set()
     last = last_products(flow.steps)

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from compiler.errors import CodegenError, EvaluationError, OnnxExportError
+from compiler.errors import CodegenError, EvaluationError
 from compiler.fusion.hardware.command_list import (
     Buffer,
     Command,
@@ -31,7 +31,7 @@ from compiler.fusion.hardware.cost import hardware_cost
 from compiler.fusion.hardware.group_calls import group_functions, is_group
 from compiler.fusion.hardware.hdfg import HDFG
 from compiler.fusion.hardware.preparation import group_for_hardware
-from compiler.ir.dataflow import Dataflow, Step, Value, flatten_function
+from compiler.ir.dataflow import Dataflow, Form, Step, Value, flatten_function
 from compiler.ir.expr import Call, Expr, Function, GlobalVar
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TupleType
@@ -43,6 +43,12 @@ Array = NDArray[Any]
 
 HOST = "host"
 """Unit of an operator that the host computes."""
+
+_COMMANDS: Final = Form(
+    "command list",
+    CodegenError,
+    fix="give the model fixed sizes (--dim NAME=N), or export another format",
+)
 
 FORMAT = 1
 """Version of the JSON file."""
@@ -162,16 +168,9 @@ def program(mod: IRModule, hdfg: HDFG, matcher: str = "greedy") -> Program:
         CodegenError: main has branches, loops, references or values of unknown size.
     """
     grouped = group_for_hardware(mod, hdfg, matcher)
-    try:
-        flow = flatten_function(
-            grouped["main"], grouped, lambda call: _group_of(call, grouped, hdfg)
-        )
-    except OnnxExportError as error:
-        raise CodegenError(
-            "commands are a row of calls, without branches, loops, references or unknown sizes",
-            where=str(error),
-            fix="give the model fixed sizes (--dim NAME=N), or export another format",
-        ) from error
+    flow = flatten_function(
+        grouped["main"], grouped, lambda call: _group_of(call, grouped, hdfg), _COMMANDS
+    )
     symbols = {step.name for step in flow.steps}
     functions = {
         str(function.get_attr("global_symbol")): function

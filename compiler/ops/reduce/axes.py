@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step
 from compiler.ir.expr import Call
 from compiler.ir.ty import TensorType, Type, holds_float, is_float
 from compiler.ir.type_relation import TypeRelation, result_rel
@@ -37,6 +38,12 @@ def reduced_axes(op: str, rank: int, axis: Axes, exclude: bool) -> tuple[int, ..
     if exclude:
         return tuple(k for k in range(rank) if k not in axes)
     return tuple(sorted(axes)) if axes else tuple(range(rank))
+
+
+def axes_of(step: Step) -> tuple[int, ...]:
+    """``reduced_axes`` of a call with attributes ``axis`` and perhaps ``exclude``."""
+    exclude = getattr(step.attrs, "exclude", False)
+    return reduced_axes(step.name, len(step.args[0].type.shape), step.attrs.axis, exclude)
 
 
 def reduced_shape(

@@ -19,6 +19,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from compiler.export.to_onnx.emitter import ONNX
 from compiler.export.to_onnx.graph_writer import onnx_type
 from compiler.export.to_onnx.integer import integer_model
 from compiler.ir.dataflow import Value, dataflow
@@ -45,7 +46,7 @@ class SteppedOnnx:
     name = "integer ONNX"
 
     def __init__(self, mod: IRModule, function: str = "main") -> None:
-        self.flow = dataflow(mod, function)
+        self.flow = dataflow(mod, function, ONNX)
         self.starts: Sequence[Value] = self.flow.inputs
         self.operators = len(self.flow.steps)
         model, tensors = integer_model(self.flow, function)

@@ -23,7 +23,7 @@ from compiler.ir.op import all_ops
 from compiler.ir.ty import TensorType
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.proof.derive import derive_static
-from compiler.proof.ranges import FRange
+from compiler.ranges.analysis import FRange
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.inner_limits import CORE, OPERATORS, core_of, inputs_of, module_of
 

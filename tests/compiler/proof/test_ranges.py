@@ -15,8 +15,8 @@ from compiler.ir.module import IRModule
 from compiler.ir.ty import integer_range
 from compiler.ops.nn.integer_standardize import output_bound
 from compiler.pipeline import evaluate
-from compiler.proof.range_rules import movement
 from compiler.proof.ranges import Ranges, analyse
+from compiler.ranges.rules import movement
 
 op = relay.op
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 from compiler.export.to_onnx.carried_emitter import FLOAT_LIMIT, Carried, CarriedEmitter, FToCarried
-from compiler.export.to_onnx.convert.reduce import extremum_in, position_in, reduced_axes
+from compiler.export.to_onnx.convert.reduce import extremum_in, position_in
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 from compiler.export.to_onnx.movement_operators import IDENTITIES, MOVES
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import is_integer
+from compiler.ops.reduce.axes import axes_of
 
 
 @FToCarried.register(*IDENTITIES)
@@ -62,5 +63,5 @@ def position(step: Step, graph: CarriedEmitter) -> Carried:
     inner.bind(step.args[0], source.name)
     name = position_in(step, inner, source.carrier)
     shape = step.args[0].type.concrete_shape
-    last = math.prod(shape[axis] for axis in reduced_axes(step)) - 1
+    last = math.prod(shape[axis] for axis in list(axes_of(step))) - 1
     return Carried(name, "int64", 0, last)

@@ -15,13 +15,13 @@ from compiler.export.to_onnx.carried_emitter import (
     narrowed,
 )
 from compiler.export.to_onnx.convert.nn import require_layout
-from compiler.export.to_onnx.convert.reduce import reduced_axes
 from compiler.export.to_onnx.convert.tensor import truncated
 from compiler.export.to_onnx.ordered import summed_along
 from compiler.export.to_onnx.windows import window_attributes
 from compiler.ir.dataflow import Step
 from compiler.ops.nn.avg_pool2d import window_counts
 from compiler.ops.number_format import Array
+from compiler.ops.reduce.axes import axes_of
 
 Total = Callable[[str, int], str]
 """Writes the sum over each window of a tensor, whose elements have a magnitude of at most a bound,
@@ -97,7 +97,7 @@ def global_avg_pool2d(step: Step, graph: CarriedEmitter) -> Carried:
 @FToCarried.register("mean")
 def mean(step: Step, graph: CarriedEmitter) -> Carried:
     """Sum over the axes, then the division."""
-    axes = reduced_axes(step)
+    axes = list(axes_of(step))
     count = int(np.prod([step.args[0].type.concrete_shape[a] for a in axes]))
     total = _summed(step, axes, bool(step.attrs.keepdims), graph)
     return _average(step, graph, count, np.asarray(count), total)
@@ -106,7 +106,7 @@ def mean(step: Step, graph: CarriedEmitter) -> Carried:
 @FToCarried.register("sum")
 def reduce_sum(step: Step, graph: CarriedEmitter) -> Carried:
     """ReduceSum, in int64 where the sum is too large for float32."""
-    axes = reduced_axes(step)
+    axes = list(axes_of(step))
     count = int(np.prod([step.args[0].type.concrete_shape[a] for a in axes]))
     source = graph.carried(step.args[0])
     low, high = count * min(source.low, 0), count * max(source.high, 0)

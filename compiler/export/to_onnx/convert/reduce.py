@@ -7,26 +7,13 @@ import math
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 from compiler.export.to_onnx.ordered import largest_along, smallest_along
 from compiler.ir.dataflow import Step
-
-
-def reduced_axes(step: Step) -> list[int]:
-    """The axes a reduction runs over, ascending."""
-    rank = len(step.args[0].type.shape)
-    axis = step.attrs.axis
-    if axis is None or axis == ():
-        chosen = set(range(rank)) if not (axis == () and step.attrs.exclude) else set()
-    else:
-        given = (axis,) if isinstance(axis, int) else axis
-        chosen = {a % rank for a in given}
-    if getattr(step.attrs, "exclude", False) and axis is not None:
-        chosen = set(range(rank)) - chosen
-    return sorted(chosen)
+from compiler.ops.reduce.axes import axes_of
 
 
 @FToOnnx.register("sum")
 def reduce_sum(step: Step, e: Emitter) -> str:
     """ReduceSum, whose axes are an input in opset 17."""
-    axes = reduced_axes(step)
+    axes = list(axes_of(step))
     # ONNX reads "no axes" as all of them.
     if not axes:
         return e.node("Identity", [e.name(step.args[0])])
@@ -37,7 +24,7 @@ def reduce_sum(step: Step, e: Emitter) -> str:
 def _register(op: str, op_type: str) -> None:
     @FToOnnx.register(op)
     def rule(step: Step, e: Emitter) -> str:
-        axes = reduced_axes(step)
+        axes = list(axes_of(step))
         if not axes:
             return e.node("Identity", [e.name(step.args[0])])
         return e.node(op_type, [e.name(step.args[0])], axes=axes, keepdims=int(step.attrs.keepdims))
@@ -63,7 +50,7 @@ def extremum(step: Step, e: Emitter) -> str:
 
 def extremum_in(step: Step, e: Emitter, dtype: str) -> str:
     """``max`` or ``min`` of an argument that the emitter holds in ``dtype``."""
-    axes, data = reduced_axes(step), step.args[0]
+    axes, data = list(axes_of(step)), step.args[0]
     if not axes:
         return e.node("Identity", [e.name(data)])
     along = largest_along if step.name == "max" else smallest_along
@@ -76,7 +63,7 @@ def extremum_in(step: Step, e: Emitter, dtype: str) -> str:
 def variance(step: Step, e: Emitter) -> str:
     """Mean of (x - mean)², with n - 1 below it when unbiased."""
     data, mean = step.args
-    axes = reduced_axes(step)
+    axes = list(axes_of(step))
     if not axes:
         raise e.refuse(step, "no axis is reduced")
     centered = e.node("Sub", [e.name(data), e.name(mean)])
@@ -100,7 +87,7 @@ def all_or_any(step: Step, e: Emitter) -> str:
 
 def truth_in(step: Step, e: Emitter, op_type: str) -> str:
     """``op_type`` of bools, as numbers 0 and 1: ONNX compares bools from opset 20 on only."""
-    axes, keepdims = reduced_axes(step), int(step.attrs.keepdims)
+    axes, keepdims = list(axes_of(step)), int(step.attrs.keepdims)
     if not axes:
         return e.node("Identity", [e.name(step.args[0])])
     numbers = e.writer.cast(e.name(step.args[0]), "int32")
@@ -121,7 +108,7 @@ def position_in(step: Step, e: Emitter, dtype: str) -> str:
     Raises:
         OnnxExportError: several axes are reduced, but not all.
     """
-    axes = reduced_axes(step)
+    axes = list(axes_of(step))
     data, attrs = step.args[0], step.attrs
     name, keepdims = e.name(data), int(attrs.keepdims)
     flat = len(axes) != 1

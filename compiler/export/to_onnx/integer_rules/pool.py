@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.convert.reduce import reduced_axes
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
 from compiler.export.to_onnx.ordered import larger, summed_along
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import bits, integer_range, is_integer
 from compiler.ops.nn.pool import padding_to_cover, pool_windows
+from compiler.ops.reduce.axes import axes_of
 
 
 @FToInteger.register("nn.max_pool2d")
@@ -44,6 +44,6 @@ def reduce_sum(step: Step, e: IntegerEmitter) -> str:
     reach = 1 << bits(data.type.dtype)
     if made_by is not None and made_by.name == "cast" and is_integer(made_by.args[0].type.dtype):
         reach = min(reach, 1 << bits(made_by.args[0].type.dtype))
-    axes, keepdims = reduced_axes(step), bool(step.attrs.keepdims)
+    axes, keepdims = list(axes_of(step)), bool(step.attrs.keepdims)
     total = summed_along(step, e, e.widened(data, "int64"), axes, keepdims, reach)
     return e.cast(total, "int64", step.result.type.dtype)

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.export.to_onnx.convert.reduce import reduced_axes
 from compiler.export.to_onnx.qdq_emitter import Floats, FToQdq, QdqEmitter, Real, of_operand
 from compiler.export.to_onnx.windows import window_attributes
 from compiler.ir.dataflow import Step
+from compiler.ops.reduce.axes import axes_of
 
 
 @FToQdq.register("nn.max_pool2d")
@@ -59,7 +59,7 @@ def global_pool2d(step: Step, graph: QdqEmitter) -> Real | None:
 @FToQdq.register("mean")
 def mean(step: Step, graph: QdqEmitter) -> Real | None:
     """ReduceMean."""
-    axes = reduced_axes(step)
+    axes = list(axes_of(step))
     return _pooled(step, graph, "ReduceMean", axes=axes, keepdims=int(step.attrs.keepdims))
 
 

@@ -19,9 +19,8 @@ from compiler.ir.module import IRModule
 from compiler.ir.ty import integer_range
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.pipeline import evaluate
-from compiler.proof import range_rules  # noqa: F401  (fills the table)
 from compiler.proof.derive import derive_static
-from compiler.proof.ranges import FRange
+from compiler.ranges.analysis import FRange
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from tests.compiler.inner_values import ONNX, OTHERS
 

@@ -6,8 +6,8 @@ import math
 
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range
-from compiler.proof.interval import Interval, constant_interval
-from compiler.proof.ranges import FRange, RangeContext
+from compiler.ranges.analysis import FRange, RangeContext
+from compiler.ranges.interval import Interval, constant_interval
 
 _RADICANDS = 1 << 62
 

@@ -9,8 +9,8 @@ import numpy as np
 from compiler.ir.dataflow import Step, Value
 from compiler.ops.number_format import Array
 from compiler.ops.rules.numpy_compute import FNumpyCompute
-from compiler.proof.interval import Bound, Interval, constant_interval, interval
-from compiler.proof.ranges import FRange, RangeContext
+from compiler.ranges.analysis import FRange, RangeContext
+from compiler.ranges.interval import Bound, Interval, constant_interval, interval
 
 MAX_MOVED = 1 << 16
 """Larger tensors get one pair of bounds for all elements."""

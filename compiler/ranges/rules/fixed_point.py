@@ -11,9 +11,9 @@ import numpy as np
 
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import bits
-from compiler.proof.interval import Bound, Interval, constant_interval, exact
-from compiler.proof.range_rules.arithmetic import corners
-from compiler.proof.ranges import FRange, RangeContext, dtype_range
+from compiler.ranges.analysis import FRange, RangeContext, dtype_range
+from compiler.ranges.interval import Bound, Interval, constant_interval, exact
+from compiler.ranges.rules.arithmetic import corners
 
 POWER_OF_TWO = 1 << 30
 # A right shift beyond this leaves nothing of a product below 2^63.

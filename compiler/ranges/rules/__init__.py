@@ -2,4 +2,4 @@
 
 # ruff: noqa: F401  (imported so that they register)
 
-from compiler.proof.range_rules import arithmetic, fixed_point, movement, pool, product, table
+from compiler.ranges.rules import arithmetic, fixed_point, movement, pool, product, table

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compiler.export.to_onnx.convert.reduce import reduced_axes
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import bits, integer_range
-from compiler.proof.interval import Interval, constant_interval
-from compiler.proof.ranges import FRange, RangeContext
+from compiler.ops.reduce.axes import axes_of
+from compiler.ranges.analysis import FRange, RangeContext
+from compiler.ranges.interval import Interval, constant_interval
 
 
 def _image_axes(step: Step) -> list[int]:
@@ -90,7 +90,7 @@ def _dropped(step: Step, bounds: Interval, axes: Sequence[int]) -> Interval:
 @FRange.register("sum")
 def reduce_sum(step: Step, ctx: RangeContext) -> Interval:
     """All elements at once; the result is the accumulator."""
-    axes = reduced_axes(step)
+    axes = list(axes_of(step))
     bounds = ctx.of(step.args[0]).along(axes)
     count = _count(step, axes)
     _check_sum(step, ctx, bounds, count, averaged=False)
@@ -100,12 +100,12 @@ def reduce_sum(step: Step, ctx: RangeContext) -> Interval:
 @FRange.register("max")
 def extremum(step: Step, ctx: RangeContext) -> Interval:
     """One of the elements."""
-    axes = reduced_axes(step)
+    axes = list(axes_of(step))
     return _dropped(step, ctx.of(step.args[0]).along(axes), axes)
 
 
 @FRange.register("argmax")
 def position(step: Step, ctx: RangeContext) -> Interval:
     """A row-major number of the elements along the axes."""
-    last = _count(step, reduced_axes(step)) - 1
+    last = _count(step, list(axes_of(step))) - 1
     return constant_interval(0, last, len(step.result.type.shape))

@@ -17,8 +17,8 @@ import numpy as np
 
 from compiler.ir.dataflow import Step, Value
 from compiler.ops.number_format import Array
-from compiler.proof.interval import Bound, Interval, constant_interval, exact, interval
-from compiler.proof.ranges import FRange, RangeContext, dtype_range
+from compiler.ranges.analysis import FRange, RangeContext, dtype_range
+from compiler.ranges.interval import Bound, Interval, constant_interval, exact, interval
 
 _INT64_ROOM = 1 << 62
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range
-from compiler.proof.interval import Bound, Interval, constant_interval, exact, interval
-from compiler.proof.ranges import FRange, RangeContext
+from compiler.ranges.analysis import FRange, RangeContext
+from compiler.ranges.interval import Bound, Interval, constant_interval, exact, interval
 
 
 def corners(bounds: list[Bound]) -> Interval:
