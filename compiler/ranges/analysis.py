@@ -141,7 +141,8 @@ class RangeContext:
     def _node(self, step: Step) -> str:
         """The operator that the module names, whose word ``step`` is."""
         named = self.operator or step
-        return f"{self._place}{self._names.get(named.results[0], '?')} {named.name}"
+        name = self._names.get(named.results[0])
+        return f"{self._place}{name} {named.name}" if name else named.name
 
 
 RangeRule = Callable[[Step, RangeContext], Interval]
@@ -174,13 +175,14 @@ def _place(bounds: Interval, reach: int) -> str:
     return f" of element {tuple(int(k) for k in at)}"
 
 
-def value_bounds(flow: Dataflow) -> dict[Value, Interval]:
-    """Bounds of every integer that a flow computes or takes; of inputs everything a dtype holds."""
+def value_bounds(flow: Dataflow) -> tuple[dict[Value, Interval], list[Unproved]]:
+    """Bounds of every integer that a flow computes or takes, and what may leave its dtype or is not
+    known; of inputs everything a dtype holds."""
     ctx = RangeContext({}, "")
     for step in flow.steps:
         analyse_step(step, ctx)
     values = [*flow.inputs, *(value for step in flow.steps for value in step.results)]
-    return {value: ctx.of(value) for value in values if is_whole(value)}
+    return {value: ctx.of(value) for value in values if is_whole(value)}, ctx.findings
 
 
 def analyse_step(step: Step, ctx: RangeContext) -> None:

@@ -60,8 +60,6 @@ class GraphWriter:
         self._outputs: list[onnx.ValueInfoProto] = []
         self._output_sources: dict[str, str] = {}
         self.renamed: dict[str, str] = {}
-        self._op_types: dict[str, str] = {}
-        self._behind: dict[str, str] = {}
         self._taken: set[str] = set()
         self._next: dict[str, int] = {}
         self._small: dict[tuple[str, tuple[int, ...], bytes], str] = {}
@@ -122,24 +120,7 @@ class GraphWriter:
             if value == []:
                 node.attribute.append(onnx.AttributeProto(name=key, type=onnx.AttributeProto.INTS))
         self._nodes.append(node)
-        self._op_types.update(dict.fromkeys(names, op_type))
-        computed = next((each for each in inputs if each in self._op_types), None)
-        if computed is not None:
-            self._behind.update(dict.fromkeys(names, computed))
         return names
-
-    def op_type(self, name: str) -> str | None:
-        """Kind of the node that computes a tensor; None of inputs and constants."""
-        return self._op_types.get(name)
-
-    def op_type_before_scaling(self, name: str) -> str | None:
-        """Kind of the node that computes a tensor, or of what a sum or a factor is applied to.
-
-        Of a sum of two computed tensors the first one is meant.
-        """
-        while self._op_types.get(name) in ("Add", "Mul") and name in self._behind:
-            name = self._behind[name]
-        return self.op_type(name)
 
     def cast(self, source: str, dtype: str) -> str:
         """Cast to one of our dtypes."""

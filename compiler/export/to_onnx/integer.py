@@ -17,15 +17,13 @@ import onnx
 
 import compiler.export.to_onnx.convert
 import compiler.export.to_onnx.integer_rules  # noqa: F401  (fills the table)
-from compiler.core.legalize import forget, words_of
-from compiler.export.to_onnx.emitter import ONNX, emit_step
+from compiler.export.to_onnx.emitter import ONNX
 from compiler.export.to_onnx.float_model import write_outputs
 from compiler.export.to_onnx.graph_writer import GraphWriter
-from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
-from compiler.ir.dataflow import Dataflow, Step, Value, dataflow
+from compiler.export.to_onnx.integer_emitter import IntegerEmitter
+from compiler.ir.dataflow import Dataflow, Value, dataflow
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
-from compiler.ir.ty import is_integer
 
 
 @collector_rests
@@ -59,32 +57,8 @@ def integer_model(flow: Dataflow, name: str) -> tuple[onnx.ModelProto, dict[Valu
     for value in flow.inputs:
         emitter.bind(value, emitter.writer.input(value.name, value.type))
     for step in flow.steps:
-        words, results = words_of(step)
-        for word in words:
-            _emit(word, emitter)
-        for value, made in zip(step.results, results):
-            emitter.bind(value, emitter.name(made))
-        forget(words, step)
+        emitter.emit_words(step)
     write_outputs(flow, emitter)
     model = emitter.writer.finish()
     own = {*flow.inputs, *(value for step in flow.steps for value in step.results)}
     return model, {value: name for value, name in emitter.tensors().items() if value in own}
-
-
-def _emit(step: Step, emitter: IntegerEmitter) -> None:
-    """Write one step by its integer rule; float steps by the plain one."""
-    whole = [v for v in (*step.args, *step.results) if is_integer(v.type.dtype)]
-    rule = FToInteger.get(step.op) if whole else None
-    if rule is not None:
-        names = rule(step, emitter)
-        names = [names] if isinstance(names, str) else names
-        for value, name in zip(step.results, names, strict=True):
-            emitter.bind(value, name)
-        return
-    if any(is_integer(v.type.dtype) for v in step.results):
-        raise emitter.refuse(
-            step,
-            "it has no exact integer rule",
-            "write one in compiler/export/to_onnx/integer_rules",
-        )
-    emit_step(step, emitter)

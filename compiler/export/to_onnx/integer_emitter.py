@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from compiler.export.to_onnx.emitter import Emitter
+from compiler.core.legalize import forget, words_of
+from compiler.export.to_onnx.emitter import Emitter, emit_step
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
 from compiler.ir.ty import is_integer
@@ -53,6 +54,36 @@ class IntegerEmitter(Emitter):
     def cast(self, name: str, source: str, dtype: str) -> str:
         """A wrapping Cast, or nothing where the dtype is right already."""
         return name if source == dtype else self.writer.cast(name, dtype)
+
+    def emit_words(self, step: Step) -> None:
+        """Write an operator word by word, by their integer rules; a float one by its plain rule.
+
+        Raises:
+            OnnxExportError: an operator or dtype without an exact integer form.
+        """
+        words, results = words_of(step)
+        for word in words:
+            self._emit_word(word)
+        for value, made in zip(step.results, results):
+            self.bind(value, self.name(made))
+        forget(words, step)
+
+    def _emit_word(self, word: Step) -> None:
+        whole = [v for v in (*word.args, *word.results) if is_integer(v.type.dtype)]
+        rule = FToInteger.get(word.op) if whole else None
+        if rule is not None:
+            names = rule(word, self)
+            names = [names] if isinstance(names, str) else names
+            for value, name in zip(word.results, names, strict=True):
+                self.bind(value, name)
+            return
+        if word.args and any(is_integer(v.type.dtype) for v in word.results):
+            raise self.refuse(
+                word,
+                "it has no exact integer rule",
+                "write one in compiler/export/to_onnx/integer_rules",
+            )
+        emit_step(word, self)
 
     def scalar(self, number: int, dtype: str) -> str:
         """A rank-0 constant."""

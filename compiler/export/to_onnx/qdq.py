@@ -6,8 +6,8 @@
 
 Runtimes replace the groups by their 8 bit kernels. Their requantization is a float product and
 their pools round elsewhere, so a QDQ graph gives nearly the module's integers and not exactly them.
-Residual sums of 16 bits are narrowed to 8 (``qdq_sums``). What it cannot express (softmax, layer
-normalisation, tables) is computed in float.
+Residual sums of 16 bits are narrowed to 8 (``qdq_sums``). Softmax and layer normalisation are
+computed in float; what it cannot express is written in integer words, as ``integer`` does.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-import compiler.export.to_onnx.carried_rules
 import compiler.export.to_onnx.convert
+import compiler.export.to_onnx.integer_rules
 import compiler.export.to_onnx.qdq_rules  # noqa: F401  (fills the table)
+from compiler.core.legalize import is_integral, is_whole
 from compiler.errors import OnnxExportError, legal_names
-from compiler.export.to_onnx.carried_emitter import Carried, CarriedEmitter, FToCarried
-from compiler.export.to_onnx.carried_rules.cast import to_float
-from compiler.export.to_onnx.carried_rules.elementwise import COMPARISONS, compare
-from compiler.export.to_onnx.emitter import ONNX, emit_step
+from compiler.export.to_onnx.emitter import ONNX
 from compiler.export.to_onnx.float_model import write_outputs
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.export.to_onnx.qdq_emitter import RUNTIMES, FToQdq, QdqEmitter
@@ -40,7 +38,8 @@ from compiler.export.to_onnx.qdq_sums import (
 from compiler.ir.dataflow import Step, dataflow
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
-from compiler.ir.ty import integer_range, is_float, is_integer
+from compiler.ir.ty import is_float, is_integer
+from compiler.ranges.analysis import value_bounds
 
 PRODUCTS = ("nn.conv2d", "nn.dense", "nn.matmul", "nn.batch_matmul", "nn.conv2d_transpose")
 _NARROW = ("int8", "uint8")
@@ -89,7 +88,7 @@ def to_qdq_onnx(
         maxima: how large the channels become that grouped convolutions read in more than 8 bits;
             without them, and for others, their narrowed inputs have one range for all channels.
     Raises:
-        OnnxExportError: an unknown runtime; integers that neither 8 bits nor floats hold.
+        OnnxExportError: an unknown runtime; integers that may wrap; an operator without a form.
     """
     if runtime not in RUNTIMES:
         raise OnnxExportError(f"unknown runtime {runtime!r}", fix=legal_names(runtime, RUNTIMES))
@@ -102,21 +101,24 @@ def to_qdq_onnx(
         if levels is not None:
             narrow[step] = levels
         clips.update(needless_clips(step) if levels is None else levels.clips)
-    graph = QdqEmitter(GraphWriter(function), RUNTIMES[runtime], reduce_range, not narrow)
+    bounds, unproved = value_bounds(flow)
+    for found in unproved:
+        if found.bound is not None:
+            raise OnnxExportError(
+                found.what,
+                where=found.node,
+                fix="QDQ has no wrapping arithmetic; requantize before this operator",
+            )
+    graph = QdqEmitter(GraphWriter(function), bounds, RUNTIMES[runtime], reduce_range, not narrow)
     for value in flow.inputs:
-        name = graph.writer.input(value.name, value.type)
-        graph.bind(value, name)
-        if is_integer(value.type.dtype):
-            low, high = integer_range(value.type.dtype)
-            small = value.type.dtype in ("int8", "uint8", "int16", "uint16")
-            carrier = "float32" if small else "int64"
-            held = name if value.type.dtype == carrier else graph.writer.cast(name, carrier)
-            graph.carry(value, Carried(held, carrier, low, high))
+        graph.bind(value, graph.writer.input(value.name, value.type))
+        if value.type.dtype in _NARROW:
+            graph.settle(value)
     for step in flow.steps:
         _emit(narrow, clips, step, graph)
     for value in flow.outputs:
-        if is_integer(value.type.dtype):
-            graph.bind(value, graph.native(value))
+        if is_whole(value):
+            graph.native(value)
     write_outputs(flow, graph)
     return _reported(graph.writer.finish(), flow.steps, graph)
 
@@ -124,15 +126,19 @@ def to_qdq_onnx(
 def _emit(
     narrow: Mapping[Step, Levels], clips: Collection[Step], step: Step, graph: QdqEmitter
 ) -> None:
-    """The carried form first, which knows the bounds; then the QDQ form, where there is one."""
+    """Integers in the QDQ form, where there is one; floats at once, from integers in their dtypes;
+    other integers once they are read."""
     real = graph.real(step.args[0]) if step.args else None
-    if step.name == "cast" and real is not None and is_float(step.result.type.dtype):
-        name = real.emit(graph, np.ones(()))
-        wanted = step.result.type.dtype
-        graph.bind(step.result, name if wanted == "float32" else graph.writer.cast(name, wanted))
-        return
-    _emit_carried(step, graph)
     if not all(is_integer(value.type.dtype) for value in step.results):
+        if step.name == "cast" and real is not None and is_float(step.result.type.dtype):
+            name = real.emit(graph, np.ones(()))
+            wanted = step.result.type.dtype
+            held = name if wanted == "float32" else graph.writer.cast(name, wanted)
+            graph.bind(step.result, held)
+        elif not is_integral(step):
+            for value in filter(is_whole, step.args):
+                graph.native(value)
+            graph.emit_words(step)
         return
     rule = FToQdq.get(step.op)
     made = real if step in clips else None if rule is None else rule(step, graph)
@@ -146,37 +152,9 @@ def _emit(
         if value.type.dtype in _NARROW and value.users:
             source = graph.quantized(step.args[0]) if step.args else None
             if made is not None and source is not None and made is graph.real(step.args[0]):
-                held = graph.carried(step.args[0])
-                graph.set_quantized(value, source, held.low, held.high)
+                graph.set_quantized(value, source)
             else:
                 graph.settle(value)
-
-
-def _emit_carried(step: Step, graph: CarriedEmitter) -> None:
-    """Write one step in the form that fits its types."""
-    integer_result = all(is_integer(r.type.dtype) for r in step.results)
-    integer_args = [a for a in step.args if is_integer(a.type.dtype)]
-    rule = FToCarried.get(step.op) if integer_result else None
-    if rule is not None:
-        carried = rule(step, graph)
-        results = [carried] if isinstance(carried, Carried) else carried
-        for value, held in zip(step.results, results, strict=True):
-            graph.carry(value, held, step)
-        return
-    if step.name == "cast" and integer_args and is_float(step.result.type.dtype):
-        graph.bind(step.result, to_float(step, graph))
-        return
-    if step.name in COMPARISONS and integer_args:
-        graph.bind(step.result, compare(step, graph))
-        return
-    # No rule: the plain operator on real integers.
-    for value in integer_args:
-        graph.bind(value, graph.native(value))
-    emit_step(step, graph)
-    for value in step.results:
-        if is_integer(value.type.dtype):
-            low, high = integer_range(value.type.dtype)
-            graph.carry(value, Carried(graph.name(value), value.type.dtype, low, high), step)
 
 
 def _reported(model: onnx.ModelProto, steps: tuple[Step, ...], graph: QdqEmitter) -> QdqExport:

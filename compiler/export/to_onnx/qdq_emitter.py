@@ -8,22 +8,22 @@ scale has to be known that the integers do not hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from compiler.export.to_onnx.carried_emitter import Carried, CarriedEmitter
 from compiler.export.to_onnx.graph_writer import GraphWriter
+from compiler.export.to_onnx.integer_emitter import IntegerEmitter
+from compiler.export.to_onnx.qdq_patterns import Floats
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
-from compiler.ir.ty import integer_range
 from compiler.ops.number_format import Array
+from compiler.ranges.interval import Interval
 
-Floats = NDArray[np.float64]
-
+FLOAT_LIMIT = 1 << 24
+"""Whole numbers below are float32, and so are their sums in any order that stay below."""
 LEVELS = 256
 _ENDS = {"int8": (-128, 127), "uint8": (0, 255)}
 _SIGNED_TOP = 127
@@ -174,11 +174,15 @@ class Real:
         return self.written[key]
 
 
-class QdqEmitter(CarriedEmitter):
+class QdqEmitter(IntegerEmitter):
     """Emitter that also knows of 8 bit tensors and of reals.
+
+    Integers that have no QDQ form are written in their own dtypes, by the words that compute them,
+    once something reads them.
 
     Args:
         writer: receives the nodes.
+        bounds: of every integer.
         runtime: what the file is for.
         reduce_range: weights have 7 bits, for kernels that add pairs of products in 16 bits.
         wide_sums: what ``narrow_levels`` narrows stays float; else it has 8 bits.
@@ -187,11 +191,13 @@ class QdqEmitter(CarriedEmitter):
     def __init__(
         self,
         writer: GraphWriter,
+        bounds: Mapping[Value, Interval],
         runtime: Runtime,
         reduce_range: bool = False,
         wide_sums: bool = False,
     ) -> None:
         super().__init__(writer)
+        self._bounds = bounds
         self.runtime = runtime
         self.reduce_range = reduce_range
         self.wide_sums = wide_sums
@@ -203,12 +209,60 @@ class QdqEmitter(CarriedEmitter):
         self._reals: dict[Value, Real] = {}
         self._dequantized: dict[tuple[str, float, int], str] = {}
 
+    def ends(self, value: Value) -> tuple[int, int]:
+        """Smallest and largest integer of a value."""
+        bounds = self._bounds[value]
+        return bounds.lowest, bounds.highest
+
+    def native(self, value: Value) -> str:
+        """The tensor of an integer value in its own dtype, with all that it needs."""
+        waiting = [value]
+        while waiting:
+            last = waiting[-1]
+            step = last.producer
+            if last.data is not None or step is None or self.is_bound(last):
+                waiting.pop()
+                continue
+            rounded = self._rounded(last)
+            if rounded is not None:
+                self.bind(last, rounded)
+                continue
+            needed = [arg for arg in step.args if arg.data is None and not self.is_bound(arg)]
+            if needed:
+                waiting += needed
+            else:
+                self.emit_words(step)
+        return self.name(value)
+
+    def _rounded(self, value: Value) -> str | None:
+        """A real as integers of its value's dtype; None where float32 does not hold them."""
+        real = self._reals.get(value)
+        low, high = self.ends(value)
+        if real is None or max(-low, high) >= FLOAT_LIMIT:
+            return None
+        name = replace(real, clip=None, written={}).emit(self, np.ones(()))
+        self.products.pop(name, None)  # kernels of 8 bits take a product that is quantized
+        held = real.tensor
+        if held is None or held.scale != 1 or np.any(real.scale != 1):
+            name = self.node("Round", [name])
+            name = self.node("Clip", [name, self.float_constant(low), self.float_constant(high)])
+        return self.writer.cast(name, value.type.dtype)
+
+    def whole(self, value: Value) -> Real:
+        """An integer value as it is, in float32."""
+        name = self.writer.cast(self.native(value), "float32")
+        return Real.of(lambda scale, addend: scaled(name, scale, addend, self))
+
+    def float_constant(self, value: Array | float) -> str:
+        """A float32 constant."""
+        return self.writer.constant(np.asarray(value, "float32"))
+
     def quantized(self, value: Value) -> Quantized | None:
         """The 8 bit tensor of a value; None where there is none."""
         return self._quantized.get(value)
 
     def real(self, value: Value) -> Real | None:
-        """The value as a real; None where it is only carried."""
+        """The value as a real; None where it is integers only."""
         return self._reals.get(value)
 
     def set_real(self, value: Value, real: Real) -> None:
@@ -232,29 +286,18 @@ class QdqEmitter(CarriedEmitter):
 
     def settle(self, value: Value) -> None:
         """An 8 bit value becomes an 8 bit tensor, which its readers dequantize."""
-        carried = self.carried(value)
-        real = self._reals.get(value)
-        if real is None:
-            real = self._reals[value] = self.real_of(carried)
+        real = self._reals.get(value) or self.whole(value)
         assert real.settled is not None
-        low, high = carried.low, carried.high
+        low, high = self.ends(value)
         made = real.settled.get((low, high))
         if made is None:
             made = real.settled[low, high] = self._quantize(real, low, high)
-        self.set_quantized(value, made, low, high)
+        self.set_quantized(value, made)
 
-    def set_quantized(self, value: Value, made: Quantized, low: int, high: int) -> None:
-        """Record the 8 bit tensor of a value within [low, high]."""
+    def set_quantized(self, value: Value, made: Quantized) -> None:
+        """Record the 8 bit tensor of a value."""
         self._quantized[value] = made
-
         self._reals[value] = self.of_tensor(made)
-        name = self.dequantized(made, 1.0)
-        if made.scale != 1:
-            name = self.node("Round", [name])
-        # What saturates in 8 bits may pass the limits by one, but not leave the dtype.
-        least = min(low, -made.zero_point if made.dtype == "uint8" else low)
-        least = max(least, integer_range(value.type.dtype)[0])
-        self.carry(value, Carried(name, "float32", least, high))
 
     def of_tensor(self, made: Quantized) -> Real:
         """The integers of an 8 bit tensor."""
@@ -329,10 +372,6 @@ class QdqEmitter(CarriedEmitter):
             zero = round(-low / unit)
         name = real.emit(self, np.ones(()))
         return Quantized(self.quantize(name, zero, unit, dtype), zero, unit, dtype, True)
-
-    def real_of(self, carried: Carried) -> Real:
-        """What is only carried."""
-        return Real.of(lambda scale, addend: scaled(self.as_float(carried), scale, addend, self))
 
     def _quantize(self, real: Real, low: int, high: int) -> Quantized:
         held = real.tensor
@@ -414,7 +453,7 @@ def _is_narrow(value: Value) -> bool:
     return value.type.dtype in ("int8", "uint8")
 
 
-def scaled(name: str, scale: Floats, addend: Floats | None, graph: CarriedEmitter) -> str:
+def scaled(name: str, scale: Floats, addend: Floats | None, graph: QdqEmitter) -> str:
     """(tensor + addend) * scale."""
     if np.any(scale != 1):
         name = graph.node("Mul", [name, graph.float_constant(scale)])
@@ -424,7 +463,7 @@ def scaled(name: str, scale: Floats, addend: Floats | None, graph: CarriedEmitte
 
 
 def of_operand(
-    write: Callable[[Floats], str], graph: CarriedEmitter, depth: int = 0, *, channels: bool = False
+    write: Callable[[Floats], str], graph: QdqEmitter, depth: int = 0, *, channels: bool = False
 ) -> Real:
     """What an operator computes from its operand, where a factor may stand before it or behind it.
 
@@ -443,7 +482,8 @@ def of_operand(
 
 
 QdqRule = Callable[[Step, QdqEmitter], Real | None]
-"""``rule(step, graph)`` gives the result of an integer step as a real, or None: it is carried."""
+"""``rule(step, graph)`` gives the result of an integer step as a real, or None: it is
+written in words."""
 
 FToQdq: OpRule[QdqRule] = OpRule(
     "FToQdq", asked_by="export.to_onnx.qdq", defined_in="compiler/export/to_onnx/qdq_rules"

@@ -28,9 +28,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from compiler.export.to_onnx.carried_rules.fixed_point import Factor
-from compiler.export.to_onnx.movement_operators import IDENTITIES
-from compiler.export.to_onnx.qdq_emitter import LEVELS, Floats, QdqEmitter, Real
+from compiler.export.to_onnx.qdq_emitter import LEVELS, QdqEmitter, Real
+from compiler.export.to_onnx.qdq_patterns import (
+    IDENTITIES,
+    Floats,
+    fixed_point_factor,
+    half_up_chain,
+)
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_integer
 from compiler.ops.annotation.wide_point import wide_headroom
@@ -249,7 +253,7 @@ class _Origin:
             held = _bounds(producer)
             multiplied = fixed_point_factor(producer)
             if multiplied is not None:
-                factor = factor * multiplied.real()
+                factor = factor * multiplied
             elif producer.name == "nn.relu":
                 low = np.maximum(low, 0)
             elif producer.name == "maximum" and alone and held is not None:
@@ -272,7 +276,7 @@ def _of_unsigned(value: Value) -> bool:
         if producer is None:
             return False
         factor, held = fixed_point_factor(producer), _bounds(producer)
-        scaled = factor is not None and factor.real().min() >= 0
+        scaled = factor is not None and factor.min() >= 0
         scaled |= producer.name == "multiply" and held is not None and held.min() >= 0
         if not scaled and producer.name not in ("cast", *_AVERAGES, *_MAXIMA, *IDENTITIES):
             return False
@@ -393,38 +397,12 @@ def _requantized(value: Value) -> Iterator[tuple[Floats, Value]]:
     for user in _readers(value):
         factor = fixed_point_factor(user)
         if factor is not None:
-            yield factor.real(), user.result
+            yield factor, user.result
         elif user.name == "add":
             for reader in _readers(user.result):
                 chain = half_up_chain(reader)
                 if chain is not None:
-                    yield chain[1].real(), reader.result
-
-
-def fixed_point_factor(step: Step) -> Factor | None:
-    """What a fixed-point multiplication multiplies by; None for others and what is not constant."""
-    if step.name == "fixed_point_multiply":
-        return Factor.of(step.attrs.multiplier, 31 - step.attrs.shift)
-    if step.name != "fixed_point_multiply_per_axis":
-        return None
-    data, multiplier, shift = step.args
-    if multiplier.data is None or shift.data is None:
-        return None
-    rank = len(data.type.shape)
-    shape = (-1, *([1] * (rank - 1 - step.attrs.axis % rank)))
-    shifts = 31 - shift.data.astype(np.int64)
-    return Factor.of(multiplier.data.reshape(shape), shifts.reshape(shape))
-
-
-def half_up_chain(step: Step) -> tuple[Value, Factor] | None:
-    """x and 2^-n of right_shift(add(x, 2^(n-1)), n); None for other steps."""
-    if step.name != "right_shift" or step.args[1].data is None:
-        return None
-    bits, total = step.args[1].data.astype(np.int64), step.args[0].producer
-    if total is None or total.name != "add" or total.args[1].data is None or bits.min() < 1:
-        return None
-    half = np.array_equal(total.args[1].data, np.left_shift(np.int64(1), bits - 1))
-    return (total.args[0], Factor.of(np.ones_like(bits), bits)) if half else None
+                    yield chain[1], reader.result
 
 
 def _limits(step: Step) -> tuple[int, int] | None:

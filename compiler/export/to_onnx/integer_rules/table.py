@@ -6,24 +6,33 @@ import numpy as np
 
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
 from compiler.export.to_onnx.ordered import smaller
-from compiler.ir.dataflow import Step, Value
+from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range
+from compiler.ops.number_format import Array
 
 WORK = "int64"
 
 
-def _entries(place: str, table: Value, e: IntegerEmitter) -> str:
-    """Table entries at int64 places >= 0; the last one serves all places behind it."""
-    last = e.scalar(table.type.num_elements - 1, WORK)
-    return e.node("Gather", [e.name(table), smaller(e, place, last, WORK)], axis=0)
+def gathered(table: Array, index: str, step: Step, e: IntegerEmitter) -> str:
+    """table[index] for an int32 or 8 bit index in the shape of the result. GatherElements on one
+    axis is six times as fast as Gather in onnxruntime."""
+    flat = e.writer.cast(e.node("Reshape", [index, e.ints([-1])]), "int32")
+    entries = e.node("GatherElements", [e.writer.constant(table), flat], axis=0)
+    return e.node("Reshape", [entries, e.ints(step.result.type.concrete_shape)])
 
 
 @FToInteger.register("lookup")
 def lookup(step: Step, e: IntegerEmitter) -> str:
-    """Gather; entry 0 is for the smallest value of the dtype."""
+    """An entry for every integer of the dtype. Negative places count from the end, so the table is
+    turned to begin at 0."""
     data, table = step.args
-    lowest = e.scalar(integer_range(data.type.dtype)[0], WORK)
-    return _entries(e.node("Sub", [e.widened(data, WORK), lowest]), table, e)
+    lowest, highest = integer_range(data.type.dtype)
+    if table.data is None:
+        place = e.node("Sub", [e.widened(data, WORK), e.scalar(lowest, WORK)])
+        last = e.scalar(table.type.num_elements - 1, WORK)
+        return e.node("Gather", [e.name(table), smaller(e, place, last, WORK)], axis=0)
+    places = np.minimum(np.arange(highest - lowest + 1), table.data.size - 1)
+    return gathered(np.roll(table.data[places], lowest), e.name(data), step, e)
 
 
 @FToInteger.register("isqrt")

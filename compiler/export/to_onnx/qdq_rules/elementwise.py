@@ -6,19 +6,22 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.export.to_onnx.carried_rules.fixed_point import Factor
-from compiler.export.to_onnx.carried_rules.to_nearest import to_even_chain, to_nearest_chain
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
-from compiler.export.to_onnx.movement_operators import IDENTITIES, MOVES
 from compiler.export.to_onnx.qdq_emitter import (
-    Floats,
     FToQdq,
     QdqEmitter,
     Real,
     of_operand,
     scaled,
 )
-from compiler.export.to_onnx.qdq_sums import fixed_point_factor, half_up_chain, narrowed_sides
+from compiler.export.to_onnx.qdq_patterns import (
+    IDENTITIES,
+    Floats,
+    fixed_point_factor,
+    half_up_chain,
+    nearest_chain,
+)
+from compiler.export.to_onnx.qdq_sums import narrowed_sides
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_integer
 from compiler.ops.tensor.clip import integer_bound
@@ -36,8 +39,8 @@ def cast(step: Step, graph: QdqEmitter) -> Real | None:
     source = step.args[0]
     if not is_integer(source.type.dtype):
         return _quantized_input(step, graph)
-    held, (low, high) = graph.carried(source), integer_range(step.result.type.dtype)
-    return graph.real(source) if low <= held.low and held.high <= high else None
+    (least, most), (low, high) = graph.ends(source), integer_range(step.result.type.dtype)
+    return graph.real(source) if low <= least and most <= high else None
 
 
 def _quantized_input(step: Step, graph: QdqEmitter) -> Real | None:
@@ -190,7 +193,7 @@ def left_shift(step: Step, graph: QdqEmitter) -> Real | None:
 @FToQdq.register("right_shift")
 def right_shift(step: Step, graph: QdqEmitter) -> Real | None:
     """Chains that round to nearest are factors; a plain shift rounds down, half a level lower."""
-    chain = to_nearest_chain(step) or to_even_chain(step)
+    chain = nearest_chain(step)
     if chain is None and not graph.wide_sums:
         chain = half_up_chain(step)  # its addend would hide the 8 bit tensor of a sum
     if chain is not None:
@@ -203,13 +206,31 @@ def right_shift(step: Step, graph: QdqEmitter) -> Real | None:
     return real.times(np.exp2(-_short(bits, step.args[0]))).plus(-_short(half, step.args[0]))
 
 
-def _scaled_by(value: Value, factor: Factor, graph: QdqEmitter) -> Real | None:
+def _scaled_by(value: Value, factor: Floats, graph: QdqEmitter) -> Real | None:
     real = _free(value, graph)
-    if real is None or factor.multiplier.min() <= 0:
+    if real is None or factor.min() <= 0:
         return None
-    return real.times(_short(factor.real(), value))
+    return real.times(_short(factor, value))
 
 
+@FToQdq.register(
+    "reshape",
+    "reshape_like",
+    "nn.batch_flatten",
+    "squeeze",
+    "expand_dims",
+    "broadcast_to",
+    "transpose",
+    "concatenate",
+    "stack",
+    "strided_slice",
+    "reverse",
+    "tile",
+    "repeat",
+    "nn.mirror_pad",
+    "nn.depth_to_space",
+    "nn.space_to_depth",
+)
 def move(step: Step, graph: QdqEmitter) -> Real | None:
     """Elements change their places in float, between two 8 bit tensors of one scale."""
     if len(step.results) > 1:
@@ -239,8 +260,3 @@ def move(step: Step, graph: QdqEmitter) -> Real | None:
     tensors = {graph.quantized(value) for value in moved}
     like = tensors.pop() if len(tensors) == 1 else None
     return replace(of_operand(write, graph, depth), like=like)
-
-
-FToQdq.register(*(name for name in MOVES if name not in ("split", "take", "gather", "gather_nd")))(
-    move
-)

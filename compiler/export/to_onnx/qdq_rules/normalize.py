@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.qdq_emitter import Floats, FToQdq, QdqEmitter, Real, scaled
+from compiler.export.to_onnx.qdq_emitter import FToQdq, QdqEmitter, Real, scaled
+from compiler.export.to_onnx.qdq_patterns import Floats
 from compiler.ir.dataflow import Step
 
 
@@ -40,7 +41,7 @@ def integer_standardize(step: Step, graph: QdqEmitter) -> Real | None:
     real = graph.real(step.args[0])
     rank = len(step.result.type.shape)
     if real is None or real.clip is not None:
-        real = graph.real_of(graph.carried(step.args[0])) if real is None else real
+        real = graph.whole(step.args[0]) if real is None else real
     if attrs.axis % rank != rank - 1 or not attrs.centred:
         return None
     count = step.result.type.concrete_shape[-1]

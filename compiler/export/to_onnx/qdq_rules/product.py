@@ -14,7 +14,8 @@ from functools import partial
 import numpy as np
 
 from compiler.export.to_onnx.convert.nn import conv_node
-from compiler.export.to_onnx.qdq_emitter import Floats, FToQdq, QdqEmitter, Quantized, Real, scaled
+from compiler.export.to_onnx.qdq_emitter import FToQdq, QdqEmitter, Quantized, Real, scaled
+from compiler.export.to_onnx.qdq_patterns import Floats
 from compiler.ir.dataflow import Step
 from compiler.ops.number_format import Array
 from compiler.ops.rules.realize import WIDE_INPUT

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.carried_emitter import FLOAT_LIMIT, Carried
-from compiler.export.to_onnx.carried_rules.table import constant_table, gathered
-from compiler.export.to_onnx.qdq_emitter import FToQdq, QdqEmitter, Quantized, Real, scaled
+from compiler.export.to_onnx.integer_rules.table import gathered
+from compiler.export.to_onnx.qdq_emitter import (
+    FLOAT_LIMIT,
+    FToQdq,
+    QdqEmitter,
+    Quantized,
+    Real,
+    scaled,
+)
 from compiler.export.to_onnx.qdq_sums import moved_from
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range
@@ -15,9 +21,8 @@ from compiler.ir.ty import integer_range
 @FToQdq.register("lookup")
 def lookup(step: Step, graph: QdqEmitter) -> Real | None:
     """GatherElements by the 8 bits that the data were narrowed to, of 256 entries."""
-    found = _narrowed(step, graph)
-    table = constant_table(step, graph)
-    if found is None or np.abs(table).max() >= FLOAT_LIMIT:
+    found, table = _narrowed(step, graph), step.args[1].data
+    if found is None or table is None or np.abs(table.astype(np.int64)).max() >= FLOAT_LIMIT:
         return None
     tensor, scale, offset = found
     least, most = integer_range(tensor.dtype)
@@ -25,9 +30,6 @@ def lookup(step: Step, graph: QdqEmitter) -> Real | None:
     places = np.floor(integers + 0.5) - integer_range(step.args[0].type.dtype)[0]
     entries = table[np.clip(places, 0, table.size - 1).astype(np.int64)]
     name = gathered(np.roll(entries, least).astype(np.float32), tensor.name, step, graph)
-    # What has no QDQ form goes on from here as well.
-    held = graph.carried(step.result)
-    graph.carry(step.result, Carried(name, "float32", held.low, held.high))
     return Real.of(lambda factor, addend: scaled(name, factor, addend, graph))
 
 

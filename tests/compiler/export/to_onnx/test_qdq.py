@@ -187,3 +187,13 @@ def test_zero_points_need_no_operators_of_their_own(runtime: str, tmp_path: Path
 def test_an_unknown_runtime_is_refused() -> None:
     with pytest.raises(OnnxExportError, match="unknown runtime"):
         to_qdq_onnx(digits().module, "onnx-runtime")
+
+
+def test_a_sum_that_may_wrap_is_refused() -> None:
+    from compiler import relay
+
+    x = relay.var("x", (2, 3), "int32")
+    mod = relay.module(relay.Function((x,), relay.op.add(x, x)))
+    with pytest.raises(OnnxExportError, match="int32 ends at") as caught:
+        to_qdq_onnx(mod)
+    assert "requantize before this operator" in str(caught.value)

@@ -1,4 +1,4 @@
-"""What a QDQ file carries as floats, bit for bit with the reference."""
+"""What a QDQ file writes in integer words, bit for bit with the reference."""
 
 from __future__ import annotations
 
