@@ -147,7 +147,7 @@ def check_forms(
     if flags is not None:
         forms[SteppedC.name] = lambda: SteppedC(mod, PREFIX, CORE, flags)
     own = dataflow(mod)
-    proved, _ = value_bounds(own)
+    proved = value_bounds(own)
     for name, make in forms.items():
         try:
             form = make()
@@ -169,7 +169,7 @@ def check_forms(
 def _bounds_in(flow: Dataflow, own: Dataflow, known: Mapping[Value, Interval]) -> Bounds:
     """Bounds of the values of a flow; those of the module's own where it is no other one."""
     if [step.name for step in flow.steps] != [step.name for step in own.steps]:
-        return value_bounds(flow)[0]
+        return value_bounds(flow)
     pairs = zip(_values(own), _values(flow), strict=True)
     return {value: known[mine] for mine, value in pairs if mine in known}
 

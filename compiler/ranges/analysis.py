@@ -67,8 +67,8 @@ class Intermediate:
 class RangeContext:
     """What a range rule sees: bounds of operands, and where to report what may not fit."""
 
-    def __init__(self, names: Mapping[Value, str], place: str) -> None:
-        self._names = names
+    def __init__(self, names: Mapping[Value, str] | None = None, place: str = "") -> None:
+        self._names = names or {}
         self._place = place
         self._known: dict[Value, Interval] = {}
         self._reals: dict[Value, Ends] = {}
@@ -175,14 +175,19 @@ def _place(bounds: Interval, reach: int) -> str:
     return f" of element {tuple(int(k) for k in at)}"
 
 
-def value_bounds(flow: Dataflow) -> tuple[dict[Value, Interval], list[Unproved]]:
-    """Bounds of every integer that a flow computes or takes, and what may leave its dtype or is not
-    known; of inputs everything a dtype holds."""
-    ctx = RangeContext({}, "")
+def ranges_of(flow: Dataflow) -> RangeContext:
+    """What is known of the values of a flow."""
+    ctx = RangeContext()
     for step in flow.steps:
         analyse_step(step, ctx)
+    return ctx
+
+
+def value_bounds(flow: Dataflow) -> dict[Value, Interval]:
+    """Bounds of every integer that a flow computes or takes; of inputs everything a dtype holds."""
+    ctx = ranges_of(flow)
     values = [*flow.inputs, *(value for step in flow.steps for value in step.results)]
-    return {value: ctx.of(value) for value in values if is_whole(value)}, ctx.findings
+    return {value: ctx.of(value) for value in values if is_whole(value)}
 
 
 def analyse_step(step: Step, ctx: RangeContext) -> None:
@@ -198,21 +203,23 @@ def analyse_step(step: Step, ctx: RangeContext) -> None:
     words, results = words_of(step, _BY_NAME)
     ctx.operator = step
     for word in words:
-        _analyse_word(word, ctx)
+        analyse_word(word, ctx)
     for value, made in zip(step.results, results):
         ctx.set(value, ctx.of(made))
     forget(words, step)
 
 
-def _analyse_word(step: Step, ctx: RangeContext) -> None:
+def analyse_word(step: Step, ctx: RangeContext) -> bool:
+    """Record the bounds of a word; False where it may wrap, and be anything its dtype holds."""
     rule = FRange.get(step.op)
     if rule is None:
         ctx.report(step, "no range rule is known for this operator, so nothing can be proved of it")
-        return
+        return False
     before = len(ctx.findings)
     found = rule(step, ctx)
     if len(ctx.findings) == before and ctx.result_fits(
         step, "its result", found, step.result.type.dtype
     ):
         ctx.set(step.result, found)
-    # Otherwise it wraps, and from here on it may be anything its dtype holds.
+        return True
+    return False

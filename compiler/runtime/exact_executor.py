@@ -28,7 +28,7 @@ EXECUTOR_FACTORIES: Final = {
     "integer": "compiler.targets.ort.integer_executor:IntegerExecutor",
     "c": "compiler.targets.c.executor:CExecutor",
 }
-SLOWER: Final = "9 to 25 times slower than the engine"
+SLOWER: Final = "up to 8 times slower than the engine"
 """The integer ONNX; the ratios of README's table."""
 
 

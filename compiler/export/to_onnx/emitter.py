@@ -35,14 +35,6 @@ class Emitter:
             self._names[value] = name
         return name
 
-    def is_bound(self, value: Value) -> bool:
-        """Whether a tensor holds the value already."""
-        return value in self._names
-
-    def tensors(self) -> dict[Value, str]:
-        """The ONNX tensor of every value that has one, once the model is finished."""
-        return {value: self.writer.renamed.get(name, name) for value, name in self._names.items()}
-
     def args(self, step: Step) -> list[str]:
         """ONNX tensors of all arguments."""
         return [self.name(a) for a in step.args]

@@ -1,17 +1,35 @@
-"""What an integer rule sees: tensors in their own dtypes, and wider ones to compute in."""
+"""What an integer rule sees: values as tensors of a dtype that computes them exactly.
+
+    int8, bounds [-128, 127]          float32, in which onnxruntime is fastest
+    int32, bounds up to 2^40          float64
+    int64, anything                   int64, or int32, whose results are cut by a Cast
+
+A float32 holds every whole number up to 2^24 and a float64 up to 2^53, and sums of whole numbers
+that stay below are exact in any order. Bounds are those of ``compiler.ranges``. Where they leave a
+dtype the reference wraps; such words are computed in integers, which wrap likewise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from compiler.core.legalize import forget, words_of
+from compiler.core.legalize import forget, is_integral, words_of
 from compiler.export.to_onnx.emitter import Emitter, emit_step
+from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
 from compiler.ir.ty import is_integer
 from compiler.ops.number_format import Array
+from compiler.ranges.analysis import RangeContext, analyse_step, analyse_word
+
+SINGLE: Final = 1 << 23
+"""Integers below are computed in float32. Half of what it holds: onnxruntime adds what follows a
+product into the product's own sums."""
+DOUBLE: Final = 1 << 52
+"""Integers below are computed in float64, one half more or less included."""
 
 # onnxruntime computes reliably in these; values are brought back by a wrapping Cast.
 _WORKING = {
@@ -26,9 +44,87 @@ _WORKING = {
 }
 
 
+class Held(NamedTuple):
+    """A tensor with the integers of a value, in whatever dtype."""
+
+    name: str
+    dtype: str
+
+
 class IntegerEmitter(Emitter):
-    """Emitter with casts. Sums, differences and products modulo 2^64 or 2^32 stay right modulo any
-    smaller power of two, so computing wide and casting back wraps exactly as the reference does."""
+    """Emitter of words, whose values may lie in tensors of other dtypes than their own.
+
+    Args:
+        writer: receives the nodes.
+        ranges: bounds of what the words read; those of their results are added.
+    """
+
+    def __init__(self, writer: GraphWriter, ranges: RangeContext) -> None:
+        super().__init__(writer)
+        self._ranges = ranges
+        self._held: dict[Value, Held] = {}
+        self._casts: dict[tuple[str, str], str] = {}
+        self._exact = False
+        """The word at hand wraps nowhere."""
+
+    # ---- values ------------------------------------------------------------------------------
+
+    def bind(self, value: Value, name: str) -> None:
+        """The tensor that holds a value in its own dtype."""
+        self._held[value] = Held(name, value.type.dtype)
+
+    def is_bound(self, value: Value) -> bool:
+        """Whether a tensor holds the value already."""
+        return value in self._held
+
+    def held(self, value: Value) -> Held:
+        """The tensor of a value, in the dtype that it was computed in."""
+        found = self._held.get(value)
+        if found is None:
+            assert value.data is not None, "a step was emitted before the step it reads"
+            found = self._held[value] = Held(self.writer.constant(value.data), value.type.dtype)
+        return found
+
+    def name(self, value: Value) -> str:
+        """The tensor of a value in its own dtype."""
+        return self.widened(value, value.type.dtype)
+
+    def tensors(self) -> dict[Value, Held]:
+        """The tensor of every value that has one, once the model is finished."""
+        renamed = self.writer.renamed
+        return {
+            value: Held(renamed.get(held.name, held.name), held.dtype)
+            for value, held in self._held.items()
+        }
+
+    def widened(self, value: Value, dtype: str) -> str:
+        """The tensor in another dtype; constants are converted here and now."""
+        if value.data is not None:
+            return self.writer.constant(value.data.astype(dtype))
+        return self.cast(*self.held(value), dtype)
+
+    def cast(self, name: str, source: str, dtype: str) -> str:
+        """A wrapping Cast, or nothing where the dtype is right already; equal ones are shared."""
+        if source == dtype:
+            return name
+        if (name, dtype) not in self._casts:
+            self._casts[name, dtype] = self.writer.cast(name, dtype)
+        return self._casts[name, dtype]
+
+    def ends(self, value: Value) -> tuple[int, int]:
+        """Smallest and largest integer of a value."""
+        bounds = self._ranges.of(value)
+        return bounds.lowest, bounds.highest
+
+    def ends_along(self, value: Value, axis: int, size: int) -> tuple[Array, Array]:
+        """``ends`` for each of ``size`` indices of an axis; of one for all of them."""
+        if size == 1:
+            low, high = self.ends(value)
+            return np.asarray([low]), np.asarray([high])
+        lows, highs = self._ranges.of(value).per(axis, size)
+        return lows.astype(np.int64), highs.astype(np.int64)
+
+    # ---- dtypes to compute in ----------------------------------------------------------------
 
     def working_dtype(self, step: Step) -> str:
         """int32, or int64 where an operand or result needs it.
@@ -45,15 +141,24 @@ class IntegerEmitter(Emitter):
                 found = "int64"
         return found
 
-    def widened(self, value: Value, dtype: str) -> str:
-        """The tensor in another dtype; constants are converted here and now."""
-        if value.data is not None:
-            return self.writer.constant(value.data.astype(dtype))
-        return self.cast(self.name(value), value.type.dtype, dtype)
+    def exact_dtype(self, reach: int) -> str | None:
+        """float32 or float64, which hold every integer up to ``reach``; None where neither does, or
+        where the word at hand wraps."""
+        if not self._exact or reach >= DOUBLE:
+            return None
+        return "float32" if reach < SINGLE else "float64"
 
-    def cast(self, name: str, source: str, dtype: str) -> str:
-        """A wrapping Cast, or nothing where the dtype is right already."""
-        return name if source == dtype else self.writer.cast(name, dtype)
+    def reach(self, values: Iterable[Value]) -> int:
+        """The largest magnitude of the integers among values."""
+        whole = [v for v in values if is_integer(v.type.dtype)]
+        return max((max(map(abs, self.ends(v))) for v in whole), default=0)
+
+    def dtype_for(self, step: Step) -> str:
+        """The dtype in which a word is computed whose results are no larger on the way."""
+        reach = self.reach((*step.args, *step.results))
+        return self.exact_dtype(reach) or self.working_dtype(step)
+
+    # ---- nodes -------------------------------------------------------------------------------
 
     def emit_words(self, step: Step) -> None:
         """Write an operator word by word, by their integer rules; a float one by its plain rule.
@@ -61,21 +166,27 @@ class IntegerEmitter(Emitter):
         Raises:
             OnnxExportError: an operator or dtype without an exact integer form.
         """
+        if not is_integral(step):
+            analyse_step(step, self._ranges)
+            self._exact = True
+            self._emit_word(step)
+            return
         words, results = words_of(step)
         for word in words:
+            self._exact = analyse_word(word, self._ranges)
             self._emit_word(word)
         for value, made in zip(step.results, results):
-            self.bind(value, self.name(made))
+            self._held[value] = self.held(made)
+            self._ranges.set(value, self._ranges.of(made))
         forget(words, step)
 
     def _emit_word(self, word: Step) -> None:
         whole = [v for v in (*word.args, *word.results) if is_integer(v.type.dtype)]
         rule = FToInteger.get(word.op) if whole else None
         if rule is not None:
-            names = rule(word, self)
-            names = [names] if isinstance(names, str) else names
-            for value, name in zip(word.results, names, strict=True):
-                self.bind(value, name)
+            made = rule(word, self)
+            held = made if isinstance(made, Held) else Held(made, word.result.type.dtype)
+            self._held[word.result] = held
             return
         if word.args and any(is_integer(v.type.dtype) for v in word.results):
             raise self.refuse(
@@ -85,7 +196,22 @@ class IntegerEmitter(Emitter):
             )
         emit_step(word, self)
 
-    def scalar(self, number: int, dtype: str) -> str:
+    def inner(self, step: Step, dtype: str) -> Emitter:
+        """An emitter that has the integer operands of a word in a dtype."""
+        inner = Emitter(self.writer)
+        for value in step.args:
+            whole = is_integer(value.type.dtype)
+            inner.bind(value, self.widened(value, dtype) if whole else self.name(value))
+        return inner
+
+    def result(self, step: Step, name: str, dtype: str) -> Held:
+        """A result computed in float32, float64, or a wider integer dtype, which wraps."""
+        if dtype in ("float32", "float64"):
+            return Held(name, dtype)
+        own = step.result.type.dtype
+        return Held(self.cast(name, dtype, own), own)
+
+    def scalar(self, number: float, dtype: str) -> str:
         """A rank-0 constant."""
         return self.writer.constant(np.asarray(number, dtype))
 
@@ -94,9 +220,9 @@ class IntegerEmitter(Emitter):
         return self.writer.constant(np.asarray(values).astype(dtype))
 
 
-ToInteger = Callable[[Step, IntegerEmitter], str | Sequence[str]]
-"""``rule(step, emitter)`` writes an integer step and gives one tensor, of the result's own dtype,
-per result."""
+ToInteger = Callable[[Step, IntegerEmitter], Held | str]
+"""``rule(step, emitter)`` writes a word and gives its result: in its own dtype, or held in one that
+is exact."""
 
 FToInteger: OpRule[ToInteger] = OpRule(
     "FToInteger",

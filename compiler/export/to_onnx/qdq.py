@@ -39,7 +39,7 @@ from compiler.ir.dataflow import Step, dataflow
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float, is_integer
-from compiler.ranges.analysis import value_bounds
+from compiler.ranges.analysis import ranges_of
 
 PRODUCTS = ("nn.conv2d", "nn.dense", "nn.matmul", "nn.batch_matmul", "nn.conv2d_transpose")
 _NARROW = ("int8", "uint8")
@@ -101,15 +101,15 @@ def to_qdq_onnx(
         if levels is not None:
             narrow[step] = levels
         clips.update(needless_clips(step) if levels is None else levels.clips)
-    bounds, unproved = value_bounds(flow)
-    for found in unproved:
+    ranges = ranges_of(flow)
+    for found in ranges.findings:
         if found.bound is not None:
             raise OnnxExportError(
                 found.what,
                 where=found.node,
                 fix="QDQ has no wrapping arithmetic; requantize before this operator",
             )
-    graph = QdqEmitter(GraphWriter(function), bounds, RUNTIMES[runtime], reduce_range, not narrow)
+    graph = QdqEmitter(GraphWriter(function), ranges, RUNTIMES[runtime], reduce_range, not narrow)
     for value in flow.inputs:
         graph.bind(value, graph.writer.input(value.name, value.type))
         if value.type.dtype in _NARROW:

@@ -8,7 +8,7 @@ scale has to be known that the integers do not hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from compiler.export.to_onnx.qdq_patterns import Floats
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
 from compiler.ops.number_format import Array
-from compiler.ranges.interval import Interval
+from compiler.ranges.analysis import RangeContext
 
 FLOAT_LIMIT = 1 << 24
 """Whole numbers below are float32, and so are their sums in any order that stay below."""
@@ -182,7 +182,7 @@ class QdqEmitter(IntegerEmitter):
 
     Args:
         writer: receives the nodes.
-        bounds: of every integer.
+        ranges: bounds of every integer.
         runtime: what the file is for.
         reduce_range: weights have 7 bits, for kernels that add pairs of products in 16 bits.
         wide_sums: what ``narrow_levels`` narrows stays float; else it has 8 bits.
@@ -191,13 +191,12 @@ class QdqEmitter(IntegerEmitter):
     def __init__(
         self,
         writer: GraphWriter,
-        bounds: Mapping[Value, Interval],
+        ranges: RangeContext,
         runtime: Runtime,
         reduce_range: bool = False,
         wide_sums: bool = False,
     ) -> None:
-        super().__init__(writer)
-        self._bounds = bounds
+        super().__init__(writer, ranges)
         self.runtime = runtime
         self.reduce_range = reduce_range
         self.wide_sums = wide_sums
@@ -208,11 +207,6 @@ class QdqEmitter(IntegerEmitter):
         self._quantized: dict[Value, Quantized] = {}
         self._reals: dict[Value, Real] = {}
         self._dequantized: dict[tuple[str, float, int], str] = {}
-
-    def ends(self, value: Value) -> tuple[int, int]:
-        """Smallest and largest integer of a value."""
-        bounds = self._bounds[value]
-        return bounds.lowest, bounds.highest
 
     def native(self, value: Value) -> str:
         """The tensor of an integer value in its own dtype, with all that it needs."""

@@ -1,4 +1,4 @@
-"""IntegerExecutor: a realised module's integers, computed by onnxruntime in their own dtypes."""
+"""IntegerExecutor: a realised module's integers, as onnxruntime computes its exact ONNX form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from compiler.targets.ort.session import OrtExecutor
 class IntegerExecutor(OrtExecutor):
     """One function of a realised module.
 
-    The graph runs as it was written: no optimizer may take part in what serves as an oracle.
+    A session optimizes the graph as it does for whoever runs the file.
 
     Args:
         mod: a typed module after QuantizeRealize.
@@ -21,4 +21,4 @@ class IntegerExecutor(OrtExecutor):
 
     def __init__(self, mod: IRModule, function: str = "main") -> None:
         names = [param.name_hint for param in mod[function].params]
-        super().__init__(to_integer_onnx(mod, function), names, optimize=False)
+        super().__init__(to_integer_onnx(mod, function), names)

@@ -53,20 +53,20 @@ class SteppedOnnx:
         self._constants = {tensor.name: tensor for tensor in model.graph.initializer}
         self._nodes = {name: node for node in model.graph.node for name in node.output}
         self._opset = model.opset_import
-        self._tensors: dict[Value, str] = {}
-        for value, name in tensors.items():
+        self._values: dict[str, Value] = {}
+        for value, held in tensors.items():
             # Of several values that one tensor holds, the first.
-            if name in self._nodes and name not in self._tensors.values():
-                self._tensors[value] = name
-        self._values = {name: value for value, name in self._tensors.items()}
+            if held.name in self._nodes:
+                self._values.setdefault(held.name, value)
+        self._tensors = {value: tensors[value] for value in self._values.values()}
         stages: list[list[Value]] = []
-        held = MOST_BYTES
+        bytes_held = MOST_BYTES
         for value in self._tensors:
             size = 8 * value.type.num_elements
-            if held + size > MOST_BYTES:
+            if bytes_held + size > MOST_BYTES:
                 stages.append([])
-                held = 0
-            held += size
+                bytes_held = 0
+            bytes_held += size
             stages[-1].append(value)
         self.stages: Sequence[Sequence[Value]] = stages
         self._sessions: dict[int, OrtExecutor] = {}
@@ -93,7 +93,11 @@ class SteppedOnnx:
         session = self._sessions.get(stage)
         if session is None:
             session = self._sessions[stage] = self._session(stage)
-        given = {f"{self._tensors[v]}'": a for v, a in operands.items() if v in self._tensors}
+        given = {
+            f"{self._tensors[v].name}'": a.astype(self._tensors[v].dtype)
+            for v, a in operands.items()
+            if v in self._tensors
+        }
         given |= self._inputs
         return session.run({name: given[name] for name in session.input_names})
 
@@ -103,7 +107,7 @@ class SteppedOnnx:
         inputs: dict[str, Value] = {}
         constants: set[str] = set()
         taken = {value.name: value for value in self.flow.inputs}
-        waiting = [self._tensors[value] for value in values]
+        waiting = [self._tensors[value].name for value in values]
         while waiting:
             name = waiting.pop()
             if self._nodes[name].name in nodes:
@@ -124,15 +128,15 @@ class SteppedOnnx:
         graph = helper.make_graph(
             [nodes[name] for name in dict.fromkeys(order) if name in nodes],
             "stage",
-            [_info(name, value) for name, value in inputs.items()],
-            [_info(self._tensors[value], value) for value in values],
+            [self._info(name, value) for name, value in inputs.items()],
+            [self._info(self._tensors[value].name, value) for value in values],
             [self._constants[name] for name in sorted(constants)],
         )
         model = helper.make_model(graph, opset_imports=self._opset)
         model.ir_version = 8
         return OrtExecutor(model, arena=False)  # many wait for the next round
 
-
-def _info(name: str, value: Value) -> onnx.ValueInfoProto:
-    dtype = onnx_type(value.type.dtype)
-    return helper.make_tensor_value_info(name, dtype, value.type.concrete_shape)
+    def _info(self, name: str, value: Value) -> onnx.ValueInfoProto:
+        held = self._tensors.get(value)
+        dtype = onnx_type(value.type.dtype if held is None else held.dtype)
+        return helper.make_tensor_value_info(name, dtype, value.type.concrete_shape)

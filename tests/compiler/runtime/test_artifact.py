@@ -240,7 +240,7 @@ def test_without_a_compiler_the_default_executor_is_the_integer_onnx_and_says_so
         found.run({"x": np.zeros((1, 3, 8, 8), "float32")})
         assert set(found._executors) == {"auto", "integer"}
     assert [r.getMessage() for r in caplog.records if "compiler" in r.getMessage()] == [
-        "no C compiler found: onnxruntime runs the module in integers, 9 to 25 times slower than "
+        "no C compiler found: onnxruntime runs the module in integers, up to 8 times slower than "
         "the engine; install one"
     ]
 

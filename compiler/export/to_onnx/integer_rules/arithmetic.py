@@ -1,61 +1,92 @@
-"""Sums, products, limits and comparisons: the plain ONNX operator in int32 or int64."""
+"""Sums, products, limits and comparisons: the plain ONNX operator in an exact dtype."""
 
 from __future__ import annotations
 
 from compiler.export.to_onnx.convert.reduce import extremum_in, position_in
-from compiler.export.to_onnx.emitter import Emitter, FToOnnx
-from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
+from compiler.export.to_onnx.emitter import FToOnnx
+from compiler.export.to_onnx.integer_emitter import FToInteger, Held, IntegerEmitter
+from compiler.export.to_onnx.integer_rules.fixed_point import limited_product
 from compiler.export.to_onnx.ordered import larger, smaller
-from compiler.ir.dataflow import Step
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import is_integer
 
 
 @FToInteger.register("add", "subtract", "multiply", "where", "nn.pad", "equal", "less")
-def plain(step: Step, e: IntegerEmitter) -> list[str]:
-    """The operator's plain form on widened operands; bools stay bools."""
-    work = e.working_dtype(step)
-    inner = Emitter(e.writer)
-    for value in step.args:
-        whole = is_integer(value.type.dtype)
-        inner.bind(value, e.widened(value, work) if whole else e.name(value))
-    names = FToOnnx.require(step.op)(step, inner)
-    names = [names] if isinstance(names, str) else names
-    return [
-        e.cast(name, work, value.type.dtype) if is_integer(value.type.dtype) else name
-        for value, name in zip(step.results, names, strict=True)
-    ]
+def plain(step: Step, e: IntegerEmitter) -> Held:
+    """The operator's plain form; bools stay bools."""
+    work = e.dtype_for(step)
+    name = FToOnnx.require(step.op)(step, e.inner(step, work))
+    assert isinstance(name, str)
+    if is_integer(step.result.type.dtype):
+        return e.result(step, name, work)
+    return Held(name, step.result.type.dtype)
 
 
 @FToInteger.register("maximum", "minimum")
-def extremum(step: Step, e: IntegerEmitter) -> str:
-    """The larger or the smaller of two."""
-    work = e.working_dtype(step)
-    pick = larger if step.name == "maximum" else smaller
+def extremum(step: Step, e: IntegerEmitter) -> Held:
+    """The larger or the smaller of two; a limit that binds nothing writes nothing."""
+    work, top = e.dtype_for(step), step.name == "maximum"
+    for value, limit in (step.args, step.args[::-1]):
+        (low, high), (least, most) = e.ends(value), e.ends(limit)
+        if (most <= low if top else high <= least) and value.type == step.result.type:
+            return e.held(value)
+    clipped = _clipped(step, e, work) if top else None
+    if clipped is not None:
+        return clipped
     lhs, rhs = (e.widened(value, work) for value in step.args)
-    return e.cast(pick(e, lhs, rhs, work), work, step.result.type.dtype)
+    return e.result(step, (larger if top else smaller)(e, lhs, rhs, work), work)
+
+
+def _clipped(step: Step, e: IntegerEmitter, work: str) -> Held | None:
+    """One Clip for a maximum of a minimum with numbers; crossed limits stay two nodes."""
+    low, inner = step.args[1], step.args[0].producer
+    if inner is None or inner.name != "minimum" or work == "int64":
+        return None
+    source, high = inner.args
+    if _number(low) is None or _number(high) is None or max(*e.ends(low)) > min(*e.ends(high)):
+        return None
+    if e.exact_dtype(e.reach(inner.args)) != work:
+        return None
+    least, most = e.ends(low)[0], e.ends(high)[0]
+    product = limited_product(source, least, most, e)
+    if product is not None:
+        return Held(product, "float32")
+    limits = [e.scalar(end, work) for end in (least, most)]
+    return Held(e.node("Clip", [e.widened(source, work), *limits]), work)
+
+
+def _number(value: Value) -> int | None:
+    """A constant of one element and no axes."""
+    return int(value.data) if value.data is not None and not value.data.ndim else None
 
 
 @FToInteger.register("max")
-def extremum_along(step: Step, e: IntegerEmitter) -> str:
+def extremum_along(step: Step, e: IntegerEmitter) -> Held:
     """The largest along axes."""
-    work, inner = e.working_dtype(step), Emitter(e.writer)
-    inner.bind(step.args[0], e.widened(step.args[0], work))
-    return e.cast(extremum_in(step, inner, work), work, step.result.type.dtype)
+    work = e.dtype_for(step)
+    return e.result(step, extremum_in(step, e.inner(step, work), work), work)
 
 
 @FToInteger.register("argmax")
 def position(step: Step, e: IntegerEmitter) -> str:
     """The number of the largest along axes."""
-    data, inner, work = step.args[0], Emitter(e.writer), e.working_dtype(step)
+    data = step.args[0]
     # A result of 64 bits does not make its operand wider, and 32 bits are compared in one node.
-    work = work if data.type.dtype in ("uint32", "int64") else "int32"
-    inner.bind(data, e.widened(data, work))
-    return e.cast(position_in(step, inner, work), "int64", step.result.type.dtype)
+    wide = e.working_dtype(step) if data.type.dtype in ("uint32", "int64") else "int32"
+    work = e.exact_dtype(e.reach([data])) or wide
+    found = position_in(step, e.inner(step, work), work)
+    return e.cast(found, "int64", step.result.type.dtype)
 
 
 @FToInteger.register("floor_divide")
-def floor_divide(step: Step, e: IntegerEmitter) -> str:
-    """Div truncates; one less where the remainder and the divisor have different signs."""
+def floor_divide(step: Step, e: IntegerEmitter) -> Held:
+    """Floor of the float quotient, which is below the next whole number by more than rounding adds.
+    In integers Div truncates; one less where the remainder and the divisor have different signs."""
+    low, high = e.ends(step.args[1])
+    work = e.exact_dtype(e.reach((*step.args, *step.results)))
+    if work is not None and not low <= 0 <= high:
+        quotient = e.node("Div", [e.widened(value, work) for value in step.args])
+        return Held(e.node("Floor", [quotient]), work)
     e.working_dtype(step)
     above, below = (e.widened(value, "int64") for value in step.args)
     divisor, zero = step.args[1].data, e.scalar(0, "int64")
@@ -72,4 +103,4 @@ def floor_divide(step: Step, e: IntegerEmitter) -> str:
     quotient = e.node("Sub", [quotient, e.writer.cast(less, "int64")])
     if none is not None:
         quotient = e.node("Where", [none, zero, quotient])
-    return e.writer.cast(quotient, step.result.type.dtype)
+    return e.result(step, quotient, "int64")

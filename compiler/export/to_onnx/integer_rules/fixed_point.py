@@ -1,4 +1,4 @@
-"""Shifts and fixed-point products in 64 bits.
+"""Shifts and fixed-point products: in float64 where it holds the products, else in 64 bits.
 
 BitShift knows unsigned integers only, and fills with zeros. A signed value is first moved up by
 2^63, which turns its order into that of uint64; the shifted 2^63 is taken off again:
@@ -9,11 +9,14 @@ BitShift knows unsigned integers only, and fills with zeros. A signed value is f
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.export.to_onnx.convert.tensor import low_bits
-from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
+from compiler.export.to_onnx.integer_emitter import SINGLE, FToInteger, Held, IntegerEmitter
 from compiler.ir.dataflow import Step, Value
+from compiler.ir.ty import bits
 from compiler.ops.number_format import Array
+from compiler.ops.rules.float_product import same_as_float_product
 
 _HALF_TURN = -(1 << 63)
 POWER_OF_TWO = 1 << 30
@@ -41,30 +44,39 @@ def shifted_left(name: str, amount: str, e: IntegerEmitter) -> str:
 
 
 @FToInteger.register("right_shift", "left_shift")
-def shift(step: Step, e: IntegerEmitter) -> str:
-    """In 64 bits; what leaves the dtype on the left is cut off by the cast."""
+def shift(step: Step, e: IntegerEmitter) -> Held:
+    """Floor of a product with a power of two; else in 64 bits, where what leaves the dtype on the
+    left is cut off by the cast."""
+    data, amount = step.args
+    right = step.name == "right_shift"
+    work = e.exact_dtype(e.reach((data, step.result)))
+    if work is not None and amount.data is not None:
+        power = -amount.data.astype(np.int32) if right else amount.data.astype(np.int32)
+        factor = e.array(np.ldexp(1.0, power), work)
+        moved = e.node("Mul", [e.widened(data, work), factor])
+        return Held(e.node("Floor", [moved]) if right else moved, work)
     e.working_dtype(step)
-    data, amount = (e.widened(value, "int64") for value in step.args)
-    turn = shifted_right if step.name == "right_shift" else shifted_left
-    return e.writer.cast(turn(data, e.writer.cast(amount, "uint64"), e), step.result.type.dtype)
+    turn = shifted_right if right else shifted_left
+    counts = e.writer.cast(e.widened(amount, "int64"), "uint64")
+    return e.result(step, turn(e.widened(data, "int64"), counts, e), "int64")
 
 
 @FToInteger.register("bitwise_and")
-def bitwise_and(step: Step, e: IntegerEmitter) -> str:
+def bitwise_and(step: Step, e: IntegerEmitter) -> Held:
     """x & (2^n - 1) = x modulo 2^n; opset 17 knows no other conjunction of numbers."""
     rest = low_bits(step, e, e.widened(step.args[0], "int64"))
-    return e.writer.cast(rest, step.result.type.dtype)
+    return e.result(step, rest, "int64")
 
 
 @FToInteger.register("fixed_point_multiply")
-def fixed_point_multiply(step: Step, e: IntegerEmitter) -> str:
+def fixed_point_multiply(step: Step, e: IntegerEmitter) -> Held:
     """One multiplier and shift for all elements."""
     attrs = step.attrs
     return _scaled(step, np.asarray(attrs.multiplier), np.asarray(attrs.shift), e)
 
 
 @FToInteger.register("fixed_point_multiply_per_axis")
-def fixed_point_multiply_per_axis(step: Step, e: IntegerEmitter) -> str:
+def fixed_point_multiply_per_axis(step: Step, e: IntegerEmitter) -> Held:
     """A multiplier and shift per channel."""
     rank = len(step.args[0].type.shape)
     shape = [1] * rank
@@ -79,21 +91,93 @@ def _known(step: Step, value: Value, e: IntegerEmitter) -> Array:
     return value.data
 
 
-def _scaled(step: Step, multiplier: Array, amount: Array, e: IntegerEmitter) -> str:
-    """Channels whose multiplier is 2^30 take the short way, the others the general one."""
-    e.working_dtype(step)
+def _scaled(step: Step, multiplier: Array, amount: Array, e: IntegerEmitter) -> Held:
+    """Floor(x * a + 1/2) where a float dtype holds every product and sum. Else channels whose
+    multiplier is 2^30 take the short way in integers, the others the general one."""
     data, dtype = step.args[0], step.result.type.dtype
     multiplier, amount = multiplier.astype(np.int64), amount.astype(np.int64)
+    multiplier = np.where(_vanishes(step, multiplier, amount), 0, multiplier)
+    work = _exact_product(step, multiplier, amount, e)
+    if work is not None:
+        factor = e.array(np.ldexp(multiplier.astype(np.float64), (amount - 31).astype(int)), work)
+        product = e.node("Mul", [e.widened(data, work), factor])
+        if np.all(amount > 30):
+            return Held(product, work)
+        return Held(e.node("Floor", [e.node("Add", [product, e.scalar(0.5, work)])]), work)
+    e.working_dtype(step)
     exact = multiplier == POWER_OF_TWO
     if exact.all():
-        return _power_of_two(data, amount, dtype, e)
+        return Held(_power_of_two(data, amount, dtype, e), dtype)
     general = _general(data, multiplier, amount, dtype, e)
     if not exact.any():
-        return general
+        return Held(general, dtype)
     short = _power_of_two(data, np.where(exact, amount, 1), dtype, e)
     wide = [e.cast(name, dtype, "int64") for name in (short, general)]
     picked = e.node("Where", [e.writer.constant(exact), *wide])
-    return e.cast(picked, "int64", dtype)
+    return Held(e.cast(picked, "int64", dtype), dtype)
+
+
+def _vanishes(step: Step, multiplier: Array, amount: Array) -> NDArray[np.bool_]:
+    """Where the operator shifts all bits out, those of a half included."""
+    width = bits(step.args[0].type.dtype)
+    return np.asarray(amount < np.where(multiplier == POWER_OF_TWO, 2 - width, -32))
+
+
+_SHORT = ("float32", "int8", "uint8", "int16", "uint16")
+
+
+def limited_product(value: Value, low: int, high: int, e: IntegerEmitter) -> str | None:
+    """A fixed-point product in [low, high] as a float32 one, rounded to even, where all of them are
+    the same; None where they are not, and for other values.
+
+    The Clip in front binds nothing. Behind it onnxruntime does not move the factor into the weights
+    of the product before, which would round there.
+    """
+    step = value.producer
+    while step is not None and step.name == "cast" and e.held(value) == e.held(step.args[0]):
+        value = step.args[0]
+        step = value.producer
+    factors = None if step is None else _factors(step)
+    if step is None or factors is None or not e.held(value).dtype.startswith("float"):
+        return None  # the product may wrap
+    data, (axis, multiplier, amount) = step.args[0], factors
+    short = e.held(data).dtype in _SHORT and e.reach([data]) < SINGLE and data.type.shape
+    if not short or _vanishes(step, multiplier, amount).any():
+        return None
+    ends = e.ends_along(data, axis, multiplier.size)
+    if not same_as_float_product(multiplier, 31 - amount, "up", *ends, (low, high)).all():
+        return None
+    factor = np.ldexp(multiplier.astype(np.float64), (amount - 31).astype(int))
+    shape = [1] * len(data.type.shape)
+    shape[axis] = -1
+    limits = [e.scalar(end, "float32") for end in e.ends(data)]
+    held = e.node("Clip", [e.widened(data, "float32"), *limits])
+    product = e.node("Mul", [held, e.array(factor.reshape(shape), "float32")])
+    rounded = e.node("Round", [product])
+    return e.node("Clip", [rounded, e.scalar(low, "float32"), e.scalar(high, "float32")])
+
+
+def _factors(step: Step) -> tuple[int, Array, Array] | None:
+    """Axis, multipliers and shifts of a fixed-point product by constants."""
+    attrs, known = step.attrs, [value.data for value in step.args[1:] if value.data is not None]
+    if step.name == "fixed_point_multiply":
+        axis, known = -1, [np.asarray([attrs.multiplier]), np.asarray([attrs.shift])]
+    elif step.name == "fixed_point_multiply_per_axis" and len(known) == 2:
+        axis = attrs.axis
+    else:
+        return None
+    multiplier, amount = (data.astype(np.int64) for data in known)
+    return None if multiplier.min(initial=0) < 0 else (axis, multiplier, amount)
+
+
+def _exact_product(step: Step, multiplier: Array, amount: Array, e: IntegerEmitter) -> str | None:
+    """float32 or float64, where the odd part of every multiplier leaves room for the operand, and
+    the operand and the result for the half that is added."""
+    odd = multiplier // np.maximum(multiplier & -multiplier, 1)
+    reach = e.reach((step.args[0], step.result))
+    if int(np.abs(amount).max(initial=0)) > 62:
+        return None
+    return e.exact_dtype(2 * reach * int(np.abs(odd).max(initial=1)))
 
 
 def _general(data: Value, multiplier: Array, amount: Array, dtype: str, e: IntegerEmitter) -> str:

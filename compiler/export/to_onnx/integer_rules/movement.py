@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from compiler.export.to_onnx.emitter import FToOnnx
-from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
+from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+from compiler.export.to_onnx.integer_emitter import SINGLE, FToInteger, Held, IntegerEmitter
 from compiler.ir.dataflow import Step
-from compiler.ir.ty import integer_range, is_float
+from compiler.ir.ty import integer_range, is_float, is_integer
 
 
 @FToInteger.register("reshape", "transpose", "strided_slice", "broadcast_to", "concatenate", "take")
-def move(step: Step, e: IntegerEmitter) -> str | Sequence[str]:
-    """The plain form, which onnxruntime has for every integer dtype."""
-    return FToOnnx.require(step.op)(step, e)
+def move(step: Step, e: IntegerEmitter) -> Held:
+    """The plain form, in the dtype that the elements are held in."""
+    moved = step.args if step.name == "concatenate" else step.args[:1]
+    dtypes = {e.held(value).dtype for value in moved}
+    dtype = dtypes.pop()
+    if dtypes:
+        wide = e.reach(moved) >= SINGLE or dtype == "bool"
+        dtype = step.result.type.dtype if wide else "float32"
+    inner = Emitter(e.writer)
+    for value in step.args:
+        inner.bind(value, e.widened(value, dtype) if value in moved else e.name(value))
+    name = FToOnnx.require(step.op)(step, inner)
+    assert isinstance(name, str)
+    return Held(name, dtype)
 
 
 @FToInteger.register("cast")
-def cast(step: Step, e: IntegerEmitter) -> str:
-    """Cast; from floats in double, which holds every bound of 32 bits, and NaN becomes 0."""
+def cast(step: Step, e: IntegerEmitter) -> Held | str:
+    """Nothing, where the dtype holds the integers, else a Cast; from floats in double, which holds
+    every bound of 32 bits, and NaN becomes 0."""
     source, dtype = step.args[0], step.result.type.dtype
+    if not is_float(source.type.dtype):
+        low, high = integer_range(dtype) if is_integer(dtype) else (0, 0)
+        if is_integer(source.type.dtype) and low <= e.ends(source)[0] and e.ends(source)[1] <= high:
+            return e.held(source)
+        return e.cast(e.name(source), source.type.dtype, dtype)
     name = e.name(source)
-    if not is_float(source.type.dtype) or is_float(dtype) or dtype == "bool":
+    if is_float(dtype) or dtype == "bool":
         return e.cast(name, source.type.dtype, dtype)
     if dtype in ("int64", "uint64"):
         raise e.refuse(step, f"a float cannot be limited to {dtype} in double")

@@ -1,6 +1,7 @@
-"""Products as ConvInteger and MatMulInteger.
+"""Products as Conv and MatMul where every sum stays below 2^23, else in integers.
 
-Both take 8-bit operands and add into int32. Wider operands are cut into digits of 8 bits:
+ConvInteger and MatMulInteger take 8-bit operands and add into int32. Wider operands are cut into
+digits of 8 bits:
 
     x * w = sum over digits of (x_i * w_j) * 2^(8 (i + j))      modulo 2^32
 
@@ -15,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
+from compiler.export.to_onnx.integer_emitter import FToInteger, Held, IntegerEmitter
 from compiler.export.to_onnx.windows import window_attributes
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import bits
@@ -61,15 +62,26 @@ def _constant_digits(data: Array, places: int, zero_point: int, e: IntegerEmitte
     return found
 
 
-def product(step: Step, e: IntegerEmitter, terms: int, emit: Callable[[Digit, Digit], str]) -> str:
-    """The sum over pairs of digits, in the dtype of the result.
+def product(
+    step: Step,
+    e: IntegerEmitter,
+    terms: int,
+    plain: Callable[[str, str], str],
+    emit: Callable[[Digit, Digit], str],
+) -> Held:
+    """The product in float32; else the sum over pairs of digits, in the dtype of the result.
 
     Args:
         terms: products per sum.
+        plain: writes the float product of two tensors.
         emit: writes the int32 product of two digits.
     Raises:
         OnnxExportError: operands or a result of a dtype that has no exact form.
     """
+    work = e.exact_dtype(_largest_sum(step, e, terms))
+    if work == "float32" or (work is not None and step.name != "nn.conv2d"):
+        lhs, rhs = (e.widened(value, work) for value in step.args)
+        return Held(plain(lhs, rhs), work)
     dtype = step.result.type.dtype
     wide = bits(dtype) > 32
     if any(bits(value.type.dtype) > 32 for value in step.args[:2]):
@@ -77,10 +89,9 @@ def product(step: Step, e: IntegerEmitter, terms: int, emit: Callable[[Digit, Di
     if wide and terms * 255 * 255 >= 1 << 31:
         raise e.refuse(step, f"sums of {terms} products leave int32 before they are widened")
     work = "int64" if wide else "int32"
-    lhs, rhs = (digits(value, e) for value in step.args[:2])
     total: str | None = None
-    for left in lhs:
-        for right in rhs:
+    for left in digits(step.args[0], e):
+        for right in digits(step.args[1], e):
             place = 8 * (left[2] + right[2])
             if place >= bits(dtype):
                 continue
@@ -90,7 +101,17 @@ def product(step: Step, e: IntegerEmitter, terms: int, emit: Callable[[Digit, Di
                 part = e.node("Mul", [part, e.writer.constant(factor)])
             total = part if total is None else e.node("Add", [total, part])
     assert total is not None, "the digits of place 0 always count"
-    return e.cast(total, work, dtype)
+    return e.result(step, total, work)
+
+
+def _largest_sum(step: Step, e: IntegerEmitter, terms: int) -> int:
+    """Bound on every sum of products, in any order; of a constant weight, with its numbers."""
+    data, weight = step.args
+    if weight.data is None or not weight.data.size:
+        return terms * e.reach([data]) * e.reach([weight])
+    numbers = np.abs(weight.data.astype(np.float64))
+    along = tuple(range(1, numbers.ndim)) if step.name == "nn.conv2d" else -2
+    return e.reach([data]) * int(numbers.sum(axis=along).max())
 
 
 def _zero(digit: Digit, e: IntegerEmitter) -> str:
@@ -98,22 +119,29 @@ def _zero(digit: Digit, e: IntegerEmitter) -> str:
 
 
 @FToInteger.register("nn.conv2d")
-def conv2d(step: Step, e: IntegerEmitter) -> str:
-    """ConvInteger; padding reads the zero point, which stands for 0."""
+def conv2d(step: Step, e: IntegerEmitter) -> Held:
+    """Conv or ConvInteger; padding reads the zero point, which stands for 0."""
     attrs, (_, inputs, *kernel) = step.attrs, step.args[1].type.concrete_shape
+    window = {"group": attrs.groups, **window_attributes(attrs, kernel)}
+
+    def plain(data: str, weight: str) -> str:
+        return e.node("Conv", [data, weight], **window)
 
     def emit(data: Digit, weight: Digit) -> str:
         names = [data[0], weight[0], _zero(data, e), _zero(weight, e)]
-        return e.node("ConvInteger", names, group=attrs.groups, **window_attributes(attrs, kernel))
+        return e.node("ConvInteger", names, **window)
 
-    return product(step, e, inputs * math.prod(kernel), emit)
+    return product(step, e, inputs * math.prod(kernel), plain, emit)
 
 
 @FToInteger.register("nn.matmul", "nn.batch_matmul")
-def matmul(step: Step, e: IntegerEmitter) -> str:
-    """MatMulInteger."""
+def matmul(step: Step, e: IntegerEmitter) -> Held:
+    """MatMul or MatMulInteger."""
+
+    def plain(lhs: str, rhs: str) -> str:
+        return e.node("MatMul", [lhs, rhs])
 
     def emit(lhs: Digit, rhs: Digit) -> str:
         return e.node("MatMulInteger", [lhs[0], rhs[0], _zero(lhs, e), _zero(rhs, e)])
 
-    return product(step, e, step.args[0].type.concrete_shape[-1], emit)
+    return product(step, e, step.args[0].type.concrete_shape[-1], plain, emit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
+from compiler.export.to_onnx.integer_emitter import DOUBLE, FToInteger, Held, IntegerEmitter
 from compiler.export.to_onnx.ordered import smaller
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range
@@ -14,7 +14,7 @@ WORK = "int64"
 
 
 def gathered(table: Array, index: str, step: Step, e: IntegerEmitter) -> str:
-    """table[index] for an int32 or 8 bit index in the shape of the result. GatherElements on one
+    """table[index] for whole numbers of 32 bits in the shape of the result. GatherElements on one
     axis is six times as fast as Gather in onnxruntime."""
     flat = e.writer.cast(e.node("Reshape", [index, e.ints([-1])]), "int32")
     entries = e.node("GatherElements", [e.writer.constant(table), flat], axis=0)
@@ -22,7 +22,7 @@ def gathered(table: Array, index: str, step: Step, e: IntegerEmitter) -> str:
 
 
 @FToInteger.register("lookup")
-def lookup(step: Step, e: IntegerEmitter) -> str:
+def lookup(step: Step, e: IntegerEmitter) -> Held | str:
     """An entry for every integer of the dtype. Negative places count from the end, so the table is
     turned to begin at 0."""
     data, table = step.args
@@ -32,14 +32,19 @@ def lookup(step: Step, e: IntegerEmitter) -> str:
         last = e.scalar(table.type.num_elements - 1, WORK)
         return e.node("Gather", [e.name(table), smaller(e, place, last, WORK)], axis=0)
     places = np.minimum(np.arange(highest - lowest + 1), table.data.size - 1)
-    return gathered(np.roll(table.data[places], lowest), e.name(data), step, e)
+    held = e.exact_dtype(e.reach([table])) or table.type.dtype
+    entries = np.roll(table.data[places], lowest).astype(held)
+    return Held(gathered(entries, e.held(data).name, step, e), held)
 
 
 @FToInteger.register("isqrt")
-def isqrt(step: Step, e: IntegerEmitter) -> str:
-    """The double root, which is off by less than one, put right in integers."""
+def isqrt(step: Step, e: IntegerEmitter) -> Held | str:
+    """The double root. Below 2^52 its floor is right: the root of m^2 - 1 lies more than half a
+    last digit below m. Above it is off by less than one, and put right in integers."""
+    double = e.node("Sqrt", [e.widened(step.args[0], "float64")])
+    if e.reach(step.args) < DOUBLE:
+        return Held(e.node("Floor", [double]), "float64")
     name = e.name(step.args[0])
-    double = e.node("Sqrt", [e.writer.cast(name, "float64")])
     root = e.writer.cast(double, WORK)
     one = e.writer.constant(np.asarray(1, WORK))
     too_large = e.node("Greater", [e.node("Mul", [root, root]), name])

@@ -17,6 +17,8 @@ from compiler.export.to_onnx.integer_emitter import FToInteger
 from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
 from compiler.ir.ty import integer_range
+from compiler.ops.rules.fixed_point import multiplier_and_shift
+from compiler.ops.rules.float_product import nearest_float_factors
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.pipeline import evaluate
 from compiler.proof.derive import derive_static
@@ -387,17 +389,56 @@ def test_extremes_along_axes_hold_beyond_32_bits(executor: Any, seed: int, axis:
         np.testing.assert_array_equal(found, wanted)
 
 
-def test_the_core_holds_no_float_tensor() -> None:
-    x = relay.var("x", (1, 2, 6, 6), "int8")
-    weight = constant(np.arange(-18, 18).reshape(2, 2, 3, 3), "int8")
-    acc = op.cast(op.nn.conv2d(x, weight, out_dtype="int32"), dtype="int64")
-    scaled = op.fixed_point_multiply(acc, multiplier=1288490240, shift=-4)
-    body = op.nn.avg_pool2d(op.cast(scaled, dtype="int32"), pool_size=(2, 2))
-    model = to_integer_onnx(module([x], body))
-    floats = [t.name for t in model.graph.initializer if t.data_type in (1, 10, 11, 16)]
-    assert floats == []
-    casts = {a.i for n in model.graph.node if n.op_type == "Cast" for a in n.attribute}
-    assert not casts & {1, 10, 11, 16}
+@pytest.mark.parametrize("largest", [(1 << 23) - 1, 1 << 23, 1 << 33])
+@pytest.mark.parametrize("dense", [False, True])
+def test_products_are_float_where_every_sum_is_exact(largest: int, dense: bool) -> None:
+    """The largest sum of a weight's magnitudes, times that of the data: one below the limit, and at
+    it. The data take both ends, so that partial sums reach it."""
+    dtype, terms = ("int32", 4) if largest >> 32 else ("int16", 256)
+    reach = (1 << 31) if largest >> 32 else 1 << 15
+    x = relay.var("x", (2, terms), dtype)
+    numbers = np.full((1, terms), largest // (reach * terms))
+    numbers[0, 0] += (largest - int(np.abs(numbers).sum()) * reach) // reach
+    numbers[0, 1::2] *= -1
+    weight = constant(numbers, dtype)
+    if dense:
+        body = op.nn.dense(x, weight, out_dtype="int64")
+    else:
+        image = op.reshape(x, newshape=(2, terms, 1, 1))
+        kernel = constant(numbers.reshape(1, terms, 1, 1), dtype)
+        body = op.nn.conv2d(image, kernel, out_dtype="int64")
+    mod = module([x], body)
+    least, most = integer_range(dtype)
+    ends = np.where(numbers < 0, least, most), np.where(numbers < 0, most, least)
+    assert_same_bits(mod, {"x": np.concatenate(ends).astype(dtype)})
+    kinds = {node.op_type for node in to_integer_onnx(mod).graph.node}
+    sums = int(np.abs(numbers).sum()) * reach
+    floats = sums < 1 << (52 if dense else 23)
+    assert bool(kinds & {"Conv", "MatMul"}) == floats
+    assert bool(kinds & {"ConvInteger", "MatMulInteger"}) != floats
+
+
+@given(st.integers(0, 1 << 20), st.sampled_from(["int32", "int64"]), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_a_limited_product_is_right_at_every_operand(seed: int, dtype: str, rows: bool) -> None:
+    """Every operand within its limits; factors that a float32 product replaces, and others."""
+    rng = np.random.default_rng(seed)
+    reach = int(rng.choice([300, 5000, 60_000]))
+    low, high = (0, 255) if rng.random() < 0.5 else (-128, 127)
+    x = relay.var("x", (3, 2 * reach + 1), "int32")
+    held = op.cast(op.clip(x, a_min=-reach, a_max=reach), dtype=dtype)
+    factor = np.exp(rng.uniform(np.log(1e-4), np.log(2), 3)).astype(np.float32)
+    if rng.random() < 0.5:
+        factor = nearest_float_factors(factor, "up", (-reach, reach), (low, high))
+    multiplier, shift = multiplier_and_shift(factor)
+    if rows:
+        m, s = constant(multiplier), constant(shift)
+        scaled = op.fixed_point_multiply_per_axis(held, m, s, axis=0)
+    else:
+        scaled = op.fixed_point_multiply(held, multiplier=int(multiplier[0]), shift=int(shift[0]))
+    body = op.cast(op.clip(op.cast(scaled, dtype="int32"), a_min=low, a_max=high), dtype="int16")
+    data = np.broadcast_to(np.arange(-reach, reach + 1, dtype=np.int32), (3, 2 * reach + 1))
+    assert_same_bits(module([x], body), {"x": data.copy()})
 
 
 def test_every_operator_that_realisation_emits_has_an_integer_form() -> None:
