@@ -114,7 +114,7 @@ class Builder:
         return made, clock.seconds
 
     def _channel_stats(self, request: EvaluationRequest) -> ChannelStats | None:
-        """The same for all candidates of a study; products of taps take a while to read."""
+        """The same for all candidates of a study."""
         given = request.channels
         if given is None:
             return None

@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.lru_cache import LRUCache
-
 Levels = NDArray[np.int8 | np.int32]
-
-_FITS: Final = 8
-
-
-class Fits(LRUCache[Levels]):
-    """The last few weights that were fitted to the data of one operator.
-
-    Configurations that differ in what has no part in it (ranges of activations, other layers) share
-    a fit, and fitting costs more than all else about a candidate.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(_FITS)
 
 
 def narrowed(levels: NDArray[np.float64]) -> Levels:
@@ -91,8 +76,6 @@ class InputGram:
         count: positions.
         unit: float64 (groups, taps): what a step of each tap stands for.
         channels: int64 (groups, taps): the channel of the data that each tap reads.
-        shift: float64 (groups, taps): what is taken from each tap, in its units.
-        fits: weights that were fitted to these products.
     """
 
     products: NDArray[np.int64]
@@ -100,8 +83,6 @@ class InputGram:
     count: int
     unit: NDArray[np.float64]
     channels: NDArray[np.int64]
-    shift: NDArray[np.float64] | float = 0.0
-    fits: Fits = field(default_factory=Fits)
 
     def matrix(self, centred: bool) -> NDArray[np.float64]:
         """The mean products in real units, float64 (groups, taps, taps).
@@ -111,12 +92,9 @@ class InputGram:
         """
         count = max(self.count, 1)
         means = self.products / count
-        if centred or np.any(self.shift):
+        if centred:
             mean = self.sums / count
             means -= mean[:, :, None] * mean[:, None, :]
-            if not centred:
-                mean -= self.shift
-                means += mean[:, :, None] * mean[:, None, :]
         means *= self.unit[:, :, None]
         means *= self.unit[:, None, :]
         return means
@@ -130,13 +108,11 @@ class ChannelRanges:
         low: min x, float64.
         high: max x, float64.
         mean: float64.
-        gram: products of what the taps of the weight read; None where they were not measured.
     """
 
     low: NDArray[np.float64]
     high: NDArray[np.float64]
     mean: NDArray[np.float64]
-    gram: InputGram | None = None
 
     @property
     def largest(self) -> NDArray[np.float64]:
@@ -145,14 +121,8 @@ class ChannelRanges:
 
     def times(self, factors: NDArray[np.float64]) -> ChannelRanges:
         """The same of data whose channels are multiplied by ``factors`` > 0."""
-        gram = self.gram
-        if gram is not None:
-            gram = replace(gram, unit=gram.unit * factors[gram.channels])
-        return ChannelRanges(self.low * factors, self.high * factors, self.mean * factors, gram)
+        return ChannelRanges(self.low * factors, self.high * factors, self.mean * factors)
 
     def minus(self, shift: NDArray[np.float64]) -> ChannelRanges:
         """The same of data from whose channels ``shift`` is taken."""
-        gram = self.gram
-        if gram is not None:
-            gram = replace(gram, shift=gram.shift + shift[gram.channels] / gram.unit)
-        return ChannelRanges(self.low - shift, self.high - shift, self.mean - shift, gram)
+        return ChannelRanges(self.low - shift, self.high - shift, self.mean - shift)

@@ -175,7 +175,7 @@ CHECKS: dict[str, Check] = {
     "bias_correction": _flag,
     "calibrate_passes": partial(_integer, 1, 2),
     "requantization": partial(_word, ("fixed_point", "float_product", "power_of_two")),
-    "weight_rounding": partial(_word, ("nearest", "adaptive", "sequential")),
+    "weight_rounding": partial(_word, ("nearest", "sequential")),
     "fit_ranges": _flag,
     "residual_bits": _residual_bits,
     "table_bits": partial(_integer, 8, 12),

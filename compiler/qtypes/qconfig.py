@@ -87,10 +87,10 @@ class QConfig:
             with multipliers, the nearest ones, that a float32 product gives the same integers
             for; "power_of_two" takes scales that are powers of two, the next ones upward, so that
             a shift is enough.
-        weight_rounding: weights go to the "nearest" level, or "adaptive" to the levels with the
-            least error of the layer's output; "sequential" also makes up for what the layers in
-            front have lost, and uses 2^nbit_weight levels in each row with a scale of its own,
-            one more than the others. The last two need calibration data.
+        weight_rounding: weights go to the "nearest" level, or "sequential" to the levels with the
+            least error of the layer's output, which also make up for what the layers in front have
+            lost; it uses 2^nbit_weight levels in each row with a scale of its own, one more than
+            "nearest". Needs calibration data.
         fit_ranges: with weight_rounding "sequential", choose activation ranges on the way, too:
             those with the least error of what reads the tensor. Not for calibrate_mode
             "global_scale".
@@ -202,11 +202,6 @@ class QConfig:
         """True where statistics of single channels are needed, not only of points."""
         rounds = self.weight_rounding != "nearest"
         return self.smooth_alpha is not None or self.centre or self.bias_correction or rounds
-
-    @property
-    def needs_grams(self) -> bool:
-        """True where products of what the taps of a weight read are needed as well."""
-        return self.weight_rounding == "adaptive"
 
     @property
     def needs_sample(self) -> bool:

@@ -31,21 +31,17 @@ from compiler.quantize.calibration.bias_room import add_operands
 from compiler.quantize.calibration.weighted_calls import weight_of, weighted_calls
 
 
-def correct_biases(
-    simulated: IRModule, ranges: Sequence[ChannelRanges], before: IRModule | None = None
-) -> IRModule:
+def correct_biases(simulated: IRModule, ranges: Sequence[ChannelRanges]) -> IRModule:
     """The simulated module with corrected biases.
 
     Args:
-        simulated: result of ``bind_scales``, its weights rounded in any way.
+        simulated: result of ``bind_scales``.
         ranges: of the data of each weighted operator, in visiting order.
-        before: the module with the float weights, where ``simulated`` has rounded ones.
     """
     main: Function = simulated["main"]
     errors: dict[Expr, NDArray[np.float64]] = {}
-    floats = weighted_calls((before or simulated)["main"])
-    for (call, response), (held, _), one in zip(weighted_calls(main), floats, ranges, strict=True):
-        weight, given = call.args[1], weight_of(held)
+    for (call, response), one in zip(weighted_calls(main), ranges, strict=True):
+        weight, given = call.args[1], weight_of(call)
         if isinstance(weight, Call) and given is not None:
             errors[call] = response.respond(_error(weight, given), one.mean)
     replaced: dict[Expr, Expr] = {}

@@ -17,7 +17,6 @@ from compiler.quantize._smoothing import (
     smoothing_factors,
 )
 from compiler.quantize.calibration.channel_stats import ChannelStats
-from compiler.quantize.calibration.input_grams import column_rules, with_grams
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 
@@ -96,7 +95,4 @@ def _ranges(
             f"with {expected}",
             fix="use statistics of this very module",
         )
-    ranges = channels.ranges()
-    if channels.grams is None or not qconfig.needs_grams:
-        return ranges
-    return with_grams(ranges, channels.grams, column_rules(mod["main"]))
+    return channels.ranges()

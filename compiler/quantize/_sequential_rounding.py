@@ -59,14 +59,14 @@ from compiler.quantize._bias_correction import biases_of, corrected_bias
 from compiler.quantize._prefix_runs import PrefixRuns
 from compiler.quantize._range_fitting import RangeFitting
 from compiler.quantize._reconstruction import damped, reconstructed
-from compiler.quantize._weight_rounding import PointRows, cut_rows, joined_rows
-from compiler.quantize.calibration.bind_scales import quantize_points
-from compiler.quantize.calibration.input_grams import (
+from compiler.quantize._taps import (
     blocked,
     channel_steps,
     column_rules,
     units_of,
 )
+from compiler.quantize._weight_rows import PointRows, cut_rows, joined_rows
+from compiler.quantize.calibration.bind_scales import quantize_points
 from compiler.quantize.calibration.kernels.choice import choose_kernels
 from compiler.quantize.calibration.kernels.numpy_kernels import on_grid
 from compiler.quantize.calibration.weighted_calls import weighted_calls

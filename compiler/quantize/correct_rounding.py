@@ -11,7 +11,6 @@ from compiler.quantize._bias_correction import correct_biases
 from compiler.quantize._range_fitting import RangeFitting
 from compiler.quantize._run_context import context_or_new
 from compiler.quantize._sequential_rounding import round_sequentially
-from compiler.quantize._weight_rounding import round_weights
 
 
 @register_pass("CorrectRounding", opt_level=1, required=("InferType",))
@@ -50,9 +49,4 @@ def corrected(
     if cfg.weight_rounding == "sequential":
         sample, centred = run.input_sample, cfg.bias_correction
         return round_sequentially(simulated, ranges, sample, centred, run.rounded, fitting)
-    rounded = simulated
-    if cfg.weight_rounding == "adaptive":
-        rounded = round_weights(simulated, ranges, cfg.bias_correction, run.rounded.weights)
-    if cfg.bias_correction:
-        return correct_biases(rounded, ranges, simulated)
-    return rounded
+    return correct_biases(simulated, ranges) if cfg.bias_correction else simulated

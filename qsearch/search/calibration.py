@@ -112,7 +112,6 @@ class PooledData:
 
 _PASSES: Final = {
     "channels": "channels",
-    "products": "products of what weights read",
     "sample": "a sample of the inputs",
     "ranges": "pass 1 of 2, ranges",
     "histograms": "pass 2 of 2, histograms",

@@ -59,22 +59,20 @@ _PROGRAMMES: Final = 16
 
 _FINE: Final[Params] = {"calibrate_mode": "mse", "weight_scale": "mse", "bias_correction": True}
 _ASYMMETRIC: Final[Params] = {**_FINE, "activation_scheme": "asymmetric"}
-_ADAPTIVE: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "adaptive", "bias_correction": False}
 _REPAIRING: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "sequential"}
 _WIDE: Final[Params] = {"residual_bits": 16, "table_bits": 12}
 _FITTED: Final[Params] = {**_REPAIRING, **_WIDE, "fit_ranges": True}
-_SHARPER: Final[Params] = {**_ADAPTIVE, "smooth_alpha": 0.5, "weight_scale": "max"}
-_ADAPTED: Final = (_SHARPER, {**_ADAPTIVE, "bias_correction": True})
+_NEAREST: Final[Params] = {**_ASYMMETRIC, **_WIDE, "weight_rounding": "nearest"}
 _GOOD_GUESSES: Final[tuple[Params, ...]] = (
     {**_FITTED, "smooth_alpha": 0.5},
     {**_FITTED, "smooth_alpha": 0.75, "weight_scale": "max", "smooth_clips": True},
     {**_FITTED, "smooth_alpha": 0.75},
-    *({**one, **_WIDE} for one in _ADAPTED),
+    {**_NEAREST, "smooth_alpha": 0.5},
+    _NEAREST,
 )
 """The best first, by SQNR on small CNNs and a vision transformer: outliers in activations need
 smoothing, other models gain from sequential rounding. A guess is made without the fields of
-``NEUTRAL`` that the space lacks. Those with adaptive rounding are for spaces without sequential
-rounding: beside it they were never the best."""
+``NEUTRAL`` that the space lacks. The last ones are for spaces without sequential rounding."""
 _GUESSES: Final = 3
 """Trials that the surrogate proposes gain more than further guesses."""
 

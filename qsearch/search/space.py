@@ -302,7 +302,7 @@ def default_space(
     always: Collection[str] = (),
     inputs: Mapping[str, int] = MappingProxyType({}),
 ) -> Space:
-    """The space that ``qsearch launch`` searches by default: 6,336 points, or twice as many.
+    """The space that ``qsearch launch`` searches by default: 4,752 points, or twice as many.
 
     Granularity comes first, it is worth most; with ``allow_float`` modules with float parts are
     candidates too. A model without ``weighted`` operators has nothing to rescale or correct;
@@ -322,13 +322,13 @@ def default_space(
         inputs: bits that these layers may read, all or none.
     """
     measured = measured_modes(modules)
-    rounding = ("nearest", "adaptive", _SEQUENTIAL) if sequential else ("nearest", "adaptive")
+    rounding = ("nearest", _SEQUENTIAL) if sequential else ("nearest",)
     rescaling: tuple[Parameter, ...] = (
         Parameter("smooth_alpha", (None, 0.5, 0.75)),
         *([Parameter("smooth_clips", (False, True), _WITH_SMOOTHING)] if clips else []),
         Parameter("equalize", (False, True), (("smooth_alpha", (None,)),)),
         Parameter("bias_correction", (False, True)),
-        Parameter("weight_rounding", rounding, costly=rounding[2:] if costly else ()),
+        Parameter("weight_rounding", rounding, costly=rounding[1:] if costly else ()),
         *(
             [Parameter("fit_ranges", (False, True), _WITH_SEQUENTIAL)]
             if sequential and not costly

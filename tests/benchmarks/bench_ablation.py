@@ -54,7 +54,6 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "without bias_correction": {"bias_correction": False},
     "without fit_ranges": {"fit_ranges": False},
     "without sequential rounding": {"weight_rounding": "nearest", "fit_ranges": False},
-    "adaptive for sequential": {"weight_rounding": "adaptive", "fit_ranges": False},
     "without table_bits": {"table_bits": 8},
     "without wide inputs": {"layers": {}},
     "with equalize for smooth_alpha": {"equalize": True, "smooth_alpha": None},

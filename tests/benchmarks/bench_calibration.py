@@ -4,8 +4,8 @@
 
 Prints one JSON object: CPU seconds of each step, the same in passes of the float network over the
 samples, and peak memory. DATA.npz holds the model's inputs by name. ``every method`` is both rounds
-and the scales of all modes; channel statistics and products of taps are what smoothing, bias
-correction and adaptive rounding need beside them.
+and the scales of all modes; channel statistics are what smoothing and bias
+correction need beside them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from compiler.quantize.calibration.kernels.choice import choose_kernels
 from compiler.quantize.calibration.measurement import (
     LocalData,
     merged_channels,
-    merged_products,
 )
 from compiler.quantize.calibration.profile_function import profile_function
 from workers.batching import model_batches
@@ -80,8 +79,7 @@ def main() -> None:
         timed(mode, activation_scales, stats, QConfig.from_dict(config))
     needed = ("histograms pass", "pass with all points", "ranges", "histograms", *MODES)
     seconds["every method"] = sum(seconds[step] for step in needed)
-    channels = timed("channel statistics", merged_channels, data, QConfig())
-    timed("products of taps", merged_products, data, QConfig(), channels)
+    timed("channel statistics", merged_channels, data, QConfig())
     unit = seconds["float pass"]
     report = {
         "machine": platform.processor() or platform.machine(),

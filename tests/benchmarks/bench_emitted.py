@@ -64,7 +64,7 @@ class Model:
         self.dev = read_split(data, name, "dev", images, batch)
         self.calib = self._batches(calib.images, batch)
         self.batches = self._batches(self.dev.images, batch)
-        self.channels = channel_stats(self.mod, self.calib, grams=True)
+        self.channels = channel_stats(self.mod, self.calib, sample=True)
         self._stats: dict[str, Any] = {}
         self.float = self.outputs(self.mod)
 

@@ -49,7 +49,6 @@ PHASES: list[tuple[str, tuple[str, ...]]] = [
     ("baseline", ("baseline.py:_run",)),
     ("examination", ("examine",)),
     ("calibration: channels", ("merged_channels",)),
-    ("calibration: products", ("merged_products",)),
     ("calibration: sample", ("with_sample",)),
     ("calibration: tensors", ("merged_points",)),
     ("calibration: plan", ("_measured_together",)),

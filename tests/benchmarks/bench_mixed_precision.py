@@ -1,7 +1,7 @@
 """Bytes against accuracy: bits chosen layer by layer beside the same bits everywhere.
 
     python -m tests.benchmarks.bench_mixed_precision [--model fashion_resnet] [--images N]
-        [--calib N] [--weight-rounding adaptive|nearest|sequential] [--data DIR] [--json FILE]
+        [--calib N] [--weight-rounding nearest|sequential] [--data DIR] [--json FILE]
 
 1. Every layer alone is given 2 to 7 bits, all others keep 8: the squared error this adds to the
    outputs of calibration images is its damage (HAWQ-V3's sensitivity, measured).
@@ -49,7 +49,7 @@ from tests.benchmarks.scores import Score, score
 
 FULL = 8
 CHOICES = (2, 3, 4, 5, 6, 7, FULL)
-ROUNDINGS = ("adaptive", "nearest", "sequential")
+ROUNDINGS = ("nearest", "sequential")
 UNIFORM = (3, 4, 5, 6, 7, FULL)
 HALF_LOSES = 0.5
 EVALUATED = 4
@@ -75,7 +75,7 @@ class Study:
         )
         images = self.calib.images
         batches = [{"input": images[i : i + batch]} for i in range(0, len(images), batch)]
-        needs = {"grams": self.config.needs_grams, "sample": self.config.needs_sample}
+        needs = {"sample": self.config.needs_sample}
         self.channels = channel_stats(self.module, batches, **needs)
         annotated, _ = mark(self.module, self.config, self.channels)
         self.scales = activation_scales(calibration_stats(annotated, batches), self.config)
@@ -220,7 +220,7 @@ def main() -> int:
     parser.add_argument("--model", default="fashion_resnet")
     parser.add_argument("--images", type=int, help="dev images (all)")
     parser.add_argument("--calib", type=int, default=256, help="calibration images (256)")
-    parser.add_argument("--weight-rounding", default="adaptive", choices=ROUNDINGS)
+    parser.add_argument("--weight-rounding", default="sequential", choices=ROUNDINGS)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     result = {"machine": machine(), **measure(args)}

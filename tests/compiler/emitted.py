@@ -96,7 +96,7 @@ def random_qconfig(rng: np.random.Generator, layers: Sequence[str] = ()) -> QCon
         weight_granularity=pick("tensor", "channel"),
         activation_scheme=pick("symmetric", "unsigned", "asymmetric"),
         rounding=pick("UPWARD", "TONEAREST", "TONEAREST_EVEN"),
-        weight_rounding=pick("nearest", "nearest", "adaptive"),
+        weight_rounding=pick("nearest", "nearest", "sequential"),
         layers={
             name: {"nbit_input": pick(None, 4, 11)} for name in layers if pick(False, False, True)
         },

@@ -33,7 +33,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "corrected": {
         "smooth_alpha": 0.5,
         "bias_correction": True,
-        "weight_rounding": "adaptive",
+        "weight_rounding": "sequential",
         "activation_scheme": "asymmetric",
     },
 }

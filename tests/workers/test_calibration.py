@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from compiler.quantize import (
     channel_stats,
     mark,
 )
-from compiler.quantize.calibration.input_grams import InputGrams
 from compiler.quantize.calibration.measurement import Step
 from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
 from tests.workers.shards import calibrate_shard
@@ -70,22 +68,6 @@ def test_a_smoothed_network_is_measured_with_its_channels(study) -> None:
     )
     assert found.labels == plain.labels
     assert not np.array_equal(found.maximum, plain.maximum)
-
-
-def test_shards_of_what_weights_read_merge_to_those_of_one_process(study) -> None:
-    batches = [{"x": image[None]} for image in study.images]
-    whole = channel_stats(study.mod, batches, grams=True)
-    assert whole.grams is not None
-    known = replace(whole, grams=None).to_arrays()
-    shards = [
-        InputGrams.from_arrays(
-            calibrate_shard(replace(study.calibration("products", part), channels=known)).arrays
-        )
-        for part in Range(0, 48).split(3)[::-1]
-    ]
-    merged = reduce(InputGrams.merge, filter(None, shards)).to_arrays()
-    for name, array in whole.grams.to_arrays().items():
-        np.testing.assert_array_equal(merged[name], array, err_msg=name)
 
 
 def test_shards_of_the_second_calibration_merge_to_that_of_one_process(study) -> None:

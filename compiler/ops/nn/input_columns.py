@@ -1,4 +1,4 @@
-"""Convolutions and dense layers as products with columns of their data, for adaptive rounding."""
+"""Convolutions and dense layers as products with columns of their data, for sequential rounding."""
 
 from __future__ import annotations
 

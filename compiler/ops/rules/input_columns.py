@@ -3,7 +3,7 @@
     out[g, o, p] = sum_k rows[g, o, k] * columns[g, k, p]        g: group, p: position, k: tap
 
 What rounding a weight does to the output depends on the data only through the products of columns,
-columns[g] columns[g]^T. Adaptive rounding asks for them.
+columns[g] columns[g]^T. Sequential rounding asks for them.
 """
 
 from __future__ import annotations
@@ -79,6 +79,6 @@ class InputColumns:
 
 
 FQInputColumns: OpRule[Callable[[Call], InputColumns | None]] = OpRule(
-    "FQInputColumns", asked_by="adaptive rounding (compiler/quantize)"
+    "FQInputColumns", asked_by="sequential rounding (compiler/quantize)"
 )
 """``rule(call)`` for a typed call; None for layouts it does not know."""

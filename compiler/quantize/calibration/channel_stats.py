@@ -20,7 +20,6 @@ from compiler.ir.module import IRModule
 from compiler.ops.op_call import op_call
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.qtypes.input_sample import InputSample
-from compiler.quantize.calibration.input_grams import InputGrams
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 _UNIT: Final = 2.0**30
@@ -42,7 +41,6 @@ class ChannelStats:
         high: max x, alike.
         total: means over batch and space, summed over runs, in units of 2^-30, int64.
         runs: how often the network ran.
-        grams: products of what the taps of the weights read; None where they were not measured.
         sample: some of the inputs; None where they were not kept.
     """
 
@@ -52,7 +50,6 @@ class ChannelStats:
     high: NDArray[np.float32]
     total: NDArray[np.int64]
     runs: int
-    grams: InputGrams | None = None
     sample: InputSample | None = None
 
     def ranges(self) -> list[ChannelRanges]:
@@ -69,10 +66,10 @@ class ChannelStats:
         """Statistics of both shards together; exact, commutative and associative.
 
         Raises:
-            CalibrationError: they are of different modules, or one alone has products or a sample.
+            CalibrationError: they are of different modules, or one alone has a sample.
         """
-        if (self.grams is None, self.sample is None) != (other.grams is None, other.sample is None):
-            raise CalibrationError("channel statistics with and without products do not merge")
+        if (self.sample is None) != (other.sample is None):
+            raise CalibrationError("channel statistics with and without a sample do not merge")
         if self.labels != other.labels or not np.array_equal(self.sizes, other.sizes):
             raise CalibrationError(
                 "channel statistics of different modules cannot be merged",
@@ -81,14 +78,10 @@ class ChannelStats:
         low = np.minimum(self.low, other.low)
         high = np.maximum(self.high, other.high)
         total, runs = self.total + other.total, self.runs + other.runs
-        grams = self.grams
-        if grams is not None and other.grams is not None:
-            grams = grams.merge(other.grams)
         sample = self.sample
         if sample is not None and other.sample is not None:
             sample = sample.merge(other.sample)
-        one = replace(self, low=low, high=high, total=total, runs=runs)
-        return replace(one, grams=grams, sample=sample)
+        return replace(self, low=low, high=high, total=total, runs=runs, sample=sample)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Flat arrays, such as an .npz holds; no pickle."""
@@ -99,7 +92,6 @@ class ChannelStats:
             "high": self.high,
             "total": self.total,
             "runs": np.asarray(self.runs, np.int64),
-            **({} if self.grams is None else self.grams.to_arrays()),
             **({} if self.sample is None else self.sample.to_arrays()),
         }
 
@@ -119,7 +111,6 @@ class ChannelStats:
                 np.asarray(arrays["high"]),
                 np.asarray(arrays["total"]),
                 int(arrays["runs"]),
-                InputGrams.from_arrays(arrays),
                 InputSample.from_arrays(arrays),
             )
         except KeyError as error:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, Literal
 
 from compiler.errors import CalibrationError, NotFullyIntegralError
@@ -40,7 +39,6 @@ from compiler.quantize.calibration.measurement import (
     Statistics,
     merged_channels,
     merged_points,
-    merged_products,
     with_sample,
 )
 from compiler.quantize.calibration.profile_function import whole_profile
@@ -164,7 +162,7 @@ class Calibration:
         """Channel statistics of the float module; the same for every configuration.
 
         Args:
-            qconfig: products of taps or a sample of the inputs are added if it needs them.
+            qconfig: a sample of the inputs is added if it needs one.
         Raises:
             CalibrationError: there are no data, they do not fit, or no layer has a weight.
         """
@@ -172,25 +170,19 @@ class Calibration:
         if known is None:
             known = merged_channels(self._data, qconfig)
             self._store.save(CHANNELS, channel_fields("nearest"), known)
-        if qconfig.needs_grams and known.grams is None:
-            found = self._stored_channels("adaptive")
-            if found is None:
-                found = merged_products(self._data, qconfig, replace(known, sample=None))
-                self._store.save(CHANNELS, channel_fields("adaptive"), found)
-            known = replace(found, sample=known.sample)
         if qconfig.needs_sample and known.sample is None:
             found = self._stored_channels("sequential")
             if found is None:
-                found = with_sample(self._data, qconfig, replace(known, grams=None))
+                found = with_sample(self._data, qconfig, known)
                 self._store.save(CHANNELS, channel_fields("sequential"), found)
-            known = replace(found, grams=known.grams)
+            known = found
         self._channels = known
         return known
 
     def _known_channels(self) -> ChannelStats | None:
-        """Those that were measured; with products or a sample they serve every configuration."""
+        """Those that were measured; with a sample they serve every configuration."""
         known = self._channels
-        for kind in ("nearest", "adaptive", "sequential"):
+        for kind in ("nearest", "sequential"):
             known = known or self._stored_channels(kind)
         return known
 

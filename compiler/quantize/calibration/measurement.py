@@ -2,7 +2,6 @@
 
     step         network that runs                      statistics
     channels     the float module                       ChannelStats
-    products     the float module                       InputGrams, over the ranges of the channels
     sample       none                                   InputSample
     ranges       the profile function of a QConfig      CalibrationStats, round 1
     histograms   the same                               CalibrationStats, over the merged ranges
@@ -41,7 +40,6 @@ from compiler.quantize.calibration.collectors import (
     HistogramCollector,
     RangeCollector,
 )
-from compiler.quantize.calibration.input_grams import GramCollector, InputGrams
 from compiler.quantize.calibration.input_sample import sample_inputs
 from compiler.quantize.calibration.kernels.protocol import Kernels
 from compiler.quantize.calibration.profile_function import profile_function
@@ -52,9 +50,9 @@ from compiler.quantize.candidate import mark
 from compiler.quantize.correct_rounding import corrected
 from compiler.runtime.executor import Executor
 
-Step = Literal["channels", "products", "sample", "ranges", "histograms"]
-Statistics = ChannelStats | InputGrams | InputSample | CalibrationStats
-CHANNEL_STEPS: Final = ("channels", "products", "sample")
+Step = Literal["channels", "sample", "ranges", "histograms"]
+Statistics = ChannelStats | InputSample | CalibrationStats
+CHANNEL_STEPS: Final = ("channels", "sample")
 """Steps that do not depend on a QConfig."""
 
 Ranges = tuple[float, ...]
@@ -70,9 +68,9 @@ class Measurement:
 
     Attributes:
         step: what is counted.
-        qconfig: chooses the quantize points; the steps "channels" and "products" do not look at it.
+        qconfig: chooses the quantize points; the step "channels" does not look at it.
         percentiles: fractions whose order statistics "histograms" collects.
-        channels: for "products", and where ``qconfig.needs_channels``.
+        channels: where ``qconfig.needs_channels``.
         ranges: of the first calibration; the network that they quantize is then measured
             (``calibrate_passes`` 2). None measures the float network.
         merged: for "histograms": the merged statistics of "ranges".
@@ -95,11 +93,6 @@ class Measurement:
         """
         if self.step == "channels":
             return ChannelStats.from_arrays(arrays)
-        if self.step == "products":
-            grams = InputGrams.from_arrays(arrays)
-            if grams is None:
-                raise CalibrationError("the arrays hold no products of taps")
-            return grams
         if self.step == "sample":
             sample = InputSample.from_arrays(arrays)
             if sample is None:
@@ -195,26 +188,17 @@ def measure_channels(
     measurement: Measurement,
     batches: Iterable[Batch],
     executor: ExecutorFactory = float_executor,
-) -> ChannelStats | InputGrams | InputSample:
-    """Statistics of the steps "channels", "products" and "sample" of one shard.
+) -> ChannelStats | InputSample:
+    """Statistics of the steps "channels" and "sample" of one shard.
 
     Args:
         mod: result of ``prerequisite_optimize``.
     Raises:
         CalibrationError: no operator has a constant weight, or as for ``Profile.measure``.
     """
-    collector: ChannelCollector | GramCollector
     if measurement.step == "sample":
         return sample_inputs(mod, batches)
-    if measurement.step == "channels":
-        collector = ChannelCollector(mod)
-    elif measurement.channels is None:
-        raise CalibrationError(
-            "products of taps need the merged statistics of the channels",
-            fix='measure the step "channels" first and merge what all shards give',
-        )
-    else:
-        collector = GramCollector(mod, measurement.channels.ranges())
+    collector = ChannelCollector(mod)
     _run(executor(collector.profile), collector.update, batches)
     return collector.result()
 
@@ -277,15 +261,6 @@ def merged_channels(data: CalibrationData, qconfig: QConfig) -> ChannelStats:
     return reduce(ChannelStats.merge, (one for one in shards if isinstance(one, ChannelStats)))
 
 
-def merged_products(
-    data: CalibrationData, qconfig: QConfig, channels: ChannelStats
-) -> ChannelStats:
-    """``channels`` with the products of taps over their ranges, of all shards."""
-    parts = data.collect(Measurement("products", qconfig, channels=channels))
-    products = reduce(InputGrams.merge, (one for one in parts if isinstance(one, InputGrams)))
-    return replace(channels, grams=products)
-
-
 def with_sample(data: CalibrationData, qconfig: QConfig, channels: ChannelStats) -> ChannelStats:
     """``channels`` with a sample of the inputs, of all shards."""
     parts = data.collect(Measurement("sample", qconfig))
@@ -310,15 +285,13 @@ def channel_stats(
     dataset: Iterable[Batch],
     executor: ExecutorFactory = float_executor,
     *,
-    grams: bool = False,
     sample: bool = False,
 ) -> ChannelStats:
     """Channel statistics of a prepared float module over a dataset.
 
     Args:
         mod: result of ``prerequisite_optimize``.
-        dataset: read once, and once more each for ``grams`` and ``sample``.
-        grams: measure products of taps too, for a QConfig with ``needs_grams``.
+        dataset: read once, and once more for ``sample``.
         sample: keep some of the inputs too, for a QConfig with ``needs_sample``.
 
     Raises:
@@ -328,8 +301,6 @@ def channel_stats(
     """
     data = LocalData(mod, dataset, executor)
     channels = merged_channels(data, QConfig())
-    if grams:
-        channels = merged_products(data, QConfig(), channels)
     return with_sample(data, QConfig(), channels) if sample else channels
 
 

@@ -102,8 +102,7 @@ def statistics_fields(qconfig: QConfig) -> dict[str, Any]:
 
 def channel_fields(weight_rounding: str) -> dict[str, Any]:
     """Plain fields of channel statistics, with what a ``QConfig.weight_rounding`` needs of them."""
-    fields = {"variant": CHANNELS, "grams": weight_rounding == "adaptive"}
-    return {**fields, "sample": True} if weight_rounding == "sequential" else fields
+    return {"variant": CHANNELS, "sample": weight_rounding == "sequential"}
 
 
 def scale_fields(qconfig: QConfig) -> dict[str, Any]:

@@ -27,12 +27,12 @@ def _prepared(**fields: Any) -> tuple[Any, ...]:
     config = QConfig.recommended(**fields)
     rng = np.random.default_rng(5)
     batches = [{"x": rng.standard_normal((1, 3, 8, 8)).astype(np.float32)} for _ in range(4)]
-    channels = channel_stats(mod, batches, grams=True) if config.needs_channels else None
+    channels = channel_stats(mod, batches, sample=True) if config.needs_channels else None
     stats = calibration_stats(mark(mod, config, channels)[0], batches)
     return mod, config, stats, batches, channels
 
 
-@pytest.mark.parametrize("rounding", ["nearest", "adaptive"])
+@pytest.mark.parametrize("rounding", ["nearest", "sequential"])
 def test_layers_and_outputs_are_those_of_examine(rounding: str) -> None:
     mod, config, stats, batches, channels = _prepared(weight_rounding=rounding)
     whole = examine(mod, config, stats, batches, channels=channels)
@@ -49,7 +49,7 @@ def test_layers_and_outputs_are_those_of_examine(rounding: str) -> None:
 
 
 def test_weights_rounded_before_are_compared_with_the_float_models() -> None:
-    mod, config, stats, batches, channels = _prepared(weight_rounding="adaptive")
+    mod, config, stats, batches, channels = _prepared(weight_rounding="sequential")
     scales = activation_scales(stats, config)
     found, outputs = layer_sqnr(mod, config, scales, batches, channels=channels)
     weighted = [layer for layer in found if layer.op in ("nn.conv2d", "nn.dense")]

@@ -53,7 +53,7 @@ def test_file_and_grid_give_the_bits_of_the_reference(
     mod = prerequisite_optimize(*network(), 3)
     config = random_qconfig(rng, layer_names(mod))
     calib = batches_of(mod, 4, rng)
-    channels = channel_stats(mod, calib, grams=True)
+    channels = channel_stats(mod, calib, sample=True)
     candidate = calibrated(mod, config, calib, channels)
     assert candidate.partitioned is not None
     # Larger than anything seen in calibration as well: clips and saturating sums take part.

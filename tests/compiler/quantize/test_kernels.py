@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
 from compiler.ops.rules.float_product import Ties, compare_steps
-from compiler.ops.rules.input_columns import Window
 from compiler.quantize.calibration.kernels.choice import choose_kernels
 from compiler.quantize.calibration.kernels.numpy_kernels import log_series
 from compiler.quantize.calibration.kernels.protocol import (
@@ -177,56 +176,9 @@ def test_steps_are_quotients_rounded_half_to_even(kernels: Kernels) -> None:
 def test_steps_beyond_the_limit_are_no_steps(kernels: Kernels, wrong: float) -> None:
     values = np.ones((1, 9, 36), np.float32)
     units = np.full(9, 1 / LIMIT)
-    window = Window((1, 1, 1, 1), (3, 3), (1, 1), (1, 1), (6, 6))
-    images = values.reshape(1, 9, 6, 6)
     assert kernels.steps(values, units, LIMIT) is not None
-    into = np.zeros((9, 9, 9), np.int64), np.zeros((9, 9), np.int64)
-    assert kernels.window_products(images, units, LIMIT, window, *into)
     values[0, 8, 35] = wrong
     assert kernels.steps(values, units, LIMIT) is None
-    assert not kernels.window_products(images, units, LIMIT, window, *into)
-
-
-@pytest.mark.parametrize(
-    ("channels", "size", "padding", "window", "strides", "dilation"),
-    [
-        (8, (9, 7), (1, 1, 1, 1), (3, 3), (1, 1), (1, 1)),
-        (11, (12, 13), (1, 2, 2, 1), (5, 5), (2, 2), (1, 1)),
-        (3, (10, 9), (0, 1, 2, 0), (3, 2), (2, 3), (1, 1)),
-        (17, (14, 15), (2, 2, 2, 2), (3, 3), (1, 2), (2, 2)),
-        (1, (6, 11), (0, 0, 0, 0), (1, 4), (3, 1), (1, 3)),
-        (9, (5, 5), (2, 2, 2, 2), (5, 5), (1, 1), (1, 1)),
-        (8, (7, 1), (0, 0, 0, 0), (7, 1), (1, 1), (1, 1)),
-        (5, (67, 8), (3, 3, 3, 3), (7, 7), (1, 2), (1, 1)),
-    ],
-)
-def test_products_of_windows_are_those_of_their_columns(
-    kernels: Kernels,
-    channels: int,
-    size: tuple[int, int],
-    padding: tuple[int, int, int, int],
-    window: tuple[int, int],
-    strides: tuple[int, int],
-    dilation: tuple[int, int],
-) -> None:
-    rng = np.random.default_rng(channels)
-    values = rng.uniform(-1, 1, (2, channels, *size)).astype(np.float32)
-    values[0, 0, 0, 0] = -1.0
-    units = rng.uniform(1, 3, channels) / LIMIT
-    top, left, bottom, right = padding
-    wide = np.pad(values, ((0, 0), (0, 0), (top, bottom), (left, right)))
-    reach = [d * (k - 1) + 1 for d, k in zip(dilation, window, strict=True)]
-    out = tuple((w - r) // s + 1 for w, r, s in zip(wide.shape[2:], reach, strides, strict=True))
-    steps = np.rint(wide.astype(np.float64) / units[:, None, None]).astype(np.int64)
-    views = np.lib.stride_tricks.sliding_window_view(steps, reach, (2, 3))
-    taken = views[:, :, :: strides[0], :: strides[1], :: dilation[0], :: dilation[1]]
-    columns = taken.reshape(2, channels, out[0] * out[1], window[0] * window[1])
-    asked = Window(padding, window, strides, dilation, (out[0], out[1]))
-    taps = window[0] * window[1]
-    products, sums = np.ones((channels, taps, taps), np.int64), np.ones((channels, taps), np.int64)
-    assert kernels.window_products(values, units, LIMIT, asked, products, sums)
-    np.testing.assert_array_equal(products - 1, np.einsum("ncpk,ncpl->ckl", columns, columns))
-    np.testing.assert_array_equal(sums - 1, columns.sum((0, 2)))
 
 
 @pytest.mark.parametrize(("taps", "positions"), [(25, 70), (9, 32), (33, 1), (1, 5), (4, 0)])

@@ -59,7 +59,7 @@ def batches(rng: np.random.Generator, c: int = 4, count: int = 6) -> Batches:
 
 
 def candidate_of(mod: IRModule, config: QConfig, data: Batches) -> Candidate:
-    return calibrated(mod, config, data, channel_stats(mod, data, grams=True, sample=True))
+    return calibrated(mod, config, data, channel_stats(mod, data, sample=True))
 
 
 def test_the_sample_does_not_depend_on_the_shards() -> None:
@@ -87,7 +87,7 @@ def test_the_sample_of_many_images_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_outputs_err_less_than_when_each_layer_is_rounded_alone(seed: int) -> None:
+def test_outputs_err_less_than_with_the_nearest_levels(seed: int) -> None:
     rng = np.random.default_rng(seed)
     mod, data = network(rng), batches(rng, count=60)
     plain = [evaluate(mod, batch)[0] for batch in data]
@@ -98,8 +98,7 @@ def test_outputs_err_less_than_when_each_layer_is_rounded_alone(seed: int) -> No
         return float(sum(np.square(evaluate(changed, b)[0] - p).sum() for b, p in both))
 
     coarse = SEQUENTIAL.with_overrides(nbit_weight=4, bias_correction=True)
-    others = [coarse.with_overrides(weight_rounding=name) for name in ("nearest", "adaptive")]
-    assert error(coarse) < min(error(other) for other in others)
+    assert error(coarse) < error(coarse.with_overrides(weight_rounding="nearest"))
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -167,10 +167,10 @@ def test_arrays_whose_readers_lack_a_name_are_refused() -> None:
         CalibrationStats.from_arrays(arrays)
 
 
-def test_arrays_without_products_are_no_statistics_of_that_step() -> None:
+def test_arrays_without_a_sample_are_no_statistics_of_that_step() -> None:
     arrays = collect(batches(1), [slice(0, 1)]).to_arrays()
-    with pytest.raises(CalibrationError, match="no products of taps"):
-        Measurement("products", QConfig()).read(arrays)
+    with pytest.raises(CalibrationError, match="no sample of the inputs"):
+        Measurement("sample", QConfig()).read(arrays)
 
 
 def test_counted_keys_take_memory_for_the_distinct_ones_only() -> None:

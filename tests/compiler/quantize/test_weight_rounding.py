@@ -1,4 +1,4 @@
-"""Adaptive rounding: exact products of columns, integers chosen by them, and every form of it."""
+"""Rounding by products of columns: integers chosen by them, and every form of a module."""
 
 from __future__ import annotations
 
@@ -21,23 +21,19 @@ from compiler.proof.derive import derive_static
 from compiler.qtypes.channel_ranges import Rounding
 from compiler.quantize import (
     Calibration,
-    Candidate,
-    ChannelStats,
     QConfig,
     QuantizeContext,
-    build_candidate,
     channel_stats,
     prerequisite_optimize,
     quantize,
 )
 from compiler.quantize._reconstruction import reconstructed
-from compiler.quantize.calibration.input_grams import GramCollector
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 from compiler.targets.ort.session import OrtExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
-from tests.compiler.quantize.candidates import calibrated, const
+from tests.compiler.quantize.candidates import const
 
-ADAPTIVE = QConfig.recommended(weight_rounding="adaptive", calibrate_mode="max")
+FITTED = QConfig.recommended(weight_rounding="sequential", calibrate_mode="max")
 
 
 def network(rng: np.random.Generator, c: int = 4, d: int = 6) -> IRModule:
@@ -59,15 +55,6 @@ def batches(rng: np.random.Generator, c: int = 4, count: int = 6) -> list[dict[s
     mix = np.eye(c) + 0.7 * rng.normal(0, 1, (c, c))
     flat = [rng.normal(0.5, 1, (2, c, 9, 9)) for _ in range(count)]
     return [{"x": np.einsum("kc,ncyx->nkyx", mix, x).astype(np.float32)} for x in flat]
-
-
-def measured(mod: IRModule, data: list[dict[str, Any]]) -> ChannelStats:
-    return channel_stats(mod, data, executor=ReferenceExecutor, grams=True)
-
-
-def candidate_of(mod: IRModule, config: QConfig, data: list[dict[str, Any]]) -> Candidate:
-    channels = measured(mod, data) if config.needs_channels else None
-    return calibrated(mod, config, data, channels, executor=ReferenceExecutor)
 
 
 def rule_of(call: Call) -> InputColumns:
@@ -100,83 +87,11 @@ def test_rows_times_columns_are_the_operator_itself() -> None:
         )
 
 
-def test_shards_in_any_order_and_of_any_size_give_the_same_bits() -> None:
-    rng = np.random.default_rng(1)
-    mod = network(rng)
-    data = batches(rng)
-    whole = measured(mod, data)
-    assert whole.grams is not None
-    shards = []
-    for part in (data[3:], data[:1], data[1:3]):
-        collector = GramCollector(mod, whole.ranges())
-        for batch in part:
-            collector.update(ReferenceExecutor(collector.profile).run(batch))
-        shards.append(collector.result())
-    merged = shards[1].merge(shards[0]).merge(shards[2])
-    for name, array in merged.to_arrays().items():
-        np.testing.assert_array_equal(array, whole.grams.to_arrays()[name], err_msg=name)
-    again = ChannelStats.from_arrays(whole.to_arrays())
-    assert again.grams is not None
-    for one, other in zip(again.grams.products, whole.grams.products, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_products_of_many_taps_are_the_blocks_on_the_diagonal_of_the_whole(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of convolutions, depthwise ones and dense layers alike."""
-    rng = np.random.default_rng(4)
-    mod, data = network(rng), batches(rng, count=1)
-    whole = measured(mod, data).grams
-    monkeypatch.setattr("compiler.quantize.calibration.input_grams.MAX_TAPS", 4)
-    cut = measured(mod, data).grams
-    assert whole is not None
-    assert cut is not None
-    for one, all_taps in zip(cut.products, whole.products, strict=True):
-        taps = one.shape[1]
-        assert taps <= 4
-        blocks = all_taps.shape[1] // taps
-        for group, block in enumerate(one):
-            at = slice(group % blocks * taps, (group % blocks + 1) * taps)
-            np.testing.assert_array_equal(block, all_taps[group // blocks, at, at])
-
-
-def test_candidates_that_share_weights_and_data_share_their_fit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rng = np.random.default_rng(2)
-    mod, data, fitted = network(rng), batches(rng), []
-    channels = measured(mod, data)
-
-    def counted(*args: Any) -> Any:
-        fitted.append(args)
-        return reconstructed(*args)
-
-    monkeypatch.setattr("compiler.quantize._weight_rounding.reconstructed", counted)
-    first = ADAPTIVE.with_overrides(calibrate_mode="global_scale", global_scale=4.0)
-    others = [
-        first.with_overrides(**change)
-        for change in ({"global_scale": 8.0}, {"bias_correction": True}, {"nbit_weight": 6})
-    ]
-    build_candidate(mod, first, None, channels)
-    counts = [len(fitted)]
-    for config in [*others, first]:
-        shared = build_candidate(mod, config, None, channels)
-        counts.append(len(fitted) - sum(counts))
-        alone = build_candidate(mod, config, None, measured(mod, data))
-        del fitted[sum(counts) :]
-        assert shared.integer is not None
-        assert alone.integer is not None
-        assert_structural_equal(shared.integer, alone.integer)
-    assert counts == [4, 0, 4, 4, 0]
-
-
 @pytest.mark.parametrize(
     "fields",
     [
-        {"weight_rounding": "adaptive"},
-        {"weight_rounding": "sequential"},
-        {"weight_rounding": "sequential", "fit_ranges": True},
+        {},
+        {"fit_ranges": True},
     ],
     ids=str,
 )
@@ -185,12 +100,11 @@ def test_what_rounding_found_travels_as_arrays_and_nothing_is_fitted_again(
 ) -> None:
     rng = np.random.default_rng(9)
     calibration = Calibration(network(rng), batches(rng))
-    config = ADAPTIVE.with_overrides(**fields, bias_correction=True)
+    config = FITTED.with_overrides(**fields, bias_correction=True)
     made = calibration.candidate(config)
     arrays = made.context.rounded.to_arrays()
     assert all(levels.dtype == np.int8 for name, levels in arrays.items() if "levels" in name)
-    for module in ("_weight_rounding", "_sequential_rounding"):
-        monkeypatch.delattr(f"compiler.quantize.{module}.reconstructed")
+    monkeypatch.delattr("compiler.quantize._sequential_rounding.reconstructed")
     monkeypatch.delattr("compiler.quantize._range_fitting.RangeFitting.fit")
     run = QuantizeContext(config, rounded=Rounding.from_arrays(arrays))
     again = calibration.candidate(config, run)
@@ -228,21 +142,6 @@ def test_products_that_are_zero_leave_the_nearest_levels() -> None:
     np.testing.assert_array_equal(found, [[[1.0, -1.0, 1.0, 7.0]]])
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_outputs_err_less_than_with_the_nearest_levels(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    mod, data = network(rng), batches(rng, count=12)
-    plain = [evaluate(mod, batch)[0] for batch in data]
-
-    def error(config: QConfig) -> float:
-        changed = candidate_of(mod, config, data).simulated
-        return float(sum(np.square(evaluate(changed, b)[0] - p).sum() for b, p in zip(data, plain)))
-
-    coarse = ADAPTIVE.with_overrides(nbit_weight=3, nbit_input=16, dtype_input="int16")
-    nearest = coarse.with_overrides(weight_rounding="nearest")
-    assert error(coarse) < 0.7 * error(nearest)
-
-
 widths = st.tuples(st.integers(1, 5), st.sampled_from([2, 4, 6]))
 
 
@@ -259,10 +158,10 @@ def test_all_forms_of_the_module_agree_bit_for_bit(
 ) -> None:
     rng = np.random.default_rng(seed)
     mod, data = network(rng, *sizes), batches(rng, sizes[0], 2)
-    config = ADAPTIVE.with_overrides(
+    config = FITTED.with_overrides(
         nbit_weight=nbit, bias_correction=corrected, smooth_alpha=alpha, equalize=alpha is None
     )
-    candidate = candidate_of(mod, config, data)
+    candidate = Calibration(mod, data).candidate(config)
     module = candidate.partitioned
     assert module is not None
     assert derive_static(module).holds
@@ -271,40 +170,19 @@ def test_all_forms_of_the_module_agree_bit_for_bit(
         for call, _ in weighted_calls(candidate.simulated["main"])
         if (held := quantized_constant(call.args[1])) is not None
     }
-    assert max(simulated) <= 2 ** (nbit - 1) - 1
+    assert max(simulated) <= 2 ** (nbit - 1)
     reference = ReferenceExecutor(module)
     form = OrtExecutor(to_integer_onnx(module))
     for batch in data:
         np.testing.assert_array_equal(form.run(batch)[0], reference.run(batch)[0])
 
 
-def test_the_flow_in_one_call_gives_the_module_of_the_pieces() -> None:
-    rng = np.random.default_rng(4)
-    mod, data = network(rng), batches(rng)
-    config = ADAPTIVE.with_overrides(nbit_weight=4, bias_correction=True)
-    whole = quantize(mod, dataset=data, context=QuantizeContext(config))
-    channels = channel_stats(mod, data, grams=True)
-    pieces = calibrated(mod, config, data, channels).partitioned
-    for batch in data:
-        np.testing.assert_array_equal(evaluate(whole, batch)[0], evaluate(pieces, batch)[0])
-
-
-def test_data_beyond_the_ranges_are_refused() -> None:
-    rng = np.random.default_rng(6)
-    mod, data = network(rng), batches(rng, count=1)
-    collector = GramCollector(mod, channel_stats(mod, data).ranges())
-    with pytest.raises(CalibrationError, match="leave the range"):
-        collector.update(ReferenceExecutor(collector.profile).run({"x": 9 * data[0]["x"]}))
-
-
-def test_missing_products_are_named() -> None:
+def test_missing_data_are_named() -> None:
     rng = np.random.default_rng(5)
     mod, data = network(rng), batches(rng, count=1)
-    with pytest.raises(CalibrationError, match=r"grams=True"):
-        build_candidate(mod, ADAPTIVE, None, channel_stats(mod, data))
     with pytest.raises(CalibrationError, match="need a dataset"):
-        quantize(mod, context=QuantizeContext(ADAPTIVE))
+        quantize(mod, context=QuantizeContext(FITTED))
     with pytest.raises(TypeError, match="only once"):
-        channel_stats(mod, iter(data), grams=True)
+        channel_stats(mod, iter(data), sample=True)
     with pytest.raises(TypeError, match="only once"):
         quantize(mod, dataset=iter(data), qconfig="auto")

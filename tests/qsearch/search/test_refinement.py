@@ -77,7 +77,7 @@ def test_equal_histories_and_seeds_give_equal_proposals() -> None:
 
 def test_two_good_values_seen_apart_are_proposed_together() -> None:
     def score(params: Params) -> float:
-        good = {"weight_rounding": "adaptive", "calibrate_mode": "mse"}
+        good = {"weight_rounding": "sequential", "calibrate_mode": "mse"}
         return 20.0 + 5.0 * sum(params[name] == value for name, value in good.items())
 
     apart = [p for p in spread(40) if score(p) < 30.0]

@@ -36,7 +36,7 @@ def hash_of(params: dict[str, object]) -> str:
     return config_hash(QConfig.recommended(**params).to_dict())
 
 
-@pytest.mark.parametrize(("weighted", "count"), [(True, 6_336), (False, 198)])
+@pytest.mark.parametrize(("weighted", "count"), [(True, 4_752), (False, 198)])
 def test_the_points_of_the_default_space_are_different_configurations(
     weighted: bool, count: int
 ) -> None:
@@ -109,7 +109,7 @@ def test_the_recommended_point_comes_first_and_good_guesses_next() -> None:
     roundings = {point["weight_rounding"] for point in points[1:]}
     assert roundings == {"sequential"}
     large = first_points(default_space(sequential=False), START)
-    assert [point["weight_rounding"] for point in large] == ["nearest", "adaptive", "adaptive"]
+    assert [point["weight_rounding"] for point in large] == ["nearest"] * 3
     for point in points:
         assert point in list(default_space().points())
     assert first_points(default_space(weighted=False), START) == [
@@ -153,7 +153,7 @@ def test_a_rescaling_that_costs_nothing_is_in_every_point(field: str) -> None:
 
 
 def test_size_stops_counting_at_its_limit() -> None:
-    assert default_space().size(20_000) == 6_336
+    assert default_space().size(20_000) == 4_752
     assert default_space().size(10) == 10
 
 
@@ -206,7 +206,7 @@ def test_costly_choices_are_points_that_no_search_around_others_proposes() -> No
     assert space.is_costly(here)
     near = [*space.changed(here, np.random.default_rng(1)), space.without_costly(here)]
     near += [space.unseen_near(here, lambda _: False, seed) or {} for seed in range(20)]
-    assert {point["weight_rounding"] for point in near} == {"nearest", "adaptive"}
+    assert {point["weight_rounding"] for point in near} == {"nearest"}
     assert space.with_costly(near[-1]) == [{**near[-1], "weight_rounding": "sequential"}]
     assert space.with_costly(here) == []
     points = [point for point in space.points() if not space.is_costly(point)]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import qsearch
-from compiler.quantize import _sequential_rounding, _weight_rounding
+from compiler.quantize import _sequential_rounding
 from compiler.quantize._reconstruction import reconstructed
 from qsearch.data import prepare_data
 from qsearch.search import winner
@@ -33,8 +33,11 @@ def test_sample_inputs_stay_within_their_bytes_but_for_the_first(
 
 @pytest.mark.parametrize(
     "fields",
-    [{"weight_rounding": ["adaptive"]}, {"weight_rounding": ["sequential"], "fit_ranges": [True]}],
-    ids=["adaptive", "fitted"],
+    [
+        {"weight_rounding": ["sequential"]},
+        {"weight_rounding": ["sequential"], "fit_ranges": [True]},
+    ],
+    ids=["sequential", "fitted"],
 )
 def test_the_weights_of_the_winner_are_rounded_once(
     fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -45,8 +48,7 @@ def test_the_weights_of_the_winner_are_rounded_once(
         fitted.append(args)
         return reconstructed(*args)
 
-    for module in (_weight_rounding, _sequential_rounding):
-        monkeypatch.setattr(module, "reconstructed", counted)
+    monkeypatch.setattr(_sequential_rounding, "reconstructed", counted)
     space = {"fields": {**fields, "calibrate_mode": ["max"]}}
     out = tmp_path / "run"
     qsearch.launch("digits", trials=1, space=space, pool="inline", out=out)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from compiler.errors import CodegenError
 from compiler.ops.rules import float_product
 from compiler.ops.rules.float_product import Ties
-from compiler.ops.rules.input_columns import Window
 from compiler.quantize.calibration.kernels.protocol import UPPER_COUNTERS, KeyTimes
 from compiler.targets.c.toolchain import build_library
 
@@ -54,7 +53,6 @@ class NativeKernels:
         self._divergences = library.qs_divergences_float32
         self._group_terms = library.qs_group_terms
         self._steps = library.qs_steps
-        self._window_products = library.qs_window_products
         self._paired_products = library.qs_paired_products
         self._grid_errors = library.qs_grid_errors
         self._compare_steps = library.qs_compare_steps
@@ -69,7 +67,7 @@ class NativeKernels:
         self._lock = threading.Lock()
         self._upper_scratch = np.zeros(_LANES * UPPER_COUNTERS, np.uint32)
         self._bin_scratch = np.zeros(0, np.uint32)
-        self._window_scratch = np.empty(0, np.float64)
+        self._paired_scratch = np.empty(0, np.float64)
         self._low, self._slot = np.empty(0, np.uint16), np.empty(0, np.uint8)
         self._times = np.empty(0, np.int32)
 
@@ -188,41 +186,6 @@ class NativeKernels:
         )
         return out if fits else None
 
-    def window_products(
-        self,
-        values: NDArray[np.float32],
-        units: NDArray[np.float64],
-        limit: float,
-        window: Window,
-        products: NDArray[np.int64],
-        sums: NDArray[np.int64],
-    ) -> bool:
-        images, channels, height, width = values.shape
-        rows, columns = window.size
-        top, left, bottom, right = window.padding
-        # An odd width: rows of a power of two would meet in a few sets of the cache.
-        padded = (height + top + bottom, (width + left + right) | 1)
-        shape = (height, width, top, left, *padded, *window.size, *window.strides)
-        numbers = (ctypes.c_int32 * 14)(*shape, *window.dilation, *window.out)
-        taps, margin = rows * columns, (columns + _LAGS) * window.dilation[1]
-        vectors = padded[0] * padded[1] + 2 * margin + _LAGS * rows * (padded[1] + 1) + columns
-        size = _GROUP * (vectors + taps * (taps + 1) + 1)
-        with self._lock:
-            if self._window_scratch.size < size:
-                self._window_scratch = np.empty(size, np.float64)
-            fits = self._window_products(
-                _pointer(values),
-                ctypes.c_int32(images),
-                ctypes.c_int32(channels),
-                _pointer(units),
-                ctypes.c_double(limit),
-                numbers,
-                _pointer(self._window_scratch),
-                _pointer(products),
-                _pointer(sums),
-            )
-        return bool(fits)
-
     def paired_products(
         self,
         one: NDArray[np.float64],
@@ -235,13 +198,13 @@ class NativeKernels:
         taps, positions = reads.shape
         size = 2 * (_PAIRED + taps) * (taps + 4 * _GROUP) + _GROUP
         with self._lock:
-            if self._window_scratch.size < size:
-                self._window_scratch = np.empty(size, np.float64)
+            if self._paired_scratch.size < size:
+                self._paired_scratch = np.empty(size, np.float64)
             self._paired_products(
                 *(_pointer(one), _pointer(other)),
                 *(ctypes.c_int64(number) for number in one.shape),
                 *(_pointer(reads), ctypes.c_int64(taps), ctypes.c_int64(positions)),
-                _pointer(self._window_scratch),
+                _pointer(self._paired_scratch),
                 *(_pointer(products), _pointer(crossed), _pointer(sums)),
             )
 

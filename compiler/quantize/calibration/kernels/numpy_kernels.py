@@ -6,9 +6,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from compiler.ops.nn.window import pad_spatial, tap
 from compiler.ops.rules import float_product
-from compiler.ops.rules.input_columns import Window
 from compiler.quantize.calibration.kernels.protocol import UPPER_COUNTERS, KeyTimes, order_key
 
 _MAGNITUDE = np.int32(0x7FFFFFFF)
@@ -144,34 +142,6 @@ class NumpyKernels:
     ) -> NDArray[np.float64] | None:
         steps = np.rint(values / units[:, None])
         return steps if np.abs(steps).max(initial=0) <= limit else None
-
-    def window_products(
-        self,
-        values: NDArray[np.float32],
-        units: NDArray[np.float64],
-        limit: float,
-        window: Window,
-        products: NDArray[np.int64],
-        sums: NDArray[np.int64],
-    ) -> bool:
-        images, channels = values.shape[:2]
-        steps = self.steps(values.reshape(images, channels, -1), units, limit)
-        if steps is None:
-            return False
-        padded = pad_spatial(steps.reshape(values.shape), window.padding, 0)
-        (rows, columns), (down, right) = window.size, window.dilation
-        taps, positions = rows * columns, window.out[0] * window.out[1]
-        some = max(_PIECE_BYTES // (8 * taps * positions), 1)
-        for image in padded[:, None]:
-            for first in range(0, channels, some):
-                part = slice(first, first + some)
-                places = [(r * down, s * right) for r in range(rows) for s in range(columns)]
-                reads = [tap(image[:, part], *at, window.out, window.strides) for at in places]
-                cut = np.stack([one[0].reshape(-1, positions) for one in reads], 1)
-                # Whole numbers below 2^53: exact in any order.
-                products[part] += (cut @ cut.transpose(0, 2, 1)).astype(np.int64)
-                sums[part] += cut.sum(axis=2).astype(np.int64)
-        return True
 
     def paired_products(
         self,

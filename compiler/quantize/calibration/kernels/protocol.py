@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ops.rules.float_product import Ties
-from compiler.ops.rules.input_columns import Window
 
 UPPER_COUNTERS = 32768
 """Values that the upper 16 bits of a float32 pattern take once its sign is cleared."""
@@ -74,20 +73,6 @@ class Kernels(Protocol):
     ) -> NDArray[np.float64] | None:
         """``values`` (outer, channels, inner) in whole steps of the unit of their channel, rounded
         half to even; None where one is beyond ``limit`` or not a number.
-        """
-
-    def window_products(
-        self,
-        values: NDArray[np.float32],
-        units: NDArray[np.float64],
-        limit: float,
-        window: Window,
-        products: NDArray[np.int64],
-        sums: NDArray[np.int64],
-    ) -> bool:
-        """Add to products (channels, taps, taps) and sums (channels, taps) those of what the taps
-        of a window read of ``values`` (images, channels, height, width) over all its positions, in
-        whole steps as of ``steps``; False where it gives None, and then part may be added.
         """
 
     def paired_products(

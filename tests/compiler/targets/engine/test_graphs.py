@@ -190,7 +190,7 @@ def test_random_networks_keep_their_bits(seed: int) -> None:
         }
 
     calib = [batch(1) for _ in range(3)]
-    channels = channel_stats(mod, calib, grams=True)
+    channels = channel_stats(mod, calib, sample=True)
     for _ in range(20):
         config = random_qconfig(rng, layer_names(mod))
         try:

@@ -1,0 +1,77 @@
+"""The constant behind a weight point as rows of taps, group by group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.expr import Call, Constant
+from compiler.ops.annotation.attach_simulated_quantize import point_attrs
+from compiler.ops.rules.input_columns import InputColumns
+from compiler.ops.rules.integer_calls import along_axis
+from compiler.qtypes.channel_ranges import InputGram, Levels
+
+Number = TypeVar("Number", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PointRows:
+    """The constant behind a weight point, as the rows that rounding works on.
+
+    Attributes:
+        point: simulated_quantize of a constant, its scale bound.
+        rule: of the call that reads the point.
+        rows: weights in units of their scale, float64 (groups, outputs of a group, taps).
+        scales: float64 (groups, outputs of a group).
+        limit: largest magnitude of the grid.
+        own_scales: whether each output has a scale.
+    """
+
+    point: Call
+    rule: InputColumns
+    rows: NDArray[np.float64]
+    scales: NDArray[np.float64]
+    limit: int
+    own_scales: bool
+
+    @staticmethod
+    def of(point: Call, rule: InputColumns) -> PointRows:
+        """The rows of a weight point."""
+        held, scale, _, high = point.args
+        assert isinstance(held, Constant)
+        assert isinstance(scale, Constant)
+        assert isinstance(high, Constant)
+        attrs, rank = point_attrs(point), held.data.ndim
+        assert attrs is not None
+        trailing = None if attrs.axis is None else rank - attrs.axis % rank - 1
+        along = along_axis(scale.data, trailing, "float64").data
+        scales = rule.rows(np.broadcast_to(along, held.data.shape))[:, :, 0]
+        rows, limit = rule.rows(held.data / along), int(high.data)
+        return PointRows(point, rule, rows, scales, limit, attrs.axis is not None)
+
+    def point_of(self, levels: Levels) -> Call:
+        """The point around other weights, whole numbers of the shape of ``rows``."""
+        held, scale = self.point.args[:2]
+        end = max(self.limit, int(np.abs(levels.astype(np.int64)).max(initial=0)))
+        ends = (Constant(np.array(each, np.float32)) for each in (-end, end))
+        data = self.rule.weight(levels * self.scales[:, :, None]).astype(np.float32)
+        return self.point.with_fields(args=(Constant(data, span=held.span), scale, *ends))
+
+
+def cut_rows(rows: NDArray[np.float64], gram: InputGram) -> NDArray[np.float64]:
+    """(groups, outputs, taps) as (groups * blocks, outputs, taps of a block)."""
+    groups, outputs, taps = rows.shape
+    inside = gram.products.shape[1]
+    cut = rows.reshape(groups, outputs, taps // inside, inside).transpose(0, 2, 1, 3)
+    return np.asarray(cut.reshape(-1, outputs, inside))
+
+
+def joined_rows(blocks: NDArray[Number], shape: tuple[int, ...]) -> NDArray[Number]:
+    """The inverse of ``cut_rows``."""
+    groups, outputs, taps = shape
+    inside = blocks.shape[2]
+    apart = blocks.reshape(groups, taps // inside, outputs, inside)
+    return apart.transpose(0, 2, 1, 3).reshape(shape)
