@@ -8,11 +8,9 @@ the largest weight of every channel is cut by 1/128, towards zero, and outputs l
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
-
-import numpy as np
 
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
@@ -26,22 +24,13 @@ from compiler.quantize.calibration.weighted_calls import weight_of, weighted_cal
 from compiler.quantize.wide_inputs import TABLE_BITS, wide_inputs
 
 SMOOTH_ALPHA: Final = 0.75
-UNEVEN: Final = 2.0
-"""Largest channel by median channel of one operator's data from which smoothing pays. Measured: a
-CNN at 1.4 loses by it, networks from 2.0 on gain 0.2 dB, one at 40 gains 30 dB."""
-UNEVEN_FITTED: Final = 1.25
-"""The same where ranges are fitted, which leaves the smoothed channels room. Measured over 128 and
-512 samples: five networks at 1.4 to 2.0 gain -0.2 to 0.9 dB, 0.3 on average."""
-
-UNEVEN_SELDOM: Final = 4.0
-"""The same for channels that were seen less than ``_SEEN`` times: the largest value of a few says
-little of those to come. A perceptron at 2.2 loses 10, 7 and 1 dB by smoothing over 128, 128 and 512
-samples."""
-_SEEN: Final = 1024
-UNEVEN_FEW: Final = 8.0
-"""The same over fewer than ``_MANY`` samples: over 2 to 16, ten networks at 1.4 to 5.8 lose up to
-25 dB by smoothing, one at 40 to 70 gains 8 to 22. Over one all lose 0 to 23 dB."""
+_SELDOM: Final = 1024
+"""Channels that were seen less often smooth only where much is gained …"""
 _MANY: Final = 32
+"""… and so do fewer samples: the largest value of a few says little of those to come."""
+_MUCH: Final = 2.0
+"""dB. Over 2 to 16 samples, ten networks that are predicted to gain less lose up to 25 dB by
+smoothing, one that gains 5.6 gains 8 to 22."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +53,17 @@ networks: over 2 samples it gains 1.6 to 8.8 dB, over 8 -0.1 to 5.3, over 16 0 t
 to 8; over 1 it gains -2.4 to 1.7."""
 
 
+def no_gain(_qconfig: QConfig) -> float:
+    """Nothing is known of a gain."""
+    return 0.0
+
+
+Gain = Callable[[QConfig], float]
+"""dB that smoothing by ``SMOOTH_ALPHA`` is predicted to gain in a configuration without."""
+
+
 def choose(
-    module: IRModule, statistics: ChannelStats | None, rounding: bool = True
+    module: IRModule, statistics: ChannelStats | None, rounding: bool = True, gain: Gain = no_gain
 ) -> tuple[QConfig, tuple[Decision, ...]]:
     """A configuration for a module, and why.
 
@@ -74,6 +72,7 @@ def choose(
         statistics: channel statistics of it, as ``Calibration.channels`` gives them; None for a
             module without weights.
         rounding: choose ``weight_rounding`` too; a search compares its values itself.
+        gain: asked once, of what is chosen but for smoothing and rounding.
     Returns:
         ``QConfig.recommended()`` with the decisions. A model that brings its quantize points along
         keeps the recommended configuration.
@@ -97,8 +96,6 @@ def choose(
     if calls and statistics is not None:
         samples = statistics.runs * batch_size(module)
         large = sequential_products(module) > MOST_PRODUCTS
-        rounded = _rounding(samples, large) if rounding else []
-        fitted = any(decision.field == "fit_ranges" for decision in rounded)
         weights = [weight_of(call) for call, _ in calls]
         channels = sum(w.data.shape[0] for w in weights if w is not None and w.data.ndim)
         decisions += [
@@ -112,7 +109,6 @@ def choose(
                 True,
                 f"rounded weights move the means of what {len(calls)} operators compute",
             ),
-            _smoothing(module, statistics, samples, fitted),
         ]
         free = free_rescalings(module, large)
         decisions += [Decision(field, True, why) for field, why in free.items()]
@@ -123,51 +119,38 @@ def choose(
             work = f"layers multiply {wide.products_a_table:.0f} times for each value of them"
             why = f"tables of functions read {TABLE_BITS} bits nearly as fast as 8: {work}"
             decisions.append(Decision("table_bits", TABLE_BITS, why))
-        decisions += rounded
+        plain = QConfig.recommended(**{one.field: one.value for one in decisions})
+        decisions.append(_smoothing(module, statistics, samples, gain(plain)))
+        decisions += _rounding(samples, large) if rounding else []
     chosen = {d.field: d.value for d in decisions}
     return QConfig.recommended(**chosen), tuple(decisions)
 
 
-def _uneven_from(samples: int, seen: float, fitted: bool) -> float:
-    """Largest channel by median channel from which smoothing pays.
+def _smoothing(module: IRModule, statistics: ChannelStats, samples: int, gain: float) -> Decision:
+    """By what it is predicted to gain: more has to be gained where channels were seen seldom.
 
-    Args:
-        samples: of the calibration set.
-        seen: values of one channel.
-        fitted: whether ranges are.
+    Smoothing makes the channels that a layer reads even, and others uneven: of what the layer's
+    weights multiply them by, and of tensors that only sums and norms read. Two networks of ten lose
+    19 and 44 dB so, which the prediction shows and the spread of the channels does not.
     """
-    if samples < _ENOUGH:
-        return math.inf
-    if samples < _MANY:
-        return UNEVEN_FEW
-    if seen < _SEEN:
-        return UNEVEN_SELDOM
-    return UNEVEN_FITTED if fitted else UNEVEN
-
-
-def _smoothing(module: IRModule, statistics: ChannelStats, samples: int, fitted: bool) -> Decision:
-    """By the channels that take factors; those in front of a clip do so with ``smooth_clips``."""
     groups = find_groups(module["main"], through_concat=True)
-    spreads: dict[str, tuple[float, float]] = {}
-    for (call, _), label, channels in zip(
-        weighted_calls(module["main"]), statistics.labels, statistics.ranges(), strict=True
-    ):
+    seen = 0.0
+    for call, _ in weighted_calls(module["main"]):
         group = groups.group_of.get(call.args[0])
         if group is not None and not groups.limits[group]:
             size = call.args[0].tensor_type.num_elements
-            seen = statistics.runs * size / max(channels.largest.size, 1)
-            spreads[label] = _spread(channels.largest), _uneven_from(samples, seen, fitted)
-    if not spreads:
+            seen = max(seen, statistics.runs * size / max(groups.sizes[group], 1))
+    if not seen:
         return Decision("smooth_alpha", None, "no operator reads channels that take factors")
-    label = max(spreads, key=lambda one: (spreads[one][0] / spreads[one][1], spreads[one][0]))
-    spread, enough = spreads[label]
-    told = f"the largest channel that operator {label} reads is {spread:.1f} times"
-    if spread >= enough:
-        why = f"{told} the median: the weights take a share of it"
-        return Decision("smooth_alpha", SMOOTH_ALPHA, why)
-    even = f"less than {enough:g}: channels are even"
-    why = "but one sample says little of those to come" if math.isinf(enough) else even
-    return Decision("smooth_alpha", None, f"{told} the median, {why}")
+    if samples < _ENOUGH:
+        why = "one sample says little of channels to come"
+        return Decision("smooth_alpha", None, why)
+    enough = 0.0 if samples >= _MANY and seen >= _SELDOM else _MUCH
+    told = f"even channels and less even weights are predicted to gain {gain:.1f} dB"
+    if gain > enough:
+        return Decision("smooth_alpha", SMOOTH_ALPHA, told)
+    seldom = f", {enough:g} are enough over {samples} samples" if enough else ""
+    return Decision("smooth_alpha", None, told + seldom)
 
 
 def _rounding(samples: int, large: bool) -> list[Decision]:
@@ -184,9 +167,3 @@ def _rounding(samples: int, large: bool) -> list[Decision]:
         Decision("weight_rounding", "sequential", why),
         Decision("fit_ranges", True, fitted),
     ]
-
-
-def _spread(largest: np.ndarray[Any, np.dtype[np.float64]]) -> float:
-    """Largest by median channel; channels that are always 0 are left out."""
-    alive = largest[largest > 0]
-    return float(alive.max() / np.median(alive)) if alive.size else 1.0

@@ -23,7 +23,7 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._given_points import given_points
 from compiler.quantize._prerequisite import Params, prerequisite_optimize
-from compiler.quantize._rescaling import factor_rules
+from compiler.quantize._rescaling import factor_rules, rescaled
 from compiler.quantize._run_context import context_or_new
 from compiler.quantize.calibration.activation_scales import activation_scales
 from compiler.quantize.calibration.bind_scales import measured_points
@@ -57,7 +57,8 @@ from compiler.quantize.calibration.statistics_store import (
 from compiler.quantize.calibration.stats import CalibrationStats, PointMap
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 from compiler.quantize.candidate import Candidate, build_candidate, mark
-from compiler.quantize.choice import Decision, choose
+from compiler.quantize.choice import SMOOTH_ALPHA, Decision, choose
+from compiler.quantize.predicted_error import PredictedError
 
 _VARIANTS: Final = 16
 """The number of graph variants with stored statistics; the others are measured again."""
@@ -242,7 +243,19 @@ class Calibration:
         """
         weighted = weighted_calls(self._mod["main"]) and not given_points(self._mod).count
         channels = self.channels(QConfig.recommended(bias_correction=True)) if weighted else None
-        return choose(self._mod, channels, rounding)
+        return choose(self._mod, channels, rounding, self._gain_of_smoothing)
+
+    def _gain_of_smoothing(self, qconfig: QConfig) -> float:
+        """dB that smoothing is predicted to gain; both networks are measured in the same passes."""
+        both = [qconfig.with_overrides(smooth_alpha=alpha) for alpha in (SMOOTH_ALPHA, None)]
+        fields = [{name: getattr(one, name) for name in _NOT_RESCALED} for one in both]
+        self._variants = (*self._variants, *(one for one in fields if one not in self._variants))
+        channels = self.channels(qconfig)
+        smoothed, plain = (
+            PredictedError(rescaled(self._mod, one, channels)[0], self.stats_for(one)).sqnr_db(one)
+            for one in both
+        )
+        return smoothed - plain
 
     def candidate(self, qconfig: QConfig, context: QuantizeContext | None = None) -> Candidate:
         """The module of a configuration.

@@ -119,8 +119,6 @@ export class Plot {
     this.stale = !this.visible;
     if (this.stale || this.canvas.clientWidth < 100) return;
     this.width = this.canvas.clientWidth;
-    // Who goes through the marks with the keyboard stays at the same trial.
-    const at = this.marks[this.at]?.trial;
     this.marks = [];
     this.at = -1;
     this.series = [];
@@ -129,7 +127,8 @@ export class Plot {
     await this.drawing(this);
     if (!this.svg.childNodes.length) this.svg = this.nothing("nothing to draw yet");
     replace(this.canvas, this.svg);
-    this.at = at === undefined ? -1 : this.marks.findIndex((mark) => mark.trial === at);
+    // Who goes through the marks with the keyboard stays at the same trial.
+    this.at = this.reached === undefined ? -1 : this.marks.findIndex((mark) => mark.trial === this.reached);
     if (this.at >= 0) this.point(this.at);
     this.reset.hidden = !this.zoom;
     replace(this.legend, this.series.map(([kind, shape, words]) => h("button", { class: "tiny", "aria-pressed": String(!this.hidden.has(words)),
@@ -274,24 +273,29 @@ export class Plot {
   }
 
   key(event) {
-    if (event.target !== this.canvas || !this.marks.length) return;
+    if (event.target !== this.canvas) return;
+    if (event.key === "Enter") this.openTrial(this.reached);
+    if (!this.marks.length) return; // being drawn
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     if (step) {
       event.preventDefault();
       const order = [...this.marks.keys()].sort((a, b) => this.marks[a].x - this.marks[b].x || this.marks[a].y - this.marks[b].y);
       const place = order.indexOf(this.at);
       this.at = order[(place + step + order.length) % order.length];
+      this.reached = this.marks[this.at].trial;
       this.point(this.at);
       this.said.textContent = this.marks[this.at].told().split("\n").slice(0, 3).join(", ");
-    } else if (event.key === "Enter") this.openMark(this.at);
-    else if (event.key === "Escape") this.point(null);
+    } else if (event.key === "Escape") this.point(null);
   }
 
   openMark(index) {
-    const mark = this.marks[index];
-    if (mark?.trial === undefined || !this.open || performance.now() - (this.moved ?? -1e9) < 300) return;
+    if (performance.now() - (this.moved ?? -1e9) >= 300) this.openTrial(this.marks[index]?.trial);
+  }
+
+  openTrial(trial) {
+    if (trial === undefined || !this.open) return;
     hideTip();
-    this.open(mark.trial);
+    this.open(trial);
   }
 
   async saveAs(kind) {
