@@ -81,7 +81,6 @@ class CalibrationActor:
             QConfig.from_dict(dict(request.qconfig)),
             request.percentiles,
             None if channels is None else ChannelStats.from_arrays(channels),
-            request.ranges,
             None if merged is None else CalibrationStats.from_arrays(merged),
             request.counted,
         )
@@ -92,7 +91,6 @@ class CalibrationActor:
             self._values.key(request.blob),
             json.dumps(dict(request.qconfig), sort_keys=True),
             "" if request.channels is None else self._values.key(request.channels),
-            request.ranges,
         )
 
     def _profile(

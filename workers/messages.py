@@ -80,7 +80,7 @@ class CalibrationRequest:
         qconfig: fields of the QConfig, plain values; those that choose the quantize points matter.
         dataset: calibration inputs.
         samples: which of them.
-        step, percentiles, ranges, counted: as of the Measurement.
+        step, percentiles, counted: as of the Measurement.
         merged: its merged statistics of "ranges" as arrays, or their handle.
         channels: its channel statistics as arrays, or their handle.
     """
@@ -93,7 +93,6 @@ class CalibrationRequest:
     merged: Mapping[str, NDArray[Any]] | Handle | None
     percentiles: tuple[float, ...]
     channels: Mapping[str, NDArray[Any]] | Handle | None = None
-    ranges: tuple[float, ...] | None = None
     counted: tuple[CountedTensor, ...] | None = None
 
 

@@ -77,12 +77,8 @@ class QConfig:
         equalize: even out weight ranges between layers first (same function).
         smooth_alpha: move this share, 0 to 1, of the spread between activation channels into the
             weights first (same function); None moves nothing. Needs calibration data.
-        smooth_clips: smooth_alpha also lifts channels that stay below the limit of a clip (relu6),
-            half the way to it; the function is the same for values up to there.
         bias_correction: biases make up for the mean error of quantized weights. Needs calibration
             data and bias_mode "accumulator".
-        calibrate_passes: 2 measures activation ranges again on the quantized network, whose values
-            carry the error from upstream.
         requantization: "fixed_point" multiplies by 31 bits and shifts; "float_product" does so
             with multipliers, the nearest ones, that a float32 product gives the same integers
             for; "power_of_two" takes scales that are powers of two, the next ones upward, so that
@@ -137,9 +133,7 @@ class QConfig:
     prerequisite_level: int | None = None
     equalize: bool = False
     smooth_alpha: float | None = None
-    smooth_clips: bool = False
     bias_correction: bool = False
-    calibrate_passes: int = 1
     requantization: str = "fixed_point"
     weight_rounding: str = "nearest"
     fit_ranges: bool = False
@@ -281,7 +275,6 @@ _CALIBRATION_FIELDS = (
     "prerequisite_level",
     "equalize",
     "smooth_alpha",
-    "smooth_clips",
     "centre",
     "through_concat",
     "residual_bits",

@@ -81,8 +81,6 @@ class ChannelGroups:
         axis_of: value of a group → the axis of its channels.
         bridges: in visiting order.
         absorbers: call → its constants that change, with the channels whose factors they take up.
-        limits: of each group, the calls that cut off what is above a limit, by their limits: the
-            function is the same only where the factors lift nothing above it that was not.
     """
 
     sizes: tuple[int, ...]
@@ -90,7 +88,6 @@ class ChannelGroups:
     axis_of: Mapping[Expr, int]
     bridges: tuple[Bridge, ...]
     absorbers: Mapping[Expr, tuple[_Change, ...]]
-    limits: tuple[Mapping[Expr, float], ...]
     _layout: _Layout
 
     def channels(self, value: Expr) -> Channels | None:
@@ -330,11 +327,6 @@ class _Finder:
 
     def groups(self) -> ChannelGroups:
         """What was found, groups numbered in visiting order."""
-        concatenated = {_find(self._together, number) for number in self._parts}
-        for call, flow in self._flows:
-            together = _find(self._together, self._number[call])
-            if flow.limit is not None and together in concatenated:
-                self._frozen[together] = True
         numbers: dict[int, int] = {}
         sizes: list[int] = []
         group_of: dict[Expr, int] = {}
@@ -358,10 +350,7 @@ class _Finder:
         layout = _Layout(root_of, starts, parts)
         bridges: list[Bridge] = []
         absorbers: dict[Expr, tuple[_Change, ...]] = {}
-        limits: list[dict[Expr, float]] = [{} for _ in numbers]
         for call, flow in self._flows:
-            if flow.limit is not None and call in group_of:
-                limits[group_of[call]][call] = flow.limit
             changes = []
             for absorber in flow.absorbers:
                 value = call if absorber.place == RESULT else call.args[absorber.place]
@@ -373,9 +362,7 @@ class _Finder:
                 if flow.own:
                     bridges.append(_bridge(call, flow, {a.place: c for a, c, _ in changes}))
         axis_of = {value: self._axis[self._number[value]] for value in group_of}
-        return ChannelGroups(
-            tuple(sizes), group_of, axis_of, tuple(bridges), absorbers, tuple(limits), layout
-        )
+        return ChannelGroups(tuple(sizes), group_of, axis_of, tuple(bridges), absorbers, layout)
 
     def _trailing(self, absorber: Absorber, value: Expr) -> int:
         if absorber.trailing is not None:

@@ -55,7 +55,7 @@ def equalizing_factors(groups: ChannelGroups) -> list[Factors]:
     for _ in range(_SWEEPS):
         largest = 0.0
         for group, (sources, sinks) in enumerate(zip(into, out_of, strict=True)):
-            if not sources or not sinks or groups.limits[group]:
+            if not sources or not sinks:
                 continue
             old = factors[group]
             written, read = np.zeros(old.size), np.zeros(old.size)

@@ -67,13 +67,11 @@ FactorRule = Callable[[ChannelGroups, IRModule, Sequence[ChannelRanges]], list[F
 def factor_rules(qconfig: QConfig) -> list[FactorRule]:
     """What multiplies channels by factors, one after the other."""
     rules: list[FactorRule] = []
-    alpha, clips = qconfig.smooth_alpha, qconfig.smooth_clips
+    alpha = qconfig.smooth_alpha
     if qconfig.equalize:
         rules.append(lambda groups, *_: equalizing_factors(groups))
     if alpha is not None:
-        rules.append(
-            lambda groups, mod, ranges: smoothing_factors(groups, mod, ranges, alpha, clips)
-        )
+        rules.append(lambda groups, mod, ranges: smoothing_factors(groups, mod, ranges, alpha))
     return rules
 
 

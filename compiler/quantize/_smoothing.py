@@ -10,9 +10,7 @@ with alpha = 0 all columns of the weights. What is in front of the activation mu
 up s (ops/rules/channel_factors.py); the function stays the same. With ``through_concat`` what is in
 front of a concatenation does, and the channels of all its fields are evened out together.
 
-A clip as of relu6 commutes with factors as long as nothing is cut off that was not before. So with
-``clips`` a channel that was measured at r below the limit l takes factors up to (l / r)^0.5, and a
-channel that reaches the limit stays as it is.
+No factor passes a clip as of relu6: it would change what is cut off.
 Source: Xiao et al., "SmoothQuant: accurate and efficient post-training quantization for large
 language models", 2022, section 4; weights count in units of their row's range, since rows may have
 scales of their own.
@@ -20,12 +18,12 @@ scales of their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from compiler.ir.expr import Expr, Function, is_op_call
+from compiler.ir.expr import Function, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.walk import operators_of
 from compiler.qtypes.channel_ranges import ChannelRanges
@@ -34,20 +32,14 @@ from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 _FLOOR: Final = 2.0**-10
 """A channel's range counts as at least this part of the largest; data hardly seen says little."""
-_REACHED: Final = 1e-3
-"""Logarithm of limit / range below which a channel reaches the limit of a clip."""
 _UNSEEN: Final = -1.0
 """Range of a channel that no measured operator reads."""
-_LIFTED: Final = 0.5
-"""How far towards the limit a channel may be lifted, 1 being all the way: other data may go higher
-than what was measured."""
 
 
 def smooth(
     mod: IRModule,
     ranges: Sequence[ChannelRanges],
     alpha: float,
-    clips: bool = False,
     through_concat: bool = False,
 ) -> tuple[IRModule, list[ChannelRanges]]:
     """The smoothed module, and ``ranges`` as they are in it.
@@ -56,11 +48,10 @@ def smooth(
         mod: result of ``prerequisite_optimize``, float32.
         ranges: of the data of each weighted operator, in visiting order.
         alpha: 0 to 1.
-        clips: lift channels towards the limits of clips, too.
         through_concat: factors pass concatenations.
     """
     groups = find_groups(mod["main"], through_concat)
-    factors = smoothing_factors(groups, mod, ranges, alpha, clips)
+    factors = smoothing_factors(groups, mod, ranges, alpha)
     return groups.rescaled(mod, factors), rescaled_ranges(groups, mod, factors, ranges)
 
 
@@ -69,15 +60,9 @@ def smoothing_factors(
     mod: IRModule,
     ranges: Sequence[ChannelRanges],
     alpha: float,
-    clips: bool = False,
 ) -> list[Factors]:
-    """Factors of each group, geometric mean 1; 1 where no measured operator reads the group.
-
-    Args:
-        clips: groups with clips take factors as well; else 1.
-    """
+    """Factors of each group, geometric mean 1; 1 where no measured operator reads the group."""
     data = {call: r.largest for (call, _), r in zip(weighted_calls(mod["main"]), ranges)}
-    read_by = {call.args[0]: largest for call, largest in data.items()}
     activation = [np.full(size, _UNSEEN) for size in groups.sizes]
     weight = [np.zeros(size) for size in groups.sizes]
     for bridge in groups.bridges:
@@ -92,38 +77,8 @@ def smoothing_factors(
         if not seen.any():
             continue
         exponent = (1 - alpha) * np.log(_floored(weight[group])) - alpha * np.log(_floored(largest))
-        limits = groups.limits[group]
-        if not limits:
-            factors[group][seen] = np.exp(exponent - exponent[seen].mean())[seen]
-        elif clips and limits.keys() <= read_by.keys():
-            factors[group] = np.exp(_limited(exponent, limits, read_by))
+        factors[group][seen] = np.exp(exponent - exponent[seen].mean())[seen]
     return factors
-
-
-def _limited(
-    exponent: Factors, limits: Mapping[Expr, float], read_by: Mapping[Expr, Factors]
-) -> Factors:
-    """Logarithms of factors that lift no channel further than clips allow.
-
-    Args:
-        exponent: what is wanted, up to a common summand.
-        limits: of the clips of a group.
-        read_by: largest values of each channel of these clips.
-    """
-    tops = [limit / np.maximum(read_by[call], limit * _FLOOR) for call, limit in limits.items()]
-    room = np.log(np.maximum(np.min(tops, axis=0), 1.0))
-    reached = room <= _REACHED
-    middle = exponent[reached].mean() if reached.any() else (exponent - _LIFTED * room).max()
-    found = np.minimum(exponent - middle, _LIFTED * room)
-    found[reached] = 0.0
-    return np.asarray(found)
-
-
-def has_limited_clips(mod: IRModule) -> bool:
-    """Whether ``smooth_clips`` may change a prepared module."""
-    main: Function = mod["main"]
-    read = {call.args[0] for call, _ in weighted_calls(main)}
-    return any(limits and limits.keys() <= read for limits in find_groups(main).limits)
 
 
 def passes_concatenations(mod: IRModule) -> bool:

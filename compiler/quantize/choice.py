@@ -137,7 +137,7 @@ def _smoothing(module: IRModule, statistics: ChannelStats, samples: int, gain: f
     seen = 0.0
     for call, _ in weighted_calls(module["main"]):
         group = groups.group_of.get(call.args[0])
-        if group is not None and not groups.limits[group]:
+        if group is not None:
             size = call.args[0].tensor_type.num_elements
             seen = max(seen, statistics.runs * size / max(groups.sizes[group], 1))
     if not seen:

@@ -90,7 +90,6 @@ class PooledData:
             merged=None if merged is None else self.context.pool.put(merged.to_arrays()),
             percentiles=measurement.percentiles,
             channels=None if channels is None else self.channels_handle(channels),
-            ranges=measurement.ranges,
             counted=measurement.counted,
         )
         shards = self.samples.split(self.context.pool.num_workers)
@@ -124,8 +123,6 @@ def phase_of(measurement: Measurement) -> str:
     if measurement.step not in ("ranges", "histograms"):
         return told
     qconfig = measurement.qconfig
-    if measurement.ranges is not None:
-        return f"{told}; again, of the quantized network"
     if qconfig.smooth_alpha is not None:
         return f"{told}; again, because smoothing by {qconfig.smooth_alpha:g} changes the weights"
     if qconfig.equalize:
@@ -368,7 +365,7 @@ def carried_point(space: Space, params: Mapping[str, Any]) -> Params | None:
 _VARIANTS: Final = 12
 """The number of networks that are measured before a trial asks for them."""
 _FREE: Final = ("centre", "through_concat")
-_MEASURED_TOGETHER: Final = ("smooth_alpha", "smooth_clips", "equalize", "residual_bits", *_FREE)
+_MEASURED_TOGETHER: Final = ("smooth_alpha", "equalize", "residual_bits", *_FREE)
 
 
 def variants_of(space: Space) -> list[Params]:

@@ -65,7 +65,7 @@ _FITTED: Final[Params] = {**_REPAIRING, **_WIDE, "fit_ranges": True}
 _NEAREST: Final[Params] = {**_ASYMMETRIC, **_WIDE, "weight_rounding": "nearest"}
 _GOOD_GUESSES: Final[tuple[Params, ...]] = (
     {**_FITTED, "smooth_alpha": 0.5},
-    {**_FITTED, "smooth_alpha": 0.75, "weight_scale": "max", "smooth_clips": True},
+    {**_FITTED, "smooth_alpha": 0.75, "weight_scale": "max"},
     {**_FITTED, "smooth_alpha": 0.75},
     {**_NEAREST, "smooth_alpha": 0.5},
     _NEAREST,

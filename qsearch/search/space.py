@@ -39,7 +39,7 @@ FLOAT_LAYER: Final = "float"
 
 _NO_EFFECT: Final = ("calibrate_chunk_by",)
 NEUTRAL: Final[Params] = {
-    **dict.fromkeys(("fit_ranges", "smooth_clips", "centre", "through_concat"), False),
+    **dict.fromkeys(("fit_ranges", "centre", "through_concat"), False),
     **dict.fromkeys(("residual_bits", "table_bits"), 8),
 }
 """Fields that the space of a model may lack, with the value that changes nothing."""
@@ -272,7 +272,6 @@ _ENUMERATE_AT_MOST: Final = 20_000
 _CHANGED_AT_MOST: Final = 8
 _SEQUENTIAL: Final = "sequential"
 _NOT_MEASURED: Final = "global_scale"
-_WITH_SMOOTHING: Final = (("smooth_alpha", (0.5, 0.75)),)
 _WITH_SEQUENTIAL: Final = (("weight_rounding", (_SEQUENTIAL,)),)
 
 
@@ -296,7 +295,6 @@ def default_space(
     modules: Collection[str] = (),
     sequential: bool = True,
     sums: bool = False,
-    clips: bool = False,
     costly: bool = False,
     tables: bool = False,
     always: Collection[str] = (),
@@ -308,14 +306,13 @@ def default_space(
     candidates too. A model without ``weighted`` operators has nothing to rescale or correct;
     smoothing settles what equalization would, so it goes first. A space of one's own may name what
     seldom gains accuracy: ``rounding``, which decides the ties of fixed-point products,
-    ``requantization``, ``calibrate_passes``, bits (7 bits of weights make the engine faster on
+    ``requantization``, bits (7 bits of weights make the engine faster on
     AVX2) and ``layers``.
 
     Args:
         modules: of the user, whose calibrate modes are searched too.
         sequential: whether ``weight_rounding`` may be: in a large network it costs ten trials.
         sums: whether the model adds two computed values.
-        clips: whether ``smooth_clips`` has an effect.
         costly: whether sequential rounding, where it may be, is a costly choice.
         tables: whether values that only tables of functions read may have more bits.
         always: fields that every point has set.
@@ -325,7 +322,6 @@ def default_space(
     rounding = ("nearest", _SEQUENTIAL) if sequential else ("nearest",)
     rescaling: tuple[Parameter, ...] = (
         Parameter("smooth_alpha", (None, 0.5, 0.75)),
-        *([Parameter("smooth_clips", (False, True), _WITH_SMOOTHING)] if clips else []),
         Parameter("equalize", (False, True), (("smooth_alpha", (None,)),)),
         Parameter("bias_correction", (False, True)),
         Parameter("weight_rounding", rounding, costly=rounding[1:] if costly else ()),

@@ -33,7 +33,6 @@ from compiler.quantize import (
     diagnose,
     free_rescalings,
     given_points,
-    has_limited_clips,
     has_residual_sums,
     sequential_products,
 )
@@ -400,8 +399,6 @@ def searched_space(
             {source.name for each in code for source in each.sources},
             products <= _MOST_PRODUCTS_OF_A_TRIAL,
             sums=has_residual_sums(module),
-            # On 1000 classes of photographs channels went far above what calibration had seen.
-            clips=products <= MOST_PRODUCTS and has_limited_clips(module),
             costly=products > MOST_PRODUCTS and not counts,
             tables=wide.affordable_tables,
             always=free_rescalings(module, products > MOST_PRODUCTS),

@@ -47,8 +47,7 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "without mse ranges": {"calibrate_mode": "percentile"},
     "without zero points": {"activation_scheme": "unsigned"},
     "without mse weight scales": {"weight_scale": "max"},
-    "without smooth_alpha": {"smooth_alpha": None, "smooth_clips": False},
-    "without smooth_clips": {"smooth_clips": False},
+    "without smooth_alpha": {"smooth_alpha": None},
     "without centre": {"centre": False},
     "without through_concat": {"through_concat": False},
     "without bias_correction": {"bias_correction": False},
@@ -58,7 +57,6 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "without wide inputs": {"layers": {}},
     "with equalize for smooth_alpha": {"equalize": True, "smooth_alpha": None},
     "with smooth_alpha": {"smooth_alpha": 0.75},
-    "with two calibrate_passes": {"calibrate_passes": 2},
     "with residual_bits": {"residual_bits": 16},
     "with fixed_point": {"requantization": "fixed_point"},
 }

@@ -70,7 +70,6 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "equalize": (False, True),
     "bias_correction": (False, True),
     "weight_rounding": ("nearest", "nearest", "sequential"),
-    "calibrate_passes": (1, 1, 2),
     "nbit_weight": (8, 8, 8, 4, 6),
     "partition_conversions": ("fully_integral", "fully_integral", "enabled", "disabled"),
 }

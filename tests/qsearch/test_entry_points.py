@@ -28,7 +28,7 @@ IMAGES = 32
 
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "recommended": {},
-    "clipped twice": {"calibrate_mode": "kl_divergence", "calibrate_passes": 2, "nbit_input": 4},
+    "clipped": {"calibrate_mode": "kl_divergence", "nbit_input": 4},
     "in order": {"weight_rounding": "sequential", "bias_correction": True},
     "corrected": {
         "smooth_alpha": 0.5,

@@ -1,20 +1,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from compiler.errors import CalibrationError
 from compiler.quantize import (
-    Calibration,
     ChannelStats,
     calibration_stats,
     channel_stats,
     mark,
 )
-from compiler.quantize.calibration.measurement import Step
 from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
 from tests.workers.shards import calibrate_shard
 from workers.calibration import CalibrationActor
@@ -68,26 +65,6 @@ def test_a_smoothed_network_is_measured_with_its_channels(study) -> None:
     )
     assert found.labels == plain.labels
     assert not np.array_equal(found.maximum, plain.maximum)
-
-
-def test_shards_of_the_second_calibration_merge_to_that_of_one_process(study) -> None:
-    config = study.qconfig.with_overrides(calibrate_passes=2, nbit_weight=4)
-    first = study.scales()
-    parts = Range(0, 48).split(2)
-
-    def shard(step: Step, part: Range, merged: Any = None) -> CalibrationResult:
-        request = replace(study.calibration(step, part, merged), qconfig=config.to_dict())
-        return calibrate_shard(replace(request, ranges=first))
-
-    ranges = merged_arrays([shard("ranges", part) for part in parts])
-    found = merged_arrays([shard("histograms", part, ranges) for part in parts])
-    batches = [{"x": image[None]} for image in study.images]
-    alone = Calibration(study.mod, batches)
-    assert alone.scales_for(config.with_overrides(calibrate_passes=1)) == first
-    expected = alone.stats_for(config).to_arrays()
-    for name in ("minimum", "maximum", "count", "hist_keys", "hist_counts", "point_tensor"):
-        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
-    assert not np.array_equal(found["maximum"], study.stats().maximum)
 
 
 def test_results_tell_what_they_cost(study) -> None:

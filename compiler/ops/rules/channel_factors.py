@@ -48,15 +48,12 @@ class ChannelFactors:
         own: places with factors of their own (operand index or RESULT) → their channel axis.
         tied: operands that have the factors of the result.
         absorbers: what changes so that the call computes the same function.
-        limit: what is above it is cut off, so the call computes the same function only where
-            nothing is; None cuts off nothing.
         joined: axis along which the fields of the only operand are joined, factors and all.
     """
 
     own: Mapping[int, int] = field(default_factory=dict)
     tied: Mapping[int, AxisPairs] = field(default_factory=dict)
     absorbers: tuple[Absorber, ...] = ()
-    limit: float | None = None
     joined: int | None = None
 
 

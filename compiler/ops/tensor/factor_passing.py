@@ -47,12 +47,11 @@ def pool_factors(call: Call) -> ChannelFactors:
 
 @FQChannelFactors.register("clip")
 def clip_factors(call: Call) -> ChannelFactors | None:
-    """What comes in goes out, up to the limit; a lower one may only be that of a relu."""
+    """What comes in goes out of a relu; another limit would cut off something else."""
     attrs: Any = call.attrs
-    if attrs.a_min not in (0.0, -math.inf) or attrs.a_max <= 0:
+    if attrs.a_min not in (0.0, -math.inf) or attrs.a_max != math.inf:
         return None
-    limit = None if attrs.a_max == math.inf else attrs.a_max
-    return ChannelFactors(tied={0: _all_axes(call.tensor_type)}, limit=limit)
+    return ChannelFactors(tied={0: _all_axes(call.tensor_type)})
 
 
 @FQChannelFactors.register(*SUMS)

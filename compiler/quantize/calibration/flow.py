@@ -1,6 +1,6 @@
 """Calibration: the one order in which a float module becomes a quantized one.
 
-    channel statistics → partition and annotate → statistics → second calibration → scales → build
+    channel statistics → partition and annotate → statistics → scales → build
 
 Everything that quantizes calls ``Calibration``: ``quantize()``, and in a service the commands that
 compile, examine and search. They differ in where the batches are (``CalibrationData``), and in
@@ -70,7 +70,6 @@ _NOT_RESCALED: Final[dict[str, Any]] = {
     "centre": False,
     "equalize": False,
     "smooth_alpha": None,
-    "smooth_clips": False,
     "through_concat": False,
 }
 
@@ -198,21 +197,12 @@ class Calibration:
     def stats_for(self, qconfig: QConfig) -> CalibrationStats:
         """The statistics that the scales of a configuration are chosen from.
 
-        With ``calibrate_passes`` 2 they are of the network that the first scales quantize, its
-        weights and biases corrected: what a point reads then carries the error from upstream.
-
         Raises:
             CalibrationError: there are no data, they do not fit, or values are not finite.
         """
-        if qconfig.calibrate_passes == 1 or qconfig.calibrate_mode == "global_scale":
-            fields = statistics_fields(qconfig)
-            return self._stats.get(
-                self._key(fields, qconfig), lambda: self._stored_stats(qconfig, fields)
-            )
-        first = self.scales_for(qconfig.with_overrides(calibrate_passes=1))
+        fields = statistics_fields(qconfig)
         return self._stats.get(
-            self._key({"variant": qconfig.to_dict()}, qconfig),
-            lambda: self._measured(qconfig, first),
+            self._key(fields, qconfig), lambda: self._stored_stats(qconfig, fields)
         )
 
     def scales_for(self, qconfig: QConfig) -> Ranges | None:
@@ -310,7 +300,7 @@ class Calibration:
             if other not in asked and known is None:
                 asked.append(other)
         if asked == [plain] or self._marks is not mark:
-            return [(qconfig, self._measured(qconfig, None))]
+            return [(qconfig, self._measured(qconfig))]
         annotated, _ = self._mark(self._mod, plain, None)
         if not measured_points(annotated):
             return [(qconfig, CalibrationStats.of_nothing())]
@@ -338,20 +328,20 @@ class Calibration:
             if places is not None:
                 read.append((one, points, places))
             elif one is first:
-                return [(qconfig, self._measured(qconfig, None))]
+                return [(qconfig, self._measured(qconfig))]
         percentiles = self._percentiles or (qconfig.percentile,)
         reading = Measurement("ranges", plain, percentiles, counted=tuple(common.counted))
         stats = merged_points(self._data, reading)
         return [(one, stats.of_points(points, places)) for one, points, places in read]
 
-    def _measured(self, qconfig: QConfig, ranges: Ranges | None) -> CalibrationStats:
-        """Both rounds, on the float network or, with ranges, on the one that they quantize."""
+    def _measured(self, qconfig: QConfig) -> CalibrationStats:
+        """Both rounds, on the network of this configuration alone."""
         channels = self.channels_for(qconfig)
         annotated, _ = self._mark(self._mod, qconfig, channels)
         if not measured_points(annotated):
             return CalibrationStats.of_nothing()
         percentiles = self._percentiles or (qconfig.percentile,)
-        reading = Measurement("ranges", qconfig, percentiles, channels, ranges)
+        reading = Measurement("ranges", qconfig, percentiles, channels)
         return merged_points(self._data, reading)
 
     def _key(self, fields: Mapping[str, Any], qconfig: QConfig) -> str:

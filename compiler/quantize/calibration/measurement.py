@@ -26,7 +26,6 @@ from compiler.ir.module import IRModule
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.input_sample import InputSample
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize.calibration.bind_scales import bind_scales
 from compiler.quantize.calibration.channel_stats import ChannelCollector, ChannelStats
 from compiler.quantize.calibration.collect_stats import (
     Batch,
@@ -44,10 +43,8 @@ from compiler.quantize.calibration.input_sample import sample_inputs
 from compiler.quantize.calibration.kernels.protocol import Kernels
 from compiler.quantize.calibration.profile_function import profile_function
 from compiler.quantize.calibration.rescaled_tensors import CountedTensor, counted_points
-from compiler.quantize.calibration.shared_ranges import shared_ranges
 from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
 from compiler.quantize.candidate import mark
-from compiler.quantize.correct_rounding import corrected
 from compiler.runtime.executor import Executor
 
 Step = Literal["channels", "sample", "ranges", "histograms"]
@@ -71,8 +68,6 @@ class Measurement:
         qconfig: chooses the quantize points; the step "channels" does not look at it.
         percentiles: fractions whose order statistics "histograms" collects.
         channels: where ``qconfig.needs_channels``.
-        ranges: of the first calibration; the network that they quantize is then measured
-            (``calibrate_passes`` 2). None measures the float network.
         merged: for "histograms": the merged statistics of "ranges".
         counted: for "ranges" and "histograms": tensors to count; None counts each as it is.
     """
@@ -81,7 +76,6 @@ class Measurement:
     qconfig: QConfig
     percentiles: tuple[float, ...] = DEFAULT_PERCENTILES
     channels: ChannelStats | None = None
-    ranges: Ranges | None = None
     merged: CalibrationStats | None = None
     counted: tuple[CountedTensor, ...] | None = None
 
@@ -117,7 +111,7 @@ class Profile:
     """The network of one configuration, ready to run; both rounds of calibration share it.
 
     Args:
-        annotated: result of ``mark``; with ``simulated`` of ``bind_scales``.
+        annotated: result of ``mark``.
         executor: makes what runs it.
         kernels: implementation of the counting loops; None chooses.
     Raises:
@@ -130,10 +124,8 @@ class Profile:
         annotated: IRModule,
         executor: ExecutorFactory = float_executor,
         kernels: Kernels | None = None,
-        *,
-        simulated: bool = False,
     ) -> None:
-        network, self._points = profile_function(annotated, simulated=simulated)
+        network, self._points = profile_function(annotated)
         self._executor = executor(network)
         self._kernels = kernels
 
@@ -150,14 +142,10 @@ class Profile:
         Args:
             mod: result of ``prerequisite_optimize``.
         Raises:
-            CalibrationError: channels are missing, or the ranges do not fit.
+            CalibrationError: channels are missing.
         """
-        annotated, run = mark(mod, measurement.qconfig, measurement.channels)
-        if measurement.ranges is None:
-            return Profile(annotated, executor, kernels)
-        ranges, _ = shared_ranges(annotated, run.qconfig, measurement.ranges)
-        quantized = corrected(bind_scales(annotated, run, ranges), run)
-        return Profile(quantized, executor, kernels, simulated=True)
+        annotated, _ = mark(mod, measurement.qconfig, measurement.channels)
+        return Profile(annotated, executor, kernels)
 
     def measure(self, measurement: Measurement, batches: Iterable[Batch]) -> CalibrationStats:
         """Statistics of one shard.
@@ -245,7 +233,7 @@ class LocalData:
         return [self._ready(measurement).measure(measurement, self._dataset)]
 
     def _ready(self, measurement: Measurement) -> Profile:
-        key = (measurement.qconfig, measurement.channels, measurement.ranges)
+        key = (measurement.qconfig, measurement.channels)
         if self._profile is None or self._key not in (None, key):
             self._profile = None  # the old and the new network together would be the peak of memory
             self._profile = Profile.of(
@@ -310,8 +298,6 @@ def calibration_stats(
     percentiles: Sequence[float] = DEFAULT_PERCENTILES,
     executor: ExecutorFactory = float_executor,
     kernels: Kernels | None = None,
-    *,
-    simulated: bool = False,
 ) -> CalibrationStats:
     """Statistics of an annotated module over a dataset, in memory independent of its length.
 
@@ -321,13 +307,12 @@ def calibration_stats(
         percentiles: fractions that calibrate_mode "percentile" may ask for later.
         executor: makes what runs the float network.
         kernels: implementation of the counting loops; None chooses.
-        simulated: ``mod`` is a result of ``bind_scales``: the second calibration.
     Raises:
         TypeError: the dataset is an iterator, which can be read only once.
         CalibrationError: the dataset is empty or lacks an input, or values are not finite.
     """
     require_reiterable(dataset)
-    profile = Profile(mod, executor, kernels, simulated=simulated)
+    profile = Profile(mod, executor, kernels)
     reading = Measurement("ranges", QConfig(), tuple(percentiles))
     return merged_points(LocalData(mod, dataset, profile=profile), reading)
 

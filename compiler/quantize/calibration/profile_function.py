@@ -52,17 +52,16 @@ _EVERYWHERE: Final[Bounds] = (-math.inf, math.inf)
 
 
 @collector_rests
-def profile_function(annotated: IRModule, *, simulated: bool = False) -> tuple[IRModule, PointMap]:
+def profile_function(annotated: IRModule) -> tuple[IRModule, PointMap]:
     """Module whose main returns the distinct measured tensors, and the tensor of each point.
 
     Args:
         annotated: result of QuantizeAnnotate.
-        simulated: it is one of ``bind_scales``, and its points quantize.
     Raises:
         InternalQuantizeError: there is nothing to measure, or a point lies on a constant.
     """
     main: Function = annotated["main"]
-    _, tensors, points = _measured(main, simulated)
+    _, tensors, points = _measured(main)
     return _returning(main, tensors), points
 
 
@@ -70,7 +69,7 @@ def profile_function(annotated: IRModule, *, simulated: bool = False) -> tuple[I
 def whole_profile(annotated: IRModule) -> tuple[IRModule, PointMap]:
     """``profile_function`` with the result of the network in front of the measured tensors."""
     main: Function = annotated["main"]
-    result, tensors, points = _measured(main, simulated=False)
+    result, tensors, points = _measured(main)
     return _returning(main, (result, *tensors)), points
 
 
@@ -81,7 +80,7 @@ def _returning(main: Function, values: tuple[Expr, ...]) -> IRModule:
     return infer_module(IRModule.from_expr(Function(params, body)))
 
 
-def _measured(main: Function, simulated: bool) -> tuple[Expr, tuple[Expr, ...], PointMap]:
+def _measured(main: Function) -> tuple[Expr, tuple[Expr, ...], PointMap]:
     """The result without points, the distinct measured tensors, and the tensor of each point."""
     plain: dict[Expr, Expr] = {}
     tensors: dict[Expr, int] = {}
@@ -98,8 +97,6 @@ def _measured(main: Function, simulated: bool) -> tuple[Expr, tuple[Expr, ...], 
             continue
         assert isinstance(node, Call)
         data = plain[node] = plain[node.args[0]]
-        if simulated:
-            plain[node] = with_operands(node, [plain[child] for child in node.operands()])
         kind = getattr(node.attrs, "kind", QAnnotateKind.IDENTITY)
         if kind not in (QAnnotateKind.INPUT, QAnnotateKind.ACTIVATION):
             continue

@@ -15,9 +15,6 @@ operator that was recognized as a whole hides how factors pass it, the network i
 Points of other bits (``residual_bits``) change which values are measured, not what is computed. The
 network that runs has the points of ``residual_bits`` 8; where it measures all values that the
 points of another number of bits read, they are counted there.
-
-A second calibration (``calibrate_passes`` 2) measures what one configuration has quantized, and no
-other configuration quantizes alike: nothing is carried over to it.
 """
 
 from __future__ import annotations

@@ -108,7 +108,5 @@ def channel_fields(weight_rounding: str) -> dict[str, Any]:
 def scale_fields(qconfig: QConfig) -> dict[str, Any]:
     """Plain fields that decide the activation scales."""
     values = qconfig.to_dict()
-    if qconfig.calibrate_passes == 2:
-        return {"variant": values}
     decides = {name: values[name] for name in _SCALE_FIELDS}
     return {**statistics_fields(qconfig), **decides, "layers": qconfig.layers.input_bits}

@@ -34,8 +34,7 @@ PLAIN = QConfig.recommended(calibrate_mode="mse")
 def powers_of_two(groups: ChannelGroups, *_: Any) -> list[Factors]:
     """Factors that are exact in float32, the same whenever the groups are the same."""
     rng = np.random.default_rng(len(groups.sizes))
-    found = [np.exp2(rng.integers(-4, 5, size).astype(np.float64)) for size in groups.sizes]
-    return [1 + 0 * one if limits else one for one, limits in zip(found, groups.limits)]
+    return [np.exp2(rng.integers(-4, 5, size).astype(np.float64)) for size in groups.sizes]
 
 
 def profile(mod: IRModule) -> IRModule:

@@ -94,22 +94,21 @@ def test_any_factors_keep_the_function_of_random_networks(seed: int) -> None:
     mod = network(rng)
     groups = find_groups(mod["main"], through_concat=True)
     factors = [np.exp2(rng.uniform(-3, 3, size)) for size in groups.sizes]
-    kept = [1 + 0 * one if limits else one for one, limits in zip(factors, groups.limits)]
 
-    assert_same_function(mod, groups.rescaled(mod, kept), rng)
+    assert_same_function(mod, groups.rescaled(mod, factors), rng)
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.5, 1.0]), st.booleans())
-def test_smoothing_and_equalization_keep_the_function(seed: int, alpha: float, clips: bool) -> None:
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.5, 1.0]))
+def test_smoothing_and_equalization_keep_the_function(seed: int, alpha: float) -> None:
     rng = np.random.default_rng(seed)
     mod = network(rng)
     data = batches(rng, 2)
     ranges = channel_stats(mod, data, executor=ReferenceExecutor).ranges()
 
-    smoothed, told = smooth(mod, ranges, alpha, clips, through_concat=True)
+    smoothed, told = smooth(mod, ranges, alpha, through_concat=True)
 
-    assert_same_function(mod, smoothed, rng, data[0] if clips else None)
+    assert_same_function(mod, smoothed, rng)
     assert_same_function(mod, equalize(mod, through_concat=True), rng)
     measured = channel_stats(smoothed, data, executor=ReferenceExecutor).ranges()
     for one, other in zip(told, measured, strict=True):

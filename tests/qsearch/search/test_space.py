@@ -126,15 +126,6 @@ def test_a_model_with_sums_begins_with_sums_of_16_bits() -> None:
     assert [point["residual_bits"] for point in first_points(large, START)] == [8, 16, 16]
 
 
-def test_a_model_with_limited_clips_tries_to_lift_its_channels() -> None:
-    space = default_space(clips=True)
-    points = first_points(space, START)
-    assert [point.get("smooth_clips") for point in points] == [None, False, True, False]
-    assert all("smooth_clips" not in point for point in first_points(default_space(), START))
-    assert len(points) == len(first_points(default_space(), START))
-    assert len(variants_of(default_space(clips=True, sums=True))) == 12
-
-
 def test_a_model_with_tables_begins_with_tables_of_12_bits() -> None:
     space = default_space(tables=True)
     assert [point["table_bits"] for point in first_points(space, START)] == [8, 12, 12, 12]
