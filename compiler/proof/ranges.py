@@ -1,12 +1,7 @@
 """Bounds on every value of quantized_main, for any input, from the weights that are really there.
 
-    %0 = nn.conv2d(%input, W)    per output channel: sum of w * (its input's bound with w's sign)
-    %1 = add(%0, B)              bounds add up, channel by channel
-    %2 = cast(%1, int8)          must fit, or the value may wrap
-
-Every accumulator is bounded for partial sums in any order, and every intermediate that an operator
-computes inside (the 64-bit product of a fixed-point multiplication, the sum of a pool) has its own
-bound. What may leave its dtype is a finding that names node, channel and bound.
+``compiler.ranges`` finds them, word by word; here they become rows with the names of the printed
+text, and findings that name node, channel and bound.
 """
 
 from __future__ import annotations

@@ -75,14 +75,12 @@ class InputGram:
         sums: int64 (groups, taps), of what each tap reads.
         count: positions.
         unit: float64 (groups, taps): what a step of each tap stands for.
-        channels: int64 (groups, taps): the channel of the data that each tap reads.
     """
 
     products: NDArray[np.int64]
     sums: NDArray[np.int64]
     count: int
     unit: NDArray[np.float64]
-    channels: NDArray[np.int64]
 
     def matrix(self, centred: bool) -> NDArray[np.float64]:
         """The mean products in real units, float64 (groups, taps, taps).

@@ -242,7 +242,7 @@ class _Seen:
             x -= y
             halves[number % 2].add(y, x, slice(number % stride, None, stride))
         channels = rule.channels.reshape(halves[0].sums.shape[1:])
-        one, other = (sums.seen(units[channels], channels) for sums in halves)
+        one, other = (sums.seen(units[channels]) for sums in halves)
         if not other.gram.count:
             return one
         gram = replace(
@@ -360,11 +360,11 @@ class _Sums:
         if filled + positions >= enough:
             self._multiply(first)
 
-    def seen(self, unit: Floats, channels: NDArray[np.int64]) -> _Seen:
+    def seen(self, unit: Floats) -> _Seen:
         """What was added, columns that still wait included."""
         for first in list(self._waiting):
             self._multiply(first)
-        gram = InputGram(self.products, self.sums[0], self.count, unit, channels)
+        gram = InputGram(self.products, self.sums[0], self.count, unit)
         return _Seen(gram, self.crossed, self.sums[1])
 
     def _multiply(self, first: int) -> None:

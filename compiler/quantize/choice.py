@@ -72,7 +72,7 @@ def choose(
         statistics: channel statistics of it, as ``Calibration.channels`` gives them; None for a
             module without weights.
         rounding: choose ``weight_rounding`` too; a search compares its values itself.
-        gain: asked once, of what is chosen but for smoothing and rounding.
+        gain: asked of what is chosen but for smoothing and rounding, where it decides.
     Returns:
         ``QConfig.recommended()`` with the decisions. A model that brings its quantize points along
         keeps the recommended configuration.
@@ -120,13 +120,15 @@ def choose(
             why = f"tables of functions read {TABLE_BITS} bits nearly as fast as 8: {work}"
             decisions.append(Decision("table_bits", TABLE_BITS, why))
         plain = QConfig.recommended(**{one.field: one.value for one in decisions})
-        decisions.append(_smoothing(module, statistics, samples, gain(plain)))
+        decisions.append(_smoothing(module, statistics, samples, plain, gain))
         decisions += _rounding(samples, large) if rounding else []
     chosen = {d.field: d.value for d in decisions}
     return QConfig.recommended(**chosen), tuple(decisions)
 
 
-def _smoothing(module: IRModule, statistics: ChannelStats, samples: int, gain: float) -> Decision:
+def _smoothing(
+    module: IRModule, statistics: ChannelStats, samples: int, plain: QConfig, gain: Gain
+) -> Decision:
     """By what it is predicted to gain: more has to be gained where channels were seen seldom.
 
     Smoothing makes the channels that a layer reads even, and others uneven: of what the layer's
@@ -146,8 +148,9 @@ def _smoothing(module: IRModule, statistics: ChannelStats, samples: int, gain: f
         why = "one sample says little of channels to come"
         return Decision("smooth_alpha", None, why)
     enough = 0.0 if samples >= _MANY and seen >= _SELDOM else _MUCH
-    told = f"even channels and less even weights are predicted to gain {gain:.1f} dB"
-    if gain > enough:
+    gained = gain(plain)
+    told = f"even channels and less even weights are predicted to gain {gained:.1f} dB"
+    if gained > enough:
         return Decision("smooth_alpha", SMOOTH_ALPHA, told)
     seldom = f", {enough:g} are enough over {samples} samples" if enough else ""
     return Decision("smooth_alpha", None, told + seldom)

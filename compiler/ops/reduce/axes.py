@@ -40,10 +40,10 @@ def reduced_axes(op: str, rank: int, axis: Axes, exclude: bool) -> tuple[int, ..
     return tuple(sorted(axes)) if axes else tuple(range(rank))
 
 
-def axes_of(step: Step) -> tuple[int, ...]:
+def axes_of(step: Step) -> list[int]:
     """``reduced_axes`` of a call with attributes ``axis`` and perhaps ``exclude``."""
     exclude = getattr(step.attrs, "exclude", False)
-    return reduced_axes(step.name, len(step.args[0].type.shape), step.attrs.axis, exclude)
+    return list(reduced_axes(step.name, len(step.args[0].type.shape), step.attrs.axis, exclude))
 
 
 def reduced_shape(

@@ -19,7 +19,13 @@ from compiler.lir.scalars import literal
 from compiler.ops.nn.average_pool import average_pool_scale, realize_average_pool
 from compiler.ops.nn.avg_pool2d import mean_of, quotient, sum_dtype, widened
 from compiler.ops.pass_through import annotate_accumulating
-from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes, reduction_layout
+from compiler.ops.reduce.axes import (
+    ReduceAttrs,
+    axes_of,
+    reduce_rel,
+    reduced_axes,
+    reduction_layout,
+)
 from compiler.ops.reduce.reduction_loops import exact_sum_dtype, reduce_axes
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
@@ -107,5 +113,4 @@ def mean_body(step: Step, words: Words, axes: Sequence[int]) -> Value | None:
 @FBody.register(mean)
 def mean_in_words(step: Step, words: Words) -> Value | None:
     """Over the named axes."""
-    attrs, rank = step.attrs, len(step.args[0].type.shape)
-    return mean_body(step, words, reduced_axes("mean", rank, attrs.axis, attrs.exclude))
+    return mean_body(step, words, axes_of(step))

@@ -90,7 +90,7 @@ def _dropped(step: Step, bounds: Interval, axes: Sequence[int]) -> Interval:
 @FRange.register("sum")
 def reduce_sum(step: Step, ctx: RangeContext) -> Interval:
     """All elements at once; the result is the accumulator."""
-    axes = list(axes_of(step))
+    axes = axes_of(step)
     bounds = ctx.of(step.args[0]).along(axes)
     count = _count(step, axes)
     _check_sum(step, ctx, bounds, count, averaged=False)
@@ -100,12 +100,12 @@ def reduce_sum(step: Step, ctx: RangeContext) -> Interval:
 @FRange.register("max")
 def extremum(step: Step, ctx: RangeContext) -> Interval:
     """One of the elements."""
-    axes = list(axes_of(step))
+    axes = axes_of(step)
     return _dropped(step, ctx.of(step.args[0]).along(axes), axes)
 
 
 @FRange.register("argmax")
 def position(step: Step, ctx: RangeContext) -> Interval:
     """A row-major number of the elements along the axes."""
-    last = _count(step, list(axes_of(step))) - 1
+    last = _count(step, axes_of(step)) - 1
     return constant_interval(0, last, len(step.result.type.shape))

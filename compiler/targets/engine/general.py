@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Step
-from compiler.ops.reduce.axes import reduced_axes
+from compiler.ops.reduce.axes import axes_of
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.targets.engine.elementwise import emit_program
 from compiler.targets.engine.layouts import axis_order
@@ -29,7 +29,7 @@ _DIMS = 6
 @rule("max", "argmax")
 def extremum(planner: Planner, step: Step, args: list[Item]) -> bool:
     """The largest element, or its place."""
-    axes = _axes(step, args[0])
+    axes = tuple(axes_of(step))
     bounds = args[0].low, args[0].high
     if step.name == "argmax":
         bounds = 0, prod(args[0].shape[a] for a in axes) - 1
@@ -39,15 +39,10 @@ def extremum(planner: Planner, step: Step, args: list[Item]) -> bool:
 
 def total(planner: Planner, step: Step, data: Item) -> bool:
     """A sum of any axes."""
-    axes = _axes(step, data)
+    axes = tuple(axes_of(step))
     terms = prod(data.shape[a] for a in axes)
     found = reduced(planner, step, data, axes, "sum", (data.low * terms, data.high * terms))
     return found is not None and planner.settle(step, found)
-
-
-def _axes(step: Step, data: Item) -> tuple[int, ...]:
-    attrs: Any = step.attrs
-    return tuple(sorted(reduced_axes(step.name, len(data.shape), attrs.axis, attrs.exclude)))
 
 
 def reduced(

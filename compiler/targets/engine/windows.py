@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range
 from compiler.ops.nn.integer_standardize import output_bound
-from compiler.ops.reduce.axes import reduced_axes
+from compiler.ops.reduce.axes import axes_of
 from compiler.targets.engine.general import dense_view, taken, total
 from compiler.targets.engine.layouts import MOST_IMAGES, channels_last, layout_of
 from compiler.targets.engine.lines import as_lines
@@ -161,13 +161,12 @@ def reduce(planner: Planner, step: Step, args: list[Item]) -> bool:
 
 def _pooled(planner: Planner, step: Step, args: list[Item]) -> bool:
     """A pool with one window over up to two runs of axes, if the kept axes are one run."""
-    attrs: Any = step.attrs
     average = step.name == "mean"
     data, factor = _factor_in_front(planner, args[0]) if average else (args[0], 1)
     if data.data is not None or not prod(data.shape) or planner.on_arena(data) is None:
         return False
     source = planner.materialise(data)
-    axes = reduced_axes(step.name, len(source.shape), attrs.axis, attrs.exclude)
+    axes = axes_of(step)
     kept = [a for a in range(len(source.shape)) if a not in axes]
     order = sorted(axes, key=lambda a: (-source.strides[a], a))
     shape_kept, shape_gone = ([source.shape[a] for a in part] for part in (kept, order))

@@ -13,7 +13,7 @@ from compiler.ops.reduce.axes import axes_of
 @FToOnnx.register("sum")
 def reduce_sum(step: Step, e: Emitter) -> str:
     """ReduceSum, whose axes are an input in opset 17."""
-    axes = list(axes_of(step))
+    axes = axes_of(step)
     # ONNX reads "no axes" as all of them.
     if not axes:
         return e.node("Identity", [e.name(step.args[0])])
@@ -24,7 +24,7 @@ def reduce_sum(step: Step, e: Emitter) -> str:
 def _register(op: str, op_type: str) -> None:
     @FToOnnx.register(op)
     def rule(step: Step, e: Emitter) -> str:
-        axes = list(axes_of(step))
+        axes = axes_of(step)
         if not axes:
             return e.node("Identity", [e.name(step.args[0])])
         return e.node(op_type, [e.name(step.args[0])], axes=axes, keepdims=int(step.attrs.keepdims))
@@ -50,7 +50,7 @@ def extremum(step: Step, e: Emitter) -> str:
 
 def extremum_in(step: Step, e: Emitter, dtype: str) -> str:
     """``max`` or ``min`` of an argument that the emitter holds in ``dtype``."""
-    axes, data = list(axes_of(step)), step.args[0]
+    axes, data = axes_of(step), step.args[0]
     if not axes:
         return e.node("Identity", [e.name(data)])
     along = largest_along if step.name == "max" else smallest_along
@@ -63,7 +63,7 @@ def extremum_in(step: Step, e: Emitter, dtype: str) -> str:
 def variance(step: Step, e: Emitter) -> str:
     """Mean of (x - mean)², with n - 1 below it when unbiased."""
     data, mean = step.args
-    axes = list(axes_of(step))
+    axes = axes_of(step)
     if not axes:
         raise e.refuse(step, "no axis is reduced")
     centered = e.node("Sub", [e.name(data), e.name(mean)])
@@ -87,7 +87,7 @@ def all_or_any(step: Step, e: Emitter) -> str:
 
 def truth_in(step: Step, e: Emitter, op_type: str) -> str:
     """``op_type`` of bools, as numbers 0 and 1: ONNX compares bools from opset 20 on only."""
-    axes, keepdims = list(axes_of(step)), int(step.attrs.keepdims)
+    axes, keepdims = axes_of(step), int(step.attrs.keepdims)
     if not axes:
         return e.node("Identity", [e.name(step.args[0])])
     numbers = e.writer.cast(e.name(step.args[0]), "int32")
@@ -108,7 +108,7 @@ def position_in(step: Step, e: Emitter, dtype: str) -> str:
     Raises:
         OnnxExportError: several axes are reduced, but not all.
     """
-    axes = list(axes_of(step))
+    axes = axes_of(step)
     data, attrs = step.args[0], step.attrs
     name, keepdims = e.name(data), int(attrs.keepdims)
     flat = len(axes) != 1

@@ -68,39 +68,37 @@ def bitwise_and(step: Step, e: IntegerEmitter) -> Held:
     return e.result(step, rest, "int64")
 
 
-@FToInteger.register("fixed_point_multiply")
+@FToInteger.register("fixed_point_multiply", "fixed_point_multiply_per_axis")
 def fixed_point_multiply(step: Step, e: IntegerEmitter) -> Held:
-    """One multiplier and shift for all elements."""
-    attrs = step.attrs
-    return _scaled(step, np.asarray(attrs.multiplier), np.asarray(attrs.shift), e)
-
-
-@FToInteger.register("fixed_point_multiply_per_axis")
-def fixed_point_multiply_per_axis(step: Step, e: IntegerEmitter) -> Held:
-    """A multiplier and shift per channel."""
-    rank = len(step.args[0].type.shape)
-    shape = [1] * rank
-    shape[step.attrs.axis % rank] = -1
-    multiplier, amount = (_known(step, value, e).reshape(shape) for value in step.args[1:])
-    return _scaled(step, multiplier, amount, e)
-
-
-def _known(step: Step, value: Value, e: IntegerEmitter) -> Array:
-    if value.data is None:
+    """One multiplier and shift for all elements, or for each channel."""
+    factors = _factors(step)
+    if factors is None:
         raise e.refuse(step, "its multipliers and shifts are computed", "fold them to constants")
-    return value.data
+    return _scaled(step, *factors, e)
+
+
+def _factors(step: Step) -> tuple[Array, Array] | None:
+    """Multipliers and shifts, int64, in a shape that broadcasts against the data; None for other
+    steps and where they are computed."""
+    if step.name == "fixed_point_multiply":
+        known = [np.asarray(step.attrs.multiplier), np.asarray(step.attrs.shift)]
+    elif step.name == "fixed_point_multiply_per_axis":
+        shape = [1] * len(step.args[0].type.shape)
+        shape[step.attrs.axis] = -1
+        known = [value.data.reshape(shape) for value in step.args[1:] if value.data is not None]
+    else:
+        return None
+    return (known[0].astype(np.int64), known[1].astype(np.int64)) if len(known) == 2 else None
 
 
 def _scaled(step: Step, multiplier: Array, amount: Array, e: IntegerEmitter) -> Held:
     """Floor(x * a + 1/2) where a float dtype holds every product and sum. Else channels whose
     multiplier is 2^30 take the short way in integers, the others the general one."""
     data, dtype = step.args[0], step.result.type.dtype
-    multiplier, amount = multiplier.astype(np.int64), amount.astype(np.int64)
     multiplier = np.where(_vanishes(step, multiplier, amount), 0, multiplier)
     work = _exact_product(step, multiplier, amount, e)
     if work is not None:
-        factor = e.array(np.ldexp(multiplier.astype(np.float64), (amount - 31).astype(int)), work)
-        product = e.node("Mul", [e.widened(data, work), factor])
+        product = e.node("Mul", [e.widened(data, work), _real(multiplier, amount, work, e)])
         if np.all(amount > 30):
             return Held(product, work)
         return Held(e.node("Floor", [e.node("Add", [product, e.scalar(0.5, work)])]), work)
@@ -140,34 +138,25 @@ def limited_product(value: Value, low: int, high: int, e: IntegerEmitter) -> str
     factors = None if step is None else _factors(step)
     if step is None or factors is None or not e.held(value).dtype.startswith("float"):
         return None  # the product may wrap
-    data, (axis, multiplier, amount) = step.args[0], factors
-    short = e.held(data).dtype in _SHORT and e.reach([data]) < SINGLE and data.type.shape
-    if not short or _vanishes(step, multiplier, amount).any():
+    data, (multiplier, amount) = step.args[0], factors
+    short = e.held(data).dtype in _SHORT and e.reach([data]) < SINGLE
+    if not short or multiplier.min(initial=0) < 0 or _vanishes(step, multiplier, amount).any():
         return None
+    axis = getattr(step.attrs, "axis", 0)
     ends = e.ends_along(data, axis, multiplier.size)
-    if not same_as_float_product(multiplier, 31 - amount, "up", *ends, (low, high)).all():
+    flat = multiplier.reshape(-1), 31 - amount.reshape(-1)
+    if not same_as_float_product(*flat, "up", *ends, (low, high)).all():
         return None
-    factor = np.ldexp(multiplier.astype(np.float64), (amount - 31).astype(int))
-    shape = [1] * len(data.type.shape)
-    shape[axis] = -1
     limits = [e.scalar(end, "float32") for end in e.ends(data)]
     held = e.node("Clip", [e.widened(data, "float32"), *limits])
-    product = e.node("Mul", [held, e.array(factor.reshape(shape), "float32")])
+    product = e.node("Mul", [held, _real(multiplier, amount, "float32", e)])
     rounded = e.node("Round", [product])
     return e.node("Clip", [rounded, e.scalar(low, "float32"), e.scalar(high, "float32")])
 
 
-def _factors(step: Step) -> tuple[int, Array, Array] | None:
-    """Axis, multipliers and shifts of a fixed-point product by constants."""
-    attrs, known = step.attrs, [value.data for value in step.args[1:] if value.data is not None]
-    if step.name == "fixed_point_multiply":
-        axis, known = -1, [np.asarray([attrs.multiplier]), np.asarray([attrs.shift])]
-    elif step.name == "fixed_point_multiply_per_axis" and len(known) == 2:
-        axis = attrs.axis
-    else:
-        return None
-    multiplier, amount = (data.astype(np.int64) for data in known)
-    return None if multiplier.min(initial=0) < 0 else (axis, multiplier, amount)
+def _real(multiplier: Array, amount: Array, dtype: str, e: IntegerEmitter) -> str:
+    """multiplier * 2^(amount - 31)."""
+    return e.array(np.ldexp(multiplier.astype(np.float64), (amount - 31).astype(int)), dtype)
 
 
 def _exact_product(step: Step, multiplier: Array, amount: Array, e: IntegerEmitter) -> str | None:

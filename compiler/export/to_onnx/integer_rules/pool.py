@@ -48,7 +48,7 @@ def max_pool2d(step: Step, e: IntegerEmitter) -> Held:
 def reduce_sum(step: Step, e: IntegerEmitter) -> Held:
     """ReduceSum in float32 or float64, in int64 where these are too short; int32 would saturate."""
     data, made_by = step.args[0], step.args[0].producer
-    axes, keepdims = list(axes_of(step)), bool(step.attrs.keepdims)
+    axes, keepdims = axes_of(step), bool(step.attrs.keepdims)
     count = math.prod(data.type.concrete_shape[axis] for axis in axes)
     work = e.exact_dtype(e.reach([data]) * count)
     if work is not None:

@@ -60,7 +60,7 @@ def global_pool2d(step: Step, graph: QdqEmitter) -> Real | None:
 @FToQdq.register("mean")
 def mean(step: Step, graph: QdqEmitter) -> Real | None:
     """ReduceMean."""
-    axes = list(axes_of(step))
+    axes = axes_of(step)
     return _pooled(step, graph, "ReduceMean", axes=axes, keepdims=int(step.attrs.keepdims))
 
 

@@ -17,10 +17,9 @@ from compiler.quantize.calibration.kernels.protocol import UPPER_COUNTERS, KeyTi
 from compiler.targets.c.toolchain import build_library
 
 _SOURCES = [Path(__file__).with_name(name) for name in ("calibrate.c", "products.c")]
-_LANES = 4  # LANES, TEAM, the largest GROUP, LAGS and PAIRED of the sources
+_LANES = 4  # LANES, TEAM, the largest GROUP and PAIRED of the sources
 _TEAM = 8
 _GROUP = 8
-_LAGS = 3
 _PAIRED = 32
 _TIES = ("up", "away", "even")  # as the sources count them
 
