@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from qsearch.modules.verification import verify
     from qsearch.modules.views import diff, draw, show_hardware, show_text
     from qsearch.report.listing import TrialFilter
-    from qsearch.search.launch import launch, launch_async
+    from qsearch.search.launch import launch
     from qsearch.search.result import SearchResult
     from qsearch.server.client import Client
     from qsearch.signing import keygen
-    from qsearch.studies import best, compare, delete, export_optuna, status, stop, trial, trials
+    from qsearch.studies import best, compare, delete, status, stop, trial, trials
 
 __version__ = "0.1.0"
 __all__ = [
@@ -45,11 +45,9 @@ __all__ = [
     "doctor",
     "draw",
     "export",
-    "export_optuna",
     "insight",
     "keygen",
     "launch",
-    "launch_async",
     "load",
     "quantize",
     "run_module",

@@ -185,12 +185,6 @@ def _check_together(settings: Settings) -> None:
             where=f"--address {settings.address}",
             fix="--pool ray, or leave --address out",
         )
-    if settings.worker_gpus and settings.pool_kind != "ray":
-        raise SettingsError(
-            f"the pool {settings.pool} sets no GPU aside",
-            where="--worker-gpus",
-            fix="--pool ray, or leave --worker-gpus out",
-        )
     if settings.metric in settings.minimize:
         raise SettingsError(
             f"{settings.metric} is the metric already",

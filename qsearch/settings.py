@@ -321,7 +321,6 @@ class Settings(BaseSettings):
     patience: Annotated[Whole | None, Flag(SEARCH, "K")] = Field(
         None, ge=1, description="stop after K trials in a row without improvement"
     )
-    warm_start: Annotated[bool, Flag(SEARCH)] = Field(False, description="reuse similar studies")
     prune: Annotated[Real | None, Flag(SEARCH, "A")] = Field(
         None,
         ge=0,
@@ -348,8 +347,8 @@ class Settings(BaseSettings):
     pool: Annotated[str, BeforeValidator(OneOf(POOLS).check), Flag(WORKERS, "|".join(POOLS))] = (
         Field(
             "auto",
-            description="where workers run; auto: Ray with --address, RAY_ADDRESS or "
-            "--worker-gpus, else processes",
+            description="where workers run; auto: Ray with --address or RAY_ADDRESS, "
+            "else processes",
         )
     )
     workers: Annotated[Whole | None, Flag(WORKERS, "N")] = Field(
@@ -360,9 +359,6 @@ class Settings(BaseSettings):
     )
     worker_cpus: Annotated[Real, Flag(WORKERS, "N")] = Field(
         1.0, ge=0, description="cores per worker, and threads of its numeric libraries"
-    )
-    worker_gpus: Annotated[Real, Flag(WORKERS, "N")] = Field(
-        0.0, ge=0, description="GPUs per worker on a Ray cluster"
     )
     worker_memory: Annotated[Bytes | None, Flag(WORKERS, "B")] = Field(
         None, description="memory per worker: 2G (no limit)"
@@ -375,9 +371,6 @@ class Settings(BaseSettings):
     )
     storage: Annotated[Text | None, Flag(STUDY, "URL")] = Field(
         None, description="database: sqlite:///… or postgresql://… (study.db in the run folder)"
-    )
-    artifacts: Annotated[Text | None, Flag(STUDY, "URL")] = Field(
-        None, description="where drivers share files, an fsspec URL: s3://… (the run folder)"
     )
     study: Annotated[Text | None, Flag(STUDY, "NAME")] = Field(
         None, description="name of the study in the storage (that of the run folder)"
@@ -420,7 +413,7 @@ class Settings(BaseSettings):
         """The pool that ``auto`` stands for: Ray only where the user named a cluster or GPUs."""
         if self.pool != "auto":
             return self.pool
-        return "ray" if self.ray_address is not None or self.worker_gpus else "process"
+        return "ray" if self.ray_address is not None else "process"
 
     @property
     def ray_address(self) -> str | None:

@@ -67,7 +67,7 @@ class _Kept:
 
     def load(self, kind: str, fields: Mapping[str, Any]) -> Mapping[str, NDArray[Any]] | None:
         """What was kept under these fields."""
-        return self.artifacts.arrays(kind, stored_key(self.key, kind, fields))
+        return self.artifacts.arrays(kind, stored_key(self.key, fields))
 
     def save(self, kind: str, fields: Mapping[str, Any], found: Storable) -> None:
         """Nothing: a reader changes no study."""

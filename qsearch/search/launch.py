@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -36,7 +35,7 @@ from qsearch.store.artifacts import write_atomically
 from qsearch.user_code import path_of
 from workers.errors import BrokenRunError
 from workers.pool.kinds import open_pool
-from workers.pool.protocol import WorkerPool, WorkerSize, running_cluster
+from workers.pool.protocol import WorkerPool, WorkerSize
 from workers.user_code import import_user_code
 
 if TYPE_CHECKING:
@@ -75,17 +74,14 @@ class LaunchOptions(TypedDict, total=False):
     seed: int | None
     batch: int | None
     space: PathLike | Mapping[str, Any] | None
-    warm_start: bool | None
     pool: str | None
     workers: int | None
     address: str | None
     worker_cpus: float | None
-    worker_gpus: float | None
     worker_memory: int | str | None
     trial_timeout: float | None
     out: PathLike | None
     storage: str | None
-    artifacts: str | None
     study: str | None
     sign: PathLike | None
     fresh: bool | None
@@ -170,27 +166,6 @@ def _kept_model(model: Any, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, data)
     return path
-
-
-async def launch_async(model: PathLike | bytes | ModelProto, **options: Any) -> SearchResult:
-    """``launch`` for programs with an event loop; cancelling it ends the search in good order.
-
-    The search runs in a thread of its own; callbacks are called there.
-
-    Example:
-        >>> import asyncio, qsearch, tempfile
-        >>> run = qsearch.launch_async("digits", trials=1, pool="inline", out=tempfile.mkdtemp())
-        >>> len(asyncio.run(run).trials)
-        1
-    """
-    stop = options.pop("stop", None) or threading.Event()
-    search = asyncio.create_task(asyncio.to_thread(launch, model, stop=stop, **options))
-    try:
-        return await asyncio.shield(search)
-    except asyncio.CancelledError:
-        stop.set()
-        await asyncio.wait([search])
-        raise
 
 
 def run_search(
@@ -389,7 +364,7 @@ def _source(settings: Settings) -> ModelSource:
 @contextlib.contextmanager
 def _pool(settings: Settings) -> Iterator[WorkerPool]:
     """Workers, which start when they are first needed, released however the run ends."""
-    size = WorkerSize(settings.worker_cpus, settings.worker_gpus, settings.worker_memory)
+    size = WorkerSize(settings.worker_cpus, settings.worker_memory)
     pool = open_pool(
         settings.pool_kind,
         settings.worker_count,
@@ -412,13 +387,7 @@ def _workers_line(settings: Settings) -> str:
         return "in this process"
     if kind == "ray":
         return f"{count} on Ray, {settings.ray_address or 'a cluster of its own'}"
-    told = f"{count} process{'es' if count > 1 else ''}"
-    if settings.pool != "auto":
-        return told
-    there = running_cluster()
-    if there is not None:
-        return f"{told} (a Ray cluster runs here: --address {there} joins it)"
-    return f"{told} (Ray: --pool ray or --address; it pays from 2 machines)"
+    return f"{count} process{'es' if count > 1 else ''}"
 
 
 def _paths(settings: Mapping[str, Any]) -> dict[str, Any]:

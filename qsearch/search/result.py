@@ -14,7 +14,7 @@ from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from qsearch.errors import NoModuleError, SearchFailedError
 from qsearch.process import EXIT_INTERRUPTED, EXIT_OK, EXIT_TARGET_MISSED
 from qsearch.report.build import Costs, full_report, layers_told, saved_by_stopping, summary
-from qsearch.report.pareto import front_of, hypervolume_of
+from qsearch.report.pareto import front_of
 from qsearch.run_folder import RunFolder
 from qsearch.search.calibration import FirstChoice
 from qsearch.search.context import TIMEOUT, PreparedStudy, StudyContext
@@ -257,7 +257,6 @@ def finish(
     short["evaluations_saved"] = saved_by_stopping(trials, len(prepared.evaluation.samples))
     if objective.minimize:
         short["front"] = front_of(trials, objective)
-        short["hypervolume"] = hypervolume_of(trials, objective)
     first = FirstChoice.stored(repository, study.id)
     short["compile"] = _alone(first, trials)
     place = None if best is None else (best.outcome.score or {}).get(WORST_OUTPUT)

@@ -198,11 +198,6 @@ class StudySampler:
         self._guesses = first_points(space, start, known.chosen)
         if spec.sampler != AUTO:
             self._guesses = self._guesses[:1]
-        elif known.earlier:
-            fixed = 1 + (known.chosen is not None)
-            best = [space.effective(study.points[0]) for study in known.earlier]
-            order = [*self._guesses[:fixed], *best, *self._guesses[fixed:]]
-            self._guesses = [p for n, p in enumerate(order) if p not in order[:n]]
         start = start if plan is None else plan.within(start)
         self.space = space
         self.start = start

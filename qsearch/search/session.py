@@ -75,7 +75,7 @@ from qsearch.search.winner import (
     write_winner,
 )
 from qsearch.settings import is_import_path
-from qsearch.store.artifacts import artifact_store
+from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.records import StudyState, Trial
 from workers.batching import batch_size
 from workers.errors import BrokenRunError
@@ -136,7 +136,7 @@ class Session:
         self._artifacts = StudyArtifacts(
             context.repository,
             context.study_id,
-            artifact_store(folder.artifacts, settings.artifacts),
+            ArtifactStore(folder.artifacts),
         )
         blob = context.pool.put(prepared.blob.data)
         self._calib_data = PooledData(context, blob, prepared.calib.ref, prepared.calib.samples)
@@ -327,7 +327,7 @@ class Session:
         start = prepared.start if plan is None else plan.within(prepared.start)
         measured = start if first.qconfig is None else _nearest(first.qconfig)
         prior = Prediction(self._calibration, prepared.module, measured, start)
-        return Known(first.qconfig, first.earlier, prior)
+        return Known(first.qconfig, prior)
 
     def _make_driver(self, evaluator: Evaluator, plan: LayerPlan | None) -> Driver:
         prepared, context = self._prepared, self._context

@@ -19,15 +19,10 @@ predictions and scores are standardized, and the slope between them is a ridge r
 what it is on networks we know, never negative. Predictions below those of all tried points count as
 the lowest of them.
 
-Trials of earlier studies may stand beside those of this one: the study is one parameter more, so
-their scores count as much as they agree with what is seen here. Scores are standardized study by
-study.
-
 Sources: Hutter, Hoos, Leyton-Brown, "Sequential model-based optimization for general algorithm
 configuration", LION 2011 (the covariance for categories); Jones, Schonlau, Welch, "Efficient
 global optimization of expensive black-box functions", 1998 (expected improvement); Ginsbourger, Le
-Riche, Carraro, "Kriging is well-suited to parallelize optimization", 2010 (``believe``); Swersky,
-Snoek, Adams, "Multi-task Bayesian optimization", 2013 (earlier studies).
+Riche, Carraro, "Kriging is well-suited to parallelize optimization", 2010 (``believe``).
 """
 
 from __future__ import annotations
@@ -35,8 +30,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import scipy  # loads its parts when they are first used
@@ -100,39 +95,6 @@ class _Trend:
         return np.asarray((predicted - self.middle) * self.slope)
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierStudy:
-    """Trials of another study that a study carries over.
-
-    Attributes:
-        name: of the study.
-        similarity: of the operators of both models, 0 to 1.
-        points: in the space of the study that carries them over, the best first.
-        scores: of the points, greater is better.
-    """
-
-    name: str
-    similarity: float
-    points: tuple[Point, ...]
-    scores: tuple[float, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for an event."""
-        return {**asdict(self), "points": [dict(point) for point in self.points]}
-
-    @staticmethod
-    def from_dict(row: Mapping[str, Any]) -> EarlierStudy:
-        """The inverse of ``to_dict``."""
-        points, scores = tuple(row["points"]), tuple(row["scores"])
-        return EarlierStudy(row["name"], row["similarity"], points, scores)
-
-    def __str__(self) -> str:
-        return (
-            f"{len(self.points)} trials of study {self.name}, whose operators are "
-            f"{self.similarity:.0%} the same"
-        )
-
-
 class Surrogate:
     """Fitted to the points that were tried; equal points and scores give equal answers.
 
@@ -140,7 +102,6 @@ class Surrogate:
         space: of the points.
         points: tried ones, at least one.
         scores: of the points, greater is better; minus infinity where there is none.
-        earlier: trials of other studies.
         prior: what is predicted of a point.
     """
 
@@ -149,39 +110,25 @@ class Surrogate:
         space: Space,
         points: Sequence[Point],
         scores: Sequence[float],
-        earlier: Sequence[EarlierStudy] = (),
         prior: Prior | None = None,
     ) -> None:
         self._space = space
-        self._earlier = sum(len(study.points) for study in earlier)
         own = standardized(np.asarray(scores, np.float64))
-        others = [standardized(np.asarray(study.scores, np.float64)) for study in earlier]
         self._trend = _Trend.of(prior, points, own)
-        given = [point for study in earlier for point in study.points]
-        expected = self._trend.at([*given, *points])
         self._best = float(own.max())
-        self._values = np.concatenate([*others, own]) - expected
-        rows = [
-            np.insert(encoded(space, study.points), 0, place, axis=1)
-            for place, study in enumerate(earlier, 1)
-        ]
-        self._rows = np.concatenate([*rows, self._encoded(points)])
+        self._values = own - self._trend.at(points)
+        self._rows = encoded(space, points)
         self._apart = distances(space, self._rows, self._rows)
         means = [_HARDLY_MATTERS.get(p.name, _WEIGHT[0]) for p in space.parameters]
-        self._theta = _fitted(self._apart, self._values, [_WEIGHT[0]] * bool(earlier) + means)
+        self._theta = _fitted(self._apart, self._values, means)
         self._condition()
-
-    def _encoded(self, points: Sequence[Point]) -> Ints:
-        """Rows of this study: study 0 where there are others."""
-        rows = encoded(self._space, points)
-        return np.insert(rows, 0, 0, axis=1) if self._earlier else rows
 
     def believe(self, point: Point) -> None:
         """Treat a pending point as evaluated with its expected score."""
         mean, _ = self.predict([point])
         self._best = max(self._best, float(mean[0]))
         mean -= self._trend.at([point])
-        new = self._encoded([point])
+        new = encoded(self._space, [point])
         beside = distances(self._space, self._rows, new)
         self._rows = np.concatenate([self._rows, new])
         self._values = np.append(self._values, mean)
@@ -191,7 +138,8 @@ class Surrogate:
 
     def predict(self, points: Sequence[Point]) -> tuple[Floats, Floats]:
         """Mean and deviation, shape (points,) each, in deviations of the scores seen."""
-        cross = _covariance(self._theta, distances(self._space, self._encoded(points), self._rows))
+        apart = distances(self._space, encoded(self._space, points), self._rows)
+        cross = _covariance(self._theta, apart)
         mean: Floats = self._mean + cross @ self._weighted + self._trend.at(points)
         explained = np.einsum("pr,rp->p", cross, scipy.linalg.cho_solve(self._factor, cross.T))
         variance = np.maximum(np.exp(self._theta[-2]) - explained, _LEAST_VARIANCE)
@@ -226,13 +174,10 @@ def encoded(space: Space, points: Sequence[Point]) -> Ints:
 
 
 def distances(space: Space, rows: Ints, others: Ints) -> Floats:
-    """How far points are apart, shape (parameters, rows, others); see ``encoded``.
-
-    A column before those of the parameters is of the studies.
-    """
+    """How far points are apart, shape (parameters, rows, others); see ``encoded``."""
     one, other = rows.T[:, :, None], others.T[:, None, :]
     found: Floats = (one != other).astype(np.float64)
-    for place, parameter in enumerate(space.parameters, rows.shape[1] - len(space.parameters)):
+    for place, parameter in enumerate(space.parameters):
         if _is_numeric(parameter):
             steps = np.abs(one[place] - other[place]) / (len(parameter.choices) - 1)
             active = (one[place] >= 0) & (other[place] >= 0)
@@ -317,12 +262,10 @@ class Known:
 
     Attributes:
         chosen: configuration that the statistics suggest: the study's first trial.
-        earlier: trials of other studies; their best ones go before the good guesses.
         prior: what statistics predict.
     """
 
     chosen: QConfig | None = None
-    earlier: tuple[EarlierStudy, ...] = ()
     prior: Prior | None = None
 
 
@@ -423,8 +366,7 @@ class Refinement:
         ]
         points = [self.space.effective(t.params) for t in trials]
         self._tried = {self._work(point) for point in points}
-        known = self._known
-        return Surrogate(self.space, points, scores, known.earlier, known.prior)
+        return Surrogate(self.space, points, scores, self._known.prior)
 
     def _changed(self, params: Mapping[str, Value], rng: np.random.Generator) -> list[Params]:
         """Points with one value changed, and with two."""

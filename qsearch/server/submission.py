@@ -33,11 +33,11 @@ MAPPINGS: Final = ("space", "preprocess", "hw")
 SUBMITTED: Final = (
     *(*FILES, *MAPPINGS, "dim"),
     *("metric", "minimize", "max_drop", "max_size", "at_most", "evaluator", "allow_float"),
-    *("trials", "timeout", "patience", "prune", "sampler", "seed", "batch", "warm_start"),
-    *("pool", "workers", "worker_cpus", "worker_gpus", "worker_memory", "trial_timeout"),
+    *("trials", "timeout", "patience", "prune", "sampler", "seed", "batch"),
+    *("pool", "workers", "worker_cpus", "worker_memory", "trial_timeout"),
 )
 """Settings that a server accepts; all others name places of its machine, or code."""
-PLACES: Final = frozenset(("address", "artifacts", "dry_run", "fresh", "out", "sign", "storage"))
+PLACES: Final = frozenset(("address", "dry_run", "fresh", "out", "sign", "storage"))
 """Settings of ``launch`` that a client refuses where they are given to it."""
 GROWING: Final = ("trials", "timeout", "patience", "workers", "pool", NAMES, BEFORE)
 """Settings that may change when a study is continued: they do not change its results."""

@@ -39,13 +39,6 @@ class HistoryQueries(Database):
         rows = self.read(query.order_by(ArtifactRow.id))
         return [record_of(StoredArtifact, row) for row in rows]
 
-    def artifacts_by_key(self, kind: str, key: str) -> list[StoredArtifact]:
-        """Files of every study of the storage under one kind and key, oldest first."""
-        query = select(*ArtifactRow.__table__.columns)
-        query = query.where(ArtifactRow.kind == kind, ArtifactRow.key == key)
-        rows = self.read(query.order_by(ArtifactRow.id))
-        return [record_of(StoredArtifact, row) for row in rows]
-
     def add_event(
         self,
         study_id: int,

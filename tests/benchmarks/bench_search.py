@@ -42,13 +42,13 @@ from typing import Any
 import numpy as np
 
 import qsearch
-from qsearch.report.pareto import hypervolume
 from qsearch.search.objectives import sqnr_value
 from qsearch.search.result import SearchResult
 from qsearch.store.records import Trial
 from tests.benchmarks import onnxruntime_peers as peers
 from tests.benchmarks.bench_accuracy import on_onnxruntime, outputs_of
-from tests.benchmarks.known_scores import ARMS, KnownScores, as_earlier, replayed
+from tests.benchmarks.hypervolume import hypervolume
+from tests.benchmarks.known_scores import ARMS, KnownScores, replayed
 from tests.benchmarks.known_scores import best_db as best_known_db
 from tests.benchmarks.machine import machine
 from tests.benchmarks.real_models import DATA, Split, batch_of, read_split
@@ -107,7 +107,6 @@ class Model:
             storage=f"sqlite:///{self.folder / 'studies.db'}",
             study=study,
             out=str(self.folder / study),
-            artifacts=(self.folder / "artifacts").resolve().as_uri(),
             **settings,
         )
 
@@ -290,15 +289,11 @@ def best_known(args: argparse.Namespace) -> list[dict[str, Any]]:
         points = list(known.space.points())
         order = np.random.default_rng(12345).permutation(len(points))[: args.random]
         drawn[name] = [known.trial_of(points[place], n) for n, place in enumerate(order)]
-    first = {name: replayed(known, ARMS[0], 0, FEW_TRIALS) for name, known in tables.items()}
     rows = []
     for name, known in tables.items():
-        others = [as_earlier(n, first[n], known.space) for n in tables if n != name][:4]
-        others = [study for study in others if study.points]
         reached = {
             arm: [
-                best_known_db(replayed(known, arm, seed, FEW_TRIALS, others))
-                for seed in range(args.seeds)
+                best_known_db(replayed(known, arm, seed, FEW_TRIALS)) for seed in range(args.seeds)
             ]
             for arm in ARMS
         }

@@ -27,12 +27,11 @@ from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.runtime.exact_executor import exact_executor
 from compiler.runtime.executor import Executor
 from compiler.targets.engine.executor import EngineExecutor
-from qsearch.search.calibration import carried_point
 from qsearch.search.objectives import KEEPS_ACCURACY, Objective, sqnr_value
 from qsearch.search.sampler import Proposal, SamplerSpec, StudySampler, first_points
 from qsearch.search.space import PERCENTILES, Params, Space, config_hash, to_qconfig
 from qsearch.search.space_file import searched_space
-from qsearch.search.surrogate import EarlierStudy, Known
+from qsearch.search.surrogate import Known
 from qsearch.settings import Settings
 from qsearch.store.records import Outcome, Trial
 from tests.benchmarks.real_models import batch_of, read_split
@@ -178,18 +177,15 @@ class KnownScores:
         return np.concatenate([executor.run({"input": images})[0] for images in runs])
 
 
-ARMS = ("policy", "no prediction", "no refinement", "warm start")
+ARMS = ("policy", "no prediction", "no refinement")
 """That of new studies, and variants of it; one draws all trials behind the guesses at random."""
 
 
-def replayed(
-    known: KnownScores, arm: str, seed: int, trials: int, earlier: Any = ()
-) -> list[Trial]:
+def replayed(known: KnownScores, arm: str, seed: int, trials: int) -> list[Trial]:
     """The trials of a study whose scores are looked up.
 
     Args:
         arm: one of ``ARMS``.
-        earlier: studies that "warm start" carries over.
     """
     space = known.space
     if arm == "no refinement":
@@ -200,10 +196,7 @@ def replayed(
         return [known.trial_of(point, number) for number, point in enumerate(drawn)]
     spec = SamplerSpec("auto", seed, 4, waits=True)
     predicts = None if arm == "no prediction" else known.predicted
-    carried = tuple(earlier) if arm == "warm start" else ()
-    sampler = StudySampler(
-        space, known.start, OBJECTIVE, spec, known=Known(known.chosen, carried, predicts)
-    )
+    sampler = StudySampler(space, known.start, OBJECTIVE, spec, known=Known(known.chosen, predicts))
     done: list[Trial] = []
     while len(done) < trials:
         batch = len(done) // sampler.batch_size
@@ -222,14 +215,3 @@ def best_db(trials: Iterable[Trial]) -> float:
     best = OBJECTIVE.best(trials)
     score = None if best is None else best.outcome.score
     return sqnr_value(score) if score and OBJECTIVE.feasible(score) else -np.inf
-
-
-def as_earlier(name: str, trials: Iterable[Trial], space: Space) -> EarlierStudy:
-    """The twelve best trials of a study that another study with this space carries over."""
-    kept = []
-    for trial in trials:
-        score, point = trial.outcome.score, carried_point(space, trial.params)
-        if score and point is not None and OBJECTIVE.feasible(score):
-            kept.append((sqnr_value(score), point))
-    kept = sorted(kept, key=lambda row: -row[0])[:12]
-    return EarlierStudy(name, 1.0, tuple(p for _, p in kept), tuple(value for value, _ in kept))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 from collections.abc import Iterator
@@ -202,32 +201,6 @@ def test_callbacks_hear_of_stored_trials_and_can_stop(tmp_path: Path) -> None:
     assert [t.number for t in heard] == [t.number for t in result.trials if t.finished]
     assert 2 <= len(heard) < 12
     assert result.summary["stopped"] == "stopped on request"
-
-
-@pytest.mark.slow
-def test_an_async_search_ends_in_good_order_when_it_is_cancelled(tmp_path: Path) -> None:
-    begun = threading.Event()
-
-    async def main() -> None:
-        run = asyncio.create_task(
-            qsearch.launch_async(
-                "digits",
-                trials=400,
-                pool="inline",
-                sampler="random",
-                out=tmp_path / "run",
-                callbacks=[lambda _trial: begun.set()],
-            )
-        )
-        await asyncio.to_thread(begun.wait, 60)
-        run.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await run
-
-    asyncio.run(main())
-    assert (tmp_path / "run" / "best.qmod").exists()
-    rows = qsearch.trials(tmp_path / "run")
-    assert all(row["state"] != "running" for row in rows)
 
 
 def test_a_search_without_a_trial_has_no_best(tmp_path: Path) -> None:

@@ -223,7 +223,6 @@ def test_words_that_are_far_off_are_not_suggested() -> None:
         ({}, "head:6379", "ray", "head:6379"),
         ({"address": "auto"}, None, "ray", "auto"),
         ({"address": "other:1"}, "head:6379", "ray", "other:1"),
-        ({"worker_gpus": 1}, None, "ray", None),
         ({"pool": "ray"}, None, "ray", None),
         ({"pool": "process"}, "head:6379", "process", None),
     ],

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import tempfile
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from workers.messages import (
@@ -47,12 +43,10 @@ class WorkerSize:
 
     Attributes:
         cpus: cores, also the threads of its numeric libraries.
-        gpus: GPUs, of a Ray cluster.
         memory_bytes: on Ray what is set aside for it, else the most it may allocate; None is any.
     """
 
     cpus: float = 1
-    gpus: float = 0
     memory_bytes: int | None = None
 
 
@@ -109,19 +103,6 @@ class WorkerPool(Protocol):
 
     def close(self) -> None:
         """Release every worker; idempotent."""
-
-
-def running_cluster() -> str | None:
-    """Address of the cluster that `ray start` began on this machine last; None if it has ended."""
-    # Where Ray keeps its files; Ray itself takes long to import.
-    folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
-    try:
-        address = Path(folder, "ray", "ray_current_cluster").read_text(encoding="ascii").strip()
-        host, _, port = address.rpartition(":")
-        socket.create_connection((host, int(port)), timeout=0.2).close()
-    except (OSError, ValueError):
-        return None
-    return address
 
 
 POOLS = ("ray", "process", "inline")

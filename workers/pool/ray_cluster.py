@@ -41,7 +41,6 @@ def start(ray: Any, num_workers: int, size: WorkerSize) -> None:
         ray.init(
             address="local",
             num_cpus=math.ceil(num_workers * size.cpus),
-            num_gpus=math.ceil(num_workers * size.gpus) or None,
             include_dashboard=False,
             object_store_memory=OBJECT_STORE_BYTES,
             **_QUIET,
@@ -92,7 +91,7 @@ def require_resources(ray: Any, num_workers: int, size: WorkerSize, address: str
         WorkerError: it has fewer CPUs or GPUs, or less memory.
     """
     total = ray.cluster_resources()
-    each = {"CPU": size.cpus, "GPU": size.gpus, "memory": size.memory_bytes or 0}
+    each = {"CPU": size.cpus, "memory": size.memory_bytes or 0}
     for name, amount in each.items():
         has = total.get(name, 0.0)
         if has < num_workers * amount:

@@ -218,7 +218,7 @@ class RayPool(QueuedPool[_Actor]):
         Raises:
             RuntimeError: Ray did not start there, or the pool was closed.
         """
-        size = (self._count, self._size.cpus, self._size.gpus)
+        size = (self._count, self._size.cpus)
         # -P: a folder called workers where the user stands must not hide ours. Actors find the
         # packages that this process found, installed or not. Ctrl-C does not reach the session.
         self._head = subprocess.Popen(
@@ -298,7 +298,7 @@ class RayPool(QueuedPool[_Actor]):
             raise
 
     def _new_actor(self) -> _Actor:
-        options: dict[str, Any] = {"num_cpus": self._size.cpus, "num_gpus": self._size.gpus}
+        options: dict[str, Any] = {"num_cpus": self._size.cpus}
         if self._size.memory_bytes is not None:
             options["memory"] = self._size.memory_bytes
         remote_class = self._ray.remote(max_restarts=-1, max_task_retries=0, **options)(_RayWorker)
@@ -413,7 +413,7 @@ class RayPool(QueuedPool[_Actor]):
 # The process that starts a cluster of this machine ------------------------------------------------
 
 
-def main(num_workers: int, cpus: float, gpus: float) -> None:
+def main(num_workers: int, cpus: float) -> None:
     """Start Ray, tell its address, and end it when stdin closes, as it does when the driver dies.
 
     Ray forks its processes. At a fork OpenBLAS waits for its threads, and a product that another
@@ -421,10 +421,10 @@ def main(num_workers: int, cpus: float, gpus: float) -> None:
 
     Args:
         num_workers: workers that the cluster has room for.
-        cpus, gpus: of each worker.
+        cpus: of each worker.
     """
     ray = _import_ray()
-    start(ray, num_workers, WorkerSize(cpus, gpus))
+    start(ray, num_workers, WorkerSize(cpus))
     print(f"{_STARTED}{ray.get_runtime_context().gcs_address}", flush=True)
     nowhere = os.open(os.devnull, os.O_WRONLY)  # nobody reads on
     os.dup2(nowhere, sys.stdout.fileno())
@@ -447,4 +447,4 @@ def _end_head(head: subprocess.Popen[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]))
+    main(int(sys.argv[1]), float(sys.argv[2]))

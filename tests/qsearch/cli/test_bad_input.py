@@ -210,7 +210,6 @@ def test_a_run_folder_of_another_model(refused: Refusal, tmp_path: Path) -> None
         (["launch", "digits", "--at-most", "latency=fast"], "expected a number for latency"),
         (["launch", "digits", "--at-most", "hw_groups=3"], "needs an accelerator"),
         (["launch", "digits", "--pool", "process", "--address", "auto"], "joins no cluster"),
-        (["launch", "digits", "--pool", "inline", "--worker-gpus", "1"], "sets no GPU aside"),
         (["launch", "digits", "--metric", "size", "--minimize", "size"], "is the metric already"),
         (["status"], "no study was found"),
         (["status", "no/such/run"], "no study was found"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import sqlite3
 from pathlib import Path
@@ -133,21 +132,3 @@ def test_a_trial_without_score_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         qsearch.write_trial(copy, 0, tmp_path / "t.qmod")
     assert not (tmp_path / "t.qmod").exists()
-
-
-def test_a_run_folder_with_artefacts_as_version_0_1_named_them_opens(
-    folder: Path, tmp_path: Path
-) -> None:
-    copy = tmp_path / "d"
-    shutil.copytree(folder, copy)
-    for path in list((copy / "artifacts").iterdir()):
-        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-        (copy / "artifacts" / sha256[:2]).mkdir(exist_ok=True)
-        path.rename(copy / "artifacts" / sha256[:2] / sha256)
-    before = sorted((copy / "artifacts").rglob("*"))
-    words = ["launch", "--model", "digits", "--trials", "5", "--pool", "inline", "-o", str(copy)]
-    assert run(words) == 0
-    kept = set(before) & set((copy / "artifacts").rglob("*"))
-    assert kept == set(before), "found there, not made again"
-    for out in (copy, folder):
-        qsearch.write_trial(out, 1, tmp_path / f"{out.parent.name}.qmod")

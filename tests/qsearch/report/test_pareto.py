@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qsearch.report.build import intervals, layers_told, wilson
-from qsearch.report.pareto import front, hypervolume
+from qsearch.report.pareto import front
+from tests.benchmarks.hypervolume import hypervolume
 
 SMALL = st.integers(0, 4)
 

@@ -12,7 +12,6 @@ from qsearch.search.objectives import Objective
 from qsearch.search.optuna_study import optuna_sampler, sampler_names
 from qsearch.search.sampler import Proposal, SamplerSpec, StudySampler
 from qsearch.search.space import Parameter, Space, default_space
-from qsearch.search.surrogate import EarlierStudy, Known
 from qsearch.settings import SAMPLERS
 from qsearch.store.records import Outcome, Trial, TrialState
 
@@ -95,18 +94,6 @@ def play(batches: int, restart_every: int | None = None, **options: object) -> l
         current.add_history(new)
         trials += new
     return [trial.config_hash for trial in trials]
-
-
-def test_the_best_of_earlier_studies_go_before_the_good_guesses() -> None:
-    space = default_space()
-    point = {**space.params_of(START), "weight_scale": "power2", "smooth_alpha": 0.75}
-    del point["equalize"]
-    earlier = (EarlierStudy("one", 1.0, (point,), (30.0,)),)
-    spec = SamplerSpec("auto", 5, batch_size=4)
-    objective = Objective("sqnr")
-    warm = StudySampler(space, START, objective, spec, None, Known(None, earlier)).propose(0)
-    cold = StudySampler(space, START, objective, spec).propose(0)
-    assert [p.params for p in warm] == [cold[0].params, point, cold[1].params, cold[2].params]
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 5])

@@ -28,7 +28,7 @@ from qsearch.model_file import find_model
 from qsearch.progress import SilentProgress
 from qsearch.report.html import study_data
 from qsearch.run_folder import find_study
-from qsearch.search import launch, space_file
+from qsearch.search import launch
 from qsearch.search.evaluator import evaluator_of_flag
 from qsearch.store.records import Trial
 from workers import candidates
@@ -100,22 +100,6 @@ def test_calibration_and_baseline_are_done_once_per_study(
     assert pools[1].asked[f"{SCORER} trial"] == len(fresh) <= 2
     assert again.trials[:4] == first.trials
     assert again.summary["calibration_cpu_s"] >= first.summary["calibration_cpu_s"]
-
-
-def test_studies_that_share_a_storage_and_artifacts_measure_ranges_once(
-    pools: list[RecordingPool], tmp_path: Path
-) -> None:
-    options = {
-        "pool": "inline",
-        "trials": 2,
-        "storage": f"sqlite:///{tmp_path / 'studies.db'}",
-        "artifacts": (tmp_path / "artifacts").as_uri(),
-    }
-    for name in ("one", "other"):
-        qsearch.launch("digits", study=name, out=tmp_path / name, **options)
-    assert pools[0].asked["ranges"] > 0
-    assert [pools[1].asked[step] for step in ("channels", "ranges", "histograms")] == [0, 0, 0]
-    assert pools[1].asked[f"{SCORER} trial"] == 0
 
 
 def test_a_winner_that_was_checked_is_not_checked_again(
@@ -346,48 +330,6 @@ def test_a_database_deleted_during_a_search_is_an_error(tmp_path: Path) -> None:
             storage=f"sqlite:///{database}",
             callbacks=[delete],
         )
-
-
-def test_a_warm_start_carries_trials_over_and_keeps_what_it_began_with(
-    few_digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storage = f"sqlite:///{tmp_path / 'all.db'}"
-
-    def study(name: str, trials: int, **settings: Any) -> qsearch.SearchResult:
-        return qsearch.launch(
-            "digits",
-            calib=few_digits,
-            trials=trials,
-            pool="inline",
-            prune=0,
-            metric="sqnr",
-            out=tmp_path / name,
-            storage=storage,
-            study=name,
-            **settings,
-        )
-
-    def told(name: str) -> str:
-        report = json.loads((tmp_path / name / "report.json").read_text())
-        return " ".join(report["first_trial"])
-
-    with monkeypatch.context() as other:  # of a model with sums, whose space has one field more
-        other.setattr(space_file, "has_residual_sums", lambda _: True)
-        first = study("first", 3)
-    assert "warm start" not in told("first")
-    study("second", 4, warm_start=True)
-    assert "warm start: 3 trials of study first, whose operators are 100% the same" in told(
-        "second"
-    )
-    study("third", 1)
-    again = study("second", 5)  # neither the flag nor the new study changes what it began with
-    assert "third" not in told("second")
-    best = first.objective.best(first.trials)
-    assert best is not None
-    carried = {name: value for name, value in best.params.items() if name != "residual_bits"}
-    assert carried in [trial.params for trial in again.trials[:3]]
-    qsearch.launch("digits", trials=1, pool="inline", out=tmp_path / "alone", warm_start=True)
-    assert "no similar study with metric top1 in this storage; --storage names" in told("alone")
 
 
 def test_how_long_it_will_take_is_said_once_a_trial_has_ended(tmp_path: Path) -> None:

@@ -158,10 +158,6 @@ def test_the_front_has_modules_smaller_than_eight_bits(two_objectives: SearchRes
     assert sizes == sorted(sizes, reverse=True)
     assert decibels == sorted(decibels, reverse=True)
     assert "layers" in {one["stage"] for one in front}
-    assert two_objectives.summary["hypervolume"]["value"] > 0
-    (worst, largest) = two_objectives.summary["hypervolume"]["reference"]
-    assert min(decibels) >= worst
-    assert max(sizes) <= -largest
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from qsearch.search.space import Parameter, Params, Space
-from qsearch.search.surrogate import EarlierStudy, Surrogate, distances, encoded, standardized
+from qsearch.search.surrogate import Surrogate, distances, encoded, standardized
 
 SPACE = Space(
     (
@@ -92,26 +92,6 @@ def test_distances_grow_with_numbers_and_not_with_names() -> None:
     assert set(np.unique(apart[3])) == {0.0, 0.75, 1.0}
     for (i, a), (j, b) in product(enumerate(POINTS[:6]), enumerate(POINTS[:6])):
         assert (apart[:, i, j].sum() == 0) == (a == b)
-
-
-def test_an_earlier_study_tells_where_to_look_first() -> None:
-    tried, rest = MIXED[:4], MIXED[4:]
-    scores = [additive(p) for p in tried]
-    known = tuple(MIXED[20:50])
-    alike = EarlierStudy("alike", 1.0, known, tuple(3 + 2 * additive(p) for p in known))
-    truth = [additive(p) for p in rest]
-    alone, _ = Surrogate(SPACE, tried, scores).predict(rest)
-    carried, _ = Surrogate(SPACE, tried, scores, earlier=[alike]).predict(rest)
-    assert np.corrcoef(carried, truth)[0, 1] > 0.9 > np.corrcoef(alone, truth)[0, 1]
-
-
-def test_an_earlier_study_that_disagrees_is_outvoted() -> None:
-    tried, rest = MIXED[:30], MIXED[30:]
-    scores = [additive(p) for p in tried]
-    unlike = EarlierStudy("unlike", 1.0, tuple(tried), tuple(-score for score in scores))
-    mean, _ = Surrogate(SPACE, tried, scores, earlier=[unlike]).predict(rest)
-    assert np.corrcoef(mean, [additive(p) for p in rest])[0, 1] > 0.8
-    assert EarlierStudy.from_dict(unlike.to_dict()) == unlike
 
 
 def test_what_statistics_predict_ranks_points_before_anything_like_them_is_tried() -> None:

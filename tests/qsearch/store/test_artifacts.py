@@ -21,18 +21,6 @@ def test_an_artifact_is_named_by_its_content_and_stored_once(tmp_path: Path) -> 
     assert [p.name for p in tmp_path.iterdir()] == [f"scales-{first.sha256[:12]}.npz"]
 
 
-def test_files_of_earlier_versions_are_found_where_they_lie(tmp_path: Path) -> None:
-    data = b"statistics"
-    sha256 = hashlib.sha256(data).hexdigest()
-    (tmp_path / sha256[:2]).mkdir()
-    (tmp_path / sha256[:2] / sha256).write_bytes(data)
-    store = ArtifactStore(tmp_path)
-    assert store.has("calibration", sha256)
-    assert store.get("calibration", sha256) == data
-    store.put("calibration", data)
-    assert len([p for p in tmp_path.rglob("*") if p.is_file()]) == 1, "not written again"
-
-
 def test_arrays_give_the_same_bytes_in_any_order(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     a, b = np.arange(3, dtype=np.float32), np.array(["x"], dtype="U1")
