@@ -169,7 +169,6 @@ CHECKS: dict[str, Check] = {
     "activation_scheme": partial(_word, ("symmetric", "unsigned", "asymmetric")),
     "integer_tables": _flag,
     "prerequisite_level": _level,
-    "equalize": _flag,
     "smooth_alpha": _share,
     "bias_correction": _flag,
     "requantization": partial(_word, ("fixed_point", "float_product", "power_of_two")),
@@ -178,7 +177,6 @@ CHECKS: dict[str, Check] = {
     "residual_bits": _residual_bits,
     "table_bits": partial(_integer, 8, 12),
     "centre": _flag,
-    "through_concat": _flag,
     "layers": layer_choices,
 }
 

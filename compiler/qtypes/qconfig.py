@@ -74,7 +74,6 @@ class QConfig:
             moves data run on integers; the residual stream between layer norms has 16 bits; points
             that only moves, max pools and concatenations divide take one range.
         prerequisite_level: opt level of the passes before quantization; None takes the context's.
-        equalize: even out weight ranges between layers first (same function).
         smooth_alpha: move this share, 0 to 1, of the spread between activation channels into the
             weights first (same function); None moves nothing. Needs calibration data.
         bias_correction: biases make up for the mean error of quantized weights. Needs calibration
@@ -96,8 +95,6 @@ class QConfig:
             read; a table has two to the power of so many entries. Needs integer_tables.
         centre: biases move the middle of each channel to 0 where only layers without padding, and
             sums in front of them, read it (same function). Needs calibration data.
-        through_concat: the factors of smooth_alpha and equalize pass concatenations, so the
-            channels of a concatenation are evened out as well (same function).
         layers: what differs at single layers, by name: bits of weights and of inputs, or float.
 
     Raises:
@@ -131,7 +128,6 @@ class QConfig:
     activation_scheme: str = "symmetric"
     integer_tables: bool = False
     prerequisite_level: int | None = None
-    equalize: bool = False
     smooth_alpha: float | None = None
     bias_correction: bool = False
     requantization: str = "fixed_point"
@@ -140,7 +136,6 @@ class QConfig:
     residual_bits: int = 8
     table_bits: int = 8
     centre: bool = False
-    through_concat: bool = False
     layers: LayerChoices = LayerChoices()  # noqa: RUF009 (immutable)
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
@@ -273,10 +268,8 @@ _CALIBRATION_FIELDS = (
     "avg_pool_round",
     "integer_tables",
     "prerequisite_level",
-    "equalize",
     "smooth_alpha",
     "centre",
-    "through_concat",
     "residual_bits",
 )
 

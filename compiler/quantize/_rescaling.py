@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from compiler.errors import CalibrationError
 from compiler.ir.module import IRModule
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._centring import Centring, can_centre
-from compiler.quantize._channel_groups import ChannelGroups, Factors, find_groups
-from compiler.quantize._equalization import equalizing_factors
-from compiler.quantize._smoothing import (
-    passes_concatenations,
-    rescaled_ranges,
-    smoothing_factors,
-)
+from compiler.quantize._smoothing import smooth
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 
@@ -23,7 +17,7 @@ from compiler.quantize.calibration.weighted_calls import weighted_calls
 def rescaled(
     mod: IRModule, qconfig: QConfig, channels: ChannelStats | None
 ) -> tuple[IRModule, tuple[ChannelRanges, ...]]:
-    """The module centred, equalized and smoothed as ``qconfig`` says, and its channels' ranges.
+    """The module centred and smoothed as ``qconfig`` says, and its channels' ranges.
 
     Args:
         mod: result of ``prerequisite_optimize``; returned as it is where nothing is asked for.
@@ -36,12 +30,8 @@ def rescaled(
     if qconfig.centre:
         centring = Centring.of(mod["main"], ranges)
         ranges, mod = centring.ranges(mod["main"], ranges), centring.applied(mod)
-    for rule in factor_rules(qconfig):
-        groups = find_groups(mod["main"], qconfig.through_concat)
-        factors = rule(groups, mod, ranges)
-        if ranges:
-            ranges = rescaled_ranges(groups, mod, factors, ranges)
-        mod = groups.rescaled(mod, factors)
+    if qconfig.smooth_alpha is not None:
+        mod, ranges = smooth(mod, ranges, qconfig.smooth_alpha)
     return mod, tuple(ranges)
 
 
@@ -55,24 +45,7 @@ def free_rescalings(mod: IRModule, large: bool) -> dict[str, str]:
     found = {}
     if can_centre(mod) and not large:
         found["centre"] = "biases take up the middle of channels that lie beside 0, at no cost"
-    if passes_concatenations(mod):
-        found["through_concat"] = "channels of concatenations are evened out as well, at no cost"
     return found
-
-
-FactorRule = Callable[[ChannelGroups, IRModule, Sequence[ChannelRanges]], list[Factors]]
-"""Factors of the groups of a module, of whose weighted operators the ranges are given."""
-
-
-def factor_rules(qconfig: QConfig) -> list[FactorRule]:
-    """What multiplies channels by factors, one after the other."""
-    rules: list[FactorRule] = []
-    alpha = qconfig.smooth_alpha
-    if qconfig.equalize:
-        rules.append(lambda groups, *_: equalizing_factors(groups))
-    if alpha is not None:
-        rules.append(lambda groups, mod, ranges: smoothing_factors(groups, mod, ranges, alpha))
-    return rules
 
 
 def _ranges(

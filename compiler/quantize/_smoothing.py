@@ -7,8 +7,7 @@
 s = (range of the weight's channel)^(1 - alpha) / (range of the activation's channel)^alpha, the
 latter measured on calibration data. With alpha = 1 all channels of the activation get one range,
 with alpha = 0 all columns of the weights. What is in front of the activation must be able to take
-up s (ops/rules/channel_factors.py); the function stays the same. With ``through_concat`` what is in
-front of a concatenation does, and the channels of all its fields are evened out together.
+up s (ops/rules/channel_factors.py); the function stays the same.
 
 No factor passes a clip as of relu6: it would change what is cut off.
 Source: Xiao et al., "SmoothQuant: accurate and efficient post-training quantization for large
@@ -23,9 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from compiler.ir.expr import Function, is_op_call
 from compiler.ir.module import IRModule
-from compiler.ir.walk import operators_of
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.quantize._channel_groups import Bridge, ChannelGroups, Factors, find_groups
 from compiler.quantize.calibration.weighted_calls import weighted_calls
@@ -40,7 +37,6 @@ def smooth(
     mod: IRModule,
     ranges: Sequence[ChannelRanges],
     alpha: float,
-    through_concat: bool = False,
 ) -> tuple[IRModule, list[ChannelRanges]]:
     """The smoothed module, and ``ranges`` as they are in it.
 
@@ -48,9 +44,8 @@ def smooth(
         mod: result of ``prerequisite_optimize``, float32.
         ranges: of the data of each weighted operator, in visiting order.
         alpha: 0 to 1.
-        through_concat: factors pass concatenations.
     """
-    groups = find_groups(mod["main"], through_concat)
+    groups = find_groups(mod["main"])
     factors = smoothing_factors(groups, mod, ranges, alpha)
     return groups.rescaled(mod, factors), rescaled_ranges(groups, mod, factors, ranges)
 
@@ -68,9 +63,9 @@ def smoothing_factors(
     for bridge in groups.bridges:
         if bridge.before is None or bridge.call not in data:
             continue
-        group, places = bridge.before.group, bridge.before.places
-        np.maximum.at(weight[group], places, _proportions(bridge))
-        np.maximum.at(activation[group], places, data[bridge.call])
+        group = bridge.before
+        weight[group] = np.maximum(weight[group], _proportions(bridge))
+        activation[group] = np.maximum(activation[group], data[bridge.call])
     factors = groups.ones()
     for group, largest in enumerate(activation):
         seen = largest != _UNSEEN
@@ -79,17 +74,6 @@ def smoothing_factors(
         exponent = (1 - alpha) * np.log(_floored(weight[group])) - alpha * np.log(_floored(largest))
         factors[group][seen] = np.exp(exponent - exponent[seen].mean())[seen]
     return factors
-
-
-def passes_concatenations(mod: IRModule) -> bool:
-    """Whether ``through_concat`` may change a prepared module."""
-    main: Function = mod["main"]
-    if all(op.name != "concatenate" for op in operators_of(main)):
-        return False
-    groups = find_groups(main, through_concat=True)
-    read = (call.args[0] for call, _ in weighted_calls(main))
-    joined = {groups.group_of[node] for node in groups.group_of if is_op_call(node, "concatenate")}
-    return any(groups.group_of.get(data) in joined for data in read)
 
 
 def _proportions(bridge: Bridge) -> Factors:
@@ -115,6 +99,6 @@ def rescaled_ranges(
     """``ranges`` of ``mod`` as they are once every group is multiplied by its factors."""
     found = []
     for (call, _), one in zip(weighted_calls(mod["main"]), ranges, strict=True):
-        channels = groups.channels(call.args[0])
-        found.append(one if channels is None else one.times(channels.of(factors)))
+        group = groups.group_of.get(call.args[0])
+        found.append(one if group is None else one.times(factors[group]))
     return found

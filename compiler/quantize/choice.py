@@ -135,7 +135,7 @@ def _smoothing(
     weights multiply them by, and of tensors that only sums and norms read. Two networks of ten lose
     19 and 44 dB so, which the prediction shows and the spread of the channels does not.
     """
-    groups = find_groups(module["main"], through_concat=True)
+    groups = find_groups(module["main"])
     seen = 0.0
     for call, _ in weighted_calls(module["main"]):
         group = groups.group_of.get(call.args[0])

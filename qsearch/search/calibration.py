@@ -117,8 +117,6 @@ def phase_of(measurement: Measurement) -> str:
     qconfig = measurement.qconfig
     if qconfig.smooth_alpha is not None:
         return f"{told}; again, because smoothing by {qconfig.smooth_alpha:g} changes the weights"
-    if qconfig.equalize:
-        return f"{told}; again, because equalization changes the weights"
     return told
 
 
@@ -263,8 +261,7 @@ class Prediction:
 
 _VARIANTS: Final = 12
 """The number of networks that are measured before a trial asks for them."""
-_FREE: Final = ("centre", "through_concat")
-_MEASURED_TOGETHER: Final = ("smooth_alpha", "equalize", "residual_bits", *_FREE)
+_MEASURED_TOGETHER: Final = ("smooth_alpha", "residual_bits", "centre")
 
 
 def variants_of(space: Space) -> list[Params]:

@@ -39,7 +39,7 @@ FLOAT_LAYER: Final = "float"
 
 _NO_EFFECT: Final = ("calibrate_chunk_by",)
 NEUTRAL: Final[Params] = {
-    **dict.fromkeys(("fit_ranges", "centre", "through_concat"), False),
+    **dict.fromkeys(("fit_ranges", "centre"), False),
     **dict.fromkeys(("residual_bits", "table_bits"), 8),
 }
 """Fields that the space of a model may lack, with the value that changes nothing."""
@@ -300,13 +300,12 @@ def default_space(
     always: Collection[str] = (),
     inputs: Mapping[str, int] = MappingProxyType({}),
 ) -> Space:
-    """The space that ``qsearch launch`` searches by default: 4,752 points, or twice as many.
+    """The space that ``qsearch launch`` searches by default: 3,564 points, or twice as many.
 
     Granularity comes first, it is worth most; with ``allow_float`` modules with float parts are
-    candidates too. A model without ``weighted`` operators has nothing to rescale or correct;
-    smoothing settles what equalization would, so it goes first. A space of one's own may name what
-    seldom gains accuracy: ``rounding``, which decides the ties of fixed-point products,
-    ``requantization``, bits (7 bits of weights make the engine faster on
+    candidates too. A model without ``weighted`` operators has nothing to rescale or correct.
+    A space of one's own may name what seldom gains accuracy: ``rounding``, which decides ties of
+    fixed-point products, ``requantization``, bits (7 bits of weights make the engine faster on
     AVX2) and ``layers``.
 
     Args:
@@ -322,7 +321,6 @@ def default_space(
     rounding = ("nearest", _SEQUENTIAL) if sequential else ("nearest",)
     rescaling: tuple[Parameter, ...] = (
         Parameter("smooth_alpha", (None, 0.5, 0.75)),
-        Parameter("equalize", (False, True), (("smooth_alpha", (None,)),)),
         Parameter("bias_correction", (False, True)),
         Parameter("weight_rounding", rounding, costly=rounding[1:] if costly else ()),
         *(

@@ -67,7 +67,6 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "rounding": ("UPWARD", "TONEAREST", "TONEAREST_EVEN"),
     "requantization": ("float_product", "fixed_point", "power_of_two"),
     "smooth_alpha": (None, None, 0.5, 0.75),
-    "equalize": (False, True),
     "bias_correction": (False, True),
     "weight_rounding": ("nearest", "nearest", "sequential"),
     "nbit_weight": (8, 8, 8, 4, 6),

@@ -104,6 +104,5 @@ def random_qconfig(rng: np.random.Generator, layers: Sequence[str] = ()) -> QCon
         round_for_shift=pick(True, True, False),
         keep_output_wide=pick(True, False),
         avg_pool_round=pick(True, True, False),
-        equalize=pick(False, False, True),
         smooth_alpha=pick(None, None, 0.5),
     )

@@ -346,7 +346,7 @@ def test_every_plot_has_its_axes_units_and_choices(page: Any, keys: dict[str, st
     card.get_by_label("Measure of the importances").select_option("hw_traffic")
     card.locator("rect[data-layer=calibrate_mode]").wait_for()
     card = plot(page, "Slice")
-    card.get_by_label("Parameter of the slice").select_option("equalize")
+    card.get_by_label("Parameter of the slice").select_option("keep_output_wide")
     assert {"true", "false"} <= set(card.locator("text.mid").all_text_contents())
     card = plot(page, "Rank over two parameters")
     card.get_by_text("the stronger the better").wait_for()

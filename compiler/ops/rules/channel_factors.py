@@ -1,6 +1,6 @@
 """FQChannelFactors: how factors > 0, one per channel, pass an operator.
 
-Equalization and smoothing multiply the channels of a value by factors and take them out again
+Smoothing multiplies the channels of a value by factors and takes them out again
 further on. An operator either ties factors together (relu: what comes in goes out), or has a
 constant that makes up for the difference between what comes in and what goes out (a convolution).
 An operator without a rule lets no factor in or out.
@@ -48,16 +48,14 @@ class ChannelFactors:
         own: places with factors of their own (operand index or RESULT) → their channel axis.
         tied: operands that have the factors of the result.
         absorbers: what changes so that the call computes the same function.
-        joined: axis along which the fields of the only operand are joined, factors and all.
     """
 
     own: Mapping[int, int] = field(default_factory=dict)
     tied: Mapping[int, AxisPairs] = field(default_factory=dict)
     absorbers: tuple[Absorber, ...] = ()
-    joined: int | None = None
 
 
 FQChannelFactors: OpRule[Callable[[Call], ChannelFactors | None]] = OpRule(
-    "FQChannelFactors", asked_by="equalization and smoothing (compiler/quantize)"
+    "FQChannelFactors", asked_by="smoothing (compiler/quantize)"
 )
 """``rule(call)`` for a typed call of a float module; None where no factor may pass."""

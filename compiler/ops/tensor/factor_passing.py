@@ -11,7 +11,6 @@ from typing import Any
 
 from compiler.ir.expr import Call, Constant
 from compiler.ir.ty import TensorType
-from compiler.ops.arg_types import normalize_axis
 from compiler.ops.rules.channel_factors import (
     RESULT,
     Absorber,
@@ -86,14 +85,6 @@ def multiply_factors(call: Call) -> ChannelFactors | None:
     axis = len(result.shape) - len(shape) + long[0]
     absorbers = (Absorber(constant, RESULT), Absorber(constant, 1 - constant, divides=True))
     return ChannelFactors({RESULT: axis, 1 - constant: axis}, absorbers=absorbers)
-
-
-@FQChannelFactors.register("concatenate")
-def concatenate_factors(call: Call) -> ChannelFactors:
-    """What the fields have comes out, one after the other."""
-    attrs: Any = call.attrs
-    rank = len(call.tensor_type.shape)
-    return ChannelFactors(joined=normalize_axis("concatenate", attrs.axis, rank))
 
 
 @FQChannelFactors.register("transpose")

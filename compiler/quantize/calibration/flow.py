@@ -23,7 +23,7 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._given_points import given_points
 from compiler.quantize._prerequisite import Params, prerequisite_optimize
-from compiler.quantize._rescaling import factor_rules, rescaled
+from compiler.quantize._rescaling import rescaled
 from compiler.quantize._run_context import context_or_new
 from compiler.quantize.calibration.activation_scales import activation_scales
 from compiler.quantize.calibration.bind_scales import measured_points
@@ -68,9 +68,7 @@ _SCALES: Final = 1024
 
 _NOT_RESCALED: Final[dict[str, Any]] = {
     "centre": False,
-    "equalize": False,
     "smooth_alpha": None,
-    "through_concat": False,
 }
 
 
@@ -117,7 +115,7 @@ class Calibration:
             for.
         store: keeps statistics and scales.
         mark: partitions and annotates.
-        variants: values of fields such as ``centre``, ``equalize``, ``smooth_alpha`` and
+        variants: values of fields such as ``centre``, ``smooth_alpha`` and
             ``residual_bits`` that configurations may ask for; the statistics of all of them are
             taken in the same passes.
 
@@ -319,10 +317,9 @@ class Calibration:
             tensors = rescaled_tensors(
                 network,
                 rescaled,
-                factor_rules(one),
+                one.smooth_alpha,
                 ranges,
                 centred=one.centre,
-                through_concat=one.through_concat,
             )
             places = None if tensors is None else common.places_of(network, tensors)
             if places is not None:

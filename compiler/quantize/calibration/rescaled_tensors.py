@@ -1,7 +1,7 @@
 """Statistics of rescaled networks, counted while the network that is not rescaled runs.
 
     network                     %1 = nn.conv2d(%x, w0);    nn.conv2d(nn.relu(%1), w1)
-    equalized, smoothed         %1 = nn.conv2d(%x, w0*s);  nn.conv2d(nn.relu(%1), w1/s)
+    smoothed                    %1 = nn.conv2d(%x, w0*s);  nn.conv2d(nn.relu(%1), w1/s)
     its tensors                 those of the network, %1 and nn.relu(%1) times s channel by channel
     centred                     some tensors have their shift taken from them first
 
@@ -34,8 +34,7 @@ from compiler.ir.walk import nodes_of, post_order
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.quantize._centring import Centring
 from compiler.quantize._channel_groups import find_groups
-from compiler.quantize._rescaling import FactorRule
-from compiler.quantize._smoothing import rescaled_ranges
+from compiler.quantize._smoothing import smoothing_factors
 from compiler.quantize.calibration.stats import PointMap
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 
@@ -153,19 +152,17 @@ def counted_points(points: PointMap, counted: Sequence[CountedTensor] | None) ->
 def rescaled_tensors(
     plain: IRModule,
     rescaled: IRModule,
-    rules: Sequence[FactorRule],
+    alpha: float | None,
     ranges: Sequence[ChannelRanges],
     centred: bool = False,
-    through_concat: bool = False,
 ) -> list[CountedTensor] | None:
     """The measured tensors of a rescaled network; None where it differs in more than that.
 
     Args:
         plain, rescaled: of ``whole_profile``, of the network and of the rescaled network.
-        rules: that rescaled it.
-        ranges: of the data of each weighted operator of ``plain``; empty where no rule reads them.
+        alpha: of the smoothing; None smooths nothing.
+        ranges: of the data of each weighted operator of ``plain``; empty where nothing is rescaled.
         centred: whether the network was centred first.
-        through_concat: whether factors pass concatenations.
     """
     mod = plain
     found: list[_Along | None] = [None] * (len(_fields(plain)) - 1)
@@ -181,28 +178,23 @@ def rescaled_tensors(
             if tensor in centring.shifts:
                 shifts[number] = centring.trailing[tensor], centring.shifts[tensor]
         ranges, mod = centring.ranges(whole, ranges), centring.applied(mod)
-    for rule in rules:
-        main: Function = mod["main"]
+    if alpha is not None:
         result, *tensors = _fields(mod)
-        alone = IRModule.from_expr(Function(main.params, result))
-        if ranges and len(weighted_calls(alone["main"])) != len(ranges):
+        alone = IRModule.from_expr(Function(mod["main"].params, result))
+        if len(weighted_calls(alone["main"])) != len(ranges):
             return None
-        groups = find_groups(alone["main"], through_concat)
-        factors = rule(groups, alone, ranges)
+        groups = find_groups(alone["main"])
+        factors = smoothing_factors(groups, alone, ranges, alpha)
         inside = set(post_order(result))
         for number, tensor in enumerate(tensors):
-            channels = groups.channels(tensor)
+            group = groups.group_of.get(tensor)
             if tensor not in inside and isinstance(tensor, Call):
-                held = (groups.channels(arg) for arg in tensor.args)
-                if any(each is not None and np.any(each.of(factors) != 1) for each in held):
+                held = (groups.group_of.get(arg) for arg in tensor.args)
+                if any(each is not None and np.any(factors[each] != 1) for each in held):
                     return None  # only what lies near the largest value is measured
-            elif channels is not None:
+            elif group is not None:
                 trailing = len(tensor.tensor_type.shape) - groups.axis_of[tensor] - 1
-                before = found[number]
-                old = 1.0 if before is None else before[1]
-                found[number] = trailing, channels.of(factors) * old
-        if ranges:
-            ranges = rescaled_ranges(groups, alone, factors, ranges)
+                found[number] = trailing, factors[group]
         mod = groups.rescaled(mod, factors)
     if not structural_equal(mod, rescaled):
         return None

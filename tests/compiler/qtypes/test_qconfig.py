@@ -45,7 +45,6 @@ DEFAULTS = {
     "activation_scheme": "symmetric",
     "integer_tables": False,
     "prerequisite_level": None,
-    "equalize": False,
     "smooth_alpha": None,
     "bias_correction": False,
     "requantization": "fixed_point",
@@ -54,7 +53,6 @@ DEFAULTS = {
     "residual_bits": 8,
     "table_bits": 8,
     "centre": False,
-    "through_concat": False,
     "layers": {},
 }
 RECOMMENDED = {
@@ -118,7 +116,6 @@ def test_an_unknown_key_is_named_with_its_nearest(make: Any) -> None:
         ("skip_dense_layer", 1),
         ("calibrate_chunk_by", 0),
         ("prerequisite_level", 4),
-        ("equalize", 1),
         ("smooth_alpha", 1.5),
         ("smooth_alpha", True),
         ("bias_correction", None),
@@ -230,7 +227,6 @@ def test_bias_correction_needs_biases_that_can_hold_it() -> None:
     config = qconfig(bias_correction=True, bias_mode="accumulator")
     assert config.needs_channels
     assert qconfig(smooth_alpha=0).needs_channels
-    assert not qconfig(equalize=True).needs_channels
 
 
 def test_calibration_does_not_depend_on_scales_and_bits() -> None:
@@ -250,7 +246,6 @@ def test_calibration_does_not_depend_on_scales_and_bits() -> None:
         )
     for name, value in [
         ("skip_conv_layers", [2]),
-        ("equalize", True),
         ("smooth_alpha", 0.5),
         ("layers", {"conv_0": {"float": True}}),
     ]:

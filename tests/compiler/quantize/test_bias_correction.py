@@ -170,10 +170,9 @@ def test_foreign_and_empty_statistics_are_refused() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"equalize": True},
         {"smooth_alpha": 0.5},
         {"bias_correction": True},
-        {"equalize": True, "smooth_alpha": 1.0, "bias_correction": True, "nbit_weight": 5},
+        {"smooth_alpha": 1.0, "bias_correction": True, "nbit_weight": 5},
     ],
 )
 def test_the_whole_flow_and_a_candidate_are_the_same_integers(fields: dict[str, Any]) -> None:

@@ -24,8 +24,8 @@ from compiler.quantize.calibration.measurement import LocalData
 from compiler.quantize.candidate import mark
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.quantize.candidates import assert_same_integers, const
-from tests.compiler.quantize.test_equalization import assert_same_function
 from tests.compiler.quantize.test_rescaled_tensors import Counting
+from tests.compiler.quantize.test_smoothing import assert_same_function
 
 C = 4
 SHAPE = (1, C, 6, 6)

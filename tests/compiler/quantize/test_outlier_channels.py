@@ -50,7 +50,6 @@ def logits(mod: IRModule, config: QConfig, calib: Rows, dev: Rows) -> NDArray[An
 @pytest.mark.parametrize(
     "fields",
     [
-        {"equalize": True},
         {"smooth_alpha": 0.75},
         {"smooth_alpha": 0.75, "bias_correction": True},
     ],

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from compiler import relay
 from compiler.ir.module import IRModule
-from compiler.quantize import Calibration, QConfig
+from compiler.quantize import Calibration, QConfig, channel_stats
 from compiler.quantize._channel_groups import ChannelGroups, Factors, find_groups
+from compiler.quantize.calibration import rescaled_tensors as module
 from compiler.quantize.calibration.collect_stats import ExecutorFactory, float_executor
 from compiler.quantize.calibration.measurement import LocalData, Measurement, Statistics
 from compiler.quantize.calibration.profile_function import whole_profile
@@ -25,9 +26,9 @@ from compiler.quantize.calibration.rescaled_tensors import (
 from compiler.quantize.calibration.statistics_store import STATISTICS, statistics_fields
 from compiler.quantize.candidate import mark
 from compiler.targets.reference.executor import ReferenceExecutor
-from tests.compiler.quantize.test_equalization import SHAPE, C, chain, network, weight
+from tests.compiler.quantize.test_smoothing import SHAPE, C, chain, network, weight
 
-RESCALINGS = ({"smooth_alpha": None}, {"smooth_alpha": 0.5}, {"equalize": True})
+RESCALINGS = ({"smooth_alpha": None}, {"smooth_alpha": 0.5}, {"smooth_alpha": 0.9})
 PLAIN = QConfig.recommended(calibrate_mode="mse")
 
 
@@ -55,7 +56,10 @@ def test_with_powers_of_two_every_value_is_that_of_the_rescaled_network(seed: in
     plain = profile(mod)
     rescaled = profile(groups.rescaled(mod, powers_of_two(groups)))
 
-    found = rescaled_tensors(plain, rescaled, [powers_of_two], [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "smoothing_factors", powers_of_two)
+        ranges = channel_stats(mod, batches(rng, 1), executor=ReferenceExecutor).ranges()
+        found = rescaled_tensors(plain, rescaled, 0.5, ranges)
 
     assert found is not None
     (data,) = batches(rng, 1)
@@ -187,8 +191,8 @@ def test_values_that_the_network_does_not_measure_are_not_found_in_it() -> None:
 def test_a_network_that_differs_in_more_than_factors_is_not_taken_for_a_rescaled_one() -> None:
     rng = np.random.default_rng(14)
     one, other = profile(chain(rng)), profile(chain(rng))
-    assert rescaled_tensors(one, one, [], []) is not None
-    assert rescaled_tensors(one, other, [powers_of_two], []) is None
+    assert rescaled_tensors(one, one, None, []) is not None
+    assert rescaled_tensors(one, other, None, []) is None
 
 
 def test_what_is_stored_is_not_measured_again() -> None:
@@ -209,7 +213,7 @@ def test_what_is_stored_is_not_measured_again() -> None:
         assert kept.load(STATISTICS, fields) is not None
     silent = Counting(mod, [])
     later = Calibration(mod, silent, store=kept, variants=RESCALINGS)
-    later.stats_for(PLAIN.with_overrides(equalize=True))
+    later.stats_for(PLAIN.with_overrides(smooth_alpha=0.9))
     assert silent.read == []
 
 

@@ -190,7 +190,7 @@ def test_all_forms_of_the_module_agree_bit_for_bit(
     rng = np.random.default_rng(seed)
     mod, data = network(rng, *sizes), batches(rng, sizes[0], 2)
     config = SEQUENTIAL.with_overrides(
-        nbit_weight=nbit, smooth_alpha=alpha, equalize=alpha is None, **dict(zip(LATER, chosen))
+        nbit_weight=nbit, smooth_alpha=alpha, **dict(zip(LATER, chosen))
     )
     assert_same_integers(candidate_of(mod, config, data).partitioned, data)
 

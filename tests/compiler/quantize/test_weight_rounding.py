@@ -158,9 +158,7 @@ def test_all_forms_of_the_module_agree_bit_for_bit(
 ) -> None:
     rng = np.random.default_rng(seed)
     mod, data = network(rng, *sizes), batches(rng, sizes[0], 2)
-    config = FITTED.with_overrides(
-        nbit_weight=nbit, bias_correction=corrected, smooth_alpha=alpha, equalize=alpha is None
-    )
+    config = FITTED.with_overrides(nbit_weight=nbit, bias_correction=corrected, smooth_alpha=alpha)
     candidate = Calibration(mod, data).candidate(config)
     module = candidate.partitioned
     assert module is not None

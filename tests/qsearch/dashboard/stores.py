@@ -45,7 +45,7 @@ def new_study(name: str, trials: int, model: str = "digits") -> NewStudy:
 
 
 def new_trial(number: int) -> NewTrial:
-    params = {"calibrate_mode": MODES[number % 4], "equalize": number % 3 == 0}
+    params = {"calibrate_mode": MODES[number % 4], "keep_output_wide": number % 3 == 0}
     digest = hashlib.sha256(str(number).encode()).hexdigest()
     qconfig = QConfig.recommended(**params).to_dict()
     return NewTrial(number, number // 4, params, qconfig, digest, digest)

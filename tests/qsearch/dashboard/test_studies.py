@@ -100,7 +100,7 @@ def test_points_hold_every_trial_with_its_values(client, repository):
 
 def test_importances_name_the_searched_parameters_and_what_they_leave_out(client, repository):
     told = client.get(f"{client.study}/importances?measure=top1").json()
-    assert set(told["importances"]) == {"calibrate_mode", "equalize"}
+    assert set(told["importances"]) == {"calibrate_mode", "keep_output_wide"}
     assert told["left_out"] == []
     points = repository.points_of(1)
     some = [replace(p, params={**p.params, "own": 1} if p.number % 2 else p.params) for p in points]

@@ -74,7 +74,7 @@ def test_filters_narrow_the_list(client):
         ("hw_traffic<=2k", lambda t: (t["score"] or {}).get("hw_traffic", 1e9) <= 2000),
         ("calibrate_mode=mse,max", lambda t: t["params"]["calibrate_mode"] in ("mse", "max")),
         ("calibrate_mode!=mse", lambda t: t["params"]["calibrate_mode"] != "mse"),
-        ("equalize=true", lambda t: t["params"]["equalize"]),
+        ("keep_output_wide=true", lambda t: t["params"]["keep_output_wide"]),
         ("state=failed", lambda t: t["state"] == "failed"),
         ("number=3,7", lambda t: t["number"] in (3, 7)),
         ('error~"out of memory"', lambda t: "out of memory" in (t["error"] or "")),

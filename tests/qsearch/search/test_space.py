@@ -36,7 +36,7 @@ def hash_of(params: dict[str, object]) -> str:
     return config_hash(QConfig.recommended(**params).to_dict())
 
 
-@pytest.mark.parametrize(("weighted", "count"), [(True, 4_752), (False, 198)])
+@pytest.mark.parametrize(("weighted", "count"), [(True, 3_564), (False, 198)])
 def test_the_points_of_the_default_space_are_different_configurations(
     weighted: bool, count: int
 ) -> None:
@@ -95,12 +95,6 @@ def test_a_condition_on_a_later_parameter_is_refused() -> None:
         Space((Parameter("percentile", (0.9,), (("calibrate_mode", ("percentile",)),)),))
 
 
-def test_smoothing_goes_before_equalization() -> None:
-    smoothed = {"smooth_alpha": 0.5, "equalize": True}
-    assert "equalize" not in default_space().effective(smoothed)
-    assert default_space().effective({"equalize": True})["equalize"] is True
-
-
 def test_the_recommended_point_comes_first_and_good_guesses_next() -> None:
     points = first_points(default_space(), START)
     assert points[0] == default_space().params_of(START)
@@ -134,17 +128,17 @@ def test_a_model_with_tables_begins_with_tables_of_12_bits() -> None:
     assert len(variants_of(space)) == len(variants_of(default_space()))
 
 
-@pytest.mark.parametrize("field", ["centre", "through_concat"])
-def test_a_rescaling_that_costs_nothing_is_in_every_point(field: str) -> None:
+def test_a_rescaling_that_costs_nothing_is_in_every_point() -> None:
+    field = "centre"
     space = default_space(always=[field])
     start = START.with_overrides(**{field: True})
     assert [point[field] for point in first_points(space, start)] == [True] * 4
     assert space.size(20_000) == default_space().size(20_000)
-    assert [point[field] for point in variants_of(space)] == [True] * 4
+    assert [point[field] for point in variants_of(space)] == [True] * 3
 
 
 def test_size_stops_counting_at_its_limit() -> None:
-    assert default_space().size(20_000) == 4_752
+    assert default_space().size(20_000) == 3_564
     assert default_space().size(10) == 10
 
 
@@ -231,12 +225,11 @@ def test_a_start_configuration_keeps_its_other_fields() -> None:
 
 def test_variants_are_those_that_points_have_together() -> None:
     assert variants_of(default_space()) == [
-        {"smooth_alpha": None, "equalize": False},
-        {"smooth_alpha": None, "equalize": True},
+        {"smooth_alpha": None},
         {"smooth_alpha": 0.5},
         {"smooth_alpha": 0.75},
     ]
     assert variants_of(default_space(weighted=False)) == []
     sums = variants_of(default_space(sums=True))
-    assert len(sums) == 8
-    assert [one["residual_bits"] for one in sums] == [8, 16] * 4
+    assert len(sums) == 6
+    assert [one["residual_bits"] for one in sums] == [8, 16] * 3

@@ -1,4 +1,4 @@
-"""Equalization and smoothing on random networks: the same function, evener ranges."""
+"""Smoothing on random networks: the same function, evener ranges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.quantize import (
     channel_stats,
-    equalize,
     prerequisite_optimize,
     smooth,
 )
@@ -127,14 +126,6 @@ def as_float64(mod: IRModule) -> IRModule:
 
 
 @settings(deadline=None, max_examples=60)
-@given(seed=st.integers(0, 2**32 - 1))
-def test_equalization_keeps_the_function_of_random_networks(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    mod = network(rng)
-    assert_same_function(mod, equalize(mod), rng)
-
-
-@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.25, 0.5, 1.0]))
 def test_smoothing_keeps_the_function_of_random_networks(seed: int, alpha: float) -> None:
     rng = np.random.default_rng(seed)
@@ -152,6 +143,13 @@ def test_smoothing_keeps_the_function_of_random_networks(seed: int, alpha: float
         np.testing.assert_allclose(one.mean, other.mean, rtol=1e-2, atol=limit)
 
 
+def smoothed(mod: IRModule) -> IRModule:
+    rng = np.random.default_rng(7)
+    batches = [{"x": rng.normal(0, 1, SHAPE).astype(np.float32)} for _ in range(2)]
+    ranges = channel_stats(mod, batches, executor=ReferenceExecutor).ranges()
+    return smooth(mod, ranges, 0.5)[0]
+
+
 def chain(rng: np.random.Generator, **between: Any) -> IRModule:
     x = relay.var("x", SHAPE)
     first = relay.op.nn.conv2d(x, weight(rng, C, C, 1, 1))
@@ -164,13 +162,6 @@ def chain(rng: np.random.Generator, **between: Any) -> IRModule:
 def weights(mod: IRModule) -> list[np.ndarray]:
     found = [node for node in post_order(mod["main"].body) if is_op_call(node, "nn.conv2d")]
     return [call.args[1].data for call in found if isinstance(call, Call)]
-
-
-def test_ranges_of_neighbours_agree_channel_by_channel() -> None:
-    first, second = weights(equalize(chain(np.random.default_rng(1))))
-    written = np.abs(first).max(axis=(1, 2, 3))
-    read = np.abs(second).max(axis=(0, 2, 3))
-    np.testing.assert_allclose(written / read, (written / read)[0].repeat(C), rtol=1e-2)
 
 
 def test_smoothing_with_alpha_one_evens_out_the_activation() -> None:
@@ -187,9 +178,9 @@ def test_smoothing_with_alpha_one_evens_out_the_activation() -> None:
 
 def test_a_clip_that_does_not_commute_with_factors_stops_them() -> None:
     mod = chain(np.random.default_rng(3), a_min=0.0, a_max=6.0)
-    assert equalize(mod) is mod
+    assert smoothed(mod) is mod
     relu = chain(np.random.default_rng(3), a_min=0.0, a_max=float("inf"))
-    assert equalize(relu) is not relu
+    assert smoothed(relu) is not relu
 
 
 def test_inputs_and_results_keep_their_units() -> None:
@@ -201,7 +192,7 @@ def test_inputs_and_results_keep_their_units() -> None:
         relay.module(relay.Function([x], relay.Tuple([inner, outer]))), None, 3
     )
     assert find_groups(mod["main"]).sizes == ()
-    assert equalize(mod) is mod
+    assert smoothed(mod) is mod
 
 
 def test_a_residual_stream_is_one_group() -> None:
@@ -214,7 +205,7 @@ def test_a_residual_stream_is_one_group() -> None:
     result = relay.op.nn.conv2d(value, weight(rng, 2, C, 1, 1))
     mod = prerequisite_optimize(relay.module(relay.Function([x], result)), None, 3)
     assert sorted(find_groups(mod["main"]).sizes) == [4, 8, 8, 8]
-    assert_same_function(mod, equalize(mod), rng)
+    assert_same_function(mod, smoothed(mod), rng)
 
 
 def test_dead_channels_and_zero_weights_change_nothing() -> None:
@@ -224,8 +215,6 @@ def test_dead_channels_and_zero_weights_change_nothing() -> None:
     first = relay.op.nn.relu(relay.op.nn.conv2d(x, relay.const(kernel)))
     body = relay.op.nn.conv2d(first, relay.const(np.zeros((2, C, 1, 1), np.float32)))
     mod = prerequisite_optimize(relay.module(relay.Function([x], body)), None, 3)
-    for changed in weights(equalize(mod)):
-        assert np.isfinite(changed).all()
     ranges = channel_stats(
         mod, [{"x": np.zeros(SHAPE, np.float32)}], executor=ReferenceExecutor
     ).ranges()
