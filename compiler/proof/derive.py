@@ -19,7 +19,6 @@ from compiler.ir.blob import ModuleBlob
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.proof.dtypes import check_dtypes, count_values
-from compiler.proof.finding import Finding
 from compiler.proof.ranges import Ranges, ValueRange, analyse
 from compiler.proof.record import FORMAT, contents_of, conversion_record, value_record
 from compiler.proof.replay import Comparison, c_flags, replay, replay_samples
@@ -27,6 +26,7 @@ from compiler.proof.steps import Tested, check_forms, rounds_of
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX, check_wiring, passed_through
 from compiler.proof.work import KINDS, declared_work, replay_inputs
 from compiler.ranges.analysis import Intermediate
+from compiler.ranges.finding import Finding
 from compiler.runtime.artifact import Sample
 
 # The forms that a product with a real scale takes on integers.

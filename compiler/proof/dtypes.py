@@ -32,8 +32,8 @@ from compiler.ir.expr import (
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, TupleType, Type, is_float, is_integer
 from compiler.ir.walk import nodes_of, post_order
-from compiler.proof.finding import Finding
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX
+from compiler.ranges.finding import Finding
 
 _LAYOUT = frozenset(
     (

@@ -13,9 +13,9 @@ from typing import Any
 from compiler.core.legalize import is_whole
 from compiler.ir.dataflow import Dataflow, Value, dataflow
 from compiler.ir.module import IRModule
-from compiler.proof.finding import Finding
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX
 from compiler.ranges.analysis import Intermediate, RangeContext, analyse_step
+from compiler.ranges.finding import Finding
 from compiler.ranges.interval import Interval, constant_interval
 
 
@@ -104,8 +104,7 @@ def analyse(
         rows += [_row(value, names.of, ctx) for value in step.results if is_whole(value)]
     outputs = tuple(ctx.of(value) if is_whole(value) else None for value in flow.outputs)
     flow.unlink()
-    findings = tuple(Finding("ranges", of.node, of.what, of.bound) for of in ctx.findings)
-    return Ranges(tuple(rows), tuple(ctx.intermediates), findings, outputs)
+    return Ranges(tuple(rows), tuple(ctx.intermediates), tuple(ctx.findings), outputs)
 
 
 def _row(value: Value, names: Mapping[Value, str], ctx: RangeContext) -> ValueRange:

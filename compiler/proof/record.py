@@ -31,8 +31,8 @@ from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
 from compiler.ir.ty import Type
 from compiler.ir.walk import nodes_of, post_order
-from compiler.proof.finding import Finding
 from compiler.proof.ranges import ValueRange, attr_texts
+from compiler.ranges.finding import Finding
 
 FORMAT = 3
 """Raise it whenever an unchanged module gets another record."""

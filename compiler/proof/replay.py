@@ -15,9 +15,9 @@ from compiler.ir.expr import Var
 from compiler.ir.module import IRModule
 from compiler.ir.ty import integer_range, is_float
 from compiler.ops.number_format import Array, storage_dtype
-from compiler.proof.finding import Finding
 from compiler.proof.wiring import CORE, PREFIX
 from compiler.proof.work import declared_work
+from compiler.ranges.finding import Finding
 from compiler.runtime.artifact import Sample
 from compiler.runtime.executor import Executor
 from compiler.runtime.executor import Inputs as AnyInputs

@@ -30,10 +30,10 @@ from compiler.ir.module import IRModule
 from compiler.ir.ty import TupleType
 from compiler.ops.evaluate import evaluate_op, flatten
 from compiler.proof.drives import ROUNDS, Drives
-from compiler.proof.finding import Finding
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX
 from compiler.proof.work import Work, replay_inputs, run_seconds
 from compiler.ranges.analysis import value_bounds
+from compiler.ranges.finding import Finding
 from compiler.ranges.interval import Interval
 from compiler.targets.c.stepwise import SteppedC
 from compiler.targets.engine.stepwise import SteppedEngine

@@ -32,7 +32,7 @@ from compiler.ir.expr import (
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TupleType, Type
 from compiler.ir.walk import nodes_of
-from compiler.proof.finding import Finding
+from compiler.ranges.finding import Finding
 
 PREFIX, CORE, SUFFIX = "quantize_inputs", "quantized_main", "dequantize_outputs"
 PASSTHROUGH = "passthrough"

@@ -21,23 +21,9 @@ from compiler.core.legalize import forget, is_whole, words_of
 from compiler.ir.dataflow import Dataflow, Step, Value
 from compiler.ir.op import OpRule
 from compiler.ir.ty import integer_range, is_float
+from compiler.ranges.finding import Finding
 from compiler.ranges.interval import Bound, Interval, constant_interval, interval_of
 from compiler.ranges.reals import ANYTHING, Ends, constant_ends, real_ends
-
-
-@dataclass(frozen=True, slots=True)
-class Unproved:
-    """What may not fit, or is not known.
-
-    Attributes:
-        node: number and name of the operator.
-        what: with the numbers that show it.
-        bound: the value that may be reached, where there is one.
-    """
-
-    node: str
-    what: str
-    bound: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +59,7 @@ class RangeContext:
         self._known: dict[Value, Interval] = {}
         self._reals: dict[Value, Ends] = {}
         self.operator: Step | None = None
-        self.findings: list[Unproved] = []
+        self.findings: list[Finding] = []
         self.intermediates: list[Intermediate] = []
 
     def of(self, value: Value) -> Interval:
@@ -136,7 +122,7 @@ class RangeContext:
 
     def report(self, step: Step, what: str, bound: int | None = None) -> None:
         """Record a finding about one step."""
-        self.findings.append(Unproved(self._node(step), what, bound))
+        self.findings.append(Finding("ranges", self._node(step), what, bound))
 
     def _node(self, step: Step) -> str:
         """The operator that the module names, whose word ``step`` is."""

@@ -17,7 +17,7 @@ from qsearch.cli.output import print_table, write_text
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
-    from compiler.proof.finding import Finding
+    from compiler.ranges.finding import Finding
     from qsearch.modules.data_source import DataSource
     from qsearch.modules.export import Commands, Qdq
     from qsearch.modules.verification import Verification

@@ -27,10 +27,10 @@ from compiler.ir.module import IRModule
 from compiler.ir.text.printer import text
 from compiler.pipeline import lower
 from compiler.proof.derive import Proof, derive
-from compiler.proof.finding import Finding
 from compiler.proof.record import RecordState, compare_record, record_state
 from compiler.proof.replay import Comparison, differing_elements
 from compiler.proof.work import check_text, check_work, declared_work
+from compiler.ranges.finding import Finding
 from compiler.runtime.archive import json_bytes, read_archive
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.lowered_module import LoweredModule

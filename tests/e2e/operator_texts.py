@@ -46,6 +46,8 @@ CORES: Final[dict[str, str]] = {
     "all": "where(all(less(%w, 9), axis=[1], keepdims=True), %w, 5)",
     "any": "where(any(less(%w, -9), axis=[1], keepdims=True), %w, 5)",
     "bitwise_not": "bitwise_not(%w)",
+    "bitwise_or": "bitwise_or(%w, right_shift(%w, 3))",
+    "bitwise_xor": "bitwise_xor(%w, 77)",
     "broadcast_to_like": "add(broadcast_to_like(sum(%w, axis=[2], keepdims=True), %w), %w)",
     "floor_divide": "floor_divide(%w, 7)",
     "isqrt": 'cast(isqrt(cast(abs(%w), dtype="int64")), dtype="int32")',

@@ -23,9 +23,10 @@ from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
 from compiler.ir.ty import is_integer
 from compiler.ops.number_format import Array
+from compiler.ops.rules.float_product import EXACT
 from compiler.ranges.analysis import RangeContext, analyse_step, analyse_word
 
-SINGLE: Final = 1 << 23
+SINGLE: Final = (EXACT + 1) // 2
 """Integers below are computed in float32. Half of what it holds: onnxruntime adds what follows a
 product into the product's own sums."""
 DOUBLE: Final = 1 << 52

@@ -20,10 +20,9 @@ from compiler.export.to_onnx.qdq_patterns import Floats
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
 from compiler.ops.number_format import Array
+from compiler.ops.rules.float_product import EXACT
 from compiler.ranges.analysis import RangeContext
 
-FLOAT_LIMIT = 1 << 24
-"""Whole numbers below are float32, and so are their sums in any order that stay below."""
 LEVELS = 256
 _ENDS = {"int8": (-128, 127), "uint8": (0, 255)}
 _SIGNED_TOP = 127
@@ -232,7 +231,7 @@ class QdqEmitter(IntegerEmitter):
         """A real as integers of its value's dtype; None where float32 does not hold them."""
         real = self._reals.get(value)
         low, high = self.ends(value)
-        if real is None or max(-low, high) >= FLOAT_LIMIT:
+        if real is None or max(-low, high) > EXACT:
             return None
         name = replace(real, clip=None, written={}).emit(self, np.ones(()))
         self.products.pop(name, None)  # kernels of 8 bits take a product that is quantized

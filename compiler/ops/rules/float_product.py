@@ -17,7 +17,6 @@ onnxruntime's integer kernels among them: a module with such factors gives the s
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Literal
 
@@ -43,7 +42,7 @@ _MOVES = [moves.astype(np.int32) for moves in _MOVES]
 # Twice the error of two roundings, relative to the product; for operands up to EXACT that is at
 # most 2 of their units.
 _MARGIN = 2.0**-22
-BEYOND = 4
+_BEYOND = 4
 _LARGEST = 2.0**16
 _AT_ONCE = 1 << 13
 _FIRST_GROUPS = (8, 32)
@@ -77,11 +76,11 @@ def same_as_float_product(
     if max(-int(lows.min(initial=0)), int(highs.max(initial=0))) > EXACT:
         return np.zeros(channels, bool)
     same = np.ldexp(multiplier.astype(np.float64), -shift.astype(np.int32)) < _LARGEST
-    comparers[-1](multiplier, shift, ties, lows, highs, _levels(low, high), same)
+    _compare_steps(multiplier, shift, ties, lows, highs, _levels(low, high), same)
     return same
 
 
-def compare_steps(
+def _compare_steps(
     multiplier: Ints,
     shift: Ints,
     ties: Ties,
@@ -102,12 +101,6 @@ def compare_steps(
         same[rows[~good]] = False
 
 
-comparers: list[Callable[[Ints, Ints, Ties, Ints, Ints, Ints, NDArray[np.bool_]], None]] = [
-    compare_steps
-]
-"""What compares the steps: the last of them. Each gives the same answers as the first."""
-
-
 @functools.lru_cache(maxsize=64)
 def _levels(low: int, high: int) -> Ints:
     """All steps between two results. A product's error grows with its magnitude, so that a channel
@@ -117,7 +110,7 @@ def _levels(low: int, high: int) -> Ints:
     return levels[np.argsort(-np.abs(levels - 0.5), kind="stable")]
 
 
-def margin_of(multiplier: Ints) -> float:
+def _margin_of(multiplier: Ints) -> float:
     """How far the two roundings move a product at most, relative to it, or half as far again."""
     return _MARGIN if int(multiplier.max(initial=0)) > EXACT else _MARGIN / 2
 
@@ -127,7 +120,7 @@ def _near_ties(
 ) -> tuple[Ints, Ints]:
     """(channels, levels k of ``steps``): the levels that rounding to float32 may move."""
     halves = steps - 0.5
-    margin = margin_of(multiplier)
+    margin = _margin_of(multiplier)
     rows: list[Ints] = []
     levels: list[Ints] = []
     count = max(_AT_ONCE // max(halves.size, 1), 1)
@@ -148,7 +141,7 @@ def _near_ties(
     empty = [np.zeros(0, np.int64)]
     row, level = np.concatenate(rows or empty), np.concatenate(levels or empty)
     u = (level - 0.5) * inverse[row]
-    reached = (u >= x_low[row] - BEYOND) & (u <= x_high[row] + BEYOND)
+    reached = (u >= x_low[row] - _BEYOND) & (u <= x_high[row] + _BEYOND)
     return row[reached], level[reached]
 
 

@@ -57,6 +57,18 @@ def bitwise_and(step: Step, ctx: RangeContext) -> Interval:
     return constant_interval(0, min(side.highest for side in sides), rank)
 
 
+@FRange.register("bitwise_or")
+def bitwise_or(step: Step, ctx: RangeContext) -> Interval:
+    """No less than either side; below 0 with a side that is, else of the bits of the larger one."""
+    a, b = (ctx.of(v) for v in step.args)
+    rank = len(step.result.type.shape)
+    low = max(a.lowest, b.lowest) if min(a.lowest, b.lowest) >= 0 else min(a.lowest, b.lowest)
+    if min(a.highest, b.highest) < 0:
+        return constant_interval(low, -1, rank)
+    most = max(a.highest, b.highest).bit_length()
+    return constant_interval(low, (1 << most) - 1, rank)
+
+
 @FRange.register("maximum")
 def maximum(step: Step, ctx: RangeContext) -> Interval:
     """Bound by bound."""

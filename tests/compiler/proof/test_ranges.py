@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -206,9 +207,21 @@ def test_what_wraps_may_be_anything_afterwards() -> None:
 
 def test_an_operator_without_a_rule_leaves_the_module_unproved() -> None:
     x = relay.var("x", (4,), "int32")
-    finding = only_finding(module([x], op.bitwise_or(x, constant(3))))
-    assert finding.node == "%0 bitwise_or"
+    finding = only_finding(module([x], op.floor_mod(x, constant(3))))
+    assert finding.node == "%0 floor_mod"
     assert "no range rule" in finding.what
+
+
+@pytest.mark.parametrize("given", list(product((-8, -3, -1, 0, 2, 5, 7), repeat=2)), ids=str)
+def test_bounds_of_a_disjunction_hold_all_that_it_gives(given: tuple[int, int]) -> None:
+    low, high = min(given), max(given)
+    x, y = (relay.var(name, (4,), "int8") for name in "xy")
+    for other in product((-8, -2, 0, 3, 7), repeat=2):
+        least, most = min(other), max(other)
+        bounds = result(module([x, y], op.bitwise_or(x, y)), (low, high), (least, most))
+        found = {a | b for a in range(low, high + 1) for b in range(least, most + 1)}
+        assert bounds[0] <= min(found)
+        assert max(found) <= bounds[1]
 
 
 def test_parameters_without_stated_bounds_may_be_all_of_their_dtype() -> None:

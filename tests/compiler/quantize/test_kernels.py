@@ -10,7 +10,6 @@ import pytest
 from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
-from compiler.ops.rules.float_product import Ties, compare_steps
 from compiler.quantize.calibration.kernels.choice import choose_kernels
 from compiler.quantize.calibration.kernels.numpy_kernels import log_series
 from compiler.quantize.calibration.kernels.protocol import (
@@ -206,27 +205,6 @@ def test_errors_of_grids_are_those_of_float32_operations(kernels: Kernels) -> No
     kernels.grid_errors(magnitudes, scale, 127.0, found)
     steps = np.minimum(np.floor(magnitudes / scale[:, None] + np.float32(0.5)), np.float32(127))
     np.testing.assert_array_equal(found, steps * scale[:, None] - magnitudes)
-
-
-@pytest.mark.parametrize("ties", ["up", "away", "even"])
-@pytest.mark.parametrize("limits", [(0, 255), (-127, 127), (3, 3)])
-def test_steps_of_float_products_are_compared_as_the_numpy_twin_does(
-    kernels: Kernels, ties: Ties, limits: tuple[int, int]
-) -> None:
-    rng = np.random.default_rng(3)
-    short = (2 * rng.integers(0, 60, 40) + 1) / 2.0 ** rng.integers(3, 16, 40)
-    factor = np.concatenate([np.exp(rng.uniform(-24, 11, 80)), short, [1e-40, 0.0]])
-    fraction, exponent = np.frexp(factor.astype(np.float32).astype(np.float64))
-    bits = rng.choice([24, 31], factor.size)
-    multiplier = np.ldexp(fraction, bits).astype(np.int64)
-    shift = bits - exponent.astype(np.int64)
-    low, high = -rng.integers(0, 1 << 24, factor.size), rng.integers(0, 1 << 24, factor.size)
-    levels = np.arange(limits[0] + 1, limits[1] + 1)
-    found, expected = (factor < 2**16 for _ in range(2))
-    kernels.compare_steps(multiplier, shift, ties, low, high, levels, found)
-    compare_steps(multiplier, shift, ties, low, high, levels, expected)
-    np.testing.assert_array_equal(found, expected)
-    assert levels.size == 0 or 0 < found.sum() < found.size
 
 
 def rounding_case(seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -223,19 +223,6 @@ def squared_difference(step: Step, e: Emitter) -> str:
     return e.node("Mul", [difference, difference])
 
 
-def low_bits(step: Step, e: Emitter, name: str) -> str:
-    """``bitwise_and`` of an int64 tensor with constants 2^n - 1, n < 63: the rest modulo 2^n.
-
-    Raises:
-        OnnxExportError: the second operand is something else.
-    """
-    mask = step.args[1].data
-    wide = None if mask is None else mask.astype(np.int64)
-    if wide is None or np.any(wide < 0) or np.any(wide >= 1 << 62) or np.any(wide & (wide + 1)):
-        raise e.refuse(step, "its mask is not 2^n - 1", "use constants such as 1, 3, 7")
-    return e.node("Mod", [name, e.writer.constant(wide + 1)], fmod=0)
-
-
 @FToOnnx.register("mod", "trunc_mod")
 def trunc_mod(step: Step, e: Emitter) -> str:
     """Remainder with the sign of the dividend."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.export.to_onnx.convert.tensor import low_bits
 from compiler.export.to_onnx.integer_emitter import SINGLE, FToInteger, Held, IntegerEmitter
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import bits
@@ -19,6 +18,8 @@ from compiler.ops.number_format import Array
 from compiler.ops.rules.float_product import same_as_float_product
 
 _HALF_TURN = -(1 << 63)
+_SUMMED = 32
+"""Bits in one ReduceSum: onnxruntime adds int64 in float64."""
 POWER_OF_TWO = 1 << 30
 """A multiplier of exactly this is a shift in the dtype of the data."""
 
@@ -61,11 +62,40 @@ def shift(step: Step, e: IntegerEmitter) -> Held:
     return e.result(step, turn(e.widened(data, "int64"), counts, e), "int64")
 
 
-@FToInteger.register("bitwise_and")
-def bitwise_and(step: Step, e: IntegerEmitter) -> Held:
-    """x & (2^n - 1) = x modulo 2^n; opset 17 knows no other conjunction of numbers."""
-    rest = low_bits(step, e, e.widened(step.args[0], "int64"))
-    return e.result(step, rest, "int64")
+@FToInteger.register("bitwise_and", "bitwise_or")
+def bitwise(step: Step, e: IntegerEmitter) -> Held:
+    """x & (2^n - 1) is x modulo 2^n. Opset 17 knows no other conjunction of numbers: bits lie along
+    a new last axis, and a | b = a + b - (a & b)."""
+    mask = step.args[1].data
+    wide = np.asarray(-1 if mask is None else mask).astype(np.int64)
+    sides = [e.widened(value, "int64") for value in step.args]
+    if step.name == "bitwise_and" and _are_low_bits(wide):
+        return e.result(step, e.node("Mod", [sides[0], e.array(wide + 1, "int64")]), "int64")
+    both = e.scalar(0, "int64")
+    for start in range(0, bits(step.result.type.dtype), _SUMMED):
+        places = np.arange(start, min(start + _SUMMED, bits(step.result.type.dtype)))
+        weights = e.array(np.left_shift(np.int64(1), places - start), "int64")
+        part = e.node("Mul", [_bits_of(side, places, e) for side in sides])
+        axes = e.array(np.array([-1]), "int64")
+        part = e.node("ReduceSum", [e.node("Mul", [part, weights]), axes], keepdims=0)
+        both = e.node("Add", [both, e.node("Mul", [part, e.scalar(1 << start, "int64")])])
+    if step.name == "bitwise_or":
+        both = e.node("Sub", [e.node("Add", sides), both])
+    return e.result(step, both, "int64")
+
+
+def _are_low_bits(mask: Array) -> bool:
+    """Whether all are 2^n - 1, n < 63."""
+    return not (np.any(mask < 0) or np.any(mask >= 1 << 62) or np.any(mask & (mask + 1)))
+
+
+def _bits_of(name: str, places: Array, e: IntegerEmitter) -> str:
+    """The bits of an int64 tensor at some places, along a new last axis."""
+    unsigned = e.writer.cast(
+        e.node("Unsqueeze", [name, e.array(np.array([-1]), "int64")]), "uint64"
+    )
+    moved = e.node("BitShift", [unsigned, e.array(places, "uint64")], direction="RIGHT")
+    return e.node("Mod", [e.writer.cast(moved, "int64"), e.scalar(2, "int64")])
 
 
 @FToInteger.register("fixed_point_multiply", "fixed_point_multiply_per_axis")

@@ -5,24 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.export.to_onnx.integer_rules.table import gathered
-from compiler.export.to_onnx.qdq_emitter import (
-    FLOAT_LIMIT,
-    FToQdq,
-    QdqEmitter,
-    Quantized,
-    Real,
-    scaled,
-)
+from compiler.export.to_onnx.qdq_emitter import FToQdq, QdqEmitter, Quantized, Real, scaled
 from compiler.export.to_onnx.qdq_sums import moved_from
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range
+from compiler.ops.rules.float_product import EXACT
 
 
 @FToQdq.register("lookup")
 def lookup(step: Step, graph: QdqEmitter) -> Real | None:
     """GatherElements by the 8 bits that the data were narrowed to, of 256 entries."""
     found, table = _narrowed(step, graph), step.args[1].data
-    if found is None or table is None or np.abs(table.astype(np.int64)).max() >= FLOAT_LIMIT:
+    if found is None or table is None or np.abs(table.astype(np.int64)).max() > EXACT:
         return None
     tensor, scale, offset = found
     least, most = integer_range(tensor.dtype)

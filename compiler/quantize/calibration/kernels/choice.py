@@ -8,7 +8,6 @@ import os
 from typing import Literal
 
 from compiler.errors import CodegenError
-from compiler.ops.rules import float_product
 from compiler.quantize.calibration.kernels.native_kernels import NativeKernels
 from compiler.quantize.calibration.kernels.numpy_kernels import NumpyKernels
 from compiler.quantize.calibration.kernels.protocol import Kernels
@@ -45,6 +44,3 @@ def _choose(choice: str) -> Kernels:
     except CodegenError as error:
         _log.info("calibration runs in numpy, same results but slower: %s", error.what)
         return NumpyKernels()
-
-
-float_product.comparers.append(lambda *steps: choose_kernels().compare_steps(*steps))

@@ -11,8 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
-from compiler.ops.rules import float_product
-from compiler.ops.rules.float_product import Ties
 from compiler.quantize.calibration.kernels.protocol import UPPER_COUNTERS, KeyTimes
 from compiler.targets.c.toolchain import build_library
 
@@ -21,7 +19,6 @@ _LANES = 4  # LANES, TEAM, the largest GROUP and PAIRED of the sources
 _TEAM = 8
 _GROUP = 8
 _PAIRED = 32
-_TIES = ("up", "away", "even")  # as the sources count them
 
 
 def _pointer(array: NDArray[Any]) -> ctypes.c_void_p:
@@ -54,12 +51,11 @@ class NativeKernels:
         self._steps = library.qs_steps
         self._paired_products = library.qs_paired_products
         self._grid_errors = library.qs_grid_errors
-        self._compare_steps = library.qs_compare_steps
         self._round_columns = library.qs_round_columns
         self._move_rows = library.qs_move_rows
         for function in (
             *(self._count_ranges, self._histogram, self._divergences),
-            *(self._group_terms, self._grid_errors, self._compare_steps),
+            *(self._group_terms, self._grid_errors),
             *(self._round_columns, self._move_rows, self._paired_products),
         ):
             function.restype = None
@@ -220,29 +216,6 @@ class NativeKernels:
             _pointer(scale),
             ctypes.c_float(levels),
             _pointer(out),
-        )
-
-    def compare_steps(
-        self,
-        multiplier: NDArray[np.int64],
-        shift: NDArray[np.int64],
-        ties: Ties,
-        x_low: NDArray[np.int64],
-        x_high: NDArray[np.int64],
-        levels: NDArray[np.int64],
-        same: NDArray[np.bool_],
-    ) -> None:
-        exact = np.ldexp(multiplier.astype(np.float64), -shift.astype(np.int32))
-        rows = [np.ascontiguousarray(each, np.int64) for each in (multiplier, shift, x_low, x_high)]
-        self._compare_steps(
-            *map(_pointer, (exact, *rows)),
-            ctypes.c_int64(multiplier.size),
-            ctypes.c_int32(_TIES.index(ties)),
-            _pointer(levels),
-            ctypes.c_int64(levels.size),
-            ctypes.c_double(float_product.margin_of(multiplier)),
-            ctypes.c_double(float_product.BEYOND),
-            _pointer(same),
         )
 
     def round_columns(

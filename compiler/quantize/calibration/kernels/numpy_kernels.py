@@ -6,7 +6,6 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from compiler.ops.rules import float_product
 from compiler.quantize.calibration.kernels.protocol import UPPER_COUNTERS, KeyTimes, order_key
 
 _MAGNITUDE = np.int32(0x7FFFFFFF)
@@ -176,8 +175,6 @@ class NumpyKernels:
         np.minimum(out, np.float32(levels), out=out)
         out *= scale[:, None]
         out -= magnitudes
-
-    compare_steps = staticmethod(float_product.compare_steps)
 
     def round_columns(
         self, values: NDArray[np.float64], factor: NDArray[np.float64], ends: tuple[int, int]

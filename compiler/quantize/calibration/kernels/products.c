@@ -109,43 +109,6 @@ void qs_grid_errors(const float *restrict x, int64_t rows, int64_t columns, cons
     }
 }
 
-static inline int64_t floor_divided(int64_t a, int64_t b) { return a / b - (a % b < 0); }
-
-/* same[c] = 0 where rint(fl(x * a)) takes the step to one of the levels elsewhere than the rounding of
- * x * multiplier[c] * 2^-shift[c]; exact: that factor, a: the float32 nearest to it. Halves go up
- * (ties 0), away from zero (1), or to the even neighbour (2). x: x_low[c] .. x_high[c].
- * The numpy twin, with the reasons: compiler/ops/rules/float_product.py.
- */
-void qs_compare_steps(const double *exact, const int64_t *multiplier, const int64_t *shift,
-                      const int64_t *x_low, const int64_t *x_high, int64_t channels, int32_t ties,
-                      const int64_t *levels, int64_t num, double margin, double beyond,
-                      uint8_t *same) {
-    for (int64_t c = 0; c < channels; c++) {
-        if (!same[c] || multiplier[c] == 0) continue; /* a factor of 0 is never near a tie */
-        double inverse = 1 / exact[c], low = (double)x_low[c], high = (double)x_high[c];
-        float factor = (float)exact[c];
-        for (int64_t j = 0; j < num && same[c]; j++) {
-            int64_t k = levels[j];
-            double u = ((double)k - 0.5) * inverse;
-            if (fabs(rint(u) - u) > margin * (fabs(u) + 1)) continue;
-            if (!(u >= low - beyond && u <= high + beyond)) continue;
-            /* Within reach |multiplier * u| < 2^56. (2 k - 1) 2^(shift - 1) is to be whole. */
-            int64_t more = shift[c] < 1 ? 1 - shift[c] : 0;
-            int64_t edge = (2 * k - 1) * ((int64_t)1 << (shift[c] + more - 1));
-            int64_t by = multiplier[c] * ((int64_t)1 << more);
-            int rises = ties == 0 || (ties == 1 ? k > 0 : k % 2 == 0);
-            /* A tie that does not rise to k puts the step strictly above the edge. */
-            int64_t step = rises ? -floor_divided(-edge, by) : floor_divided(edge, by) + 1;
-            int64_t at = step < x_low[c] ? x_low[c] : step > x_high[c] ? x_high[c] : step;
-            int64_t before = step - 1;
-            before = before < x_low[c] ? x_low[c] : before > x_high[c] ? x_high[c] : before;
-            int taken = rintf((float)at * factor) >= (float)k || step > x_high[c];
-            int not_yet = rintf((float)before * factor) < (float)k || step <= x_low[c];
-            same[c] = taken && not_yet;
-        }
-    }
-}
-
 /* The nearest whole number from low to high, halves away from zero. */
 static inline double on_grid(double value, double low, double high) {
     double whole = trunc(value + copysign(0.5, value));

@@ -7,8 +7,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ops.rules.float_product import Ties
-
 UPPER_COUNTERS = 32768
 """Values that the upper 16 bits of a float32 pattern take once its sign is cleared."""
 
@@ -99,20 +97,6 @@ class Kernels(Protocol):
     ) -> None:
         """out[r, k] = what ``magnitudes`` (rows, columns) lose on a grid, 0 to ``levels`` times the
         scale of their row: halves go up, operations are those of float32.
-        """
-
-    def compare_steps(
-        self,
-        multiplier: NDArray[np.int64],
-        shift: NDArray[np.int64],
-        ties: Ties,
-        x_low: NDArray[np.int64],
-        x_high: NDArray[np.int64],
-        levels: NDArray[np.int64],
-        same: NDArray[np.bool_],
-    ) -> None:
-        """Clear ``same`` of each channel whose float32 product takes a step to one of ``levels``
-        elsewhere than the definition: what ``float_product.compare_steps`` does in numpy.
         """
 
     def round_columns(

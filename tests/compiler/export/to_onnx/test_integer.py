@@ -22,7 +22,6 @@ from compiler.ops.rules.float_product import nearest_float_factors
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.pipeline import evaluate
 from compiler.proof.derive import derive_static
-from compiler.ranges.analysis import FRange
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from tests.compiler.inner_values import ONNX, OTHERS
 
@@ -452,8 +451,7 @@ def test_every_operator_that_realisation_emits_has_an_integer_form() -> None:
     replaced |= {"nn.conv2d_transpose", "nn.adaptive_avg_pool2d"}
     emitted = set(FQRealizeRewrite.names()) - replaced
     assert (emitted | arithmetic | tables) - WORDS - set(FBody.names()) == set()
-    assert set(FToInteger.names()) == WORDS - {"bitwise_or"}
-    assert set(FRange.names()) >= WORDS - {"bitwise_or"}
+    assert set(FToInteger.names()) == WORDS
 
 
 @pytest.mark.parametrize("divisor", [7, -7, [[1], [-3], [0]]])
@@ -466,10 +464,19 @@ def test_quotients_go_down_up_to_the_ends_of_64_bits(divisor: Any) -> None:
 
 def test_an_operator_without_an_exact_form_is_refused_by_name() -> None:
     x = relay.var("x", (4,), "int32")
-    with pytest.raises(OnnxExportError, match="bitwise_or has no ONNX form here"):
-        to_integer_onnx(module([x], op.bitwise_or(x, constant(3))))
-    with pytest.raises(OnnxExportError, match=r"its mask is not 2\^n - 1"):
-        to_integer_onnx(module([x], op.bitwise_and(x, constant(2))))
+    with pytest.raises(OnnxExportError, match="floor_mod has no ONNX form here: it has no exact"):
+        to_integer_onnx(module([x], op.floor_mod(x, constant(3))))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"])
+def test_bits_of_two_numbers_are_those_of_the_reference(dtype: str) -> None:
+    rng = np.random.default_rng(len(dtype))
+    info = np.iinfo(dtype)
+    data = rng.integers(info.min, info.max, (2, 4, 70), dtype=dtype, endpoint=True)
+    data[:, 0, :4] = [[info.min, info.max, 0, 1], [info.max, info.min, info.max, 2]]
+    x, y = (relay.var(name, (4, 70), dtype) for name in "xy")
+    for body in (op.bitwise_or(x, y), op.bitwise_and(x, y), op.bitwise_xor(y, constant(6, dtype))):
+        assert_same_bits(module([x, y], body), {"x": data[0], "y": data[1]})
 
 
 @given(seed=seeds, dtype=st.sampled_from(("int8", "uint8")), size=st.sampled_from((1, 100, 256)))

@@ -167,7 +167,6 @@ def test_a_wide_accumulator_costs_few_comparisons_a_channel(
         return there(*args)
 
     monkeypatch.setattr(float_product, "_steps_there", counted)
-    monkeypatch.setattr(float_product, "comparers", [float_product.compare_steps])
     factor = np.full(256, 1.1045782e-05, np.float32)
     if distinct:
         factor = factor * np.linspace(1, 2, 256, dtype=np.float32)
