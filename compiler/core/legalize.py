@@ -29,11 +29,13 @@ def is_whole(value: Value) -> bool:
     return is_integer(value.type.dtype) or value.type.dtype == "bool"
 
 
-def words_of(step: Step, kept: Container[str] = ()) -> tuple[list[Step], list[Value]]:
+def words_of(
+    step: Step, kept: Container[str] = (), floats: bool = False
+) -> tuple[list[Step], list[Value]]:
     """The steps that compute an operator in words, and its results: a word stays as it is.
 
     Args:
-        step: one that touches floats stays as it is, too.
+        step: one that touches floats stays as it is, too, unless ``floats``: its body moves them.
         kept: names of operators that stay as they are.
     """
     same: dict[Value, Value] = {}
@@ -42,7 +44,8 @@ def words_of(step: Step, kept: Container[str] = ()) -> tuple[list[Step], list[Va
     while waiting:
         outer, depth = waiting.pop()
         outer.args = tuple(_last(arg, same) for arg in outer.args)
-        rule = None if outer.name in kept or not is_integral(outer) else FBody.get(outer.op)
+        whole = is_integral(outer) or (floats and outer is step)
+        rule = FBody.get(outer.op) if whole and outer.name not in kept else None
         words = Words(outer)
         found = None if rule is None else rule(outer, words)
         if found is None:

@@ -136,10 +136,9 @@ def _call(
         if is_dynamic(call.checked_type):
             raise DynamicShapeError(f"{op.name} has the type {call.checked_type}")
         rule = FLower.get(op)
-        if rule is None:
+        found = None if rule is None else rule(call, inputs, out_types, builder)
+        if found is None:
             found = _in_words(call, op, inputs, builder)
-        else:
-            found = rule(call, inputs, out_types, builder)
     except CompilerError as error:
         error.add_note(f"while lowering {describe(call)}")
         raise
@@ -150,7 +149,7 @@ def _call(
 
 
 def _in_words(call: Call, op: Op, inputs: Views, builder: LirBuilder) -> Views:
-    """The loops of the words of an operator that has none of its own.
+    """The loops of the words of an operator that has none of its own, of floats as well.
 
     Raises:
         CompilerError: it has no body either.
@@ -163,14 +162,15 @@ def _in_words(call: Call, op: Op, inputs: Views, builder: LirBuilder) -> Views:
     step = Step(op, call.attrs, args, span=call.span)
     results = tensor_fields(call.checked_type)
     step.results = tuple(Value(ty, step, index) for index, ty in enumerate(results))
-    words, made = words_of(step)
+    words, made = words_of(step, floats=True)
     if words == [step]:
         FLower.require(op)
     nodes: dict[Value, Expr] = {}
     views: dict[Expr, Views] = {}
     for value, view in zip(args, inputs):
-        nodes[value] = Var("x", value.type)
-        views[nodes[value]] = [view]
+        var = nodes[value] = Var("x", value.type)
+        var.set_checked_type(value.type)
+        views[var] = [view]
     read = Counter(arg for word in words for arg in word.args) + Counter(made)
     for word in words:
         for arg in word.args:

@@ -21,7 +21,6 @@ from compiler.ops.rules.annotate import (
 )
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.integer_calls import cast
-from compiler.ops.rules.lower import FLower, same_value
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, fits, like, storage_dtype
@@ -84,7 +83,6 @@ FQDomScale.register(cast_hint)(same_scale)
 FQZeroPoint.register(cast_hint)(always(ZeroPoint.KEEPS))
 
 
-FLower.register(cast_hint)(same_value)
 FNeverNegative.register(cast_hint)(first_positive)
 
 

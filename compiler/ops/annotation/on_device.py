@@ -13,7 +13,6 @@ from compiler.ir.ty import Type
 from compiler.ir.type_relation import identity_rel
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice, join
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, same_value
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -40,9 +39,6 @@ on_device = register_op(
 def on_device_numpy(attrs: OnDeviceAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """The value itself."""
     return list(args)
-
-
-FLower.register(on_device)(same_value)
 
 
 class OnDeviceProps(NamedTuple):

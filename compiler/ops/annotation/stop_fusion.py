@@ -12,7 +12,6 @@ from compiler.ops.pass_through import annotate_pass_through, realize_keeping_cha
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.layout import FConvertLayout, data_layout
-from compiler.ops.rules.lower import FLower, same_value
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
@@ -35,7 +34,6 @@ FQDomScale.register(stop_fusion)(same_scale)
 FQZeroPoint.register(stop_fusion)(always(ZeroPoint.KEEPS))
 
 
-FLower.register(stop_fusion)(same_value)
 FNeverNegative.register(stop_fusion)(first_positive)
 FConvertLayout.register(stop_fusion)(data_layout)
 

@@ -13,7 +13,6 @@ from compiler.ir.type_relation import identity_rel
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
 from compiler.ops.annotation.on_device import get_on_device_props
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, same_value
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -39,9 +38,6 @@ device_copy = register_op(
 def device_copy_numpy(attrs: DeviceCopyAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """The value itself: one memory serves the reference executor."""
     return list(args)
-
-
-FLower.register(device_copy)(same_value)
 
 
 class DeviceCopyProps(NamedTuple):

@@ -12,9 +12,7 @@ from compiler.ir.ty import Dim, TensorType, Type
 from compiler.ops.arg_types import Types, tensor_of_rank
 from compiler.ops.pass_through import moves_elements
 from compiler.ops.rules.layout import FConvertLayout, reshape_layout
-from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.transform.row_major import reshape_lower
 
 
 @define_op("nn.batch_flatten", arg_names=("data",), pattern=OpPattern.INJECTIVE, flags=(RESHAPE,))
@@ -37,7 +35,6 @@ def batch_flatten_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
 moves_elements(batch_flatten)
 
 
-FLower.register(batch_flatten)(reshape_lower)
 FConvertLayout.register(batch_flatten)(reshape_layout)
 
 

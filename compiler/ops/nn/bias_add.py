@@ -11,15 +11,12 @@ from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
-from compiler.lir.builder import LirBuilder, TensorView
-from compiler.lir.scalars import Bin
 from compiler.ops.arg_types import vectors_along_axis
 from compiler.ops.number_format import aligned_vector
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import expand_to_axis, op_call
 from compiler.ops.rules.canonicalize import FCanonicalize
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "nn.bias_add"
@@ -61,15 +58,6 @@ def bias_add_as_add(ref_call: Call, new_args: tuple[Expr, ...]) -> Expr:
     ndim = len(ref_call.args[0].tensor_type.shape)
     expanded = expand_to_axis(bias, attrs.axis % ndim, ndim, ref_call.span)
     return op_call("add", data, expanded, span=ref_call.span)
-
-
-@FLower.register(bias_add)
-def bias_add_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """A sum."""
-    data, bias = inputs
-    attrs: Any = call.attrs
-    axis = attrs.axis % len(data.shape)
-    return [TensorView.of(data.shape, lambda at: Bin("+", data.at(at), bias.at((at[axis],))))]
 
 
 FConvertLayout.register(bias_add)(axis_layout)

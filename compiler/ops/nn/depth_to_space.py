@@ -8,19 +8,13 @@ from typing import Any
 from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
-from compiler.lir import index
-from compiler.lir.builder import LirBuilder, TensorView
-from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import Types, tensor_of_rank
 from compiler.ops.nn.pool import from_nchw, to_nchw
 from compiler.ops.nn.window import arrange, axes_of, restore
-from compiler.ops.nn.window_loops import Image
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -96,48 +90,6 @@ def space_to_depth_numpy(attrs: SubPixelAttrs, args: Arrays, out_type: Type) -> 
     blocks = data.reshape(n, c, h // b, b, w // b, b)
     order = (0, 3, 5, 1, 2, 4) if attrs.mode == "DCR" else (0, 1, 3, 5, 2, 4)
     return [from_nchw(blocks.transpose(order).reshape(n, c * b * b, h // b, w // b), attrs.layout)]
-
-
-@FLower.register(depth_to_space)
-def depth_to_space_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """Rows and columns modulo the block choose the channel."""
-    attrs = SubPixelAttrs.of(call)
-    image, size = Image(inputs[0], attrs.layout), attrs.block_size
-    channels = image.sizes["C"] // (size * size)
-
-    def element(at: tuple[Scalar, ...]) -> Scalar:
-        by = dict(zip(attrs.layout, at))
-        row, column = index.floormod(by["H"], size), index.floormod(by["W"], size)
-        block = index.plus(index.times(row, size), column)
-        channel = index.plus(index.times(block, channels), by["C"])
-        if attrs.mode == "CRD":
-            channel = index.plus(index.times(by["C"], size * size), block)
-        y, x = index.floordiv(by["H"], size), index.floordiv(by["W"], size)
-        return image.at(N=by["N"], C=channel, H=y, W=x)
-
-    return [TensorView.of(out_types[0].concrete_shape, element)]
-
-
-@FLower.register(space_to_depth)
-def space_to_depth_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """The channel chooses the place in the block."""
-    attrs = SubPixelAttrs.of(call)
-    image, size = Image(inputs[0], attrs.layout), attrs.block_size
-    channels = max(image.sizes["C"], 1)  # of none, no element is asked for
-
-    def element(at: tuple[Scalar, ...]) -> Scalar:
-        by = dict(zip(attrs.layout, at))
-        if attrs.mode == "DCR":
-            block = index.floordiv(by["C"], channels)
-            channel = index.floormod(by["C"], channels)
-        else:
-            block = index.floormod(by["C"], size * size)
-            channel = index.floordiv(by["C"], size * size)
-        y = index.plus(index.times(by["H"], size), index.floordiv(block, size))
-        x = index.plus(index.times(by["W"], size), index.floormod(block, size))
-        return image.at(N=by["N"], C=channel, H=y, W=x)
-
-    return [TensorView.of(out_types[0].concrete_shape, element)]
 
 
 @FBody.register("nn.depth_to_space", "nn.space_to_depth")

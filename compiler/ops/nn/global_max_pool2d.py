@@ -6,20 +6,15 @@ from typing import Any
 
 from compiler.core.words import FBody, Words
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder, Reduction
 from compiler.ops.nn.pool import (
     GlobalPool2DAttrs,
     from_nchw,
     global_pool2d_rel,
-    global_pool_loops,
     to_nchw,
 )
-from compiler.ops.reduce.reduction_loops import lowest
 from compiler.ops.rules.layout import FConvertLayout, image_layout
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 global_max_pool2d = register_op(
@@ -36,16 +31,6 @@ def global_max_pool2d_numpy(attrs: GlobalPool2DAttrs, args: Arrays, out_type: Ty
     """NaN in a channel gives NaN."""
     largest = to_nchw(args[0], attrs.layout).max(axis=(2, 3), keepdims=True)
     return [from_nchw(largest, attrs.layout)]
-
-
-@FLower.register(global_max_pool2d)
-def global_max_pool2d_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> Lowered:
-    """One reduction."""
-    (data,) = inputs
-    attrs = GlobalPool2DAttrs.of(call)
-    return [global_pool_loops(b, data, attrs.layout, Reduction("max", lowest(data.dtype)))]
 
 
 FConvertLayout.register(global_max_pool2d)(image_layout)

@@ -17,7 +17,7 @@ from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
-from compiler.lir.scalars import Scalar, Select, Un
+from compiler.lir.scalars import Scalar, Select
 from compiler.ops.arg_types import Types, same_dtype, tensor, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, is_natural
@@ -130,72 +130,25 @@ def mirror_pad_numpy(attrs: MirrorPadAttrs, args: Arrays, out_type: Type) -> lis
     return [np.pad(args[0], width, mode="reflect")]
 
 
-def _edge(at: Scalar, size: int) -> Scalar:
-    return index.binary("min", index.binary("max", at, index.imm(0)), index.imm(size - 1))
-
-
-def _reflected(at: Scalar, size: int) -> Scalar:
-    """The edge is a mirror through the outermost element: -1 reads 1."""
-    last = index.imm(size - 1)
-    from_end = index.plus(last, index.times(Un("abs", at), -1))
-    return index.plus(last, index.times(Un("abs", from_end), -1))
-
-
-def _symmetric(at: Scalar, size: int) -> Scalar:
-    """The edge is a mirror behind the outermost element: -1 reads 0, again and again."""
-    period = index.floormod(at, 2 * size)
-    # How far from the mirror between one copy and the next, in halves of an element.
-    centred = index.plus(index.times(period, 2), 1 - 2 * size)
-    from_mirror = index.times(Un("abs", centred), -1)
-    return index.floordiv(index.plus(from_mirror, 2 * size - 1), 2)
-
-
-_MODE_INDICES = {"edge": _edge, "reflect": _reflected, "symmetric": _symmetric}
-
-
-def _padded_view(
-    data: TensorView, width: Sequence[Sequence[int]], mode: str, fill: Scalar | None
-) -> TensorView:
-    """``data`` cropped by negative amounts, then padded."""
-    sizes = [n - max(0, -low) - max(0, -high) for n, (low, high) in zip(data.shape, width)]
+def _padded_view(data: TensorView, width: Sequence[Sequence[int]], fill: Scalar) -> TensorView:
     shape = [n + low + high for n, (low, high) in zip(data.shape, width)]
 
     def element(at: tuple[Scalar, ...]) -> Scalar:
-        inner = [index.plus(i, -max(low, 0)) for i, (low, _) in zip(at, width)]
-        guard = None
-        if fill is None:
-            places = [
-                _MODE_INDICES[mode](i, n) if index.within(i, n) is not None else i
-                for i, n in zip(inner, sizes)
-            ]
-        else:
-            places = inner
-            guard = index.all_of([index.within(i, n) for i, n in zip(inner, sizes)])
-        held = [index.plus(i, max(0, -low)) for i, (low, _) in zip(places, width)]
-        value = data.at(held)
-        return value if guard is None or fill is None else Select(guard, value, fill)
+        places = [index.plus(i, -low) for i, (low, _) in zip(at, width)]
+        guard = index.all_of([index.within(i, n) for i, n in zip(places, data.shape)])
+        return data.at(places) if guard is None else Select(guard, data.at(places), fill)
 
     return TensorView.of(shape, element)
 
 
 @FLower.register(pad)
-def pad_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """A guard with a constant, or another index."""
+def pad_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered | None:
+    """A guard with a constant."""
     data, value = inputs
     attrs = PadAttrs.of(call)
-    if not attrs.pad_width:
-        return [data]
-    fill = value.at(()) if attrs.pad_mode == "constant" else None
-    return [_padded_view(data, attrs.pad_width, attrs.pad_mode, fill)]
-
-
-@FLower.register(mirror_pad)
-def mirror_pad_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """Another index."""
-    attrs = MirrorPadAttrs.of(call)
-    if not attrs.pad_width:
-        return list(inputs)
-    return [_padded_view(inputs[0], attrs.pad_width, _MIRROR_MODES[attrs.mode], None)]
+    if attrs.pad_mode != "constant" or any(count < 0 for pair in attrs.pad_width for count in pair):
+        return None
+    return [_padded_view(data, attrs.pad_width, value.at(()))]
 
 
 @FConvertLayout.register("nn.pad", "nn.mirror_pad")

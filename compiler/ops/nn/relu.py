@@ -7,11 +7,9 @@ import numpy as np
 from compiler.core.words import FBody, Words
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpPattern, register_op
-from compiler.lir.scalars import Bin
 from compiler.ops.pass_through import annotate_pass_through, partition_pass_through, realize_relu
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
-from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.never_negative import FNeverNegative, always_positive
 from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
 from compiler.ops.rules.partition import FQPartitionRewrite
@@ -33,7 +31,6 @@ FQDomScale.register(relu)(same_scale)
 FQZeroPoint.register(relu)(always(ZeroPoint.CENTRES))
 
 
-FLower.register(relu)(elementwise(lambda attrs, x: Bin("max", x, like_first(0, x))))
 FNeverNegative.register(relu)(always_positive)
 
 

@@ -80,7 +80,7 @@ def check_numbers(op: str, dtype: str, numbers: str) -> None:
 def binary_op(
     name: str,
     compute: Callable[..., AnyValue],
-    lower: str | LowerRule,
+    lower: str | LowerRule | None,
     *,
     dtype: str | None = None,
     numbers: str = "number",
@@ -90,12 +90,13 @@ def binary_op(
     Args:
         name: of the operator.
         compute: of two numpy arrays.
-        lower: an operation of ``compiler.lir.scalars.BINARY``, or the rule of FLower.
+        lower: an operation of ``compiler.lir.scalars.BINARY``, or the rule of FLower; None: words.
         dtype: as in ``broadcast_rel``.
         numbers: as in ``broadcast_rel``.
     """
     rel = broadcast_rel(name, dtype, numbers)
     op = register_op(name, arg_names=("lhs", "rhs"), rel=rel, pattern=OpPattern.BROADCAST)
     FNumpyCompute.register(op)(of_arrays(compute))
-    FLower.register(op)(binary(lower) if isinstance(lower, str) else lower)
+    if lower is not None:
+        FLower.register(op)(binary(lower) if isinstance(lower, str) else lower)
     return op

@@ -6,14 +6,12 @@ import numpy as np
 
 from compiler.core.words import FBody, Words
 from compiler.ir.dataflow import Step, Value
-from compiler.lir.scalars import Bin
-from compiler.ops.rules.lower import elementwise
 from compiler.ops.tensor.broadcast import binary_op
 
 binary_op(
     "squared_difference",
     lambda lhs, rhs: np.square(lhs - rhs),
-    elementwise(lambda attrs, a, b: Bin("*", Bin("-", a, b), Bin("-", a, b)), reads=2),
+    None,
 )
 
 

@@ -12,9 +12,7 @@ from compiler.ir.ty import TensorType, Type
 from compiler.ops.arg_types import Types, normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, reshape_layout
-from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.transform.row_major import reshape_lower
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +52,6 @@ def expand_dims_numpy(attrs: ExpandDimsAttrs, args: Arrays, out_type: Type) -> l
     return [args[0].reshape(_expanded(args[0].shape, attrs))]
 
 
-FLower.register(expand_dims)(reshape_lower)
 FConvertLayout.register(expand_dims)(reshape_layout)
 
 

@@ -10,16 +10,12 @@ import numpy as np
 from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.lir.builder import LirBuilder, TensorView
-from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import Types, index_tensor, normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.transform.take import kept_inside, position
+from compiler.ops.transform.take import kept_inside
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,21 +53,6 @@ def gather_numpy(attrs: GatherAttrs, args: Arrays, out_type: Type) -> list[Any]:
     inside = kept_inside(indices, data.shape[axis], "clip")
     crop = tuple(slice(None) if k == axis else slice(n) for k, n in enumerate(inside.shape))
     return [np.take_along_axis(data[crop], inside, axis=axis)]
-
-
-@FLower.register(gather)
-def gather_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """One load at a computed index."""
-    data, indices = inputs
-    attrs = GatherAttrs.of(call)
-    axis = attrs.axis % len(data.shape)
-
-    def element(at: tuple[Scalar, ...]) -> Scalar:
-        found = list(at)
-        found[axis] = position(indices.at(at), data.shape[axis], "clip")
-        return data.at(found)
-
-    return [TensorView.of(indices.shape, element)]
 
 
 @FBody.register("gather")

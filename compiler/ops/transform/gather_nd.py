@@ -14,17 +14,12 @@ import numpy as np
 from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.lir.builder import LirBuilder, TensorView
-from compiler.lir.index import imm
-from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import Types, index_tensor, merge_dim, tensor
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.transform.take import kept_inside, position
+from compiler.ops.transform.take import kept_inside
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,22 +72,6 @@ def gather_nd_numpy(attrs: GatherNDAttrs, args: Arrays, out_type: Type) -> list[
     for k in range(indices.shape[0]):
         index.append(kept_inside(indices[k], data.shape[batch + k], "clip"))
     return [data[tuple(index)]]
-
-
-@FLower.register(gather_nd)
-def gather_nd_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """One load; the components of the tuple are clamped."""
-    data, indices = inputs
-    attrs = GatherNDAttrs.of(call)
-    batch, length = attrs.batch_dims, indices.shape[0]
-    outer = len(indices.shape) - 1
-
-    def element(at: tuple[Scalar, ...]) -> Scalar:
-        where = [indices.at((imm(k), *at[:outer])) for k in range(length)]
-        places = [position(w, data.shape[batch + k], "clip") for k, w in enumerate(where)]
-        return data.at((*at[:batch], *places, *at[outer:]))
-
-    return [TensorView.of(out_types[0].concrete_shape, element)]
 
 
 @FBody.register("gather_nd")

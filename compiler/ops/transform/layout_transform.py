@@ -12,12 +12,10 @@ from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import Types, tensor
 from compiler.ops.nn.window import axes_of
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, permutation_layout
-from compiler.ops.rules.lower import FLower, moved
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "layout_transform"
@@ -49,14 +47,6 @@ def layout_transform(types: Types, attrs: LayoutTransformAttrs) -> Type:
 def layout_transform_numpy(attrs: LayoutTransformAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """A view."""
     return [args[0].transpose(axes_of(OP, attrs.src_layout, attrs.dst_layout, "src_layout"))]
-
-
-@FLower.register(layout_transform)
-@moved
-def layout_transform_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
-    """Every axis of the data is read at the index of its letter."""
-    attrs = LayoutTransformAttrs.of(call)
-    return [at[attrs.dst_layout.index(letter)] for letter in attrs.src_layout]
 
 
 @FConvertLayout.register(layout_transform)

@@ -13,9 +13,7 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ops.arg_types import Types, normalize_axes, static, tensor
 from compiler.ops.op_attrs import Axes, OpAttrs
-from compiler.ops.rules.lower import FLower, moved
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute, of_arrays
-from compiler.ops.transform.row_major import reshape_lower
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,10 +78,6 @@ def slice_like_numpy(attrs: SliceLikeAttrs, args: Arrays, out_type: Type) -> lis
     for axis in _cut_axes(data.ndim, attrs.axes):
         index[axis] = slice(like.shape[axis])
     return [data[tuple(index)]]
-
-
-FLower.register(reshape_like)(reshape_lower)
-FLower.register(slice_like)(moved(lambda call, at: at))
 
 
 FBody.register("reshape_like")(reshaped)

@@ -9,14 +9,10 @@ import numpy as np
 
 from compiler.core.words import FBody, Words
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type
-from compiler.lir import index
-from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import Types, normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, moved
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -39,18 +35,6 @@ def reverse(types: Types, attrs: ReverseAttrs) -> Type:
 def reverse_numpy(attrs: ReverseAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """A view."""
     return [np.flip(args[0], axis=attrs.axis)]
-
-
-@FLower.register(reverse)
-@moved
-def reverse_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
-    """The axis is read from its end."""
-    attrs = ReverseAttrs.of(call)
-    axis = attrs.axis % len(at)
-    found = list(at)
-    last = call.tensor_type.concrete_shape[axis] - 1
-    found[axis] = index.plus(index.times(at[axis], -1), last)
-    return found
 
 
 @FBody.register("reverse")

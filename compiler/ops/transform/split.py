@@ -12,17 +12,12 @@ import numpy as np
 from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, TupleType, Type
-from compiler.lir import index
-from compiler.lir.builder import LirBuilder, TensorView
-from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import Types, normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -70,29 +65,6 @@ def split(types: Types, attrs: SplitAttrs) -> Type:
 def split_numpy(attrs: SplitAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """Views."""
     return list(np.split(args[0], attrs.indices_or_sections, axis=attrs.axis))
-
-
-@FLower.register(split)
-def split_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """A view per piece, moved by where it starts."""
-    attrs = SplitAttrs.of(call)
-    (data,) = inputs
-    axis = attrs.axis % len(data.shape)
-    pieces: list[TensorView] = []
-    start = 0
-    for out in out_types:
-        pieces.append(_piece(data, axis, start, out.concrete_shape))
-        start += out.concrete_shape[axis]
-    return pieces
-
-
-def _piece(data: TensorView, axis: int, start: int, shape: tuple[int, ...]) -> TensorView:
-    def at(indices: tuple[Scalar, ...]) -> Scalar:
-        found = list(indices)
-        found[axis] = index.plus(indices[axis], start)
-        return data.at(found)
-
-    return TensorView.of(shape, at)
 
 
 FConvertLayout.register(split)(axis_layout)

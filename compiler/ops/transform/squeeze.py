@@ -12,9 +12,7 @@ from compiler.ir.ty import Shape, TensorType, Type
 from compiler.ops.arg_types import Types, normalize_axes, tensor
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, reshape_layout
-from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.transform.row_major import reshape_lower
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +58,6 @@ def squeeze_numpy(attrs: SqueezeAttrs, args: Arrays, out_type: Type) -> list[Any
     return [args[0].squeeze(squeezed_axes(args[0].shape, attrs.axis))]
 
 
-FLower.register(squeeze)(reshape_lower)
 FConvertLayout.register(squeeze)(reshape_layout)
 
 

@@ -10,19 +10,15 @@ import numpy as np
 from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Dim, TensorType, Type
-from compiler.lir.builder import LirBuilder
 from compiler.ops.arg_types import Types, merge_dim, normalize_axis, same_dtype, tensor_tuple
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.with_tables import with_tables
-from compiler.ops.transform.concatenate import concatenate_annotate, concatenate_realize, joined
-from compiler.ops.transform.row_major import reshaped
+from compiler.ops.transform.concatenate import concatenate_annotate, concatenate_realize
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,16 +56,6 @@ def stack_numpy(attrs: StackAttrs, args: Arrays, out_type: Type) -> list[Any]:
 # All fields have one scale, for every axis.
 FQAnnotateRewrite.register(stack)(with_tables(concatenate_annotate))
 FQRealizeRewrite.register(stack)(with_tables(concatenate_realize))
-
-
-@FLower.register(stack)
-def stack_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """Concatenation of the fields with an axis of size 1 each."""
-    attrs = StackAttrs.of(call)
-    shape = out_types[0].concrete_shape
-    axis = attrs.axis % len(shape)
-    single = (*shape[:axis], 1, *shape[axis + 1 :])
-    return [joined([reshaped(view, single) for view in inputs], axis, shape)]
 
 
 @FBody.register("stack")

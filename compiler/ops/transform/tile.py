@@ -11,18 +11,12 @@ import numpy as np
 from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
-from compiler.lir import index
-from compiler.lir.builder import LirBuilder, TensorView
-from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import Types, normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views, moved
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.transform.row_major import reshaped
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,32 +85,6 @@ def tile_numpy(attrs: TileAttrs, args: Arrays, out_type: Type) -> list[Any]:
 def repeat_numpy(attrs: RepeatAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """A copy."""
     return [np.repeat(args[0], attrs.repeats, axis=attrs.axis)]
-
-
-@FLower.register(tile)
-@moved
-def tile_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
-    """Indices modulo the sizes of the data."""
-    shape = call.args[0].tensor_type.concrete_shape
-    own = at[len(at) - len(shape) :]
-    return [index.floormod(i, size) if size else i for i, size in zip(own, shape)]
-
-
-@FLower.register(repeat)
-def repeat_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """Indices divided by the number of repetitions."""
-    attrs = RepeatAttrs.of(call)
-    (data,) = inputs
-    if attrs.axis is None:
-        data = reshaped(data, (math.prod(data.shape),))
-    axis = 0 if attrs.axis is None else attrs.axis % len(data.shape)
-
-    def at(indices: tuple[Scalar, ...]) -> Scalar:
-        found = list(indices)
-        found[axis] = index.floordiv(indices[axis], max(attrs.repeats, 1))
-        return data.at(found)
-
-    return [TensorView.of(out_types[0].concrete_shape, at)]
 
 
 @FBody.register("tile")
