@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -87,7 +86,6 @@ def lower(
     target: Target | str = "c",
     *,
     targets_by_kind: Mapping[str, Target] | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
 ) -> LoweredModule:
     """Fuse and lower a module: FuseOps, PlanDevices, LowerTE.
 
@@ -97,7 +95,6 @@ def lower(
         mod_name: prefix of the names of PrimFuncs.
         target: of every kernel that no on_device places; such as "c" or "reference".
         targets_by_kind: targets of functions with a ``Compiler``.
-        cache_dir: folder that keeps lowered functions between processes.
     Raises:
         TypeInferenceError: the module is ill-typed.
         DynamicShapeError: unknown dimensions.
@@ -108,6 +105,6 @@ def lower(
     config = CompilationConfig.of(target, targets_by_kind)
     to_c = (config.default_primitive.target or "").partition(" ")[0] == "c"
     fused = fuse_for_c(mod) if to_c else run_named(infer_module(mod), BEFORE_LOWERING, "lower")
-    lowered = LowerTE(mod_name, config=config, cache_dir=str(cache_dir or ""))(fused)
+    lowered = LowerTE(mod_name, config=config)(fused)
     by_kind = {kind: str(one) for kind, one in config.targets_by_kind.items()}
     return LoweredModule(lowered, config.default_primitive.target or "", mod_name, by_kind)

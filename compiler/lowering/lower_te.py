@@ -13,7 +13,6 @@ Source: Relay v0.10 backend/te_compiler.cc (LowerTE).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -41,7 +40,6 @@ from compiler.ir.ty import TupleType, Type, is_dynamic
 from compiler.ir.virtual_device import UNCONSTRAINED
 from compiler.ir.walk import nodes_of, post_order
 from compiler.lowering.device_aware import DeviceAwareExprMutator
-from compiler.lowering.kernel_cache import KernelCache
 from compiler.lowering.te_compiler import CachedFunc, CCacheKey, TECompiler, fused_ops
 from compiler.ops.annotation.on_device import get_on_device_props
 from compiler.ops.lowered.call_lowered import make_call_lowered
@@ -309,10 +307,8 @@ def no_process(function: BaseFunc) -> None:
 
 
 OP_WEIGHTS = "relay.backend.op_weights"
-CACHE_DIR = "relay.backend.kernel_cache"
 
 register_config(OP_WEIGHTS, bool, False)
-register_config(CACHE_DIR, str, "")
 
 
 def lower_te(
@@ -320,7 +316,6 @@ def lower_te(
     mod_name: str = "",
     process_fn: ProcessFn | None = None,
     config: CompilationConfig | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
 ) -> IRModule:
     """Lower a fused module whose kernels have devices.
 
@@ -330,15 +325,12 @@ def lower_te(
         process_fn: sees every function that is lowered; see ``ProcessFn``.
         config: the device of kernels in functions that have none, and targets of functions with a
             ``Compiler``; without it every kernel needs a device, and the latter get ``ext_dev``.
-        cache_dir: folder that keeps lowered functions between processes; the configuration key
-            ``relay.backend.kernel_cache`` where it is None.
     Raises:
         LoweringError: a call without a target, an external function without a code generator.
         DynamicShapeError: a kernel with unknown dimensions.
     """
     ctx = PassContext.current()
-    folder = cache_dir or ctx.get_config(CACHE_DIR)
-    compiler = TECompiler(mod, mod_name, config, KernelCache(folder) if folder else None)
+    compiler = TECompiler(mod, mod_name, config)
     lowered = _LowerTensorExpr(compiler, process_fn or no_process, config)(mod)
     lowered = compiler.add_externs(lowered)
     prims = compiler.get_lowered_functions()
@@ -368,20 +360,18 @@ class LowerTE(ModulePass):
         target: text of the Target of kernels that nothing else places.
         process_fn: see ``lower_te``.
         config: see ``lower_te``.
-        cache_dir: see ``lower_te``.
     """
 
     mod_name: str = ""
     target: str = "c"
     process_fn: ProcessFn | None = None
     config: CompilationConfig | None = None
-    cache_dir: str = ""
 
     def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
         config = self.config or CompilationConfig.of(self.target)
         if _is_unplanned(mod):
             mod = PlanDevices(config)(mod)
-        return lower_te(mod, self.mod_name, self.process_fn, config, self.cache_dir)
+        return lower_te(mod, self.mod_name, self.process_fn, config)
 
 
 @dataclass(frozen=True, slots=True)

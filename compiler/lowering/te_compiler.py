@@ -27,7 +27,6 @@ from compiler.ir.ty import tensor_fields
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
 from compiler.ir.walk import nodes_of, post_order
 from compiler.lir.nodes import PrimFunc
-from compiler.lowering.kernel_cache import KernelCache
 from compiler.lowering.primitive import lower_primitive
 from compiler.runtime.external_module import ExternalModule
 from compiler.targets.compilation_config import CompilationConfig
@@ -76,7 +75,6 @@ class TECompiler:
         mod: its global names are taken.
         mod_name: prefix of the names of PrimFuncs; "" for none.
         config: targets of external functions.
-        kernels: keeps lowered functions between processes; None keeps nothing.
     """
 
     def __init__(
@@ -84,11 +82,9 @@ class TECompiler:
         mod: IRModule | None = None,
         mod_name: str = "",
         config: CompilationConfig | None = None,
-        kernels: KernelCache | None = None,
     ) -> None:
         self._mod_name = mod_name
         self._config = config
-        self._kernels = kernels
         self._names = {gv.name_hint for gv in mod} if mod is not None else set()
         self._next: dict[str, int] = {}
         self._by_hash: dict[str, list[CachedFunc]] = {}
@@ -111,24 +107,17 @@ class TECompiler:
                 held.use_count += 1
                 return held
         compiler = key.source.get_attr("Compiler")
-        made = (
-            self._lower_kernel(key, digest) if compiler is None else self._note(key, str(compiler))
-        )
+        made = self._lower_kernel(key) if compiler is None else self._note(key, str(compiler))
         self._by_hash.setdefault(full, []).append(made)
         self._order.append(made)
         return made
 
-    def _lower_kernel(self, key: CCacheKey, digest: str) -> CachedFunc:
+    def _lower_kernel(self, key: CCacheKey) -> CachedFunc:
         source, target = key.source, key.target
         name = self._fresh(self._prefixed(_fused_name(source)))
-        cached = None if self._kernels is None else self._kernels.get(digest, str(target), name)
-        prim = cached
-        if prim is None:
-            prim = _lowered(source, name, target)
-            if "hash" in source.attrs:
-                prim = prim.with_attr("hash", source.attrs["hash"])
-            if self._kernels is not None:
-                self._kernels.put(digest, str(target), prim)
+        prim = _lowered(source, name, target)
+        if "hash" in source.attrs:
+            prim = prim.with_attr("hash", source.attrs["hash"])
         gv = GlobalVar(name, span=source.span)
         gv.set_checked_type(prim.func_type)
         return CachedFunc(gv, key, {gv: prim})
