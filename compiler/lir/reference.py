@@ -1,8 +1,7 @@
 """The reference executor of the loop-level form: numpy, no Python loop over elements.
 
-A Compute is evaluated tile by tile (``vectorised``); a sum of products becomes a matrix product
-(``contraction``). Its numbers are the definition: other executors have to agree, integers bit for
-bit, floats up to the order of sums.
+A Compute is evaluated tile by tile (``vectorised``). Its numbers are the definition: other
+executors have to agree, integers bit for bit, floats up to the order of sums.
 """
 
 from __future__ import annotations
@@ -16,12 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError
-from compiler.lir.contraction import contract
 from compiler.lir.nodes import Compute, Extern, PrimFunc, evaluate
 from compiler.lir.routines import externs, intrinsics
-from compiler.lir.scalars import Axis, Bin, Buffer, Cast, Scalar
+from compiler.lir.scalars import Axis, Buffer, Scalar
 from compiler.lir.vectorised import Span, Tile
-from compiler.lir.walk import post_order
 
 Array = NDArray[Any]
 
@@ -81,11 +78,10 @@ def _run_extern(block: Extern, buffers: dict[Buffer, Array]) -> None:
 
 def _run_compute(block: Compute, buffers: dict[Buffer, Array], check: bool, name: str) -> None:
     result = np.empty(block.out.shape, block.out.dtype)
-    product = _product(block)
-    for spans in _tiles(block, product):
+    for spans in _tiles(block):
         tile = Tile(block.axes, spans, buffers, check=check)
         if block.raxes:
-            acc, wrapped = _reduced(block, spans, buffers, product, check)
+            acc, wrapped = _reduced(block, spans, buffers, check)
             tile = Tile(block.axes, spans, buffers, acc, check)
             value = acc if block.post is None else tile.evaluate(block.post)
             wrapped |= block.post is not None and tile.wrapped(block.post)
@@ -126,87 +122,31 @@ def _same_axis(index: Scalar, axis: Axis) -> bool:
     return isinstance(index, Axis) and index.name == axis.name
 
 
-def _tiles(block: Compute, product: tuple[Scalar, Scalar] | None) -> Iterator[tuple[Span, ...]]:
+def _tiles(block: Compute) -> Iterator[tuple[Span, ...]]:
     """Spans of ``axes`` that cover all points, each of about TILE_POINTS at most."""
-    extents = {axis.name: axis.extent for axis in (*block.axes, *block.raxes)}
-    shapes = [set(extents)]
-    if product is not None:
-        names = {axis.name for axis in block.axes}
-        shapes = [_axes_of(side) for side in product] + [names]
-
-    def points() -> int:
-        return max(math.prod(extents[name] for name in shape) for shape in shapes)
-
-    steps = []
+    left = math.prod(axis.extent for axis in (*block.axes, *block.raxes))
+    spans = []
     for axis in block.axes:
-        step = max(axis.extent, 1)
-        if points() > TILE_POINTS:
-            extents[axis.name] = 1
-            step = max(1, min(step, TILE_POINTS // max(points(), 1)))
-            extents[axis.name] = step
-        steps.append(step)
-    spans = [
-        [(start, min(start + step, axis.extent)) for start in range(0, axis.extent, step)]
-        for axis, step in zip(block.axes, steps)
-    ]
+        left //= max(axis.extent, 1)
+        step = max(1, min(axis.extent, TILE_POINTS // max(left, 1)))
+        starts = range(0, axis.extent, step)
+        spans.append([(start, min(start + step, axis.extent)) for start in starts])
     return itertools.product(*spans)
 
 
-def _axes_of(root: Scalar) -> set[str]:
-    return {node.name for node in post_order(root) if isinstance(node, Axis)}
-
-
-def _product(block: Compute) -> tuple[Scalar, Scalar] | None:
-    """The two factors of a sum of products, widening casts taken off; None for anything else."""
-    expr = block.expr
-    if block.combiner != "sum" or not isinstance(expr, Bin) or expr.op != "*":
-        return None
-    whole = "int" in expr.dtype
-    sides = []
-    for side in (expr.a, expr.b):
-        if whole and isinstance(side, Cast) and _widens(side.a.dtype, side.to):
-            side = side.a
-        sides.append(side)
-    return sides[0], sides[1]
-
-
-def _widens(source: str, target: str) -> bool:
-    return "int" in source and bool(np.can_cast(np.dtype(source), np.dtype(target)))
-
-
 def _reduced(
-    block: Compute,
-    spans: tuple[Span, ...],
-    buffers: dict[Buffer, Array],
-    product: tuple[Scalar, Scalar] | None,
-    check: bool,
+    block: Compute, spans: tuple[Span, ...], buffers: dict[Buffer, Array], check: bool
 ) -> tuple[Array, bool]:
     """The accumulator at every point of a tile, and whether it wrapped on the way."""
     assert block.init is not None
     kept = len(block.axes)
     inner = (*spans, *((0, axis.extent) for axis in block.raxes))
     tile = Tile((*block.axes, *block.raxes), inner, buffers, check=check)
-    loops = tuple(stop - start for start, stop in inner)
-    init = tile.evaluate(block.init)
-    first = init.reshape(-1)[0]
-    acc = str(init.dtype)
-    if product is not None and 0 not in loops:
-        wide = "int64" if init.dtype.kind in "iu" else _wide(acc, block.hints)
-        sides = [tile.evaluate(side) for side in product]
-        bad = any(tile.wrapped(side) for side in product)
-        if wide != "int64":
-            sides = [side.astype(wide, copy=False) for side in sides]
-        sums, bound = contract(sides[0], sides[1], loops, kept, wide)
-        limit = np.iinfo(init.dtype).max if wide == "int64" else 0
-        if not check or wide != "int64" or bound + abs(int(first)) <= int(limit):
-            with np.errstate(all="ignore"):
-                return (sums + sums.dtype.type(first)).astype(acc), bad
-    value = tile.evaluate(block.expr)
-    value = np.broadcast_to(value, loops)
-    axes = tuple(range(kept, len(loops)))
+    first = tile.evaluate(block.init).reshape(-1)[0]
+    value = np.broadcast_to(tile.evaluate(block.expr), [stop - start for start, stop in inner])
     wrapped = check and (tile.wrapped(block.expr) or _sum_wraps(block, value, kept, first))
     with np.errstate(all="ignore"):
-        return _combined(block, value, axes, first), wrapped
+        return _combined(block, value, tuple(range(kept, len(inner))), first), wrapped
 
 
 def _wide(dtype: str, hints: Sequence[str]) -> str:

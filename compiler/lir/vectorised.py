@@ -10,10 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from compiler.lir.affine import linear_terms
 from compiler.lir.overflow import wraps
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import (
@@ -35,9 +33,6 @@ from compiler.lir.walk import post_order
 
 Array = NDArray[Any]
 Span = tuple[int, int]
-
-# A guarded load is served from a copy with a border, unless that is so much larger.
-_BORDER_FACTOR = 8
 
 
 def _shift(function: Any) -> Callable[[Array, Array], Any]:
@@ -155,56 +150,9 @@ class Tile:
             return content.reshape((1,) * len(self._spans))
         if content.size == 0:
             return self._constant(0, str(content.dtype))
-        view = self._strided(node, content)
-        if view is not None:
-            return view
         flat: Any = 0
         step = 1
         for index, size in zip(reversed(values), reversed(content.shape)):
             flat = flat + np.clip(index, 0, size - 1).astype(np.intp) * step
             step *= size
         return np.asarray(content.reshape(-1).take(flat))
-
-    def _strided(self, node: Load, content: Array) -> Array | None:
-        """The load as a view, when every index is a sum of loop variables times factors."""
-        strides = [0] * len(self._spans)
-        start, low, high = 0, [], []
-        parts = []
-        for index in node.index:
-            terms, constant = linear_terms(index)
-            first = last = constant
-            for factor, axis in terms:
-                if not isinstance(axis, Axis):
-                    return None
-                begin, end = self._spans[self._places[axis.name]]
-                if end <= begin:
-                    return None
-                first += factor * (begin if factor > 0 else end - 1)
-                last += factor * (end - 1 if factor > 0 else begin)
-            parts.append((terms, constant))
-            low.append(first)
-            high.append(last)
-        border = [
-            (max(0, -first), max(0, last - size + 1))
-            for first, last, size in zip(low, high, content.shape)
-        ]
-        if any(before or after for before, after in border):
-            grown = np.prod([n + b + a for n, (b, a) in zip(content.shape, border)])
-            if grown > _BORDER_FACTOR * content.size:
-                return None
-            content = np.pad(content, border)
-        elif not content.flags.c_contiguous:
-            content = np.ascontiguousarray(content)
-        for (terms, constant), (before, _), stride in zip(parts, border, content.strides):
-            start += (constant + before) * stride
-            for factor, axis in terms:
-                assert isinstance(axis, Axis)
-                place = self._places[axis.name]
-                start += factor * self._spans[place][0] * stride
-                strides[place] += factor * stride
-        shape = [end - begin if stride else 1 for (begin, end), stride in zip(self._spans, strides)]
-        raw = np.frombuffer(content, np.uint8) if content.flags.c_contiguous else None
-        assert raw is not None
-        origin = raw[start:].view(content.dtype) if start else content.reshape(-1)
-        view = as_strided(origin, tuple(shape), tuple(strides), writeable=False)
-        return view

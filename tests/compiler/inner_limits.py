@@ -28,7 +28,7 @@ from compiler.targets.c.executor import CExecutor
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
-from compiler.testing.graphs import result_type
+from tests.compiler.random_graphs import result_type
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]

@@ -22,7 +22,7 @@ from compiler.ir.blob import ModuleBlob
 from compiler.ir.expr import Call, Op
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.well_formed import well_formed
-from compiler.testing.graphs import RandomGraph, random_graph, usable_ops
+from tests.compiler.random_graphs import RandomGraph, random_graph, usable_ops
 
 OPS = usable_ops()
 EXPORTED = [op for op in OPS if op in FToOnnx]

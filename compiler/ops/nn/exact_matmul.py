@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from compiler.lir.contraction import carrier, magnitude
 from compiler.ops.number_format import Array, storage_dtype
 
 
@@ -26,6 +25,11 @@ def absolute_sum(weight: Array, axes: tuple[int, ...]) -> int:
     return int(np.max(wide))
 
 
+def _magnitude(values: Array) -> int:
+    """max|x| of an integer array, as a Python int; 0 when empty."""
+    return max(int(values.max()), -int(values.min())) if values.size else 0
+
+
 def working_dtype(dtype: str, data: Array, weight: Array, axes: tuple[int, ...]) -> np.dtype[Any]:
     """The dtype to multiply ``data`` with ``weight`` in, for a result of ``dtype``.
 
@@ -36,7 +40,10 @@ def working_dtype(dtype: str, data: Array, weight: Array, axes: tuple[int, ...])
     """
     if dtype.startswith("float"):
         return np.dtype(np.float64 if dtype == "float64" else np.float32)
-    return carrier(magnitude(data) * absolute_sum(weight, axes))
+    bound = _magnitude(data) * absolute_sum(weight, axes)
+    if bound < 1 << 24:
+        return np.dtype(np.float32)
+    return np.dtype(np.float64 if bound < 1 << 53 else np.int64)  # 64 bits wrap
 
 
 def as_result(product: Array, dtype: str) -> Array:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from compiler.errors import EvaluationError
 from compiler.lir import reference
-from compiler.lir.contraction import contract
 from compiler.lir.nodes import Compute, PrimFunc
 from compiler.lir.parser import parse_primfunc
 from compiler.lir.reference import run
@@ -96,26 +95,6 @@ def test_small_tiles_give_the_same(seed: int, limit: int) -> None:
         patch.setattr(reference, "TILE_POINTS", limit)
         for got, want in zip(run(func, args), whole):
             np.testing.assert_allclose(got, want, rtol=1e-5)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.booleans()), max_size=5), st.data())
-def test_contractions_of_integers_are_exact(
-    loops: list[tuple[int, bool, bool]], data: st.DataObject
-) -> None:
-    kept = data.draw(st.integers(0, len(loops)))
-    extents = tuple(extent for extent, _, _ in loops)
-    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-    limit = data.draw(st.sampled_from((5, 1 << 12, 1 << 30)))
-    sides = [
-        rng.integers(-limit, limit, [e if loop[side] else 1 for e, loop in zip(extents, loops)])
-        for side in (1, 2)
-    ]
-    got, bound = contract(sides[0], sides[1], extents, kept, "int64")
-    product = np.broadcast_to(sides[0] * sides[1], extents)
-    want = product.sum(axis=tuple(range(kept, len(loops))))
-    np.testing.assert_array_equal(np.broadcast_to(got, want.shape), want)
-    assert want.size == 0 or bound >= np.abs(want.astype(np.float64)).max()
 
 
 def summed(dtype: str, acc: str) -> PrimFunc:

@@ -21,8 +21,8 @@ from compiler.ops.__main__ import matrix
 from compiler.ops.evaluate import Value, evaluate_op, flatten
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.rules.lower import FLower
-from compiler.testing.graphs import accepted_calls, random_value, result_type
 from tests.compiler.lowered_calls import lower_call
+from tests.compiler.random_graphs import accepted_calls, random_value, result_type
 
 # Its callee is lowered already.
 WITHOUT_LOOPS = {"call_lowered"}

@@ -25,7 +25,7 @@ from compiler.ops.nn.softmax import SoftmaxAttrs
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.numpy_compute import FNumpyCompute
-from compiler.testing.graphs import REQUIRED, accepted_calls, plain_attrs, random_value
+from tests.compiler.random_graphs import REQUIRED, accepted_calls, plain_attrs, random_value
 
 # Other tests register operators of their own; the callee of call_lowered is a function, no value.
 OPS = [op for op in all_ops() if not op.name.startswith("test.") and op.name != "call_lowered"]

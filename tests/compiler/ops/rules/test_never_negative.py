@@ -14,7 +14,7 @@ from compiler.ir.ty import TensorType, TupleType, Type, tensor_fields
 from compiler.ops.arg_types import static
 from compiler.ops.evaluate import evaluate_op
 from compiler.ops.rules.never_negative import FNeverNegative, never_negative
-from compiler.testing.graphs import accepted_calls
+from tests.compiler.random_graphs import accepted_calls
 
 TRIES = 400
 SQ = "relay.op.annotation.simulated_quantize"

@@ -24,7 +24,7 @@ from compiler.ops.rules.zero_point import (
     zero_point_answer,
 )
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
-from compiler.testing.graphs import accepted_calls, plain_attrs, random_value
+from tests.compiler.random_graphs import accepted_calls, plain_attrs, random_value
 
 SHIFT = 5
 

@@ -15,8 +15,8 @@ from compiler.lir.nodes import PrimFunc
 from compiler.lir.scalars import Buffer
 from compiler.ops.rules.lower import FLower
 from compiler.targets.c.kernel_library import KernelLibrary, storage
-from compiler.testing.graphs import accepted_calls
 from tests.compiler.lowered_calls import lower_call
+from tests.compiler.random_graphs import accepted_calls
 from tests.needs import NEEDS_C
 
 pytestmark = NEEDS_C
