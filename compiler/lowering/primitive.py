@@ -19,9 +19,10 @@ from compiler.ir.analysis import count_uses
 from compiler.ir.attrs import DictAttrs
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, TupleGetItem, Var, describe
+from compiler.ir.inference.infer_type import infer_expr
 from compiler.ir.op import OpPattern
 from compiler.ir.ty import TensorType, TupleType, Type, is_dynamic, tensor_fields
-from compiler.ir.walk import nodes_of
+from compiler.ir.walk import nodes_of, post_order
 from compiler.lir.builder import RECOMPUTED_COST, LirBuilder, TensorView
 from compiler.lir.nodes import Compute, PrimFunc
 from compiler.lir.scalars import Buffer, literal
@@ -29,6 +30,7 @@ from compiler.lir.verify import verify
 from compiler.lowering.epilogue import join_epilogues, renumbered
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.rules.lower import FLower
+from compiler.ops.rules.simplify import FSimplifyInference, SimplifyRule
 
 Views = list[TensorView]
 
@@ -137,7 +139,9 @@ def _call(
             raise DynamicShapeError(f"{op.name} has the type {call.checked_type}")
         rule = FLower.get(op)
         found = None if rule is None else rule(call, inputs, out_types, builder)
-        if found is None:
+        if found is None and (definition := FSimplifyInference.get(op)) is not None:
+            found = _by_definition(call, definition, inputs, builder)
+        elif found is None:
             found = _in_words(call, op, inputs, builder)
     except CompilerError as error:
         error.add_note(f"while lowering {describe(call)}")
@@ -146,6 +150,27 @@ def _call(
     spent = sum(view.cost for view in inputs)
     repeated = uses[call] > 1
     return [_kept(view, repeated, spent, builder) for view in found]
+
+
+def _by_definition(
+    call: Call, definition: SimplifyRule, inputs: Views, builder: LirBuilder
+) -> Views:
+    """The loops of what stands for a normalization at inference; float16 is widened inside."""
+    params: list[Expr] = []
+    views: dict[Expr, Views] = {}
+    for arg, view in zip(call.args, inputs):
+        dtype = {"float16": "float32"}.get(view.dtype, view.dtype)
+        param = Var("x", TensorType(arg.tensor_type.shape, dtype))
+        views[param] = [view.cast(dtype)]
+        params.append(param)
+    same = infer_expr(Call(call.op, tuple(params), call.attrs, span=call.span))
+    assert isinstance(same, Call)
+    body = infer_expr(definition(same, same.args))
+    uses = count_uses(body)
+    for node in post_order(body):
+        if node not in views:
+            views[node] = _lowered(node, views, uses, builder)
+    return [view.cast(str(storage_dtype(call.tensor_type.dtype))) for view in views[body]]
 
 
 def _in_words(call: Call, op: Op, inputs: Views, builder: LirBuilder) -> Views:

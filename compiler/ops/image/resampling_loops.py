@@ -1,4 +1,4 @@
-"""Loops of resampling: nearest by index, linear and cubic as sums over the taps of a place."""
+"""Loops of resampling: linear and cubic are sums over the taps of a place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Bin, Scalar, literal
-from compiler.ops.image.resampling import Interpolation, mixing_weights, nearest
+from compiler.ops.image.resampling import Interpolation, mixing_weights
 from compiler.ops.nn.product_loops import accumulator
 from compiler.ops.number_format import Array
 
@@ -23,38 +23,12 @@ def resample_loops(
 
     Interpolation does one axis after the other, rows first.
     """
-    view = data
-    if how.method != "nearest_neighbor":
-        view = data.cast(accumulator(data.dtype))
+    view = data.cast(accumulator(data.dtype))
     for letter, wanted in zip("HW", size):
         axis = layout.index(letter)
-        length = view.shape[axis]
-        if how.method == "nearest_neighbor":
-            places = nearest(length, wanted, how.coordinates, how.rounding)
-            view = _picked(builder, view, axis, places)
-            continue
-        weights = mixing_weights(length, wanted, how.method, how.coordinates, how.alpha)
+        weights = mixing_weights(view.shape[axis], wanted, how.method, how.coordinates, how.alpha)
         view = _weighted(builder, view, axis, weights)
     return view.cast(data.dtype)
-
-
-def _picked(builder: LirBuilder, data: TensorView, axis: int, places: Array) -> TensorView:
-    """Element k along the axis is element places[k] of the data."""
-    length, count = data.shape[axis], len(places)
-    shape = (*data.shape[:axis], count, *data.shape[axis + 1 :])
-    # Positions that are a quotient need no table.
-    whole = np.array_equal(places, np.arange(count) * length // max(count, 1))
-    table = None if whole else builder.constant(places.astype(np.int32))
-
-    def element(at: tuple[Scalar, ...]) -> Scalar:
-        found = list(at)
-        if table is None:
-            found[axis] = index.floordiv(index.times(at[axis], length), count)
-        else:
-            found[axis] = index.clamped(table.at((at[axis],)), length)
-        return data.at(found)
-
-    return TensorView.of(shape, element)
 
 
 def _weighted(builder: LirBuilder, data: TensorView, axis: int, weights: Array) -> TensorView:

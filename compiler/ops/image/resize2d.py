@@ -86,9 +86,11 @@ def _interpolation(attrs: Resize2DAttrs) -> Interpolation:
 
 
 @FLower.register(resize2d)
-def resize2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """By index, or rows first, then columns."""
+def resize2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered | None:
+    """Rows first, then columns; the nearest neighbours are taken by number."""
     attrs = Resize2DAttrs.of(call)
+    if attrs.method == "nearest_neighbor":
+        return None
     size = (attrs.size[0], attrs.size[1])
     return [resample_loops(b, inputs[0], attrs.layout, size, _interpolation(attrs))]
 

@@ -18,7 +18,6 @@ from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, Un, literal
 from compiler.ops.arg_types import Types, check_floats, normalize_axis, tensor_of_rank
-from compiler.ops.nn.normalize import affine_view
 from compiler.ops.number_format import aligned_vector
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import total_dtype
@@ -83,6 +82,22 @@ def batch_norm_numpy(attrs: BatchNormAttrs, args: Arrays, out_type: Type) -> lis
     return [out.astype(data.dtype, copy=False), mean, var]
 
 
+def _affine_view(
+    data: TensorView, gamma: TensorView | None, beta: TensorView | None, axis: int
+) -> TensorView:
+    """data * gamma + beta with the vectors along ``axis``; None leaves one out."""
+
+    def element(at: tuple[Scalar, ...]) -> Scalar:
+        value = data.at(at)
+        if gamma is not None:
+            value = Bin("*", value, gamma.cast(data.dtype).at((at[axis],)))
+        if beta is not None:
+            value = Bin("+", value, beta.cast(data.dtype).at((at[axis],)))
+        return value
+
+    return TensorView.of(data.shape, element)
+
+
 @FLower.register(batch_norm)
 def batch_norm_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """A factor and an offset per channel, stored; then one line per element."""
@@ -104,5 +119,5 @@ def batch_norm_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuild
         return Bin("+", moved, beta.at(at)) if attrs.center else moved
 
     offset = b.store(TensorView.of(var.shape, shift))
-    y = affine_view(data, factor, offset, attrs.axis % len(data.shape))
+    y = _affine_view(data, factor, offset, attrs.axis % len(data.shape))
     return [y.cast(dtype), inputs[3], inputs[4]]

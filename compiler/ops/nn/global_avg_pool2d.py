@@ -7,32 +7,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.core.words import FBody, Words
+from compiler.core.words import FBody, Words, shape_of
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder, Reduction
-from compiler.lir.scalars import literal
 from compiler.ops.nn.average_pool import (
     annotate_average_pool,
     average_pool_scale,
     realize_average_pool,
 )
-from compiler.ops.nn.avg_pool2d import mean_of, quotient, sum_dtype, widened
+from compiler.ops.nn.avg_pool2d import mean_of, widened
 from compiler.ops.nn.pool import (
     GlobalPool2DAttrs,
     from_nchw,
     global_pool2d_rel,
-    global_pool_loops,
     to_nchw,
 )
-from compiler.ops.reduce.mean import mean_body
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated, with_args
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.integer_calls import border
 from compiler.ops.rules.layout import FConvertLayout, image_layout
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite, inner
@@ -89,32 +84,14 @@ FQDomScale.register(global_avg_pool2d)(average_pool_scale(_counts_of))
 FQZeroPoint.register(global_avg_pool2d)(always(ZeroPoint.CENTRES))
 
 
-@FLower.register(global_avg_pool2d)
-def global_avg_pool2d_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> Lowered:
-    """A sum, divided in the epilogue."""
-    (data,) = inputs
-    count = max(1, int(_counts_of(call)[0]))
-    acc = sum_dtype(data.dtype, count)
-    divisor = literal(count, acc)
-    layout = getattr(call.attrs, "layout", "NCHW")
-    pooled = global_pool_loops(
-        b,
-        data,
-        layout,
-        Reduction(
-            "sum", literal(0, acc), post=lambda total, at: quotient(total, divisor, data.dtype)
-        ),
-    )
-    return [pooled]
-
-
 FNeverNegative.register(global_avg_pool2d)(all_positive)
 FConvertLayout.register(global_avg_pool2d)(image_layout)
 
 
 @FBody.register(global_avg_pool2d)
-def global_avg_pool2d_body(step: Step, words: Words) -> Value | None:
-    """The mean of height and width."""
-    return mean_body(step, words, sorted(step.attrs.layout.index(letter) for letter in "HW"))
+def global_avg_pool2d_body(step: Step, words: Words) -> Value:
+    """The mean of height and width, 0 of no elements."""
+    axes = tuple(sorted(step.attrs.layout.index(letter) for letter in "HW"))
+    shape, dtype = shape_of(step.results[0]), step.results[0].type.dtype
+    what = "mean" if all(shape_of(step.args[0])[axis] for axis in axes) else "sum"
+    return words.word(what, step.args, shape, dtype, axis=axes, keepdims=True)

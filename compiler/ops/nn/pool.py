@@ -176,30 +176,3 @@ def pool_loops(
         [("i", height), ("j", width)],
         body,
     )
-
-
-def global_pool_loops(
-    builder: LirBuilder,
-    data: TensorView,
-    layout: str,
-    reduction: Reduction,
-) -> TensorView:
-    """One reduction over height and width, which stay with size 1.
-
-    Args:
-        builder: of the function.
-        data: image tensor.
-        layout: of the data and of the result.
-        reduction: how values are combined; its result has the dtype of the data.
-    """
-    image = Image(data, layout)
-    shape = [1 if letter in "HW" else size for letter, size in image.sizes.items()]
-    loops = image_loops(shape, layout)
-    axes = tuple(loops.values())
-
-    def body(at: tuple[Scalar, ...], r: tuple[Scalar, ...]) -> Scalar:
-        value = image.at(N=loops["N"], C=loops["C"], H=r[0], W=r[1])
-        return value if value.dtype == reduction.init.dtype else Cast(reduction.init.dtype, value)
-
-    raxes = [("i", image.sizes["H"]), ("j", image.sizes["W"])]
-    return builder.reduce_into(shape, axes, axes, replace(reduction, dtype=data.dtype), raxes, body)

@@ -9,19 +9,15 @@ from typing import Any
 from compiler.core.words import FBody, Words
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
-from compiler.lir.builder import LirBuilder
 from compiler.ops.arg_types import Types, tensor_of_rank
-from compiler.ops.image.resampling import Interpolation, check_method, nearest_body, resample
-from compiler.ops.image.resampling_loops import resample_loops
+from compiler.ops.image.resampling import Interpolation, check_method, resample
 from compiler.ops.nn.pool import from_nchw, to_nchw
 from compiler.ops.nn.window import arrange, axes_of, restore
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, image_layout
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "nn.upsampling"
@@ -74,20 +70,22 @@ def _interpolation(attrs: UpSamplingAttrs) -> Interpolation:
     return Interpolation(attrs.method, coordinates, "round" if attrs.align_corners else "floor")
 
 
-@FLower.register(upsampling)
-def upsampling_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """As image.resize2d."""
-    attrs = UpSamplingAttrs.of(call)
-    shape = dict(zip(attrs.layout, out_types[0].concrete_shape))
-    size = (shape["H"], shape["W"])
-    return [resample_loops(b, inputs[0], attrs.layout, size, _interpolation(attrs))]
-
-
 FConvertLayout.register(upsampling)(image_layout)
 
 
 @FBody.register(upsampling)
-def upsampling_body(step: Step, words: Words) -> Value | None:
-    """Rows and columns by number; what lies between elements is no integer."""
-    attrs = step.attrs
-    return nearest_body(step, words, attrs.layout, _interpolation(attrs))
+def upsampling_body(step: Step, words: Words) -> Value:
+    """image.resize2d to the same size."""
+    attrs, how, result = step.attrs, _interpolation(step.attrs), step.results[0].type
+    shape = result.concrete_shape
+    return words.word(
+        "image.resize2d",
+        step.args,
+        shape,
+        result.dtype,
+        size=tuple(shape[attrs.layout.index(letter)] for letter in "HW"),
+        layout=attrs.layout,
+        method=attrs.method,
+        coordinate_transformation_mode=how.coordinates,
+        rounding_method=how.rounding,
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -97,9 +96,10 @@ FNeverNegative.register(mean)(all_positive)
 FConvertLayout.register(mean)(reduction_layout)
 
 
-def mean_body(step: Step, words: Words, axes: Sequence[int]) -> Value | None:
+@FBody.register(mean)
+def mean_body(step: Step, words: Words) -> Value | None:
     """The exact sum, divided toward zero."""
-    (data,) = step.args
+    (data,), axes = step.args, axes_of(step)
     dtype = data.type.dtype
     if not axes or dtype == "uint64":
         return data if not axes else None
@@ -108,9 +108,3 @@ def mean_body(step: Step, words: Words, axes: Sequence[int]) -> Value | None:
     total = words.reduce("sum", words.cast(data, work), axes)
     found = words.cast(words.truncated(total, words.constant(count, work)), dtype)
     return words.reshape(found, shape_of(step.results[0]))
-
-
-@FBody.register(mean)
-def mean_in_words(step: Step, words: Words) -> Value | None:
-    """Over the named axes."""
-    return mean_body(step, words, axes_of(step))

@@ -21,12 +21,14 @@ from compiler.ops.__main__ import matrix
 from compiler.ops.evaluate import Value, evaluate_op, flatten
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.rules.lower import FLower
+from compiler.ops.rules.simplify import FSimplifyInference
 from tests.compiler.lowered_calls import lower_call
 from tests.compiler.random_graphs import accepted_calls, random_value, result_type
 
 # Its callee is lowered already.
 WITHOUT_LOOPS = {"call_lowered"}
-OPS = [op for op in all_ops() if op in FLower or op in FBody]
+LOOPS = (FLower, FBody, FSimplifyInference)
+OPS = [op for op in all_ops() if any(op in table for table in LOOPS)]
 # Too particular for random types: they have tests below or of their own.
 RARELY_FIT = {
     "nn.conv2d", "nn.conv2d_transpose", "nn.matmul", "nn.integer_softmax", "arange",
