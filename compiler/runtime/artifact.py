@@ -6,7 +6,7 @@ tensors/*.npy     its constants
 spans.json        the ONNX nodes that its calls came from, where there are any
 qconfig.json      the QConfig it was made with
 provenance.json   hashes of model and data, versions, seed; no time, host or path
-samples/*.npy     a few inputs with their outputs
+samples/*.npy     a few inputs with their outputs; see ``_packed``
 proof.json        what was proved of the module when it was written (compiler.proof), if it was
 lir.txt, lir.json, lir/*.npy, external/*.bin   the lowered module, if there is one (lowered_module)
 """
@@ -14,7 +14,7 @@ lir.txt, lir.json, lir/*.npy, external/*.bin   the lowered module, if there is o
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -29,7 +29,7 @@ from compiler.errors import (
 )
 from compiler.ir.analysis import post_order
 from compiler.ir.call_spans import restore_spans, spans_of
-from compiler.ir.expr import Function, GlobalVar, Op
+from compiler.ir.expr import Constant, Function, GlobalVar, Op
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.text.parser import parse
@@ -53,6 +53,10 @@ SPANS = "spans.json"
 
 CHANNEL_MAXIMA: Final = "channel_maxima"
 """Key of the provenance: ``Candidate.channel_maxima``."""
+_SAMPLES_BYTES: Final = 1 << 20
+_SAMPLES_SHARE: Final = 0.05
+"""Of the constants. Samples behind the first take no more than this, or ``_SAMPLES_BYTES``."""
+_CODES: Final = 256
 _INT32: Final = range(1 << 31)
 AUTO: Final = "auto"
 """The executor that is fast where it is exact: see ``QModule.run``."""
@@ -286,11 +290,68 @@ def save_qmod(
         )
     for number, (inputs, outputs) in enumerate(samples):
         # Input names may hold any character; members are numbered in the order of the parameters.
-        for index, name in enumerate(names):
-            members[f"samples/s{number}_input{index}.npy"] = npy_bytes(inputs[name])
-        for index, array in enumerate(outputs):
-            members[f"samples/s{number}_output{index}.npy"] = npy_bytes(array)
+        parts = [("input", [inputs[name] for name in names]), ("output", outputs)]
+        for kind, arrays in parts:
+            for index, array in enumerate(arrays):
+                for suffix, part in _packed(array).items():
+                    members[f"samples/s{number}_{kind}{index}{suffix}.npy"] = npy_bytes(part)
     write_archive(path, members)
+
+
+def fitting_samples(module: IRModule, samples: Iterable[Sample]) -> list[Sample]:
+    """The first sample, and those behind it that a file has room for: 1 MiB, or 5 % of the
+    constants. What is not kept is not asked for."""
+    nodes = (node for function in module.functions.values() for node in post_order(function))
+    constants = {node for node in nodes if isinstance(node, Constant)}
+    room = max(_SAMPLES_BYTES, _SAMPLES_SHARE * sum(one.data.nbytes for one in constants))
+    kept: list[Sample] = []
+    for inputs, outputs in samples:
+        packed = (_packed(array) for array in (*inputs.values(), *outputs))
+        size = sum(part.nbytes for parts in packed for part in parts.values())
+        room -= size
+        if kept and room < 0:
+            break
+        kept.append((inputs, outputs))
+        if room < size:  # samples of a model are alike
+            break
+    return kept
+
+
+def _packed(array: Array) -> dict[str, Array]:
+    """What is stored of an array, by the end of a member's name: its values (""), or where each
+    channel (axis 1) has at most 256 of them, as pictures and dequantized outputs do, their table
+    ("_values", by channel) and a uint8 for each element ("_codes")."""
+    array = np.asarray(array)
+    plain = {"": array}
+    if array.dtype != np.float32 or array.ndim < 3 or array.size < 8 * _CODES * array.shape[1]:
+        return plain
+    rows = np.moveaxis(array, 1, 0).reshape(array.shape[1], -1).view(np.int32)
+    if any(len(np.unique(row[: 8 * _CODES])) > _CODES for row in rows):
+        return plain
+    values = np.zeros((len(rows), _CODES), np.int32)
+    codes = np.empty(rows.shape, np.uint8)
+    for row, table, code in zip(rows, values, codes):
+        found, places = np.unique(row, return_inverse=True)
+        if len(found) > _CODES:
+            return plain
+        table[: len(found)], code[:] = found, places
+    moved = (array.shape[1], array.shape[0], *array.shape[2:])
+    back = np.moveaxis(codes.reshape(moved), 0, 1)
+    return {"_values": values.view(np.float32), "_codes": np.ascontiguousarray(back)}
+
+
+def _unpacked(members: Mapping[str, bytes], name: str) -> Array | None:
+    """Inverse of ``_packed``; None where there is no such member."""
+    if f"{name}.npy" in members:
+        return array_of(members[f"{name}.npy"], f"{name}.npy")
+    parts = [f"{name}_{part}.npy" for part in ("values", "codes")]
+    if not all(part in members for part in parts):
+        return None
+    values, codes = (array_of(members[part], part) for part in parts)
+    if codes.dtype != np.uint8 or codes.ndim < 3 or values.shape != (codes.shape[1], _CODES):
+        raise ArtifactError(f"member {parts[1]!r} does not fit {parts[0]!r}", fix="write it anew")
+    channel = np.arange(len(values)).reshape(-1, *[1] * (codes.ndim - 2))
+    return values[channel, codes]
 
 
 def load_qmod(path: str | os.PathLike[str] | bytes) -> QModule:
@@ -338,13 +399,12 @@ def _samples(members: Mapping[str, bytes], names: Sequence[str]) -> tuple[Sample
         prefix = f"samples/s{len(samples)}_"
         inputs = {}
         for index, name in enumerate(names):
-            member = f"{prefix}input{index}.npy"
-            if member not in members:
-                raise ArtifactError(f"member {member!r} is missing")
-            inputs[name] = array_of(members[member], member)
+            array = _unpacked(members, f"{prefix}input{index}")
+            if array is None:
+                raise ArtifactError(f"member '{prefix}input{index}.npy' is missing")
+            inputs[name] = array
         outputs: list[Array] = []
-        while f"{prefix}output{len(outputs)}.npy" in members:
-            member = f"{prefix}output{len(outputs)}.npy"
-            outputs.append(array_of(members[member], member))
+        while (array := _unpacked(members, f"{prefix}output{len(outputs)}")) is not None:
+            outputs.append(array)
         samples.append((inputs, outputs))
     return tuple(samples)

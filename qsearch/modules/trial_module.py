@@ -22,7 +22,7 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration
 from compiler.quantize.calibration.flow import NoData
 from compiler.quantize.calibration.statistics_store import Storable
-from compiler.runtime.artifact import QModule
+from compiler.runtime.artifact import QModule, fitting_samples
 from compiler.runtime.interface import KEY as INTERFACE
 from qsearch.errors import RunFolderError, SettingsError, StoreError
 from qsearch.report.listing import opened, trial_of
@@ -155,7 +155,8 @@ def _built(study: Study, trial: Trial, artifacts: StudyArtifacts) -> QModule:
         raise
     names = [param.name_hint for param in module["main"].params]
     kept = artifacts.arrays(INPUTS, spec["calib_sha256"]) or {}
-    samples = [(run, evaluate(shipped.module, run)) for run in runs_of(kept, names)[:SAMPLES]]
+    made = ((run, evaluate(shipped.module, run)) for run in runs_of(kept, names)[:SAMPLES])
+    samples = fitting_samples(shipped.module, made)
     interfaces = artifacts.repository.artifacts_of(artifacts.study_id, INTERFACE)
     interface = json.loads(_bytes(artifacts, INTERFACE)) if interfaces else None
     known = provenance_of(spec, interface, trial.outcome.outputs_sha256)

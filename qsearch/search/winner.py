@@ -28,7 +28,13 @@ from compiler.qtypes.channel_ranges import Rounding
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration
-from compiler.runtime.artifact import CHANNEL_MAXIMA, QModule, Sample, load_qmod
+from compiler.runtime.artifact import (
+    CHANNEL_MAXIMA,
+    QModule,
+    Sample,
+    fitting_samples,
+    load_qmod,
+)
 from compiler.runtime.interface import KEY as INTERFACE
 from qsearch.data import PreparedData
 from qsearch.run_folder import RunFolder
@@ -372,15 +378,14 @@ def recorded_proof(module: IRModule) -> dict[str, Any] | None:
 
 
 def samples_of(module: IRModule, data: PreparedData, inputs: Sequence[InputSpec]) -> list[Sample]:
-    """The first inputs of the data with the outputs of the exact reference."""
+    """The first inputs of the data with the outputs of the exact reference; see
+    ``fitting_samples``."""
     from compiler.pipeline import evaluate
 
     dataset = open_dataset(data.ref, inputs)
     first = Range(0, min(SAMPLES, data.count))
-    return [
-        (batch.inputs, evaluate(module, batch.inputs))
-        for batch in model_batches(dataset, first, inputs, 1)
-    ]
+    batches = model_batches(dataset, first, inputs, 1)
+    return fitting_samples(module, ((b.inputs, evaluate(module, b.inputs)) for b in batches))
 
 
 def sample_inputs(data: PreparedData, inputs: Sequence[InputSpec]) -> dict[str, NDArray[Any]]:

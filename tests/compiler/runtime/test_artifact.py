@@ -18,8 +18,15 @@ from compiler.ir.dataflow import Step
 from compiler.ir.module import IRModule
 from compiler.pipeline import evaluate
 from compiler.runtime import exact_executor
-from compiler.runtime.archive import write_archive
-from compiler.runtime.artifact import CHANNEL_MAXIMA, QModule, load_qmod, save_qmod
+from compiler.runtime.archive import read_archive, write_archive
+from compiler.runtime.artifact import (
+    CHANNEL_MAXIMA,
+    QModule,
+    Sample,
+    fitting_samples,
+    load_qmod,
+    save_qmod,
+)
 from compiler.runtime.npy import npy_bytes
 from compiler.span import SequentialSpan, Span
 from compiler.targets.c.toolchain import find_compiler
@@ -79,6 +86,72 @@ def test_a_loaded_module_is_the_saved_one(saved: Path) -> None:
     np.testing.assert_array_equal(outputs[0], found.run(inputs)[0])
     assert found.functions == ["main"]
     assert found.input_names == ("input:0",)
+
+
+def pictures(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    """Bytes with mean and scale of each channel, as a preprocessing gives them."""
+    pixels = np.random.default_rng(seed).integers(0, 256, shape).astype("float32")
+    places = (1, -1, *[1] * (len(shape) - 2))
+    mean, scale = (np.arange(shape[1], dtype="float32").reshape(places) + k for k in (-1, 1))
+    return (pixels / np.float32(255) - mean) / scale
+
+
+def copied(sample: np.ndarray) -> IRModule:
+    x = relay.var("x", sample.shape)
+    return relay.module(relay.Function((x,), op.add(x, relay.const(np.float32(0)))))
+
+
+@pytest.mark.parametrize(
+    ("sample", "share"),
+    [
+        (pictures((1, 3, 96, 96)), 0.35),
+        (np.random.default_rng(1).normal(size=(1, 3, 96, 96)).astype("float32"), 1.1),
+        (np.full((2, 3, 64, 64), -0.0, "float32"), 0.4),
+        (np.where(pictures((1, 1, 96, 96)) > 0, np.nan, np.inf).astype("float32"), 0.4),
+        (pictures((1, 3, 4, 4)), 20.0),
+    ],
+)
+def test_pictures_are_stored_as_bytes_and_read_bit_for_bit(
+    tmp_path: Path, sample: np.ndarray, share: float
+) -> None:
+    mod = copied(sample)
+    save_qmod(tmp_path / "with.qmod", mod, samples=[({"x": sample}, [sample])])
+    save_qmod(tmp_path / "without.qmod", mod)
+    ((inputs, outputs),) = load_qmod(tmp_path / "with.qmod").samples
+    for found in (inputs["x"], *outputs):
+        assert found.dtype == sample.dtype
+        assert found.tobytes() == sample.tobytes()
+    grown = (tmp_path / "with.qmod").stat().st_size - (tmp_path / "without.qmod").stat().st_size
+    assert grown <= share * 2 * sample.nbytes
+
+
+def test_samples_behind_the_first_take_a_mebibyte_at_most(saved: Path) -> None:
+    mod, asked = integer_module(), []
+
+    def samples(side: int) -> list[Sample]:
+        asked.clear()
+
+        def made(number: int) -> Sample:
+            asked.append(number)
+            return {"x": np.random.default_rng(number).normal(size=(1, 3, side, side))}, []
+
+        return fitting_samples(mod, map(made, range(4)))
+
+    assert len(samples(16)) == 4
+    assert len(samples(200)) == len(asked) == 1
+    assert len(samples(150)) == 1
+    assert len(samples(140)) == len(asked) == 2
+    assert len(samples(1000)) == len(asked) == 1
+
+
+def test_codes_that_do_not_fit_their_table_are_refused(tmp_path: Path) -> None:
+    sample = pictures((1, 3, 96, 96))
+    path = tmp_path / "m.qmod"
+    save_qmod(path, copied(sample), samples=[({"x": sample}, [sample])])
+    members = read_archive(path)
+    write_archive(path, {**members, "samples/s0_input0_values.npy": npy_bytes(np.zeros((2, 256)))})
+    with pytest.raises(ArtifactError, match="does not fit"):
+        load_qmod(path)
 
 
 @pytest.mark.parametrize(
