@@ -1,14 +1,14 @@
 """best.qmod: the module that ships, with its configuration, provenance and samples, as one file.
 
 manifest.json     format version, sha256 of every member
-module.relay      text with types; holds ``def @quantized_main`` when it is partitioned
-tensors/*.npy     its constants
+module.relay      text; holds ``def @quantized_main`` when it is partitioned
+tensors.bin       its constants, packed (packed)
 spans.json        the ONNX nodes that its calls came from, where there are any
 qconfig.json      the QConfig it was made with
 provenance.json   hashes of model and data, versions, seed; no time, host or path
 samples/*.npy     a few inputs with their outputs; see ``_packed``
 proof.json        what was proved of the module when it was written (compiler.proof), if it was
-lir.txt, lir.json, lir/*.npy, external/*.bin   the lowered module, if there is one (lowered_module)
+lir.txt, lir.json, lir.bin, external/*.bin   the lowered module, if there is one (lowered_module)
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from compiler.runtime.executor import BatchExecutor, Executor, Inputs, ordered_i
 from compiler.runtime.interface import Interface
 from compiler.runtime.lowered_module import TEXT, LoweredModule
 from compiler.runtime.npy import array_of, npy_bytes
+from compiler.runtime.packed import pack, unpack
 from compiler.text_output import html_table
 
 Array = NDArray[Any]
@@ -50,6 +51,7 @@ Sample = tuple[dict[str, Array], list[Array]]
 """Inputs by name, and the outputs the exact reference gave."""
 
 SPANS = "spans.json"
+TENSORS = "tensors.bin"
 
 CHANNEL_MAXIMA: Final = "channel_maxima"
 """Key of the provenance: ``Candidate.channel_maxima``."""
@@ -269,9 +271,8 @@ def save_qmod(
     refuse_onnx_name(path)
     tensors: dict[str, Array] = {}
     # Places in texts say where a module was read from, which must not show in its bytes.
-    shown = text(module, external_data=tensors, show_spans=False)
-    members = {"module.relay": shown.encode()}
-    members.update({f"tensors/{key}.npy": npy_bytes(array) for key, array in tensors.items()})
+    shown = text(module, show_types=False, external_data=tensors, show_spans=False)
+    members = {"module.relay": shown.encode(), TENSORS: pack(tensors)}
     spans = spans_of(module, onnx_only=True)
     if spans["spans"]:
         members[SPANS] = json_bytes(spans)
@@ -362,14 +363,10 @@ def load_qmod(path: str | os.PathLike[str] | bytes) -> QModule:
     """
     members = read_archive(path)
     path = "module.qmod" if isinstance(path, bytes) else path
-    for name in ("module.relay", "qconfig.json", "provenance.json"):
+    for name in ("module.relay", TENSORS, "qconfig.json", "provenance.json"):
         if name not in members:
             raise ArtifactError(f"{path} lacks {name!r}", fix="write it anew")
-    tensors = {
-        name.removeprefix("tensors/").removesuffix(".npy"): array_of(data, name)
-        for name, data in members.items()
-        if name.startswith("tensors/")
-    }
+    tensors = unpack(members[TENSORS], TENSORS)
     try:
         source = members["module.relay"].decode()
         parsed = parse(source, source_name="module.relay", external_data=tensors)

@@ -3,7 +3,7 @@
 The Relay functions around the kernels run as steps over numbered slots, a slot emptied by the step
 that reads it last; kernels run by the target each was lowered for; what only reshapes is another
 view of its argument. In a .qmod its members are ``lir.txt`` (Relay text with the PrimFuncs),
-``lir/*.npy`` (constants), ``external/*.bin`` (files of external modules) and ``lir.json`` (target,
+``lir.bin`` (constants), ``external/*.bin`` (files of external modules) and ``lir.json`` (target,
 and which files belong to which external module).
 """
 
@@ -28,11 +28,11 @@ from compiler.runtime.archive import json_bytes, read_archive, read_json, write_
 from compiler.runtime.executor import Executor, Inputs, ordered_inputs
 from compiler.runtime.external_module import ExternalModule, external_loaders
 from compiler.runtime.kernels import ModuleKernels
-from compiler.runtime.npy import array_of, npy_bytes
+from compiler.runtime.packed import pack, unpack
 
 Array = NDArray[Any]
 
-TEXT, INDEX = "lir.txt", "lir.json"
+TEXT, TENSORS, INDEX = "lir.txt", "lir.bin", "lir.json"
 _MOST_NAME = 256
 
 # The walk over the graph is the reference target's; named as text, see ``runtime.kernels``.
@@ -101,8 +101,7 @@ class LoweredModule:
         """Members of a .qmod that hold this module."""
         tensors: dict[str, Array] = {}
         shown = text(self.mod, external_data=tensors, show_spans=False)
-        members = {TEXT: shown.encode()}
-        members.update({f"lir/{key}.npy": npy_bytes(array) for key, array in tensors.items()})
+        members = {TEXT: shown.encode(), TENSORS: pack(tensors)}
         externals: list[dict[str, Any]] = []
         for number, external in enumerate(self.mod.attrs.get("external_mods", ())):
             files: dict[str, str] = {}
@@ -136,17 +135,13 @@ class LoweredModule:
         Raises:
             ArtifactError: members are missing or damaged.
         """
-        if TEXT not in members or INDEX not in members:
+        if not {TEXT, TENSORS, INDEX} <= members.keys():
             raise ArtifactError(
                 f"the file holds no lowered module: it lacks {TEXT!r}",
                 fix="lower the module again: compiler.lower(qmod.module).save(path)",
             )
         index = read_json(members[INDEX], INDEX)
-        tensors = {
-            name.removeprefix("lir/").removesuffix(".npy"): array_of(data, name)
-            for name, data in members.items()
-            if name.startswith("lir/")
-        }
+        tensors = unpack(members[TENSORS], TENSORS)
         try:
             mod = infer_module(
                 parse(members[TEXT].decode(), source_name=TEXT, external_data=tensors)

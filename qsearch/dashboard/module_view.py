@@ -77,5 +77,5 @@ def _grouped(module: IRModule, groups: str) -> IRModule:
 
 def _ranges(shipped: QModule) -> dict[str, Mapping[str, Any]]:
     """What is proved of the values of the integer function, by the value's number."""
-    values = () if shipped.proof is None else shipped.proof.get("values", ())
+    values = derive_static(shipped.module).to_dict()["values"]
     return {str(value["name"]).split(" ")[0]: value for value in values}

@@ -27,7 +27,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.text.printer import text
 from compiler.pipeline import lower
 from compiler.proof.derive import Proof, derive
-from compiler.proof.record import RecordState, compare_record, record_state
+from compiler.proof.record import RecordState, compare_record, record_of, record_state
 from compiler.proof.replay import Comparison, differing_elements
 from compiler.proof.work import check_text, check_work, declared_work
 from compiler.ranges.finding import Finding
@@ -240,7 +240,7 @@ def _finding_row(finding: Finding) -> dict[str, Any]:
 def _with_record(found: Verification) -> Verification:
     """Put today's record into the file; a signature is taken out, as it would no longer hold."""
     assert found.proof is not None
-    record = replace(found.proof, comparisons=(), steps=()).to_dict()
+    record = record_of(found.proof.to_dict())
     members = _unchanged_members(found)
     members.pop(SIGNATURE, None)
     write_members(found.path, {**members, "proof.json": json_bytes(record)})
@@ -286,6 +286,8 @@ def lowered_state(module: IRModule, lowered: LoweredModule | None) -> LoweredSta
 def declared_types(source: str, module: IRModule) -> tuple[Finding, ...]:
     """Where the types that the text states differ from those that inference finds."""
     stated = [found.partition(" span=")[0] for found in _TYPE.findall(source)]
+    if not stated:
+        return ()
     derived = _TYPE.findall(text(module, external_data={}, show_spans=False))
     if len(stated) != len(derived):
         what = f"states {len(stated)} types, the module has {len(derived)}"

@@ -368,13 +368,14 @@ def provenance_of(
 def recorded_proof(module: IRModule) -> dict[str, Any] | None:
     """What holds of a fully integral module for every input; None where float is left in it."""
     from compiler.proof.derive import derive_static
+    from compiler.proof.record import record_of
 
     proof = derive_static(module)
     if any(finding.check == "dtypes" for finding in proof.findings):
         return None
     for finding in proof.findings:
         log.warning("the module is not proved: %s", finding)
-    return proof.to_dict()
+    return record_of(proof.to_dict())
 
 
 def samples_of(module: IRModule, data: PreparedData, inputs: Sequence[InputSpec]) -> list[Sample]:

@@ -50,8 +50,8 @@ from compiler.proof.derive import derive, derive_static
 from compiler.proof.replay import differing_elements
 from compiler.proof.work import MAX_CPU_S, MAX_EXTRA_BYTES, check_work, declared_work
 from compiler.runtime.archive import write_archive
-from compiler.runtime.artifact import load_qmod, save_qmod
-from compiler.runtime.npy import array_of
+from compiler.runtime.artifact import TENSORS, load_qmod, save_qmod
+from compiler.runtime.packed import unpack
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 from qsearch.config import resolve
@@ -64,6 +64,7 @@ from tests.benchmarks.hostile import (
     changed_bytes,
     changed_json,
     changed_npy,
+    changed_tensors,
     changed_text,
     pick,
 )
@@ -216,8 +217,7 @@ def _change_member(members: dict[str, bytes], rng: Generator, level: float) -> N
         name = pick(rng, [n for n in names if n.endswith(".json")])
         members[name] = changed_json(members[name], rng)
     elif level < 0.6:
-        name = pick(rng, [n for n in names if n.startswith("tensors/")])
-        members[name] = changed_npy(members[name], rng)
+        members[TENSORS] = changed_tensors(members[TENSORS], rng)
     elif level < 0.8:
         source = members["module.relay"].decode(errors="replace")
         members["module.relay"] = changed_text(source, rng).encode(errors="replace")
@@ -271,11 +271,7 @@ def _input_elements(model: onnx.ModelProto) -> int:
 def ir_text(bases: Bases, rng: Generator, folder: Path, told: Told) -> None:
     """Changed text of a module: parsed, typed, proved and tested."""
     members = pick(rng, bases.qmods)
-    tensors = {
-        name.removeprefix("tensors/").removesuffix(".npy"): array_of(data, name)
-        for name, data in members.items()
-        if name.startswith("tensors/")
-    }
+    tensors = unpack(members[TENSORS], TENSORS)
     edited = dict(members)
     if rng.random() < 0.5:
         source = members["module.relay"].decode()

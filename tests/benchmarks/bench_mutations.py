@@ -12,8 +12,6 @@ tenth change is tried with stale hashes as well. The command exits 1 where verif
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import json
 import re
 import sys
@@ -26,12 +24,11 @@ from typing import Any
 import numpy as np
 
 import qsearch
-from compiler.errors import ArtifactError, CompilerError
-from compiler.ir.blob import ModuleBlob
+from compiler.errors import CompilerError
 from compiler.ir.structural import structural_equal
-from compiler.runtime.archive import MANIFEST, json_bytes, write_archive
-from compiler.runtime.artifact import load_qmod
-from compiler.runtime.npy import npy_bytes
+from compiler.runtime.archive import MANIFEST, write_archive
+from compiler.runtime.artifact import TENSORS, load_qmod
+from compiler.runtime.packed import pack, unpack
 from tests.benchmarks.machine import machine
 from tests.benchmarks.real_models import DATA, batch_of, read_split
 
@@ -61,9 +58,13 @@ def change(members: Members, rng: np.random.Generator) -> str:
 
 
 def _tensor(members: Members, rng: np.random.Generator) -> tuple[str, np.ndarray[Any, Any]]:
-    names = sorted(name for name in members if name.startswith("tensors/"))
-    name = names[rng.integers(len(names))]
-    return name, np.load(io.BytesIO(members[name]))
+    tensors = unpack(members[TENSORS], TENSORS)
+    name = sorted(tensors)[rng.integers(len(tensors))]
+    return name, tensors[name]
+
+
+def _replace(members: Members, name: str, array: np.ndarray[Any, Any]) -> None:
+    members[TENSORS] = pack({**unpack(members[TENSORS], TENSORS), name: array})
 
 
 def _element(members: Members, rng: np.random.Generator) -> str:
@@ -78,7 +79,7 @@ def _element(members: Members, rng: np.random.Generator) -> str:
     else:
         step = flat.dtype.type(1)
         flat[place] = flat[place] - step if flat[place] > 0 else flat[place] + step
-    members[name] = npy_bytes(flat.reshape(array.shape))
+    _replace(members, name, flat.reshape(array.shape))
     return f"element {place} of {name} {array.dtype}{array.shape}"
 
 
@@ -88,7 +89,7 @@ def _exchange(members: Members, rng: np.random.Generator) -> str:
     flat = array.copy().reshape(-1)
     a, b = rng.integers(flat.size, size=2)
     flat[[a, b]] = flat[[b, a]]
-    members[name] = npy_bytes(flat.reshape(array.shape))
+    _replace(members, name, flat.reshape(array.shape))
     return f"elements {a} and {b} of {name} {array.dtype}{array.shape}"
 
 
@@ -97,7 +98,7 @@ def _dtype(members: Members, rng: np.random.Generator) -> str:
     name, array = _tensor(members, rng)
     others = [d for d in ("int8", "int16", "int32", "int64") if d != str(array.dtype)]
     dtype = others[rng.integers(len(others))]
-    members[name] = npy_bytes(array.astype(dtype))
+    _replace(members, name, array.astype(dtype))
     return f"dtype of {name} {array.dtype} to {dtype}"
 
 
@@ -126,12 +127,7 @@ def change_edge(members: Members, rng: np.random.Generator) -> str:
 
 def rehash(path: Path, members: Members) -> None:
     """Write the members with every hash made to match."""
-    members = {name: data for name, data in members.items() if name != MANIFEST}
-    write_archive(path, members)
-    record = json.loads(members["proof.json"])
-    with contextlib.suppress(ArtifactError):
-        record["module_sha256"] = ModuleBlob.pack(load_qmod(path).module).sha256
-    write_archive(path, {**members, "proof.json": json_bytes(record)})
+    write_archive(path, {name: data for name, data in members.items() if name != MANIFEST})
 
 
 def stale(path: Path, members: Members) -> None:

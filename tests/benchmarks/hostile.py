@@ -11,6 +11,7 @@ import numpy as np
 from google.protobuf.message import Message
 
 from compiler.runtime.npy import npy_bytes
+from compiler.runtime.packed import pack, unpack
 
 NUMBERS = (
     *("0", "-0", "1", "-1", "2", "7", "8", "31", "32", "63", "64", "127", "128", "255", "256"),
@@ -155,6 +156,15 @@ def changed_npy(data: bytes, rng: Generator) -> bytes:
     except (ValueError, MemoryError):  # a header that an earlier change wrote
         return data
     return npy_bytes(changed_array(array, rng))
+
+
+def changed_tensors(data: bytes, rng: Generator) -> bytes:
+    """Other bytes, or other elements, another shape or dtype of one array."""
+    if rng.random() < 0.2:
+        return changed_bytes(data, rng)
+    arrays = unpack(data, "tensors.bin")
+    name = pick(rng, sorted(arrays))
+    return pack({**arrays, name: np.asarray(changed_array(arrays[name], rng))})
 
 
 def changed_array(array: Any, rng: Generator) -> Any:

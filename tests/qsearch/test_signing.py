@@ -116,7 +116,7 @@ def test_another_key_is_told_and_refused(
         ("samples/s0_input0.npy", "samples/s1_input0.npy"),
         ("provenance.json", "qconfig.json"),
         ("proof.json", None),
-        ("tensors/more.npy", "samples/s1_input0.npy"),
+        ("samples/more.npy", "samples/s1_input0.npy"),
     ],
 )
 def test_a_member_that_changed_after_signing_is_noticed(

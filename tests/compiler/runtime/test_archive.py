@@ -14,7 +14,7 @@ import pytest
 from compiler.errors import ArtifactError
 from compiler.runtime.archive import MANIFEST, read_archive, write_archive
 
-MEMBERS = {"module.relay": b"def @main() { 1 }", "tensors/k0.npy": b"\x93NUMPY", "a.json": b"{}\n"}
+MEMBERS = {"module.relay": b"def @main() { 1 }", "samples/k0.npy": b"\x93NUMPY", "a.json": b"{}\n"}
 Zip = zipfile.ZipFile
 Entries = list[tuple[str, bytes]]
 
