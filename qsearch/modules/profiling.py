@@ -239,8 +239,6 @@ def profile(path: PathLike, model: PathLike | None = None, rounds: int = ROUNDS)
         exported = to_integer_onnx(module.module).SerializeToString()
         least = _node_times(exported, inputs[0], rounds)
         nodes = [LayerTime(name, "", (form,), (), 0, 0, ms) for name, ms in least.items()]
-    if engine and engine.host_steps:
-        notes.append(f"on numpy, without a kernel: {', '.join(engine.host_operators)}")
     seconds = engine.profile(inputs[0], rounds) if engine else np.zeros(0)
     runs: dict[str, Callable[[], object]] = {"": lambda: executor.run(inputs[0])}
     by_node: Mapping[str, float] = {}

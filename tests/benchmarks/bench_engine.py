@@ -152,7 +152,6 @@ def measured(
         found[isa] = {
             **ratios(partial(engine.run, [given]), peers, rounds),
             "ready_cpu_s": ready,
-            "host_steps": engine.host_steps,
             "differing": sum(int((a != b).sum()) for a, b in zip(wanted, outputs)),
         }
         if threads > 1:

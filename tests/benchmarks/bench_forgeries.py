@@ -177,8 +177,7 @@ def engine(bases: Bases, rng: Generator, folder: Path, told: Told) -> None:
                 if differing:
                     told.faults.append(("engine differs", f"@{name}, {isa}: {differing} elements"))
         else:
-            if made.plan.is_kernels_only:
-                _sanitized(bases, told, [plan_bytes(made.plan, *pair) for pair in pairs], folder)
+            _sanitized(bases, told, [plan_bytes(made.plan, *pair) for pair in pairs], folder)
 
 
 def _sanitized(bases: Bases, told: Told, plans: Sequence[bytes], folder: Path) -> None:

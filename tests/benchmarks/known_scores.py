@@ -26,7 +26,6 @@ from compiler.quantize import (
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.runtime.exact_executor import exact_executor
 from compiler.runtime.executor import Executor
-from compiler.targets.engine.executor import EngineExecutor
 from qsearch.search.objectives import KEEPS_ACCURACY, Objective, sqnr_value
 from qsearch.search.sampler import Proposal, SamplerSpec, StudySampler, first_points
 from qsearch.search.space import PERCENTILES, Params, Space, config_hash, to_qconfig
@@ -155,10 +154,7 @@ class KnownScores:
             candidate = self.calibration.candidate(qconfig)
             built = time.process_time()
             assert candidate.integer is not None
-            executor: Executor = EngineExecutor(candidate.integer)
-            if executor.host_steps:  # type: ignore[attr-defined]
-                executor = exact_executor(candidate.integer).executor
-            outputs = self._outputs(executor).astype(np.float64)
+            outputs = self._outputs(exact_executor(candidate.integer).executor).astype(np.float64)
         except CompilerError as error:
             return {"hash": key, "params": params, "error": str(error)}
         noise = np.square(outputs - self.reference).sum(1)

@@ -55,9 +55,9 @@ def timed_by(cost: str) -> dict[str, Any] | None:
 
 
 def _engine_ms(module: IRModule, inputs: Inputs) -> float:
-    from compiler.targets.engine.executor import EngineExecutor
+    from compiler.runtime.exact_executor import exact_executor
 
-    engine = EngineExecutor(module)
+    engine = exact_executor(module).executor
     engine.run(inputs)
     least, runs = 0.0, 1
     rounds = 0

@@ -334,7 +334,7 @@ def _wide_program(operands: _Operands, near: Loops, shifts: Loops) -> list[list[
         places = dict(zip("abc", (slots.of(arg) for arg in chain.args)))
         slots.release(op)
         params = {}
-        if chain.op == "WRAP":
+        if chain.op in ("WRAP", "TO_INT"):
             dtype = chain.params[0]
             params = {"p0": bits(dtype), "p1": int(not dtype.startswith("u"))}
         to, name = slots.take(op.to), f"WIDE_{chain.op}"

@@ -21,14 +21,15 @@ import compiler.targets.engine.convolutions
 import compiler.targets.engine.general
 import compiler.targets.engine.moves
 import compiler.targets.engine.products
+import compiler.targets.engine.reals
 import compiler.targets.engine.rules
-import compiler.targets.engine.windows  # noqa: F401  # the six register their rules
+import compiler.targets.engine.windows  # noqa: F401  # the seven register their rules
 from compiler.errors import EvaluationError, PlanError
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.runtime.executor import Inputs, ordered_inputs
 from compiler.targets.engine.library import load_library
-from compiler.targets.engine.plan import Action, Plan, StepInfo
+from compiler.targets.engine.plan import Plan, StepInfo
 from compiler.targets.engine.planner import plan_function
 from compiler.targets.engine.steps import SLACK, aligned
 from compiler.targets.engine.views import View
@@ -79,17 +80,6 @@ class EngineExecutor:
     def steps(self) -> tuple[StepInfo, ...]:
         """Every kernel step, in order."""
         return self.plan.infos
-
-    @property
-    def host_operators(self) -> tuple[str, ...]:
-        """Operators that have no kernel and run on numpy, in order."""
-        actions = [a for a in self.plan.actions if isinstance(a, Action)]
-        return tuple(a.dtype for a in actions if a.kind == "host" and a.dtype)
-
-    @property
-    def host_steps(self) -> int:
-        """How many operators have no kernel."""
-        return len(self.host_operators)
 
     def run(self, inputs: Inputs) -> list[Array]:
         """The results, tuples flattened from left to right; arrays in row-major order are not
@@ -173,22 +163,8 @@ class EngineExecutor:
             self._arenas.append(arena)
 
     def _in_arena(self, batch: _Batch, arena: Array, seconds: Array | None) -> None:
-        plan = self.plan
-        if plan.is_kernels_only:
-            if plan.actions:
-                self._kernels((0, len(plan.rows)), batch, arena, seconds)
-            return
-        for sample in batch.rest:
-            ins = [a[s[0] * sample : s[0] * (sample + 1)] if s else a
-                   for a, (s, _) in zip(batch.inputs, self._in)]  # fmt: skip
-            outs = [a[s[0] * sample : s[0] * (sample + 1)] if s else a
-                    for a, (s, _) in zip(batch.outputs, self._out)]  # fmt: skip
-            held: list[Any] = [None] * plan.host_values
-            for action in plan.actions:
-                if isinstance(action, tuple):
-                    self._kernels(action, _Batch(ins, outs, 1), arena, seconds)
-                else:
-                    on_host(action, held, ins, outs, arena)
+        if len(self.plan.rows):
+            self._kernels((0, len(self.plan.rows)), batch, arena, seconds)
 
     def _check(self) -> None:
         """Have the kernels check every step, which they do before they run any."""
@@ -236,14 +212,12 @@ class _Batch:
     Attributes:
         input_table, output_table: as the kernels take them.
         taken: how many samples the kernels have begun.
-        rest: samples that no thread has begun, where not all steps are kernels.
     """
 
     def __init__(self, inputs: list[Array], outputs: list[Array], samples: int) -> None:
-        self.inputs, self.outputs, self.samples = inputs, outputs, samples
+        self.samples = samples
         self.input_table, self.output_table = (_table(a, samples) for a in (inputs, outputs))
         self.taken = ctypes.c_size_t(0)
-        self.rest = iter(range(samples))
 
 
 def batch_of(inputs: list[Array], outputs: list[Array]) -> _Batch:
@@ -278,33 +252,3 @@ def array_of(view: View, arena: Array) -> Array:
     flat = arena[start : start + last]
     base: Array = np.frombuffer(flat.data, np.uint8)
     return as_strided(base[: dtype.itemsize].view(dtype), view.shape, view.strides)
-
-
-def on_host(
-    action: Action, held: list[Any], ins: list[Array], outs: list[Array], arena: Array
-) -> None:
-    """Do what Python does between kernel steps.
-
-    Args:
-        held: values by number.
-        ins, outs: of the function.
-    """
-    if action.kind == "input":
-        held[action.writes[0]] = ins[int(action.dtype)]
-    elif action.kind == "read":
-        assert action.view is not None
-        stored = array_of(action.view, arena)
-        zero = action.view.buffer.zero
-        wide = stored.astype(np.int64) - zero if zero else stored
-        held[action.writes[0]] = wide.astype(action.dtype)
-    elif action.kind == "write":
-        assert action.view is not None
-        view = action.view
-        values = held[action.reads[0]].reshape(view.shape).astype(np.int64) + view.buffer.zero
-        array_of(view, arena)[...] = values.astype(_STORED[view.buffer.type])
-    elif action.kind == "output":
-        outs[action.writes[0]][...] = held[action.reads[0]]
-    else:
-        assert action.compute is not None
-        for place, array in zip(action.writes, action.compute([held[r] for r in action.reads])):
-            held[place] = array

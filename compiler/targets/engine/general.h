@@ -10,6 +10,10 @@
  * ROOT      to = the floor of the root of a, 0 <= a < 2^62
  * SELECT    to = a ? b : c
  * WRAP      to = the last p0 bits of a, with a sign if p1
+ * FADD .. FMAX   to = a op b, float32 by their bits; FMIN and FMAX give NaN where one is
+ * FROUND, FEVEN  to = the whole number next to a, halves away from 0, or to the even one
+ * TO_REAL   to = the float32 next to a
+ * TO_INT    to = a without its places behind the point, limited to p0 bits, with a sign if p1; NaN gives 0
  */
 #include "step.h"
 
@@ -47,6 +51,43 @@ static inline int64_t qk_wrap(int64_t a, int64_t bits, int64_t is_signed)
 {
     const uint64_t kept = (uint64_t)a << (64 - bits);
     return is_signed ? (int64_t)kept >> (64 - bits) : (int64_t)(kept >> (64 - bits));
+}
+
+static inline float qk_float(int64_t a)
+{
+    const int32_t bits = (int32_t)a;
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+static inline int64_t qk_bits_of(float x)
+{
+    int32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+
+/* From 2^23 on every float32 is whole; the largest below one half reaches the next from a half on. */
+static inline float qk_round_away(float x)
+{
+    if (!(__builtin_fabsf(x) < 8388608.0f))
+        return x;
+    return __builtin_copysignf((float)(int32_t)(x + __builtin_copysignf(0x1.fffffep-2f, x)), x);
+}
+
+static inline float qk_round_even(float x)
+{
+    if (!(__builtin_fabsf(x) < 8388608.0f))
+        return x;
+    return __builtin_copysignf((__builtin_fabsf(x) + 8388608.0f) - 8388608.0f, x);
+}
+
+static inline int64_t qk_whole(float x, int64_t bits, int64_t is_signed)
+{
+    const double past = (double)((uint64_t)1 << (bits - is_signed)), wide = x;
+    const int64_t most = (int64_t)(((uint64_t)1 << (bits - is_signed)) - 1), least = is_signed ? -most - 1 : 0;
+    return x != x ? 0 : wide >= past ? most : wide <= (double)least ? least : (int64_t)wide;
 }
 
 #define QK_WIDE_EACH(expression)        \
@@ -92,6 +133,15 @@ static void qk_wide_block(const qk_wide_op *op, int64_t count, const qk_memory *
         case QK_WIDE_ROOT: QK_WIDE_EACH(qk_isqrt(a[i]));
         case QK_WIDE_SELECT: QK_WIDE_EACH(a[i] ? b[i] : c[i]);
         case QK_WIDE_WRAP: QK_WIDE_EACH(qk_wrap(a[i], op->p0, op->p1));
+        case QK_WIDE_FADD: QK_WIDE_EACH(qk_bits_of(qk_float(a[i]) + qk_float(b[i])));
+        case QK_WIDE_FSUB: QK_WIDE_EACH(qk_bits_of(qk_float(a[i]) - qk_float(b[i])));
+        case QK_WIDE_FMUL: QK_WIDE_EACH(qk_bits_of(qk_float(a[i]) * qk_float(b[i])));
+        case QK_WIDE_FMIN: QK_WIDE_EACH(qk_float(a[i]) <= qk_float(b[i]) || qk_float(a[i]) != qk_float(a[i]) ? a[i] : b[i]);
+        case QK_WIDE_FMAX: QK_WIDE_EACH(qk_float(a[i]) >= qk_float(b[i]) || qk_float(a[i]) != qk_float(a[i]) ? a[i] : b[i]);
+        case QK_WIDE_FROUND: QK_WIDE_EACH(qk_bits_of(qk_round_away(qk_float(a[i]))));
+        case QK_WIDE_FEVEN: QK_WIDE_EACH(qk_bits_of(qk_round_even(qk_float(a[i]))));
+        case QK_WIDE_TO_REAL: QK_WIDE_EACH(qk_bits_of((float)a[i]));
+        case QK_WIDE_TO_INT: QK_WIDE_EACH(qk_whole(qk_float(a[i]), op->p0, op->p1));
         }
     }
 }
@@ -120,24 +170,34 @@ static void qk_run_wide(const qk_wide_step *w, const qk_memory *m)
     while (qk_next(at, w->size, 1));
 }
 
+static inline const uint8_t *qk_from(const qk_memory *m, int64_t type, int64_t place)
+{
+    return (type & 16 ? m->blob : m->arena) + place;
+}
+
 static void qk_run_reduce(const qk_reduce_step *r, const qk_memory *m)
 {
     const int reduced = (int)r->reduced, kept = QK_DIMS - reduced;
     int64_t at[QK_DIMS] = {0};
     do {
         int64_t best = INT64_MIN, place = 0, number = 0, total = 0;
-        const uint8_t *from = m->arena + r->source;
+        const uint8_t *from = qk_from(m, r->type, r->source), *with = qk_from(m, r->other_type, r->other);
         uint8_t *out = m->arena + r->out;
         for (int d = 0; d < kept; d++) {
             from += at[d] * r->in_stride[d];
+            with += at[d] * r->other_stride[d];
             out += at[d] * r->out_stride[d];
         }
         int64_t inner[QK_DIMS] = {0};
         do {
-            const uint8_t *row = from;
-            for (int d = kept; d < QK_DIMS; d++)
+            const uint8_t *row = from, *factor = with;
+            for (int d = kept; d < QK_DIMS; d++) {
                 row += inner[d] * r->in_stride[d];
-            const int64_t x = qk_get(row, r->type) - r->zero;
+                factor += inner[d] * r->other_stride[d];
+            }
+            int64_t x = qk_get(row, r->type & 15) - r->zero;
+            if (r->how == QK_REDUCE_DOT)
+                x = (int64_t)((uint64_t)x * (uint64_t)(qk_get(factor, r->other_type & 15) - r->other_zero));
             total = (int64_t)((uint64_t)total + (uint64_t)x);
             if (number == 0 || x > best || (r->last && x == best)) {
                 best = x;
@@ -150,7 +210,7 @@ static void qk_run_reduce(const qk_reduce_step *r, const qk_memory *m)
             if (d < kept)
                 break;
         } while (1);
-        const int64_t found = r->how == QK_REDUCE_SUM ? total : r->how == QK_REDUCE_MAX ? best : place;
+        const int64_t found = r->how == QK_REDUCE_MAX ? best : r->how == QK_REDUCE_ARGMAX ? place : total;
         qk_put(out, r->out_type, found + r->out_zero);
     } while (qk_next(at, r->size, reduced));
 }

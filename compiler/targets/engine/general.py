@@ -1,7 +1,9 @@
-"""Rules of operators that run on the slow general steps: reductions, and orders of elements."""
+"""Rules of what the slow general steps compute: every word, of any integers, in any order."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -9,14 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Step
+from compiler.ir.ty import integer_range
 from compiler.ops.reduce.axes import axes_of
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.targets.engine.elementwise import emit_program
 from compiler.targets.engine.layouts import axis_order
-from compiler.targets.engine.planner import Planner, rule
+from compiler.targets.engine.planner import Planner, general, rule
 from compiler.targets.engine.steps import number
-from compiler.targets.engine.values import Chain, Item, constant
-from compiler.targets.engine.views import View, merged_axes
+from compiler.targets.engine.values import INT64, Chain, Item, constant, spread
+from compiler.targets.engine.views import Address, Shape, View, merged_axes, positions, row_major
 
 Array = NDArray[Any]
 
@@ -33,16 +36,17 @@ def extremum(planner: Planner, step: Step, args: list[Item]) -> bool:
     bounds = args[0].low, args[0].high
     if step.name == "argmax":
         bounds = 0, prod(args[0].shape[a] for a in axes) - 1
-    found = reduced(planner, step, args[0], axes, step.name, bounds)
-    return found is not None and planner.settle(step, found)
+    return planner.settle(step, reduced(planner, step, args[0], axes, step.name, bounds))
 
 
-def total(planner: Planner, step: Step, data: Item) -> bool:
+@rule("sum", of=general)
+def total(planner: Planner, step: Step, args: list[Item]) -> bool:
     """A sum of any axes."""
+    (data,) = args
     axes = tuple(axes_of(step))
     terms = prod(data.shape[a] for a in axes)
-    found = reduced(planner, step, data, axes, "sum", (data.low * terms, data.high * terms))
-    return found is not None and planner.settle(step, found)
+    bounds = data.low * terms, data.high * terms
+    return planner.settle(step, reduced(planner, step, data, axes, "sum", bounds))
 
 
 def reduced(
@@ -52,43 +56,191 @@ def reduced(
     axes: tuple[int, ...],
     how: str,
     bounds: tuple[int, int],
-) -> Item | None:
-    """A reduction as one step; None where its loops do not fit."""
-    if data.data is not None or bounds[0] < -(1 << 62) or bounds[1] >= 1 << 62:
-        return None
-    view = planner.on_arena(data)
-    if view is None:
-        return None
-    item = Item(step.results[0].type.concrete_shape, *bounds, uses=1)
-    item.view = out = planner.emitter.allocate(item)
+) -> Item:
+    """A reduction of any strides."""
+    view = planner.materialise(data)
     kept = [a for a in range(len(view.shape)) if a not in axes]
-    places = [s for s, n in zip(out.strides, out.shape) if n > 1]
-    strides = {a: places.pop(0) for a in kept if view.shape[a] > 1}
-    loops = []
-    for part in (kept, axes):
-        along = tuple(view.strides[a] for a in part), tuple(strides.get(a, 0) for a in part)
-        loops.append(merged_axes(tuple(view.shape[a] for a in part), along))
-    outer, inner = loops
-    if len(outer) + len(inner) > _DIMS:
-        return None
-    fields: dict[str, int] = {}
-    rest = [(1, (0, 0))] * (_DIMS - len(outer) - len(inner))
-    for axis, (size, (si, so)) in enumerate([*rest, *outer, *inner]):
-        fields |= {f"size_{axis}": size, f"in_stride_{axis}": si, f"out_stride_{axis}": so}
-    planner.emitter.step(
-        "reduce",
-        [view],
-        [out],
-        how=number(f"REDUCE_{how.upper()}"),
-        type=number(view.buffer.type),
-        zero=view.buffer.zero,
-        out_type=number(out.buffer.type),
-        out_zero=out.buffer.zero,
-        reduced=len(inner),
-        last=int(getattr(step.attrs, "select_last_index", False)),
-        **fields,
+    view = view.permuted((*kept, *axes))
+    if len(merged_axes(view.shape, [view.strides])) > _DIMS - 1:
+        view = planner.emitter.contiguous(view, always=True)
+    shape = step.results[0].type.concrete_shape
+    return _folded(planner, shape, len(kept), how, [view], bounds, step)
+
+
+def _folded(
+    planner: Planner,
+    shape: Shape,
+    kept: int,
+    how: str,
+    views: list[View],
+    bounds: tuple[int, int],
+    step: Step,
+) -> Item:
+    """A result of ``shape``, a number for every place along the first ``kept`` axes of one or two
+    views, over all places along the others; sums wrap as int64 does."""
+    inside = INT64[0] <= bounds[0] and bounds[1] <= INT64[1]
+    item = Item(shape, *(bounds if inside else INT64), uses=1)
+    sizes = views[0].shape
+    item.view = planner.emitter.bordered(
+        item.storage, shape, tuple(range(len(shape))), [(0, 0)] * len(shape), 0
     )
+    out = item.view.buffer
+    places = [*row_major(sizes[:kept], out.item), *(0,) * (len(sizes) - kept)]
+    sides = [*(view.strides for view in views), tuple(places)]
+    outer, inner = (
+        merged_axes(sizes[part], [side[part] for side in sides])
+        for part in (slice(None, kept), slice(kept, None))
+    )
+    loops = [*[(1, (0,) * len(sides))] * (_DIMS - len(outer) - len(inner)), *outer, *inner]
+    fields: dict[str, Any] = {}
+    for axis, (size, along) in enumerate(loops[-_DIMS:]):
+        fields |= {f"size_{axis}": size, f"in_stride_{axis}": along[0]}
+        fields |= {f"out_stride_{axis}": along[-1], f"other_stride_{axis}": along[1]}
+    for at in positions(loops[:-_DIMS]):
+        for number_of, (name, kind) in enumerate((("source", "type"), ("other", "other_type"))):
+            if number_of < len(views):
+                view = views[number_of]
+                moved = sum(index * along[number_of] for index, along in at)
+                in_blob = 16 if planner.emitter.is_constant(view) else 0
+                fields[name] = Address(view.buffer, view.offset + moved)
+                fields[kind] = number(view.buffer.type) | in_blob
+        planner.emitter.step(
+            "reduce",
+            [view.buffer for view in views if not planner.emitter.is_constant(view)],
+            [out],
+            how=number(f"REDUCE_{how.upper()}"),
+            zero=views[0].buffer.zero,
+            other_zero=views[-1].buffer.zero,
+            out=Address(out, sum(index * along[-1] for index, along in at)),
+            out_type=number(out.type),
+            out_zero=out.zero,
+            reduced=len(inner),
+            last=int(getattr(step.attrs, "select_last_index", False)),
+            **fields,
+        )
     return item
+
+
+# ---- products and windows -----------------------------------------------------------------------
+
+
+@rule("nn.matmul", "nn.batch_matmul", of=general)
+def product(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """Rows and columns of any integers."""
+    left, right = map(planner.materialise, args)
+    shape = step.results[0].type.concrete_shape
+    sizes = (*shape, left.shape[-1])
+    batch = len(shape) - 2 if step.name == "nn.batch_matmul" else 0
+    alike = [view.strides[0] if view.shape[0] > 1 else 0 for view in (left, right)][: 2 * batch]
+    lefts = (*alike[:1], *left.strides[batch:-1], 0, left.strides[-1])
+    rights = (*alike[1:], *(0,) * (len(shape) - batch - 1), right.strides[-1], right.strides[-2])
+    views = [_spanned(left, sizes, lefts), _spanned(right, sizes, rights)]
+    return planner.settle(step, _dot(planner, step, args, views))
+
+
+@rule("nn.conv2d", of=general)
+def convolution(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """Windows of any integers; planned without its layouts, as the word is."""
+    attrs: Any = step.attrs
+    data, weight = args
+    images, groups, outputs = data.shape[0], attrs.groups, weight.shape[0]
+    found = _windows(planner, data, step, weight.shape[2:], attrs, 0)
+    kernel, view = planner.materialise(weight), planner.materialise(found)
+    sizes = (images, groups, outputs // groups, *view.shape[2:4], *weight.shape[1:])
+    n, c, *window = view.strides
+    o, *inner = kernel.strides
+    lefts = (n, c * weight.shape[1], 0, *window[:2], c, *window[2:])
+    rights = (0, o * (outputs // groups), o, 0, 0, *inner)
+    views = [_spanned(view, sizes, lefts), _spanned(kernel, sizes, rights)]
+    return planner.settle(step, _dot(planner, step, [found, weight], views))
+
+
+@rule("nn.conv2d_transpose", of=general)
+def spread_convolution(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """A convolution of stride 1 by the mirrored weight, over data with zeros between them."""
+    attrs: Any = step.attrs
+    layouts = attrs.data_layout, attrs.kernel_layout, attrs.out_layout or attrs.data_layout
+    data, kernel = (
+        planner.materialise(arg).permuted([layout.index(c) for c in letters])
+        for arg, layout, letters in zip(args, layouts, ("NCHW", "IOHW"))
+    )
+    shape = step.results[0].type.concrete_shape
+    out = [shape[layouts[2].index(c)] for c in "NCHW"]
+    mirrored = planner.emitter.bordered(
+        (kernel.buffer.type, kernel.buffer.zero), kernel.shape, (0, 1, 2, 3), [(0, 0)] * 4, 0
+    )
+    for y, x in np.ndindex(*kernel.shape[2:]):
+        taken = kernel.sliced(2, y, y + 1).sliced(3, x, x + 1)
+        y, x = kernel.shape[2] - 1 - y, kernel.shape[3] - 1 - x
+        planner.emitter.copy(taken, mirrored.sliced(2, y, y + 1).sliced(3, x, x + 1))
+    reach = [(size - 1) * by for size, by in zip(kernel.shape[2:], attrs.dilation)]
+    sizes = (*data.shape[:2], *(size + further for size, further in zip(out[2:], reach)))
+    whole = Item(sizes, min(args[0].low, 0), max(args[0].high, 0))
+    target = view = _filled(planner, whole, 0)
+    for axis, further, before, by in zip((2, 3), reach, attrs.padding, attrs.strides):
+        start = further - before
+        first = max(0, -(start // by))
+        last = min(data.shape[axis] - 1, (sizes[axis] - 1 - start) // by)
+        data = data.sliced(axis, first, last + 1)
+        target = target.sliced(axis, first * by + start, last * by + start + 1, by)
+    if all(data.shape):
+        planner.write(Item(data.shape, args[0].low, args[0].high, view=data), target)
+    inputs, per_group = kernel.shape[0] // attrs.groups, kernel.shape[1]
+    spans = (out[0], attrs.groups, per_group, *out[2:], inputs, *kernel.shape[2:])
+    n, c, y, x = view.strides
+    i, o, *taps = mirrored.strides
+    lefts = (n, c * inputs, 0, y, x, c, y * attrs.dilation[0], x * attrs.dilation[1])
+    rights = (0, i * inputs, o, 0, 0, i, *taps)
+    views = [_spanned(view, spans, lefts), _spanned(mirrored, spans, rights)]
+    found = _dot(planner, step, [whole, args[1]], views, tuple(out))
+    found.view = planner.materialise(found).permuted(["NCHW".index(c) for c in layouts[2]])
+    found.shape = shape
+    return planner.settle(step, found)
+
+
+@rule("nn.max_pool2d", of=general)
+def largest(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """Padding is the least value of the dtype."""
+    least = integer_range(step.args[0].type.dtype)[0]
+    found = _windows(planner, args[0], step, step.attrs.pool_size, step.attrs, least)
+    assert found.view is not None
+    shape, bounds = step.results[0].type.concrete_shape, (found.low, found.high)
+    return planner.settle(step, _folded(planner, shape, 4, "max", [found.view], bounds, step))
+
+
+def _spanned(view: View, sizes: Shape, strides: Shape) -> View:
+    return View(view.buffer, view.offset, sizes, strides)
+
+
+def _dot(
+    planner: Planner, step: Step, args: list[Item], views: list[View], shape: Shape = ()
+) -> Item:
+    """Sums of products along the last axes of both views, one of matrices, three of windows."""
+    shape = shape or step.results[0].type.concrete_shape
+    kept = len(views[0].shape) - (1 if "matmul" in step.name else 3)
+    terms = prod(views[0].shape[kept:])
+    ends = [terms * x * y for x in (args[0].low, args[0].high) for y in (args[1].low, args[1].high)]
+    return _folded(planner, shape, kept, "dot", views, (min(ends), max(ends)), step)
+
+
+def _windows(
+    planner: Planner, data: Item, step: Step, kernel: Sequence[int], attrs: Any, value: int
+) -> Item:
+    """The window of every output of images [N, C, H, W]: [N, C, y, x, ky, kx], in one memory."""
+    width: list[tuple[int, int]] = [(0, 0), (0, 0)]
+    shape = step.results[0].type.concrete_shape
+    for axis in (0, 1):
+        size, before = data.shape[2 + axis], attrs.padding[axis]
+        reached = (shape[2 + axis] - 1) * attrs.strides[axis] + 1
+        reached += (kernel[axis] - 1) * attrs.dilation[axis]
+        width.append((before, max(reached - size - before, 0)))
+    whole = surrounded(planner, data, width, value) if any(map(any, width)) else data
+    view = planner.materialise(whole)
+    n, c, y, x = view.strides
+    strides = (n, c, y * attrs.strides[0], x * attrs.strides[1])
+    steps = y * attrs.dilation[0], x * attrs.dilation[1]
+    sizes = (*data.shape[:2], *shape[2:], *kernel)
+    return replace(whole, view=_spanned(view, sizes, (*strides, *steps)))
 
 
 # ---- orders -----------------------------------------------------------------------------------
@@ -100,9 +252,7 @@ def ordered(planner: Planner, step: Step, args: list[Item]) -> bool:
     data, *others = args
     if data.data is not None or any(a.data is None for a in others):
         return False
-    view = planner.on_arena(data)
-    if view is None:
-        return False
+    view = planner.materialise(data)
     offsets = np.zeros((), np.int64)
     for size, stride in zip(view.shape, view.strides):
         offsets = offsets[..., None] + np.arange(size) * stride
@@ -146,34 +296,36 @@ def broadcast(planner: Planner, step: Step, args: list[Item]) -> bool:
     return planner.settle(step, spread(args[0], step.results[0].type.concrete_shape))
 
 
-def spread(item: Item, shape: tuple[int, ...]) -> Item:
-    """An item broadcast to a shape; constants stay as they are."""
-    if item.data is not None or item.shape == shape:
-        return item
-    zeros = Item(shape, 0, 0, data=np.broadcast_to(np.int64(0), shape))
-    chain = Chain("ADD", (item, zeros.as_scalar()))
-    return Item(shape, item.low, item.high, chain=chain, uses=1, depth=item.depth + 1)
-
-
 def padded(planner: Planner, step: Step, data: Item) -> bool:
     """A tensor of one value, and the data within it."""
-    attrs: Any = step.attrs
-    value, view = step.args[1].data, planner.on_arena(data)
-    if value is None or data.data is not None or view is None:
+    value = step.args[1].data
+    if value is None:
         return False
-    width = [(int(before), int(after)) for before, after in attrs.pad_width]
-    number_of = int(value.reshape(()))
-    shape = step.results[0].type.concrete_shape
-    item = Item(shape, min(data.low, number_of), max(data.high, number_of))
+    width = [(int(before), int(after)) for before, after in step.attrs.pad_width]
+    planner.define(step, surrounded(planner, data, width, int(value.reshape(()))))
+    return True
+
+
+def surrounded(planner: Planner, data: Item, width: Sequence[tuple[int, int]], value: int) -> Item:
+    """The data with so many elements of one value before and after every axis."""
+    shape = tuple(size + sum(pair) for size, pair in zip(data.shape, width))
+    item = Item(shape, min(data.low, value), max(data.high, value))
     item.image_layout = data.image_layout
-    out = dense_view(planner, step, item, item.storage)
-    bounds = (number_of, number_of)
-    filled = Item(shape, *bounds, chain=Chain("CLIP", (constant(number_of),), bounds))
-    emit_program(planner, filled, out)
+    out = _filled(planner, item, value)
     for axis, (before, _) in enumerate(width):
         out = out.sliced(axis, before, before + data.shape[axis])
     planner.write(data, out)
-    return True
+    return item
+
+
+def _filled(planner: Planner, item: Item, value: int) -> View:
+    """Memory of an item with one value everywhere."""
+    rank = len(item.shape)
+    view = planner.emitter.bordered(item.storage, item.shape, axis_order(item), [(0, 0)] * rank, 0)
+    chain = Chain("CLIP", (constant(value),), (value, value))
+    emit_program(planner, Item(item.shape, value, value, chain=chain), view)
+    item.view = view
+    return view
 
 
 # ---- computed places --------------------------------------------------------------------------
@@ -186,8 +338,16 @@ def take(planner: Planner, step: Step, args: list[Item]) -> bool:
     attrs: Any = step.attrs
     if indices.data is not None:
         return ordered(planner, step, args)
-    axis, batch = attrs.axis, attrs.batch_dims
+    axis, batch = attrs.axis % len(data.shape), attrs.batch_dims
     group = prod(indices.shape[batch:])
+    if 0 < batch < axis:  # the same indices for all axes between
+        between = data.shape[batch:axis]
+        view = planner.emitter.contiguous(planner.materialise(indices)).reshaped(
+            (*data.shape[:batch], *(1,) * len(between), group)
+        )
+        alike = Item((*data.shape[:batch], *(1,) * len(between), group), indices.low, indices.high)
+        alike.view = view
+        indices = spread(alike, (*data.shape[:axis], group))
     places = prod(data.shape[:axis]), data.shape[axis], 0, attrs.mode == "wrap"
     return taken(planner, step, data, indices, places, group if batch else 0)
 
@@ -208,7 +368,8 @@ def taken(
     """
     emitter = planner.emitter
     outer, rows, first, wraps = places
-    index = emitter.contiguous(planner.materialise(indices))
+    view = planner.materialise(indices)
+    index = emitter.contiguous(view, always=emitter.is_constant(view))
     table = planner.materialise(data)
     in_blob = emitter.is_constant(table)
     table = table if in_blob else emitter.contiguous(table)

@@ -250,7 +250,9 @@ static int qk_check_wide(const qk_wide_step *w, const qk_limits *l)
         if (op->op < 0 || op->op >= QK_WIDE_OPS || op->to < 0 || op->to >= QK_WIDE_SLOTS || op->a < 0 ||
             op->a >= QK_WIDE_SLOTS || op->b < 0 || op->b >= QK_WIDE_SLOTS || op->c < 0 || op->c >= QK_WIDE_SLOTS)
             return 0;
-        if (op->op == QK_WIDE_WRAP && (op->p0 < 1 || op->p0 > 64))
+        const int64_t most = op->op == QK_WIDE_TO_INT ? 63 + op->p1 : 64;
+        if ((op->op == QK_WIDE_WRAP || op->op == QK_WIDE_TO_INT) &&
+            (op->p0 < 1 || op->p0 > most || op->p1 < 0 || op->p1 > 1))
             return 0;
         if (op->op > QK_WIDE_STORE)
             continue;
@@ -264,9 +266,14 @@ static int qk_check_wide(const qk_wide_step *w, const qk_limits *l)
 
 static int qk_check_reduce(const qk_reduce_step *r, const qk_limits *l)
 {
-    return r->how >= 0 && r->how < QK_REDUCE_HOWS && r->type >= QK_U8 && r->type <= QK_S64 && r->out_type >= QK_U8 &&
-           r->out_type <= QK_S64 && r->reduced >= 0 && r->reduced <= QK_DIMS &&
-           qk_within(l->arena, r->source, qk_size_of(r->type), QK_DIMS, r->size, r->in_stride) &&
+    const int64_t types[2] = {r->type, r->other_type}, places[2] = {r->source, r->other};
+    for (int i = 0; i < (r->how == QK_REDUCE_DOT ? 2 : 1); i++)
+        if ((types[i] & ~(int64_t)19) ||
+            !qk_within(types[i] & 16 ? l->blob : l->arena, places[i], qk_size_of(types[i] & 15), QK_DIMS, r->size,
+                       i ? r->other_stride : r->in_stride))
+            return 0;
+    return r->how >= 0 && r->how < QK_REDUCE_HOWS && r->out_type >= QK_U8 && r->out_type <= QK_S64 &&
+           r->reduced >= 0 && r->reduced <= QK_DIMS &&
            qk_within(l->arena, r->out, qk_size_of(r->out_type), QK_DIMS - (int)r->reduced, r->size, r->out_stride);
 }
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from compiler.ir.dataflow import Step
 from compiler.targets.engine.transposed import transposed
 from compiler.targets.engine.values import Item
-from compiler.targets.engine.views import Shape
+from compiler.targets.engine.views import Shape, View
+
+Array = NDArray[Any]
 
 MOST_IMAGES: Final = 64
 """Of a batch: every image is a step of its own."""
@@ -90,3 +95,29 @@ def pad_of(step: Step) -> tuple[Sequence[tuple[int, int]], int] | None:
     if padded not in ([2, 3], [2], [3], [1, 2], [1]):
         return None
     return width, int(step.args[1].data.reshape(()))
+
+
+MOVES: Final = ("reshape", "expand_dims", "squeeze", "nn.batch_flatten", "transpose")
+"""Operators that say in which order of axes the elements are read."""
+
+
+def moved(view: View, step: Step) -> View | None:
+    """A view as an operator of ``MOVES`` gives it; None where that needs a copy."""
+    if step.name == "transpose":
+        return view.permuted(step.attrs.axes)
+    return view.reshaped(step.results[0].type.concrete_shape)
+
+
+def moved_back(view: View, step: Step) -> View | None:
+    """The view that ``step`` moves to ``view``; None where there is none."""
+    if step.name == "transpose":
+        return view.permuted(np.argsort(step.attrs.axes).tolist())
+    return view.reshaped(step.args[0].type.concrete_shape)
+
+
+def factors_moved(factors: Array, step: Step, back: bool = False) -> Array:
+    """A factor for every element, in the order after an operator of ``MOVES``, or before it."""
+    if step.name == "transpose":
+        axes = step.attrs.axes
+        return factors.transpose(np.argsort(axes) if back else axes)
+    return factors.reshape((step.args if back else step.results)[0].type.concrete_shape)

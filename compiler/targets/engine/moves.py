@@ -24,7 +24,7 @@ def _moved(planner: Planner, step: Step, data: Item, view: View) -> bool:
 
 
 def _source(planner: Planner, data: Item) -> View | None:
-    return planner.on_arena(data) if data.data is None and all(data.shape) else None
+    return planner.materialise(data) if data.data is None else None
 
 
 @rule("reshape")

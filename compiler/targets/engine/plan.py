@@ -1,9 +1,9 @@
-"""The plan of a module: kernel steps, host steps between them, constants and memory."""
+"""The plan of a module: kernel steps, constants and memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, Protocol
 
@@ -55,32 +55,21 @@ class StepInfo:
     out_shape: Shape
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Action:
-    """One entry of a plan: a kernel step, or something that Python does.
+    """A kernel step.
 
     Attributes:
-        kind: a step of step.h; "host", "read", "write", "constant", "input" or "output".
-        reads, writes: buffers, and numbers of host values.
-        fields: of the kernel step.
-        compute: of a host action: arrays of ``reads`` to arrays of ``writes``.
-        view: that is read or written.
-        dtype: of the values that are read; the number of an input; the operator of "host".
+        kind: a step of step.h.
+        reads, writes: buffers; an output by its name.
+        fields: of the step, with addresses.
     """
 
     kind: str
-    reads: tuple[Any, ...]
-    writes: tuple[Any, ...]
-    fields: dict[str, Any] = field(default_factory=dict)
-    compute: Callable[[list[Array]], list[Array]] | None = None
-    view: View | None = None
-    dtype: str = ""
-    info: StepInfo | None = None
-
-    @property
-    def is_kernel(self) -> bool:
-        """Whether the kernels run it."""
-        return bool(self.fields)
+    reads: tuple[Buffer, ...]
+    writes: tuple[Buffer | str, ...]
+    fields: dict[str, Any]
+    info: StepInfo
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,26 +80,17 @@ class Plan:
         rows: the step table, [steps, QK_FIELDS] int64.
         blob, blob_bytes: constants, and their bytes without the slack.
         arena_bytes: memory of one run.
-        actions: in order; of neighbouring kernel steps the numbers (first, behind the last).
-        infos: of every kernel step.
+        infos: of every step.
         input_types, output_types: of the function.
-        host_values: how many numbers of host values there are.
     """
 
     rows: Array
     blob: Array
     blob_bytes: int
     arena_bytes: int
-    actions: tuple[Action | tuple[int, int], ...]
     infos: tuple[StepInfo, ...]
     input_types: tuple[TensorType, ...]
     output_types: tuple[TensorType, ...]
-    host_values: int
-
-    @property
-    def is_kernels_only(self) -> bool:
-        """Whether one call runs everything."""
-        return all(isinstance(action, tuple) for action in self.actions)
 
 
 class Emitter:
@@ -125,8 +105,6 @@ class Emitter:
         self.copies: set[Buffer] = set()
         self._blob = Blob()
         self._constants: set[Buffer] = set()
-        self._hosts = 0
-        self._raw_hosts: dict[int, str] = {}
 
     # ---- memory ----------------------------------------------------------------------------
 
@@ -268,7 +246,8 @@ class Emitter:
         for name, sides in (("source", reads), ("out", writes)):
             if sides and isinstance(sides[0], View):
                 fields.setdefault(name, sides[0].address)
-        read, written = ([_buffer(each) for each in sides] for sides in (reads, writes))
+        read = tuple(each.buffer if isinstance(each, View) else each for each in reads)
+        written = tuple(each.buffer if isinstance(each, View) else each for each in writes)
         span = self.span
         info = StepInfo(
             kind,
@@ -278,34 +257,40 @@ class Emitter:
             constants,
             span.results[0].type.concrete_shape if span else (),
         )
-        self.actions.append(Action(kind, tuple(read), tuple(written), fields, info=info))
+        self.actions.append(Action(kind, read, written, fields, info))
 
     def quantize(
-        self, source: int, item: Item, scale: Array | None, bounds: tuple[int, int] = (0, 0)
-    ) -> View | None:
-        """Write an input of the function into the arena.
+        self,
+        source: int,
+        view: View,
+        scale: Array | None = None,
+        axis: int = 0,
+        bounds: tuple[int, int] = (0, 0),
+    ) -> bool:
+        """Write an input of the function into the arena, a view of the input's shape.
 
         Args:
             source: number of the input.
-            scale: float32 factors for all or for axis 1; None for integers, which are copied.
+            scale: float32 factors for all or for one axis; None for integers, which are copied.
             bounds: of the integers before the storage's zero is added.
         Returns:
-            None where the kernel has no such loops.
+            Whether the kernel has such loops.
         """
-        view = self.allocate(item)
-        given = row_major(item.shape, 1)
-        axis = [0] * len(item.shape)
-        if scale is not None and scale.size > 1:
-            axis[1] = 1
-        order = range(len(item.shape))
-        loops = merged_axes(tuple(item.shape[a] for a in order), [given, view.strides, tuple(axis)])
+        scaled = scale is not None and scale.size > 1
+        places = tuple(int(scaled and a == axis) for a in range(len(view.shape)))
+        loops = merged_axes(view.shape, [row_major(view.shape, 1), view.strides, places])
         if len(loops) == 2:  # the colours of an image without a border
             loops.insert(1, (1, (0, 0, 0)))
         loops = [(1, (0, 0, 0))] * (3 - len(loops)) + loops
         planes, rows, items = loops[-3:]
-        if len(loops) > 3 or (any(axis) and (rows[1][2] or items[1][2] or not planes[1][2])):
-            self.actions = [a for a in self.actions if view.buffer not in a.writes]
-            return None
+        if scaled and (len(loops) > 3 or rows[1][2] or items[1][2] or not planes[1][2]):
+            return False
+        if len(loops) > 3:
+            buffer = Buffer(prod(view.shape) * view.buffer.item, view.buffer.type, view.buffer.zero)
+            dense = View(buffer, 0, view.shape, row_major(view.shape, buffer.item))
+            self.quantize(source, dense, scale, axis, bounds)
+            self.copy(dense, view)
+            return True
         zero = view.buffer.zero
         self.step(
             "quantize",
@@ -319,18 +304,18 @@ class Emitter:
             out_row=rows[1][1],
             out_item=items[1][1],
             scale=0 if scale is None else self.put(scale.astype(np.float32)),
-            per_plane=int(any(axis)),
+            per_plane=int(scaled),
             low=bounds[0],
             high=bounds[1],
             zero=zero,
             type=number(view.buffer.type),
             raw=int(scale is None),
         )
-        return view
+        return True
 
     def dequantize(self, output: int, view: View, scale: Array | None) -> None:
         """Write an output of the function: integers, or float32 with a factor for each or all."""
-        view = self.contiguous(view)
+        view = self.contiguous(view, always=self.is_constant(view))
         self.step(
             "dequantize",
             [view],
@@ -344,27 +329,6 @@ class Emitter:
             raw=int(scale is None),
         )
 
-    # ---- host ------------------------------------------------------------------------------
-
-    def new_host(self) -> int:
-        """A number for a value that Python keeps."""
-        self._hosts += 1
-        return self._hosts - 1
-
-    def host(
-        self,
-        kind: str,
-        reads: Sequence[Any],
-        writes: Sequence[Any],
-        compute: Callable[[list[Array]], list[Array]] | None = None,
-        view: View | None = None,
-        dtype: str = "",
-    ) -> None:
-        """Append an action of Python."""
-        self.actions.append(
-            Action(kind, tuple(reads), tuple(writes), compute=compute, view=view, dtype=dtype)
-        )
-
     # ---- end -------------------------------------------------------------------------------
 
     def finish(self) -> Plan:
@@ -372,9 +336,7 @@ class Emitter:
         live: set[Any] = set()
         kept: list[Action] = []
         for action in reversed(self.actions):
-            if action.kind == "output" or any(
-                w in live or isinstance(w, str) for w in action.writes
-            ):
+            if any(w in live or isinstance(w, str) for w in action.writes):
                 kept.append(action)
                 live.update(action.reads)
         kept.reverse()
@@ -390,21 +352,10 @@ class Emitter:
                 f"the engine would need {arena / 2**30:.1f} GiB for one run",
                 fix='run it with executor="reference", or with a smaller batch',
             )
-        rows: list[list[int]] = []
-        actions: list[Action | tuple[int, int]] = []
-        infos: list[StepInfo] = []
-        for action in kept:
-            if not action.is_kernel:
-                actions.append(action)
-                continue
-            fields = {name: self._resolved(value) for name, value in action.fields.items()}
-            rows.append(row(action.kind, **fields))
-            assert action.info is not None
-            infos.append(action.info)
-            if actions and isinstance(actions[-1], tuple):
-                actions[-1] = (actions[-1][0], len(rows))
-            else:
-                actions.append((len(rows) - 1, len(rows)))
+        rows = [
+            row(action.kind, **{name: self._resolved(v) for name, v in action.fields.items()})
+            for action in kept
+        ]
         blob, size = self._blob.array()
         table = np.array(rows, np.int64).reshape(len(rows), row_fields())
         return Plan(
@@ -412,11 +363,9 @@ class Emitter:
             blob,
             size,
             arena,
-            tuple(actions),
-            tuple(infos),
+            tuple(action.info for action in kept),
             tuple(v.type for v in self.flow.inputs),
             tuple(v.type for v in self.flow.outputs),
-            self._hosts,
         )
 
     def _resolved(self, value: Any) -> int:
@@ -426,10 +375,6 @@ class Emitter:
             numbers = [[self._resolved(v) for v in operation] for operation in value]
             return self.put(np.array(numbers, np.int64))
         return int(value)
-
-
-def _buffer(place: Buffer | View | str) -> Buffer | str:
-    return place.buffer if isinstance(place, View) else place
 
 
 class Planning(Protocol):

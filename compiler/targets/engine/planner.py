@@ -2,19 +2,19 @@
 
 An elementwise operator waits until somebody needs its result in memory. It then joins the product
 before it (bias, requantization and clip of a convolution), or becomes one program together with the
-elementwise operators around it. Operators without a kernel run on numpy, between kernel steps.
+elementwise operators around it. What has no rule of its own is planned word by word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.core.legalize import words_of
+from compiler.core.legalize import is_integral, words_of
 from compiler.core.words import WORDS
 from compiler.errors import PlanError
 from compiler.ir.dataflow import Dataflow, Form, Step, flatten_function
@@ -26,20 +26,24 @@ from compiler.ops.number_format import storage_dtype
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.targets.engine.elementwise import emit_program
 from compiler.targets.engine.epilogue import scaled_epilogue
+from compiler.targets.engine.layouts import MOVES, factors_moved, moved
 from compiler.targets.engine.library import Library
 from compiler.targets.engine.plan import Emitter, Plan
 from compiler.targets.engine.transposed import transposed
 from compiler.targets.engine.values import (
+    INT32,
     INT64,
     Chain,
     Epilogue,
     Item,
+    bits_of,
     chain_bounds,
     constant,
     constants,
     is_integer,
+    spread,
 )
-from compiler.targets.engine.views import View
+from compiler.targets.engine.views import Shape, View
 
 Array = NDArray[Any]
 
@@ -51,7 +55,11 @@ Rule = Callable[["Planner", Step, list[Item]], bool]
 """``rule(planner, step, operands)`` plans a step; False where it cannot."""
 
 rules: Final[dict[str, Rule]] = {}
-"""Rules by operator; an operator without a rule, or whose rule says False, runs on numpy."""
+"""Rules by operator of integers; one without a rule, or whose rule says False, runs in words."""
+general: Final[dict[str, Rule]] = {}
+"""Rules of words whose own rule says False: they take all that the words take."""
+reals: Final[dict[str, Rule]] = {}
+"""Rules of conversions, which read or write float32."""
 
 _ASKED: Final = 32
 """Readers of a value whose layout and border are considered."""
@@ -63,12 +71,11 @@ _ANY_LAYOUT: Final = ("nn.conv2d", "nn.max_pool2d", "nn.matmul", "nn.batch_matmu
 """Words whose kernels take other orders of axes, too."""
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
+def rule(*names: str, of: dict[str, Rule] = rules) -> Callable[[Rule], Rule]:
     """Register the rule of operators."""
 
     def register(function: Rule) -> Rule:
-        for name in names:
-            rules[name] = function
+        of.update(dict.fromkeys(names, function))
         return function
 
     return register
@@ -106,8 +113,7 @@ class Planner:
     Attributes:
         items: what is known of the values of ``flow``.
         folded: what is computed here, of values that bounds have made constant.
-        placed: an item and its view, or the number under which Python keeps it -> how many actions
-            there were when it lay there.
+        placed: an item and its view -> how many actions there were when it lay there.
     """
 
     def __init__(self, flow: Dataflow, library: Library) -> None:
@@ -116,7 +122,7 @@ class Planner:
         self.emitter = Emitter(library, flow)
         self.items: dict[FlowValue, Item] = {}
         self.folded: set[FlowValue] = set()
-        self.placed: dict[tuple[Item, View | int], int] = {}
+        self.placed: dict[tuple[Item, View], int] = {}
 
     def run(self) -> None:
         """Plan every step, then the outputs."""
@@ -126,37 +132,41 @@ class Planner:
         for step in steps:
             self.emitter.span = step
             self._plan(step)
-        for number, value in enumerate(self.flow.outputs):
-            self._output(number, value)
+        # All lie in memory before one is written, so that each is read after all of them.
+        outputs = [
+            (number, *self._output(value))
+            for number, value in enumerate(self.flow.outputs)
+            if all(value.type.concrete_shape)
+        ]
+        for number, view, scale in outputs:
+            self.emitter.dequantize(number, view, scale)
 
     # ---- values ----------------------------------------------------------------------------
 
     def _input(self, number: int, value: FlowValue) -> Item:
-        """Integers are copied into the arena; floats wait for the step that quantizes them."""
+        """A copy in the arena, of floats their bits; who quantizes an input reads itself."""
         dtype, shape = value.type.dtype, value.type.concrete_shape
-        item = Item(shape, *_bounds_of(dtype), is_integer=is_integer(dtype))
+        stored = dtype[1:] if dtype in _UNSIGNED else dtype
+        item = Item(shape, *_bounds_of(stored), stored=RAW_DTYPES.get(stored))
+        if not all(shape):
+            return constants(np.zeros(shape, np.int64))
         item.readers = self.behind.get(value, [])
         item.uses = self._uses(value)
-        item.host = self.emitter.new_host()
-        self.emitter.host("input", [], [item.host], dtype=str(number))
-        if dtype in RAW_DTYPES and all(shape):
-            item.view = self.emitter.quantize(number, item, None)
-            item.host = item.host if item.view is None else None
+        item.view = self.emitter.allocate(item)
+        self.emitter.quantize(number, item.view)
+        if stored != dtype:
+            item = self.compose("WRAP", (item,), dtype)
+            item.readers, item.uses = self.behind.get(value, []), self._uses(value)
         self._lies(item)
         return item
 
     def item(self, value: FlowValue) -> Item:
         """What is known of a value."""
-        found = self.items.get(value)
-        if found is None:
+        if value not in self.items:
             assert value.data is not None
-            data = value.data
-            if is_integer(str(data.dtype)) and data.size:
-                found = Item(data.shape, int(data.min()), int(data.max()), data=data)
-            else:
-                found = Item(data.shape, *INT64, data=data, is_integer=False)
-            self.items[value] = found
-        return found
+            _bounds_of(value.type.dtype)
+            self.items[value] = constants(bits_of(value.data))
+        return self.items[value]
 
     def _distinct_steps(self) -> list[Step]:
         """The steps that are needed, equal steps once; counts the readers of each value.
@@ -255,32 +265,43 @@ class Planner:
 
     def _plan(self, step: Step) -> None:
         args = [self.item(self.root(a)) for a in step.args]
-        planned = rules.get(step.name)
-        integral = all(is_integer(r.type.dtype) for r in step.results)
-        known = step.name == "cast" or all(is_integer(a.type.dtype) for a in step.args)
-        filled = all(all(v.type.concrete_shape) for v in (*step.args, *step.results))
-        if integral and all(arg.data is not None for arg in args):
+        # Without elements nothing is computed but where others are put beside them.
+        empty = any(arg.data is not None and not arg.data.size for arg in args)
+        if step.name == "concatenate":
+            args = [arg for arg in args if all(arg.shape)] or args
+        elif empty or all(arg.data is not None for arg in args):
             self._fold(step, args)
             return
-        if planned is not None and integral and known and filled:
-            for arg in args:
-                # Products of 64 bits are computed again rather than stored.
-                if arg.depth > _MOST_DEPTH or (arg.uses > 1 and arg.fits_int32):
-                    self.materialise(arg)
-            if planned(self, step, args) and all(map(self._holds, step.results)):
-                self._lie(step)
-                return
-            if integral and self._planned_in_words(step):
-                return
-        self.on_host(step, args)
-        self._lie(step)
+        for arg in args:
+            # Products of 64 bits are computed again rather than stored.
+            if arg.depth > _MOST_DEPTH or (arg.uses > 1 and arg.fits_int32):
+                self.materialise(arg)
+        own, words = (rules, general) if is_integral(step) else (reals, {})
+        if self._ruled(own, step, args) or self._planned_in_words(step):
+            return
+        if not self._ruled(words, step, args):
+            raise PlanError(
+                f"the engine has no kernel for {step.name} of {step.args[0].type}",
+                where=str(step.span) if step.span else None,
+                fix=FORM.fix,
+            )
+
+    def _ruled(self, table: Mapping[str, Rule], step: Step, args: list[Item]) -> bool:
+        """Plan a step by the rule of a table, if it has one that can."""
+        planned = table.get(step.name)
+        if planned is None or not planned(self, step, args):
+            return False
+        if not all(map(self._holds, step.results)):
+            return False
+        for result in step.results:
+            self._lies(self.items[result])
+        return True
 
     def _fold(self, step: Step, args: Sequence[Item]) -> None:
         """What only reads what bounds have made constant, by numpy, here and now."""
-        arrays = [np.asarray(arg.data).astype(storage_dtype(value.type.dtype))
-                  for arg, value in zip(args, step.args)]  # fmt: skip
+        arrays = [_known(arg, value.type.dtype) for arg, value in zip(args, step.args)]
         for index, data in enumerate(_computed(step, arrays)):
-            self.define(step, constants(data), index)
+            self.define(step, constants(bits_of(data)), index)
         self.folded |= set(step.results)
 
     def _planned_in_words(self, step: Step) -> bool:
@@ -302,18 +323,13 @@ class Planner:
             self.items[value] = self.item(made)
         return True
 
-    def _lie(self, step: Step) -> None:
-        for result in step.results:
-            self._lies(self.items[result])
-
     def _lies(self, item: Item) -> None:
         """Note where an item lies, if it does."""
-        place = item.host if item.view is None else item.view
-        if place is not None:
-            self.placed.setdefault((item, place), len(self.emitter.actions))
+        if item.view is not None:
+            self.placed.setdefault((item, item.view), len(self.emitter.actions))
 
     def _holds(self, result: FlowValue) -> bool:
-        """Whether the dtype holds the bounds; other values that wrap are left to numpy."""
+        """Whether the dtype holds the bounds."""
         item, (low, high) = self.items[result], _bounds_of(result.type.dtype)
         return low <= item.low and item.high <= high
 
@@ -340,58 +356,24 @@ class Planner:
 
     def settle(self, step: Step, item: Item) -> bool:
         """Define the result of a step as an item, wrapped as its dtype wraps."""
-        dtype, shape = step.results[0].type.dtype, step.results[0].type.concrete_shape
-        low, high = chain_bounds("WRAP", (item,), (dtype,))
+        (value,) = step.results
+        self.define(step, self._wrapped(item, value.type.dtype, value.type.concrete_shape))
+        return True
+
+    def _wrapped(self, item: Item, dtype: str, shape: Shape) -> Item:
+        """An item broadcast to a shape, within what a dtype holds."""
+        low, high = _bounds_of(dtype)
         if item.low < low or item.high > high:
             item = self.compose("WRAP", (item,), dtype)
         if item.data is not None:
-            data = np.broadcast_to(item.data, shape)
-            item = replace(item, shape=shape, data=data)
-        elif item.shape != shape:
-            return False
-        self.define(step, item)
-        return True
-
-    def on_host(self, step: Step, args: Sequence[Item]) -> None:
-        """Plan a step of numpy, in the meaning that the operator's own file gives it."""
-        reads = [self.host_number(arg, value) for arg, value in zip(args, step.args)]
-        writes = []
-        for index, result in enumerate(step.results):
-            item = Item(result.type.concrete_shape, *_bounds_of(result.type.dtype))
-            item.is_integer = is_integer(result.type.dtype)
-            item.host = self.emitter.new_host()
-            self.define(step, item, index)
-            writes.append(item.host)
-
-        def run(arrays: list[Array]) -> list[Array]:
-            return _computed(step, arrays)
-
-        self.emitter.host("host", reads, writes, compute=run, dtype=step.name)
-
-    def host_number(self, item: Item, value: FlowValue) -> int:
-        """The number under which Python finds an operand, in the dtype of ``value``."""
-        return self._host_read(item, value.type.dtype) if item.host is None else item.host
-
-    def _host_read(self, item: Item, dtype: str) -> int:
-        """A number of its own for what lies in memory, or in the blob as a constant."""
-        made = self.emitter.new_host()
-        if item.data is not None:
-            data = item.data.astype(storage_dtype(dtype), copy=False)
-            self.emitter.host("host", [], [made], compute=lambda _none: [data])
-        else:
-            view = self.materialise(item)
-            self.emitter.host("read", [view.buffer], [made], view=view, dtype=dtype)
-        return made
-
-    def on_arena(self, item: Item) -> View | None:
-        """The view of an operand for kernels; None where no buffer can hold it."""
-        return self.materialise(item) if item.is_integer else None
+            return replace(item, shape=shape, data=np.broadcast_to(item.data, shape))
+        return spread(item, shape)
 
     def narrowed(self, item: Item) -> Item:
         """The item in the type of its bounds; some kernels write int32 always."""
         view = self.materialise(item)
         same = Chain("CLIP", (item,), (item.low, item.high))
-        made = replace(item, view=None, host=None, data=None, product=None, chain=same, stored=None)
+        made = replace(item, view=None, data=None, product=None, chain=same, stored=None)
         if view.buffer.type == made.storage[0]:
             return item
         self.materialise(made)
@@ -410,11 +392,7 @@ class Planner:
         """Where the item lies; computes it if it was not yet."""
         if item.view is not None:
             return item.view
-        if item.host is not None:
-            item.view = self.emitter.allocate(item)
-            self.emitter.host("write", [item.host], [item.view.buffer], view=item.view)
-            item.host = None
-        elif item.data is not None:
+        if item.data is not None:
             item.view = self.emitter.constant_view(item)
         elif item.product is not None:
             item.view = item.product.emit(item, Epilogue(np.zeros(1, np.int64)))
@@ -430,20 +408,16 @@ class Planner:
 
     # ---- outputs ---------------------------------------------------------------------------
 
-    def _output(self, number: int, value: FlowValue) -> None:
-        root = self.root(value)
-        scaled = self._dequantized(root)
+    def _output(self, value: FlowValue) -> tuple[View, Array | None]:
+        """Where an output lies, and the factors of its integers; None for what is copied."""
+        root, dtype = self.root(value), value.type.dtype
+        scaled = dequantized(self, root) if dtype == "float32" else None
         if scaled is not None:
-            source, scale = scaled
-            self.emitter.dequantize(number, self.materialise(source), scale)
-            return
+            return scaled
         item = self.item(root)
-        dtype = value.type.dtype
-        if item.data is None and item.host is None and dtype in RAW_DTYPES:
-            self.emitter.dequantize(number, self._raw_view(item, RAW_DTYPES[dtype]), None)
-            return
-        read = self.host_number(item, value)
-        self.emitter.host("output", [read], [number], dtype=dtype)
+        if dtype in _UNSIGNED:
+            item = self._wrapped(item, dtype[1:], item.shape)
+        return self._raw_view(item, RAW_DTYPES[dtype]), None
 
     def _raw_view(self, item: Item, stored: tuple[str, int]) -> View:
         """Where an item lies in the storage of an output's dtype."""
@@ -455,23 +429,46 @@ class Planner:
         same = Chain("CLIP", (item,), (item.low, item.high))
         return self.materialise(Item(item.shape, item.low, item.high, chain=same, stored=stored))
 
-    def _dequantized(self, value: FlowValue) -> tuple[Item, Array] | None:
-        """The integers and scales of ``multiply(cast(x, "float32"), scale)``; None for others."""
-        step = value.producer
-        if step is None or step.name != "multiply" or value.type.dtype != "float32":
+
+def dequantized(planner: Planner, value: FlowValue) -> tuple[View, Array] | None:
+    """The integers and scales of ``multiply(cast(x, "float32"), scale)``, moved as an output is;
+    None for others."""
+    path: list[Step] = []
+    step = planner.root(value).producer
+    while step is not None and step.name in MOVES:
+        path.append(step)
+        step = planner.root(step.args[0]).producer
+    factor: Array = np.ones((), np.float32)
+    if step is not None and step.name == "multiply":
+        inner, scale = (planner.root(a) for a in step.args)
+        if scale.data is None:
+            inner, scale = scale, inner
+        if scale.data is None or inner.type.concrete_shape != step.results[0].type.concrete_shape:
             return None
-        cast, scale = (self.root(a) for a in step.args)
-        inner = cast.producer
-        shape = value.type.concrete_shape
-        if scale.data is None or inner is None or inner.name != "cast" or not shape:
-            return None
-        source = self.item(self.root(inner.args[0]))
-        held = source.host is None and source.data is None and source.fits_int32
-        if not held or source.shape != shape:
-            return None
-        count = int(np.prod(shape, dtype=np.int64))
-        per_item = np.broadcast_to(scale.data, shape).reshape(count)
-        return source, (scale.data.reshape(1) if scale.data.size == 1 else per_item)
+        step, factor = inner.producer, scale.data
+    if step is None or step.name != "cast" or not is_integer(step.args[0].type.dtype):
+        return None
+    source = planner.item(planner.root(step.args[0]))
+    if source.data is not None or not source.fits_int32:
+        return None
+    view = planner.materialise(source)
+    for move in reversed(path):
+        if factor.size > 1:
+            factor = factors_moved(np.broadcast_to(factor, view.shape), move)
+        found = moved(view, move) or moved(planner.emitter.contiguous(view), move)
+        assert found is not None
+        view = found
+    if factor.size > 1:
+        return view, np.broadcast_to(factor, view.shape).reshape(-1)
+    return view, factor.reshape(1)
+
+
+def _known(item: Item, dtype: str) -> Array:
+    """What is known of an operand, zeros for the others, in its dtype."""
+    data = np.zeros(item.shape, np.int64) if item.data is None else item.data
+    if dtype == "float32":
+        return np.ascontiguousarray(data.astype(np.int32)).view(np.float32)
+    return data.astype(storage_dtype(dtype))
 
 
 def _computed(step: Step, arrays: list[Array]) -> list[Array]:
@@ -502,21 +499,33 @@ def _renamed(step: Step, kept: Container[str]) -> tuple[list[Step], dict[FlowVal
     return words, same
 
 
+_UNSIGNED: Final = ("uint16", "uint32")
+"""Dtypes whose bytes are those of the signed one, wrapped."""
 RAW_DTYPES: Final = {
     "bool": ("U8", 0),
+    "int4": ("U8", 128),
+    "uint4": ("U8", 0),
     "int8": ("U8", 128),
     "uint8": ("U8", 0),
     "int16": ("S16", 0),
+    "uint16": ("S16", 0),
     "int32": ("S32", 0),
+    "uint32": ("S32", 0),
+    "float32": ("S32", 0),
     "int64": ("S64", 0),
 }
-"""Dtypes of inputs and outputs that are copied, and the type and zero of their buffers."""
+"""Dtypes of inputs and outputs, and the type and zero of what their bytes are copied to."""
 
 
 def _bounds_of(dtype: str) -> tuple[int, int]:
-    if dtype == "bool" or not is_integer(dtype):
-        return (0, 1) if dtype == "bool" else INT64
-    return integer_range(dtype)
+    """Bounds of what buffers hold of a dtype.
+
+    Raises:
+        PlanError: they hold no such values.
+    """
+    if dtype not in RAW_DTYPES:
+        raise PlanError(f"the engine has no kernels for {dtype}", fix=FORM.fix)
+    return {"bool": (0, 1), "float32": INT32}.get(dtype) or integer_range(dtype)
 
 
 def _attrs_key(attrs: Any) -> Any:

@@ -8,14 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Step
-from compiler.ir.dataflow import Value as FlowValue
 from compiler.ir.ty import bits, integer_range
 from compiler.ops.tensor.clip import integer_bound
-from compiler.targets.engine.general import spread
 from compiler.targets.engine.packing import POWER_OF_TWO
-from compiler.targets.engine.planner import RAW_DTYPES, Planner, rule
+from compiler.targets.engine.planner import Planner, general, rule
 from compiler.targets.engine.rounding import rounded_product
-from compiler.targets.engine.values import INT32, Item, constant, is_integer
+from compiler.targets.engine.values import INT32, Item, constant, constants, spread
 
 Array = NDArray[Any]
 
@@ -32,8 +30,6 @@ _BINARY = {
     "less": "LESS",
     "equal": "EQUAL",
 }
-_LARGEST_QUANTIZED = 1 << 23
-_RESHAPES = ("reshape", "expand_dims", "squeeze", "nn.batch_flatten")
 
 
 @rule(*_BINARY)
@@ -127,6 +123,45 @@ def _rescale(
     return planner.settle(step, found)
 
 
+@rule("fixed_point_multiply", "fixed_point_multiply_per_axis", of=general)
+def any_fixed_point(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """Any factors, as ``ops/tensor/fixed_point_multiply`` computes them in numpy."""
+    dtype, attrs = step.args[0].type.dtype, step.attrs
+    width, data, do = bits(dtype), args[0], planner.compose
+    if step.name == "fixed_point_multiply":
+        multiplier, shift = constant(attrs.multiplier), constant(attrs.shift)
+    else:
+        axis = attrs.axis % len(data.shape)
+        spread_out = (data.shape[axis], *(1,) * (len(data.shape) - 1 - axis))
+        multiplier, shift = (_reshaped(planner, arg, spread_out) for arg in args[1:])
+    zero, one = constant(0), constant(1)
+    left, right = do("MAX", (shift, zero)), do("MAX", (do("SUB", (zero, shift)), zero))
+    held = do("MIN", (right, constant(32)))
+    wide = do("MUL", (do("LEFT", (data, do("MIN", (left, constant(63))))), multiplier))
+    wide = do("ADD", (wide, do("LEFT", (one, do("ADD", (held, constant(30)))))))
+    wide = do("WRAP", (do("RIGHT", (wide, do("ADD", (held, constant(31))))),), "int32")
+    scaled = do("SELECT", (do("LESS", (constant(32), right)), zero, wide))
+    up = do("SUB", (shift, one))
+    raised = do("LEFT", (data, do("CLIP", (up,), 0, 63)))
+    down = do("MAX", (do("SUB", (zero, up)), zero))
+    held = do("MIN", (down, constant(width - 1)))
+    half = do("LEFT", (one, do("SUB", (do("MAX", (held, one)), one))))
+    half = do("WRAP", (do("SELECT", (do("LESS", (zero, held)), half, zero)),), dtype)
+    lowered = do("RIGHT", (do("WRAP", (do("ADD", (data, half)),), dtype), held))
+    lowered = do("SELECT", (do("LESS", (constant(width - 1), down)), zero, lowered))
+    power = do("SELECT", (do("LESS", (zero, up)), raised, lowered))
+    is_power = do("EQUAL", (multiplier, constant(POWER_OF_TWO)))
+    return planner.settle(step, do("SELECT", (is_power, power, scaled)))
+
+
+def _reshaped(planner: Planner, item: Item, shape: tuple[int, ...]) -> Item:
+    """A vector under another shape."""
+    if item.data is not None:
+        return constants(item.data.reshape(shape))
+    view = planner.emitter.contiguous(planner.materialise(item)).reshaped(shape)
+    return Item(shape, item.low, item.high, view=view)
+
+
 @rule("right_shift")
 def right_shift(planner: Planner, step: Step, args: list[Item]) -> bool:
     """By constant numbers of bits; the end of a rounded product."""
@@ -144,63 +179,13 @@ def right_shift(planner: Planner, step: Step, args: list[Item]) -> bool:
 
 @rule("cast")
 def cast(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """Another name where no value changes; a wrap; the end of ``quantize_inputs``; else numpy."""
+    """Another name where no value changes, else a wrap."""
     (data,) = args
     dtype = step.results[0].type.dtype
-    if not is_integer(step.args[0].type.dtype):
-        return _quantize(planner, step)
     if dtype == "bool":
         zero = planner.compose("EQUAL", (data, constant(0)))
         return planner.settle(step, planner.compose("SUB", (constant(1), zero)))
     low, high = integer_range(dtype)
     if data.data is not None or data.low < low or data.high > high:
         return planner.settle(step, data)
-    if data.host is not None:
-        planner.materialise(data)
     return planner.alias(step, data)
-
-
-def _quantize(planner: Planner, step: Step) -> bool:
-    """``cast(clip(round(x * scale)))`` of an input of the function."""
-    dtype = step.results[0].type.dtype
-    clipped = _made_by(planner, step.args[0], "clip")
-    rounded = _made_by(planner, clipped.args[0], "round") if clipped else None
-    times = _made_by(planner, rounded.args[0], "multiply") if rounded else None
-    if clipped is None or times is None or dtype not in RAW_DTYPES:
-        return False
-    source, scale = (planner.root(a) for a in times.args)
-    if source.data is not None:
-        source, scale = scale, source
-    factor = scale.data
-    shape = source.type.concrete_shape
-    while source.producer is not None and source.producer.name in _RESHAPES:
-        source = planner.root(source.producer.args[0])
-    inputs = [planner.root(v) for v in planner.flow.inputs]
-    if source not in inputs or source.type.dtype != "float32" or factor is None:
-        return False
-    if factor.size > 1 and (len(shape) < 2 or factor.shape not in _per_channel(shape)):
-        return False
-    bounds = float(clipped.attrs.a_min), float(clipped.attrs.a_max)
-    if not all(abs(b) < _LARGEST_QUANTIZED and b == int(b) for b in bounds):
-        return False
-    low, high = int(bounds[0]), int(bounds[1])
-    info = integer_range(dtype)
-    # The kernel gives 0 for NaN, and so does the cast as long as 0 is within the bounds.
-    if not info[0] <= low <= 0 <= high <= info[1] or not all(shape):
-        return False
-    item = Item(step.results[0].type.concrete_shape, low, high)
-    planner.define(step, item)
-    view = planner.emitter.quantize(inputs.index(source), item, factor.reshape(-1), (low, high))
-    item.view = view
-    return view is not None
-
-
-def _per_channel(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Shapes of a factor along axis 1."""
-    tail = (shape[1], *(1,) * (len(shape) - 2))
-    return tail, (1, *tail)
-
-
-def _made_by(planner: Planner, value: FlowValue, name: str) -> Step | None:
-    step = planner.root(value).producer
-    return step if step is not None and step.name == name else None

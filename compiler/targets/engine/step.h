@@ -16,7 +16,8 @@
 enum { QK_QUANTIZE, QK_DEQUANTIZE, QK_GEMM, QK_DEPTHWISE, QK_ELEMENTWISE, QK_POOL, QK_COPY, QK_FILL,
        QK_LOOKUP, QK_SOFTMAX, QK_STANDARDIZE, QK_PACK, QK_WIDE, QK_REDUCE, QK_GATHER, QK_TAKE, QK_KINDS };
 
-/* Element types of activations. QK_S64: copies, borders to and from Python, and the steps of general.h. */
+/* Element types of activations. QK_S64: copies, inputs, outputs, and the steps of general.h. A float32 is
+ * QK_S32, its bits. */
 enum { QK_U8, QK_S16, QK_S32, QK_S64 };
 
 static inline int64_t qk_isqrt(int64_t v) /* floor of the root of 0 <= v < 2^62 */
@@ -161,7 +162,9 @@ typedef struct {
 #define QK_WIDE_FIELDS 14
 enum { QK_WIDE_LOAD, QK_WIDE_STORE, QK_WIDE_CONSTANT, QK_WIDE_ADD, QK_WIDE_SUB, QK_WIDE_MUL, QK_WIDE_MIN,
        QK_WIDE_MAX, QK_WIDE_AND, QK_WIDE_OR, QK_WIDE_LEFT, QK_WIDE_RIGHT, QK_WIDE_LESS,
-       QK_WIDE_EQUAL, QK_WIDE_FLOORED, QK_WIDE_ROOT, QK_WIDE_SELECT, QK_WIDE_WRAP, QK_WIDE_OPS };
+       QK_WIDE_EQUAL, QK_WIDE_FLOORED, QK_WIDE_ROOT, QK_WIDE_SELECT, QK_WIDE_WRAP,
+       QK_WIDE_FADD, QK_WIDE_FSUB, QK_WIDE_FMUL, QK_WIDE_FMIN, QK_WIDE_FMAX, QK_WIDE_FROUND, QK_WIDE_FEVEN,
+       QK_WIDE_TO_REAL, QK_WIDE_TO_INT, QK_WIDE_OPS };
 #define QK_WIDE_SLOTS 32
 typedef struct {
     int64_t op, to, a, b, c;    /* slots */
@@ -169,11 +172,13 @@ typedef struct {
     int64_t stride[QK_DIMS];    /* bytes */
 } qk_wide_op;
 
-/* The last `reduced` axes are reduced; out has no strides along them. */
-enum { QK_REDUCE_SUM, QK_REDUCE_MAX, QK_REDUCE_ARGMAX, QK_REDUCE_HOWS };
+/* The last `reduced` axes are reduced; out has no strides along them. A DOT sums products with `other`;
+ * types + 16 lie in the blob. */
+enum { QK_REDUCE_SUM, QK_REDUCE_MAX, QK_REDUCE_ARGMAX, QK_REDUCE_DOT, QK_REDUCE_HOWS };
 typedef struct {
     int64_t kind, how, source, type, zero, out, out_type, out_zero, reduced, last;
-    int64_t size[QK_DIMS], in_stride[QK_DIMS], out_stride[QK_DIMS];
+    int64_t other, other_type, other_zero;
+    int64_t size[QK_DIMS], in_stride[QK_DIMS], out_stride[QK_DIMS], other_stride[QK_DIMS];
 } qk_reduce_step;
 
 /* Runs of bytes in an order that the blob holds: offsets from source, int64. */

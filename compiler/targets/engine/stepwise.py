@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Value
 from compiler.ir.module import IRModule
-from compiler.targets.engine.executor import EngineExecutor, array_of, batch_of, on_host
+from compiler.targets.engine.executor import EngineExecutor, array_of, batch_of
 from compiler.targets.engine.plan import Plan
 from compiler.targets.engine.planner import Planner, plan_function
 from compiler.targets.engine.steps import SLACK, aligned
-from compiler.targets.engine.values import is_integer
+from compiler.targets.engine.values import bits_of, is_integer
 from compiler.targets.engine.views import Buffer, View
 
 Array = NDArray[Any]
@@ -50,11 +50,8 @@ class SteppedEngine(EngineExecutor):
         kept = set(map(id, self._actions))
         behind = np.cumsum([0, *(id(action) in kept for action in emitter.actions)])
         last: dict[Buffer, int] = {}
-        hosts: set[int] = set()
         for at, action in enumerate(self._actions):
             last |= {b: at for b in (*action.reads, *action.writes) if isinstance(b, Buffer)}
-            if action.kind != "output":  # the number of one
-                hosts |= {n for n in action.writes if isinstance(n, int)}
         self._dying: dict[int, list[Buffer]] = {}
         for buffer, at in last.items():
             self._dying.setdefault(at, []).append(buffer)
@@ -66,11 +63,10 @@ class SteppedEngine(EngineExecutor):
         for value, item in self._items.items():
             if item.data is None:
                 values.setdefault(item, value)
-        self._places: list[tuple[int, Value, View | int]] = []
+        self._places: list[tuple[int, Value, View]] = []
         for (item, place), actions in self._planner.placed.items():
             at = int(behind[actions])
-            lies = place in hosts if isinstance(place, int) else last.get(place.buffer, -1) >= at
-            if item in values and lies:
+            if item in values and last.get(place.buffer, -1) >= at:
                 self._places.append((at, values[item], place))
         self._places.sort(key=lambda place: place[0])
         alone = [(value,) for _, value, _ in self._places]
@@ -83,9 +79,9 @@ class SteppedEngine(EngineExecutor):
 
     def _shared(self) -> set[Value]:
         """Values that lie in memory of their own, rather than being other views of such ones."""
-        owners: dict[Buffer | int, Value] = {}
+        owners: dict[Buffer, Value] = {}
         for _, value, place in self._places:
-            owners.setdefault(place.buffer if isinstance(place, View) else place, value)
+            owners.setdefault(place.buffer, value)
         return set(owners.values())
 
     def source(self, value: Value) -> Value:
@@ -113,9 +109,8 @@ class SteppedEngine(EngineExecutor):
         self._noise = np.frombuffer(rng.bytes(self.plan.arena_bytes), np.uint8)
         self._arena = aligned(self.plan.arena_bytes)
         self._arena[:-SLACK] = self._noise
-        self._held: list[Any] = [None] * self.plan.host_values
-        self._at = self._row = 0
-        self._lying: dict[Value, View | int] = {}
+        self._at = 0
+        self._lying: dict[Value, View] = {}
         self._given: set[Value] = set()
 
     def run_stage(self, stage: int, operands: Mapping[Value, Array]) -> list[Array]:
@@ -127,34 +122,26 @@ class SteppedEngine(EngineExecutor):
         for value, array in operands.items():
             if value not in self._given and value in self._lying:
                 self._given.add(value)
-                self._put(self._lying[value], array)
+                place = self._lying[value]
+                memory = array_of(place, self._arena)
+                memory[...] = (bits_of(array).astype(np.int64) + place.buffer.zero).astype(
+                    memory.dtype
+                )
         if stage == len(self._places):
             self._run_until(len(self._actions))
             return self._outs
         at, value, place = self._places[stage]
         self._run_until(at)
         self._lying[value] = place
-        if isinstance(place, int):
-            return [self._held[place]]
         stored = array_of(place, self._arena)
+        if value.type.dtype == "float32":
+            return [np.ascontiguousarray(stored).view(np.float32)]
         return [stored.astype(np.int64) - place.buffer.zero]
-
-    def _put(self, place: View | int, array: Array) -> None:
-        if isinstance(place, int):
-            self._held[place] = array
-        else:
-            memory = array_of(place, self._arena)
-            memory[...] = (array.astype(np.int64) + place.buffer.zero).astype(memory.dtype)
 
     def _run_until(self, stop: int) -> None:
         while self._at < stop:
-            action = self._actions[self._at]
-            if action.is_kernel:
-                span = self._row, self._row + 1
-                self._kernels(span, batch_of(self._ins, self._outs), self._arena, None)
-                self._row += 1
-            else:
-                on_host(action, self._held, self._ins, self._outs, self._arena)
+            span = self._at, self._at + 1
+            self._kernels(span, batch_of(self._ins, self._outs), self._arena, None)
             for buffer in self._dying.get(self._at, ()):
                 lost = slice(buffer.place, buffer.place + buffer.size)
                 self._arena[lost] = self._noise[lost]

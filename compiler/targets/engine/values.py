@@ -26,7 +26,7 @@ INT64 = (-(1 << 63), (1 << 63) - 1)
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """A value.
+    """A value; a float32 is the integer that its bits are.
 
     Attributes:
         shape: elements per axis.
@@ -36,14 +36,12 @@ class Item:
         chain: the elementwise operator that computes it, not yet run.
         product: the product that computes it, not yet run.
         uses: how often it is read.
-        host: number under which Python keeps it, where no kernel can.
         readers: the steps that read it.
         border: what lies around it in memory: elements before and after every axis, their value.
         stored: type and zero of its buffer, where a kernel or a reader decides them; None for the
             smallest that holds the bounds.
         image_layout: where an operator on images computes it: "NCHW".
         depth: elementwise operators behind each other that wait to be run.
-        is_integer: no float.
     """
 
     shape: Shape
@@ -54,17 +52,15 @@ class Item:
     chain: Chain | None = None
     product: Product | None = None
     uses: int = 0
-    host: int | None = None
     readers: list[Step] = field(default_factory=list)
     image_layout: str = ""
     border: tuple[tuple[tuple[int, int], ...], int] | None = None
     stored: tuple[str, int] | None = None
     depth: int = 0
-    is_integer: bool = True
 
     def as_scalar(self) -> Item:
         """A constant of equal elements as one element."""
-        if self.data is None or not self.shape or self.low != self.high or not self.is_integer:
+        if self.data is None or not self.shape or self.low != self.high:
             return self
         return Item((), self.low, self.high, data=np.array(self.low, np.int64))
 
@@ -94,10 +90,12 @@ class Chain:
     Attributes:
         op: "ADD", "SUB", "MUL", "MIN", "MAX", "CLIP", "RESCALE", "SHIFT", "TO_EVEN" have fast
             kernels; "AND", "OR", "LEFT", "RIGHT", "LESS", "EQUAL", "FLOORED", "ROOT", "SELECT",
-            "WRAP" are those of general.h.
+            "WRAP" are those of general.h, and for floats "FADD", "FSUB", "FMUL", "FMIN", "FMAX",
+            "FROUND", "FEVEN", "TO_REAL", "TO_INT".
         args: operands, broadcast to the result's shape.
         params: CLIP: (low, high); SHIFT: bits to the right; RESCALE: (multiplier, shift, axis or
-            None); TO_EVEN: (bits to the right, axis or None); WRAP: the dtype.
+            None); TO_EVEN: (bits to the right, axis or None); WRAP: the dtype; TO_INT: the dtype,
+            and bounds that are known.
     """
 
     op: str
@@ -149,7 +147,18 @@ def constant(value: int) -> Item:
 
 def constants(data: Array) -> Item:
     """Integers that broadcast to the other operands."""
+    if not data.size:
+        return Item(data.shape, 0, 0, data=data)
     return Item(data.shape, int(data.min()), int(data.max()), data=data)
+
+
+def spread(item: Item, shape: tuple[int, ...]) -> Item:
+    """An item broadcast to a shape; constants stay as they are."""
+    if item.data is not None or item.shape == shape:
+        return item
+    zeros = Item(shape, 0, 0, data=np.broadcast_to(np.int64(0), shape))
+    chain = Chain("ADD", (item, zeros.as_scalar()))
+    return Item(shape, item.low, item.high, chain=chain, uses=1, depth=item.depth + 1)
 
 
 def chain_bounds(op: str, args: Sequence[Item], params: tuple[Any, ...]) -> tuple[int, int]:
@@ -175,6 +184,10 @@ def chain_bounds(op: str, args: Sequence[Item], params: tuple[Any, ...]) -> tupl
         return min(to_even(a.low, n) for n in bits), max(to_even(a.high, n) for n in bits)
     if op == "ROOT":
         return isqrt(max(a.low, 0)), isqrt(max(a.high, 0))
+    if (op[0] == "F" and op != "FLOORED") or op == "TO_REAL":
+        return INT32
+    if op == "TO_INT":
+        return params[1:]
     if op == "WRAP":
         return (0, 1) if params[0] == "bool" else integer_range(params[0])
     b = args[1]
@@ -245,3 +258,8 @@ def is_integer(dtype: str) -> bool:
         "uint32",
         "int64",
     )
+
+
+def bits_of(array: Array) -> Array:
+    """Integers as they are; the bits of float32."""
+    return np.asarray(array, order="C").view(np.int32) if array.dtype == np.float32 else array

@@ -13,7 +13,7 @@ from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range
 from compiler.ops.nn.integer_standardize import output_bound
 from compiler.ops.reduce.axes import axes_of
-from compiler.targets.engine.general import dense_view, taken, total
+from compiler.targets.engine.general import dense_view, taken
 from compiler.targets.engine.layouts import MOST_IMAGES, channels_last, layout_of
 from compiler.targets.engine.lines import as_lines
 from compiler.targets.engine.planner import Planner, rule
@@ -69,7 +69,7 @@ def pool(planner: Planner, step: Step, args: list[Item]) -> bool:
     if data.shape[layout.index("N")] > MOST_IMAGES:
         return False
     data, factor = _factor_in_front(planner, data) if average else (data, 1)
-    if data.data is not None or not prod(data.shape) or planner.on_arena(data) is None:
+    if data.data is not None:
         return False
     axes = [layout.index(c) for c in "NHWC"]
     shape = step.results[0].type.concrete_shape
@@ -155,15 +155,10 @@ def _write_pool(
 
 @rule("mean", "sum")
 def reduce(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """A pool where its loops fit, else the general reduction, which a mean is in words."""
-    return _pooled(planner, step, args) or (step.name == "sum" and total(planner, step, args[0]))
-
-
-def _pooled(planner: Planner, step: Step, args: list[Item]) -> bool:
     """A pool with one window over up to two runs of axes, if the kept axes are one run."""
     average = step.name == "mean"
     data, factor = _factor_in_front(planner, args[0]) if average else (args[0], 1)
-    if data.data is not None or not prod(data.shape) or planner.on_arena(data) is None:
+    if data.data is not None:
         return False
     source = planner.materialise(data)
     axes = axes_of(step)
@@ -237,8 +232,6 @@ def lookup(planner: Planner, step: Step, args: list[Item]) -> bool:
     a lookup of more than 8 bits are part of its table.
     """
     data, table = args
-    if data.data is not None or not data.is_integer:
-        return False
     smallest = integer_range(step.args[0].type.dtype)[0]
     source, links = _in_table(data)
     view = planner.materialise(source)
@@ -312,10 +305,9 @@ def _rows(planner: Planner, data: Item, axis: int) -> tuple[View, int, int, Shap
     """The data with one axis last and in one run: view, rows, bytes from row to row, the axes."""
     rank = len(data.shape)
     axes = (*(a for a in range(rank) if a != axis % rank), axis % rank)
-    view = None if data.data is not None else planner.on_arena(data)
-    if view is None:
+    if data.data is not None:
         return None
-    view = view.permuted(axes)
+    view = planner.materialise(data).permuted(axes)
     loops = merged_axes(view.shape[:-1], [view.strides[:-1]])
     if len(loops) > 1 or (view.shape[-1] > 1 and view.strides[-1] != view.buffer.item):
         view = planner.emitter.contiguous(view, always=True)

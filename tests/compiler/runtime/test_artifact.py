@@ -332,7 +332,7 @@ def test_onnxruntime_runs_what_the_engine_cannot_plan_and_says_so(
     assert "onnxruntime runs the module in integers" in said
 
 
-def test_a_module_with_a_step_on_the_host_stays_on_the_engine(
+def test_a_module_whose_operators_have_no_kernels_of_their_own_stays_on_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(rules, "nn.relu", lambda planner, step, args: False)
@@ -342,7 +342,6 @@ def test_a_module_with_a_step_on_the_host_stays_on_the_engine(
     (fast,), (exact,) = found.run({"x": rows}), found.run({"x": rows}, "reference")
     assert fast.tobytes() == exact.tobytes()
     assert set(found._executors) == {"auto", "engine", "reference"}
-    assert found._executors["engine"].host_steps >= 1
 
 
 def test_without_compiler_and_onnxruntime_the_default_executor_is_the_reference(

@@ -357,16 +357,3 @@ RESULTS: dict[str, tuple[Callable[[Expr], Expr], tuple[int, ...], str]] = {
         "int8",
     ),
 }
-
-WITHOUT_KERNEL = {
-    "half of the last place wraps, int8",
-    "half of the last place wraps, uint8",
-    "products of sixteen bits, positive",
-    "products of sixteen bits, negative",
-    "windows of padding only",
-    "windows of padding only, wide",
-    "windows beside narrow data",
-    "no elements",
-    "no images",
-}
-"""Cases with an operator that runs on numpy."""
