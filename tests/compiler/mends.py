@@ -74,7 +74,7 @@ _DENSE = "out = dense_view(planner, step, item, ('S32', 0), row_major=True)"
 _WANTED = """planner.define(step, item)
     item.stored = "S32", 0
     out = item.view = planner.emitter.allocate(item)"""
-_BATCH = Defect(f"{ENGINE}.windows", "_pooled", {_DENSE.replace("'", '"'): _WANTED})
+_BATCH = Defect(f"{ENGINE}.windows", "reduce", {_DENSE.replace("'", '"'): _WANTED})
 
 DEFECTS: dict[str, Defect] = {
     "an unsigned value, shifted by all its bits": Defect(
