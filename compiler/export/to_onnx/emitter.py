@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from compiler.core.legalize import forget, words_of
 from compiler.errors import OnnxExportError
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.ir.dataflow import Form, Step, Value
@@ -85,8 +86,9 @@ class _InSingle(Emitter):
         return self.writer.constant(held.astype("float32"))
 
 
-ToOnnx = Callable[[Step, Emitter], str | Sequence[str]]
-"""``rule(step, emitter)`` writes nodes and gives one tensor name per result."""
+ToOnnx = Callable[[Step, Emitter], str | Sequence[str] | None]
+"""``rule(step, emitter)`` writes nodes and gives one tensor name per result. An operator without a
+rule, and a step that its rule gives None for, is written in words."""
 
 FToOnnx: OpRule[ToOnnx] = OpRule(
     "FToOnnx", asked_by="export.to_onnx", defined_in="compiler/export/to_onnx/convert"
@@ -94,24 +96,33 @@ FToOnnx: OpRule[ToOnnx] = OpRule(
 
 
 def emit_step(step: Step, emitter: Emitter) -> None:
-    """Write one step by its rule and bind its results.
+    """Write one step by its rule, or in words, and bind its results.
 
     Raises:
-        OnnxExportError: the operator has no rule.
+        OnnxExportError: the operator has neither.
     """
     rule = FToOnnx.get(step.op)
-    if rule is None:
+    if rule is not None and step.name in _SINGLE and step.results[0].type.dtype == "float16":
+        single = rule(step, _InSingle(emitter))
+        assert isinstance(single, str)
+        names: Sequence[str] = [emitter.writer.cast(single, "float16")]
+    else:
+        made = None if rule is None else rule(step, emitter)
+        names = [made] if isinstance(made, str) else made or _in_words(step, emitter)
+    for value, name in zip(step.results, names, strict=True):
+        emitter.bind(value, name)
+
+
+def _in_words(step: Step, emitter: Emitter) -> Sequence[str]:
+    words, results = words_of(step, floats=True)
+    if words == [step]:
         raise OnnxExportError(
             f"{step.name} has no ONNX form",
             fix="write a rule in compiler/export/to_onnx/convert",
             span=step.span,
         )
-    if step.name in _SINGLE and step.results[0].type.dtype == "float16":
-        single = rule(step, _InSingle(emitter))
-        assert isinstance(single, str)
-        names: Sequence[str] = [emitter.writer.cast(single, "float16")]
-    else:
-        made = rule(step, emitter)
-        names = [made] if isinstance(made, str) else made
-    for value, name in zip(step.results, names, strict=True):
-        emitter.bind(value, name)
+    for word in words:
+        emit_step(word, emitter)
+    names = [emitter.name(made) for made in results]
+    forget(words, step)
+    return names

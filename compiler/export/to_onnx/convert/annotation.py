@@ -10,9 +10,7 @@ from compiler.ir.dataflow import Step, Value
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 
 
-@FToOnnx.register(
-    "annotation.cast_hint", "annotation.stop_fusion", "on_device", "device_copy", "debug"
-)
+@FToOnnx.register("debug")
 def pass_through(step: Step, e: Emitter) -> str:
     """The value itself."""
     return e.name(step.args[0])

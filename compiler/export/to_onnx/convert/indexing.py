@@ -31,15 +31,6 @@ def strided_slice(step: Step, e: Emitter) -> str:
     return e.node("Slice", inputs)
 
 
-@FToOnnx.register("reverse")
-def reverse(step: Step, e: Emitter) -> str:
-    """Slice from the back to the front."""
-    axis = step.attrs.axis % len(step.args[0].type.shape)
-    size = step.args[0].type.concrete_shape[axis]
-    bounds = [e.ints(v) for v in ([size - 1], [-size - 1], [axis], [-1])]
-    return e.node("Slice", [e.name(step.args[0]), *bounds])
-
-
 def _indices(value: Value, size: int, mode: str, e: Emitter) -> str:
     """Indices brought into range the way ``mode`` says, in a dtype that ONNX takes.
 

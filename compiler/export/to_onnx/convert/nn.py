@@ -95,16 +95,6 @@ def matmul(step: Step, e: Emitter) -> str:
     return e.node("MatMul", [left, right])
 
 
-@FToOnnx.register("nn.bias_add")
-def bias_add(step: Step, e: Emitter) -> str:
-    """Add of a vector along one axis."""
-    data, bias = step.args
-    rank = len(data.type.shape)
-    shape = [-1 if i == step.attrs.axis % rank else 1 for i in range(rank)]
-    vector = e.node("Reshape", [e.name(bias), e.ints(shape)])
-    return e.node("Add", [e.name(data), vector])
-
-
 @FToOnnx.register("nn.relu")
 def relu(step: Step, e: Emitter) -> str:
     """Relu."""

@@ -216,13 +216,6 @@ def cast(step: Step, e: Emitter) -> str:
     return e.writer.cast(e.name(step.args[0]), step.result.type.dtype)
 
 
-@FToOnnx.register("squared_difference")
-def squared_difference(step: Step, e: Emitter) -> str:
-    """(a - b)²."""
-    difference = e.node("Sub", e.args(step))
-    return e.node("Mul", [difference, difference])
-
-
 @FToOnnx.register("mod", "trunc_mod")
 def trunc_mod(step: Step, e: Emitter) -> str:
     """Remainder with the sign of the dividend."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+from compiler.export.to_onnx.emitter import Emitter, emit_step
 from compiler.export.to_onnx.qdq_emitter import (
     FToQdq,
     QdqEmitter,
@@ -248,9 +248,8 @@ def move(step: Step, graph: QdqEmitter) -> Real | None:
         for value in step.args[len(moved) :]:
             whole = is_integer(value.type.dtype)
             inner.bind(value, graph.native(value) if whole else graph.name(value))
-        name = FToOnnx.require(step.op)(step, inner)
-        assert isinstance(name, str)
-        return name
+        emit_step(step, inner)
+        return inner.name(step.result)
 
     depth = 1 + max(real.depth for real in found)
     held = found[0].tensor if len(found) == 1 else None
