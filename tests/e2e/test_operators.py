@@ -19,13 +19,18 @@ import pytest
 
 import qsearch
 from compiler import infer_module, parse
-from compiler.core.words import WORDS, FBody
+from compiler.core.words import WORDS, FBody, Words
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.analysis import post_order
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call, Op
 from compiler.ir.module import IRModule
+from compiler.ir.op import OpPattern, register_op
+from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
 from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.tensor.number_rel import number_rel
 from compiler.proof.derive import derive_static
+from compiler.proof.ranges import analyse
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import QuantizeContext, mark, prerequisite_optimize, quantize
 from compiler.runtime.artifact import QModule
@@ -118,6 +123,25 @@ def test_a_model_is_proved_and_its_exports_give_the_same_bits(name: str, tmp_pat
 @pytest.mark.parametrize("name", sorted((*CORES, *FLOATS)))
 def test_a_text_is_proved_and_its_exports_give_the_same_bits(name: str, tmp_path: Path) -> None:
     check(from_text(name), tmp_path)
+
+
+def test_an_operator_of_a_plugin_has_every_form_by_its_body(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "test.tripled"
+    op = register_op(name, arg_names=("data",), rel=number_rel(name), pattern=OpPattern.ELEMWISE)
+    FNumpyCompute.register(op)(of_arrays(lambda x: np.maximum(x * 3, -7)))
+
+    @FBody.register(name)
+    def body(step: Step, words: Words) -> Value:
+        return words.maximum(words.multiply(step.args[0], 3), -7)
+
+    monkeypatch.setitem(CORES, name, f"{name}(%w)")
+    shipped = from_text(name)
+    check(shipped, tmp_path)
+    assert name in shipped.holds
+    (row,) = (row for row in analyse(shipped.module.module).values if row.op == name)
+    assert row.low == -7
 
 
 @pytest.mark.parametrize("operator", HELD)
