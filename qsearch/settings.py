@@ -375,6 +375,9 @@ class Settings(BaseSettings):
     study: Annotated[Text | None, Flag(STUDY, "NAME")] = Field(
         None, description="name of the study in the storage (that of the run folder)"
     )
+    artifacts: Annotated[Text | None, Flag(STUDY, "URL")] = Field(
+        None, description="where drivers share files, an fsspec URL: s3://… (the run folder)"
+    )
     sign: Annotated[Text | None, Flag(STUDY, "KEY")] = Field(
         None, description="sign the written module with this private key (qsearch keygen)"
     )

@@ -28,6 +28,7 @@ from qsearch.report.listing import (
 from qsearch.report.pareto import front_of
 from qsearch.run_folder import RunFolder, StudyAddress
 from qsearch.search.objectives import Objective, accuracies_in
+from qsearch.search.space import Space
 from qsearch.store.records import CommandKind
 
 PathLike = str | os.PathLike[str]
@@ -225,6 +226,30 @@ def _forget(address: StudyAddress, even_if_running: bool) -> tuple[str, int]:
             )
         repository.delete_study(study.id)
         return study.name, len(repository.studies())
+
+
+def export_optuna(
+    folder: PathLike | None,
+    url: str,
+    *,
+    storage: str | None = None,
+    study: str | None = None,
+    name: str | None = None,
+) -> tuple[str, int]:
+    """Write a study into an Optuna storage; its name there, and how many trials.
+
+    Raises:
+        SettingsError: the name is taken there, or the storage cannot be used.
+    """
+    from qsearch.search.optuna_study import write_study
+
+    with opened(_address(folder, storage, study)) as (repository, named):
+        trials = [trial for trial in repository.trials_of(named.id) if trial.finished]
+        objective = Objective.of(named.spec)
+        space = Space.from_dict(named.spec["space"])
+        target = name or named.name
+        write_study(trials, space, objective, url, target, repository.newest_notes(named.id))
+        return target, len(trials)
 
 
 def _address(folder: PathLike | None, storage: str | None, study: str | None) -> StudyAddress:

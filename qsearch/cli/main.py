@@ -53,6 +53,7 @@ COMMANDS: Final = {
     "compare": (STUDIES, "studies", "print studies side by side"),
     "stop": (STUDIES, "studies", "end, pause or resume a running search"),
     "delete": (STUDIES, "studies", "delete a study"),
+    "export-optuna": (STUDIES, "studies", "write a study for optuna-dashboard"),
     "serve": (SERVER, "server", "run a server with a queue of studies"),
     "token": (SERVER, "server", "create or remove the token of a user of a server"),
     "users": (SERVER, "server", "list the users of a server, their limits and what they use"),

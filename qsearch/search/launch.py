@@ -81,6 +81,7 @@ class LaunchOptions(TypedDict, total=False):
     worker_memory: int | str | None
     trial_timeout: float | None
     out: PathLike | None
+    artifacts: str | None
     storage: str | None
     study: str | None
     sign: PathLike | None

@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +31,7 @@ from qsearch.store.records import Trial
 from qsearch.user_code import load_object
 
 if TYPE_CHECKING:
-    pass
+    from qsearch.store.view_queries import Note
 
 MakeSampler = Callable[[int], BaseSampler]
 _SAMPLERS: dict[str, MakeSampler] = {}
@@ -393,3 +393,53 @@ def quiet_optuna() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+def write_study(
+    trials: Sequence[Trial],
+    space: Space,
+    objective: Objective,
+    url: str,
+    name: str,
+    notes: Mapping[int | None, Note],
+) -> None:
+    """Write finished trials, in order, as a new study.
+
+    Notes and tags become the user attributes ``note`` and ``tags``.
+
+    Args:
+        url: of an Optuna storage, such as ``sqlite:///optuna.db``; not our own database, since
+            both own tables there.
+        notes: by the number of a trial; that of the study under None.
+    Raises:
+        SettingsError: the name is taken, or the storage cannot be used.
+    """
+    known = distributions_of(space)
+    with quiet_optuna():
+        try:
+            study = optuna.create_study(
+                storage=url, study_name=name, directions=directions_of(objective)
+            )
+        except optuna.exceptions.DuplicatedStudyError as error:
+            raise SettingsError(
+                f"the Optuna storage has a study {name!r} already",
+                where=url,
+                fix="choose another with --name, or another storage",
+            ) from error
+        except Exception as error:  # whatever the driver of that storage raises
+            raise SettingsError(
+                f"the Optuna storage cannot be used: {str(error).splitlines()[0]}",
+                where=url,
+                fix="for example sqlite:///optuna.db, a file of its own",
+            ) from error
+        study.set_metric_names(list(objective.names))
+        for field, value in _told(notes.get(None)).items():
+            study.set_user_attr(field, value)
+        frozen = [measured_trial(trial, known, objective) for trial in trials]
+        for trial, shown in zip(trials, frozen, strict=True):
+            shown.user_attrs.update(_told(notes.get(trial.number)))
+        study.add_trials(frozen)
+
+
+def _told(note: Note | None) -> dict[str, Any]:
+    return {} if note is None else {"note": note.note, "tags": list(note.tags)}

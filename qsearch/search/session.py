@@ -75,7 +75,7 @@ from qsearch.search.winner import (
     write_winner,
 )
 from qsearch.settings import is_import_path
-from qsearch.store.artifacts import ArtifactStore
+from qsearch.store.artifacts import artifact_store
 from qsearch.store.records import StudyState, Trial
 from workers.batching import batch_size
 from workers.errors import BrokenRunError
@@ -136,7 +136,7 @@ class Session:
         self._artifacts = StudyArtifacts(
             context.repository,
             context.study_id,
-            ArtifactStore(folder.artifacts),
+            artifact_store(folder.artifacts, settings.artifacts),
         )
         blob = context.pool.put(prepared.blob.data)
         self._calib_data = PooledData(context, blob, prepared.calib.ref, prepared.calib.samples)

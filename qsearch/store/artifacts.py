@@ -9,6 +9,7 @@ import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -92,7 +93,7 @@ class ArtifactStore:
             raise StoreError(
                 f"{kind} {sha256!r} is no artefact", where="artifacts", fix="give a sha256"
             )
-        return self.root / f"{kind}-{sha256[:_LETTERS]}{_SUFFIXES.get(kind, '.npz')}"
+        return self.root / _file_name(kind, sha256)
 
     def put_arrays(self, kind: str, arrays: Mapping[str, NDArray[Any]]) -> ArtifactId:
         """Store named arrays as one uncompressed .npz with sorted members."""
@@ -104,6 +105,10 @@ class ArtifactStore:
         """Arrays stored by ``put_arrays``."""
         with np.load(io.BytesIO(self.get(kind, sha256)), allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
+
+
+def _file_name(kind: str, sha256: str) -> str:
+    return f"{kind}-{sha256[:_LETTERS]}{_SUFFIXES.get(kind, '.npz')}"
 
 
 def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
@@ -139,3 +144,81 @@ def _write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 # Shared with drivers on other machines ----------------------------------------------------------
+
+
+class RemoteArtifactStore(ArtifactStore):
+    """A local folder in front of a remote one: what is put goes to both, what is got is kept.
+
+    Names tell the content, so a copy is never stale and two drivers may put the same one.
+
+    Args:
+        root: the local folder.
+        url: of the remote folder, such as ``s3://bucket/qsearch`` or ``file:///mnt/shared``.
+    Raises:
+        StoreError: fsspec, or its part for this kind of URL, is not installed.
+    """
+
+    def __init__(self, root: Path, url: str) -> None:
+        super().__init__(root)
+        self.url = url
+        try:
+            self._files, self._base = import_module("fsspec").core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise StoreError(
+                f"artefacts cannot be kept at {url}: {error}",
+                where="artifacts",
+                fix="pip install 'qsearch[remote]' and what fsspec needs for this kind of URL",
+            ) from error
+
+    def put(self, kind: str, data: bytes) -> ArtifactId:
+        """Store ``data`` here and there; storing it twice is free.
+
+        Raises:
+            StoreError: the remote storage refuses.
+        """
+        artifact = super().put(kind, data)
+        try:
+            if self._remote(kind, artifact.sha256) is None:
+                self._files.makedirs(self._base, exist_ok=True)
+                self._files.pipe_file(f"{self._base}/{_file_name(kind, artifact.sha256)}", data)
+        except Exception as error:  # whatever the storage's own client raises
+            raise self._unreachable(error) from error
+        return artifact
+
+    def get(self, kind: str, sha256: str) -> bytes:
+        """The bytes of an artefact, fetched if it is not here; see ``ArtifactStore.get``."""
+        if not super().has(kind, sha256):
+            try:
+                remote = self._remote(kind, sha256)
+                data = None if remote is None else self._files.cat_file(remote)
+            except Exception as error:  # whatever the storage's own client raises
+                raise self._unreachable(error) from error
+            if data is not None:
+                write_atomically(self.path(kind, sha256), data)
+        return super().get(kind, sha256)
+
+    def has(self, kind: str, sha256: str) -> bool:
+        """Whether it is here or there."""
+        if super().has(kind, sha256):
+            return True
+        try:
+            return self._remote(kind, sha256) is not None
+        except Exception as error:  # whatever the storage's own client raises
+            raise self._unreachable(error) from error
+
+    def _remote(self, kind: str, sha256: str) -> str | None:
+        """Where it lies there; None where it is not."""
+        place = f"{self._base}/{_file_name(kind, sha256)}"
+        return place if self._files.exists(place) else None
+
+    def _unreachable(self, error: Any) -> StoreError:
+        return StoreError(
+            f"the artefacts at {self.url} cannot be reached: {error}",
+            where="artifacts",
+            fix="check the URL and its credentials; a search without --artifacts keeps them local",
+        )
+
+
+def artifact_store(root: Path, url: str | None) -> ArtifactStore:
+    """Artefacts in a local folder, and at ``url`` where one is given."""
+    return ArtifactStore(root) if url is None else RemoteArtifactStore(root, url)
