@@ -17,13 +17,21 @@
  */
 #include "step.h"
 
-#define QK_BLOCK 256
+#define QK_BLOCK 512
 
+/* All lanes of a block; and row by row: i counts the columns, `row` lanes lie in front of the first one. */
 #define QK_EACH(expression)                     \
     {                                           \
         for (int64_t i = 0; i < lanes; i += 16) \
             qk_store(to + i, expression);       \
         break;                                  \
+    }
+#define QK_EACH_COLUMN(expression)                        \
+    {                                                     \
+        for (int64_t row = 0; row < lanes; row += pitch)  \
+            for (int64_t i = 0; i < pitch; i += 16)       \
+                qk_store(to + row + i, expression);       \
+        break;                                            \
     }
 
 #ifdef QK_REALS
@@ -33,22 +41,29 @@
 #endif
 
 /* What a load makes of its elements: times factors, with another slot. */
-#define QK_EACH_LOADED(expression)                                              \
-    {                                                                           \
-        for (int64_t i = 0; i < lanes; i += 16) {                               \
-            const qk_vec loaded = expression, x = QK_SCALED(loaded, none);      \
-            qk_store(to + i, op->low == QK_ADD   ? qk_add(x, qk_load(with + i)) \
-                             : op->low == QK_MUL ? qk_mul(x, qk_load(with + i)) \
-                                                 : x);                          \
-        }                                                                       \
-        break;                                                                  \
+#define QK_EACH_LOADED(expression)                                                           \
+    {                                                                                        \
+        for (int64_t row = 0; row < lanes; row += pitch, from += op->p3)                     \
+            if (op->low == QK_ADD)                                                           \
+                QK_LOADED(expression, qk_add(QK_SCALED(x, none), qk_load(with + row + i)))   \
+            else if (op->low == QK_MUL)                                                      \
+                QK_LOADED(expression, qk_mul(QK_SCALED(x, none), qk_load(with + row + i)))   \
+            else                                                                             \
+                QK_LOADED(expression, QK_SCALED(x, none))                                    \
+        break;                                                                               \
+    }
+#define QK_LOADED(expression, made)               \
+    for (int64_t i = 0; i < pitch; i += 16) {     \
+        const qk_vec x = expression;              \
+        qk_store(to + row + i, made);             \
     }
 
-static void qk_run_block(const qk_op *op, int64_t count, const qk_memory *m, int64_t i0, int64_t i1,
+/* Rows i1 and behind it, n columns of each from `column` on. */
+static void qk_run_block(const qk_op *op, int64_t count, const qk_memory *m, int64_t i0, int64_t i1, int64_t rows,
                          int64_t column, int64_t n)
 {
     int32_t slot[QK_SLOTS][QK_BLOCK] __attribute__((aligned(64)));
-    const int64_t lanes = (n + 15) / 16 * 16;
+    const int64_t pitch = (n + 15) / 16 * 16, lanes = rows * pitch;
 
     for (; count > 0; count--, op++) {
         int32_t *to = slot[op->to];
@@ -66,13 +81,11 @@ static void qk_run_block(const qk_op *op, int64_t count, const qk_memory *m, int
             const qk_vec zero = qk_all((int32_t)op->b);
             const int64_t type = op->p1 & 15;
             const int32_t *with = slot[op->low ? op->high : 0];
-            if (op->a) {
-                const int32_t one = type == QK_U8    ? *from
-                                    : type == QK_S16 ? *(const int16_t *)from
-                                                     : *(const int32_t *)from;
-                const qk_vec all = qk_all(one - (int32_t)op->b);
-                QK_EACH_LOADED(all);
-            }
+            if (op->a)
+                QK_EACH_LOADED(qk_all((type == QK_U8    ? *from
+                                       : type == QK_S16 ? *(const int16_t *)from
+                                                        : *(const int32_t *)from) -
+                                      (int32_t)op->b));
             if (type == QK_U8)
                 QK_EACH_LOADED(qk_sub(qk_load_u8(from + column + i), zero));
             if (type == QK_S16)
@@ -84,7 +97,7 @@ static void qk_run_block(const qk_op *op, int64_t count, const qk_memory *m, int
             const qk_vec all = qk_all((int32_t)op->p0);
             if (op->a)
                 QK_EACH(all);
-            QK_EACH(qk_load(values + i));
+            QK_EACH_COLUMN(qk_load(values + i));
         }
         case QK_ADD: QK_EACH(qk_add(qk_load(a + i), qk_load(b + i)));
         case QK_SUB: QK_EACH(qk_sub(qk_load(a + i), qk_load(b + i)));
@@ -97,9 +110,10 @@ static void qk_run_block(const qk_op *op, int64_t count, const qk_memory *m, int
             const int32_t *shift = (const int32_t *)(m->blob + op->p2) + every * column;
             const int left = (int)op->b;
             if (every) {
-                for (int64_t i = 0; i < lanes; i += 16) {
+                for (int64_t i = 0; i < pitch; i += 16) {
                     const qk_factor f = qk_load_factor(mult + i, add + i, shift + i);
-                    qk_store(to + i, qk_scale(qk_shift_left(qk_load(a + i), left), &f));
+                    for (int64_t at = i; at < lanes; at += pitch)
+                        qk_store(to + at, qk_scale(qk_shift_left(qk_load(a + at), left), &f));
                 }
                 break;
             }
@@ -109,14 +123,14 @@ static void qk_run_block(const qk_op *op, int64_t count, const qk_memory *m, int
         case QK_ROUND_SHIFT: {
             const int32_t *half = (const int32_t *)(m->blob + op->p0) + every * column;
             const int32_t *bits = (const int32_t *)(m->blob + op->p2) + every * column;
-            QK_EACH(qk_shift_right(qk_add(qk_load(a + i), qk_load(half + every * i)), qk_load(bits + every * i)));
+            QK_EACH_COLUMN(qk_shift_right(qk_add(qk_load(a + row + i), qk_load(half + every * i)), qk_load(bits + every * i)));
         }
         case QK_TO_EVEN: {
             const int32_t *below = (const int32_t *)(m->blob + op->p0) + every * column;
             const int32_t *odd = (const int32_t *)(m->blob + op->p1) + every * column;
             const int32_t *bits = (const int32_t *)(m->blob + op->p2) + every * column;
-            QK_EACH(qk_to_even(qk_load(a + i), qk_load(below + every * i), qk_load(odd + every * i),
-                               qk_load(bits + every * i)));
+            QK_EACH_COLUMN(qk_to_even(qk_load(a + row + i), qk_load(below + every * i), qk_load(odd + every * i),
+                                      qk_load(bits + every * i)));
         }
         case QK_CLIP: {
             const qk_vec low = qk_all((int32_t)op->p0), high = qk_all((int32_t)op->p1);
@@ -124,39 +138,47 @@ static void qk_run_block(const qk_op *op, int64_t count, const qk_memory *m, int
         }
         case QK_LEFT: QK_EACH(qk_shift_left(qk_load(a + i), (int)op->p0));
 #ifdef QK_REALS
-        case QK_TIMES: QK_EACH(QK_SCALED(qk_load(a + i), none));
+        case QK_TIMES: QK_EACH_COLUMN(QK_SCALED(qk_load(a + row + i), none));
 #endif
         case QK_STORE: {
             uint8_t *out = m->arena + op->p0 + i0 * op->p2 + i1 * op->p3;
             const int32_t zero = (int32_t)op->b;
             const qk_vec low = qk_all((int32_t)op->low), high = qk_all((int32_t)op->high), added = qk_all(zero);
-            int64_t i = 0;
 #ifdef QK_REALS
             const qk_vec less = qk_all((int32_t)(QK_REAL_BITS - (uint32_t)zero));
 #endif
 #define QK_STORED(x) (op->scaled ? QK_SCALED(x, less) : qk_add(x, added))
-            if (op->p1 == QK_U8) {
-                const qk_bounds bounds = qk_byte_bounds((int)op->low, (int)op->high);
-                for (; i + 64 <= n; i += 64) {
-                    uint8_t *at[4];
+            const qk_bounds bounds = qk_byte_bounds((int)op->low, (int)op->high);
+            int64_t row = 0, i = 0;
+            if (op->p1 == QK_U8 && n <= 16)
+                for (; row + 64 <= lanes; row += 64) {
+                    uint8_t *four[4];
+                    for (int64_t k = 0; k < 4; k++, out += op->p3)
+                        four[k] = out + column;
+                    qk_store_rows(four, 0, QK_STORED(qk_load(a + row)), QK_STORED(qk_load(a + row + 16)),
+                                  QK_STORED(qk_load(a + row + 32)), QK_STORED(qk_load(a + row + 48)), bounds, (int)n);
+                }
+            for (; row < lanes; row += pitch, out += op->p3, i = 0) {
+                for (; op->p1 == QK_U8 && i + 64 <= n; i += 64) {
+                    uint8_t *four[4];
                     qk_vec x[4];
                     for (int64_t k = 0; k < 4; k++, i += 16) {
-                        at[k] = out + column + i;
-                        x[k] = QK_STORED(qk_load(a + i));
+                        four[k] = out + column + i;
+                        x[k] = QK_STORED(qk_load(a + row + i));
                     }
                     i -= 64;
-                    qk_store_rows(at, 0, x[0], x[1], x[2], x[3], bounds, 16);
+                    qk_store_rows(four, 0, x[0], x[1], x[2], x[3], bounds, 16);
                 }
-            }
-            for (; i < lanes; i += 16) {
-                const int k = n - i < 16 ? (int)(n - i) : 16;
-                const qk_vec x = qk_max(qk_min(QK_STORED(qk_load(a + i)), high), low);
-                if (op->p1 == QK_U8)
-                    qk_store_u8(out + column + i, x, k);
-                else if (op->p1 == QK_S16)
-                    qk_store_s16(out + 2 * (column + i), x, k);
-                else
-                    qk_store_s32(out + 4 * (column + i), x, k);
+                for (; i < pitch; i += 16) {
+                    const int k = n - i < 16 ? (int)(n - i) : 16;
+                    const qk_vec x = qk_max(qk_min(QK_STORED(qk_load(a + row + i)), high), low);
+                    if (op->p1 == QK_U8)
+                        qk_store_u8(out + column + i, x, k);
+                    else if (op->p1 == QK_S16)
+                        qk_store_s16(out + 2 * (column + i), x, k);
+                    else
+                        qk_store_s32(out + 4 * (column + i), x, k);
+                }
             }
 #undef QK_STORED
             break;
@@ -165,11 +187,14 @@ static void qk_run_block(const qk_op *op, int64_t count, const qk_memory *m, int
     }
 }
 
+/* Short rows are run together. */
 static void qk_run_elementwise(const qk_elementwise_step *e, const qk_memory *m)
 {
     const qk_op *program = (const qk_op *)(m->blob + e->program);
+    const int64_t n = e->columns < QK_BLOCK ? e->columns : QK_BLOCK, rows = QK_BLOCK / ((n + 15) / 16 * 16);
     for (int64_t i0 = 0; i0 < e->d0; i0++)
-        for (int64_t i1 = 0; i1 < e->d1; i1++)
-            for (int64_t c = 0; c < e->columns; c += QK_BLOCK)
-                qk_run_block(program, e->count, m, i0, i1, c, e->columns - c < QK_BLOCK ? e->columns - c : QK_BLOCK);
+        for (int64_t i1 = 0; i1 < e->d1; i1 += rows)
+            for (int64_t c = 0; c < e->columns; c += n)
+                qk_run_block(program, e->count, m, i0, i1, e->d1 - i1 < rows ? e->d1 - i1 : rows, c,
+                             e->columns - c < n ? e->columns - c : n);
 }

@@ -14,7 +14,7 @@ from typing import Final
 HERE: Final = Path(__file__).parent
 SOURCES: Final = tuple(sorted([HERE / "kernels.c", *HERE.glob("*.h")]))
 
-FLAGS: Final = ("-std=gnu99", "-ffp-contract=off", "-fvisibility=hidden")
+FLAGS: Final = ("-std=gnu99", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden")
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,10 +117,103 @@ static void qk_run_pool(const qk_pool_step *p, const qk_memory *m)
         }
 }
 
+/* Elements of `size` bytes, rows of the input as columns of the output, 16 bytes a row; of the output the
+ * first `count` rows, and their first `bytes` bytes. Up to 16 bytes behind a row are read. */
+typedef uint8_t qk_sixteen __attribute__((vector_size(16)));
+
+static inline __attribute__((always_inline)) void qk_turn_block(const int size, uint8_t *out, int64_t out_pitch,
+                                                                const uint8_t *in, int64_t in_pitch, int64_t rows,
+                                                                int64_t count, int64_t bytes)
+{
+    static const qk_sixteen lower[3] = {{0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23},
+                                        {0, 1, 16, 17, 2, 3, 18, 19, 4, 5, 20, 21, 6, 7, 22, 23},
+                                        {0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23}};
+    const int n = 16 / size, half = n / 2;
+    const qk_sixteen low = lower[size / 2], high = low + 8;
+    qk_sixteen a[16], b[16];
+    _Pragma("GCC unroll 16") for (int i = 0; i < n; i++)
+        memcpy(&a[i], in + (i < rows ? i : 0) * in_pitch, 16);
+    _Pragma("GCC unroll 4") for (int times = n; times > 1; times /= 2) {
+        _Pragma("GCC unroll 8") for (int i = 0; i < half; i++) {
+            b[2 * i] = __builtin_shuffle(a[i], a[i + half], low);
+            b[2 * i + 1] = __builtin_shuffle(a[i], a[i + half], high);
+        }
+        _Pragma("GCC unroll 16") for (int i = 0; i < n; i++)
+            a[i] = b[i];
+    }
+    if (count == n && bytes == 16) {
+        _Pragma("GCC unroll 16") for (int i = 0; i < n; i++)
+            memcpy(out + i * out_pitch, &a[i], 16);
+        return;
+    }
+    memcpy(b, a, sizeof(b));
+    for (int64_t i = 0; i < count; i++, out += out_pitch) {
+        const uint8_t *row = (const uint8_t *)&b[i];
+        int64_t done = 0;
+#define QK_PUT_PART(part)                           \
+    if (bytes & part) {                             \
+        memcpy(out + done, row + done, part);       \
+        done += part;                               \
+    }
+        QK_PUT_PART(16)
+        QK_PUT_PART(8)
+        QK_PUT_PART(4)
+        QK_PUT_PART(2)
+        QK_PUT_PART(1)
+#undef QK_PUT_PART
+    }
+}
+
+/* out[c][r] = in[r][c]; the pitches are bytes from row to row. */
+#define QK_TURN(size)                                                                                             \
+    static void qk_turn_##size(uint8_t *out, int64_t out_pitch, const uint8_t *in, int64_t in_pitch, int64_t rows, \
+                               int64_t columns)                                                                   \
+    {                                                                                                             \
+        const int64_t n = 16 / size;                                                                              \
+        for (int64_t c = 0; c < columns; c += n)                                                                  \
+            for (int64_t r = 0; r < rows; r += n) {                                                               \
+                const int64_t left = rows - r < n ? rows - r : n;                                                 \
+                qk_turn_block(size, out + c * out_pitch + r * size, out_pitch, in + r * in_pitch + c * size,      \
+                              in_pitch, left, columns - c < n ? columns - c : n, left * size);                    \
+            }                                                                                                     \
+    }
+QK_TURN(1) QK_TURN(2) QK_TURN(4)
+
+/* Copies where elements lie side by side along one axis of the input, and along another one of the output. */
+static int qk_copied_by_turns(const qk_copy_step *c, const uint8_t *in, uint8_t *out)
+{
+    int row = -1, column = -1, rest[QK_DIMS], count = 0;
+    for (int d = 0; d < QK_DIMS; d++)
+        if (c->size[d] > 1 && c->out_stride[d] == c->bytes && row < 0)
+            row = d;
+        else if (c->size[d] > 1 && c->in_stride[d] == c->bytes && column < 0)
+            column = d;
+        else
+            rest[count++] = d;
+    if (row < 0 || column < 0 || c->bytes > 4 || c->bytes == 3)
+        return 0;
+    int64_t at[QK_DIMS] = {0};
+    for (int d = 0; d >= 0;) {
+        const uint8_t *from = in;
+        uint8_t *to = out;
+        for (int k = 0; k < count; k++) {
+            from += at[k] * c->in_stride[rest[k]];
+            to += at[k] * c->out_stride[rest[k]];
+        }
+        (c->bytes == 1 ? qk_turn_1 : c->bytes == 2 ? qk_turn_2 : qk_turn_4)(
+            to, c->out_stride[column], from, c->in_stride[row], c->size[row], c->size[column]);
+        for (d = count - 1; d >= 0 && ++at[d] == c->size[rest[d]]; d--)
+            at[d] = 0;
+    }
+    return 1;
+}
+
 static void qk_run_copy(const qk_copy_step *c, const qk_memory *m)
 {
     const uint8_t *base = (c->in_blob ? m->blob : m->arena) + c->source;
     const int64_t *n = c->size, *si = c->in_stride, *so = c->out_stride;
+    if (qk_copied_by_turns(c, base, m->arena + c->out))
+        return;
     for (int64_t i0 = 0; i0 < n[0]; i0++)
         for (int64_t i1 = 0; i1 < n[1]; i1++)
             for (int64_t i2 = 0; i2 < n[2]; i2++)
@@ -130,12 +223,19 @@ static void qk_run_copy(const qk_copy_step *c, const qk_memory *m)
                             base + i0 * si[0] + i1 * si[1] + i2 * si[2] + i3 * si[3] + i4 * si[4];
                         uint8_t *out = m->arena + c->out + i0 * so[0] + i1 * so[1] + i2 * so[2] +
                                        i3 * so[3] + i4 * so[4];
-                        if (c->bytes == 1)
-                            for (int64_t i5 = 0; i5 < n[5]; i5++)
-                                out[i5 * so[5]] = in[i5 * si[5]];
-                        else
-                            for (int64_t i5 = 0; i5 < n[5]; i5++)
-                                memcpy(out + i5 * so[5], in + i5 * si[5], (size_t)c->bytes);
+#define QK_COPY_RUNS(size)                          \
+    for (int64_t i5 = 0; i5 < n[5]; i5++)           \
+        memcpy(out + i5 * so[5], in + i5 * si[5], (size_t)(size));
+                        switch (c->bytes) {
+                        case 1: QK_COPY_RUNS(1) break;
+                        case 2: QK_COPY_RUNS(2) break;
+                        case 4: QK_COPY_RUNS(4) break;
+                        case 8: QK_COPY_RUNS(8) break;
+                        case 16: QK_COPY_RUNS(16) break;
+                        case 32: QK_COPY_RUNS(32) break;
+                        default: QK_COPY_RUNS(c->bytes)
+                        }
+#undef QK_COPY_RUNS
                     }
 }
 

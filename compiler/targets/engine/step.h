@@ -136,14 +136,16 @@ typedef struct {
     uint8_t bits, place, last, more;
 } qk_line_table;
 
+/* in_bytes: entries are below 2^24, and `bytes` are tables of their low, middle and high bytes. */
 typedef struct {
     int64_t kind, source, out, rows, columns, in_stride, out_stride; /* carrier bytes in, int32 out */
-    int64_t in_type, table, entries, out_bits, scratch;
+    int64_t in_type, table, entries, in_bytes, bytes, out_bits;
+    int64_t together, scratch; /* rows at a time; the scratch holds their entries and 4 * (64 + columns) bytes */
 } qk_softmax_step;
 
 typedef struct {
     int64_t kind, source, out, rows, columns, in_stride, out_stride;
-    int64_t in_type, zero, epsilon, root_bits, out_bits, centred;
+    int64_t in_type, zero, epsilon, root_bits, out_bits, centred, most; /* most: no |out| is larger */
 } qk_standardize_step;
 
 /* The right operand of a product of two activations, packed like weights. */

@@ -27,6 +27,8 @@ Window = tuple[Sequence[int], ...]
 
 _PLAIN: Final = ((1, 1), (1, 1), (0, 0, 0, 0))
 """Strides, dilation and padding of a pool without them."""
+_TOGETHER: Final = 2048
+"""Elements of a softmax whose entries are looked up at once."""
 
 
 def _factor_in_front(planner: Planner, data: Item) -> tuple[Item, int]:
@@ -342,7 +344,9 @@ def integer_softmax(planner: Planner, step: Step, args: list[Item]) -> bool:
     bits = step.attrs.out_bits
     item = planner.define(step, Item(data.shape, 0, 1 << bits, stored=("S32", 0)))
     out = _wide_rows(planner, item, axes)
-    scratch = planner.emitter.scratch(4 * columns)
+    in_bytes = view.buffer.type == "U8" and int(entries.max()) < 1 << 24
+    together = max(1, min(rows, _TOGETHER // columns)) if in_bytes else 1
+    scratch = planner.emitter.scratch(8 * columns * together + 256)
     planner.emitter.step(
         "softmax",
         [view],
@@ -354,10 +358,19 @@ def integer_softmax(planner: Planner, step: Step, args: list[Item]) -> bool:
         in_type=number(view.buffer.type),
         table=planner.emitter.put(entries.astype(np.int32)),
         entries=len(entries),
+        in_bytes=int(in_bytes),
+        bytes=planner.emitter.put(_bytes_of(entries)) if in_bytes else 0,
+        together=together,
         out_bits=bits,
         scratch=Address(scratch),
     )
     return True
+
+
+def _bytes_of(entries: Array) -> Array:
+    """The low, middle and high bytes of the entries of every difference of bytes."""
+    every = np.pad(entries[:256], (0, max(256 - len(entries), 0)), "edge")
+    return np.asarray(every >> np.array([[0], [8], [16]]) & 255, np.uint8)
 
 
 @rule("nn.integer_standardize")
@@ -392,5 +405,6 @@ def integer_standardize(planner: Planner, step: Step, args: list[Item]) -> bool:
         root_bits=attrs.root_bits,
         out_bits=attrs.out_bits,
         centred=int(attrs.centred),
+        most=bound,
     )
     return True

@@ -26,12 +26,12 @@ pytestmark = NEEDS_C
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
-    shape=st.tuples(st.integers(1, 5), st.integers(1, 200)),
+    shape=st.tuples(st.integers(1, 90), st.integers(1, 200)),
     bits=st.tuples(st.integers(0, 12), st.integers(1, 14)),
     epsilon=st.integers(1, 1000),
     centred=st.booleans(),
     dtype=st.sampled_from(["int8", "int16"]),
-    extreme=st.booleans(),
+    values=st.sampled_from(["any", "extreme", "equal"]),
 )
 def test_standardized_rows_agree(
     seed: int,
@@ -40,7 +40,7 @@ def test_standardized_rows_agree(
     epsilon: int,
     centred: bool,
     dtype: str,
-    extreme: bool,
+    values: str,
 ) -> None:
     rng = np.random.default_rng(seed)
     info = np.iinfo(dtype)
@@ -52,8 +52,72 @@ def test_standardized_rows_agree(
     made = relay.op.nn.integer_standardize(
         x, epsilon=epsilon, root_bits=bits[0], out_bits=bits[1], centred=centred
     )
-    ends = rng.choice([info.min, info.max], shape)
-    agree(relay.module(made), ends.astype(dtype) if extreme else drawn(rng, shape, dtype, False))
+    given = drawn(rng, shape, dtype, values == "extreme")
+    if values == "equal":  # but for one element of the last row
+        given[:] = drawn(rng, (shape[0], 1), dtype, True)
+        given[-1, 0] = 1
+    agree(relay.module(made), given)
+
+
+def test_rows_longer_than_32_bits_hold_the_squares_of_are_standardized() -> None:
+    shape = (2, 70001)
+    x = relay.var("x", shape, "int8")
+    made = relay.op.nn.integer_standardize(x, epsilon=7, root_bits=3, out_bits=9)
+    agree(relay.module(made), drawn(np.random.default_rng(3), shape, "int8", True))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    shape=st.tuples(st.integers(1, 70), st.integers(1, 150)),
+    most=st.sampled_from([1, 250, 70_000, (1 << 22) + 1, 1 << 23]),
+    entries=st.sampled_from([1, 40, 255, 256, 700]),
+    out_bits=st.integers(1, 20),
+    dtype=st.sampled_from(["int8", "int16"]),
+    extreme=st.booleans(),
+)
+def test_softmax_rows_agree(
+    seed: int,
+    shape: tuple[int, int],
+    most: int,
+    entries: int,
+    out_bits: int,
+    dtype: str,
+    extreme: bool,
+) -> None:
+    rng = np.random.default_rng(seed)
+    table = np.exp(-np.arange(entries) * rng.uniform(0.001, 0.5)) * most
+    x = relay.var("x", shape, dtype)
+    entries_of = relay.const(table.round().astype("int32"))
+    made = relay.op.nn.integer_softmax(x, entries_of, out_bits=out_bits)
+    agree(relay.module(made), drawn(rng, shape, dtype, extreme))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    shape=st.lists(st.integers(1, 40), min_size=2, max_size=4),
+    dtype=st.sampled_from(["int8", "uint8", "int16", "int32"]),
+)
+def test_elements_are_copied_in_any_order_of_axes(seed: int, shape: list[int], dtype: str) -> None:
+    rng = np.random.default_rng(seed)
+    given_of = rng.integers(-100 if dtype != "uint8" else 0, 100, shape).astype(dtype)
+    x = relay.var("x", tuple(shape), dtype)
+    turned = relay.op.transpose(x, axes=tuple(int(a) for a in rng.permutation(len(shape))))
+    assert agree(relay.module(relay.op.reshape(turned, newshape=(-1,))), given_of).host_steps == 0
+
+
+@pytest.mark.parametrize("channels", [3, 12, 16, 24, 32, 65, 530])
+def test_short_rows_with_factors_of_their_columns_agree(channels: int) -> None:
+    """As many rows as fit run together; the last ones are fewer."""
+    rng, op, shape = np.random.default_rng(channels), relay.op, (1, 9, 11, channels)
+    x, y = relay.var("x", shape, "int8"), relay.var("y", shape, "int16")
+    weight = relay.const(rng.integers(-99, 99, (1, 1, 1, channels)).astype("int32"))
+    total = op.add(op.multiply(op.cast(x, dtype="int32"), weight), op.cast(y, dtype="int32"))
+    made = requantized(total, channels, 3, rng)
+    both = op.add(op.cast(made, dtype="int32"), op.cast(x, dtype="int32"))
+    inputs = [drawn(rng, shape, dtype, False) for dtype in ("int8", "int16")]
+    assert agree(relay.module(both), *inputs).host_steps == 0
 
 
 @pytest.mark.parametrize("wide", ["nn.global_avg_pool2d", "mean"])
