@@ -23,7 +23,7 @@ from compiler.ops.nn.matmul_like import (
     zero_point_of_data,
 )
 from compiler.ops.nn.product_dtype import product_dtype
-from compiler.ops.nn.product_loops import matmul_loops
+from compiler.ops.nn.product_loops import matmul_loops, turned
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
@@ -112,10 +112,7 @@ FQZeroPoint.register(dense)(zero_point_of_data)
 def dense_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """One reduction over the features."""
     data, weight = inputs
-    out = out_types[0]
-    left = (data, lambda at, k: (*at[:-1], k))
-    right = (weight, lambda at, k: (at[-1], k))
-    return [matmul_loops(b, out.concrete_shape, data.shape[-1], left, right, out.dtype)]
+    return [matmul_loops(b, data, turned(weight), out_types[0])]
 
 
 @FBody.register(dense)

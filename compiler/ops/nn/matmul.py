@@ -16,7 +16,7 @@ from compiler.ops.arg_types import Types, merge_dim, tensor_of_rank
 from compiler.ops.nn.exact_matmul import matmul as product
 from compiler.ops.nn.matmul_like import annotate_both_sides, realize_both_sides
 from compiler.ops.nn.product_dtype import product_dtype
-from compiler.ops.nn.product_loops import matmul_loops
+from compiler.ops.nn.product_loops import matmul_loops, turned
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, product_scale
@@ -27,6 +27,8 @@ from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.with_tables import with_tables
 
 OP = "nn.matmul"
+BATCHED = "nn.batch_matmul"
+"""It has all rules of this file; its type is its own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,41 +73,39 @@ matmul = register_op(
 )
 
 
-@FNumpyCompute.register(matmul)
-def matmul_numpy(attrs: MatmulAttrs, args: Arrays, out_type: Type) -> list[Any]:
+@FNumpyCompute.register(matmul, BATCHED)
+def matmul_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
     """Exact on integers."""
     assert isinstance(out_type, TensorType)
-    a = args[0].T if attrs.transpose_a else args[0]
-    b = args[1].T if attrs.transpose_b else args[1]
+    turns = (attrs.transpose_a, attrs.transpose_b)
+    a, b = (arg.swapaxes(-1, -2) if turn else arg for arg, turn in zip(args, turns))
     return [product(a, b, out_type.dtype)]
 
 
-@FQProductShape.register(matmul)
+@FQProductShape.register(matmul, BATCHED)
 def matmul_product(call: Call) -> ProductShape:
     """K products a sum; neither side is a weight with channels."""
-    shape = call.args[0].tensor_type.concrete_shape
-    return ProductShape(shape[-2] if getattr(call.attrs, "transpose_a", False) else shape[-1])
+    attrs: Any = call.attrs
+    return ProductShape(call.args[0].tensor_type.concrete_shape[-2 if attrs.transpose_a else -1])
 
 
 FQAnnotateRewrite.register(matmul)(with_tables(annotate_both_sides))
 FQRealizeRewrite.register(matmul)(with_tables(realize_both_sides))
-FQDomScale.register(matmul)(product_scale)
+FQAnnotateRewrite.register(BATCHED)(annotate_both_sides)
+FQRealizeRewrite.register(BATCHED)(realize_both_sides)
+FQDomScale.register(matmul, BATCHED)(product_scale)
 
 
-@FLower.register(matmul)
+@FLower.register(matmul, BATCHED)
 def matmul_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """One reduction over the shared axis."""
-    left, right = inputs
-    attrs = MatmulAttrs.of(call)
-    out = out_types[0]
-    depth = left.shape[-2] if attrs.transpose_a else left.shape[-1]
-    turned_a, turned_b = attrs.transpose_a, attrs.transpose_b
-    a = (left, lambda at, k: (k, at[0]) if turned_a else (*at[:-1], k))
-    c = (right, lambda at, k: (at[-1], k) if turned_b else (k, at[-1]))
-    return [matmul_loops(b, out.concrete_shape, depth, a, c, out.dtype)]
+    """One reduction over the shared axis; a batch of 1 is read by every batch."""
+    attrs: Any = call.attrs
+    turns = (attrs.transpose_a, attrs.transpose_b)
+    left, right = (turned(view) if turn else view for view, turn in zip(inputs, turns))
+    return [matmul_loops(b, left, right, out_types[0])]
 
 
-@FBody.register(matmul)
+@FBody.register(matmul, BATCHED)
 def matmul_body(step: Step, words: Words) -> Value | None:
     """Operands as they are multiplied."""
     attrs, result = step.attrs, step.results[0]
@@ -117,4 +117,5 @@ def matmul_body(step: Step, words: Words) -> Value | None:
         order = [*range(rank - 2), rank - 1, rank - 2]
         operands.append(words.transpose(value, order) if turn else value)
     dtype = result.type.dtype
-    return words.word(step.name, operands, shape_of(result), dtype, out_dtype=dtype)
+    plain = {"out_dtype": dtype, "transpose_a": False, "transpose_b": False}
+    return words.word(step.name, operands, shape_of(result), dtype, **plain)

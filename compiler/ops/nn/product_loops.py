@@ -6,8 +6,9 @@ bool result says whether the sum is not zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from compiler.ir.ty import TensorType
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Axis, Bin, Cast, Scalar, Select, literal
@@ -28,34 +29,34 @@ def _wide(value: Scalar, dtype: str) -> Scalar:
     return value if value.dtype == dtype else Cast(dtype, value)
 
 
+def turned(view: TensorView) -> TensorView:
+    """The last two axes exchanged."""
+    shape = (*view.shape[:-2], view.shape[-1], view.shape[-2])
+    return TensorView.of(shape, lambda at: view.at((*at[:-2], at[-1], at[-2])))
+
+
 def matmul_loops(
-    builder: LirBuilder,
-    shape: Sequence[int],
-    depth: int,
-    left: tuple[TensorView, Callable[[tuple[Scalar, ...], Scalar], Sequence[Scalar]]],
-    right: tuple[TensorView, Callable[[tuple[Scalar, ...], Scalar], Sequence[Scalar]]],
-    dtype: str,
+    builder: LirBuilder, left: TensorView, right: TensorView, out: TensorType
 ) -> TensorView:
-    """sum over k < depth of left[…] * right[…].
+    """sum over k of left[..., i, k] * right[..., k, j].
 
     Args:
         builder: of the function.
-        shape: of the result.
-        depth: products a sum.
-        left: an operand, and its indices from the indices of the result and k.
-        right: the other operand.
-        dtype: of the result.
+        left: (..., M, K), or (K,).
+        right: (..., K, N).
+        out: of the result.
     """
-    acc = accumulator(dtype)
+    acc, shape = accumulator(out.dtype), out.concrete_shape
     reads = max(shape[-2:], default=1)
-    a, a_at = builder.for_reduction(left[0], reads), left[1]
-    b, b_at = builder.for_reduction(right[0], reads), right[1]
+    a, b = (builder.for_reduction(view, reads) for view in (left, right))
     names = [*"ijlmnpq"[: len(shape) - 1], "u"][-max(len(shape), 1) :]
     return builder.reduce(
         shape,
-        Reduction("sum", literal(0, acc), dtype=dtype),
-        [("k", depth)],
-        lambda at, r: product_of(a.at(a_at(at, r[0])), b.at(b_at(at, r[0])), acc),
+        Reduction("sum", literal(0, acc), dtype=out.dtype),
+        [("k", left.shape[-1])],
+        lambda at, r: product_of(
+            a.broadcast_at((*at[:-1], r[0])), b.broadcast_at((*at[:-2], r[0], at[-1])), acc
+        ),
         names=names,
     )
 
