@@ -31,6 +31,7 @@ from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.tensor.number_rel import number_rel
 from compiler.proof.derive import derive_static
 from compiler.proof.ranges import analyse
+from compiler.proof.record import record_of
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import QuantizeContext, mark, prerequisite_optimize, quantize
 from compiler.runtime.artifact import QModule
@@ -93,7 +94,7 @@ def from_text(name: str) -> Shipped:
         holds += operators_of(read)
         mod = quantize(read, None, inputs, QuantizeContext(QConfig.recommended()))
     samples = [(given, QModule(mod).run(given)) for given in inputs]
-    shipped = QModule(mod, samples=samples, proof=derive_static(mod).to_dict())
+    shipped = QModule(mod, samples=samples, proof=record_of(derive_static(mod).to_dict()))
     return Shipped(shipped, inputs, frozenset((*holds, *operators_of(mod))))
 
 

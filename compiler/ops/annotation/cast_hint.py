@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from compiler.core.words import FBody, operand
 from compiler.ir.expr import Args, Call, Expr
-from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import Type
-from compiler.ir.type_relation import identity_rel
 from compiler.ops.annotation.attach_simulated_quantize import as_input
+from compiler.ops.identity import identity_op
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
@@ -22,7 +18,6 @@ from compiler.ops.rules.annotate import (
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.integer_calls import cast
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, fits, like, storage_dtype
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
@@ -36,19 +31,7 @@ class CastHintAttrs(OpAttrs):
     dtype: str
 
 
-cast_hint = register_op(
-    "annotation.cast_hint",
-    arg_names=("data",),
-    attrs_type=CastHintAttrs,
-    rel=identity_rel,
-    pattern=OpPattern.OPAQUE,
-)
-
-
-@FNumpyCompute.register(cast_hint)
-def cast_hint_numpy(attrs: CastHintAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """The value itself: a hint changes nothing."""
-    return list(args)
+cast_hint = identity_op("annotation.cast_hint", CastHintAttrs)
 
 
 @FQAnnotateRewrite.register(cast_hint)
@@ -84,6 +67,3 @@ FQZeroPoint.register(cast_hint)(always(ZeroPoint.KEEPS))
 
 
 FNeverNegative.register(cast_hint)(first_positive)
-
-
-FBody.register("annotation.cast_hint")(operand)

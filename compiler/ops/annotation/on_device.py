@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from compiler.core.words import FBody, operand
 from compiler.ir.adt import Constructor
 from compiler.ir.expr import Call, Expr, Function, GlobalVar, Op, Var
-from compiler.ir.op import NON_COMPUTATIONAL, OpPattern, register_op
-from compiler.ir.ty import Type
-from compiler.ir.type_relation import identity_rel
+from compiler.ir.op import NON_COMPUTATIONAL
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice, join
+from compiler.ops.identity import identity_op
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,20 +22,7 @@ class OnDeviceAttrs(OpAttrs):
     constrain_body: bool = True
 
 
-on_device = register_op(
-    "on_device",
-    arg_names=("body",),
-    attrs_type=OnDeviceAttrs,
-    rel=identity_rel,
-    pattern=OpPattern.OPAQUE,
-    flags=(NON_COMPUTATIONAL,),
-)
-
-
-@FNumpyCompute.register(on_device)
-def on_device_numpy(attrs: OnDeviceAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """The value itself."""
-    return list(args)
+on_device = identity_op("on_device", OnDeviceAttrs, (NON_COMPUTATIONAL,), "body")
 
 
 class OnDeviceProps(NamedTuple):
@@ -107,6 +91,3 @@ def maybe_on_device(
 
 
 _WITHOUT_DEVICE = (Op, Function, GlobalVar, Var, Constructor)
-
-
-FBody.register("on_device")(operand)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from compiler.core.words import FBody, operand
 from compiler.ir.expr import Call, Expr
-from compiler.ir.op import NON_COMPUTATIONAL, OpPattern, register_op
-from compiler.ir.ty import Type
-from compiler.ir.type_relation import identity_rel
+from compiler.ir.op import NON_COMPUTATIONAL
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
 from compiler.ops.annotation.on_device import get_on_device_props
+from compiler.ops.identity import identity_op
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,20 +21,7 @@ class DeviceCopyAttrs(OpAttrs):
     dst_virtual_device: VirtualDevice = UNCONSTRAINED
 
 
-device_copy = register_op(
-    "device_copy",
-    arg_names=("data",),
-    attrs_type=DeviceCopyAttrs,
-    rel=identity_rel,
-    pattern=OpPattern.OPAQUE,
-    flags=(NON_COMPUTATIONAL,),
-)
-
-
-@FNumpyCompute.register(device_copy)
-def device_copy_numpy(attrs: DeviceCopyAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """The value itself: one memory serves the reference executor."""
-    return list(args)
+device_copy = identity_op("device_copy", DeviceCopyAttrs, (NON_COMPUTATIONAL,))
 
 
 class DeviceCopyProps(NamedTuple):
@@ -64,6 +48,3 @@ def make_device_copy(body: Expr, src: VirtualDevice, dst: VirtualDevice) -> Call
     call = Call(device_copy, (body,), DeviceCopyAttrs(src, dst), span=body.span)
     call.set_checked_type(body.checked_type_or_none)
     return call
-
-
-FBody.register("device_copy")(operand)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from compiler.core.words import FBody, reshaped
 from compiler.ir.op import RESHAPE, OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.ops.arg_types import Types, tensor_of_rank
 from compiler.ops.pass_through import moves_elements
-from compiler.ops.rules.layout import FConvertLayout, reshape_layout
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -33,9 +31,3 @@ def batch_flatten_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
 
 
 moves_elements(batch_flatten)
-
-
-FConvertLayout.register(batch_flatten)(reshape_layout)
-
-
-FBody.register("nn.batch_flatten")(reshaped)

@@ -81,11 +81,6 @@ def moved(where: IndexMap) -> LowerRule:
     return rule
 
 
-def same_value(call: Call, inputs: Views, out_types: OutTypes, builder: LirBuilder) -> Lowered:
-    """The rule of an operator that is an identity at this level."""
-    return list(inputs[: len(out_types)])
-
-
 def library_routine(symbol: str, compute: NumpyCompute) -> LowerRule:
     """The rule of an operator that is a routine on whole buffers; registers it for the reference.
 

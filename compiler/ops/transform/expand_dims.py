@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.core.words import FBody, reshaped
 from compiler.errors import AttrError
 from compiler.ir.op import RESHAPE, OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ops.arg_types import Types, normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.layout import FConvertLayout, reshape_layout
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -50,9 +48,3 @@ def expand_dims(types: Types, attrs: ExpandDimsAttrs) -> Type:
 def expand_dims_numpy(attrs: ExpandDimsAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """A view."""
     return [args[0].reshape(_expanded(args[0].shape, attrs))]
-
-
-FConvertLayout.register(expand_dims)(reshape_layout)
-
-
-FBody.register("expand_dims")(reshaped)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.core.words import FBody, Words, reshaped, shape_of
+from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpPattern, define_op
@@ -78,9 +78,6 @@ def slice_like_numpy(attrs: SliceLikeAttrs, args: Arrays, out_type: Type) -> lis
     for axis in _cut_axes(data.ndim, attrs.axes):
         index[axis] = slice(like.shape[axis])
     return [data[tuple(index)]]
-
-
-FBody.register("reshape_like")(reshaped)
 
 
 @FBody.register("slice_like")

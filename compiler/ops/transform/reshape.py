@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from compiler.core.words import FBody, reshaped
 from compiler.errors import TypeInferenceError
 from compiler.ir.op import RESHAPE, OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
@@ -144,4 +145,5 @@ moves_elements(reshape)
 
 
 FLower.register(reshape)(reshape_lower)
-FConvertLayout.register(reshape)(reshape_layout)
+FConvertLayout.register(reshape, "squeeze", "expand_dims", "nn.batch_flatten")(reshape_layout)
+FBody.register("squeeze", "expand_dims", "nn.batch_flatten", "reshape_like")(reshaped)

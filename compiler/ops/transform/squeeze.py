@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.core.words import FBody, reshaped
 from compiler.errors import TypeInferenceError
 from compiler.ir.op import RESHAPE, OpPattern, define_op
 from compiler.ir.ty import Shape, TensorType, Type
 from compiler.ops.arg_types import Types, normalize_axes, tensor
 from compiler.ops.op_attrs import Axes, OpAttrs
-from compiler.ops.rules.layout import FConvertLayout, reshape_layout
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -56,9 +54,3 @@ def squeeze(types: Types, attrs: SqueezeAttrs) -> Type:
 def squeeze_numpy(attrs: SqueezeAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """A view."""
     return [args[0].squeeze(squeezed_axes(args[0].shape, attrs.axis))]
-
-
-FConvertLayout.register(squeeze)(reshape_layout)
-
-
-FBody.register("squeeze")(reshaped)
