@@ -15,6 +15,7 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import rebuilt
 from compiler.ir.walk import nodes_of
+from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import QuantizeReport
 from compiler.quantize import build_candidate, quantize_points
@@ -56,13 +57,12 @@ class Network:
         Corrected biases make up for all layers at once, and a floor stands in front of its point
         in the simulation: parts are examined without them.
         """
-        bare = qconfig.with_overrides(
-            partition_conversions="disabled", bias_correction=False, round_for_shift=True
-        )
-        candidate = build_candidate(mod, bare, activation_scales, channels)
+        bare = qconfig.with_overrides(partition_conversions="disabled", round_for_shift=True)
+        run = QuantizeContext(bare, corrects_biases=False)
+        candidate = build_candidate(mod, bare, activation_scales, channels, run)
         points = quantize_points(candidate.simulated)
         exact = points
-        if bare.weight_rounding != "nearest":
+        if bare.sequential:
             nearest = bare.with_overrides(weight_rounding="nearest")
             plain = build_candidate(mod, nearest, activation_scales, channels)
             exact = quantize_points(plain.simulated)

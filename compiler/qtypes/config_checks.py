@@ -170,13 +170,10 @@ CHECKS: dict[str, Check] = {
     "integer_tables": _flag,
     "prerequisite_level": _level,
     "smooth_alpha": _share,
-    "bias_correction": _flag,
     "requantization": partial(_word, ("fixed_point", "float_product", "power_of_two")),
-    "weight_rounding": partial(_word, ("nearest", "sequential")),
-    "fit_ranges": _flag,
+    "weight_rounding": partial(_word, ("nearest", "corrected", "sequential")),
     "residual_bits": _residual_bits,
     "table_bits": partial(_integer, 8, 12),
-    "centre": _flag,
     "layers": layer_choices,
 }
 
@@ -202,10 +199,11 @@ def check_fields(config: Any) -> dict[str, Any]:
             f"partition_conversions={values['partition_conversions']!r} could cut",
             fix='set partition_conversions="disabled", or do_simulation=False',
         )
-    if values["bias_correction"] and values["bias_mode"] != "accumulator":
+    if values["weight_rounding"] == "corrected" and values["bias_mode"] != "accumulator":
         raise ConfigValueError(
-            f"QConfig.bias_correction needs finer biases than bias_mode={values['bias_mode']!r}",
-            fix='set bias_mode="accumulator", or bias_correction=False',
+            "QConfig.weight_rounding='corrected' needs finer biases than "
+            f"bias_mode={values['bias_mode']!r}",
+            fix='set bias_mode="accumulator", or weight_rounding="nearest"',
         )
     return values
 

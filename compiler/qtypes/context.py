@@ -29,6 +29,7 @@ class QuantizeContext:
         channel_ranges: data of each weighted operator in visiting order, where the QConfig asks
             for them.
         input_sample: some of the calibration inputs, where the QConfig asks for them.
+        corrects_biases: biases make up for the mean error of weights where the QConfig says so.
         rounded: what rounding of weights has found; what is given in front of the run is taken as
             it is, and nothing is fitted to it.
         truncated: simulated_quantize call → what shifts without rounding lose there
@@ -45,6 +46,7 @@ class QuantizeContext:
     stopped: bool = False
     channel_ranges: tuple[ChannelRanges, ...] = ()
     input_sample: InputSample | None = None
+    corrects_biases: bool = True
     rounded: Rounding = field(default_factory=Rounding)
     truncated: dict[Expr, Any] = field(default_factory=dict)
     report: QuantizeReport = field(default_factory=QuantizeReport)

@@ -76,25 +76,22 @@ class QConfig:
         prerequisite_level: opt level of the passes before quantization; None takes the context's.
         smooth_alpha: move this share, 0 to 1, of the spread between activation channels into the
             weights first (same function); None moves nothing. Needs calibration data.
-        bias_correction: biases make up for the mean error of quantized weights. Needs calibration
-            data and bias_mode "accumulator".
         requantization: "fixed_point" multiplies by 31 bits and shifts; "float_product" does so
             with multipliers, the nearest ones, that a float32 product gives the same integers
             for; "power_of_two" takes scales that are powers of two, the next ones upward, so that
             a shift is enough.
-        weight_rounding: weights go to the "nearest" level, or "sequential" to the levels with the
-            least error of the layer's output, which also make up for what the layers in front have
-            lost; it uses 2^nbit_weight levels in each row with a scale of its own, one more than
-            "nearest". Needs calibration data.
-        fit_ranges: with weight_rounding "sequential", choose activation ranges on the way, too:
-            those with the least error of what reads the tensor. Not for calibrate_mode
-            "global_scale".
+        weight_rounding: weights go to the "nearest" level; "corrected" lets biases make up for the
+            mean error of that, and moves the middle of each channel to 0 where only layers without
+            padding, and sums in front of them, read it (same function), with bias_mode
+            "accumulator". "sequential" does so as well, and takes the levels with the least error
+            of the layer's output, which also make up for what the layers in front have lost; it
+            uses 2^nbit_weight levels in each row with a scale of its own, one more than "nearest".
+            But in large networks it chooses activation ranges on the way, too: those with the least
+            error of what reads the tensor. All but "nearest" need calibration data.
         residual_bits: 16 keeps what adds of two computed values join, and their sums, in 16 bits
             until a layer reads them; 8 is that of the other values. Needs integer_tables.
         table_bits: 8 to 12, of values that only tables of activation functions (hard-swish, GELU)
             read; a table has two to the power of so many entries. Needs integer_tables.
-        centre: biases move the middle of each channel to 0 where only layers without padding, and
-            sums in front of them, read it (same function). Needs calibration data.
         layers: what differs at single layers, by name: bits of weights and of inputs, or float.
 
     Raises:
@@ -129,13 +126,10 @@ class QConfig:
     integer_tables: bool = False
     prerequisite_level: int | None = None
     smooth_alpha: float | None = None
-    bias_correction: bool = False
     requantization: str = "fixed_point"
     weight_rounding: str = "nearest"
-    fit_ranges: bool = False
     residual_bits: int = 8
     table_bits: int = 8
-    centre: bool = False
     layers: LayerChoices = LayerChoices()  # noqa: RUF009 (immutable)
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
@@ -184,18 +178,23 @@ class QConfig:
         Scales, bits, rounding and granularity are derived from the statistics later.
         """
         found = {name: _plain(getattr(self, name)) for name in _CALIBRATION_FIELDS}
-        return {**found, "float_layers": list(self.layers.float_layers)}
+        layers = list(self.layers.float_layers)
+        return {**found, "centred": self.weight_rounding != "nearest", "float_layers": layers}
 
     @property
     def needs_channels(self) -> bool:
         """True where statistics of single channels are needed, not only of points."""
-        rounds = self.weight_rounding != "nearest"
-        return self.smooth_alpha is not None or self.centre or self.bias_correction or rounds
+        return self.smooth_alpha is not None or self.weight_rounding != "nearest"
+
+    @property
+    def sequential(self) -> bool:
+        """Whether weights are rounded layer by layer."""
+        return self.weight_rounding == "sequential"
 
     @property
     def needs_sample(self) -> bool:
         """True where a sample of the calibration inputs is needed as well."""
-        return self.weight_rounding == "sequential"
+        return self.sequential
 
     def get_nbit_by_kind(self, kind: int) -> int:
         """Bits of a quantize point.
@@ -269,7 +268,6 @@ _CALIBRATION_FIELDS = (
     "integer_tables",
     "prerequisite_level",
     "smooth_alpha",
-    "centre",
     "residual_bits",
 )
 

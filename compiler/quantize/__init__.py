@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from compiler.quantize._registration import (
         register_realize_function as register_realize_function,
     )
-    from compiler.quantize._rescaling import free_rescalings as free_rescalings
     from compiler.quantize._sequential_rounding import sequential_products as sequential_products
     from compiler.quantize._smoothing import smooth as smooth
     from compiler.quantize.calibration.activation_scales import (

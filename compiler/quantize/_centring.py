@@ -93,11 +93,6 @@ class Centring:
         ]
 
 
-def can_centre(mod: IRModule) -> bool:
-    """Whether ``centre`` may change a prepared module."""
-    return bool(_Values.of(mod["main"]).shifted)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Values:
     """Values that may be shifted.

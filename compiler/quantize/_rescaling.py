@@ -8,7 +8,7 @@ from compiler.errors import CalibrationError
 from compiler.ir.module import IRModule
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize._centring import Centring, can_centre
+from compiler.quantize._centring import Centring
 from compiler.quantize._smoothing import smooth
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.weighted_calls import weighted_calls
@@ -27,25 +27,12 @@ def rescaled(
         CalibrationError: they are missing, or of another module.
     """
     ranges = _ranges(mod, qconfig, channels)
-    if qconfig.centre:
+    if qconfig.weight_rounding != "nearest":
         centring = Centring.of(mod["main"], ranges)
         ranges, mod = centring.ranges(mod["main"], ranges), centring.applied(mod)
     if qconfig.smooth_alpha is not None:
         mod, ranges = smooth(mod, ranges, qconfig.smooth_alpha)
     return mod, tuple(ranges)
-
-
-def free_rescalings(mod: IRModule, large: bool) -> dict[str, str]:
-    """Fields that may change a prepared module and cost nothing, and why they are set.
-
-    Args:
-        large: few configurations round the weights sequentially. EfficientNet-Lite0 gains nothing
-            by centring then (-0.1 to 0.0 dB over 64 and 100 images), and loses 0.2 dB with it.
-    """
-    found = {}
-    if can_centre(mod) and not large:
-        found["centre"] = "biases take up the middle of channels that lie beside 0, at no cost"
-    return found
 
 
 def _ranges(
@@ -55,8 +42,7 @@ def _ranges(
         return ()
     if channels is None:
         raise CalibrationError(
-            "smooth_alpha, centre, bias_correction and weight_rounding need statistics of single "
-            "channels",
+            "smooth_alpha and weight_rounding need statistics of single channels",
             fix="measure them with channel_stats(mod, dataset), or unset these fields",
         )
     expected = len(weighted_calls(mod["main"]))

@@ -8,7 +8,7 @@ layers in front are rounded already. With H = Y Y^T and C = (X - Y) Y^T this is,
     |(W* - Q) Y|^2,   W* = W + W C (H + l I)^-1
 
 so a weight may leave its level by more than one, and ``reconstructed`` finds Q. With
-``bias_correction`` H and C are of deviations from the mean, and the bias takes the mean error.
+corrected biases H and C are of deviations from the mean, and the bias takes the mean error.
 Scales stay. The damping l, 0.2 of the mean square of a tap, keeps W* near W where the sample says
 little. Rows of X and Y are bounded; they are taken in steps of 2^-15 of the largest magnitude of a
 channel, so that sums are exact in any order.
@@ -159,6 +159,11 @@ def round_sequentially(
     main = bound["main"]
     body = substitute(main.body, replaced)
     return infer_module(bound.with_function("main", main.with_fields(body=body)))
+
+
+MOST_PRODUCTS: Final = 5 * 10**10
+"""A few CPU seconds. Beyond, ranges are not fitted: EfficientNet-Lite0 gains 0.1 dB, and a module
+takes 15 CPU seconds more."""
 
 
 def sequential_products(mod: IRModule) -> int:

@@ -44,6 +44,7 @@ from compiler.quantize._layers import begin_report
 from compiler.quantize._masks import bounded_masks
 from compiler.quantize._range_fitting import RangeFitting
 from compiler.quantize._rescaling import rescaled
+from compiler.quantize._sequential_rounding import MOST_PRODUCTS, sequential_products
 from compiler.quantize.calibration.bind_scales import bind_scales
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.shared_ranges import shared_ranges
@@ -182,9 +183,10 @@ def build_candidate(
         IntegerOverflowError: a sum may leave its dtype.
     """
     annotated, run = mark(mod, qconfig, channels, context)
-    ranges, joined = shared_ranges(annotated, run.qconfig, activation_scales)
+    fits = qconfig.sequential and sequential_products(mod) <= MOST_PRODUCTS
+    ranges, joined = shared_ranges(annotated, run.qconfig, activation_scales, fits)
     simulated, fitting = bind_scales(annotated, run, ranges), None
-    if qconfig.fit_ranges and ranges is not None and len(ranges):
+    if fits and ranges is not None and len(ranges):
         fitting = RangeFitting(simulated, ranges, partial(bind_scales, annotated, run), joined)
     simulated = corrected(simulated, run, fitting)
     if qconfig.do_simulation:

@@ -16,8 +16,7 @@ from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._channel_groups import find_groups
 from compiler.quantize._given_points import given_points
-from compiler.quantize._rescaling import free_rescalings
-from compiler.quantize._sequential_rounding import sequential_products
+from compiler.quantize._sequential_rounding import MOST_PRODUCTS, sequential_products
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.input_sample import batch_size
 from compiler.quantize.calibration.weighted_calls import weight_of, weighted_calls
@@ -45,8 +44,6 @@ class Decision:
         return f"{self.field}={self.value}: {self.why}"
 
 
-MOST_PRODUCTS: Final = 5 * 10**10
-"""Of weights that are rounded sequentially; a few CPU seconds."""
 _ENOUGH: Final = 2
 """Samples from which sequential rounding with fitted ranges is chosen. Measured on 11 small
 networks: over 2 samples it gains 1.6 to 8.8 dB, over 8 -0.1 to 5.3, over 16 0 to 5.9, over 128 0.3
@@ -63,7 +60,7 @@ Gain = Callable[[QConfig], float]
 
 
 def choose(
-    module: IRModule, statistics: ChannelStats | None, rounding: bool = True, gain: Gain = no_gain
+    module: IRModule, statistics: ChannelStats | None, gain: Gain = no_gain
 ) -> tuple[QConfig, tuple[Decision, ...]]:
     """A configuration for a module, and why.
 
@@ -71,8 +68,7 @@ def choose(
         module: result of ``prerequisite_optimize``.
         statistics: channel statistics of it, as ``Calibration.channels`` gives them; None for a
             module without weights.
-        rounding: choose ``weight_rounding`` too; a search compares its values itself.
-        gain: asked of what is chosen but for smoothing and rounding, where it decides.
+        gain: asked of what is chosen but for smoothing, where it decides.
     Returns:
         ``QConfig.recommended()`` with the decisions. A model that brings its quantize points along
         keeps the recommended configuration.
@@ -95,7 +91,6 @@ def choose(
     calls = weighted_calls(module["main"])
     if calls and statistics is not None:
         samples = statistics.runs * batch_size(module)
-        large = sequential_products(module) > MOST_PRODUCTS
         weights = [weight_of(call) for call, _ in calls]
         channels = sum(w.data.shape[0] for w in weights if w is not None and w.data.ndim)
         decisions += [
@@ -104,14 +99,8 @@ def choose(
                 "mse",
                 f"'max' would cut the largest weight of each of {channels} channels by 1/128",
             ),
-            Decision(
-                "bias_correction",
-                True,
-                f"rounded weights move the means of what {len(calls)} operators compute",
-            ),
+            _rounding(samples, sequential_products(module) > MOST_PRODUCTS),
         ]
-        free = free_rescalings(module, large)
-        decisions += [Decision(field, True, why) for field, why in free.items()]
         wide = wide_inputs(module)
         if wide.layers:
             decisions.append(Decision("layers", wide.layers, "; ".join(wide.why)))
@@ -121,7 +110,6 @@ def choose(
             decisions.append(Decision("table_bits", TABLE_BITS, why))
         plain = QConfig.recommended(**{one.field: one.value for one in decisions})
         decisions.append(_smoothing(module, statistics, samples, plain, gain))
-        decisions += _rounding(samples, large) if rounding else []
     chosen = {d.field: d.value for d in decisions}
     return QConfig.recommended(**chosen), tuple(decisions)
 
@@ -156,17 +144,14 @@ def _smoothing(
     return Decision("smooth_alpha", None, told + seldom)
 
 
-def _rounding(samples: int, large: bool) -> list[Decision]:
+def _rounding(samples: int, large: bool) -> Decision:
     """Sequentially where there are enough samples to fit to, and where it does not take long."""
+    value, means = "corrected", "biases make up for the means that rounded weights move"
     if samples < _ENOUGH:
-        why = f"{samples} calibration sample is too few to fit weights to; {_ENOUGH} are enough"
-        return [Decision("weight_rounding", "nearest", why)]
-    if large:
-        why = "fitting weights of this size takes long; weight_rounding=sequential does it"
-        return [Decision("weight_rounding", "nearest", why)]
-    why = f"layer by layer, each fitted to make up for earlier ones on {samples} samples"
-    fitted = "each range is fitted to what reads it, given the rounded layers before it"
-    return [
-        Decision("weight_rounding", "sequential", why),
-        Decision("fit_ranges", True, fitted),
-    ]
+        why = f"{means}; {samples} sample is too few to fit weights to, {_ENOUGH} are enough"
+    elif large:
+        why = f"{means}; sequential rounding of so many weights takes long"
+    else:
+        value = "sequential"
+        why = f"weights and ranges layer by layer, fitted to what reads them on {samples} samples"
+    return Decision("weight_rounding", value, why)

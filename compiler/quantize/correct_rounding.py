@@ -16,7 +16,7 @@ from compiler.quantize._sequential_rounding import round_sequentially
 @register_pass("CorrectRounding", opt_level=1, required=("InferType",))
 @dataclass(frozen=True, slots=True)
 class CorrectRounding(ModulePass):
-    """Move rounding errors of weights into biases: ``bias_correction``, ``weight_rounding``.
+    """Round weights, and move rounding errors into biases: ``weight_rounding``.
 
     Args:
         context: the run, which knows its QConfig and the data of its layers; without one, the
@@ -35,18 +35,20 @@ class CorrectRounding(ModulePass):
 def corrected(
     simulated: IRModule, run: QuantizeContext, fitting: RangeFitting | None = None
 ) -> IRModule:
-    """The simulated module with ``weight_rounding`` and ``bias_correction`` as the QConfig asks.
+    """The simulated module with ``weight_rounding`` as the QConfig asks.
 
     Args:
         simulated: result of ``bind_scales``.
         run: knows the data of the layers where the QConfig needs them (``channel_ranges``);
             otherwise nothing changes.
-        fitting: of ``fit_ranges``; only ``weight_rounding`` "sequential" uses it.
+        fitting: of ranges, for ``weight_rounding`` "sequential".
     """
     cfg, ranges = run.qconfig, run.channel_ranges
-    if not ranges:
+    corrects = run.corrects_biases and cfg.bias_mode == "accumulator"
+    if not ranges or cfg.weight_rounding == "nearest":
         return simulated
-    if cfg.weight_rounding == "sequential":
-        sample, centred = run.input_sample, cfg.bias_correction
-        return round_sequentially(simulated, ranges, sample, centred, run.rounded, fitting)
-    return correct_biases(simulated, ranges) if cfg.bias_correction else simulated
+    if cfg.sequential:
+        return round_sequentially(
+            simulated, ranges, run.input_sample, corrects, run.rounded, fitting
+        )
+    return correct_biases(simulated, ranges) if corrects else simulated

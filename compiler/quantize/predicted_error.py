@@ -19,7 +19,7 @@ from compiler.quantize.calibration.weighted_calls import weight_of, weighted_cal
 
 _WEIGHTS_LOOKED_AT: Final = 1 << 14
 """Weights of one layer that a prediction rounds: rows in equal steps."""
-_ROUNDED: Final = {"nearest": 1.0, "sequential": 0.4}
+_ROUNDED: Final = {"nearest": 1.0, "corrected": 1.0, "sequential": 0.4}
 """Share of a layer's weight error that is left, by weight_rounding; measured on small networks."""
 
 

@@ -220,7 +220,7 @@ class FirstChoice:
         rows, study_id = context.repository, context.study_id
         known = FirstChoice.stored(rows, study_id)
         names = {parameter.name for parameter in prepared.space.parameters}
-        if known is not None or "bias_correction" not in names or rows.trials_of(study_id):
+        if known is not None or "weight_rounding" not in names or rows.trials_of(study_id):
             return known or FirstChoice()
         qconfig, decisions = calibration.choose()
         told = [str(decision) for decision in decisions]
@@ -261,7 +261,7 @@ class Prediction:
 
 _VARIANTS: Final = 12
 """The number of networks that are measured before a trial asks for them."""
-_MEASURED_TOGETHER: Final = ("smooth_alpha", "residual_bits", "centre")
+_MEASURED_TOGETHER: Final = ("smooth_alpha", "residual_bits")
 
 
 def variants_of(space: Space) -> list[Params]:

@@ -57,12 +57,12 @@ _PROGRAMMES: Final = 16
 """Budgets that are solved before the sampler of the stage "layers" is asked."""
 
 
-_FINE: Final[Params] = {"calibrate_mode": "mse", "weight_scale": "mse", "bias_correction": True}
+_FINE: Final[Params] = {"calibrate_mode": "mse", "weight_scale": "mse"}
 _ASYMMETRIC: Final[Params] = {**_FINE, "activation_scheme": "asymmetric"}
 _REPAIRING: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "sequential"}
 _WIDE: Final[Params] = {"residual_bits": 16, "table_bits": 12}
-_FITTED: Final[Params] = {**_REPAIRING, **_WIDE, "fit_ranges": True}
-_NEAREST: Final[Params] = {**_ASYMMETRIC, **_WIDE, "weight_rounding": "nearest"}
+_FITTED: Final[Params] = {**_REPAIRING, **_WIDE}
+_NEAREST: Final[Params] = {**_ASYMMETRIC, **_WIDE, "weight_rounding": "corrected"}
 _GOOD_GUESSES: Final[tuple[Params, ...]] = (
     {**_FITTED, "smooth_alpha": 0.5},
     {**_FITTED, "smooth_alpha": 0.75, "weight_scale": "max"},

@@ -309,7 +309,7 @@ class Session:
             if point != prepared.space.params_of(prepared.start)
         ][:1]
         try:
-            guesses = [_nearest(to_qconfig(point, prepared.start)) for point in points]
+            guesses = [_quick(to_qconfig(point, prepared.start)) for point in points]
             return [(guess, self._calibration.scales_for(guess)) for guess in guesses]
         except BrokenRunError:
             raise
@@ -325,7 +325,7 @@ class Session:
             return NOTHING_KNOWN
         first, prepared = self._first, self._prepared
         start = prepared.start if plan is None else plan.within(prepared.start)
-        measured = start if first.qconfig is None else _nearest(first.qconfig)
+        measured = start if first.qconfig is None else _quick(first.qconfig)
         prior = Prediction(self._calibration, prepared.module, measured, start)
         return Known(first.qconfig, prior)
 
@@ -455,9 +455,9 @@ class Session:
         )
 
 
-def _nearest(qconfig: QConfig) -> QConfig:
-    """The configuration with weights at the nearest levels, which is quick to build."""
-    return qconfig.with_overrides(weight_rounding="nearest", fit_ranges=False)
+def _quick(qconfig: QConfig) -> QConfig:
+    """The configuration without sequential rounding: it is quick to build."""
+    return qconfig.with_overrides(weight_rounding="corrected") if qconfig.sequential else qconfig
 
 
 def work_key(prepared: PreparedStudy) -> dict[str, Any]:

@@ -39,7 +39,6 @@ FLOAT_LAYER: Final = "float"
 
 _NO_EFFECT: Final = ("calibrate_chunk_by",)
 NEUTRAL: Final[Params] = {
-    **dict.fromkeys(("fit_ranges", "centre"), False),
     **dict.fromkeys(("residual_bits", "table_bits"), 8),
 }
 """Fields that the space of a model may lack, with the value that changes nothing."""
@@ -272,7 +271,6 @@ _ENUMERATE_AT_MOST: Final = 20_000
 _CHANGED_AT_MOST: Final = 8
 _SEQUENTIAL: Final = "sequential"
 _NOT_MEASURED: Final = "global_scale"
-_WITH_SEQUENTIAL: Final = (("weight_rounding", (_SEQUENTIAL,)),)
 
 
 def measured_modes(modules: Collection[str] = ()) -> tuple[str, ...]:
@@ -297,10 +295,9 @@ def default_space(
     sums: bool = False,
     costly: bool = False,
     tables: bool = False,
-    always: Collection[str] = (),
     inputs: Mapping[str, int] = MappingProxyType({}),
 ) -> Space:
-    """The space that ``qsearch launch`` searches by default: 3,564 points, or twice as many.
+    """The space that ``qsearch launch`` searches by default: 1,188 points, or twice as many.
 
     Granularity comes first, it is worth most; with ``allow_float`` modules with float parts are
     candidates too. A model without ``weighted`` operators has nothing to rescale or correct.
@@ -314,23 +311,15 @@ def default_space(
         sums: whether the model adds two computed values.
         costly: whether sequential rounding, where it may be, is a costly choice.
         tables: whether values that only tables of functions read may have more bits.
-        always: fields that every point has set.
         inputs: bits that these layers may read, all or none.
     """
     measured = measured_modes(modules)
-    rounding = ("nearest", _SEQUENTIAL) if sequential else ("nearest",)
+    rounding = ("corrected", *((_SEQUENTIAL,) if sequential else ()))
     rescaling: tuple[Parameter, ...] = (
         Parameter("smooth_alpha", (None, 0.5, 0.75)),
-        Parameter("bias_correction", (False, True)),
         Parameter("weight_rounding", rounding, costly=rounding[1:] if costly else ()),
-        *(
-            [Parameter("fit_ranges", (False, True), _WITH_SEQUENTIAL)]
-            if sequential and not costly
-            else []
-        ),
         *([Parameter("residual_bits", (8, 16))] if sums else []),
         *([Parameter("table_bits", (8, TABLE_BITS))] if tables else []),
-        *(Parameter(name, (True,)) for name in always),
     )
     bits = [(input_parameter(layer), nbit) for layer, nbit in inputs.items()]
     together = [Parameter(name, (8, nbit)) for name, nbit in bits[:1]]

@@ -31,13 +31,12 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import (
     FLOAT_BITS,
     diagnose,
-    free_rescalings,
     given_points,
     has_residual_sums,
     sequential_products,
 )
+from compiler.quantize._sequential_rounding import MOST_PRODUCTS
 from compiler.quantize.calibration.weighted_calls import weighted_calls
-from compiler.quantize.choice import MOST_PRODUCTS
 from compiler.quantize.wide_inputs import WideInputs, wide_inputs
 from qsearch.config import read_config_file
 from qsearch.errors import SettingsError
@@ -401,7 +400,6 @@ def searched_space(
             sums=has_residual_sums(module),
             costly=products > MOST_PRODUCTS and not counts,
             tables=wide.affordable_tables,
-            always=free_rescalings(module, products > MOST_PRODUCTS),
             inputs={name: choice["nbit_input"] for name, choice in tiny.items()},
         )
         asked = SpaceFile(space, bits, tuple(elements), layer_choices("layers", wide.layers))

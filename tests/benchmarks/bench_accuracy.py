@@ -230,8 +230,6 @@ def fields_without(qconfig: QConfig) -> dict[str, dict[str, Any]]:
     rows = {"as it is": fields}
     for name in used:
         rows[f"{name}={MEANS[name]}"] = {**fields, name: MEANS[name]}
-        if name == "weight_rounding":
-            rows[f"{name}={MEANS[name]}"]["fit_ranges"] = False
     return {**rows, "without all": {**fields, **MEANS}}
 
 

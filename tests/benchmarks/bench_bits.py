@@ -67,8 +67,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "rounding": ("UPWARD", "TONEAREST", "TONEAREST_EVEN"),
     "requantization": ("float_product", "fixed_point", "power_of_two"),
     "smooth_alpha": (None, None, 0.5, 0.75),
-    "bias_correction": (False, True),
-    "weight_rounding": ("nearest", "nearest", "sequential"),
+    "weight_rounding": ("nearest", "corrected", "sequential"),
     "nbit_weight": (8, 8, 8, 4, 6),
     "partition_conversions": ("fully_integral", "fully_integral", "enabled", "disabled"),
 }

@@ -71,7 +71,7 @@ class Study:
         self.dev = read_split(args.data, args.model, "dev", args.images, batch)
         self.batch = batch
         self.config = QConfig.recommended(
-            calibrate_mode="mse", bias_correction=True, weight_rounding=args.weight_rounding
+            calibrate_mode="mse", weight_rounding=args.weight_rounding
         )
         images = self.calib.images
         batches = [{"input": images[i : i + batch]} for i in range(0, len(images), batch)]

@@ -63,7 +63,7 @@ class KnownScores:
         asked = searched_space(Settings(), self.module, OBJECTIVE.metric)
         self.space: Space = asked.space
         self.start: QConfig = asked.start
-        self.chosen = self.calibration.choose(rounding=False)[0]
+        self.chosen = self.calibration.choose()[0]
         self._predicted: PredictedError | None = None
         self.reference = self._outputs(float_executor(self.module))
         self.signal = np.square(self.reference.astype(np.float64)).sum(1)

@@ -32,7 +32,6 @@ SPACE = Space(
         Parameter("calibrate_mode", ("percentile",)),
         Parameter("percentile", tuple(1 - 10 ** -(2 + k / 8) for k in range(40))),
         Parameter("smooth_alpha", (None, *(k / 64 for k in range(1, 64)))),
-        Parameter("bias_correction", (False, True)),
     )
 )
 """30,720 points."""

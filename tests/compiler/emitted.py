@@ -82,10 +82,9 @@ def random_qconfig(rng: np.random.Generator, layers: Sequence[str] = ()) -> QCon
 
     # Corrections are finer than 8-bit biases, so QConfig refuses the two together.
     bias_mode = pick("weight", "accumulator", "accumulator")
-    corrected = bias_mode == "accumulator" and pick(False, False, True)
+    corrected = bias_mode == "accumulator" and pick(False, True)
     return QConfig.recommended(
         bias_mode=bias_mode,
-        bias_correction=corrected,
         nbit_input=pick(5, 6, 7, 8, 8),
         nbit_weight=pick(4, 5, 6, 7, 8, 8),
         nbit_activation=pick(24, 32, 32),
@@ -96,7 +95,7 @@ def random_qconfig(rng: np.random.Generator, layers: Sequence[str] = ()) -> QCon
         weight_granularity=pick("tensor", "channel"),
         activation_scheme=pick("symmetric", "unsigned", "asymmetric"),
         rounding=pick("UPWARD", "TONEAREST", "TONEAREST_EVEN"),
-        weight_rounding=pick("nearest", "nearest", "sequential"),
+        weight_rounding=pick("nearest", "corrected" if corrected else "nearest", "sequential"),
         layers={
             name: {"nbit_input": pick(None, 4, 11)} for name in layers if pick(False, False, True)
         },

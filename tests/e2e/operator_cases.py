@@ -413,7 +413,9 @@ CASES: Final[dict[str, Case]] = {
         },
     ),
     "Table of integers": _INTEGER_TABLE,
-    "Table of integers, no range to fit": replace(_INTEGER_TABLE, qconfig={"fit_ranges": True}),
+    "Table of integers, no range to fit": replace(
+        _INTEGER_TABLE, qconfig={"weight_rounding": "sequential"}
+    ),
     "Table of integers, summed": Case(
         [
             node("Gather", ["table", "x"], ["e"]),

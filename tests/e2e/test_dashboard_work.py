@@ -446,8 +446,8 @@ def test_a_winner_among_equal_trials_is_on_the_front_and_explained(
     browser: Any, tmp_path: Path
 ) -> None:
     fields: dict[str, Any] = {"activation_scheme": ["asymmetric"]}
-    fields |= {"calibrate_mode": ["mse"], "weight_scale": ["mse"], "bias_correction": [True]}
-    fields |= {"smooth_alpha": [0.75], "weight_rounding": ["nearest", "sequential"]}
+    fields |= {"calibrate_mode": ["mse"], "weight_scale": ["mse"]}
+    fields |= {"smooth_alpha": [0.75], "weight_rounding": ["corrected", "sequential"]}
     options: dict[str, Any] = {"minimize": ["size"], "sampler": "grid", "space": {"fields": fields}}
     found = qsearch.launch("digits", out=tmp_path / "run", trials=2, pool="inline", **options)
     assert [row["trial"] for row in found.summary["front"]] == [found.summary["best"]["trial"]]

@@ -29,10 +29,9 @@ IMAGES = 32
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "recommended": {},
     "clipped": {"calibrate_mode": "kl_divergence", "nbit_input": 4},
-    "in order": {"weight_rounding": "sequential", "bias_correction": True},
+    "in order": {"weight_rounding": "sequential"},
     "corrected": {
         "smooth_alpha": 0.5,
-        "bias_correction": True,
         "weight_rounding": "sequential",
         "activation_scheme": "asymmetric",
     },

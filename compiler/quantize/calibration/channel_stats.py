@@ -135,7 +135,7 @@ class ChannelCollector:
         if not calls:
             raise CalibrationError(
                 "no convolution or dense layer with a constant weight: no channels to measure",
-                fix="leave smooth_alpha and bias_correction unset for this model",
+                fix="leave smooth_alpha and weight_rounding unset for this model",
             )
         outputs: dict[tuple[Expr, int], int] = {}
         reductions: list[Expr] = []

@@ -66,11 +66,6 @@ _VARIANTS: Final = 16
 _SCALES: Final = 1024
 """The same for the scales that were chosen from them."""
 
-_NOT_RESCALED: Final[dict[str, Any]] = {
-    "centre": False,
-    "smooth_alpha": None,
-}
-
 
 class NoData:
     """Calibration data without batches."""
@@ -84,7 +79,7 @@ class NoData:
         needs = f"calibrate_mode {measurement.qconfig.calibrate_mode!r} needs a dataset"
         fix = "pass dataset=[{input name: array}, …], or use calibrate_mode='global_scale'"
         if measurement.step == "channels":
-            needs = "smooth_alpha, bias_correction and weight_rounding need a dataset"
+            needs = "smooth_alpha and weight_rounding need a dataset"
             fix = "pass dataset=[{input name: array}, …], or unset these fields"
         raise CalibrationError(needs, fix=fix)
 
@@ -115,7 +110,7 @@ class Calibration:
             for.
         store: keeps statistics and scales.
         mark: partitions and annotates.
-        variants: values of fields such as ``centre``, ``smooth_alpha`` and
+        variants: values of fields such as ``smooth_alpha``, ``weight_rounding`` and
             ``residual_bits`` that configurations may ask for; the statistics of all of them are
             taken in the same passes.
 
@@ -223,24 +218,26 @@ class Calibration:
             return ()
         return clipping_note(self._calibrated(qconfig).clipped, qconfig.calibrate_mode)
 
-    def choose(self, rounding: bool = True) -> tuple[QConfig, tuple[Decision, ...]]:
+    def choose(self) -> tuple[QConfig, tuple[Decision, ...]]:
         """The configuration that the statistics suggest, with reasons; see ``choice.choose``.
 
         Raises:
             CalibrationError: there are no data, or they do not fit.
         """
         weighted = weighted_calls(self._mod["main"]) and not given_points(self._mod).count
-        channels = self.channels(QConfig.recommended(bias_correction=True)) if weighted else None
-        return choose(self._mod, channels, rounding, self._gain_of_smoothing)
+        corrected = QConfig.recommended(weight_rounding="corrected")
+        channels = self.channels(corrected) if weighted else None
+        return choose(self._mod, channels, self._gain_of_smoothing)
 
     def _gain_of_smoothing(self, qconfig: QConfig) -> float:
         """dB that smoothing is predicted to gain; both networks are measured in the same passes."""
         both = [qconfig.with_overrides(smooth_alpha=alpha) for alpha in (SMOOTH_ALPHA, None)]
-        fields = [{name: getattr(one, name) for name in _NOT_RESCALED} for one in both]
-        self._variants = (*self._variants, *(one for one in fields if one not in self._variants))
+        self._variants = (*self._variants, *({"smooth_alpha": one.smooth_alpha} for one in both))
         channels = self.channels(qconfig)
         smoothed, plain = (
-            PredictedError(rescaled(self._mod, one, channels)[0], self.stats_for(one)).sqnr_db(one)
+            PredictedError(rescaled(self._mod, one, channels)[0], self.stats_for(one)).sqnr_db(
+                _measured_as(one)
+            )
             for one in both
         )
         return smoothed - plain
@@ -289,11 +286,11 @@ class Calibration:
 
     def _measured_together(self, qconfig: QConfig) -> list[tuple[QConfig, CalibrationStats]]:
         """Both rounds for a configuration, which comes first, and for other variants of it."""
-        first = qconfig.with_overrides(bias_correction=False, weight_rounding="nearest")
-        plain = first.with_overrides(**_NOT_RESCALED, residual_bits=8)
+        first = _measured_as(qconfig)
+        plain = _not_rescaled(first).with_overrides(residual_bits=8)
         asked = [first]
         for values in self._variants:
-            other = first.with_overrides(**{**_NOT_RESCALED, **values})
+            other = first.with_overrides(**{"smooth_alpha": None, **values})
             known = self._store.load(STATISTICS, statistics_fields(other))
             if other not in asked and known is None:
                 asked.append(other)
@@ -306,7 +303,7 @@ class Calibration:
         common = CommonReading(networks[plain][0])
         read: list[tuple[QConfig, PointMap, list[int]]] = []
         for one in asked:
-            own = one.with_overrides(**_NOT_RESCALED)
+            own = _not_rescaled(one)
             if own not in networks:
                 networks[own] = whole_profile(self._marks(self._mod, own, None)[0])
             network, points = networks[own]
@@ -319,7 +316,7 @@ class Calibration:
                 rescaled,
                 one.smooth_alpha,
                 ranges,
-                centred=one.centre,
+                centred=one.weight_rounding != "nearest",
             )
             places = None if tensors is None else common.places_of(network, tensors)
             if places is not None:
@@ -346,6 +343,14 @@ class Calibration:
         return json.dumps([fields, own], sort_keys=True)
 
 
+def _measured_as(qconfig: QConfig) -> QConfig:
+    return qconfig.with_overrides(weight_rounding="corrected") if qconfig.sequential else qconfig
+
+
+def _not_rescaled(qconfig: QConfig) -> QConfig:
+    return qconfig.with_overrides(smooth_alpha=None, weight_rounding="nearest")
+
+
 def without_data(qconfig: QConfig) -> QConfig:
     """The configuration without the fields that need calibration data.
 
@@ -356,7 +361,6 @@ def without_data(qconfig: QConfig) -> QConfig:
         calibrate_mode="global_scale",
         do_simulation=False,
         smooth_alpha=None,
-        bias_correction=False,
         weight_rounding="nearest",
     )
 

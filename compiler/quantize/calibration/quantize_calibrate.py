@@ -41,9 +41,7 @@ class QuantizeCalibrate(ModulePass):
         run = context_or_new(self.context)
         # Partition and annotation are done, and channels are known to the run.
         calibration = Calibration(mod, self.dataset, mark=lambda *_: (mod, run))
-        plain = run.qconfig.with_overrides(
-            smooth_alpha=None, bias_correction=False, weight_rounding="nearest"
-        )
+        plain = run.qconfig.with_overrides(smooth_alpha=None, weight_rounding="nearest")
         ranges, _ = shared_ranges(mod, run.qconfig, calibration.scales_for(plain))
         return bind_scales(mod, run, ranges)
 

@@ -9,7 +9,7 @@
 With two ranges the values are rounded twice, and the errors of both roundings add up. With the
 range of the second point the first rounding is the only one, and a concatenation has no fields to
 bring to one scale. If something else reads the first point too, it takes the other range only where
-that costs this reader no more than it saves the other: steps at most sqrt(2) apart. ``fit_ranges``
+that costs this reader no more than it saves the other: steps at most sqrt(2) apart. Fitting
 looks through moves and pools itself, so it is given concatenations only. Relay has nothing of it:
 without ``integer_tables``, which its default QConfig lacks, each point keeps its range.
 Source: Jacob et al., "Quantization and Training of Neural Networks for Efficient
@@ -41,13 +41,17 @@ Ranges = NDArray[np.float32]
 
 
 def shared_ranges(
-    annotated: IRModule, qconfig: QConfig, ranges: Sequence[float] | Ranges | None
+    annotated: IRModule,
+    qconfig: QConfig,
+    ranges: Sequence[float] | Ranges | None,
+    fitted: bool = False,
 ) -> tuple[Ranges | None, Mapping[int, int]]:
     """The ranges with one range where several would round the same values, O(nodes + edges).
 
     Args:
         annotated: result of QuantizeAnnotate.
         ranges: as ``activation_scales`` gives them; None stays None.
+        fitted: whether ranges are fitted afterwards.
     Returns:
         the ranges, and points that have the range of a point behind a concatenation: place → place
         of the other.
@@ -70,7 +74,7 @@ def shared_ranges(
         other = readers.place
         if other is None or bits.get(points[place]) != bits.get(points[other]):
             return False
-        if qconfig.fit_ranges and not readers.joined:
+        if fitted and not readers.joined:
             return False
         if len(rows) == 3 and (rows[1, place] == 0) != (rows[1, other] == 0):
             return False

@@ -167,7 +167,7 @@ def test_the_reference_executor_gives_the_same_layers() -> None:
 def test_corrected_biases_count_for_the_module_and_not_for_its_parts() -> None:
     mod, config, stats, batches = _prepared(models.conv_chain(), (1, 3, 8, 8))
     plain = examine(mod, config, stats, batches)
-    fields = config.with_overrides(bias_correction=True)
+    fields = config.with_overrides(weight_rounding="corrected")
     corrected = examine(mod, fields, stats, batches, channels=channel_stats(mod, batches))
     assert corrected.layers == plain.layers
     assert corrected.points == plain.points

@@ -46,13 +46,10 @@ DEFAULTS = {
     "integer_tables": False,
     "prerequisite_level": None,
     "smooth_alpha": None,
-    "bias_correction": False,
     "requantization": "fixed_point",
     "weight_rounding": "nearest",
-    "fit_ranges": False,
     "residual_bits": 8,
     "table_bits": 8,
-    "centre": False,
     "layers": {},
 }
 RECOMMENDED = {
@@ -118,7 +115,7 @@ def test_an_unknown_key_is_named_with_its_nearest(make: Any) -> None:
         ("prerequisite_level", 4),
         ("smooth_alpha", 1.5),
         ("smooth_alpha", True),
-        ("bias_correction", None),
+        ("weight_rounding", "adaptive"),
         ("partition_conversions", "full"),
         ("weight_granularity", "row"),
         ("table_bits", 7),
@@ -223,8 +220,8 @@ def test_text_that_is_no_assignment_is_refused(text: str) -> None:
 
 def test_bias_correction_needs_biases_that_can_hold_it() -> None:
     with pytest.raises(ValueError, match="finer biases than bias_mode='weight'"):
-        qconfig(bias_correction=True)
-    config = qconfig(bias_correction=True, bias_mode="accumulator")
+        qconfig(weight_rounding="corrected")
+    config = qconfig(weight_rounding="corrected", bias_mode="accumulator")
     assert config.needs_channels
     assert qconfig(smooth_alpha=0).needs_channels
 
@@ -238,7 +235,6 @@ def test_calibration_does_not_depend_on_scales_and_bits() -> None:
         ("calibrate_mode", "max"),
         ("weight_granularity", "tensor"),
         ("percentile", 0.999),
-        ("bias_correction", True),
         ("layers", {"conv_0": {"nbit_weight": 4, "nbit_input": 16}}),
     ]:
         assert (

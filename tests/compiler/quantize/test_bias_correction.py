@@ -72,7 +72,7 @@ def test_correction_takes_most_of_the_mean_error_away(seed: int) -> None:
     rng = np.random.default_rng(seed)
     mod, data = network(rng), batches(rng)
     plain = QConfig.recommended(nbit_weight=4, calibrate_mode="max")
-    corrected = plain.with_overrides(bias_correction=True)
+    corrected = plain.with_overrides(weight_rounding="corrected")
     before = mean_output_error(mod, data, plain)
     assert mean_output_error(mod, data, corrected) < 0.6 * before
 
@@ -103,7 +103,9 @@ def test_a_product_without_a_bias_is_left_alone() -> None:
     rng = np.random.default_rng(8)
     mod, data = network(rng, last_bias=False), batches(rng, 4)
     assert np.isfinite(
-        mean_output_error(mod, data, QConfig.recommended(bias_correction=True, nbit_weight=4))
+        mean_output_error(
+            mod, data, QConfig.recommended(weight_rounding="corrected", nbit_weight=4)
+        )
     )
 
 
@@ -132,7 +134,7 @@ def test_onnxruntime_measures_the_same_channels() -> None:
     np.testing.assert_allclose(by_ort.total, by_numpy.total, rtol=1e-4, atol=2**14)
 
 
-@pytest.mark.parametrize("field", [{"smooth_alpha": 0.5}, {"bias_correction": True}])
+@pytest.mark.parametrize("field", [{"smooth_alpha": 0.5}, {"weight_rounding": "corrected"}])
 def test_missing_statistics_are_asked_for(field: dict[str, Any]) -> None:
     rng = np.random.default_rng(11)
     mod = network(rng)
@@ -171,8 +173,8 @@ def test_foreign_and_empty_statistics_are_refused() -> None:
     "fields",
     [
         {"smooth_alpha": 0.5},
-        {"bias_correction": True},
-        {"smooth_alpha": 1.0, "bias_correction": True, "nbit_weight": 5},
+        {"weight_rounding": "corrected"},
+        {"smooth_alpha": 1.0, "weight_rounding": "corrected", "nbit_weight": 5},
     ],
 )
 def test_the_whole_flow_and_a_candidate_are_the_same_integers(fields: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from compiler.quantize import (
     channel_stats,
     prerequisite_optimize,
 )
-from compiler.quantize._centring import Centring, can_centre
+from compiler.quantize._centring import Centring
 from compiler.quantize._rescaling import rescaled
 from compiler.quantize.calibration.measurement import LocalData
 from compiler.quantize.candidate import mark
@@ -29,7 +29,7 @@ from tests.compiler.quantize.test_smoothing import assert_same_function
 
 C = 4
 SHAPE = (1, C, 6, 6)
-CENTRED = QConfig.recommended(centre=True, calibrate_mode="mse")
+CENTRED = QConfig.recommended(weight_rounding="corrected", calibrate_mode="mse")
 
 
 def layer(rng: np.random.Generator, value: Any, size: int = 1) -> Any:
@@ -77,7 +77,6 @@ def test_random_networks_keep_their_function_and_tell_their_ranges(seed: int) ->
     centred, told = rescaled(mod, CENTRED, measured(mod, data))
 
     assert_same_function(mod, centred, rng)
-    assert (centred is not mod) <= can_centre(mod)
     for one, other in zip(told, measured(centred, data).ranges(), strict=True):
         size = max(np.abs(other.largest).max(), 10.0)
         for name in ("low", "high", "mean"):
@@ -91,7 +90,6 @@ def test_what_layers_read_lies_around_0() -> None:
     first = layer(rng, relay.var("x", SHAPE))
     total = relay.op.add(first, layer(rng, relay.op.nn.relu(layer(rng, first))))
     mod, data = prepared(layer(rng, total)), batches(rng)
-    assert can_centre(mod)
 
     _, (image, once, inner, twice) = rescaled(mod, CENTRED, measured(mod, data))
 
@@ -107,7 +105,7 @@ def test_what_a_layer_with_padding_reads_stays(size: int) -> None:
     rng = np.random.default_rng(2)
     mod = prepared(layer(rng, layer(rng, relay.var("x", SHAPE)), size))
     centred, _ = rescaled(mod, CENTRED, measured(mod, batches(rng)))
-    assert can_centre(mod) == (centred is not mod) == (size == 1)
+    assert (centred is not mod) == (size == 1)
 
 
 @pytest.mark.parametrize("name", ["relu", "result", "no bias", "product"])
@@ -122,7 +120,6 @@ def test_what_anything_else_reads_stays(name: str) -> None:
         "product": lambda: op.multiply(value, value),
     }[name]()
     mod = prepared(op.add(op.nn.relu(read), other))
-    assert not can_centre(mod)
     assert rescaled(mod, CENTRED, measured(mod, batches(rng)))[0] is mod
 
 
@@ -143,20 +140,22 @@ def test_a_channel_with_a_few_far_values_is_centred_by_its_mean() -> None:
     np.testing.assert_allclose(told.low[1:], -1, rtol=1e-5)
 
 
-@pytest.mark.parametrize("rounding", ["nearest", "sequential"])
+@pytest.mark.parametrize("rounding", ["corrected", "sequential"])
 def test_integers_of_a_centred_network_agree_and_err_less(rounding: str) -> None:
     rng = np.random.default_rng(4)
     mod, data = prepared(layer(rng, layer(rng, layer(rng, relay.var("x", SHAPE))))), batches(rng, 8)
     errors = []
-    for centre in (False, True):
+    for centred in (False, True):
         config = QConfig.recommended(
-            centre=centre,
             weight_rounding=rounding,
             calibrate_mode="max",
             weight_scale="mse",
             activation_scheme="asymmetric",
         )
-        found = Calibration(mod, LocalData(mod, data, ReferenceExecutor)).candidate(config)
+        with pytest.MonkeyPatch.context() as patch:
+            if not centred:
+                patch.setattr(Centring, "of", lambda *_: Centring({}, {}, {}))
+            found = Calibration(mod, LocalData(mod, data, ReferenceExecutor)).candidate(config)
         assert_same_integers(found.partitioned, data[:1])
         errors.append(
             np.square(
@@ -176,7 +175,7 @@ def test_centred_statistics_come_from_the_passes_over_the_plain_network(
     total = relay.op.add(first, layer(rng, relay.op.nn.relu(layer(rng, first))))
     mod, data = prepared(layer(rng, total)), batches(rng)
     counting = Counting(mod, data)
-    together = Calibration(mod, counting, variants=({"centre": True}, {"centre": False}))
+    together = Calibration(mod, counting, variants=({}, {"weight_rounding": "nearest"}))
     config = CENTRED.with_overrides(smooth_alpha=alpha)
 
     ours = together.stats_for(config)
@@ -187,5 +186,5 @@ def test_centred_statistics_come_from_the_passes_over_the_plain_network(
     ).stats_for(config)
     np.testing.assert_allclose(ours.minimum, theirs.minimum, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(ours.maximum, theirs.maximum, rtol=1e-4, atol=1e-4)
-    plain = together.stats_for(config.with_overrides(centre=False, smooth_alpha=None))
+    plain = together.stats_for(config.with_overrides(weight_rounding="nearest", smooth_alpha=None))
     assert not np.allclose(plain.maximum, ours.maximum, rtol=1e-2)

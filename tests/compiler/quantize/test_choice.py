@@ -15,7 +15,6 @@ from compiler.quantize import (
     PredictedError,
     QConfig,
     choose,
-    free_rescalings,
     layer_names,
     prerequisite_optimize,
     quantize,
@@ -65,24 +64,10 @@ def test_uneven_channels_are_smoothed_even_over_few_samples_and_even_ones_are_no
     qconfig, decisions = calibration.choose()
     assert qconfig.smooth_alpha == alpha
     assert {d.field for d in decisions} == {
-        *("calibrate_mode", "activation_scheme", "weight_scale", "bias_correction"),
-        *("smooth_alpha", "weight_rounding", "fit_ranges"),
+        *("calibrate_mode", "activation_scheme", "weight_scale"),
+        *("smooth_alpha", "weight_rounding"),
     }
     assert all(getattr(qconfig, d.field) == d.value for d in decisions)
-
-
-@pytest.mark.parametrize("padding", [0, 1])
-def test_what_layers_without_padding_read_is_centred(padding: int) -> None:
-    rng = np.random.default_rng(11)
-    value: Any = relay.var("x", (1, 3, 8, 8))
-    for channels in (3, 8):
-        value = relay.op.nn.conv2d(value, const(rng, 8, channels, 1, 1), padding=(padding,) * 4)
-        value = relay.op.add(value, const(rng, 8, 1, 1))
-    calibration = Calibration(prepare := prerequisite_optimize(relay.module(value)), batches(rng))
-    qconfig, decisions = calibration.choose()
-    assert qconfig.centre == (padding == 0) == ("centre" in {d.field for d in decisions})
-    assert "centre" not in free_rescalings(prepare, large=True)
-    assert choose(prepare, calibration.channels(qconfig))[0] == qconfig
 
 
 def heads(rng: np.random.Generator, size: int, classes: int = 5, gate: bool = False) -> IRModule:
@@ -178,9 +163,9 @@ def test_the_first_depthwise_layers_read_more_bits(
     assert [why.split(" are ")[0] for why in found.why] == [f"sums of {n}" for n in names]
     data = [{"x": rng.normal(size=(1, 4, 16, 16)).astype(np.float32)} for _ in range(4)]
     calibration = Calibration(module, data)
-    qconfig, _ = calibration.choose(rounding=False)
+    qconfig, _ = calibration.choose()
     assert qconfig.layers == found.layers
-    candidate = calibration.candidate(qconfig)
+    candidate = calibration.candidate(qconfig.with_overrides(weight_rounding="corrected"))
     assert_same_integers(candidate.module, data)
     # The clip in front of it is one integer, so its end is exact.
     assert ("a_max=8192f" in str(candidate.module)) == bool(names)
@@ -214,7 +199,7 @@ def test_wide_inputs_have_room_for_what_calibration_has_not_seen() -> None:
     data = [{"x": rng.normal(size=(1, 3, 16, 16)).astype(np.float32)} for _ in range(32)]
     calibration = Calibration(module, data)
     qconfig = calibration.choose()[0]
-    assert qconfig.fit_ranges
+    assert qconfig.sequential
     larger = {"x": data[0]["x"] * np.float32(2)}
     (wanted,) = evaluate(module, larger)
     errors = [
@@ -272,22 +257,21 @@ def test_errors_predicted_from_statistics_rank_configurations_as_running_them_do
 
 
 @pytest.mark.parametrize(
-    ("runs", "batch", "rounding", "fits"),
+    ("runs", "batch", "rounding"),
     [
-        (1, 1, "nearest", False),
-        (2, 1, "sequential", True),
-        (1, 16, "sequential", True),
-        (8, 16, "sequential", True),
+        (1, 1, "corrected"),
+        (2, 1, "sequential"),
+        (1, 16, "sequential"),
+        (8, 16, "sequential"),
     ],
 )
 def test_weights_are_fitted_to_samples_where_there_are_enough(
-    runs: int, batch: int, rounding: str, fits: bool
+    runs: int, batch: int, rounding: str
 ) -> None:
     rng = np.random.default_rng(0)
     data = [{"x": rng.normal(size=(batch, 3, 8, 8)).astype(np.float32)} for _ in range(runs)]
     calibration = Calibration(two_layers(rng, 1.0, batch), data)
     qconfig, decisions = calibration.choose()
-    assert (qconfig.weight_rounding, qconfig.fit_ranges) == (rounding, fits)
+    assert qconfig.weight_rounding == rounding
     (why,) = (one.why for one in decisions if one.field == "weight_rounding")
     assert f"{runs * batch} " in why
-    assert calibration.choose(rounding=False)[0].weight_rounding == "nearest"

@@ -122,7 +122,7 @@ def test_operators_with_tables_need_the_field_that_allows_tables() -> None:
 
 
 def test_fields_that_need_data_do_not_need_them_here() -> None:
-    fields = {"smooth_alpha": 0.5, "bias_correction": True}
+    fields = {"smooth_alpha": 0.5, "weight_rounding": "corrected"}
     assert _diagnosed(models.conv_chain(), **fields).fully_integral
 
 

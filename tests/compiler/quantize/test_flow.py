@@ -360,7 +360,7 @@ def test_channels_of_depthwise_layers_with_more_bits_are_known(
     layer = named or "conv2d_1"
     asked = QConfig.recommended(
         layers={layer: {"nbit_input": bits}},
-        bias_correction=measured,
+        weight_rounding="corrected" if measured else "nearest",
         calibrate_mode="max",
         skip_conv_layers=[],
     )

@@ -51,7 +51,7 @@ def logits(mod: IRModule, config: QConfig, calib: Rows, dev: Rows) -> NDArray[An
     "fields",
     [
         {"smooth_alpha": 0.75},
-        {"smooth_alpha": 0.75, "bias_correction": True},
+        {"smooth_alpha": 0.75, "weight_rounding": "corrected"},
     ],
 )
 def test_rescaled_integers_stay_within_a_point_of_float(

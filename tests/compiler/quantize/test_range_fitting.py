@@ -16,7 +16,9 @@ from compiler.ir.module import IRModule
 from compiler.qtypes.errors import ConfigValueError
 from compiler.quantize import (
     QConfig,
+    QuantizeContext,
     activation_scales,
+    build_candidate,
     calibration_stats,
     channel_stats,
     has_residual_sums,
@@ -29,7 +31,7 @@ from compiler.quantize.calibration.collect_stats import float_executor
 from tests.compiler.quantize.candidates import assert_same_integers, calibrated, const
 
 SEQUENTIAL = QConfig.recommended(
-    weight_rounding="sequential", calibrate_mode="max", weight_scale="mse", bias_correction=True
+    weight_rounding="sequential", calibrate_mode="max", weight_scale="mse"
 )
 Batches = list[dict[str, Any]]
 
@@ -64,21 +66,29 @@ def one_layer(rng: np.random.Generator) -> IRModule:
     return relay.module(relay.op.nn.conv2d(x, const(rng, 6, 1, 3, 3), padding=(1, 1, 1, 1)))
 
 
+def without_fitting(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("compiler.quantize.candidate.RangeFitting", lambda *_: None)
+
+
 def lost(make: Callable[[np.random.Generator], IRModule], seed: int, **overrides: Any) -> float:
-    """Squared error over that without the overrides, on pictures calibration has not seen."""
+    """Squared error over that without the overrides, or without fitting where there are none, on
+    pictures that calibration has not seen."""
     rng = np.random.default_rng(seed)
     mod, data = make(rng), pictures(rng, 12)
     channels = channel_stats(mod, data[:8], sample=True)
     errors = []
     for config in (SEQUENTIAL, SEQUENTIAL.with_overrides(**overrides)):
-        changed = calibrated(mod, config, data[:8], channels).simulated
+        with pytest.MonkeyPatch.context() as patch:
+            if not overrides and not errors:
+                without_fitting(patch)
+            changed = calibrated(mod, config, data[:8], channels).simulated
         both = [(evaluate(changed, b)[0], evaluate(mod, b)[0]) for b in data[8:]]
         errors.append(float(sum(np.square(got - wanted).sum() for got, wanted in both)))
     return errors[1] / errors[0]
 
 
 def test_fitted_ranges_err_less_on_a_background() -> None:
-    rows = [lost(one_layer, seed, fit_ranges=True) for seed in range(6)]
+    rows = [lost(one_layer, seed) for seed in range(6)]
     assert np.exp(np.mean(np.log(rows))) < 0.9, rows
     assert min(rows) < 0.7, rows
 
@@ -95,8 +105,11 @@ def lost_on_unseen_tails(seed: int) -> float:
     channels = channel_stats(mod, data[:8], sample=True)
     errors = []
     for fitted in (False, True):
-        config = SEQUENTIAL.with_overrides(smooth_alpha=1.0, fit_ranges=fitted)
-        changed = calibrated(mod, config, data[:8], channels).simulated
+        config = SEQUENTIAL.with_overrides(smooth_alpha=1.0)
+        with pytest.MonkeyPatch.context() as patch:
+            if not fitted:
+                without_fitting(patch)
+            changed = calibrated(mod, config, data[:8], channels).simulated
         both = [(evaluate(changed, b)[0], evaluate(mod, b)[0]) for b in data[8:]]
         errors.append(float(sum(np.square(got - wanted).sum() for got, wanted in both)))
     return errors[1] / errors[0]
@@ -116,7 +129,7 @@ def test_a_tensor_that_is_compared_is_fitted_by_its_own_values() -> None:
     chosen = op.where(zero, nn.conv2d(held, const(rng, 6, 6, 1, 1)), held)
     mod = relay.module(relay.Function([x], chosen))
     data = pictures(rng, 4)
-    config = SEQUENTIAL.with_overrides(fit_ranges=True, partition_conversions="enabled")
+    config = SEQUENTIAL.with_overrides(partition_conversions="enabled")
     simulated = calibrated(mod, config, data, channel_stats(mod, data, sample=True)).simulated
     got, wanted = evaluate(simulated, data[0])[0], evaluate(mod, data[0])[0]
     assert np.square(got - wanted).sum() < 1e-3 * np.square(wanted).sum()
@@ -130,7 +143,7 @@ def test_sums_of_16_bits_err_less() -> None:
 def test_every_form_of_a_fitted_module_agrees_bit_for_bit() -> None:
     rng = np.random.default_rng(7)
     mod, data = blocks(rng, 2), pictures(rng, 4)
-    config = SEQUENTIAL.with_overrides(fit_ranges=True, residual_bits=16)
+    config = SEQUENTIAL.with_overrides(residual_bits=16)
     made = calibrated(mod, config, data, channel_stats(mod, data, sample=True))
     assert_same_integers(made.partitioned, data)
 
@@ -139,9 +152,7 @@ def test_a_pool_between_two_points_keeps_the_scale_of_the_first() -> None:
     """Fitted alone, or for the tensor itself, the second would get another."""
     rng = np.random.default_rng(0)
     mod, data = blocks(rng, 1), pictures(rng, 6)
-    config = SEQUENTIAL.with_overrides(
-        fit_ranges=True, activation_scheme="unsigned", calibrate_mode="mse"
-    )
+    config = SEQUENTIAL.with_overrides(activation_scheme="unsigned", calibrate_mode="mse")
     made = calibrated(mod, config, data, channel_stats(mod, data, sample=True))
     _, front, behind, *_ = measured_points(made.simulated)
     assert isinstance(front.args[1], Constant)
@@ -152,11 +163,12 @@ def test_a_pool_between_two_points_keeps_the_scale_of_the_first() -> None:
 def test_parts_of_a_fitted_network_have_its_ranges_and_the_float_weights() -> None:
     rng = np.random.default_rng(5)
     mod, data = blocks(rng, 1), pictures(rng, 6)
-    config = SEQUENTIAL.with_overrides(fit_ranges=True, bias_correction=False)
+    config = SEQUENTIAL
     channels = channel_stats(mod, data, sample=True)
-    made = calibrated(mod, config, data, channels)
     stats = calibration_stats(mark(mod, config, channels)[0], data, (config.percentile,))
     scales = activation_scales(stats, config)
+    run = QuantizeContext(config, corrects_biases=False)
+    made = build_candidate(mod, config, scales, channels, run)
     network, _ = Network.of(mod, config, scales, channels, float_executor)
     for ours, theirs in zip(quantize_points(made.simulated), network.points, strict=True):
         for held, same in zip(ours.args[1:], theirs.args[1:], strict=True):

@@ -31,7 +31,6 @@ SEQUENTIAL = QConfig.recommended(
     weight_rounding="sequential", calibrate_mode="max", weight_granularity="channel"
 )
 
-LATER = ("bias_correction", "fit_ranges", "residual_bits")
 Batches = list[dict[str, Any]]
 
 
@@ -97,8 +96,8 @@ def test_outputs_err_less_than_with_the_nearest_levels(seed: int) -> None:
         both = zip(data[40:], plain[40:], strict=True)
         return float(sum(np.square(evaluate(changed, b)[0] - p).sum() for b, p in both))
 
-    coarse = SEQUENTIAL.with_overrides(nbit_weight=4, bias_correction=True)
-    assert error(coarse) < error(coarse.with_overrides(weight_rounding="nearest"))
+    coarse = SEQUENTIAL.with_overrides(nbit_weight=4)
+    assert error(coarse) < error(coarse.with_overrides(weight_rounding="corrected"))
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -159,7 +158,7 @@ def test_one_number_more_in_each_row_errs_less(monkeypatch: pytest.MonkeyPatch) 
     plain = [evaluate(mod, batch)[0] for batch in data[40:]]
 
     def error(nbit: int) -> float:
-        asked = {"nbit_weight": nbit, "bias_correction": True, "weight_scale": "mse"}
+        asked = {"nbit_weight": nbit, "weight_scale": "mse"}
         changed = candidate_of(mod, SEQUENTIAL.with_overrides(**asked), data[:40]).simulated
         both = zip(data[40:], plain, strict=True)
         return float(sum(np.square(evaluate(changed, b)[0] - p).sum() for b, p in both))
@@ -177,21 +176,19 @@ def test_one_number_more_in_each_row_errs_less(monkeypatch: pytest.MonkeyPatch) 
     st.integers(0, 2**32 - 1),
     st.tuples(st.integers(1, 5), st.sampled_from([2, 4, 6])),
     st.sampled_from([3, 8]),
-    st.tuples(st.booleans(), st.booleans(), st.sampled_from([8, 16])),
+    st.sampled_from([8, 16]),
     st.sampled_from([None, 0.5]),
 )
 def test_all_forms_of_the_module_agree_bit_for_bit(
     seed: int,
     sizes: tuple[int, int],
     nbit: int,
-    chosen: tuple[bool, bool, int],
+    sums: int,
     alpha: float | None,
 ) -> None:
     rng = np.random.default_rng(seed)
     mod, data = network(rng, *sizes), batches(rng, sizes[0], 2)
-    config = SEQUENTIAL.with_overrides(
-        nbit_weight=nbit, smooth_alpha=alpha, **dict(zip(LATER, chosen))
-    )
+    config = SEQUENTIAL.with_overrides(nbit_weight=nbit, smooth_alpha=alpha, residual_bits=sums)
     assert_same_integers(candidate_of(mod, config, data).partitioned, data)
 
 

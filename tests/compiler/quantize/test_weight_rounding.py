@@ -87,20 +87,12 @@ def test_rows_times_columns_are_the_operator_itself() -> None:
         )
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"fit_ranges": True},
-    ],
-    ids=str,
-)
 def test_what_rounding_found_travels_as_arrays_and_nothing_is_fitted_again(
-    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng = np.random.default_rng(9)
     calibration = Calibration(network(rng), batches(rng))
-    config = FITTED.with_overrides(**fields, bias_correction=True)
+    config = FITTED
     made = calibration.candidate(config)
     arrays = made.context.rounded.to_arrays()
     assert all(levels.dtype == np.int8 for name, levels in arrays.items() if "levels" in name)
@@ -150,15 +142,14 @@ widths = st.tuples(st.integers(1, 5), st.sampled_from([2, 4, 6]))
     st.integers(0, 2**32 - 1),
     widths,
     st.integers(2, 8),
-    st.booleans(),
     st.sampled_from([None, 0.5]),
 )
 def test_all_forms_of_the_module_agree_bit_for_bit(
-    seed: int, sizes: tuple[int, int], nbit: int, corrected: bool, alpha: float | None
+    seed: int, sizes: tuple[int, int], nbit: int, alpha: float | None
 ) -> None:
     rng = np.random.default_rng(seed)
     mod, data = network(rng, *sizes), batches(rng, sizes[0], 2)
-    config = FITTED.with_overrides(nbit_weight=nbit, bias_correction=corrected, smooth_alpha=alpha)
+    config = FITTED.with_overrides(nbit_weight=nbit, smooth_alpha=alpha)
     candidate = Calibration(mod, data).candidate(config)
     module = candidate.partitioned
     assert module is not None

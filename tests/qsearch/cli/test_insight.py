@@ -37,8 +37,8 @@ def test_json_follows_the_configuration(capfd: Output) -> None:
 
 def test_a_configuration_that_needs_statistics_of_channels(capfd: Output) -> None:
     words = ["insight", "--model", "digits", "--samples", "2", "--json"]
-    assert run([*words, "--qconfig", "smooth_alpha=0.5,bias_correction=True"]) == 0
-    assert json.loads(capfd.readouterr().out)["qconfig"]["bias_correction"] is True
+    assert run([*words, "--qconfig", "smooth_alpha=0.5,weight_rounding=corrected"]) == 0
+    assert json.loads(capfd.readouterr().out)["qconfig"]["weight_rounding"] == "corrected"
 
 
 def test_the_configuration_of_a_module_is_taken_from_its_file(

@@ -18,7 +18,7 @@ from qsearch.store.records import Outcome, Trial
 from qsearch.store.records import TrialState as StoredState
 
 SPACE = default_space()
-START = QConfig.recommended()
+START = QConfig.recommended(weight_rounding="corrected")
 
 
 def trial(number: int, state: StoredState = "complete", **times: float | None) -> Trial:

@@ -11,7 +11,7 @@ from qsearch.search.space import Params, Value, config_hash, default_space, to_q
 from qsearch.search.surrogate import Known, Refinement
 from qsearch.store.records import Outcome, Trial, TrialState
 
-START = QConfig.recommended()
+START = QConfig.recommended(weight_rounding="corrected")
 SPACE = default_space()
 
 

@@ -15,7 +15,7 @@ from qsearch.search.space import Parameter, Space, default_space
 from qsearch.settings import SAMPLERS
 from qsearch.store.records import Outcome, Trial, TrialState
 
-START = QConfig.recommended()
+START = QConfig.recommended(weight_rounding="corrected")
 SMALL = Space(
     (
         Parameter("weight_granularity", ("channel", "tensor")),

@@ -92,7 +92,7 @@ def test_float_layers_in_modules_of_integers_are_refused(tmp_path: Path, fields:
 
 def test_a_mapping_says_the_same_as_a_file(tmp_path: Path) -> None:
     given = {
-        "fields": {"weight_scale": ["max", "mse"], "bias_correction": [False]},
+        "fields": {"weight_scale": ["max", "mse"], "weight_rounding": ["nearest"]},
         "layers": {"nbit_weight": [4, 8], "only": "conv_1"},
     }
     assert read_space(given, LAYERS) == read(tmp_path, yaml.safe_dump(given, sort_keys=False))

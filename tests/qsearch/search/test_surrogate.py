@@ -17,7 +17,7 @@ SPACE = Space(
         Parameter("weight_scale", ("max", "power2", "mse")),
         Parameter("calibrate_mode", ("percentile", "max", "mse")),
         Parameter("percentile", (0.9, 0.99, 0.999), (("calibrate_mode", ("percentile",)),)),
-        Parameter("bias_correction", (False, True)),
+        Parameter("round_for_shift", (False, True)),
     )
 )
 POINTS = list(SPACE.points())
@@ -29,7 +29,7 @@ def additive(point: Params) -> float:
     return (
         {"max": 0.0, "power2": 1.0, "mse": 2.5}[str(point["weight_scale"])]
         + {"percentile": 0.0, "max": -1.0, "mse": 1.5}[str(point["calibrate_mode"])]
-        + 0.5 * bool(point["bias_correction"])
+        + 0.5 * bool(point["round_for_shift"])
     )
 
 

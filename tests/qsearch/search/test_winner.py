@@ -31,14 +31,6 @@ def test_sample_inputs_stay_within_their_bytes_but_for_the_first(
     np.testing.assert_array_equal(np.concatenate([run["x"] for run in found]), rows[:kept])
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"weight_rounding": ["sequential"]},
-        {"weight_rounding": ["sequential"], "fit_ranges": [True]},
-    ],
-    ids=["sequential", "fitted"],
-)
 def test_the_weights_of_the_winner_are_rounded_once(
     fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

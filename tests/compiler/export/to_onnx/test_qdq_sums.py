@@ -226,7 +226,7 @@ def mobile_block(
     data = [{"x": rng.normal(0, 1, (1, 4, 6, 6)).astype("float32")} for _ in range(12)]
     asked = QConfig.recommended(
         layers={"deep": {"nbit_input": 16}},
-        bias_correction=True,
+        weight_rounding="corrected",
         activation_scheme=scheme,
         calibrate_mode="max",
     )
