@@ -88,6 +88,9 @@ def quantize(
     if given.data is None:
         given = replace(given, data=source.calib)
     with given.opened(inputs, "calib") as data:
+        # Both hold the whole model for a moment: before calibration holds more.
+        interface = declared_interface(source.path).to_dict()
+        module_sha256 = ModuleBlob.pack(module).sha256
         calibration = Calibration(module, Batches(data, inputs))
         decisions: tuple[Decision, ...] = ()
         if config is None:
@@ -109,12 +112,12 @@ def quantize(
             config,
             provenance={
                 "model_sha256": source.sha256,
-                "module_sha256": ModuleBlob.pack(module).sha256,
+                "module_sha256": module_sha256,
                 "calib_sha256": data.sha256,
                 "seed": int(given.seed),
                 **({"decisions": [str(one) for one in decisions]} if decisions else {}),
                 **({"imports": hashes(code)} if (code := imported_code()) else {}),
-                INTERFACE: declared_interface(source.path).to_dict(),
+                INTERFACE: interface,
                 "code_version": code_version(),
                 **shipped.provenance,
             },

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx
+from numpy.typing import NDArray
 
 import compiler.export.to_onnx.convert  # noqa: F401  (fills the table)
 from compiler.export.to_onnx.emitter import ONNX, Emitter, emit_step
@@ -14,7 +17,11 @@ from compiler.ir.module import IRModule
 
 
 @collector_rests
-def to_onnx(mod: IRModule, function: str | Function = "main") -> onnx.ModelProto:
+def to_onnx(
+    mod: IRModule,
+    function: str | Function = "main",
+    large: dict[str, NDArray[Any]] | None = None,
+) -> onnx.ModelProto:
     """A function as an ONNX model (opset 17) that computes the same.
 
     Parameters become inputs of the same names and constants become initializers. A tuple result
@@ -24,6 +31,7 @@ def to_onnx(mod: IRModule, function: str | Function = "main") -> onnx.ModelProto
         mod: a typed module; simulated_quantize is written out as division, clip, round half away
             from zero, product.
         function: a function of the module, or a typed function that may call such functions.
+        large: as of ``GraphWriter.finish``.
     Raises:
         OnnxExportError: an operator, layout or dtype without ONNX form; integer convolutions
             (``integer.to_integer_onnx`` exports such modules).
@@ -38,7 +46,7 @@ def to_onnx(mod: IRModule, function: str | Function = "main") -> onnx.ModelProto
         emit_step(step, emitter)
     write_outputs(flow, emitter)
     flow.unlink()
-    return writer.finish()
+    return writer.finish(large)
 
 
 def write_outputs(flow: Dataflow, emitter: Emitter) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.errors import OnnxExportError
@@ -16,6 +16,8 @@ from compiler.ops.number_format import Array
 
 OPSET = 17
 IR_VERSION = 8
+LARGE_BYTES = 1 << 16
+"""Of a constant that a message may lack."""
 
 
 _ONNX_TYPES: dict[str, int] = {
@@ -32,6 +34,15 @@ _ONNX_TYPES: dict[str, int] = {
     "float32": TensorProto.FLOAT,
     "float64": TensorProto.DOUBLE,
 }
+
+
+def _without_data(name: str, array: NDArray[Any]) -> TensorProto:
+    """A constant whose data a session is given beside the model."""
+    made = TensorProto(name=name, dims=array.shape, data_type=onnx_type(str(array.dtype)))
+    made.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", name), ("offset", "0"), ("length", str(array.nbytes))):
+        made.external_data.add(key=key, value=value)
+    return made
 
 
 def onnx_type(dtype: str) -> int:
@@ -126,8 +137,12 @@ class GraphWriter:
         """Cast to one of our dtypes."""
         return self.node("Cast", [source], to=onnx_type(dtype))
 
-    def finish(self) -> onnx.ModelProto:
+    def finish(self, large: dict[str, NDArray[Any]] | None = None) -> onnx.ModelProto:
         """The model: opset 17, IR version 8, everything inside one message.
+
+        Args:
+            large: takes the constants of more than ``LARGE_BYTES`` by name; the message then names
+                them and lacks their data. None leaves all of them in the message.
 
         Nodes and constants that no output depends on are left out: rules write a form at once and
         a later rule may replace it by a fused one.
@@ -139,11 +154,15 @@ class GraphWriter:
             if needed.intersection(node.output):
                 needed.update(node.input)
                 nodes.append(node)
-        initializers = [
-            numpy_helper.from_array(array, name)
-            for name, array in self._initializers.items()
-            if name in needed
-        ]
+        initializers = []
+        for name, array in self._initializers.items():
+            if name not in needed:
+                continue
+            if large is None or array.nbytes <= LARGE_BYTES:
+                initializers.append(numpy_helper.from_array(array, name))
+            else:
+                large[name] = array
+                initializers.append(_without_data(name, array))
         graph = helper.make_graph(
             nodes[::-1], self._graph_name, self._inputs, self._outputs, initializers
         )

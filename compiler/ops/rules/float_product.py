@@ -44,8 +44,9 @@ _MOVES = [moves.astype(np.int32) for moves in _MOVES]
 _MARGIN = 2.0**-22
 _BEYOND = 4
 _LARGEST = 2.0**16
-_AT_ONCE = 1 << 13
-_FIRST_GROUPS = (8, 32)
+_AT_ONCE = 1 << 15
+"""Products that are compared together."""
+_FIRST_GROUPS = (8, 32, 128, 512, 2048)
 """Levels after which the channels that are left are gathered anew."""
 
 
@@ -93,12 +94,14 @@ def _compare_steps(
     elsewhere than the definition; see ``same_as_float_product``.
     """
     for part in np.split(levels, _FIRST_GROUPS):
-        left = np.flatnonzero(same)
-        some = multiplier[left], shift[left]
-        rows, steps = _near_ties(*some, x_low[left], x_high[left], part)
-        rows = left[rows]
-        good = _steps_there(multiplier[rows], shift[rows], ties, x_low[rows], x_high[rows], steps)
-        same[rows[~good]] = False
+        every = np.flatnonzero(same)
+        for left in np.array_split(every, every.size * part.size // _AT_ONCE + 1):
+            some = multiplier[left], shift[left]
+            rows, steps = _near_ties(*some, x_low[left], x_high[left], part)
+            rows = left[rows]
+            ends = x_low[rows], x_high[rows]
+            good = _steps_there(multiplier[rows], shift[rows], ties, *ends, steps)
+            same[rows[~good]] = False
 
 
 @functools.lru_cache(maxsize=64)
@@ -120,26 +123,18 @@ def _near_ties(
 ) -> tuple[Ints, Ints]:
     """(channels, levels k of ``steps``): the levels that rounding to float32 may move."""
     halves = steps - 0.5
-    margin = _margin_of(multiplier)
-    rows: list[Ints] = []
-    levels: list[Ints] = []
-    count = max(_AT_ONCE // max(halves.size, 1), 1)
     with np.errstate(divide="ignore", invalid="ignore"):  # a factor of 0 is never near a tie
         inverse = 1 / np.ldexp(multiplier.astype(np.float64), -shift.astype(np.int32))
-        for start in range(0, multiplier.size, count):
-            u = halves * inverse[start : start + count, None]
-            distance = np.rint(u)
-            distance -= u
-            np.abs(distance, out=distance)
-            np.abs(u, out=u)
-            u += 1
-            u *= margin
-            # Of one axis: that of two takes ten times as long.
-            row, column = np.divmod(np.flatnonzero(distance <= u), halves.size)
-            rows.append(row + start)
-            levels.append(steps[column])
-    empty = [np.zeros(0, np.int64)]
-    row, level = np.concatenate(rows or empty), np.concatenate(levels or empty)
+        u = halves * inverse[:, None]
+        distance = np.rint(u)
+        distance -= u
+        np.abs(distance, out=distance)
+        np.abs(u, out=u)
+        u += 1
+        u *= _margin_of(multiplier)
+        # Of one axis: that of two takes ten times as long.
+        row, column = np.divmod(np.flatnonzero(distance <= u), halves.size)
+    level = steps[column]
     u = (level - 0.5) * inverse[row]
     reached = (u >= x_low[row] - _BEYOND) & (u <= x_high[row] + _BEYOND)
     return row[reached], level[reached]

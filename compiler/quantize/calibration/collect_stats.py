@@ -33,7 +33,8 @@ def float_executor(mod: IRModule, *, arena: bool = True) -> Executor:
     from compiler.targets.reference.executor import ReferenceExecutor
 
     try:
-        return SegmentedExecutor(to_onnx(mod), arena=arena)
+        large: dict[str, NDArray[Any]] = {}
+        return SegmentedExecutor(to_onnx(mod, large=large), arena=arena, large=large)
     except OnnxExportError as error:
         _log.info("the profile function runs in the numpy reference executor: %s", error.what)
         return ReferenceExecutor(mod)

@@ -234,11 +234,11 @@ class Calibration:
         both = [qconfig.with_overrides(smooth_alpha=alpha) for alpha in (SMOOTH_ALPHA, None)]
         self._variants = (*self._variants, *({"smooth_alpha": one.smooth_alpha} for one in both))
         channels = self.channels(qconfig)
+        # A rescaled network has weights of its own: none waits while another is measured.
+        stats = [self.stats_for(one) for one in both]
         smoothed, plain = (
-            PredictedError(rescaled(self._mod, one, channels)[0], self.stats_for(one)).sqnr_db(
-                _measured_as(one)
-            )
-            for one in both
+            PredictedError(rescaled(self._mod, one, channels)[0], of_one).sqnr_db(_measured_as(one))
+            for one, of_one in zip(both, stats)
         )
         return smoothed - plain
 
@@ -322,6 +322,7 @@ class Calibration:
             if places is not None:
                 read.append((one, points, places))
             elif one is first:
+                del rescaled, network, networks
                 return [(qconfig, self._measured(qconfig))]
         percentiles = self._percentiles or (qconfig.percentile,)
         reading = Measurement("ranges", plain, percentiles, counted=tuple(common.counted))

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
-from compiler.ir.garbage import collector_rests
+from compiler.ir.garbage import collector_rests, give_back_memory
 from compiler.ir.module import IRModule
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.input_sample import InputSample
@@ -192,7 +192,7 @@ def measure_channels(
 
 
 class LocalData:
-    """Batches in this process; the network of the last measurement stays ready.
+    """Batches in this process; a network stays ready from its ranges to its histograms.
 
     Args:
         mod: result of ``prerequisite_optimize``.
@@ -228,9 +228,15 @@ class LocalData:
             TypeError: the dataset is an iterator, which can be read only once.
         """
         require_reiterable(self._dataset)
+        found: Statistics
         if measurement.step in CHANNEL_STEPS:
-            return [measure_channels(self._mod, measurement, self._dataset, self._executor)]
-        return [self._ready(measurement).measure(measurement, self._dataset)]
+            found = measure_channels(self._mod, measurement, self._dataset, self._executor)
+        else:
+            found = self._ready(measurement).measure(measurement, self._dataset)
+        if measurement.step == "histograms" and self._key is not None:
+            self._profile = None  # the last that is measured of it
+        give_back_memory()
+        return [found]
 
     def _ready(self, measurement: Measurement) -> Profile:
         key = (measurement.qconfig, measurement.channels)

@@ -7,7 +7,7 @@ tensors that it keeps anyway, because they are outputs of the whole graph.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 import onnx
@@ -35,15 +35,25 @@ class SegmentedExecutor:
     Args:
         model: of which most tensors are outputs, as calibration runs it; others are not cut.
         nodes: of a session, at least.
-        arena: as of ``OrtExecutor``.
+        arena, large: as of ``OrtExecutor``.
     Raises:
         CodegenError: onnxruntime refuses the model.
     """
 
-    def __init__(self, model: onnx.ModelProto, nodes: int = NODES, arena: bool = True) -> None:
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        nodes: int = NODES,
+        arena: bool = True,
+        large: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
         self.input_names = tuple(value.name for value in model.graph.input)
         self._outputs = [value.name for value in model.graph.output]
-        self._sessions = [OrtExecutor(part, arena=arena) for part in segments(model, nodes)]
+        self._sessions = []
+        for part in segments(model, nodes):
+            names = {tensor.name for tensor in part.graph.initializer}
+            held = {name: array for name, array in (large or {}).items() if name in names}
+            self._sessions.append(OrtExecutor(part, arena=arena, large=held))
 
     def run(self, inputs: Inputs) -> list[NDArray[Any]]:
         """See OrtExecutor."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -47,6 +47,7 @@ class OrtExecutor:
         optimize: False runs the graph exactly as written, for comparison.
         arena: memory stays with the session, for its next run; False is faster where the outputs of
             many runs are held, and then dropped one after the other.
+        large: constants whose data the model lacks, by name; they are read where they are.
     Raises:
         CodegenError: onnxruntime refuses the model.
     """
@@ -59,6 +60,7 @@ class OrtExecutor:
         threads: int = 1,
         optimize: bool = True,
         arena: bool = True,
+        large: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -68,6 +70,10 @@ class OrtExecutor:
         if not optimize:
             level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             options.graph_optimization_level = level
+        self._large = dict(large or {})  # the session reads this memory
+        if large:
+            values = map(onnxruntime.OrtValue.ortvalue_from_numpy, large.values())
+            options.add_external_initializers(list(large), list(values))
         data = model if isinstance(model, bytes) else model.SerializeToString()
         try:
             self._session = onnxruntime.InferenceSession(

@@ -7,9 +7,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from compiler import relay
 from compiler.errors import EvaluationError
 from compiler.export.to_onnx.float_model import to_onnx
 from compiler.frontend.from_onnx.load import load
+from compiler.ir.expr import Tuple
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import mark, prerequisite_optimize
 from compiler.quantize.calibration.profile_function import profile_function
@@ -36,6 +38,26 @@ def test_the_bits_are_those_of_one_session(profile: onnx.ModelProto, nodes: int)
     assert cut.input_names == whole.input_names
     x = np.random.default_rng(0).normal(size=(1, 4, 2, 2)).astype("float32")
     for ours, theirs in zip(cut.run({"x": x}), whole.run({"x": x}), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("nodes", [1, 1000])
+def test_constants_beside_the_model_give_the_bits_of_those_in_it(nodes: int) -> None:
+    rng = np.random.default_rng(2)
+    weights = [relay.const(rng.normal(size=(160, 160)).astype("float32")) for _ in range(3)]
+    made, found = relay.var("x", (4, 160)), []
+    for weight in weights:
+        made = relay.op.nn.relu(relay.op.nn.dense(made, weight))
+        found.append(made)
+    mod = relay.module(Tuple(tuple(found)))
+    large: dict[str, np.ndarray] = {}
+    model = to_onnx(mod, large=large)
+    assert len(model.SerializeToString()) < 10_000
+    assert sum(array.nbytes for array in large.values()) == 3 * 160 * 160 * 4
+    beside = SegmentedExecutor(model, nodes, large=large)
+    del large, weights
+    x = rng.normal(size=(4, 160)).astype("float32")
+    for ours, theirs in zip(beside.run([x]), OrtExecutor(to_onnx(mod)).run([x]), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
