@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from compiler.core.words import FBody, operand
 from compiler.ir.attrs import Attrs
 from compiler.ir.expr import Op
 from compiler.ir.op import OpPattern, register_op
@@ -30,5 +29,4 @@ def identity_op(
         flags=flags,
     )
     FNumpyCompute.register(op)(lambda attrs, args, out_type: list(args))
-    FBody.register(op)(operand)
     return op

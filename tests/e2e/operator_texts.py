@@ -41,7 +41,6 @@ CORES: Final[dict[str, str]] = {
     "round_even": "round_even(%w)",
     "stack": "sum(stack((%w, %w), axis=2), axis=[2])",
     "trunc": "trunc(%w)",
-    "debug": "debug(%w)",
     "device_copy": "device_copy(%w)",
     "on_device": "on_device(%w)",
     "all": "where(all(less(%w, 9), axis=[1], keepdims=True), %w, 5)",

@@ -151,7 +151,10 @@ for _name, _rounding in _ROUNDINGS.items():
 FNeverNegative.register("abs", "exp", "sigmoid", "sqrt")(always_positive)
 
 
-FBody.register("floor", "ceil", "trunc", "round", "round_even", "copy")(operand)
+FBody.register(
+    *("floor", "ceil", "trunc", "round", "round_even", "copy", "device_copy", "on_device"),
+    *("annotation.cast_hint", "annotation.stop_fusion"),
+)(operand)
 
 
 def _negated(x: Value, words: Words) -> Value:

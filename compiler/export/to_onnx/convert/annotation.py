@@ -10,6 +10,12 @@ from compiler.ir.dataflow import Step, Value
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 
 
+@FToOnnx.register("debug")
+def debug(step: Step, e: Emitter) -> str:
+    """The value itself."""
+    return e.name(step.args[0])
+
+
 @FToOnnx.register("nn.dropout")
 def dropout(step: Step, e: Emitter) -> list[str]:
     """The value itself and a mask of ones."""
