@@ -1,4 +1,6 @@
-"""nn.matmul: out[m,n] = sum_k a[m,k] * b[k,n], either side transposed on request."""
+"""nn.matmul: out[m,n] = sum_k a[m,k] * b[k,n], either side transposed on request.
+nn.batch_matmul: out[b,m,n] = sum_k x[b,m,k] * y[b,n,k]; y is (B, N, K) unless told otherwise.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from compiler.core.words import FBody, Words, shape_of
+from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op, register_op
 from compiler.ir.ty import IncompleteType, TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder
@@ -25,6 +28,7 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.with_tables import with_tables
+from compiler.ops.tensor.broadcast import broadcast_shape
 
 OP = "nn.matmul"
 BATCHED = "nn.batch_matmul"
@@ -119,3 +123,40 @@ def matmul_body(step: Step, words: Words) -> Value | None:
     dtype = result.type.dtype
     plain = {"out_dtype": dtype, "transpose_a": False, "transpose_b": False}
     return words.word(step.name, operands, shape_of(result), dtype, **plain)
+
+
+# ---- batch_matmul ------------------------------------------------------------------------------
+
+OP = "nn.batch_matmul"
+
+
+@dataclass(frozen=True, eq=False)
+class BatchMatmulAttrs(OpAttrs):
+    """Which sides are given transposed; Relay's default is y."""
+
+    out_dtype: str = ""
+    transpose_a: bool = False
+    transpose_b: bool = True
+
+
+@define_op(
+    OP, arg_names=("x", "y"), attrs_type=BatchMatmulAttrs, pattern=OpPattern.OUT_ELEMWISE_FUSABLE
+)
+def batch_matmul(types: Types, attrs: BatchMatmulAttrs) -> Type:
+    """(B, M, N); a batch of 1 serves every batch of the other side.
+
+    Raises:
+        TypeInferenceError: ranks are not 3, or the batches or summed axes differ.
+    """
+    x = tensor_of_rank(OP, types, 0, "x", 3)
+    y = tensor_of_rank(OP, types, 1, "y", 3)
+    m, xk = x.shape[1:] if not attrs.transpose_a else (x.shape[2], x.shape[1])
+    n, yk = y.shape[1:] if attrs.transpose_b else (y.shape[2], y.shape[1])
+    merge_dim(OP, xk, yk, f"length of the summed axis of {x} and {y}")
+    try:
+        batch = broadcast_shape(OP, x.shape[:1], y.shape[:1])
+    except TypeInferenceError:
+        raise TypeInferenceError(
+            f"{OP}: x has {x.shape[0]} batches but y has {y.shape[0]}", where=f"x {x}, y {y}"
+        ) from None
+    return TensorType((*batch, m, n), product_dtype(OP, x, y, attrs.out_dtype))

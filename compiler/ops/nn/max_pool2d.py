@@ -1,4 +1,6 @@
-"""nn.max_pool2d: the largest value of each window; padding reads -inf or the dtype's minimum."""
+"""nn.max_pool2d: the largest value of each window; padding reads -inf or the dtype's minimum.
+nn.global_max_pool2d: the largest value of each channel.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,10 @@ from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.lir.builder import LirBuilder, Reduction
 from compiler.ops.nn.pool import (
+    GlobalPool2DAttrs,
     Pool2DAttrs,
     from_nchw,
+    global_pool2d_rel,
     padding_to_cover,
     pool2d_rel,
     pool_loops,
@@ -90,3 +94,31 @@ def max_pool2d_body(step: Step, words: Words) -> Value | None:
     how = {name: value for name, value in attrs.items() if not name.endswith("layout")}
     found = words.word(step.name, [data], shape, data.type.dtype, **how)
     return words.transpose(found, ["NCHW".index(c) for c in out_layout])
+
+
+# ---- global_max_pool2d -------------------------------------------------------------------------
+
+global_max_pool2d = register_op(
+    "nn.global_max_pool2d",
+    arg_names=("data",),
+    attrs_type=GlobalPool2DAttrs,
+    rel=global_pool2d_rel("nn.global_max_pool2d"),
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+)
+
+
+@FNumpyCompute.register(global_max_pool2d)
+def global_max_pool2d_numpy(attrs: GlobalPool2DAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """NaN in a channel gives NaN."""
+    largest = to_nchw(args[0], attrs.layout).max(axis=(2, 3), keepdims=True)
+    return [from_nchw(largest, attrs.layout)]
+
+
+FConvertLayout.register(global_max_pool2d)(image_layout)
+
+
+@FBody.register("nn.global_max_pool2d")
+def global_max_pool2d_body(step: Step, words: Words) -> Value:
+    """The largest of height and width."""
+    axes = sorted(step.attrs.layout.index(letter) for letter in "HW")
+    return words.reduce("max", step.args[0], axes)

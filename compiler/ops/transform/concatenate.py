@@ -1,4 +1,6 @@
-"""concatenate(tuple; axis): the fields of one tuple, end to end along an axis."""
+"""concatenate(tuple; axis): the fields of one tuple, end to end along an axis.
+stack(tuple; axis): the fields of one tuple along a new axis.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Args, Call, Expr, Tuple, describe
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
@@ -31,6 +35,7 @@ from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, like
 from compiler.ops.rules.unify_fields import unify_for_concatenate
+from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
@@ -153,3 +158,52 @@ def concatenate_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuil
 
 FNeverNegative.register(concatenate)(all_positive)
 FConvertLayout.register(concatenate)(axis_layout)
+
+
+# ---- stack -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class StackAttrs(OpAttrs):
+    """Where the new axis stands in the result."""
+
+    axis: int = 0
+
+
+@define_op("stack", arg_names=("data",), attrs_type=StackAttrs, pattern=OpPattern.INJECTIVE)
+def stack(types: Types, attrs: StackAttrs) -> Type:
+    """The common shape with the number of fields inserted.
+
+    Raises:
+        TypeInferenceError: the types of the fields differ.
+    """
+    fields = tensor_tuple("stack", types, 0, "data")
+    dims: list[Dim] = list(fields[0].shape)
+    for index, field in enumerate(fields[1:], start=1):
+        if len(field.shape) != len(dims):
+            raise TypeInferenceError(f"stack: field 0 is {fields[0]} but field {index} is {field}")
+        same_dtype("stack", fields[0], field)
+        for k in range(len(dims)):
+            dims[k] = merge_dim("stack", dims[k], field.shape[k], f"size of axis {k}")
+    axis = normalize_axis("stack", attrs.axis, len(dims) + 1)
+    return TensorType((*dims[:axis], len(fields), *dims[axis:]), fields[0].dtype)
+
+
+@FNumpyCompute.register(stack)
+def stack_numpy(attrs: StackAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """A copy."""
+    return [np.stack(list(args), axis=attrs.axis)]
+
+
+# All fields have one scale, for every axis.
+FQAnnotateRewrite.register(stack)(with_tables(concatenate_annotate))
+FQRealizeRewrite.register(stack)(with_tables(concatenate_realize))
+
+
+@FBody.register("stack")
+def stack_body(step: Step, words: Words) -> Value:
+    """Joined along a new axis."""
+    shape = list(shape_of(step.results[0]))
+    axis = step.attrs.axis % len(shape)
+    shape[axis] = 1
+    return words.concatenate([words.reshape(part, shape) for part in step.args], axis)

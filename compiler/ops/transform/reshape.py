@@ -2,6 +2,9 @@
 
 Special values: 0 copies the dimension at this source position (unless allowzero), -1 is inferred,
 -2 copies all remaining dimensions, -3 merges two, -4 splits one into the next two values.
+squeeze(axis): drops axes of size 1; None drops all of them.
+expand_dims(axis, num_newaxis): that many axes of size 1 in front of ``axis``.
+nn.batch_flatten: (N, d1, …, dk) becomes (N, d1*…*dk).
 """
 
 from __future__ import annotations
@@ -11,12 +14,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from compiler.core.words import FBody, reshaped
-from compiler.errors import TypeInferenceError
+from compiler.errors import AttrError, TypeInferenceError
 from compiler.ir.op import RESHAPE, OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, Shape, TensorType, Type
-from compiler.ops.arg_types import Types, shape_text, static, tensor
-from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.arg_types import (
+    Types,
+    normalize_axes,
+    normalize_axis,
+    shape_text,
+    static,
+    tensor,
+    tensor_of_rank,
+)
+from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.pass_through import moves_elements
 from compiler.ops.rules.layout import FConvertLayout, reshape_layout
 from compiler.ops.rules.lower import FLower
@@ -147,3 +158,112 @@ moves_elements(reshape)
 FLower.register(reshape)(reshape_lower)
 FConvertLayout.register(reshape, "squeeze", "expand_dims", "nn.batch_flatten")(reshape_layout)
 FBody.register("squeeze", "expand_dims", "nn.batch_flatten", "reshape_like")(reshaped)
+
+
+# ---- squeeze -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class SqueezeAttrs(OpAttrs):
+    """The axes to drop, each of size 1; None means every axis of size 1."""
+
+    axis: Axes = None
+
+
+def squeezed_axes(shape: Shape, axis: Axes) -> tuple[int, ...]:
+    """Positions that are dropped.
+
+    Raises:
+        TypeInferenceError: a named axis is not of size 1.
+    """
+    if axis is None:
+        return tuple(k for k, d in enumerate(shape) if d == 1 and isinstance(d, int))
+    named = axis if isinstance(axis, tuple) else (axis,)
+    axes = normalize_axes("squeeze", named, len(shape))
+    for k in axes:
+        if isinstance(shape[k], int) and shape[k] != 1:
+            raise TypeInferenceError(f"squeeze: axis {k} has size {shape[k]}, not 1")
+    return axes
+
+
+@define_op(
+    "squeeze",
+    arg_names=("data",),
+    attrs_type=SqueezeAttrs,
+    pattern=OpPattern.INJECTIVE,
+    flags=(RESHAPE,),
+)
+def squeeze(types: Types, attrs: SqueezeAttrs) -> Type:
+    """The shape without the dropped axes."""
+    data = tensor("squeeze", types, 0, "data")
+    dropped = squeezed_axes(data.shape, attrs.axis)
+    return TensorType(tuple(d for k, d in enumerate(data.shape) if k not in dropped), data.dtype)
+
+
+@FNumpyCompute.register(squeeze)
+def squeeze_numpy(attrs: SqueezeAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """A view."""
+    return [args[0].squeeze(squeezed_axes(args[0].shape, attrs.axis))]
+
+
+# ---- expand_dims -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ExpandDimsAttrs(OpAttrs):
+    """Where and how many; a negative axis counts from behind the last axis of the data."""
+
+    axis: int
+    num_newaxis: int = 1
+
+    def __post_init__(self) -> None:
+        OpAttrs.__post_init__(self)
+        if self.num_newaxis < 0:
+            raise AttrError(f"{self.type_key}: num_newaxis {self.num_newaxis} is negative")
+
+
+def _expanded(shape: tuple[Any, ...], attrs: ExpandDimsAttrs) -> tuple[Any, ...]:
+    at = normalize_axis("expand_dims", attrs.axis, len(shape) + 1)
+    return (*shape[:at], *(1 for _ in range(attrs.num_newaxis)), *shape[at:])
+
+
+@define_op(
+    "expand_dims",
+    arg_names=("data",),
+    attrs_type=ExpandDimsAttrs,
+    pattern=OpPattern.BROADCAST,
+    flags=(RESHAPE,),
+)
+def expand_dims(types: Types, attrs: ExpandDimsAttrs) -> Type:
+    """The shape with ones inserted."""
+    data = tensor("expand_dims", types, 0, "data")
+    return TensorType(_expanded(data.shape, attrs), data.dtype)
+
+
+@FNumpyCompute.register(expand_dims)
+def expand_dims_numpy(attrs: ExpandDimsAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """A view."""
+    return [args[0].reshape(_expanded(args[0].shape, attrs))]
+
+
+# ---- batch_flatten -----------------------------------------------------------------------------
+
+
+@define_op("nn.batch_flatten", arg_names=("data",), pattern=OpPattern.INJECTIVE, flags=(RESHAPE,))
+def batch_flatten(types: Types, attrs: Any) -> Type:
+    """Rank 2; an unknown inner size makes the product unknown."""
+    data = tensor_of_rank("nn.batch_flatten", types, 0, "data", 1, at_least=True)
+    inner = [d for d in data.shape[1:] if not isinstance(d, AnyDim)]
+    known = len(inner) == len(data.shape) - 1
+    size: Dim = math.prod(inner) if known else AnyDim()
+    return TensorType((data.shape[0], size), data.dtype)
+
+
+@FNumpyCompute.register(batch_flatten)
+def batch_flatten_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
+    """Row-major order."""
+    data = args[0]
+    return [data.reshape(data.shape[0], math.prod(data.shape[1:]))]
+
+
+moves_elements(batch_flatten)

@@ -3,6 +3,7 @@
 Negative positions count from the end, positions outside are clamped, strides may be negative.
 slice_mode "size" reads ``end`` as lengths (-1: to the end) and ignores strides. Without ``axes``
 the values belong to the leading axes.
+reverse(axis): the elements of one axis in the opposite order.
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from compiler.core.words import FBody, Words
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, Shape, TensorType, Type
 from compiler.lir import index
 from compiler.lir.scalars import Scalar
-from compiler.ops.arg_types import Types, normalize_axes, tensor
+from compiler.ops.arg_types import Types, normalize_axes, normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.pass_through import moves_elements
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, is_natural
@@ -124,3 +129,34 @@ def strided_slice_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
     named = range(len(attrs.begin)) if attrs.axes is None else attrs.axes
     axes = tuple(order.index(axis % len(order)) for axis in named)
     return Relaid((order,), order, replace(attrs, axes=axes))
+
+
+# ---- reverse -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ReverseAttrs(OpAttrs):
+    """The axis that is turned around."""
+
+    axis: int
+
+
+@define_op("reverse", arg_names=("data",), attrs_type=ReverseAttrs, pattern=OpPattern.INJECTIVE)
+def reverse(types: Types, attrs: ReverseAttrs) -> Type:
+    """Type of the data."""
+    data = tensor("reverse", types, 0, "data")
+    normalize_axis("reverse", attrs.axis, len(data.shape))
+    return data
+
+
+@FNumpyCompute.register(reverse)
+def reverse_numpy(attrs: ReverseAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """A view."""
+    return [np.flip(args[0], axis=attrs.axis)]
+
+
+@FBody.register("reverse")
+def reverse_body(step: Step, words: Words) -> Value:
+    """A slice with a stride of -1."""
+    (data,) = step.args
+    return words.slice(data, step.attrs.axis % len(data.type.shape), -1, None, -1)

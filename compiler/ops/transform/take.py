@@ -2,6 +2,10 @@
 
 Without an axis the data are taken flat. Mode "clip" moves indices outside to the nearest end,
 "wrap" counts around, "fast" trusts them (here: like clip).
+gather(data, indices; axis): element-wise selection along one axis (ONNX's GatherElements).
+gather_nd(data, indices; batch_dims, index_rank): slices of data at index tuples.
+
+As in Relay the tuples run along axis 0 of the indices: indices (M, …) with M components each.
 """
 
 from __future__ import annotations
@@ -140,3 +144,134 @@ def take_body(step: Step, words: Words) -> Value | None:
     behind = [*range(first, first + len(between)), *range(batch, first)]
     rest = range(first + len(between), len(found.type.shape))
     return words.transpose(found, [*range(batch), *behind, *rest])
+
+
+# ---- gather ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class GatherAttrs(OpAttrs):
+    """The axis the indices count along."""
+
+    axis: int
+
+
+@define_op(
+    "gather", arg_names=("data", "indices"), attrs_type=GatherAttrs, pattern=OpPattern.INJECTIVE
+)
+def gather(types: Types, attrs: GatherAttrs) -> Type:
+    """Shape of the indices; on the other axes it may not exceed the data.
+
+    Raises:
+        TypeInferenceError: ranks differ or the indices reach beyond the data.
+    """
+    data = tensor("gather", types, 0, "data")
+    indices = index_tensor("gather", types, 1, "indices")
+    axis = normalize_axis("gather", attrs.axis, len(data.shape))
+    if len(indices.shape) != len(data.shape):
+        raise TypeInferenceError(f"gather: data {data} and indices {indices} differ in rank")
+    for k, (d, i) in enumerate(zip(data.shape, indices.shape)):
+        if k != axis and isinstance(d, int) and isinstance(i, int) and i > d:
+            raise TypeInferenceError(f"gather: indices {indices} reach beyond data {data}")
+    return TensorType(indices.shape, data.dtype)
+
+
+@FNumpyCompute.register(gather)
+def gather_numpy(attrs: GatherAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Indices outside are clipped."""
+    data, indices = args
+    axis = attrs.axis % data.ndim
+    inside = kept_inside(indices, data.shape[axis], "clip")
+    crop = tuple(slice(None) if k == axis else slice(n) for k, n in enumerate(inside.shape))
+    return [np.take_along_axis(data[crop], inside, axis=axis)]
+
+
+@FBody.register("gather")
+def gather_body(step: Step, words: Words) -> Value:
+    """The axis last, and all others its batch."""
+    data, indices = step.args
+    rank = len(data.type.shape)
+    axis = step.attrs.axis % rank
+    for other, size in enumerate(shape_of(indices)):
+        if other != axis:
+            data = words.slice(data, other, 0, size)
+    order = [*(k for k in range(rank) if k != axis), axis]
+    back = [order.index(k) for k in range(rank)]
+    found = words.take(
+        words.transpose(data, order), words.transpose(indices, order), rank - 1, rank - 1
+    )
+    return words.transpose(found, back)
+
+
+# ---- gather_nd ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class GatherNDAttrs(OpAttrs):
+    """Leading axes shared by data and indices, and the length of a tuple when it is not static."""
+
+    batch_dims: int = 0
+    index_rank: int | None = None
+
+
+@define_op(
+    "gather_nd",
+    arg_names=("data", "indices"),
+    attrs_type=GatherNDAttrs,
+    pattern=OpPattern.INJECTIVE,
+)
+def gather_nd(types: Types, attrs: GatherNDAttrs) -> Type:
+    """indices[1:] + data[batch_dims + M:].
+
+    Raises:
+        TypeInferenceError: tuples are longer than the rank of the data, or of unknown length.
+    """
+    data = tensor("gather_nd", types, 0, "data")
+    indices = index_tensor("gather_nd", types, 1, "indices")
+    if not indices.shape:
+        raise TypeInferenceError("gather_nd: indices are a scalar, rank 1 or more is needed")
+    length = indices.shape[0] if isinstance(indices.shape[0], int) else attrs.index_rank
+    batch = attrs.batch_dims
+    if not length or batch < 0 or batch + length > len(data.shape):
+        raise TypeInferenceError(
+            f"gather_nd: tuples of {length} after {batch} batch axes do not index {data}"
+        )
+    if len(indices.shape) - 1 < batch:
+        raise TypeInferenceError(f"gather_nd: indices {indices} lack the {batch} batch axes")
+    for k in range(batch):
+        merge_dim("gather_nd", data.shape[k], indices.shape[k + 1], f"size of batch axis {k}")
+    return TensorType((*indices.shape[1:], *data.shape[batch + length :]), data.dtype)
+
+
+@FNumpyCompute.register(gather_nd)
+def gather_nd_numpy(attrs: GatherNDAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Indices outside are clipped."""
+    data, indices = args
+    batch = attrs.batch_dims
+    index: list[Any] = []
+    for k in range(batch):
+        shape = [1] * (indices.ndim - 1)
+        shape[k] = data.shape[k]
+        index.append(np.arange(data.shape[k]).reshape(shape))
+    for k in range(indices.shape[0]):
+        index.append(kept_inside(indices[k], data.shape[batch + k], "clip"))
+    return [data[tuple(index)]]
+
+
+@FBody.register("gather_nd")
+def gather_nd_body(step: Step, words: Words) -> Value:
+    """The places of tuples, row-major over the axes that they name."""
+    data, indices = step.args
+    batch, shape = step.attrs.batch_dims, shape_of(data)
+    named = shape[batch : batch + shape_of(indices)[0]]
+    flat = words.reshape(data, (*shape[:batch], math.prod(named), *shape[batch + len(named) :]))
+    if indices.data is not None:
+        known = [kept_inside(part, n, "clip") for part, n in zip(indices.data, named)]
+        return words.take(flat, np.ravel_multi_index(known, named), batch, batch)
+    rest = shape_of(indices)[1:]
+    place = words.constant(0, "int64")
+    for number, size in enumerate(named):
+        part = words.reshape(words.slice(indices, 0, number, number + 1), rest)
+        inside = words.clip(words.cast(part, "int64"), 0, size - 1)
+        place = words.add(words.multiply(place, size), inside)
+    return words.take(flat, place, batch, batch)
