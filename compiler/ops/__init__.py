@@ -12,7 +12,6 @@ import compiler.ops.annotation.narrow_move
 import compiler.ops.annotation.on_device
 import compiler.ops.annotation.quantized_constant
 import compiler.ops.annotation.simulated_quantize
-import compiler.ops.annotation.stop_fusion
 import compiler.ops.annotation.wide_point
 import compiler.ops.image.interpolated_integers
 import compiler.ops.image.resampling
@@ -22,7 +21,6 @@ import compiler.ops.image.resized_integers
 import compiler.ops.lowered.call_lowered
 import compiler.ops.lowered.device_copy
 import compiler.ops.nn.adaptive_avg_pool2d
-import compiler.ops.nn.average_pool
 import compiler.ops.nn.avg_pool2d
 import compiler.ops.nn.batch_norm
 import compiler.ops.nn.bias_add
@@ -33,7 +31,6 @@ import compiler.ops.nn.dense
 import compiler.ops.nn.depth_to_space
 import compiler.ops.nn.dropout
 import compiler.ops.nn.exact_matmul
-import compiler.ops.nn.global_avg_pool2d
 import compiler.ops.nn.inference_arithmetic
 import compiler.ops.nn.input_columns
 import compiler.ops.nn.integer_softmax

@@ -1,4 +1,6 @@
-"""annotation.cast_hint(dtype): the identity; asks that the value cross a border in ``dtype``."""
+"""annotation.cast_hint(dtype): the identity; asks that the value cross a border in ``dtype``.
+annotation.stop_fusion: the identity; FuseOps does not look through it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from compiler.ir.expr import Args, Call, Expr
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.identity import identity_op
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.pass_through import annotate_pass_through, realize_keeping_channels
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
@@ -17,6 +20,7 @@ from compiler.ops.rules.annotate import (
 )
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.integer_calls import cast
+from compiler.ops.rules.layout import FConvertLayout, data_layout
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, fits, like, storage_dtype
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -67,3 +71,18 @@ FQZeroPoint.register(cast_hint)(always(ZeroPoint.KEEPS))
 
 
 FNeverNegative.register(cast_hint)(first_positive)
+
+
+# ---- stop_fusion -------------------------------------------------------------------------------
+
+stop_fusion = identity_op("annotation.stop_fusion")
+
+
+FQAnnotateRewrite.register(stop_fusion)(annotate_pass_through)
+FQRealizeRewrite.register(stop_fusion)(realize_keeping_channels)
+FQDomScale.register(stop_fusion)(same_scale)
+FQZeroPoint.register(stop_fusion)(always(ZeroPoint.KEEPS))
+
+
+FNeverNegative.register(stop_fusion)(first_positive)
+FConvertLayout.register(stop_fusion)(data_layout)

@@ -19,12 +19,16 @@ from compiler.lir.builder import LirBuilder, Reduction
 from compiler.lir.scalars import Bin, Cast, Scalar, Select, literal
 from compiler.ops.arg_types import Types, tensor_of_rank
 from compiler.ops.image.interpolated_integers import Weights, mixed_scale, realize_mixing
-from compiler.ops.nn.average_pool import (
+from compiler.ops.nn.avg_pool2d import (
+    AvgPool2DAttrs,
     annotate_average_pool,
     average_pool_scale,
+    mean_of,
+    quotient,
     realize_average_pool,
+    sum_dtype,
+    widened,
 )
-from compiler.ops.nn.avg_pool2d import AvgPool2DAttrs, mean_of, quotient, sum_dtype, widened
 from compiler.ops.nn.pool import from_nchw, to_nchw
 from compiler.ops.nn.window import arrange, axes_of, restore
 from compiler.ops.nn.window_loops import Image, image_loops

@@ -2,31 +2,41 @@
 
 The divisor is the number of real elements of the window (at least 1), or with count_include_pad the
 number inside the padded input. Integers: the sum is exact, the division truncates toward zero.
+Rules of average pooling: nn.avg_pool2d and nn.global_avg_pool2d.
+
+Integer pooling truncates its quotient toward zero. With ``avg_pool_round`` nothing is lost there:
+
+    before               after, L = least common multiple of the window counts
+    avg_pool(d), s       avg_pool(d * L), s / L
+
+Every window's sum is then a multiple of its count, and the requantization that follows makes the
+only rounding. Relay divides integers and truncates, which loses up to one step towards zero. Sums
+that do not fit in 32 bits are computed in int64.
+nn.global_avg_pool2d: the mean of each channel; integers truncate the exact sum's quotient.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.core.words import FBody, Words, shape_of
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Call
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.lir.builder import LirBuilder, Reduction
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
-from compiler.ops.nn.average_pool import (
-    annotate_average_pool,
-    average_pool_scale,
-    realize_average_pool,
-)
 from compiler.ops.nn.pool import (
+    GlobalPool2DAttrs,
     Pool2DAttrs,
     from_nchw,
+    global_pool2d_rel,
     padding_to_cover,
     pool2d_rel,
     pool_loops,
@@ -36,16 +46,99 @@ from compiler.ops.nn.pool import (
 )
 from compiler.ops.nn.window import extent, pad_spatial
 from compiler.ops.number_format import Array
+from compiler.ops.pass_through import annotate_accumulating, annotate_pass_through
 from compiler.ops.reduce.reduction_loops import exact_sum_dtype
-from compiler.ops.rules.annotate import FQAnnotateRewrite
-from compiler.ops.rules.dom_scale import FQDomScale
+from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated, with_args
+from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales
+from compiler.ops.rules.integer_calls import border, cast, multiply, scalar
 from compiler.ops.rules.layout import FConvertLayout, image_layout
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.partition import FQPartitionRewrite, inner
+from compiler.ops.rules.realize import (
+    FQRealizeRewrite,
+    QRealizeIntExpr,
+    RealizeRule,
+    cast_if_needed,
+    integer_limits,
+    integers,
+    require_fits,
+)
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.integer_division import truncated_quotient
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.qconfig import QConfig
+
+# ---- quantization ------------------------------------------------------------------------------
+
+Counts = Callable[[Call], np.ndarray[Any, np.dtype[np.int64]]]
+"""``counts(call)``: the divisors of the output positions of a typed pooling call."""
+
+
+def annotate_average_pool(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Passes the kind on; with avg_pool_round it sums narrow integers into an accumulator."""
+    if not ctx.qconfig.avg_pool_round:
+        return annotate_pass_through(ref_call, args, ctx)
+    return annotate_accumulating(ref_call, args, ctx)
+
+
+def realize_average_pool(counts: Counts) -> RealizeRule:
+    """The rule of one pooling operator."""
+
+    def realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+        (data,) = args
+        if not isinstance(data, QRealizeIntExpr):
+            return None
+        acc = ctx.qconfig.dtype_activation
+        windows = counts(ref_call)
+        factor = exact_factor(windows, data.bound, ctx.qconfig)
+        # The mean fits wherever the data do; only the sum it is made of may need more room.
+        largest = data.bound * factor * int(windows.max())
+        work = acc if largest <= integer_limits(acc)[1] else "int64"
+        require_fits(largest, work, ref_call)
+        wide = cast_if_needed(data, work)
+        if factor > 1:
+            wide = multiply(wide, scalar(factor, work))
+        mean: Expr = with_args(ref_call, (wide,))
+        if work != acc:
+            mean = cast(mean, acc)
+        low, high = data.low * factor, data.high * factor
+        return integers(mean, data.scale.over(factor), acc, low, high)
+
+    return realize
+
+
+def exact_factor(windows: np.ndarray[Any, Any], bound: int, qconfig: QConfig) -> int:
+    """What the data are multiplied with in front of the pool: L.
+
+    With ``requantization`` "power_of_two" the largest power of two that the sum has room for. Else,
+    where the mean of the multiplied data would leave the accumulator, the largest power of two that
+    does not: the quotient is then truncated that far below the data's step.
+    """
+    if not qconfig.avg_pool_round:
+        return 1
+    if qconfig.requantization == "power_of_two":
+        room = integer_limits(qconfig.dtype_activation)[1] // max(bound * int(windows.max()), 1)
+        return 1 << (max(room, 1).bit_length() - 1)
+    factor = math.lcm(*(int(count) for count in np.unique(windows)))
+    room = max(integer_limits(qconfig.dtype_activation)[1] // max(bound, 1), 1)
+    return factor if factor <= room else 1 << (room.bit_length() - 1)
+
+
+def average_pool_scale(counts: Counts) -> Callable[..., DomScale | None]:
+    """The FQDomScale rule of one pooling operator over a narrow operand."""
+
+    def scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
+        if scales[0] is None:
+            return None
+        narrow = (1 << (qconfig.nbit_input - 1)) - 1
+        return scales[0].over(exact_factor(counts(call), narrow, qconfig))
+
+    return scale
+
+
+# ---- the operators -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,3 +299,67 @@ def avg_pool2d_body(step: Step, words: Words) -> Value | None:
     counts = words.constant(window_counts(attrs, height, width), work)
     found = words.cast(words.truncated(total, counts), dtype)
     return words.transpose(found, ["NCHW".index(c) for c in attrs.out_layout or attrs.layout])
+
+
+# ---- global_avg_pool2d -------------------------------------------------------------------------
+
+global_avg_pool2d = register_op(
+    "nn.global_avg_pool2d",
+    arg_names=("data",),
+    attrs_type=GlobalPool2DAttrs,
+    rel=global_pool2d_rel("nn.global_avg_pool2d"),
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+)
+
+
+@FNumpyCompute.register(global_avg_pool2d)
+def global_avg_pool2d_numpy(attrs: GlobalPool2DAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Sums in float32 (float64 for float64) or int64."""
+    data = to_nchw(args[0], attrs.layout)
+    total = widened(data).sum(axis=(2, 3), keepdims=True)
+    count = np.array(max(1, data.shape[2] * data.shape[3]))
+    return [from_nchw(mean_of(total, count, data.dtype), attrs.layout)]
+
+
+@FQPartitionRewrite.register(global_avg_pool2d)
+def global_avg_pool2d_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr:
+    """A border in front, always; the result is outside of any region."""
+    return with_args(ref_call, (border(inner(args[0]), ctx.qconfig.dtype_input),))
+
+
+@FQAnnotateRewrite.register(global_avg_pool2d)
+def global_avg_pool2d_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Ends quantization for all nodes visited later, or pools like nn.avg_pool2d.
+
+    ``stop_after_global_pool`` decides; True is Relay's behaviour.
+    """
+    if not ctx.qconfig.stop_after_global_pool:
+        return annotate_average_pool(ref_call, args, ctx)
+    if ctx.check_to_skip(ref_call) or kind_of(args[0]) is None:
+        return None
+    ctx.stopped = True
+    return with_args(ref_call, (unannotated(args[0]),))
+
+
+def _image_size(call: Call) -> NDArray[Any]:
+    layout = getattr(call.attrs, "layout", "NCHW")
+    shape = call.args[0].tensor_type.concrete_shape
+    return np.array([shape[layout.index("H")] * shape[layout.index("W")]])
+
+
+FQRealizeRewrite.register(global_avg_pool2d)(realize_average_pool(_image_size))
+FQDomScale.register(global_avg_pool2d)(average_pool_scale(_image_size))
+FQZeroPoint.register(global_avg_pool2d)(always(ZeroPoint.CENTRES))
+
+
+FNeverNegative.register(global_avg_pool2d)(all_positive)
+FConvertLayout.register(global_avg_pool2d)(image_layout)
+
+
+@FBody.register(global_avg_pool2d)
+def global_avg_pool2d_body(step: Step, words: Words) -> Value:
+    """The mean of height and width, 0 of no elements."""
+    axes = tuple(sorted(step.attrs.layout.index(letter) for letter in "HW"))
+    shape, dtype = shape_of(step.results[0]), step.results[0].type.dtype
+    what = "mean" if all(shape_of(step.args[0])[axis] for axis in axes) else "sum"
+    return words.word(what, step.args, shape, dtype, axis=axes, keepdims=True)

@@ -15,8 +15,14 @@ from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.lir.builder import LirBuilder, Reduction
 from compiler.lir.scalars import literal
-from compiler.ops.nn.average_pool import average_pool_scale, realize_average_pool
-from compiler.ops.nn.avg_pool2d import mean_of, quotient, sum_dtype, widened
+from compiler.ops.nn.avg_pool2d import (
+    average_pool_scale,
+    mean_of,
+    quotient,
+    realize_average_pool,
+    sum_dtype,
+    widened,
+)
 from compiler.ops.pass_through import annotate_accumulating
 from compiler.ops.reduce.axes import (
     ReduceAttrs,
