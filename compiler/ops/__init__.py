@@ -15,7 +15,6 @@ import compiler.ops.annotation.simulated_quantize
 import compiler.ops.annotation.wide_point
 import compiler.ops.image.interpolated_integers
 import compiler.ops.image.resampling
-import compiler.ops.image.resampling_loops
 import compiler.ops.image.resize2d
 import compiler.ops.image.resized_integers
 import compiler.ops.lowered.call_lowered
@@ -54,7 +53,6 @@ import compiler.ops.nn.relu
 import compiler.ops.nn.rms_norm
 import compiler.ops.nn.softmax
 import compiler.ops.nn.standardized_integers
-import compiler.ops.nn.upsampling
 import compiler.ops.nn.weight_factors
 import compiler.ops.nn.weight_scaling
 import compiler.ops.nn.window
@@ -64,12 +62,9 @@ import compiler.ops.reduce.axes
 import compiler.ops.reduce.cumsum
 import compiler.ops.reduce.extremum
 import compiler.ops.reduce.mean
-import compiler.ops.reduce.prod
 import compiler.ops.reduce.reduction_loops
 import compiler.ops.reduce.sum
-import compiler.ops.reduce.variance
 import compiler.ops.tensor.add
-import compiler.ops.tensor.arange
 import compiler.ops.tensor.bitwise
 import compiler.ops.tensor.broadcast
 import compiler.ops.tensor.cast
@@ -95,7 +90,6 @@ import compiler.ops.tensor.power
 import compiler.ops.tensor.scale_change
 import compiler.ops.tensor.scale_passing
 import compiler.ops.tensor.shape_of
-import compiler.ops.tensor.squared_difference
 import compiler.ops.tensor.subtract
 import compiler.ops.tensor.unary
 import compiler.ops.tensor.unary_formula
@@ -103,8 +97,6 @@ import compiler.ops.tensor.value_from_type
 import compiler.ops.tensor.where
 import compiler.ops.transform.broadcast_to
 import compiler.ops.transform.concatenate
-import compiler.ops.transform.layout_transform
-import compiler.ops.transform.like
 import compiler.ops.transform.moved_integers
 import compiler.ops.transform.one_hot
 import compiler.ops.transform.reshape

@@ -1,20 +1,27 @@
-"""mean(axis, keepdims, exclude): integers truncate the exact sum's quotient toward zero."""
+"""mean(axis, keepdims, exclude): integers truncate the exact sum's quotient toward zero.
+variance(data, mean; axis, keepdims, exclude, unbiased): mean of (data - mean)^2 over axes.
+
+``mean`` must broadcast against the data, as mean(…, keepdims=True) does.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.core.words import FBody, Words, shape_of
+from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder, Reduction
-from compiler.lir.scalars import literal
+from compiler.ir.op import OpPattern, define_op, register_op
+from compiler.ir.ty import TensorType, Type
+from compiler.lir.builder import LirBuilder, Reduction, TensorView
+from compiler.lir.scalars import Bin, Cast, Scalar, literal
+from compiler.ops.arg_types import Types, check_floats, same_dtype, tensor
 from compiler.ops.nn.avg_pool2d import (
     average_pool_scale,
     mean_of,
@@ -23,15 +30,18 @@ from compiler.ops.nn.avg_pool2d import (
     sum_dtype,
     widened,
 )
+from compiler.ops.number_format import working
+from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.pass_through import annotate_accumulating
 from compiler.ops.reduce.axes import (
     ReduceAttrs,
     axes_of,
     reduce_rel,
     reduced_axes,
+    reduced_shape,
     reduction_layout,
 )
-from compiler.ops.reduce.reduction_loops import exact_sum_dtype, reduce_axes
+from compiler.ops.reduce.reduction_loops import exact_sum_dtype, reduce_axes, total_dtype
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.layout import FConvertLayout
@@ -41,6 +51,7 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
+from compiler.ops.tensor.broadcast import broadcast_shape
 
 mean = register_op(
     "mean",
@@ -114,3 +125,74 @@ def mean_body(step: Step, words: Words) -> Value | None:
     total = words.reduce("sum", words.cast(data, work), axes)
     found = words.cast(words.truncated(total, words.constant(count, work)), dtype)
     return words.reshape(found, shape_of(step.results[0]))
+
+
+# ---- variance ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class VarianceAttrs(OpAttrs):
+    """As ReduceAttrs; ``unbiased`` divides by N - 1 instead of N."""
+
+    axis: Axes = None
+    keepdims: bool = False
+    exclude: bool = False
+    unbiased: bool = False
+
+
+@define_op(
+    "variance", arg_names=("data", "mean"), attrs_type=VarianceAttrs, pattern=OpPattern.COMM_REDUCE
+)
+def variance(types: Types, attrs: VarianceAttrs) -> Type:
+    """The reduced shape of the data.
+
+    Raises:
+        TypeInferenceError: the data are not floats, or the mean does not broadcast to them.
+    """
+    data = tensor("variance", types, 0, "data")
+    mean = tensor("variance", types, 1, "mean")
+    same_dtype("variance", data, mean)
+    check_floats("variance", data)
+    if broadcast_shape("variance", data.shape, mean.shape) != data.shape:
+        raise TypeInferenceError(
+            f"variance: mean {mean} does not broadcast to data {data}",
+            fix="take the mean with keepdims=True",
+        )
+    axes = reduced_axes("variance", len(data.shape), attrs.axis, attrs.exclude)
+    return TensorType(reduced_shape(data.shape, axes, attrs.keepdims), data.dtype)
+
+
+@FNumpyCompute.register(variance)
+def variance_numpy(attrs: VarianceAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Over the named axes."""
+    data, mean = working(args[0]), working(args[1])
+    axes = reduced_axes("variance", data.ndim, attrs.axis, attrs.exclude)
+    count = math.prod(data.shape[k] for k in axes) - int(attrs.unbiased)
+    total = np.asarray(np.square(data - mean).sum(axis=axes, keepdims=attrs.keepdims))
+    return [(total / total.dtype.type(count)).astype(args[0].dtype, copy=False)]
+
+
+@FLower.register(variance)
+def variance_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
+    """A sum of squares, divided in the epilogue."""
+    attrs = VarianceAttrs.of(call)
+    dtype = inputs[0].dtype
+    data, mean = (b.reusable(view.cast(total_dtype(dtype))) for view in inputs)
+    axes = reduced_axes("variance", len(data.shape), attrs.axis, attrs.exclude)
+    count = math.prod(data.shape[k] for k in axes) - int(attrs.unbiased)
+
+    def square(at: tuple[Scalar, ...]) -> Scalar:
+        distance = Bin("-", data.at(at), mean.broadcast_at(at))
+        return Bin("*", distance, distance)
+
+    def post(total: Scalar, at: tuple[Scalar, ...]) -> Scalar:
+        value = Bin("/", total, literal(count, data.dtype))
+        return value if dtype == data.dtype else Cast(dtype, value)
+
+    zero = literal(0, data.dtype)
+    if not axes:
+        return [TensorView.of(data.shape, lambda at: post(square(at), at))]
+    found = reduce_axes(
+        b, data.shape, axes, Reduction("sum", zero, post=post), square, keepdims=attrs.keepdims
+    )
+    return [found]

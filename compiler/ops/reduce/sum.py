@@ -1,19 +1,24 @@
-"""sum(axis, keepdims, exclude): integers wrap in their dtype; float16 adds in float32."""
+"""sum(axis, keepdims, exclude): integers wrap in their dtype; float16 adds in float32.
+prod over axes (integers wrap), and logsumexp: log(sum(exp(x))) without overflow.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import numpy as np
+
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder, Reduction
-from compiler.lir.scalars import Cast, literal
+from compiler.lir.builder import LirBuilder, Reduction, TensorView
+from compiler.lir.index import imm
+from compiler.lir.scalars import Bin, Cast, Intrin, Scalar, Select, Un, literal
 from compiler.ops.number_format import working
 from compiler.ops.pass_through import annotate_accumulating
 from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes, reduction_layout
-from compiler.ops.reduce.reduction_loops import reduce_axes, total_dtype
+from compiler.ops.reduce.reduction_loops import lowest, reduce_axes, total_dtype
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.integer_calls import cast, right_shift, scalar
@@ -118,3 +123,108 @@ def sum_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> 
 
 FNeverNegative.register(sum_)(all_positive)
 FConvertLayout.register(sum_)(reduction_layout)
+
+
+# ---- prod --------------------------------------------------------------------------------------
+
+prod = register_op(
+    "prod",
+    arg_names=("data",),
+    attrs_type=ReduceAttrs,
+    rel=reduce_rel("prod"),
+    pattern=OpPattern.COMM_REDUCE,
+)
+
+
+@FNumpyCompute.register(prod)
+def prod_numpy(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """In the dtype of the data (float16 in float32)."""
+    data = working(args[0])
+    axes = reduced_axes("prod", data.ndim, attrs.axis, attrs.exclude)
+    product = np.prod(data, axis=axes, keepdims=attrs.keepdims, dtype=data.dtype)
+    return [np.asarray(product).astype(args[0].dtype, copy=False)]
+
+
+logsumexp = register_op(
+    "logsumexp",
+    arg_names=("data",),
+    attrs_type=ReduceAttrs,
+    rel=reduce_rel("logsumexp", floats_only=True),
+    pattern=OpPattern.COMM_REDUCE,
+)
+
+
+@FNumpyCompute.register(logsumexp)
+def logsumexp_numpy(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """The maximum is taken away first."""
+    data = working(args[0])
+    axes = reduced_axes("logsumexp", data.ndim, attrs.axis, attrs.exclude)
+    top = np.max(data, axis=axes, keepdims=True)
+    top = np.where(np.isfinite(top), top, 0)
+    total = np.log(np.exp(data - top).sum(axis=axes, keepdims=True)) + top
+    result = total if attrs.keepdims else total.squeeze(axes)
+    return [np.asarray(result).astype(args[0].dtype, copy=False)]
+
+
+@FLower.register(prod)
+def prod_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
+    """One reduction."""
+    (data,) = inputs
+    attrs = ReduceAttrs.of(call)
+    axes = reduced_axes("prod", len(data.shape), attrs.axis, attrs.exclude)
+    if not axes:
+        return [data]
+    acc = total_dtype(data.dtype)
+    held = data.cast(acc)
+    narrow = None if acc == data.dtype else lambda product, at: Cast(data.dtype, product)
+    one = literal(1, acc)
+    found = reduce_axes(
+        b, data.shape, axes, Reduction("prod", one, post=narrow), held.at, keepdims=attrs.keepdims
+    )
+    return [found]
+
+
+@FLower.register(logsumexp)
+def logsumexp_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
+    """The maximum, then the sum of exponentials; an infinite maximum counts as 0."""
+    attrs = ReduceAttrs.of(call)
+    dtype = inputs[0].dtype
+    data = b.reusable(inputs[0].cast(total_dtype(dtype)))
+    rank = len(data.shape)
+    axes = reduced_axes("logsumexp", rank, attrs.axis, attrs.exclude)
+    limit = literal(math.inf, data.dtype)
+
+    def finite(value: Scalar, at: tuple[Scalar, ...]) -> Scalar:
+        inside = Bin("<", Un("abs", value), limit)
+        return Select(inside, value, literal(0, data.dtype))
+
+    if not axes:
+        return [inputs[0]]
+    least = lowest(data.dtype)
+    kept = True
+    top = reduce_axes(
+        b, data.shape, axes, Reduction("max", least, post=finite), data.at, keepdims=kept
+    )
+
+    def term(at: tuple[Scalar, ...]) -> Scalar:
+        return Intrin("exp", (Bin("-", data.at(at), top.broadcast_at(at)),))
+
+    def logarithm(total: Scalar, at: tuple[Scalar, ...]) -> Scalar:
+        value = Bin("+", Intrin("log", (total,)), top.at(at))
+        return value if dtype == data.dtype else Cast(dtype, value)
+
+    zero = literal(0, data.dtype)
+    total = reduce_axes(
+        b, data.shape, axes, Reduction("sum", zero, post=logarithm), term, keepdims=kept
+    )
+    if attrs.keepdims:
+        return [total]
+    return [TensorView.of(out_types[0].concrete_shape, lambda at: total.at(_with_ones(at, axes)))]
+
+
+def _with_ones(at: tuple[Scalar, ...], axes: tuple[int, ...]) -> list[Scalar]:
+    """Indices of a tensor without ``axes`` as indices of the tensor that keeps them with size 1."""
+    found = list(at)
+    for axis in axes:
+        found.insert(axis, imm(0))
+    return found

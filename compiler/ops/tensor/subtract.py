@@ -1,9 +1,13 @@
-"""subtract: out = lhs - rhs, broadcast; integers wrap."""
+"""subtract: out = lhs - rhs, broadcast; integers wrap.
+squared_difference: out = (lhs - rhs) ** 2, broadcast, in the dtype of the operands.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
+from compiler.core.words import FBody, Words
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, integers
@@ -34,3 +38,19 @@ def subtract_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr |
 
 
 FQZeroPoint.register(subtract)(always(ZeroPoint.TAKES))
+
+
+# ---- squared_difference ------------------------------------------------------------------------
+
+binary_op(
+    "squared_difference",
+    lambda lhs, rhs: np.square(lhs - rhs),
+    None,
+)
+
+
+@FBody.register("squared_difference")
+def squared_difference_body(step: Step, words: Words) -> Value:
+    """The difference times itself."""
+    difference = words.subtract(*step.args)
+    return words.multiply(difference, difference)

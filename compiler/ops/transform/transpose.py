@@ -1,4 +1,6 @@
-"""transpose(axes): output axis k is input axis axes[k]; None reverses."""
+"""transpose(axes): output axis k is input axis axes[k]; None reverses.
+layout_transform(src_layout, dst_layout): axes permuted by their letters, NCHW to NHWC.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
 from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import Types, normalize_axes, tensor
+from compiler.ops.nn.window import axes_of
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.pass_through import moves_elements
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, permutation_layout
@@ -83,3 +86,56 @@ def transpose_body(step: Step, words: Words) -> Value | None:
     """Every axis by its number."""
     axes = permutation(step.attrs.axes, len(step.args[0].type.shape))
     return None if axes == step.attrs.axes else words.transpose(step.args[0], axes)
+
+
+# ---- layout_transform --------------------------------------------------------------------------
+
+RELAID = "layout_transform"
+
+
+@dataclass(frozen=True, eq=False)
+class LayoutTransformAttrs(OpAttrs):
+    """One letter per axis; both layouts have the same letters."""
+
+    src_layout: str
+    dst_layout: str
+
+
+@define_op(
+    RELAID,
+    arg_names=("data",),
+    attrs_type=LayoutTransformAttrs,
+    pattern=OpPattern.INJECTIVE,
+)
+def layout_transform(types: Types, attrs: LayoutTransformAttrs) -> Type:
+    """The permuted shape.
+
+    Raises:
+        TypeInferenceError: the source layout does not name the axes of the data.
+    """
+    data = tensor(RELAID, types, 0, "data")
+    axes = axes_of(RELAID, attrs.src_layout, attrs.dst_layout, "src_layout")
+    if len(axes) != len(data.shape) or len(set(attrs.src_layout)) != len(axes):
+        raise TypeInferenceError(f"{RELAID}: {attrs.src_layout!r} does not name the axes of {data}")
+    return TensorType(tuple(data.shape[a] for a in axes), data.dtype)
+
+
+@FNumpyCompute.register(layout_transform)
+def layout_transform_numpy(attrs: LayoutTransformAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """A view."""
+    return [args[0].transpose(axes_of(RELAID, attrs.src_layout, attrs.dst_layout, "src_layout"))]
+
+
+@FConvertLayout.register(layout_transform)
+def layout_transform_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
+    """Data that lie in an order of their own stay where they are."""
+    attrs = LayoutTransformAttrs.of(call)
+    axes = axes_of(RELAID, attrs.src_layout, attrs.dst_layout, "src_layout")
+    return permutation_layout(orders[0], axes)
+
+
+@FBody.register(layout_transform)
+def layout_transform_body(step: Step, words: Words) -> Value:
+    """A transposition by letters."""
+    axes = axes_of(RELAID, step.attrs.src_layout, step.attrs.dst_layout, "src_layout")
+    return words.transpose(step.args[0], axes)
