@@ -14,7 +14,7 @@ lir.txt, lir.json, lir.bin, external/*.bin   the lowered module, if there is one
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -34,12 +34,12 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.text.parser import parse
 from compiler.ir.text.printer import text
-from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import TensorType, holds_float, tensor_fields
 from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.archive import json_bytes, read_archive, read_json, write_archive
+from compiler.runtime.call import Call
 from compiler.runtime.exact_executor import EXECUTOR_FACTORIES, exact_executor, executor_named
-from compiler.runtime.executor import BatchExecutor, Executor, Inputs, ordered_inputs
+from compiler.runtime.executor import Executor, Inputs
 from compiler.runtime.interface import Interface
 from compiler.runtime.lowered_module import TEXT, LoweredModule
 from compiler.runtime.npy import array_of, npy_bytes
@@ -87,6 +87,7 @@ class QModule:
     proof: Mapping[str, Any] | None = field(default=None, repr=False)
     lowered: LoweredModule | None = field(default=None, repr=False)
     _executors: dict[str, Executor] = field(default_factory=dict, repr=False)
+    _calls: dict[tuple[str, int], Call] = field(default_factory=dict, repr=False)
 
     @property
     def functions(self) -> list[str]:
@@ -145,46 +146,25 @@ class QModule:
         Raises:
             EvaluationError: names, shapes or dtypes do not fit; both sides are named.
         """
-        run = self._executor(executor)
-        names = [param.name_hint for param in self.main.params]
-        arrays = [np.asarray(value) for value in ordered_inputs(names, inputs)]
-        interface = self.interface
-        if interface is None:
-            return self._run(run, arrays, threads)
-        arrays, own = interface.taken(names, arrays)
-        outputs = self._run(run, arrays, threads)
-        return interface.given(outputs) if own else outputs
+        return self._call(executor, threads)(inputs)
 
-    def _run(self, run: Executor, arrays: list[Array], threads: int) -> list[Array]:
-        """As often as the batch needs it."""
-        pieces = self._pieces(arrays)
-        if pieces == 1:
-            return run.run(arrays)
-        if isinstance(run, BatchExecutor):
-            return run.run_batch(arrays, pieces, threads)
-        split = [np.split(array, pieces) for array in arrays]
-        results = [run.run(list(parts)) for parts in zip(*split, strict=True)]
-        return [np.concatenate(parts, axis=0) for parts in zip(*results, strict=True)]
+    def prepare(self, executor: str = AUTO, threads: int = 1) -> Callable[[Inputs], list[Array]]:
+        """``run`` for a loop: a function of the inputs, with all decided that can be.
 
-    def _pieces(self, arrays: Sequence[Array]) -> int:
-        """How many runs a batch needs; 1 also where the executor will say what does not fit."""
-        counts: set[int] = set()
-        for param, array in zip(self.main.params, arrays, strict=True):
-            ty = param.tensor_type
-            if not ty.shape or isinstance(ty.shape[0], AnyDim):
-                return 1
-            fits = array.ndim == len(ty.shape) and array.shape[1:] == tuple(ty.shape[1:])
-            if not fits or not array.shape[0] or not ty.shape[0] or array.shape[0] % ty.shape[0]:
-                return 1
-            counts.add(array.shape[0] // ty.shape[0])
-        if len(counts) > 1:
-            raise EvaluationError(
-                "the inputs hold different numbers of samples",
-                where=", ".join(
-                    f"{p.name_hint}: {a.shape[0]}" for p, a in zip(self.main.params, arrays)
-                ),
-            )
-        return counts.pop() if counts else 1
+        Args:
+            executor, threads: as for ``run``.
+        Raises:
+            EvaluationError: there is no such executor.
+        """
+        return self._call(executor, threads)
+
+    def _call(self, executor: str, threads: int) -> Call:
+        known = self._calls.get((executor, threads))
+        if known is None:
+            types = [(param.name_hint, param.tensor_type) for param in self.main.params]
+            known = Call(self._executor(executor), types, self.interface, threads)
+            self._calls[executor, threads] = known
+        return known
 
     def _executor(self, name: str) -> Executor:
         if name not in (AUTO, *EXECUTOR_FACTORIES):

@@ -39,6 +39,10 @@ class Executor(Protocol):
 class BatchExecutor(Executor, Protocol):
     """An executor that runs many samples at once."""
 
+    def run_arrays(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """``run`` of arrays in order that are known to have the parameters' dtypes and shapes."""
+        ...
+
     def run_batch(
         self, inputs: Sequence[NDArray[Any]], samples: int, threads: int = 1
     ) -> list[NDArray[Any]]:

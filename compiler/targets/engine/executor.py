@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from math import prod
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -31,7 +31,7 @@ from compiler.runtime.executor import Inputs, ordered_inputs
 from compiler.targets.engine.library import load_library
 from compiler.targets.engine.plan import Plan, StepInfo
 from compiler.targets.engine.planner import plan_function
-from compiler.targets.engine.steps import SLACK, aligned
+from compiler.targets.engine.steps import aligned
 from compiler.targets.engine.views import View
 from compiler.targets.reference.inputs import checked_inputs
 
@@ -60,10 +60,14 @@ class EngineExecutor:
         self._names = tuple(p.name_hint for p in self._function.params)
         self._library = load_library(isa)
         self.plan = self._planned(mod, function)
-        self._arenas: deque[Array] = deque()
+        self._lanes: deque[_Lane] = deque()
+        self._steps = len(self.plan.rows)
+        self._rows_at, self._blob_at = _address(self.plan.rows), _address(self.plan.blob)
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
         self._in = [(t.concrete_shape, np.dtype(t.dtype)) for t in self.plan.input_types]
         self._out = [(t.concrete_shape, np.dtype(t.dtype)) for t in self.plan.output_types]
+        ins, outs = ([prod(s) * d.itemsize for s, d in side] for side in (self._in, self._out))
+        self._sizes = ins, outs
         self._check()
 
     @property
@@ -88,7 +92,19 @@ class EngineExecutor:
         Raises:
             EvaluationError: an input does not fit.
         """
-        return self._run(self._checked(inputs))
+        return self.run_arrays(self._checked(inputs))
+
+    def run_arrays(self, arrays: Sequence[Array]) -> list[Array]:
+        """The results of arrays that are known to fit, in order."""
+        held = [a if a.flags.c_contiguous else np.ascontiguousarray(a) for a in arrays]
+        made = [np.empty(shape, dtype) for shape, dtype in self._out]
+        lane = self._lane()
+        try:
+            lane.batch.fill(held, made)
+            self._begin(lane.call)
+        finally:
+            self._lanes.append(lane)
+        return made
 
     def run_batch(self, inputs: Sequence[Array], samples: int, threads: int = 1) -> list[Array]:
         """Results of a batch of any size; every thread takes the next sample, in its own arena."""
@@ -100,13 +116,12 @@ class EngineExecutor:
                     fix=f"it should be {dtype}{[shape[0] * samples, *shape[1:]]}",
                 )
         made = [np.empty((s[0] * samples, *s[1:]), dtype) for s, dtype in self._out]
-        batch = _Batch(whole, made, samples)
+        batch = Batch(*self._sizes, samples).fill(whole, made)
         others = [
-            self._threads().submit(self._in_own_arena, batch)
-            for _ in range(1, min(threads, samples))
+            self._threads().submit(self._in_lane, batch) for _ in range(1, min(threads, samples))
         ]
         try:
-            self._in_own_arena(batch)
+            self._in_lane(batch)
         finally:
             # Who has not begun by now finds nothing left.
             others = [other for other in others if not other.cancel()]
@@ -117,11 +132,12 @@ class EngineExecutor:
 
     def profile(self, inputs: Inputs, rounds: int = 5) -> NDArray[np.float64]:
         """CPU seconds of every kernel step, the least of some rounds."""
-        arrays = self._checked(inputs)
-        best = np.full(len(self.plan.rows), np.inf)
+        held = [np.ascontiguousarray(array) for array in self._checked(inputs)]
+        batch = Batch(*self._sizes).fill(held, [np.empty(*each) for each in self._out])
+        arena, best = Arena(self.plan.arena_bytes), np.full(self._steps, np.inf)
         for _ in range(rounds):
-            seconds = np.zeros(len(self.plan.rows))
-            self._run(arrays, seconds)
+            seconds = np.zeros(self._steps)
+            self.kernels((0, self._steps), batch, arena, seconds)
             best = np.minimum(best, seconds)
         return best
 
@@ -133,11 +149,9 @@ class EngineExecutor:
     def _checked(self, inputs: Inputs) -> list[Array]:
         arrays = ordered_inputs(self._names, inputs)
         for array, (shape, dtype) in zip(arrays, self._in):
-            fits = isinstance(array, np.ndarray) and array.shape == shape
-            if not fits or array.dtype != dtype:
-                arrays = checked_inputs(self._function, arrays)
-                break
-        return [np.ascontiguousarray(a) for a in arrays]
+            if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
+                return checked_inputs(self._function, arrays)
+        return arrays
 
     def _threads(self) -> ThreadPoolExecutor:
         """The threads of this process, which wait for work as long as the executor lives."""
@@ -146,35 +160,26 @@ class EngineExecutor:
             self._pool = os.getpid(), pool
         return self._pool[1]
 
-    def _run(self, arrays: list[Array], seconds: Array | None = None) -> list[Array]:
-        made = [np.empty(shape, dtype) for shape, dtype in self._out]
-        self._in_own_arena(_Batch(arrays, made, 1), seconds)
-        return made
-
-    def _in_own_arena(self, batch: _Batch, seconds: Array | None = None) -> None:
-        """Run in an arena that no other thread uses now; arenas are kept for later runs."""
+    def _in_lane(self, batch: Batch) -> None:
+        """Take samples of a batch until none is left."""
+        lane = self._lane()
         try:
-            arena = self._arenas.pop()
-        except IndexError:
-            arena = aligned(self.plan.arena_bytes)
-        try:
-            self._in_arena(batch, arena, seconds)
+            self.kernels((0, self._steps), batch, lane.arena)
         finally:
-            self._arenas.append(arena)
+            self._lanes.append(lane)
 
-    def _in_arena(self, batch: _Batch, arena: Array, seconds: Array | None) -> None:
-        if len(self.plan.rows):
-            self._kernels((0, len(self.plan.rows)), batch, arena, seconds)
+    def _lane(self) -> _Lane:
+        """Memory that no other thread uses now; it is kept for later runs."""
+        try:
+            return self._lanes.pop()
+        except IndexError:
+            arena, batch = Arena(self.plan.arena_bytes), Batch(*self._sizes)
+            return _Lane(arena, batch, self._call((0, self._steps), batch, arena))
 
     def _check(self) -> None:
         """Have the kernels check every step, which they do before they run any."""
-        rows, blob = self.plan.rows, self.plan.blob
-        ins, outs = ([_nbytes(each) for each in side] for side in (self._in, self._out))
-        failed = self._library.run(
-            rows.ctypes.data, len(rows), None, self.plan.arena_bytes,
-            blob.ctypes.data, self.plan.blob_bytes, None, (ctypes.c_int64 * len(ins))(*ins),
-            len(ins), None, (ctypes.c_int64 * len(outs))(*outs), len(outs), 0, None, None,
-        )  # fmt: skip
+        batch = Batch(*self._sizes, samples=0)
+        failed = self._library.run(self._call((0, self._steps), batch))
         if failed:
             raise PlanError(
                 "the kernels have no such sizes",
@@ -182,58 +187,100 @@ class EngineExecutor:
                 fix='run it with executor="reference"',
             )
 
-    def _kernels(
-        self, span: tuple[int, int], batch: _Batch, arena: Array, seconds: Array | None
+    def kernels(
+        self, span: tuple[int, int], batch: Batch, arena: Arena, seconds: Array | None = None
     ) -> None:
-        plan = self.plan
+        """Run the steps of ``span`` on what is left of a batch.
+
+        Raises:
+            EvaluationError: a step would leave its memory; nothing has run then.
+        """
+        self._begin(self._call(span, batch, arena, seconds))
+
+    def _call(
+        self,
+        span: tuple[int, int],
+        batch: Batch,
+        arena: Arena | None = None,
+        seconds: Array | None = None,
+    ) -> Any:
+        """The arguments of ``qk_run``, which say nothing about how long they live."""
         first, last = span
-        rows = plan.rows
-        failed = self._library.run(
-            rows.ctypes.data + first * rows.strides[0], last - first,
-            arena.ctypes.data, len(arena) - SLACK, plan.blob.ctypes.data, plan.blob_bytes,
-            *batch.input_table, *batch.output_table, batch.samples, ctypes.byref(batch.taken),
-            None if seconds is None else seconds.ctypes.data + 8 * first,
+        return (ctypes.c_int64 * 15)(
+            self._rows_at + first * self.plan.rows.strides[0], last - first,
+            arena.address if arena else 0, self.plan.arena_bytes,
+            self._blob_at, self.plan.blob_bytes, *batch.tables, batch.samples, batch.taken,
+            0 if seconds is None else seconds.ctypes.data + 8 * first,
         )  # fmt: skip
+
+    def _begin(self, call: Any) -> None:
+        failed = self._library.run(call)
         if failed:
             raise EvaluationError(
-                f"step {first + failed - 1} would leave its memory",
-                where=f"{plan.infos[first + failed - 1]}" if failed > 0 else "memory not aligned",
+                f"step {failed - 1} of {call[1]} would leave its memory",
+                where="memory not aligned" if failed < 0 else "",
                 fix="this is a defect of the engine; executor='reference' does not use it",
             )
 
 
-class _Batch:
-    """Samples that threads take one after another, so that none waits for one that began late.
+class Arena:
+    """Memory of one run: its bytes, with SLACK behind them, and where they are."""
+
+    __slots__ = ("address", "bytes")
+
+    def __init__(self, size: int) -> None:
+        self.bytes = aligned(size)
+        self.address = _address(self.bytes)
+
+
+class Batch:
+    """Inputs and outputs as the kernels take them.
 
     Args:
-        inputs, outputs: contiguous, ``samples`` times as long as the function's.
-        samples: how many runs.
+        inputs, outputs: bytes of one sample of each.
+        samples: that threads take one after another, so that none waits for one that began late.
 
     Attributes:
-        input_table, output_table: as the kernels take them.
-        taken: how many samples the kernels have begun.
+        tables: addresses of places and of bytes of one sample, and how many; of both sides.
+        taken: address of how many samples the kernels have begun; 0 for an only sample.
     """
 
-    def __init__(self, inputs: list[Array], outputs: list[Array], samples: int) -> None:
+    __slots__ = ("_begun", "_places", "_sizes", "samples", "tables", "taken")
+
+    def __init__(self, inputs: Sequence[int], outputs: Sequence[int], samples: int = 1) -> None:
         self.samples = samples
-        self.input_table, self.output_table = (_table(a, samples) for a in (inputs, outputs))
-        self.taken = ctypes.c_size_t(0)
+        self._begun = ctypes.c_size_t(0)
+        self.taken = ctypes.addressof(self._begun) if samples > 1 else 0
+        self._sizes = [(ctypes.c_int64 * len(sizes))(*sizes) for sizes in (inputs, outputs)]
+        self._places = [(ctypes.c_void_p * len(sizes))() for sizes in (inputs, outputs)]
+        self.tables: list[int] = []
+        for places, sizes in zip(self._places, self._sizes):
+            self.tables += [ctypes.addressof(places), ctypes.addressof(sizes), len(sizes)]
+
+    def fill(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Batch:
+        """Set the arrays: contiguous, and ``samples`` times as long as the function's."""
+        for arrays, places in zip((inputs, outputs), self._places):
+            places[:] = [_address(array) for array in arrays]
+        return self
 
 
-def batch_of(inputs: list[Array], outputs: list[Array]) -> _Batch:
-    """One sample."""
-    return _Batch(inputs, outputs, 1)
+class _Lane(NamedTuple):
+    """What one thread works on."""
+
+    arena: Arena
+    batch: Batch
+    call: Any
 
 
-def _table(arrays: Sequence[Array], samples: int) -> tuple[Any, Any, int]:
-    """Addresses, bytes of one sample, and how many there are, as the kernels take them."""
-    places = (ctypes.c_void_p * max(len(arrays), 1))(*(a.ctypes.data for a in arrays))
-    sizes = (ctypes.c_int64 * max(len(arrays), 1))(*(a.nbytes // samples for a in arrays))
-    return places, sizes, len(arrays)
+_start: Final[Any] = (ctypes.c_char * 0).from_buffer
 
 
-def _nbytes(tensor: tuple[tuple[int, ...], np.dtype[Any]]) -> int:
-    return prod(tensor[0]) * tensor[1].itemsize
+def _address(array: Array) -> int:
+    """Where a contiguous array lies; its own fields take five times as long to say so."""
+    try:
+        return ctypes.addressof(_start(array))
+    except (TypeError, ValueError):  # read-only
+        return int(array.ctypes.data)
 
 
 _STORED: dict[str, np.dtype[Any]] = {

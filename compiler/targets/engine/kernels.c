@@ -427,6 +427,24 @@ static void qk_one(const qk_step *s, const qk_memory *m)
     }
 }
 
+/* The arguments of qk_run, as many int64. */
+typedef struct {
+    const qk_step *steps;
+    int64_t count;
+    uint8_t *arena;
+    int64_t arena_bytes;
+    const uint8_t *blob;
+    int64_t blob_bytes;
+    const uint8_t *const *inputs;
+    const int64_t *input_bytes;
+    int64_t input_count;
+    uint8_t *const *outputs;
+    const int64_t *output_bytes;
+    int64_t output_count, samples;
+    size_t *taken;
+    double *seconds;
+} qk_call;
+
 /* Run steps on `samples` samples one after the other. The next sample's inputs and outputs lie
  * input_bytes and output_bytes further on. Lengths are those of the arrays without QK_SLACK.
  * taken, if given, counts the samples that the threads of a batch have begun: each takes the next.
@@ -455,4 +473,11 @@ QK_EXPORT int64_t qk_run(const qk_step *steps, int64_t count, uint8_t *arena, in
         }
     }
     return 0;
+}
+
+/* qk_run by one address: ctypes takes longer over fifteen arguments than a small network runs. */
+QK_EXPORT int64_t qk_run_call(const qk_call *c)
+{
+    return qk_run(c->steps, c->count, c->arena, c->arena_bytes, c->blob, c->blob_bytes, c->inputs, c->input_bytes,
+                  c->input_count, c->outputs, c->output_bytes, c->output_count, c->samples, c->taken, c->seconds);
 }

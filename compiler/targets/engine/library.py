@@ -29,7 +29,7 @@ class Library:
     Attributes:
         path: the file.
         isa: name of the instruction set.
-        run: ``qk_run`` of kernels.c; the GIL is released while it runs.
+        run: ``qk_run_call`` of kernels.c, by the address of its arguments, without the GIL.
         k_unit: reduced elements of one dot step.
         weight_bytes: of one packed weight.
         lanes: 64-bit addends lie as the even lanes of so many, then the odd ones; 1: in order.
@@ -121,13 +121,8 @@ def open_library(path: Path) -> Library:
     facts = (ctypes.c_int64 * 11)()
     loaded.qk_isa.restype = ctypes.c_char_p
     name = loaded.qk_isa(facts).decode()
-    loaded.qk_run.restype = ctypes.c_int64
-    address, number = ctypes.c_void_p, ctypes.c_int64
-    loaded.qk_run.argtypes = [
-        address, number, address, number, address, number,  # steps, arena, blob
-        address, address, number, address, address, number,  # inputs, outputs
-        number, address, address,  # samples, taken, seconds
-    ]  # fmt: skip
+    loaded.qk_run_call.restype = ctypes.c_int64
+    loaded.qk_run_call.argtypes = [ctypes.c_void_p]
     unit, weight_bytes, lanes, panel, shift, *flags = facts
-    run = loaded.qk_run
+    run = loaded.qk_run_call
     return Library(path, name, run, unit, weight_bytes, lanes, panel, shift, *map(bool, flags))

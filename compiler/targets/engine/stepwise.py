@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Value
 from compiler.ir.module import IRModule
-from compiler.targets.engine.executor import EngineExecutor, array_of, batch_of
+from compiler.targets.engine.executor import Arena, Batch, EngineExecutor, array_of
 from compiler.targets.engine.plan import Plan
 from compiler.targets.engine.planner import Planner, plan_function
-from compiler.targets.engine.steps import SLACK, aligned
+from compiler.targets.engine.steps import SLACK
 from compiler.targets.engine.values import bits_of, is_integer
 from compiler.targets.engine.views import Buffer, View
 
@@ -107,8 +107,9 @@ class SteppedEngine(EngineExecutor):
         self._ins = [np.ascontiguousarray(array) for array in inputs]
         self._outs = [np.zeros(shape, dtype) for shape, dtype in self._out]
         self._noise = np.frombuffer(rng.bytes(self.plan.arena_bytes), np.uint8)
-        self._arena = aligned(self.plan.arena_bytes)
-        self._arena[:-SLACK] = self._noise
+        self._arena = Arena(self.plan.arena_bytes)
+        self._arena.bytes[:-SLACK] = self._noise
+        self._batch = Batch(*self._sizes).fill(self._ins, self._outs)
         self._at = 0
         self._lying: dict[Value, View] = {}
         self._given: set[Value] = set()
@@ -123,7 +124,7 @@ class SteppedEngine(EngineExecutor):
             if value not in self._given and value in self._lying:
                 self._given.add(value)
                 place = self._lying[value]
-                memory = array_of(place, self._arena)
+                memory = array_of(place, self._arena.bytes)
                 memory[...] = (bits_of(array).astype(np.int64) + place.buffer.zero).astype(
                     memory.dtype
                 )
@@ -133,7 +134,7 @@ class SteppedEngine(EngineExecutor):
         at, value, place = self._places[stage]
         self._run_until(at)
         self._lying[value] = place
-        stored = array_of(place, self._arena)
+        stored = array_of(place, self._arena.bytes)
         if value.type.dtype == "float32":
             return [np.ascontiguousarray(stored).view(np.float32)]
         return [stored.astype(np.int64) - place.buffer.zero]
@@ -141,8 +142,8 @@ class SteppedEngine(EngineExecutor):
     def _run_until(self, stop: int) -> None:
         while self._at < stop:
             span = self._at, self._at + 1
-            self._kernels(span, batch_of(self._ins, self._outs), self._arena, None)
+            self.kernels(span, self._batch, self._arena)
             for buffer in self._dying.get(self._at, ()):
                 lost = slice(buffer.place, buffer.place + buffer.size)
-                self._arena[lost] = self._noise[lost]
+                self._arena.bytes[lost] = self._noise[lost]
             self._at += 1

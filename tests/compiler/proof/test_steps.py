@@ -66,13 +66,13 @@ def test_a_border_that_a_producer_leaves_out_is_found(monkeypatch: pytest.Monkey
         {"WEIGHT": weight},
     )
     assert findings(mod, 2) == []
-    run = SteppedEngine._kernels
+    run = SteppedEngine.kernels
 
-    def without_borders(engine, span, batch, arena, seconds):  # type: ignore[no-untyped-def]
+    def without_borders(engine, span, batch, arena):  # type: ignore[no-untyped-def]
         if engine.plan.infos[span[0]].kind != "fill":
-            run(engine, span, batch, arena, seconds)
+            run(engine, span, batch, arena)
 
-    monkeypatch.setattr(SteppedEngine, "_kernels", without_borders)
+    monkeypatch.setattr(SteppedEngine, "kernels", without_borders)
     found = findings(mod, 2)
     assert any("nn.conv2d" in one and "the engine computes other" in one for one in found)
 

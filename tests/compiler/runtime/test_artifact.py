@@ -469,3 +469,30 @@ def test_inputs_of_one_name_are_run_in_order_and_cannot_have_samples(tmp_path: P
         module.run({"x": first})
     with pytest.raises(ArtifactError, match="two inputs have one name"):
         save_qmod(tmp_path / "n.qmod", mod, samples=[({"x": first}, [first])])
+
+
+@pytest.mark.parametrize("executor", ["auto", "engine", "reference"])
+def test_a_prepared_call_gives_what_run_gives(executor: str, tmp_path: Path) -> None:
+    found = quantized("fully_integral", tmp_path)
+    call = found.prepare(executor, threads=2)
+    rows = np.random.default_rng(2).normal(size=(6, 3, 8, 8)).astype("float32")
+    (wanted,) = found.run({"x": rows}, "reference")
+    still = rows[:1].copy()
+    still.flags.writeable = False
+    turned = np.ascontiguousarray(rows[:1].transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    for given in ({"x": rows[:1]}, [rows[:1]], rows[:1], (still,), {"x": turned}):
+        np.testing.assert_array_equal(call(given)[0], wanted[:1])
+    np.testing.assert_array_equal(call({"x": rows})[0], wanted)
+    for wrong in ({"y": rows[:1]}, [rows[:1]] * 2, rows[:1, :2], rows[:1].astype("int8")):
+        with pytest.raises(EvaluationError):
+            call(wrong)
+
+
+def test_what_a_call_gave_stays_as_it_was_after_the_next(tmp_path: Path) -> None:
+    call = quantized("fully_integral", tmp_path).prepare()
+    rows = np.random.default_rng(3).normal(size=(2, 1, 3, 8, 8)).astype("float32")
+    (first,) = call(rows[0])
+    kept = first.copy()
+    (second,) = call(rows[1])
+    np.testing.assert_array_equal(first, kept)
+    assert (first != second).any()

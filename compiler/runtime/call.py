@@ -1,0 +1,101 @@
+"""Call: a module that is ready to run; what can be decided before there are inputs is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import EvaluationError
+from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import TensorType
+from compiler.runtime.executor import BatchExecutor, Executor, Inputs, ordered_inputs
+from compiler.runtime.interface import Interface
+
+Array = NDArray[Any]
+
+
+class Call:
+    """A module and its executor as one function of the inputs; threads may call it together.
+
+    Args:
+        executor: of the module's ``main``.
+        types: of its parameters, by name.
+        interface: of the model it was made from.
+        threads: that share the samples of a batch.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        types: Sequence[tuple[str, TensorType]],
+        interface: Interface | None,
+        threads: int = 1,
+    ) -> None:
+        self.executor, self.threads = executor, threads
+        self._names = [name for name, _ in types]
+        self._types = [ty for _, ty in types]
+        # Two parameters may have one name; then no name tells them apart.
+        self._known = set(self._names) if len(set(self._names)) == len(self._names) else None
+        self._interface = interface
+        self._fitting: Callable[[list[Array]], list[Array]] = executor.run
+        if isinstance(executor, BatchExecutor):
+            self._fitting = executor.run_arrays
+        # None for sizes that are not known: such inputs never fit as they are.
+        shapes = [
+            None if any(isinstance(d, AnyDim) for d in t.shape) else t.shape for t in self._types
+        ]
+        self._one = list(zip(shapes, (np.dtype(t.dtype) for t in self._types)))
+
+    def __call__(self, inputs: Inputs) -> list[Array]:
+        """The outputs of one sample, or of a batch.
+
+        Raises:
+            EvaluationError: as ``QModule.run``.
+        """
+        if type(inputs) is dict and inputs.keys() == self._known:
+            arrays = [inputs[name] for name in self._names]
+        else:
+            arrays = ordered_inputs(self._names, inputs)
+        for array, (shape, dtype) in zip(arrays, self._one):
+            if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
+                return self._converted([np.asarray(array) for array in arrays])
+        return self._fitting(arrays)
+
+    def _converted(self, arrays: list[Array]) -> list[Array]:
+        """A batch, or inputs in the model's own float16 or float64."""
+        if self._interface is None:
+            return self._run(arrays)
+        arrays, own = self._interface.taken(self._names, arrays)
+        outputs = self._run(arrays)
+        return self._interface.given(outputs) if own else outputs
+
+    def _run(self, arrays: list[Array]) -> list[Array]:
+        """As often as the batch needs it."""
+        pieces = self._pieces(arrays)
+        if pieces == 1:
+            return self.executor.run(arrays)
+        if isinstance(self.executor, BatchExecutor):
+            return self.executor.run_batch(arrays, pieces, self.threads)
+        split = [np.split(array, pieces) for array in arrays]
+        results = [self.executor.run(list(parts)) for parts in zip(*split, strict=True)]
+        return [np.concatenate(parts, axis=0) for parts in zip(*results, strict=True)]
+
+    def _pieces(self, arrays: Sequence[Array]) -> int:
+        """How many runs a batch needs; 1 also where the executor will say what does not fit."""
+        counts: set[int] = set()
+        for ty, array in zip(self._types, arrays, strict=True):
+            if not ty.shape or isinstance(ty.shape[0], AnyDim):
+                return 1
+            fits = array.ndim == len(ty.shape) and array.shape[1:] == tuple(ty.shape[1:])
+            if not fits or not array.shape[0] or not ty.shape[0] or array.shape[0] % ty.shape[0]:
+                return 1
+            counts.add(array.shape[0] // ty.shape[0])
+        if len(counts) > 1:
+            raise EvaluationError(
+                "the inputs hold different numbers of samples",
+                where=", ".join(f"{n}: {len(a)}" for n, a in zip(self._names, arrays)),
+            )
+        return counts.pop() if counts else 1
