@@ -70,11 +70,11 @@ def _largest_along(item: Any, axis: int | None) -> Any:
 
 ENGINE = "compiler.targets.engine"
 _SHIFTED_OUT = "np.where((multiplier == POWER_OF_TWO) & (1 - shift >= bits(dtype)), 0, multiplier)"
-_DENSE = "out = dense_view(planner, step, item, ('S32', 0), row_major=True)"
+_DENSE = "out = dense_view(planner, step, item, stored, row_major=True)"
 _WANTED = """planner.define(step, item)
-    item.stored = "S32", 0
+    item.stored = stored
     out = item.view = planner.emitter.allocate(item)"""
-_BATCH = Defect(f"{ENGINE}.windows", "reduce", {_DENSE.replace("'", '"'): _WANTED})
+_BATCH = Defect(f"{ENGINE}.windows", "reduce", {_DENSE: _WANTED})
 
 DEFECTS: dict[str, Defect] = {
     "an unsigned value, shifted by all its bits": Defect(
