@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Step
 from compiler.ops.nn.conv2d_transpose import turned_kernel
-from compiler.targets.engine.epilogue import put_epilogue
+from compiler.targets.engine.epilogue import put_epilogue, repeated
 from compiler.targets.engine.layouts import MOST_IMAGES, channels_last
 from compiler.targets.engine.packing import (
     depthwise_columns,
     dot_unit,
     filled_rows,
+    least_columns,
     pack_depthwise,
     rows_together,
 )
@@ -38,6 +41,8 @@ Array = NDArray[Any]
 
 _MOST_SEGMENTS = 1024
 _MOST_GROUPS = 1 << 16
+_MOST_WINDOW = 1 << 14
+"""Products of one sum of a convolution of several pixels."""
 
 
 @rule("nn.conv2d", "nn.conv2d_transpose")
@@ -81,11 +86,15 @@ def conv2d(planner: Planner, step: Step, args: list[Item]) -> bool:
             target = out.permuted(channels_last(out_layout))
             groups = 1 if depthwise else attrs.groups
             write = _write_depthwise if depthwise else _write_convolution
-            whole = attrs, weight, source, target
-            for how, taps, one, made in convolutions_of(spread, *whole) if spread else [whole]:
-                bias = zero_term(planner, source, taps.reshape(channels, -1))
+            whole, least = (attrs, weight, source, target), least_columns(planner.library)
+            parts = convolutions_of(spread, *whole, least) if spread else [whole]
+            for how, taps, one, made in parts:
+                if attrs.groups == 1:
+                    how, taps, made = _pixels_as_channels(how, taps, made, least)
+                bias = zero_term(planner, source, taps.reshape(len(taps), -1))
                 rows = _filled_rows(planner, how, taps, one, made) if depthwise else 0
-                fields = put_epilogue(planner, epilogue, product, item, groups, bias, rows > 0)
+                ends = repeated(epilogue, product, len(taps) // channels)
+                fields = put_epilogue(planner, *ends, item, groups, bias, rows > 0)
                 write(planner, how, taps, one, made, fields)
             return out
 
@@ -93,6 +102,35 @@ def conv2d(planner: Planner, step: Step, args: list[Item]) -> bool:
 
     parts = [(factor, product_of(part)) for factor, part in parts_of(planner, flat, data)]
     return settle_parts(planner, step, parts)
+
+
+def _pixels_as_channels(
+    attrs: Any, weight: Array, target: View, least: int
+) -> tuple[Any, Array, View]:
+    """A convolution with few channels of several pixels at once, which fill a vector.
+
+    Their windows lie in one, with zeros where another pixel's window is; pixels that lie one behind
+    the other are the channels of one of that stride.
+    """
+    channels, inner, height, width = weight.shape
+    by = attrs.strides[1]
+    pixel = channels * target.buffer.item
+    if attrs.dilation[1] != 1 or target.strides[2:] != (pixel, target.buffer.item):
+        return attrs, weight, target
+    counts = [n for n in range(1, least // channels + 1) if target.shape[2] % n == 0]
+    spans = {n: width + (n - 1) * by for n in counts}
+    best = min(counts, key=lambda n: spans[n] / n, default=1)
+    if best == 1 or spans[best] * inner * height > _MOST_WINDOW or spans[best] / best > 0.8 * width:
+        return attrs, weight, target
+    wide = np.zeros((best, channels, inner, height, spans[best]), weight.dtype)
+    for place in range(best):
+        wide[place, ..., place * by : place * by + width] = weight
+    images, rows, columns, _ = target.shape
+    shape = images, rows, columns // best, best * channels
+    strides = (*target.strides[:2], best * pixel, target.buffer.item)
+    made = View(target.buffer, target.offset, shape, strides)
+    how = replace(attrs, strides=(attrs.strides[0], best * by))
+    return how, wide.reshape(best * channels, inner, height, spans[best]), made
 
 
 def _bordered(planner: Planner, data: Item, layout: str, padding: Sequence[int]) -> View:

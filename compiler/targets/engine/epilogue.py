@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -188,6 +189,22 @@ def factor_arguments(epilogue: Epilogue, channels: int) -> tuple[Array, Array]:
         np.broadcast_to(epilogue.multiplier, (channels,)),
         np.broadcast_to(epilogue.shift, (channels,)),
     )
+
+
+def repeated(epilogue: Epilogue, product: Product, times: int) -> tuple[Epilogue, Product]:
+    """The same for channels that stand several times behind each other."""
+    if times == 1:
+        return epilogue, product
+
+    shape = product.low.shape
+    names = ("bias", "multiplier", "shift", "to_even", "low", "high")
+    every: dict[str, Any] = {
+        name: np.tile(np.broadcast_to(values, shape), times)
+        for name in names
+        if (values := getattr(epilogue, name)) is not None
+    }
+    low, high = np.tile(product.low, times), np.tile(product.high, times)
+    return replace(epilogue, **every), replace(product, low=low, high=high)
 
 
 def _along_channel(constant: Array, axis: int, rank: int, channels: int) -> Array | None:

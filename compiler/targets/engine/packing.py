@@ -41,6 +41,11 @@ def panels(columns: int, library: Library) -> list[tuple[int, int]]:
     return [(sum(sizes[:panel]), size) for panel, size in enumerate(sizes)]
 
 
+def least_columns(library: Library) -> int:
+    """Columns of a product that cost as much as one."""
+    return 1 if library.columns_outside else 8 if library.has_eights else 16
+
+
 def dot_unit(kind: str, library: Library, narrow: bool = False) -> int:
     """Reduced elements of one dot step, for an input that is stored as ``kind``."""
     if kind == "S16":

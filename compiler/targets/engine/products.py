@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import PlanError
 from compiler.ir.dataflow import Step
-from compiler.targets.engine.epilogue import put_epilogue
+from compiler.targets.engine.epilogue import put_epilogue, repeated
 from compiler.targets.engine.packing import (
     dot_unit,
     is_narrow,
@@ -311,9 +310,8 @@ def _write_batches(
         bias=Address(bias),
         comp=a.buffer.zero - library.activation_shift,
     )
-    one = Product(product.emit, 2, np.tile(product.low, batch), np.tile(product.high, batch))
-    ends = _repeated(epilogue, batch, columns)
-    fields = put_epilogue(planner, ends, one, item, batch, np.zeros(1, np.int64))
+    ends = repeated(epilogue, product, batch)
+    fields = put_epilogue(planner, *ends, item, batch, np.zeros(1, np.int64))
     scratch = emitter.scratch(product_scratch(rows, steps, library))
     fields["bias"] = Address(bias)
     emitter.step(
@@ -340,13 +338,3 @@ def _write_batches(
         **fields,
     )
     return out
-
-
-def _repeated(epilogue: Epilogue, batch: int, columns: int) -> Epilogue:
-    """Factors and shifts once for every batch; no bias."""
-    repeated: dict[str, Any] = {
-        name: np.tile(np.broadcast_to(values, (columns,)), batch)
-        for name in ("multiplier", "shift", "to_even", "low", "high")
-        if (values := getattr(epilogue, name)) is not None
-    }
-    return replace(epilogue, bias=np.zeros(1, np.int64), **repeated)

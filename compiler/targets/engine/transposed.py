@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from math import gcd
 from typing import Any
 
@@ -172,24 +171,57 @@ def _spread(
 
 
 def convolutions_of(
-    spread: Transposed, attrs: Any, weight: Array, source: View, target: View
+    spread: Transposed, attrs: Any, weight: Array, source: View, target: View, least: int
 ) -> Iterator[tuple[Any, Array, View, View]]:
     """Attributes, weight, source and target of the convolutions of a transposed one.
 
     Args:
         source: batch, rows, columns, channels, with ``spread.padding()`` around them.
         target: of the whole result, in the same order.
+        least: channels that cost as much as one.
     """
     top, left, _, _ = spread.padding()
-    rows, columns = spread.rows, spread.columns
-    for (y, row), (x, column) in product(enumerate(rows.phases()), enumerate(columns.phases())):
-        taps = weight[:, :, row.taps][:, :, :, column.taps]
-        if not taps.size:
-            taps = np.zeros_like(weight[:, :, :1, :1])
-        offset = source.offset + (top + row.offset) * source.strides[1]
-        offset += (left + column.offset) * source.strides[2]
-        corner = View(source.buffer, offset, source.shape, source.strides)
-        made = target.sliced(1, y, target.shape[1], rows.stride)
-        made = made.sliced(2, x, target.shape[2], columns.stride)
-        how = replace(attrs, strides=(1, 1), dilation=(row.step, column.step))
-        yield how, taps, corner, made
+    columns = spread.columns.phases()
+    for y, row in enumerate(spread.rows.phases()):
+        lines = weight[:, :, row.taps]
+        start = source.offset + (top + row.offset) * source.strides[1]
+        made = target.sliced(1, y, target.shape[1], spread.rows.stride)
+        how = replace(attrs, strides=(1, 1), dilation=(row.step, columns[0].step))
+        joined = _joined(columns, lines, made, least) if attrs.groups == 1 else None
+        parts = [(x, f.offset, lines[:, :, :, f.taps]) for x, f in enumerate(columns)]
+        for x, first, taps in parts if joined is None else [(0, *joined)]:
+            if not taps.size:
+                taps = np.zeros_like(weight[:, :, :1, :1])
+            offset = start + (left + first) * source.strides[2]
+            corner = View(source.buffer, offset, source.shape, source.strides)
+            if joined is None:
+                one = made.sliced(2, x, target.shape[2], spread.columns.stride)
+            else:
+                one = _pixels_joined(made, len(columns))
+            yield how, taps, corner, one
+
+
+def _joined(
+    columns: Sequence[Phase], weight: Array, made: View, least: int
+) -> tuple[int, Array] | None:
+    """The first element, and the taps of the phases of a row as channels of one convolution, where
+    the phases have few channels and equal counts."""
+    channels, pixel = len(weight), len(weight) * made.buffer.item
+    if len(columns) * channels > least or made.strides[2:] != (pixel, made.buffer.item):
+        return None
+    if len({f.count for f in columns}) > 1 or {f.step for f in columns} != {1} or not weight.size:
+        return None
+    first = min(f.offset for f in columns)
+    span = max(f.offset + max(len(f.taps), 1) for f in columns) - first
+    taps = np.zeros((len(columns), *weight.shape[:3], span), weight.dtype)
+    for number, f in enumerate(columns):
+        taps[number, ..., f.offset - first : f.offset - first + len(f.taps)] = weight[..., f.taps]
+    return first, taps.reshape(-1, *taps.shape[2:])
+
+
+def _pixels_joined(view: View, count: int) -> View:
+    images, rows, columns, channels = view.shape
+    strides = (*view.strides[:2], count * view.strides[2], view.strides[3])
+    return View(
+        view.buffer, view.offset, (images, rows, columns // count, count * channels), strides
+    )

@@ -84,13 +84,14 @@ def test_convolutions_of_any_geometry_agree(
     dilation=st.tuples(st.integers(1, 3), st.integers(1, 2)),
     padding=st.tuples(*[st.integers(0, 3)] * 4),
     extra=st.integers(0, 2),
+    outer=st.sampled_from([1, 3, 17]),
     groups=st.sampled_from([1, 1, 2, "depthwise"]),
     dtype=st.sampled_from(["uint8", "int8", "int16"]),
     how=st.sampled_from(["operator", "zeros", "cut"]),
 )
 @example(  # a phase that no tap belongs to is longer than the data
     seed=0, size=(1, 3), kernel=(1, 1), strides=(2, 1), dilation=(1, 1), padding=(1, 1, 0, 3),
-    extra=0, groups="depthwise", dtype="uint8", how="zeros",
+    extra=0, outer=1, groups="depthwise", dtype="uint8", how="zeros",
 )  # fmt: skip
 def test_transposed_convolutions_agree(
     seed: int,
@@ -100,12 +101,13 @@ def test_transposed_convolutions_agree(
     dilation: tuple[int, int],
     padding: tuple[int, int, int, int],
     extra: int,
+    outer: int,
     groups: Any,
     dtype: str,
     how: str,
 ) -> None:
     rng, op = np.random.default_rng(seed), relay.op
-    groups, inner, outer = (5, 1, 1) if groups == "depthwise" else (groups, 3, 17)
+    groups, inner, outer = (5, 1, 1) if groups == "depthwise" else (groups, 3, outer)
     shape = (1, inner * groups, *size)
     x, weight = relay.var("x", shape, dtype), drawn(rng, (inner, outer, *kernel), "int8", False)
     spans = [
@@ -144,14 +146,35 @@ def test_transposed_convolutions_agree(
 
 
 def test_transposed_convolutions_multiply_no_zeros() -> None:
-    x, weight = relay.var("x", (1, 3, 5, 5), "uint8"), np.ones((3, 7, 4, 4), np.int8)
+    x, weight = relay.var("x", (1, 3, 5, 5), "uint8"), np.ones((3, 17, 4, 4), np.int8)
     made = relay.op.nn.conv2d_transpose(
         x, relay.const(weight), strides=(2, 2), padding=1, out_dtype="int32"
     )
     executor = agree(
         relay.module(made), drawn(np.random.default_rng(0), (1, 3, 5, 5), "uint8", False)
     )
-    assert [step.macs for step in executor.steps if step.kind == "gemm"] == [25 * 3 * 7 * 4] * 4
+    assert [step.macs for step in executor.steps if step.kind == "gemm"] == [25 * 3 * 17 * 4] * 4
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 5, 8, 9])
+@pytest.mark.parametrize("width", [24, 25, 7])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "turned"), [(9, 1, False), (3, 2, False), (9, 2, True)]
+)
+@pytest.mark.parametrize("wide", [False, True])
+def test_pixels_of_few_channels_share_a_vector(
+    channels: int, width: int, kernel: int, stride: int, turned: bool, wide: bool
+) -> None:
+    rng, shape = np.random.default_rng(width), (2, 6, 5, width)
+    x, sizes = relay.var("x", shape, "int8"), ((6, channels), (channels, 6))[not turned]
+    weight = relay.const(drawn(rng, (*sizes, kernel, kernel), "int8", False))
+    how: dict[str, Any] = {"strides": (stride, stride), "padding": 3, "out_dtype": "int32"}
+    if turned:
+        made = relay.op.nn.conv2d_transpose(x, weight, output_padding=(1, 1), **how)
+    else:
+        made = relay.op.nn.conv2d(x, weight, **how)
+    made = requantized(made, channels, 1, rng, wide)
+    agree(relay.module(made), drawn(rng, shape, "int8", False))
 
 
 @pytest.mark.parametrize("width", [31, 32, 33, 70])
