@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
 from compiler.errors import legal_names
 from compiler.ir.ty import bits
 from compiler.qtypes.errors import ConfigValueError, PartitionConversionsValueError
-from compiler.qtypes.layer_choices import layer_choices
+from compiler.qtypes.options import Option
 from compiler.qtypes.value_list import ValueList
-
-Check = Callable[[str, Any], Any]
 
 
 def _refuse(name: str, value: Any, legal: str) -> ConfigValueError:
@@ -25,19 +22,22 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def _integer(low: int, high: int, name: str, value: Any) -> int:
+def integer(low: int, high: int, name: str, value: Any) -> int:
+    """An integer from ``low`` to ``high``."""
     if _is_integer(value) and low <= value <= high:
         return int(value)
     raise _refuse(name, value, f"an integer from {low} to {high}")
 
 
-def _flag(name: str, value: Any) -> bool:
+def flag(name: str, value: Any) -> bool:
+    """True or False."""
     if type(value).__name__ in ("bool", "bool_"):
         return bool(value)
     raise _refuse(name, value, "True or False")
 
 
-def _number(high: float, name: str, value: Any) -> float:
+def number(high: float, name: str, value: Any) -> float:
+    """A number above 0, at most ``high``."""
     ok = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
     if ok and 0 < value <= high:
         return float(value)
@@ -45,7 +45,8 @@ def _number(high: float, name: str, value: Any) -> float:
     raise _refuse(name, value, f"a number {limit}")
 
 
-def _word(legal: tuple[str, ...], name: str, value: Any) -> str:
+def word(legal: tuple[str, ...], name: str, value: Any) -> str:
+    """One of a few words."""
     if isinstance(value, str) and value in legal:
         return value
     if name == "calibrate_mode":
@@ -61,7 +62,8 @@ def _word(legal: tuple[str, ...], name: str, value: Any) -> str:
     raise error(what, fix=fix)
 
 
-def _layers(name: str, value: Any) -> ValueList[int] | None:
+def conv_places(name: str, value: Any) -> ValueList[int] | None:
+    """Places of convolutions, or None."""
     if value is None:
         return None
     if isinstance(value, (list, tuple)) and all(_is_integer(v) and v >= 0 for v in value):
@@ -69,7 +71,8 @@ def _layers(name: str, value: Any) -> ValueList[int] | None:
     raise _refuse(name, value, "None or a list of convolution indices, counted from 0")
 
 
-def _op_names(name: str, value: Any) -> ValueList[str] | None:
+def op_names(name: str, value: Any) -> ValueList[str] | None:
+    """Names of operators, or None."""
     if value is None:
         return None
     if isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value):
@@ -77,17 +80,20 @@ def _op_names(name: str, value: Any) -> ValueList[str] | None:
     raise _refuse(name, value, 'None or a list of operator names such as ["nn.conv2d"]')
 
 
-def _chunk(name: str, value: Any) -> int:
+def chunk(name: str, value: Any) -> int:
+    """A number of outputs, or -1 for all."""
     if _is_integer(value) and (value == -1 or value >= 1):
         return int(value)
     raise _refuse(name, value, "-1 (all at once) or at least 1")
 
 
-def _level(name: str, value: Any) -> int | None:
-    return None if value is None else _integer(0, 3, name, value)
+def level(name: str, value: Any) -> int | None:
+    """The level of a pass, or None."""
+    return None if value is None else integer(0, 3, name, value)
 
 
-def _share(name: str, value: Any) -> float | None:
+def share(name: str, value: Any) -> float | None:
+    """A number from 0 to 1, or None."""
     if value is None:
         return None
     if isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) <= 1:
@@ -95,17 +101,19 @@ def _share(name: str, value: Any) -> float | None:
     raise _refuse(name, value, "None or a number from 0 to 1")
 
 
-def _dtype_input(name: str, value: Any) -> str:
+def dtype_input(name: str, value: Any) -> str:
+    """A signed storage type."""
     if value == "uint8":
         raise ConfigValueError(
             "QConfig.dtype_input cannot be 'uint8': not every tensor is without negative values",
             fix='set activation_scheme="unsigned", which stores those that are as uint8; '
             "legal here: int8, int16, int32",
         )
-    return _word(("int8", "int16", "int32"), name, value)
+    return word(("int8", "int16", "int32"), name, value)
 
 
-def _residual_bits(name: str, value: Any) -> int:
+def residual_bits(name: str, value: Any) -> int:
+    """8 or 16."""
     if _is_integer(value) and value in (8, 16):
         return int(value)
     raise _refuse(name, value, "8 or 16")
@@ -136,55 +144,20 @@ def stored_mode(name: str) -> str:
     return name if known else UnregisteredMode(name)
 
 
-def _calibrate_mode(name: str, value: Any) -> str:
+def calibrate_mode(name: str, value: Any) -> str:
+    """A registered mode, or one of a stored module whose code is not loaded."""
     if isinstance(value, UnregisteredMode):
         return value
-    return _word(tuple(_CALIBRATE_MODES), name, value)
+    return word(tuple(_CALIBRATE_MODES), name, value)
 
 
-CHECKS: dict[str, Check] = {
-    "nbit_input": partial(_integer, 2, 16),
-    "nbit_weight": partial(_integer, 2, 16),
-    "nbit_activation": partial(_integer, 8, 32),
-    "dtype_input": _dtype_input,
-    "dtype_weight": partial(_word, ("int8", "int16", "int32")),
-    "dtype_activation": partial(_word, ("int16", "int32")),
-    "calibrate_mode": _calibrate_mode,
-    "global_scale": partial(_number, math.inf),
-    "weight_scale": partial(_word, ("power2", "max", "mse")),
-    "skip_dense_layer": _flag,
-    "skip_conv_layers": _layers,
-    "do_simulation": _flag,
-    "round_for_shift": _flag,
-    "debug_enabled_ops": _op_names,
-    "rounding": partial(_word, ("UPWARD", "TONEAREST", "TONEAREST_EVEN")),
-    "calibrate_chunk_by": _chunk,
-    "partition_conversions": partial(_word, ("disabled", "enabled", "fully_integral")),
-    "percentile": partial(_number, 1.0),
-    "bias_mode": partial(_word, ("weight", "accumulator")),
-    "keep_output_wide": _flag,
-    "stop_after_global_pool": _flag,
-    "avg_pool_round": _flag,
-    "weight_granularity": partial(_word, ("tensor", "channel")),
-    "activation_scheme": partial(_word, ("symmetric", "unsigned", "asymmetric")),
-    "integer_tables": _flag,
-    "prerequisite_level": _level,
-    "smooth_alpha": _share,
-    "requantization": partial(_word, ("fixed_point", "float_product", "power_of_two")),
-    "weight_rounding": partial(_word, ("nearest", "corrected", "sequential")),
-    "residual_bits": _residual_bits,
-    "table_bits": partial(_integer, 8, 12),
-    "layers": layer_choices,
-}
-
-
-def check_fields(config: Any) -> dict[str, Any]:
+def check_fields(config: Any, options: Iterable[Option]) -> dict[str, Any]:
     """Every field of a QConfig in its canonical Python form.
 
     Raises:
         ConfigValueError: a field, or a pair of bits and dtype, that is not legal.
     """
-    values = {name: check(name, getattr(config, name)) for name, check in CHECKS.items()}
+    values = {one.name: one.check(one.name, getattr(config, one.name)) for one in options}
     for kind in ("input", "weight", "activation"):
         nbit, dtype = values[f"nbit_{kind}"], values[f"dtype_{kind}"]
         if nbit > bits(dtype):

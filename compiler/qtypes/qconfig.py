@@ -8,15 +8,27 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from typing import Any, Self
 
 from compiler.errors import legal_names
 from compiler.ir.expr import Call, Op
-from compiler.qtypes.config_checks import check_fields, stored_mode
+from compiler.qtypes.config_checks import (
+    check_fields,
+    flag,
+    integer,
+    level,
+    residual_bits,
+    share,
+    stored_mode,
+    word,
+)
 from compiler.qtypes.errors import ConfigValueError, UnknownConfigKeyError
-from compiler.qtypes.layer_choices import LayerChoices
+from compiler.qtypes.layer_choices import LayerChoices, layer_choices
+from compiler.qtypes.options import option, options_of
+from compiler.qtypes.relay_config import RelayConfig
 from compiler.qtypes.value_list import ValueList, split_assignments
 
 
@@ -39,32 +51,14 @@ def kind2str(kind: int) -> str:
 
 
 @dataclass(frozen=True)
-class QConfig:
+class QConfig(RelayConfig):
     """One quantization run. The defaults are the reference's; ``recommended()`` is what we advise.
 
     ``with QConfig(...):`` makes it the current one of this thread or task.
 
     Attributes:
-        nbit_input, nbit_weight, nbit_activation: bits per kind of quantize point; they fix the clip
-            bounds and the divisor of the scale.
-        dtype_input, dtype_weight, dtype_activation: storage types; the last is the accumulator's.
-        calibrate_mode: where activation ranges come from.
-        global_scale: the range assumed by calibrate_mode "global_scale", in real units.
-        weight_scale: where weight ranges come from.
-        skip_dense_layer: leave every nn.dense in float.
-        skip_conv_layers: indices of the nn.conv2d left in float, in visiting order; None: none.
-        do_simulation: stop after calibration.
-        round_for_shift: add half before a right shift.
-        debug_enabled_ops: names of the operators whose annotate rules may run; None allows all.
-        rounding: of fixed-point products, half "UPWARD" or "TONEAREST" (half away from zero);
-            "TONEAREST_EVEN" sends half to the even neighbour, in shifts as well.
-        calibrate_chunk_by: profile outputs handled at a time; -1 means all.
-        partition_conversions: cut the module into quantize_inputs, quantized_main and
-            dequantize_outputs; "fully_integral" also refuses float inside.
-        percentile: fraction of |x| that calibrate_mode "percentile" keeps inside the range.
         bias_mode: constant biases in "weight" precision or at the "accumulator"'s own scale.
         keep_output_wide: results leave as accumulators, not narrowed to dtype_input.
-        stop_after_global_pool: nothing visited after an nn.global_avg_pool2d is quantized.
         avg_pool_round: average pooling loses nothing; the rounding happens in the requantization.
         weight_granularity: one weight scale per "tensor" or per output "channel".
         activation_scheme: "symmetric": all narrow activations are signed. "unsigned": activations
@@ -99,38 +93,58 @@ class QConfig:
         ConfigValueError: an illegal value (also a ValueError).
     """
 
-    nbit_input: int = 8
-    nbit_weight: int = 8
-    nbit_activation: int = 32
-    dtype_input: str = "int8"
-    dtype_weight: str = "int8"
-    dtype_activation: str = "int32"
-    calibrate_mode: str = "global_scale"
-    global_scale: float = 8.0
-    weight_scale: str = "power2"
-    skip_dense_layer: bool = True
-    skip_conv_layers: ValueList[int] | None = ValueList((0,))  # noqa: RUF009 (immutable)
-    do_simulation: bool = False
-    round_for_shift: bool = True
-    debug_enabled_ops: ValueList[str] | None = None
-    rounding: str = "UPWARD"
-    calibrate_chunk_by: int = -1
-    partition_conversions: str = "disabled"
-    percentile: float = 0.99999
-    bias_mode: str = "weight"
-    keep_output_wide: bool = False
-    stop_after_global_pool: bool = True
-    avg_pool_round: bool = False
-    weight_granularity: str = "tensor"
-    activation_scheme: str = "symmetric"
-    integer_tables: bool = False
-    prerequisite_level: int | None = None
-    smooth_alpha: float | None = None
-    requantization: str = "fixed_point"
-    weight_rounding: str = "nearest"
-    residual_bits: int = 8
-    table_bits: int = 8
-    layers: LayerChoices = LayerChoices()  # noqa: RUF009 (immutable)
+    bias_mode: str = field(
+        default="weight",
+        metadata=option(partial(word, ("weight", "accumulator")), recommended="accumulator"),
+    )
+    keep_output_wide: bool = field(
+        default=False, metadata=option(flag, recommended=True, measured=True)
+    )
+    avg_pool_round: bool = field(
+        default=False, metadata=option(flag, recommended=True, measured=True)
+    )
+    weight_granularity: str = field(
+        default="tensor",
+        metadata=option(
+            partial(word, ("tensor", "channel")),
+            recommended="channel",
+            searched=("channel", "tensor"),
+        ),
+    )
+    activation_scheme: str = field(
+        default="symmetric",
+        metadata=option(
+            partial(word, ("symmetric", "unsigned", "asymmetric")),
+            recommended="unsigned",
+            searched=("unsigned", "asymmetric", "symmetric"),
+        ),
+    )
+    integer_tables: bool = field(
+        default=False, metadata=option(flag, recommended=True, measured=True)
+    )
+    prerequisite_level: int | None = field(
+        default=None, metadata=option(level, recommended=3, measured=True)
+    )
+    smooth_alpha: float | None = field(
+        default=None, metadata=option(share, measured=True, searched=(None, 0.5, 0.75))
+    )
+    requantization: str = field(
+        default="fixed_point",
+        metadata=option(
+            partial(word, ("fixed_point", "float_product", "power_of_two")),
+            recommended="float_product",
+        ),
+    )
+    weight_rounding: str = field(
+        default="nearest",
+        metadata=option(
+            partial(word, ("nearest", "corrected", "sequential")),
+            searched=("corrected", "sequential"),
+        ),
+    )
+    residual_bits: int = field(default=8, metadata=option(residual_bits, measured=True))
+    table_bits: int = field(default=8, metadata=option(partial(integer, 8, 12)))
+    layers: LayerChoices = field(default=LayerChoices(), metadata=option(layer_choices))
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
         """Refuses unknown fields before the generated ``__init__`` does so less helpfully."""
@@ -138,7 +152,7 @@ class QConfig:
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
-        for name, value in check_fields(self).items():
+        for name, value in check_fields(self, options_of(type(self))).items():
             object.__setattr__(self, name, value)
 
     @property
@@ -149,7 +163,8 @@ class QConfig:
     @classmethod
     def recommended(cls, **overrides: Any) -> QConfig:
         """What the service starts from: no float islands, integers from end to end."""
-        return cls(**{**_RECOMMENDED, **overrides})
+        advised = {one.name: one.recommended for one in options_of(cls)}
+        return cls(**{**advised, **overrides})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> QConfig:
@@ -177,7 +192,8 @@ class QConfig:
 
         Scales, bits, rounding and granularity are derived from the statistics later.
         """
-        found = {name: _plain(getattr(self, name)) for name in _CALIBRATION_FIELDS}
+        decides = (one.name for one in options_of(type(self)) if one.measured)
+        found = {name: _plain(getattr(self, name)) for name in decides}
         layers = list(self.layers.float_layers)
         return {**found, "centred": self.weight_rounding != "nearest", "float_layers": layers}
 
@@ -239,37 +255,7 @@ class QConfig:
 
 _STACK: ContextVar[tuple[QConfig, ...]] = ContextVar("qconfig", default=())
 
-_RECOMMENDED: dict[str, Any] = {
-    "skip_conv_layers": [],
-    "skip_dense_layer": False,
-    "stop_after_global_pool": False,
-    "bias_mode": "accumulator",
-    "keep_output_wide": True,
-    "avg_pool_round": True,
-    "prerequisite_level": 3,
-    "calibrate_mode": "percentile",
-    "weight_scale": "max",
-    "weight_granularity": "channel",
-    "activation_scheme": "unsigned",
-    "integer_tables": True,
-    "requantization": "float_product",
-    "partition_conversions": "fully_integral",
-}
-
 _SCALARS = frozenset((bool, int, float, str, type(None)))
-
-_CALIBRATION_FIELDS = (
-    "skip_conv_layers",
-    "skip_dense_layer",
-    "debug_enabled_ops",
-    "keep_output_wide",
-    "stop_after_global_pool",
-    "avg_pool_round",
-    "integer_tables",
-    "prerequisite_level",
-    "smooth_alpha",
-    "residual_bits",
-)
 
 
 def _check_names(cls: type[QConfig], names: Iterable[str]) -> None:

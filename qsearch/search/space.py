@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from compiler.qtypes.options import options_of
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize.calibration.modes import calibrate_modes
-from compiler.quantize.wide_inputs import TABLE_BITS
 from qsearch.data import content_hash
 from qsearch.errors import SearchError
 
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 Value = str | int | float | bool | None
 Params = dict[str, Value]
 
-PERCENTILES: Final = (0.999, 0.9999, 0.99999, 0.999999)
-GLOBAL_SCALES: Final = (4.0, 8.0, 16.0, 32.0)
-MEASURED: Final = ("percentile", "kl_divergence", "max", "mse")
-"""Calibrate modes that look at the data, the usual ones first; others follow."""
+_OPTIONS: Final = {one.name: one for one in options_of(QConfig)}
+PERCENTILES: Final[tuple[float, ...]] = _OPTIONS["percentile"].searched
 
 LAYER_PREFIX: Final = "layers."
 _WEIGHT_BITS: Final = ".nbit_weight"
@@ -37,12 +35,17 @@ _INPUT_BITS: Final = ".nbit_input"
 FLOAT_LAYER: Final = "float"
 """Instead of bits: the layer stays in float."""
 
-_NO_EFFECT: Final = ("calibrate_chunk_by",)
+_FIRST: Final = (
+    *("weight_granularity", "activation_scheme", "weight_scale"),
+    *("calibrate_mode", "percentile", "global_scale"),
+)
+"""Fields in the order of a grid, those that are worth most first; the others follow."""
+UNWEIGHTED: Final[dict[str, tuple[Value, ...]]] = {"smooth_alpha": (), "weight_rounding": ()}
+"""Of a model without weights: there is nothing to rescale or to round."""
 NEUTRAL: Final[Params] = {
     **dict.fromkeys(("residual_bits", "table_bits"), 8),
 }
 """Fields that the space of a model may lack, with the value that changes nothing."""
-_ONLY_IN_MODE: Final = {"percentile": "percentile", "global_scale": "global_scale"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,74 +273,47 @@ class Space:
 _ENUMERATE_AT_MOST: Final = 20_000
 _CHANGED_AT_MOST: Final = 8
 _SEQUENTIAL: Final = "sequential"
-_NOT_MEASURED: Final = "global_scale"
 
 
-def measured_modes(modules: Collection[str] = ()) -> tuple[str, ...]:
-    """Registered calibrate modes that look at the data: the compiler's, and those of ``modules``.
-
-    A mode that this process registered for another study is not among them.
-    """
-    known = {*MEASURED, _NOT_MEASURED}
+def modes_of(modules: Collection[str]) -> tuple[str, ...]:
+    """Calibrate modes that are searched: those that QConfig declares, further ones of the compiler,
+    and those of ``modules``; none that this process registered for another study."""
+    usual = _OPTIONS["calibrate_mode"].searched
     homes = {n: calibrate_modes.require(n).__module__ for n in calibrate_modes.names()}
-    further = {n: home for n, home in homes.items() if n not in known}
-    return (
-        *MEASURED,
-        *(n for n, h in further.items() if h.startswith("compiler.") or h in modules),
-    )
+    further = {n: home for n, home in homes.items() if n not in usual}
+    own = (n for n, h in further.items() if h.startswith("compiler.") or h in modules)
+    return (*usual[:-1], *own, *usual[-1:])
 
 
 def default_space(
-    allow_float: bool = False,
-    weighted: bool = True,
-    modules: Collection[str] = (),
-    sequential: bool = True,
-    sums: bool = False,
+    choices: Mapping[str, tuple[Value, ...]] = MappingProxyType({}),
     costly: bool = False,
-    tables: bool = False,
     inputs: Mapping[str, int] = MappingProxyType({}),
 ) -> Space:
-    """The space that ``qsearch launch`` searches by default: 1,188 points, or twice as many.
+    """The space that ``qsearch launch`` searches by default: 1,188 points.
 
-    Granularity comes first, it is worth most; with ``allow_float`` modules with float parts are
-    candidates too. A model without ``weighted`` operators has nothing to rescale or correct.
-    A space of one's own may name what seldom gains accuracy: ``rounding``, which decides ties of
-    fixed-point products, ``requantization``, bits (7 bits of weights make the engine faster on
-    AVX2) and ``layers``.
+    Fields and values are those that QConfig declares as ``searched``. A space of one's own may name
+    what seldom gains accuracy: ``rounding``, which decides ties of fixed-point products,
+    ``requantization``, bits (7 bits of weights make the engine faster on AVX2) and ``layers``.
 
     Args:
-        modules: of the user, whose calibrate modes are searched too.
-        sequential: whether ``weight_rounding`` may be: in a large network it costs ten trials.
-        sums: whether the model adds two computed values.
-        costly: whether sequential rounding, where it may be, is a costly choice.
-        tables: whether values that only tables of functions read may have more bits.
+        choices: other values of fields, as a model needs them; a field without any is left out.
+        costly: whether sequential rounding is a costly choice.
         inputs: bits that these layers may read, all or none.
     """
-    measured = measured_modes(modules)
-    rounding = ("corrected", *((_SEQUENTIAL,) if sequential else ()))
-    rescaling: tuple[Parameter, ...] = (
-        Parameter("smooth_alpha", (None, 0.5, 0.75)),
-        Parameter("weight_rounding", rounding, costly=rounding[1:] if costly else ()),
-        *([Parameter("residual_bits", (8, 16))] if sums else []),
-        *([Parameter("table_bits", (8, TABLE_BITS))] if tables else []),
-    )
+    named = {name: one.searched for name, one in _OPTIONS.items() if one.searched}
+    named = {**dict.fromkeys(_FIRST, ()), **named, **choices}
+    found = []
+    for name, values in named.items():
+        condition = _OPTIONS[name].when
+        if values:
+            slow = (_SEQUENTIAL,) if costly and name == "weight_rounding" else ()
+            when = () if condition is None else (condition,)
+            found.append(Parameter(name, values, when, slow))
     bits = [(input_parameter(layer), nbit) for layer, nbit in inputs.items()]
-    together = [Parameter(name, (8, nbit)) for name, nbit in bits[:1]]
-    together += [Parameter(name, (nbit,), ((bits[0][0], bits[0][1:]),)) for name, nbit in bits[1:]]
-    conversions = ("fully_integral", *(("enabled", "disabled") if allow_float else ()))
-    return Space(
-        (
-            Parameter("weight_granularity", ("channel", "tensor")),
-            Parameter("activation_scheme", ("unsigned", "asymmetric", "symmetric")),
-            Parameter("weight_scale", ("max", "power2", "mse")),
-            Parameter("calibrate_mode", (*measured, _NOT_MEASURED)),
-            Parameter("percentile", PERCENTILES, (("calibrate_mode", ("percentile",)),)),
-            Parameter("global_scale", GLOBAL_SCALES, (("calibrate_mode", (_NOT_MEASURED,)),)),
-            *(rescaling if weighted else ()),
-            Parameter("partition_conversions", conversions),
-            *together,
-        )
-    )
+    found += [Parameter(name, (8, nbit)) for name, nbit in bits[:1]]
+    found += [Parameter(name, (nbit,), ((bits[0][0], bits[0][1:]),)) for name, nbit in bits[1:]]
+    return Space(tuple(found))
 
 
 def to_qconfig(params: Mapping[str, Value], start: QConfig) -> QConfig:
@@ -392,14 +368,14 @@ def value_in(fields: Mapping[str, Any], name: str) -> Any:
 
 def canonical_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a QConfig without those that have no effect, in one spelling each."""
-    kept = {
-        name: value
-        for name, value in fields.items()
-        if name not in _NO_EFFECT
-        and _ONLY_IN_MODE.get(name, fields["calibrate_mode"]) == fields["calibrate_mode"]
-    }
+    kept = {name: fields[name] for name in fields if _has_effect(name, fields)}
     kept["skip_conv_layers"] = kept.get("skip_conv_layers") or []  # both skip none
     return kept
+
+
+def _has_effect(name: str, fields: Mapping[str, Any]) -> bool:
+    when = _OPTIONS[name].when
+    return _OPTIONS[name].has_effect and (when is None or fields[when[0]] in when[1])
 
 
 def config_hash(fields: Mapping[str, Any]) -> str:

@@ -37,13 +37,14 @@ from compiler.quantize import (
 )
 from compiler.quantize._sequential_rounding import MOST_PRODUCTS
 from compiler.quantize.calibration.weighted_calls import weighted_calls
-from compiler.quantize.wide_inputs import WideInputs, wide_inputs
+from compiler.quantize.wide_inputs import TABLE_BITS, WideInputs, wide_inputs
 from qsearch.config import read_config_file
 from qsearch.errors import SettingsError
 from qsearch.search.layer_space import LayerSpace, choice_of, weight_elements
 from qsearch.search.optuna_study import AUTO
 from qsearch.search.space import (
     FLOAT_LAYER,
+    UNWEIGHTED,
     Parameter,
     Space,
     Value,
@@ -51,6 +52,7 @@ from qsearch.search.space import (
     input_layer,
     input_parameter,
     is_layer_weight,
+    modes_of,
     to_qconfig,
     value_in,
 )
@@ -392,15 +394,22 @@ def searched_space(
         given = settings.hw is not None or bool(given_points(module).count)
         wide = wide_inputs(module) if weighted and not given else WideInputs()
         tiny = {} if counts or settings.minimize else wide.tiny
+        modules = {source.name for each in code for source in each.sources}
+        choices: dict[str, tuple[Value, ...]] = {"calibrate_mode": modes_of(modules)}
+        if settings.allow_float:
+            choices["partition_conversions"] = ("fully_integral", "enabled", "disabled")
+        if not weighted:
+            choices |= UNWEIGHTED
+        elif products > _MOST_PRODUCTS_OF_A_TRIAL:
+            choices["weight_rounding"] = ("corrected",)
+        if weighted and has_residual_sums(module):
+            choices["residual_bits"] = (8, 16)
+        if wide.affordable_tables:
+            choices["table_bits"] = (8, TABLE_BITS)
+        costly = weighted and products > MOST_PRODUCTS and not counts
+        costly = costly and products <= _MOST_PRODUCTS_OF_A_TRIAL
         space = default_space(
-            settings.allow_float,
-            weighted,
-            {source.name for each in code for source in each.sources},
-            products <= _MOST_PRODUCTS_OF_A_TRIAL,
-            sums=has_residual_sums(module),
-            costly=products > MOST_PRODUCTS and not counts,
-            tables=wide.affordable_tables,
-            inputs={name: choice["nbit_input"] for name, choice in tiny.items()},
+            choices, costly, {name: choice["nbit_input"] for name, choice in tiny.items()}
         )
         asked = SpaceFile(space, bits, tuple(elements), layer_choices("layers", wide.layers))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))

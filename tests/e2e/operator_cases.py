@@ -413,9 +413,6 @@ CASES: Final[dict[str, Case]] = {
         },
     ),
     "Table of integers": _INTEGER_TABLE,
-    "Table of integers, no range to fit": replace(
-        _INTEGER_TABLE, qconfig={"weight_rounding": "sequential"}
-    ),
     "Table of integers, summed": Case(
         [
             node("Gather", ["table", "x"], ["e"]),

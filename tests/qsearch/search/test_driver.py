@@ -21,7 +21,7 @@ from qsearch.search.evaluations import Evaluations, NopPruner
 from qsearch.search.evaluator import Evaluator
 from qsearch.search.objectives import Objective
 from qsearch.search.sampler import SamplerSpec, StudySampler
-from qsearch.search.space import Parameter, Space, config_hash, default_space
+from qsearch.search.space import UNWEIGHTED, Parameter, Space, config_hash, default_space
 from qsearch.search.trial_queue import TrialQueue
 from qsearch.search.trials import StudyTrials
 from qsearch.store.engine import open_engine
@@ -181,7 +181,7 @@ def search(
     context = StudyContext(repository, study, pool, progress or SilentProgress())
     sampler = StudySampler(
         space,
-        QConfig.recommended(),
+        QConfig.recommended(weight_rounding="corrected"),
         objective,
         SamplerSpec("auto", 3, batch_size=4, enumerate_all=space.size(trials + 1) <= trials),
     )
@@ -214,7 +214,7 @@ def test_a_study_ends_with_the_wanted_number_of_trials(repository: Repository) -
     trials = trials_of(repository)
     assert [t.number for t in trials] == list(range(14))
     assert all(t.finished for t in trials)
-    assert QConfig.from_dict(trials[0].qconfig) == QConfig.recommended()
+    assert QConfig.from_dict(trials[0].qconfig) == QConfig.recommended(weight_rounding="corrected")
     assert len(pool.ran) == len(set(pool.ran)) == 14
 
 
@@ -322,7 +322,7 @@ def test_work_known_to_the_storage_is_answered_without_a_worker(repository: Repo
 def test_configurations_with_equal_ranges_are_one_piece_of_work(repository: Repository) -> None:
     pool = FakePool()
     scales = Scales(equal=("max", "mse", "kl_divergence", "percentile"))
-    parameters = default_space(weighted=False).parameters
+    parameters = default_space(UNWEIGHTED).parameters
     space = Space(tuple(p for p in parameters if p.name != "activation_scheme"))
     search(repository, pool, scales=scales, trials=66, space=space)
     trials = trials_of(repository)
@@ -354,7 +354,7 @@ def test_trials_are_counted_as_trials_after_a_calibration_in_between(
     repository: Repository,
 ) -> None:
     progress = Phases()
-    known = {str(QConfig.recommended().calibration_fields())}
+    known = {str(QConfig.recommended(weight_rounding="corrected").calibration_fields())}
 
     class Measuring(Scales):
         """A calibrator that measures each graph when it is first asked."""

@@ -100,7 +100,7 @@ def play(batches: int, restart_every: int | None = None, **options: object) -> l
 def test_the_last_of_16_trials_is_the_best_one_with_a_costly_choice(
     batch_size: int,
 ) -> None:
-    space, plain = default_space(costly=True), default_space(sequential=False)
+    space, plain = default_space(costly=True), default_space({"weight_rounding": ("corrected",)})
     spec = SamplerSpec("auto", 5, batch_size)
     current = StudySampler(space, START, Objective("sqnr"), spec)
     without = StudySampler(plain, START, Objective("sqnr"), spec)

@@ -56,7 +56,7 @@ def driver(
     context = StudyContext(repository, study, pool, SilentProgress())
     proposes = StudySampler(
         default_space(),
-        QConfig.recommended(),
+        QConfig.recommended(weight_rounding="corrected"),
         objective,
         SamplerSpec(sampler, seed=3, batch_size=4),
     )

@@ -15,6 +15,7 @@ from qsearch.errors import SearchError
 from qsearch.search.calibration import variants_of
 from qsearch.search.sampler import first_points
 from qsearch.search.space import (
+    UNWEIGHTED,
     Parameter,
     Params,
     Space,
@@ -23,6 +24,7 @@ from qsearch.search.space import (
     to_qconfig,
 )
 
+NEAREST = {"weight_rounding": ("corrected",)}
 START = QConfig.recommended(weight_rounding="corrected")
 POINTS = list(default_space().points())
 
@@ -40,14 +42,15 @@ def hash_of(params: dict[str, object]) -> str:
 def test_the_points_of_the_default_space_are_different_configurations(
     weighted: bool, count: int
 ) -> None:
-    points = list(default_space(weighted=weighted).points())
+    points = list(default_space({} if weighted else UNWEIGHTED).points())
     hashes = {config_hash(to_qconfig(point, START).to_dict()) for point in points}
     assert len(points) == len(hashes) == count
     assert all(point["partition_conversions"] == "fully_integral" for point in points)
 
 
 def test_allow_float_searches_all_three_partition_conversions() -> None:
-    values = {p["partition_conversions"] for p in default_space(allow_float=True).points()}
+    space = default_space({"partition_conversions": ("fully_integral", "enabled", "disabled")})
+    values = {p["partition_conversions"] for p in space.points()}
     assert values == {"fully_integral", "enabled", "disabled"}
 
 
@@ -86,7 +89,7 @@ def test_a_parameter_without_effect_is_left_out_of_a_point() -> None:
 
 
 def test_a_space_survives_its_plain_form() -> None:
-    space = default_space(allow_float=True)
+    space = default_space({"partition_conversions": ("fully_integral", "enabled", "disabled")})
     assert Space.from_dict(space.to_dict()) == space
 
 
@@ -102,28 +105,28 @@ def test_the_recommended_point_comes_first_and_good_guesses_next() -> None:
     assert {point["activation_scheme"] for point in points[1:]} == {"asymmetric"}
     roundings = {point["weight_rounding"] for point in points[1:]}
     assert roundings == {"sequential"}
-    large = first_points(default_space(sequential=False), START)
+    large = first_points(default_space({"weight_rounding": ("corrected",)}), START)
     assert [point["weight_rounding"] for point in large] == ["corrected"] * 3
     for point in points:
         assert point in list(default_space().points())
-    assert first_points(default_space(weighted=False), START) == [
-        default_space(weighted=False).params_of(START)
+    assert first_points(default_space(UNWEIGHTED), START) == [
+        default_space(UNWEIGHTED).params_of(START)
     ]
 
 
 def test_a_model_with_sums_begins_with_sums_of_16_bits() -> None:
-    space = default_space(sums=True)
+    space = default_space({"residual_bits": (8, 16)})
     points = first_points(space, START)
     assert [point["residual_bits"] for point in points] == [8, 16, 16, 16]
     assert {str(space.effective(point)) for point in points} == {str(point) for point in points}
-    large = default_space(sequential=False, sums=True)
+    large = default_space({**NEAREST, "residual_bits": (8, 16)})
     assert [point["residual_bits"] for point in first_points(large, START)] == [8, 16, 16]
 
 
 def test_a_model_with_tables_begins_with_tables_of_12_bits() -> None:
-    space = default_space(tables=True)
+    space = default_space({"table_bits": (8, 12)})
     assert [point["table_bits"] for point in first_points(space, START)] == [8, 12, 12, 12]
-    large = default_space(sequential=False, tables=True)
+    large = default_space({**NEAREST, "table_bits": (8, 12)})
     assert [point["table_bits"] for point in first_points(large, START)] == [8, 12, 12]
     assert len(variants_of(space)) == len(variants_of(default_space()))
 
@@ -219,7 +222,7 @@ def test_variants_are_those_that_points_have_together() -> None:
         {"smooth_alpha": 0.5},
         {"smooth_alpha": 0.75},
     ]
-    assert variants_of(default_space(weighted=False)) == []
-    sums = variants_of(default_space(sums=True))
+    assert variants_of(default_space(UNWEIGHTED)) == []
+    sums = variants_of(default_space({"residual_bits": (8, 16)}))
     assert len(sums) == 6
     assert [one["residual_bits"] for one in sums] == [8, 16] * 3

@@ -32,7 +32,7 @@ def test_sample_inputs_stay_within_their_bytes_but_for_the_first(
 
 
 def test_the_weights_of_the_winner_are_rounded_once(
-    fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fitted = []
 
@@ -41,7 +41,7 @@ def test_the_weights_of_the_winner_are_rounded_once(
         return reconstructed(*args)
 
     monkeypatch.setattr(_sequential_rounding, "reconstructed", counted)
-    space = {"fields": {**fields, "calibrate_mode": ["max"]}}
+    space = {"fields": {"weight_rounding": ["sequential"], "calibrate_mode": ["max"]}}
     out = tmp_path / "run"
     qsearch.launch("digits", trials=1, space=space, pool="inline", out=out)
     with_weights = 4

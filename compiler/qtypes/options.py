@@ -1,0 +1,76 @@
+"""What is said of a field of QConfig, once, where the field is declared.
+
+    weight_scale: str = field(
+        default="power2",
+        metadata=option(partial(word, ("power2", "max", "mse")), recommended="max",
+                        searched=("max", "power2", "mse")),
+    )
+
+The checks of QConfig, ``QConfig.recommended()``, the keys of statistics, the default space of a
+search and the canonical form of a configuration are read from these declarations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, Final
+
+Check = Callable[[str, Any], Any]
+"""``check(name, value)``: the value in its canonical form; it refuses illegal ones."""
+_AS_DEFAULT: Final = object()
+_KEY: Final = "option"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A field of QConfig.
+
+    Attributes:
+        name: of the field.
+        default: its value in ``QConfig()``.
+        check: what values it takes.
+        recommended: its value in ``QConfig.recommended()``.
+        measured: whether it decides which tensors calibration measures.
+        searched: its values in the default space, the first choice of a grid first.
+        when: a field, and the values of that field with which this one has an effect.
+        has_effect: whether it changes anything that a module computes.
+    """
+
+    name: str
+    default: Any
+    check: Check
+    recommended: Any
+    measured: bool
+    searched: tuple[Any, ...]
+    when: tuple[str, tuple[Any, ...]] | None
+    has_effect: bool
+
+
+def option(
+    check: Check,
+    *,
+    recommended: Any = _AS_DEFAULT,
+    measured: bool = False,
+    searched: tuple[Any, ...] = (),
+    when: tuple[str, tuple[Any, ...]] | None = None,
+    has_effect: bool = True,
+) -> dict[str, Any]:
+    """The metadata of a field; the arguments are the attributes of ``Option``."""
+    return {_KEY: (check, recommended, measured, searched, when, has_effect)}
+
+
+def options_of(config: Any) -> tuple[Option, ...]:
+    """The options of a class of configurations, in the order of its fields."""
+    return _declared(config)
+
+
+@cache
+def _declared(config: Any) -> tuple[Option, ...]:
+    found = []
+    for each in fields(config):
+        check, recommended, *rest = each.metadata[_KEY]
+        value = each.default if recommended is _AS_DEFAULT else recommended
+        found.append(Option(each.name, each.default, check, value, *rest))
+    return tuple(found)

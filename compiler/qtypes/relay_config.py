@@ -1,0 +1,121 @@
+"""RelayConfig: the fields of a QConfig that are Relay v0.10's, with its defaults.
+
+Nobody is advised to run them: ``QConfig.recommended()`` changes most. Source: spec of the
+quantization flow, section 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import partial
+
+from compiler.qtypes.config_checks import (
+    calibrate_mode,
+    chunk,
+    conv_places,
+    dtype_input,
+    flag,
+    integer,
+    number,
+    op_names,
+    word,
+)
+from compiler.qtypes.options import option
+from compiler.qtypes.value_list import ValueList
+
+
+@dataclass(frozen=True)
+class RelayConfig:
+    """What Relay's quantizer lets one choose; checked by QConfig.
+
+    Attributes:
+        nbit_input, nbit_weight, nbit_activation: bits per kind of quantize point; they fix the clip
+            bounds and the divisor of the scale.
+        dtype_input, dtype_weight, dtype_activation: storage types; the last is the accumulator's.
+        calibrate_mode: where activation ranges come from.
+        global_scale: the range assumed by calibrate_mode "global_scale", in real units.
+        weight_scale: where weight ranges come from.
+        skip_dense_layer: leave every nn.dense in float.
+        skip_conv_layers: indices of the nn.conv2d left in float, in visiting order; None: none.
+        do_simulation: stop after calibration.
+        round_for_shift: add half before a right shift.
+        debug_enabled_ops: names of the operators whose annotate rules may run; None allows all.
+        rounding: of fixed-point products, half "UPWARD" or "TONEAREST" (half away from zero);
+            "TONEAREST_EVEN" sends half to the even neighbour, in shifts as well.
+        calibrate_chunk_by: profile outputs handled at a time; -1 means all.
+        partition_conversions: cut the module into quantize_inputs, quantized_main and
+            dequantize_outputs; "fully_integral" also refuses float inside.
+        percentile: fraction of |x| that calibrate_mode "percentile" keeps inside the range.
+        stop_after_global_pool: nothing visited after an nn.global_avg_pool2d is quantized.
+    """
+
+    nbit_input: int = field(default=8, metadata=option(partial(integer, 2, 16)))
+    nbit_weight: int = field(default=8, metadata=option(partial(integer, 2, 16)))
+    nbit_activation: int = field(default=32, metadata=option(partial(integer, 8, 32)))
+    dtype_input: str = field(default="int8", metadata=option(dtype_input))
+    dtype_weight: str = field(
+        default="int8", metadata=option(partial(word, ("int8", "int16", "int32")))
+    )
+    dtype_activation: str = field(
+        default="int32", metadata=option(partial(word, ("int16", "int32")))
+    )
+    calibrate_mode: str = field(
+        default="global_scale",
+        metadata=option(
+            calibrate_mode,
+            recommended="percentile",
+            searched=("percentile", "kl_divergence", "max", "mse", "global_scale"),
+        ),
+    )
+    global_scale: float = field(
+        default=8.0,
+        metadata=option(
+            partial(number, math.inf),
+            searched=(4.0, 8.0, 16.0, 32.0),
+            when=("calibrate_mode", ("global_scale",)),
+        ),
+    )
+    weight_scale: str = field(
+        default="power2",
+        metadata=option(
+            partial(word, ("power2", "max", "mse")),
+            recommended="max",
+            searched=("max", "power2", "mse"),
+        ),
+    )
+    skip_dense_layer: bool = field(
+        default=True, metadata=option(flag, recommended=False, measured=True)
+    )
+    skip_conv_layers: ValueList[int] | None = field(
+        default=ValueList((0,)), metadata=option(conv_places, recommended=[], measured=True)
+    )
+    do_simulation: bool = field(default=False, metadata=option(flag))
+    round_for_shift: bool = field(default=True, metadata=option(flag))
+    debug_enabled_ops: ValueList[str] | None = field(
+        default=None, metadata=option(op_names, measured=True)
+    )
+    rounding: str = field(
+        default="UPWARD",
+        metadata=option(partial(word, ("UPWARD", "TONEAREST", "TONEAREST_EVEN"))),
+    )
+    calibrate_chunk_by: int = field(default=-1, metadata=option(chunk, has_effect=False))
+    partition_conversions: str = field(
+        default="disabled",
+        metadata=option(
+            partial(word, ("disabled", "enabled", "fully_integral")),
+            recommended="fully_integral",
+            searched=("fully_integral",),
+        ),
+    )
+    percentile: float = field(
+        default=0.99999,
+        metadata=option(
+            partial(number, 1.0),
+            searched=(0.999, 0.9999, 0.99999, 0.999999),
+            when=("calibrate_mode", ("percentile",)),
+        ),
+    )
+    stop_after_global_pool: bool = field(
+        default=True, metadata=option(flag, recommended=False, measured=True)
+    )
