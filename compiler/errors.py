@@ -166,7 +166,13 @@ class PlanError(CodegenError):
 
 
 class OnnxImportError(CompilerError):
-    """A file or graph that cannot be imported."""
+    """A file or graph that cannot be imported.
+
+    Attributes:
+        nodes: the nodes that stand against it, where it is about nodes.
+    """
+
+    nodes: tuple[str, ...] = ()
 
 
 class OnnxExportError(CompilerError):

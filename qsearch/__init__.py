@@ -73,6 +73,10 @@ def __getattr__(name: str) -> Any:
     return load(name)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 _OURS = ("compiler", "workers")
 
 

@@ -16,9 +16,11 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
+from compiler.runtime.pipeline import Pipeline
 from qsearch.config import read_config_file
 from qsearch.errors import DataError
 from workers.datasets.contents import Contents
+from workers.datasets.prepared import prepared, whole_inputs
 from workers.datasets.protocol import Dataset as OpenDataset
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset
@@ -56,9 +58,15 @@ class PreparedData:
         return Range(0, self.count)
 
     @property
+    def kind(self) -> str:
+        """Of the dataset that was given."""
+        found = self.ref.options["of"]["kind"] if self.ref.kind == "prepared" else self.ref.kind
+        return str(found)
+
+    @property
     def synthetic(self) -> bool:
         """Made up, because none was given."""
-        return self.ref.kind == "synthetic"
+        return self.kind == "synthetic"
 
 
 def content_hash(value: Any) -> str:
@@ -68,6 +76,29 @@ def content_hash(value: Any) -> str:
 
 
 def prepare_data(
+    given: Any,
+    inputs: Sequence[InputSpec],
+    *,
+    name: str,
+    pipeline: Pipeline | None = None,
+    **options: Any,
+) -> PreparedData:
+    """``open_data`` of the whole model, as the core of a model that was cut takes it.
+
+    Args:
+        inputs: of the core.
+        pipeline: the float parts; None where the model was not cut.
+        options: of ``open_data``.
+    """
+    if pipeline is None:
+        return open_data(given, inputs, name=name, **options)
+    whole = whole_inputs(pipeline.whole)
+    data = open_data(given, whole, name=name, **options)
+    ref = prepared(data.ref, pipeline, whole)
+    return _checked(open_dataset(ref, inputs), ref, data.sha256, data.described, inputs)
+
+
+def open_data(
     given: Any,
     inputs: Sequence[InputSpec],
     *,

@@ -5,13 +5,18 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from compiler.errors import CompilerError, OnnxImportError, nearest
+from compiler.frontend.cut import Graph, Parts, cut, cut_around, set_inputs, with_sizes
+from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.frontend.from_onnx.load import load as load_onnx
+from compiler.frontend.from_onnx.model_file import read_model
 from compiler.ir.analysis import bind
 from compiler.ir.expr import Constant, Expr, Var
 from compiler.ir.inference.infer_type import infer_module
@@ -20,12 +25,19 @@ from compiler.ir.pass_text import split_passes
 from compiler.ir.text.parser import parse
 from compiler.ir.ty import tensor_fields
 from compiler.proof.work import refusal_expected
-from compiler.quantize import given_points, prerequisite_optimize
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize import Diagnosis, diagnose, given_points, prerequisite_optimize
+from compiler.quantize.diagnosis import OUTSIDE, OperatorDiagnosis
 from compiler.runtime.artifact import load_qmod
+from compiler.runtime.interface import KEY as INTERFACE
+from compiler.runtime.interface import Interface
+from compiler.runtime.pipeline import KEY as PIPELINE
+from compiler.runtime.pipeline import Pipeline
 from qsearch.errors import ModelFileError, SettingsError
 from qsearch.run_folder import RunFolder, module_at
-from qsearch.settings import parse_dims
+from qsearch.settings import NO_CUT, CutAt, parse_dims
 from workers.datasets.contents import Contents
+from workers.datasets.prepared import whole_inputs
 from workers.errors import DatasetError
 
 PREREQUISITE_LEVEL: Final = 3
@@ -47,6 +59,8 @@ class ModelSource:
         contents: of the file, read once.
         calib, eval: data that comes with it; None for a user's file.
         alone: read no file beside it, where those of others lie: no external data.
+        parts: of a model that was cut: its core is what is imported.
+        whole: inputs and outputs of a model that was cut.
     """
 
     name: str
@@ -55,10 +69,17 @@ class ModelSource:
     calib: Path | None = None
     eval: Path | None = None
     alone: bool = False
+    parts: Parts | None = None
+    whole: Interface | None = None
 
     @property
     def content(self) -> Path | bytes:
-        """What an importer is given: the path, or the bytes of a file that stands alone."""
+        """What an importer is given: the path, the bytes of a file that stands alone, or a core."""
+        return self.original if self.parts is None else self.parts.core
+
+    @property
+    def original(self) -> Path | bytes:
+        """The whole model, as ``content`` of one that was not cut."""
         return self.path.read_bytes() if self.alone else self.path
 
     @property
@@ -80,6 +101,23 @@ class ModelSource:
                 fix="put the earlier file back and run the same command again: finished trials "
                 "are kept. For another model give another folder with -o, or --fresh",
             )
+
+    @property
+    def pipeline(self) -> Pipeline | None:
+        """The float parts around the core; None where the model was not cut."""
+        parts = self.parts
+        if parts is None or self.whole is None or (parts.before is None and parts.after is None):
+            return None
+        core = declared_interface(parts.core)
+        return Pipeline(self.whole, core, parts.before, parts.after)
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """What the provenance of a module keeps of the model's inputs and outputs."""
+        found = {INTERFACE: declared_interface(self.content).to_dict()}
+        if self.pipeline is not None:
+            found[PIPELINE] = self.pipeline.whole.to_dict()
+        return found
 
     @property
     def stem(self) -> str:
@@ -238,16 +276,119 @@ def refuse_empty(mod: IRModule, params: Mapping[str, Any]) -> None:
             )
 
 
-def import_model(source: ModelSource, dim: Any) -> IRModule:
-    """The float module after prerequisite_optimize.
+def import_model(source: ModelSource, dim: Any, at: CutAt = NO_CUT) -> tuple[ModelSource, IRModule]:
+    """The float module after prerequisite_optimize, and the model as it was cut.
+
+    A model with nodes that cannot be imported is cut around them, if products are left.
 
     Raises:
-        OnnxImportError, SettingsError: a model or dimension that cannot be used.
+        OnnxImportError, SettingsError: a model, a cut or a dimension that cannot be used.
     """
-    mod, params = load_onnx(source.content, dims=named_dims(dim))
+    source, mod, params = load_model(source, named_dims(dim), at)
     refuse_empty(mod, params)
     module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
     for note in (given_points(module).note, refusal_expected(module)):
         if note:
             log.warning("%s", note)
-    return module
+    return source, module
+
+
+def load_model(
+    source: ModelSource, dims: Mapping[str, int], at: CutAt
+) -> tuple[ModelSource, IRModule, Mapping[str, Any]]:
+    """As ``import_model``, before any pass, with the weights by name."""
+    if not (at.until or at.from_ or at.set_input):
+        try:
+            return source, *load_onnx(source.original, dims=dims)
+        except OnnxImportError as error:
+            if not error.nodes:
+                raise
+    graph = Graph(set_inputs(read_model(source.original), at.constants), dims)
+    rest = {name: size for name, size in dims.items() if name not in graph.sized}
+    if at.until or at.from_:
+        parts: Parts | None = cut(graph, tuple(at.until), tuple(at.from_))
+    else:
+        parts = Parts(None, graph.model.SerializeToString(), None, (1, 1))
+    left_out: set[str] = set()
+    reason: OnnxImportError | None = None
+    while parts is not None:
+        found = _cut_source(source, graph, parts)
+        try:
+            mod, params = load_onnx(found.content, dims=rest)
+        except OnnxImportError as error:
+            if at.until or at.from_ or not error.nodes or left_out.issuperset(error.nodes):
+                raise
+            reason = error
+            left_out.update(error.nodes)
+            parts = cut_around(graph, left_out)
+        else:
+            return found, mod, params
+    assert reason is not None
+    for node, names in graph.deciders(left_out):
+        options = " ".join(f"--set-input {name}=VALUE" for name in names)
+        reason.add_note(f"{node} takes a branch by {', '.join(names)}: fix it with {options}")
+    reason.add_note("no cut leaves a product: --until and --from name a part by hand")
+    raise reason
+
+
+def _cut_source(source: ModelSource, graph: Graph, parts: Parts) -> ModelSource:
+    """The model in parts; the part in front runs once, for the sizes of what it makes."""
+    whole = declared_interface(graph.model.SerializeToString())
+    found = replace(source, parts=parts, whole=whole)
+    pipeline = found.pipeline
+    if pipeline is None or pipeline.before is None:
+        return found
+    zeros = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in whole_inputs(whole)}
+    sizes = {name: array.shape for name, array in pipeline.prepare(zeros).items()}
+    firsts = [port.dims[0] for port in whole.inputs if port.dims]
+    leading = next((dim for dim in firsts if isinstance(dim, str) and dim != "?"), "")
+    return replace(found, parts=replace(parts, core=with_sizes(parts.core, sizes, leading)))
+
+
+def without_floats(
+    source: ModelSource, module: IRModule, diagnosis: Diagnosis, dim: Any, at: CutAt = NO_CUT
+) -> tuple[ModelSource, IRModule, Diagnosis]:
+    """The model cut around what would stay in float; as it is where no cut helps.
+
+    Args:
+        source, module: of ``import_model``.
+        diagnosis: of the module.
+    """
+    if diagnosis.fully_integral or at.until or at.from_:
+        return source, module, diagnosis
+    if any(one.reason.partition(":")[0] in _CONFIGURED for one in diagnosis.operators):
+        return source, module, diagnosis  # the user wants floats there
+    dims = named_dims(dim)
+    graph = Graph(set_inputs(read_model(source.original), at.constants), dims)
+    rest = {name: size for name, size in dims.items() if name not in graph.sized}
+    left_out: set[str] = set()
+    if source.parts is not None:
+        kept = {node.name for node in read_model(source.parts.core).graph.node}
+        left_out = {node.name for node in graph.nodes} - kept
+    found = diagnosis
+    for _ in range(_ROUNDS):
+        left_out |= {name for one in found.operators if _root(one) for name in one.onnx_nodes}
+        parts = cut_around(graph, left_out)
+        if parts is None or parts.share < _WORTH:
+            break
+        try:
+            cut_source = _cut_source(source, graph, parts)
+            mod, params = load_onnx(cut_source.content, dims=rest)
+            made = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
+        except CompilerError:
+            break
+        found = diagnose(made, QConfig.recommended())
+        if found.fully_integral:
+            return cut_source, made, found
+    return source, module, diagnosis
+
+
+_CONFIGURED: Final = ("skipped_layer", "skipped_dense", "stopped", "guard")
+"""Reasons of a diagnosis that are fields of the configuration."""
+_ROUNDS: Final = 4
+_WORTH: Final = 0.9
+"""Least share of the multiplications of a core that is cut without being asked for."""
+
+
+def _root(one: OperatorDiagnosis) -> bool:
+    return one.status != "integer" and one.because_of is None and one.reason not in OUTSIDE

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -18,6 +18,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from compiler.errors import legal_names
+from qsearch.errors import SettingsError
 from workers.metrics.registry import cost_options, metric_options, option_named, spellings
 
 COSTS: Final = cost_options()
@@ -38,6 +39,44 @@ SEARCH: Final = "Search"
 WORKERS: Final = "Workers"
 STUDY: Final = "Study and files"
 OUTPUT: Final = "Output"
+
+
+@dataclass(frozen=True, slots=True)
+class CutAt:
+    """Where a model is cut by hand, and inputs that are constants.
+
+    Attributes:
+        until: nodes or tensors that the core ends with.
+        from_: nodes that the core begins with, or tensors that it takes.
+        set_input: ``NAME=VALUE`` words.
+    """
+
+    until: Sequence[str] = ()
+    from_: Sequence[str] = ()
+    set_input: Sequence[str] = ()
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """Values by input.
+
+        Raises:
+            SettingsError: a word of another form.
+        """
+        found = {}
+        for word in self.set_input:
+            name, equals, value = word.partition("=")
+            try:
+                found[name] = json.loads(value.lower() if equals else "")
+            except ValueError as error:
+                raise SettingsError(
+                    f"--set-input needs NAME=VALUE, got {word!r}",
+                    where="set-input",
+                    fix="give a number, true, false or a list, for example sr=16000",
+                ) from error
+        return found
+
+
+NO_CUT: Final = CutAt()
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +310,19 @@ class Settings(BaseSettings):
     dim: Annotated[tuple[tuple[str, int], ...], BeforeValidator(parse_dims)] = Field(
         (), description="sizes of dimensions that the model leaves open"
     )
+    until: Annotated[Words, Flag(MODEL, "NODE", repeatable=True)] = Field(
+        (),
+        description="node or tensor that the quantized part ends with; what follows stays in float "
+        "(chosen where a node has no integer form); repeatable",
+    )
+    from_: Annotated[Words, Flag(MODEL, "NODE", repeatable=True)] = Field(
+        (),
+        alias="from",
+        description="node that the quantized part begins with, or tensor that it takes; repeatable",
+    )
+    set_input: Annotated[Words, Flag(MODEL, "NAME=VALUE", repeatable=True)] = Field(
+        (), description="an input that is always this value, such as sr=16000; repeatable"
+    )
     passes: Annotated[Words, Flag(MODEL, "P", repeatable=True)] = Field(
         (), description="your own pass on the float model, module:Class; repeatable"
     )
@@ -429,12 +481,18 @@ class Settings(BaseSettings):
         """Trials proposed at a time: as told, or enough for all workers."""
         return self.batch or max(4, self.worker_count)
 
+    @property
+    def cut_at(self) -> CutAt:
+        """Where the user cuts the model."""
+        return CutAt(self.until, self.from_, self.set_input)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as reports and ``config.resolved.yaml`` hold them; passwords are hidden."""
         values = {key: getattr(self, name) for key, name in names_of_keys().items()}
         values["max_drop"] = str(self.max_drop)
         values["dim"] = dict(self.dim)
-        values |= {key: list(values[key]) for key in ("passes", "import", "minimize")}
+        lists = ("passes", "import", "minimize", "until", "from", "set_input")
+        values |= {key: list(values[key]) for key in lists}
         values["at_most"] = dict(self.at_most)
         if self.storage is not None:
             values["storage"] = _PASSWORD.sub(r"\1***@", self.storage)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,14 @@ class ModelBatch:
         labels: of the real samples, or None.
         start: index of the first sample.
         count: real samples; the rest repeats the last one, because the model's batch is fixed.
+        beside: what the float head of the model reads and no input of the core is.
     """
 
     inputs: dict[str, NDArray[Any]]
     labels: NDArray[np.int64] | None
     start: int
     count: int
+    beside: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
 def batch_size(inputs: Sequence[InputSpec]) -> int:
@@ -65,4 +67,5 @@ def model_batches(
                     for name, v in rows.items()
                 }
             labels = None if read.labels is None else read.labels[offset : offset + count]
-            yield ModelBatch(rows, labels, start + offset, count)
+            own = {spec.name: rows.pop(spec.name) for spec in inputs}
+            yield ModelBatch(own, labels, start + offset, count, rows)

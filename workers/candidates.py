@@ -74,7 +74,7 @@ class Shipped:
 
     def run(self, inputs: Inputs) -> list[NDArray[Any]]:
         """Outputs of ``main``, left to right, by the executor that was chosen."""
-        return self.module.run(inputs, self.executor)
+        return self.module.run(inputs, self.executor, core=True)
 
 
 class Builder:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.lru_cache import LRUCache
+from compiler.runtime.pipeline import Pipeline
 from workers.batching import ModelBatch, batch_size, hash_outputs, model_batches
 from workers.candidates import Builder, Runnable
 from workers.datasets.protocol import Dataset
@@ -17,7 +19,7 @@ from workers.errors import DatasetError, DifferingOutputsError, WorkerError
 from workers.messages import EvaluationRequest, EvaluationResult, Range
 from workers.metrics.latency import latency_figures
 from workers.metrics.protocol import Outputs
-from workers.metrics.registry import MetricSums
+from workers.metrics.registry import MetricSums, of_answers
 from workers.object_store import ObjectStore
 from workers.process import CpuClock, peak_rss_bytes
 
@@ -43,6 +45,7 @@ class EvaluationActor:
         self._values = values
         self._builder = Builder(values)
         self._datasets = OpenDatasets()
+        self._heads: LRUCache[Pipeline] = LRUCache(1)
 
     def run(self, request: EvaluationRequest) -> EvaluationResult:
         """Sums of all metrics over the samples, or over the first few of a collapsed candidate.
@@ -69,7 +72,11 @@ class EvaluationActor:
                 f"{len(request.samples)} are scored",
                 fix="give the float model's outputs for exactly the samples of the request",
             )
-        run = _Evaluation(request, runnable, dataset, reference)
+        head = None
+        if (packed := request.head) is not None:
+            key = self._values.key(packed)
+            head = self._heads.get(key, lambda: Pipeline.unpack(self._values.value(packed)))
+        run = _Evaluation(request, runnable, dataset, reference, head)
         collapsed = run.collapsed_early()
         if not collapsed:
             run.evaluate_all()
@@ -81,7 +88,7 @@ class EvaluationActor:
         if request.latency and part == 0 and not collapsed and cost is not None:
             cost = {**cost, **run.latency()}
         return EvaluationResult(
-            sums=run.sums.sums,
+            sums={**run.sums.sums, **run.whole_sums.sums},
             samples=run.scored,
             collapsed=collapsed,
             outputs_sha256=run.digest.hexdigest(),
@@ -108,7 +115,9 @@ class _Evaluation:
         runnable: Runnable,
         dataset: Dataset,
         reference: Rows | None,
+        head: Pipeline | None,
     ) -> None:
+        self._head = head
         self._request = request
         self._runnable = runnable
         self._dataset = dataset
@@ -120,7 +129,9 @@ class _Evaluation:
         self._alone = parts == 1
         self._probed: dict[int, tuple[ModelBatch, Rows]] = {}
         self._kept: list[Rows] = []
-        self.sums = self._new_sums(request.metrics)
+        whole = [name for name in request.metrics if head is not None and of_answers(name)]
+        self.sums = self._new_sums(tuple(n for n in request.metrics if n not in whole))
+        self.whole_sums = self._new_sums(tuple(whole))
         self.scored = 0
         self.digest = hashlib.sha256()
 
@@ -143,7 +154,7 @@ class _Evaluation:
         candidate = self._new_sums(("agreement",))
         candidate.add(outputs, reference, labels)
         kept = candidate.results()["agreement"] or 0.0
-        if self._dataset.has_labels and "top1" in self._request.metrics:
+        if self._dataset.has_labels and "top1" in self.sums.sums:
             ours, base = (self._top1(rows, labels) for rows in (outputs, reference))
             kept = ours / base if base else kept
         finite = all(np.isfinite(out).all() for out in outputs)
@@ -151,6 +162,7 @@ class _Evaluation:
             return False
         self.sums.add(outputs, reference, labels)
         for batch, rows in self._probed.values():
+            self._add_whole(batch, rows)
             self.scored += batch.count
             self._record(rows)
         return True
@@ -169,6 +181,7 @@ class _Evaluation:
             probed = self._probed.pop(index) if index in self._probed else self._run(index)
             batch, outputs = probed
             waiting.append(self._given(batch, outputs))
+            self._add_whole(batch, outputs)
             self._record(outputs)
             self.scored += batch.count
             samples += batch.count
@@ -241,6 +254,22 @@ class _Evaluation:
         )
         return outputs, reference, batch.labels
 
+    def _add_whole(self, batch: ModelBatch, outputs: Rows) -> None:
+        """Metrics of the whole model on one run, whose outputs may have any sizes."""
+        if self._head is None or not self.whole_sums.sums:
+            return
+        head, count = self._head, batch.count
+        rows, reference, labels = self._given(batch, outputs)
+        values = {**batch.inputs, **batch.beside}
+
+        def finished(core: Rows) -> Rows:
+            whole = [_repeated(array, self._size) for array in core]
+            found = zip(head.finish(values, whole), head.sampled, strict=True)
+            return tuple(out[:count] if sampled else out[None] for out, sampled in found)
+
+        ours = finished(rows)
+        self.whole_sums.add(ours, None if reference is None else finished(reference), labels)
+
     def _record(self, outputs: Rows) -> None:
         hash_outputs(self.digest, outputs)
         if self._request.return_outputs:
@@ -261,6 +290,12 @@ def _joined(runs: Sequence[_Given]) -> _Given:
 
 def _concatenated(runs: Sequence[Rows]) -> Rows:
     return tuple(np.concatenate(parts) for parts in zip(*runs, strict=True))
+
+
+def _repeated(rows: NDArray[Any], size: int) -> NDArray[Any]:
+    """As many samples as the model takes; the last one fills them up."""
+    missing = size - len(rows)
+    return np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]) if missing > 0 else rows
 
 
 def _rows(output: NDArray[Any], count: int, size: int) -> NDArray[Any]:

@@ -140,6 +140,8 @@ class EvaluationRequest:
         return_rounding: send back the rounded weights, so that they need not be computed again.
         module: bytes of a .qmod, or their handle, to run in place of the candidate: by the
             evaluator "reference", or else by the fastest executor that is exact (``QModule.run``).
+        head: ``Pipeline.pack`` of the float parts around the module, or its handle; metrics that
+            compare with labels are then of the whole model, and the others of its core.
     """
 
     blob: bytes | Handle
@@ -160,6 +162,7 @@ class EvaluationRequest:
     spot_check: bool = False
     return_rounding: bool = False
     module: bytes | Handle | None = None
+    head: bytes | Handle | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ tensors.bin       its constants, packed (packed)
 spans.json        the ONNX nodes that its calls came from, where there are any
 qconfig.json      the QConfig it was made with
 provenance.json   hashes of model and data, versions, seed; no time, host or path
-samples/*.npy     a few inputs with their outputs; see ``_packed``
+before.onnx, after.onnx   the float parts of a model that was cut, if it was (pipeline)
+samples/*.npy     a few inputs of the module with its outputs; see ``_packed``
 proof.json        what was proved of the module when it was written (compiler.proof), if it was
 lir.txt, lir.json, lir.bin, external/*.bin   the lowered module, if there is one (lowered_module)
 """
@@ -39,11 +40,13 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.archive import json_bytes, read_archive, read_json, write_archive
 from compiler.runtime.call import Call
 from compiler.runtime.exact_executor import EXECUTOR_FACTORIES, exact_executor, executor_named
-from compiler.runtime.executor import Executor, Inputs
+from compiler.runtime.executor import Executor, Inputs, ordered_inputs
 from compiler.runtime.interface import Interface
 from compiler.runtime.lowered_module import TEXT, LoweredModule
 from compiler.runtime.npy import array_of, npy_bytes
 from compiler.runtime.packed import pack, unpack
+from compiler.runtime.pipeline import AFTER, BEFORE, MAX_PART_BYTES, Pipeline
+from compiler.runtime.pipeline import KEY as PIPELINE
 from compiler.text_output import html_table
 
 Array = NDArray[Any]
@@ -77,6 +80,7 @@ class QModule:
         samples: a few inputs with their outputs.
         proof: what ``compiler.proof`` recorded, as plain JSON values; None where it did not.
         lowered: what ``compiler.lower`` made of the module, if it was kept.
+        before, after: float parts of the model in front of the module and behind it, as ONNX.
     """
 
     module: IRModule
@@ -86,6 +90,9 @@ class QModule:
     samples: Sequence[Sample] = field(default=(), repr=False)
     proof: Mapping[str, Any] | None = field(default=None, repr=False)
     lowered: LoweredModule | None = field(default=None, repr=False)
+    before: bytes | None = field(default=None, repr=False)
+    after: bytes | None = field(default=None, repr=False)
+    _pipelines: list[Pipeline] = field(default_factory=list, repr=False)
     _executors: dict[str, Executor] = field(default_factory=dict, repr=False)
     _calls: dict[tuple[str, int], Call] = field(default_factory=dict, repr=False)
 
@@ -112,6 +119,26 @@ class QModule:
         return Interface.of(self.provenance, names, count)
 
     @property
+    def pipeline(self) -> Pipeline | None:
+        """The float parts around the module; None where it is the whole model.
+
+        Raises:
+            ArtifactError: there are such parts, and the provenance does not say of which model.
+        """
+        if self.before is None and self.after is None:
+            return None
+        if not self._pipelines:
+            whole, core = Interface.read(self.provenance.get(PIPELINE)), self.interface
+            if whole is None or core is None:
+                raise ArtifactError(
+                    "the module has float parts around it and does not say what they take and give",
+                    where="provenance.json",
+                    fix="write it anew, or run the integers alone with core=True",
+                )
+            self._pipelines.append(Pipeline(whole, core, self.before, self.after))
+        return self._pipelines[0]
+
+    @property
     def input_names(self) -> tuple[str, ...]:
         """Names of the inputs, in order."""
         return tuple(self.input_types)
@@ -127,8 +154,10 @@ class QModule:
             if isinstance(channels, list) and all(type(n) is int and n in _INT32 for n in channels)
         }
 
-    def run(self, inputs: Inputs, executor: str = AUTO, threads: int = 1) -> list[Array]:
-        """Run on a batch.
+    def run(
+        self, inputs: Inputs, executor: str = AUTO, threads: int = 1, *, core: bool = False
+    ) -> list[Array]:
+        """Run on a batch: the whole model, its float parts by onnxruntime.
 
         Args:
             inputs: an array per input, by name or in order, or that of an only input. An
@@ -143,10 +172,39 @@ class QModule:
                 on onnxruntime (slow; an independent check); "c", the same compiled from the C of
                 ``qsearch export``.
             threads: that share the samples of a batch on the engine.
+            core: run the module alone: its inputs and outputs are those at the cut.
         Raises:
             EvaluationError: names, shapes or dtypes do not fit; both sides are named.
         """
+        pipeline = None if core else self.pipeline
+        if pipeline is not None:
+            return self._run_whole(pipeline, inputs, executor, threads)
         return self._call(executor, threads)(inputs)
+
+    def _run_whole(
+        self, pipeline: Pipeline, inputs: Inputs, executor: str, threads: int
+    ) -> list[Array]:
+        """The part in front, the module, the head; sample by sample where the model is made so."""
+        ports = pipeline.whole.inputs
+        names = [port.name for port in ports]
+        given = dict(zip(names, map(np.asarray, ordered_inputs(names, inputs)), strict=True))
+        sizes = [p.dims[0] for p in ports if p.dims and isinstance(p.dims[0], int)]
+        size = sizes[0] if sizes else 0
+        count = next(iter(given.values())).shape[0] if size and names else size
+        if size and count > size and count % size == 0:
+            parts = [
+                self._run_whole(
+                    pipeline,
+                    {n: array[start : start + size] for n, array in given.items()},
+                    executor,
+                    threads,
+                )
+                for start in range(0, count, size)
+            ]
+            return [np.concatenate(outputs) for outputs in zip(*parts, strict=True)]
+        values = pipeline.prepare(given)
+        core = {name: values[name] for name in self.input_names}
+        return pipeline.finish(values, self.run(core, executor, threads, core=True))
 
     def prepare(self, executor: str = AUTO, threads: int = 1) -> Callable[[Inputs], list[Array]]:
         """``run`` for a loop: a function of the inputs, with all decided that can be.
@@ -156,6 +214,8 @@ class QModule:
         Raises:
             EvaluationError: there is no such executor.
         """
+        if (pipeline := self.pipeline) is not None:
+            return lambda inputs: self._run_whole(pipeline, inputs, executor, threads)
         return self._call(executor, threads)
 
     def _call(self, executor: str, threads: int) -> Call:
@@ -208,6 +268,8 @@ class QModule:
             samples=self.samples,
             proof=self.proof,
             lowered=self.lowered,
+            before=self.before,
+            after=self.after,
         )
 
 
@@ -234,6 +296,8 @@ def save_qmod(
     samples: Sequence[Sample] = (),
     proof: Mapping[str, Any] | None = None,
     lowered: LoweredModule | None = None,
+    before: bytes | None = None,
+    after: bytes | None = None,
 ) -> None:
     """Write a module as one file; equal arguments write equal bytes.
 
@@ -245,6 +309,7 @@ def save_qmod(
         samples: inputs by name with the outputs of the exact reference.
         proof: plain JSON values; see ``compiler.proof``.
         lowered: the module from ``compiler.lower``, for machines without a C compiler.
+        before, after: float parts around it, as ONNX.
     Raises:
         ArtifactError: the file cannot be written, or is called .onnx.
     """
@@ -262,6 +327,7 @@ def save_qmod(
         members["proof.json"] = json_bytes(dict(proof))
     if lowered is not None:
         members.update(lowered.members())
+    members.update({n: part for n, part in ((BEFORE, before), (AFTER, after)) if part is not None})
     names = [p.name_hint for p in module["main"].params]
     if samples and len(set(names)) < len(names):
         raise ArtifactError(
@@ -366,7 +432,13 @@ def load_qmod(path: str | os.PathLike[str] | bytes) -> QModule:
     samples = _samples(members, parameters)
     proof = read_json(members["proof.json"], "proof.json") if "proof.json" in members else None
     lowered = LoweredModule.from_members(members) if TEXT in members else None
-    return QModule(module, qconfig, provenance, samples, proof, lowered)
+    parts = (members.get(BEFORE), members.get(AFTER))
+    for name, part in zip((BEFORE, AFTER), parts):
+        if part is not None and len(part) > MAX_PART_BYTES:
+            raise ArtifactError(
+                f"{name} has {len(part)} bytes; the limit is {MAX_PART_BYTES}", where=str(path)
+            )
+    return QModule(module, qconfig, provenance, samples, proof, lowered, *parts)
 
 
 def _samples(members: Mapping[str, bytes], names: Sequence[str]) -> tuple[Sample, ...]:

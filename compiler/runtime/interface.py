@@ -61,14 +61,21 @@ class Interface:
             inputs: names of the module's parameters.
             outputs: how many results it has.
         """
+        found = Interface.read(provenance.get(KEY))
+        if found is None:
+            return None
+        names = {port.name for port in found.inputs}
+        fits = names.issuperset(inputs) and len(found.outputs) == outputs
+        return found if fits else None
+
+    @staticmethod
+    def read(found: Any) -> Interface | None:
+        """From plain values, which are not trusted; None where they are no interface."""
         try:
-            found = provenance[KEY]
             taken, given = (tuple(_port(p) for p in found[kind]) for kind in ("inputs", "outputs"))
         except (KeyError, TypeError, ValueError):
             return None
-        names = {port.name for port in taken}
-        fits = names.issuperset(inputs) and len(names) == len(taken) and len(given) == outputs
-        return Interface(taken, given) if fits else None
+        return Interface(taken, given) if len({p.name for p in taken}) == len(taken) else None
 
     def taken(self, names: Sequence[str], arrays: Sequence[Array]) -> tuple[list[Array], bool]:
         """The inputs in float32, and whether any came in the model's own float16 or float64."""

@@ -49,6 +49,7 @@ def _qconfig(help: str, default: str = "") -> options.Decorator:
 @_qconfig("changes to the recommended configuration, or a qconfig.json")
 @options.hardware
 @options.dims
+@options.cuts
 @option("--space-out", metavar="FILE", help="write the space, for launch --space", panel=OUTPUT)
 @options.searched
 @option("--summary", help="print counts and causes, without the list of operators", panel=OUTPUT)
@@ -91,6 +92,8 @@ def _print_diagnosis(found: ModelDiagnosis, *, summary: bool, every: bool) -> No
     print(f"{found.model}: {', '.join(map(str, found.inputs))}")
     for hint in (*found.hints(), *found.warnings):
         print(wrapped(f"  {hint}", "    "))
+    if found.cut is not None:
+        print(wrapped(f"  {found.cut}", "    "))
     print()
     conversions = sum(entry.reason == "conversion" for entry in diagnosis.operators)
     why = f", {conversions} of which convert the inputs" if conversions else ""
@@ -177,6 +180,7 @@ def _data_source(calib: str | None, preprocess: str | None, seed: int) -> DataSo
 @options.output(help="the .qmod to write (M.qmod, in the working directory)")
 @option("--sign", metavar="KEY", help=SIGN_HELP, panel=OUTPUT)
 @options.dims
+@options.cuts
 @option(
     "--dump-ir",
     metavar="DIR",
@@ -193,6 +197,7 @@ def compile_command(
     sign: str | None,
     dim: tuple[str, ...],
     dump_ir: str | None,
+    **cut: Any,
 ) -> int:
     """Quantize a model with one configuration, without a search, and write a .qmod."""
     given = options.named_model(model)
@@ -209,7 +214,7 @@ def compile_command(
     # Without their constants: a model of 20 MB in thirty files is for reading, not for parsing.
     dumps = (DumpDir(Path(dump_ir), show_meta=False),) if dump_ir else ()
     with logging_to(verbosity), PassContext(instruments=dumps):
-        module = quantize(given, calib, qconfig, dim=dim)
+        module = quantize(given, calib, qconfig, dim=dim, **cut)
     if dump_ir:
         from compiler.fusion.fuse_ops import fuse_report
 
@@ -220,6 +225,8 @@ def compile_command(
         sign_file(Path(out), signer)
     print(out)
     if verbosity >= 0 and module.qconfig is not None:
+        if "cut" in module.provenance:
+            print(wrapped(f"cut: {module.provenance['cut']}", "  "), file=sys.stderr)
         for decision in module.provenance.get("decisions", ()):
             print(wrapped(f"chosen: {decision}", "  "), file=sys.stderr)
         from qsearch.cli.launch import export_step
@@ -260,6 +267,7 @@ def _data_sources(
     panel=INPUT,
 )
 @options.dims
+@options.cuts
 @options.as_json
 @options.output(metavar="FILE.html", help="write a page with plots")
 @options.imports
@@ -272,6 +280,7 @@ def insight_command(
     dim: tuple[str, ...],
     as_json: bool,
     out: str | None,
+    **cut: Any,
 ) -> int:
     """Find the layers and tensors of a quantized model that lose accuracy."""
     given = options.named_model(model)
@@ -285,7 +294,8 @@ def insight_command(
         qconfig,
         samples=samples,
         dim=dim,
-        **({} if quiet else {"progress": _show_layers}),
+        progress=(lambda _done, _of: None) if quiet else _show_layers,
+        **cut,
     )
     if out is not None:
         write_text(Path(out), found.html())

@@ -334,6 +334,7 @@ def _report(found: Verification) -> list[str]:
             f"imported: {code.given}, sha256 {code.sha256[:12]}; its rules are taken as true"
         )
     lines.append(f"signature: {_SIGNATURES[found.signature.state].format(found.signature.key)}")
+    lines += found.outside
     if found.proof is None:
         return lines
     lines.append("for every input")

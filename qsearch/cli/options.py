@@ -333,6 +333,18 @@ dims: Decorator = stacked(
 """Sizes that the model leaves open, as the parameter ``dim``."""
 
 
+def _cut(*names: str, help: str, metavar: str = "NODE") -> Decorator:
+    return option(*names, metavar=metavar, multiple=True, help=f"{help}; repeatable", panel=INPUT)
+
+
+cuts: Decorator = stacked(
+    _cut("--until", help="node or tensor that the quantized part ends with; the rest is float"),
+    _cut("--from", "from_", help="node that it begins with, or tensor that it takes"),
+    _cut("--set-input", metavar="NAME=VALUE", help="an input that is always this value (sr=16000)"),
+)
+"""Where the model is cut by hand, as the parameters ``until``, ``from_`` and ``set_input``."""
+
+
 def _import(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> None:
     """Run the user's modules before the command; QSEARCH_IMPORT names some where no option does."""
     words = value or tuple(filter(None, os.environ.get("QSEARCH_IMPORT", "").split(";")))

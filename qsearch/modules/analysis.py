@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from compiler.errors import CompilerError
+from compiler.frontend.cut import Parts
 from compiler.frontend.from_onnx.declared_inputs import (
     DeclaredInput,
     declared_inputs,
@@ -24,10 +25,11 @@ from compiler.quantize import Calibration, Diagnosis, diagnose
 from compiler.runtime.artifact import load_qmod
 from qsearch.config import resolve
 from qsearch.errors import SettingsError
-from qsearch.model_file import find_model, import_model
+from qsearch.model_file import find_model, import_model, without_floats
 from qsearch.modules.data_source import Batches, DataSource
 from qsearch.modules.quantization import resolve_qconfig
 from qsearch.modules.views import report_without_data
+from qsearch.settings import CutAt
 from qsearch.store.artifacts import write_atomically
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
@@ -47,6 +49,7 @@ class ModelDiagnosis:
         hardware: the groups of the quantized model, where an accelerator was named.
         warnings: where onnxruntime may compute something else from the file than qsearch, and what
             ``verify`` would refuse.
+        cut: where the model was cut; the diagnosis is of the core.
     """
 
     model: str
@@ -55,6 +58,7 @@ class ModelDiagnosis:
     diagnosis: Diagnosis
     hardware: HardwareReport | None = None
     warnings: tuple[str, ...] = ()
+    cut: Parts | None = None
 
     def hints(self) -> list[str]:
         """One line per dimension that the file leaves open: what was assumed, how to change it."""
@@ -80,6 +84,7 @@ class ModelDiagnosis:
             ],
             "hints": self.hints(),
             "warnings": list(self.warnings),
+            **({} if self.cut is None else {"cut": self.cut.to_dict()}),
             **self.diagnosis.to_dict(),
             **({} if self.hardware is None else {"hardware": self.hardware.to_dict()}),
         }
@@ -92,6 +97,9 @@ def doctor(
     dim: Mapping[str, int] | Sequence[str] = (),
     hw: str | None = None,
     space_out: PathLike | None = None,
+    until: Sequence[str] = (),
+    from_: Sequence[str] = (),
+    set_input: Sequence[str] = (),
     **search: Any,
 ) -> ModelDiagnosis:
     """Which operators of a model will be integer, which not, why, and what to do; needs no data.
@@ -101,6 +109,7 @@ def doctor(
         dim: sizes of named dimensions.
         hw: an accelerator (opu_q, npu, a file) that the quantized model's groups are drawn for.
         space_out: file to write what ``launch`` would search, for ``space``.
+        until, from_, set_input: as for ``quantize``.
         search: settings of ``launch`` that decide what it searches: ``allow_float``, ``minimize``,
             ``max_size``, ``metric``, ``sampler``.
     Raises:
@@ -111,7 +120,11 @@ def doctor(
     source = find_model(model)
     warnings = saturation_warnings(source.path)
     try:
-        module = import_model(source, dim)
+        at = CutAt(until, from_, set_input)
+        source, module = import_model(source, dim, at)
+        source, module, diagnosis = without_floats(
+            source, module, diagnose(module, config), dim, at
+        )
         if space_out is not None:
             from qsearch.search.space_file import described_space
 
@@ -120,11 +133,12 @@ def doctor(
             write_atomically(Path(space_out), text.encode())
         return ModelDiagnosis(
             source.name,
-            declared_inputs(source.path),
+            declared_inputs(source.content),
             tuple(input_specs(module)),
-            diagnose(module, config),
+            diagnosis,
             None if hw is None else report_without_data(module, config, hw),
             (*warnings, *filter(None, [refusal_expected(module)])),
+            None if source.pipeline is None else source.parts,
         )
     except CompilerError as error:
         # A model that is quantized already may be refused; the user runs it with onnxruntime.
@@ -196,6 +210,9 @@ def insight(
     *,
     samples: int = 16,
     dim: Mapping[str, int] | Sequence[str] = (),
+    until: Sequence[str] = (),
+    from_: Sequence[str] = (),
+    set_input: Sequence[str] = (),
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> ModelInsight:
     """What every layer and every quantize point of one configuration costs.
@@ -206,6 +223,8 @@ def insight(
         qconfig: as for ``quantize``; the path of a .qmod means the configuration in it.
         samples: how many of the data are examined.
         dim: sizes of named dimensions.
+        until, from_, set_input: as for ``quantize``; a model that was cut is examined at the
+            outputs of its core.
         progress: called with (layers done, layers).
     Raises:
         CompilerError: the model, data or configuration cannot be used.
@@ -214,21 +233,25 @@ def insight(
         raise SettingsError(f"samples is {samples}", where="samples", fix="one or more")
     config = _configuration(qconfig)
     source = find_model(model)
-    module = import_model(source, dim)
+    at = CutAt(until, from_, set_input)
+    source, module = import_model(source, dim, at)
+    if config.partition_conversions == "fully_integral":
+        diagnosis = diagnose(module, config)
+        source, module, _ = without_floats(source, module, diagnosis, dim, at)
     inputs = input_specs(module)
     given, other = DataSource.of(calib), DataSource.of(eval)
     if given.data is None:
         given = replace(given, data=source.calib)
     with contextlib.ExitStack() as stack:
-        measured = examined = stack.enter_context(given.opened(inputs, "calib"))
+        measured = examined = stack.enter_context(given.opened(inputs, "calib", source.pipeline))
         if other.data is not None:
-            examined = stack.enter_context(other.opened(inputs))
+            examined = stack.enter_context(other.opened(inputs, "eval", source.pipeline))
         calibration = Calibration(module, Batches(measured, inputs))
         batches = list(Batches(examined, inputs, samples))
         warnings = calibration.clipping_of(config)
         stats, channels = calibration.stats_for(config), calibration.channels_for(config)
         found = examine(module, config, stats, batches, channels=channels, progress=progress)
-    names = [port.name for port in declared_interface(source.path).outputs]
+    names = [port.name for port in declared_interface(source.content).outputs]
     named = replace(
         found,
         simulated=_named(found.simulated, names),

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
+from compiler.runtime.pipeline import Pipeline
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from workers.batching import ModelBatch, model_batches
 from workers.datasets.protocol import InputSpec
@@ -46,12 +47,18 @@ class DataSource:
         return given if isinstance(given, cls) else cls(given)
 
     @contextlib.contextmanager
-    def opened(self, inputs: Sequence[InputSpec], name: str = "eval") -> Iterator[PreparedData]:
+    def opened(
+        self,
+        inputs: Sequence[InputSpec],
+        name: str = "eval",
+        pipeline: Pipeline | None = None,
+    ) -> Iterator[PreparedData]:
         """The data, checked, while the block runs.
 
         Args:
             inputs: of the model.
             name: "calib" or "eval", for messages.
+            pipeline: the float parts of a model that was cut.
         Raises:
             DataError, DatasetError: as ``prepare_data``.
         """
@@ -60,6 +67,7 @@ class DataSource:
                 self.data,
                 inputs,
                 name=name,
+                pipeline=pipeline,
                 preprocess=read_preprocess(self.preprocess),
                 objects_folder=Path(scratch),
                 seed=int(self.seed),

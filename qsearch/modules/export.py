@@ -17,7 +17,13 @@ from compiler.errors import CodegenError
 from compiler.named_table import NamedTable
 from compiler.runtime.artifact import QModule, load_qmod
 from qsearch.errors import RunFolderError, SettingsError
-from qsearch.modules.onnx_file import sample_of, scores, write_file, write_onnx
+from qsearch.modules.onnx_file import (
+    parts_outside,
+    sample_of,
+    scores,
+    write_file,
+    write_onnx,
+)
 from qsearch.run_folder import evaluation_data, module_at
 
 if TYPE_CHECKING:
@@ -213,7 +219,8 @@ def export_c(module: QModule, to: ExportTarget) -> ExportedFiles:
     # Where floats are left inside, sums of another order have other last bits.
     exact = not check_dtypes(module.module)
     lowered = lower(module.module, target="c").mod
-    package = c_package(lowered, to.name, (ordered, outputs), exact=exact)
+    outside = "\n".join(parts_outside(module))
+    package = c_package(lowered, to.name, (ordered, outputs), exact=exact, remark=outside)
     main = package.entries["main"].placement
     facts = {
         "arena_bytes": package.arena_bytes,
@@ -224,6 +231,7 @@ def export_c(module: QModule, to: ExportTarget) -> ExportedFiles:
         "needs_libm": package.uses_libm,
         "self_check": "bit by bit" if exact else f"within {TOLERANCE:g}",
         **_border(module),
+        **({"outside": parts_outside(module)} if outside else {}),
     }
     base = package.name
     libm = " -lm" if package.uses_libm else ""

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compiler.errors import CodegenError, EvaluationError, OnnxExportError
+from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.runtime.artifact import QModule, Sample
+from compiler.runtime.pipeline import AFTER, BEFORE
 from qsearch.errors import RunFolderError
 from qsearch.modules.quantization import Runnable, run_samples, runnable
 
 if TYPE_CHECKING:
     import onnx
+
+    from compiler.runtime.pipeline import Pipeline
 
 _TOLERANCE = 1e-4
 _ROUGHLY = 0.1
@@ -34,7 +38,7 @@ def sample_of(module: QModule) -> Sample:
         name: rng.standard_normal(ty.concrete_shape).astype(ty.dtype)
         for name, ty in module.input_types.items()
     }
-    return inputs, module.run(inputs, "reference")
+    return inputs, module.run(inputs, "reference", core=True)
 
 
 def write_onnx(
@@ -57,6 +61,7 @@ def write_onnx(
         CodegenError: onnxruntime computes something else.
     """
     from compiler.export.to_onnx.interface import with_batch, with_names
+    from compiler.frontend.cut import joined
     from compiler.targets.ort.exported import compare_samples, seal
     from compiler.targets.ort.session import OrtExecutor
 
@@ -77,7 +82,11 @@ def write_onnx(
         compare_samples(made, samples, tolerance)
     if interface is not None:
         made = with_names(made, interface)
-    seal(made, format, module if exact else None)
+    pipeline = module.pipeline
+    if pipeline is not None:
+        made = joined(made, pipeline, 1 if note else batch)
+        _try_whole(made, module, tolerance if exact is None else _TOLERANCE)
+    seal(made, format, module if exact and pipeline is None else None)
     write_file(path, made.SerializeToString(deterministic=True))
     facts = {
         "nodes": len(made.graph.node),
@@ -85,6 +94,7 @@ def write_onnx(
         "inputs": [_shown(info) for info in made.graph.input],
         "outputs": [_shown(info) for info in made.graph.output],
         **({} if exact is None else {"self_check": _CHECKED[exact]}),
+        **({} if pipeline is None else {"in_float": _around(pipeline)}),
         **({"one_sample_at_a_time": note} if note else {}),
     }
     feed = ", ".join(f'"{info.name}": {_variable(info.name)}' for info in made.graph.input)
@@ -95,6 +105,61 @@ def write_onnx(
         f"{arrays}  outputs = session.run(None, {{{feed}}})"
     )
     return facts, python
+
+
+def parts_outside(module: QModule) -> list[str]:
+    """Sentences of the float parts that a module stands between: who computes what; [] for none.
+
+    Raises:
+        OnnxImportError: a part is no ONNX that stands alone.
+    """
+    pipeline = module.pipeline
+    if pipeline is None:
+        return []
+    found = []
+    for name, part in zip((BEFORE, AFTER), pipeline.around):
+        if part is not None:
+            ports = declared_interface(part)
+            taken, given = (
+                ", ".join(f"{p.name} {p.dtype}[{', '.join(map(str, p.dims))}]" for p in side)
+                for side in (ports.inputs, ports.outputs)
+            )
+            found.append(
+                f"outside, in float: {name} of the .qmod ({len(part):,} bytes) computes {given} "
+                f"from {taken}"
+            )
+    places = [f"output {n} is {port.name}" for n, port in enumerate(pipeline.core.outputs)]
+    return [*found, f"of the module, {', '.join(places)}"]
+
+
+def _around(pipeline: Pipeline) -> str:
+    """What of an exported model is not the module."""
+    sides = zip(("the part in front of the module", "the head behind the module"), pipeline.around)
+    told = " and ".join(side for side, part in sides if part is not None)
+    return f"{told}; no bits are promised"
+
+
+def _try_whole(model: onnx.ModelProto, module: QModule, tolerance: float | None) -> None:
+    """Run the whole model on noise; how many boxes a head keeps is not compared.
+
+    Raises:
+        CodegenError: onnxruntime computes something else than the module between its float parts.
+    """
+    from compiler.targets.ort.exported import noise
+    from compiler.targets.ort.session import OrtExecutor
+
+    session = OrtExecutor(model)
+    inputs = noise(session.inputs)
+    for name, ours, theirs in zip(
+        session.output_names, session.run(inputs), module.run(inputs), strict=True
+    ):
+        far = np.abs(np.asarray(theirs, np.float64)).max(initial=0) * (tolerance or 0)
+        same = ours.shape != theirs.shape or ours.dtype.kind != "f"
+        if ours.dtype != theirs.dtype or not (same or np.allclose(ours, theirs, 0, far)):
+            raise CodegenError(
+                f"onnxruntime computes another {name!r} than the module between its float parts",
+                fix="this is a defect, please report the model",
+            )
 
 
 def scores(file: Path, module: QModule, data: Any, why: str) -> dict[str, Any]:
@@ -110,7 +175,11 @@ def scores(file: Path, module: QModule, data: Any, why: str) -> dict[str, Any]:
         said |= {"top1": ours.top1, "top1_of_module": theirs.top1}
     if ours.digest == theirs.digest:
         return {**said, "outputs": "those of the module, bit for bit"}
-    a, b = (np.concatenate([out.reshape(-1) for out in side.outputs]) for side in (ours, theirs))
+    pairs = [(o, t) for o, t in zip(ours.outputs, theirs.outputs) if o.shape == t.shape]
+    pairs = [(o, t) for o, t in pairs if o.dtype.kind == "f"]
+    if not pairs:
+        return {**said, "outputs": "of other sizes than those of the module"}
+    a, b = (np.concatenate([pair[side].reshape(-1) for pair in pairs]) for side in (0, 1))
     noise = float(np.square(a.astype(np.float64) - b).sum())
     said["sqnr_db_to_module"] = round(
         10 * np.log10(np.square(b.astype(np.float64)).sum() / noise), 2
@@ -135,7 +204,7 @@ def _several_samples(module: QModule) -> list[Sample]:
     if len(samples) == 1:
         inputs, _ = samples[0]
         turned = {name: np.ascontiguousarray(array[..., ::-1]) for name, array in inputs.items()}
-        samples.append((turned, module.run(turned, "reference")))
+        samples.append((turned, module.run(turned, "reference", core=True)))
     return samples
 
 

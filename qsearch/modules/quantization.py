@@ -15,17 +15,21 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.errors import NotFullyIntegralError
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.ir.blob import ModuleBlob
+from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import Calibration, Decision
+from compiler.quantize import Calibration, Decision, diagnose
 from compiler.runtime.artifact import QModule, load_qmod
-from compiler.runtime.interface import KEY as INTERFACE
+from compiler.runtime.pipeline import Pipeline
 from qsearch.errors import SettingsError
-from qsearch.model_file import find_model, import_model
+from qsearch.model_file import ModelSource, find_model, import_model, without_floats
 from qsearch.modules.data_source import Batches, DataSource
 from qsearch.run_folder import module_at
 from qsearch.search.winner import build_winner, recorded_proof, samples_of
+from qsearch.settings import CutAt
+from workers.datasets.prepared import whole_inputs
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 from workers.metrics.registry import MetricSums
@@ -65,6 +69,9 @@ def quantize(
     qconfig: QConfig | Mapping[str, Any] | str | None = None,
     *,
     dim: Mapping[str, int] | Sequence[str] = (),
+    until: Sequence[str] = (),
+    from_: Sequence[str] = (),
+    set_input: Sequence[str] = (),
 ) -> QModule:
     """Quantize with one configuration, without a search, in this process.
 
@@ -76,20 +83,41 @@ def quantize(
             of what is chosen. A QConfig is taken as it is; a mapping, ``"k=v,k=[v]"`` or the path
             of a qconfig.json changes ``QConfig.recommended()``.
         dim: sizes of named dimensions.
+        until, from_, set_input: where the model is cut by hand, as of ``CutAt``. A model with nodes
+            that have no integer form is cut around them: they stay in float in front of the module
+            or behind it, and ``run`` runs all of them.
     Raises:
         CompilerError: the model, data or configuration cannot be used.
     """
     changes = changes_of_auto(qconfig)
     config = resolve_qconfig(qconfig) if changes is None else None
-    source = find_model(model)
-    module = import_model(source, dim)
-    inputs = input_specs(module)
+    at = CutAt(until, from_, set_input)
+    source, module = import_model(find_model(model), dim, at)
     given = DataSource.of(calib)
     if given.data is None:
         given = replace(given, data=source.calib)
-    with given.opened(inputs, "calib") as data:
+    try:
+        return _quantized(source, module, given, config, changes)
+    except NotFullyIntegralError:
+        diagnosis = diagnose(module, config or QConfig.recommended())
+        cut, module, _ = without_floats(source, module, diagnosis, dim, at)
+        if cut is source:
+            raise
+    return _quantized(cut, module, given, config, changes)
+
+
+def _quantized(
+    source: ModelSource,
+    module: IRModule,
+    given: DataSource,
+    config: QConfig | None,
+    changes: Mapping[str, Any] | None,
+) -> QModule:
+    """The module of a model that was imported; ``config`` None chooses, with the changes."""
+    inputs = input_specs(module)
+    with given.opened(inputs, "calib", source.pipeline) as data:
         # Both hold the whole model for a moment: before calibration holds more.
-        interface = declared_interface(source.path).to_dict()
+        kept = source.kept
         module_sha256 = ModuleBlob.pack(module).sha256
         calibration = Calibration(module, Batches(data, inputs))
         decisions: tuple[Decision, ...] = ()
@@ -107,6 +135,7 @@ def quantize(
         shipped = build_winner(calibration, config)
         for call in shipped.float_ops:
             log.info("stays float: %s", call)
+        before, after = (None, None) if source.parts is None else source.parts.around
         return QModule(
             shipped.module,
             config,
@@ -117,12 +146,15 @@ def quantize(
                 "seed": int(given.seed),
                 **({"decisions": [str(one) for one in decisions]} if decisions else {}),
                 **({"imports": hashes(code)} if (code := imported_code()) else {}),
-                INTERFACE: interface,
+                **kept,
+                **({} if source.pipeline is None else {"cut": str(source.parts)}),
                 "code_version": code_version(),
                 **shipped.provenance,
             },
             samples=samples_of(shipped.module, data, inputs),
             proof=recorded_proof(shipped.module),
+            before=before,
+            after=after,
         )
 
 
@@ -209,16 +241,28 @@ class Runnable:
 
     Attributes:
         seen: lowest and highest value by input, where a module holds calibration samples.
+        judged: whether labels judge the first output.
+        pipeline: what stands between the data and these inputs.
+        sampled: which outputs have the samples on their leading axis; None is all of them.
     """
 
     inputs: tuple[InputSpec, ...]
     run: Callable[[Mapping[str, NDArray[Any]]], list[NDArray[Any]]]
     seen: Mapping[str, Span] = field(default_factory=dict)
+    sampled: tuple[bool, ...] | None = None
+    pipeline: Pipeline | None = None
+    judged: bool = True
 
     @staticmethod
     def of(module: QModule, executor: str = "auto") -> Runnable:
         """A module."""
         seen: dict[str, Span] = {}
+        pipeline = module.pipeline
+        if pipeline is not None:
+            specs = whole_inputs(pipeline.whole)
+            own = pipeline.sampled
+            run = Runnable(specs, lambda inputs: module.run(inputs, executor), seen, own)
+            return replace(run, judged=pipeline.gives_classes)
         for inputs, _ in module.samples:
             _widen(seen, inputs)
         specs = input_specs(module.module)
@@ -275,9 +319,10 @@ class Scored:
 
 def run_samples(what: Runnable, given: Any, *, kept: bool = True) -> Scored:
     """Run every sample of the data; ``kept`` keeps the outputs."""
-    with DataSource.of(given).opened(what.inputs) as data:
+    with DataSource.of(given).opened(what.inputs, "eval", what.pipeline) as data:
+        sampled = what.sampled
         sums = MetricSums(
-            ("top1",) if data.has_labels else (),
+            ("top1",) if data.has_labels and what.judged else (),
             has_labels=data.has_labels,
             has_reference=False,
         )
@@ -287,10 +332,14 @@ def run_samples(what: Runnable, given: Any, *, kept: bool = True) -> Scored:
         begin, begin_cpu = time.monotonic(), time.process_time()
         for batch in Batches(data, what.inputs).with_labels():
             _widen(given_spans, batch.inputs)
-            outputs = [out[: batch.count] for out in what.run(batch.inputs)]
+            outputs = what.run(batch.inputs)
+            if sampled is not None:
+                outputs = [o if own else o[None] for o, own in zip(outputs, sampled, strict=True)]
+            outputs = [out[: batch.count] for out in outputs]
             for sample in range(batch.count):
                 for out in outputs:
-                    digest.update(np.ascontiguousarray(out[sample], "<f4").tobytes())
+                    if len(out) > sample:
+                        digest.update(np.ascontiguousarray(out[sample], "<f4").tobytes())
             sums.add(outputs, None, batch.labels)
             if kept:
                 gathered.append(outputs)
@@ -299,11 +348,18 @@ def run_samples(what: Runnable, given: Any, *, kept: bool = True) -> Scored:
             data.count,
             data.sha256,
             digest.hexdigest(),
-            tuple(np.concatenate(parts) for parts in zip(*gathered, strict=True)),
+            tuple(map(_concatenated, zip(*gathered, strict=True))),
             time.monotonic() - begin,
             time.process_time() - begin_cpu,
             _other_scales(what.seen, given_spans),
         )
+
+
+def _concatenated(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """One array of all; samples that differ in their sizes are joined as rows of numbers."""
+    if len({part.shape[1:] for part in parts}) > 1:
+        return np.concatenate([part.reshape(-1) for part in parts])
+    return np.concatenate(parts)
 
 
 def runnable(path: Path, executor: str = "auto") -> Runnable:
@@ -331,4 +387,8 @@ def runnable(path: Path, executor: str = "auto") -> Runnable:
     def run(inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         return session.run({name: array.astype(dtypes[name]) for name, array in inputs.items()})
 
-    return Runnable(specs, run)
+    ports = declared_interface(path)
+    firsts = {port.dims[0] for port in ports.inputs if port.dims}
+    counted = [bool(p.dims) and isinstance(p.dims[0], str) for p in ports.outputs]
+    own = (not n or p.dims[0] in firsts for n, p in zip(counted, ports.outputs, strict=True))
+    return Runnable(specs, run, sampled=tuple(own))

@@ -24,6 +24,7 @@ from compiler.quantize.calibration.flow import NoData
 from compiler.quantize.calibration.statistics_store import Storable
 from compiler.runtime.artifact import QModule, fitting_samples
 from compiler.runtime.interface import KEY as INTERFACE
+from compiler.runtime.pipeline import AFTER, BEFORE
 from qsearch.errors import RunFolderError, SettingsError, StoreError
 from qsearch.report.listing import opened, trial_of
 from qsearch.run_folder import RunFolder, StudyAddress, find_study
@@ -160,8 +161,23 @@ def _built(study: Study, trial: Trial, artifacts: StudyArtifacts) -> QModule:
     interfaces = artifacts.repository.artifacts_of(artifacts.study_id, INTERFACE)
     interface = json.loads(_bytes(artifacts, INTERFACE)) if interfaces else None
     known = provenance_of(spec, interface, trial.outcome.outputs_sha256)
+    before, after = (_part(artifacts, name.removesuffix(".onnx")) for name in (BEFORE, AFTER))
     proof = recorded_proof(shipped.module)
-    return QModule(shipped.module, qconfig, {**known, **shipped.provenance}, samples, proof)
+    return QModule(
+        shipped.module,
+        qconfig,
+        {**known, **shipped.provenance},
+        samples,
+        proof,
+        before=before,
+        after=after,
+    )
+
+
+def _part(artifacts: StudyArtifacts, kind: str) -> bytes | None:
+    """A float part of a model that was cut."""
+    there = artifacts.repository.artifacts_of(artifacts.study_id, kind)
+    return _bytes(artifacts, kind) if there else None
 
 
 def _bytes(artifacts: StudyArtifacts, kind: str) -> bytes:

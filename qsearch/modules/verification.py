@@ -38,6 +38,7 @@ from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.target import Target
 from qsearch.errors import RunFolderError
 from qsearch.modules.data_source import DataSource
+from qsearch.modules.onnx_file import parts_outside
 from qsearch.modules.quantization import Runnable, run_samples
 from qsearch.run_folder import RunFolder, module_at
 from qsearch.signing import (
@@ -83,6 +84,8 @@ class Verification:
         evaluation: score and output hash on the data that was given; None without data.
         lowered: whether a lowered module that ships is what lowering the module gives; "missing"
             where there is none, or where the module is refuted.
+        outside: what the file holds beside the module, of which nothing is shown: the float parts
+            of a model that was cut.
     """
 
     path: Path
@@ -94,6 +97,7 @@ class Verification:
     signature: Signature = UNSIGNED
     evaluation: Mapping[str, Any] | None = None
     lowered: LoweredState = "missing"
+    outside: tuple[str, ...] = ()
 
     @property
     def proved(self) -> bool:
@@ -122,6 +126,7 @@ class Verification:
             "record_findings": [_finding_row(f) for f in self.record_findings],
             "signature": {"state": self.signature.state, "key": self.signature.key},
             "lowered": self.lowered,
+            "outside": list(self.outside),
             "evaluation": None if self.evaluation is None else dict(self.evaluation),
             "checked_with": {
                 "qsearch": code_version(),
@@ -225,6 +230,7 @@ def _verify(
         check_signature(members, trusted),
         evaluation,
         "missing" if against else lowered_state(module.module, module.lowered),
+        tuple(parts_outside(module)),
     )
 
 
@@ -309,12 +315,18 @@ def _evaluate(
 
     def compared(inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         nonlocal elements, differing
-        ours = module.run(inputs, "reference")
-        both = differing_elements(ours, module.run(inputs, "integer"))
+        ours = module.run(inputs, "reference", core=True)
+        both = differing_elements(ours, module.run(inputs, "integer", core=True))
         elements, differing = elements + both[0], differing + both[1]
         return ours
 
-    scored = run_samples(Runnable(input_specs(module.module), compared), source, kept=False)
+    core = Runnable(
+        input_specs(module.module),
+        compared,
+        pipeline=module.pipeline,
+        judged=module.pipeline is None,
+    )
+    scored = run_samples(core, source, kept=False)
     found = {
         "samples": scored.count,
         "data_sha256": scored.data_sha256,

@@ -125,7 +125,7 @@ def _typed_module(path: Path, after: str | None, dim: Any) -> IRModule:
     """A file's module with its weights as constants, norms folded unless passes were named."""
     is_model = path.suffix not in (".qmod", ".relay") and not RunFolder(path).module.is_file()
     if after is None and is_model:
-        return import_model(find_model(path), dim)
+        return import_model(find_model(path), dim)[1]
     return read_module(path, dims=named_dims(dim), after=after, closed=True)
 
 

@@ -79,7 +79,11 @@ def evaluate_split(
 
 
 def float_requests(
-    blob: Any, dataset: DatasetRef, samples: Range, metrics: tuple[str, ...] = ()
+    blob: Any,
+    dataset: DatasetRef,
+    samples: Range,
+    metrics: tuple[str, ...] = (),
+    head: Any = None,
 ) -> list[EvaluationRequest]:
     """Requests for the outputs of the float model, shard by shard."""
     return [
@@ -92,6 +96,7 @@ def float_requests(
             samples=part,
             metrics=metrics,
             return_outputs=True,
+            head=head,
         )
         for part in shards(samples)
     ]
@@ -118,6 +123,7 @@ class Baseline:
         data: evaluation data.
         metrics: names of the metrics that score the float model: ``top1`` where there are labels,
             and a metric of the user.
+        head: the float parts around the module, or the pool's handle of them.
     """
 
     context: StudyContext
@@ -125,6 +131,7 @@ class Baseline:
     blob: Any
     data: PreparedData
     metrics: tuple[str, ...]
+    head: Any = None
     cpu_s: float = 0.0
     """CPU seconds this run spent on it."""
     _outputs: tuple[NDArray[Any], ...] | None = None
@@ -143,7 +150,8 @@ class Baseline:
         pool, progress = self.context.pool, self.context.progress
         await_workers(pool, progress)
         progress.phase("baseline", self.data.count)
-        requests = float_requests(self.blob, self.data.ref, self.data.samples, self.metrics)
+        samples, metrics = self.data.samples, self.metrics
+        requests = float_requests(self.blob, self.data.ref, samples, metrics, self.head)
         found = evaluate_split(pool, requests, progress, "baseline")
         self.cpu_s += found.cpu_s
         self.context.repository.save_baseline(self.context.study_id, baseline_score(found.sums))
@@ -179,7 +187,7 @@ def doubtful_data(
         preprocess: the file of ``--preprocess``; arrays are taken as they are.
     """
     found = []
-    if preprocess is not None and "image_folder" not in (calib.ref.kind, evaluation.ref.kind):
+    if preprocess is not None and "image_folder" not in (calib.kind, evaluation.kind):
         found.append(f"{preprocess} is not used: --preprocess is for folders of images")
     if not calib.synthetic and calib.count < _FEW_SAMPLES:
         found.append(
@@ -385,7 +393,8 @@ class Examination:
 
 def examination(prepared: PreparedStudy, pool: WorkerPool, blob: Any) -> Examination:
     """The examination of the float model on the evaluation data; none for a metric of the user."""
-    classes = None if is_import_path(prepared.metric) else classes_of(prepared.module)
+    own = is_import_path(prepared.metric) or prepared.source.pipeline is not None
+    classes = None if own else classes_of(prepared.module)
     silent = SilentProgress()
     return Examination(pool, silent, blob, prepared.evaluation, prepared.inputs, classes)
 

@@ -131,6 +131,7 @@ class Evaluator:
         latency: how candidates are timed, see EvaluationRequest.
         compared: what a score of so many samples holds beside the module's own figures.
         seed: of the study; chooses the trials that are spot-checked.
+        head: the pool's handle of the float parts around the module, see EvaluationRequest.
     """
 
     blob: Any
@@ -146,6 +147,7 @@ class Evaluator:
     latency: tuple[str, ...] = ()
     compared: Callable[[Score, int], Mapping[str, float]] | None = None
     seed: int = 0
+    head: Any = None
 
     def name_for(self, qconfig: Mapping[str, Any]) -> EvaluatorName:
         """The engine holds integers only; a module that may keep float parts is simulated."""
@@ -182,6 +184,7 @@ class Evaluator:
             latency=self.latency,
             spot_check=spot_check,
             return_rounding=True,
+            head=self.head,
         )
         return split(request, self.parts)
 

@@ -57,6 +57,9 @@ class LaunchOptions(TypedDict, total=False):
     trials: int | None
     preprocess: PathLike | None
     dim: Mapping[str, int] | Sequence[str] | None
+    until: Sequence[str] | str | None
+    from_: Sequence[str] | str | None
+    set_input: Sequence[str] | str | None
     passes: Sequence[Any] | str | None
     imports: Sequence[PathLike | ModuleType] | str | None
     metric: str | Callable[..., Any] | None
@@ -210,6 +213,8 @@ def run_search(
                         objects_folder=folder.data,
                     )
                     progress.message(f"workers: {_workers_line(settings)}")
+                    if prepared.source.pipeline is not None:
+                        progress.message(f"cut: {prepared.source.parts}")
                     progress.message(f"search: {prepared.objective.goal(settings.max_drop)}")
                     for warning in prepared.warnings:
                         progress.message(f"warning: {warning}")
@@ -297,6 +302,7 @@ def plan(resolved: Resolved) -> dict[str, Any]:
     return {
         "model": f"{source.name} (sha256 {source.sha256[:12]})",
         "inputs": ", ".join(map(str, prepared.inputs)),
+        "cut": "none" if prepared.source.pipeline is None else str(prepared.source.parts),
         "calibration": f"{prepared.calib.described}: {prepared.calib.count} samples",
         "evaluation": f"{prepared.evaluation.described}: {prepared.evaluation.count} samples"
         + (", labels" if prepared.has_labels else ""),
@@ -398,6 +404,8 @@ def _paths(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("metric", "sampler"):
         if callable(found.get(name)):
             found[name] = path_of(found[name], name, in_this_process=here or name == "sampler")
+    if (starts := found.pop("from_", None)) is not None:  # a Python keyword
+        found["from"] = starts
     if (modules := found.pop("imports", None)) is not None:
         listed = modules if isinstance(modules, list | tuple) else [modules]
         found[IMPORT] = [one.__name__ if isinstance(one, ModuleType) else one for one in listed]

@@ -261,7 +261,7 @@ def finish(
     short["compile"] = _alone(first, trials)
     place = None if best is None else (best.outcome.score or {}).get(WORST_OUTPUT)
     if place is not None:
-        short["worst_output"] = declared_interface(prepared.source.path).outputs[int(place)].name
+        short["worst_output"] = declared_interface(prepared.source.content).outputs[int(place)].name
     if best is not None and any(_beside(short)):
         worst, alone = _beside(short)
         lines = [line for line in (worst, alone and f"compile {alone}") if line]

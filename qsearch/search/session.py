@@ -17,10 +17,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from compiler.errors import CompilerError
-from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration
 from compiler.runtime.interface import KEY as INTERFACE
+from compiler.runtime.pipeline import AFTER, BEFORE
 from qsearch.errors import StoreError
 from qsearch.report.build import Costs
 from qsearch.run_folder import RunFolder
@@ -143,7 +143,11 @@ class Session:
         self._calibration = self._make_calibration()
         own = (prepared.metric,) if is_import_path(prepared.metric) else ()
         metrics = (*(("top1",) if prepared.has_labels else ()), *own)
-        self._baseline = Baseline(context, self._artifacts, blob, prepared.evaluation, metrics)
+        pipeline = prepared.source.pipeline
+        self._head = None if pipeline is None else context.pool.put(pipeline.pack())
+        self._baseline = Baseline(
+            context, self._artifacts, blob, prepared.evaluation, metrics, self._head
+        )
         self._stages = StageTracker(context.repository, context.study_id)
         self._driver: Driver | None = None
         self._worker_cpu_s = self._trials_wall_s = 0.0
@@ -267,6 +271,7 @@ class Session:
             latency=tuple(name for name in TIMED if name in costs),
             seed=prepared.settings.seed,
             compared=lambda score, samples: comparisons(score, baseline, samples, max_drop),
+            head=self._head,
         )
 
     def _parts(self, reference: tuple[Any, ...]) -> int:
@@ -363,8 +368,10 @@ class Session:
         blob = self._prepared.blob
         self._artifacts.keep(FLOAT_MODULE, blob.sha256, blob.data)
         source = self._prepared.source
-        interface = json.dumps(declared_interface(source.content).to_dict()).encode()
-        self._artifacts.keep(INTERFACE, source.sha256, interface)
+        self._artifacts.keep(INTERFACE, source.sha256, json.dumps(source.kept).encode())
+        for name, part in zip((BEFORE, AFTER), source.parts.around if source.parts else ()):
+            if part is not None:
+                self._artifacts.keep(name.removesuffix(".onnx"), source.sha256, part)
 
     def _keep_inputs(self) -> None:
         prepared = self._prepared

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.frontend.from_onnx.load import load
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.proof.work import refusal_expected
@@ -29,7 +28,7 @@ from compiler.quantize import (
 )
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import ConflictError, RunFolderError, SettingsError
-from qsearch.model_file import ModelSource, refuse_empty
+from qsearch.model_file import ModelSource, load_model, refuse_empty, without_floats
 from qsearch.progress import Progress
 from qsearch.run_folder import RunFolder
 from qsearch.search import evaluator as evaluators
@@ -52,7 +51,7 @@ from workers.user_code import hashes, import_user_code
 if TYPE_CHECKING:
     from qsearch.store.repository import Repository
 
-SOMETIMES_SCORED = ("hw", *TIMED, "max_drop", "imports")
+SOMETIMES_SCORED = ("cut", "hw", *TIMED, "max_drop", "imports")
 """Parts of the spec that decide scores where they are there: the accelerator of ``--hw``, the
 machine that latency is measured on, the accuracy that may be lost, the user's modules."""
 
@@ -84,12 +83,19 @@ def prepare_study(
         own_sampler(settings.sampler)
     if settings.metric is not None and is_import_path(settings.metric):
         custom_metric(settings.metric)
-    module = _module(settings, source)
+    source, module = _module(settings, source)
+    diagnosis = diagnose(module, QConfig.recommended())
+    if not (settings.allow_float or settings.passes):
+        source, module, diagnosis = without_floats(
+            source, module, diagnosis, dict(settings.dim), settings.cut_at
+        )
     inputs = input_specs(module)
     calib_data, eval_data = _data(settings, source, module, (calib, evaluation), objects_folder)
     has_labels = eval_data is not calib_data and eval_data.has_labels
+    if source.pipeline is not None and source.pipeline.after is not None:
+        own = settings.metric is not None and is_import_path(settings.metric)
+        has_labels = has_labels and not own and source.pipeline.gives_classes
     metric = _metric(settings, eval_data, has_labels)
-    diagnosis = diagnose(module, QConfig.recommended())
     code = import_user_code(settings.imports)
     asked = searched_space(settings, module, metric, diagnosis.fully_integral, code)
     costs = (metric, *settings.minimize, *dict(settings.at_most))
@@ -125,9 +131,9 @@ def prepare_study(
     return replace(study, spec={**_spec(study, evaluator), **layers, **timed})
 
 
-def _module(settings: Settings, source: ModelSource) -> IRModule:
-    """The model as it is quantized: imported, simplified, after the passes of the user."""
-    mod, params = load(source.content, dims=dict(settings.dim))
+def _module(settings: Settings, source: ModelSource) -> tuple[ModelSource, IRModule]:
+    """The model as it is quantized: imported, cut, simplified, after the passes of the user."""
+    source, mod, params = load_model(source, dict(settings.dim), settings.cut_at)
     refuse_empty(mod, params)
     source.check_unchanged()
     module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
@@ -136,7 +142,7 @@ def _module(settings: Settings, source: ModelSource) -> IRModule:
     _note_given_points(module, source)
     if expected := refusal_expected(module):
         log.warning("%s", expected)
-    return module
+    return source, module
 
 
 def _data(
@@ -157,6 +163,7 @@ def _data(
         "preprocess": read_preprocess(settings.preprocess),
         "objects_folder": folder,
         "seed": settings.seed,
+        "pipeline": source.pipeline,
     }
     calib_given = _first(objects[0], settings.calib, source.calib)
     eval_given = _first(objects[1], settings.eval, source.eval)
@@ -165,6 +172,7 @@ def _data(
         return calib, calib
     # What a metric of the user calls labels may be anything.
     own = settings.metric is not None and is_import_path(settings.metric)
+    own = own or source.pipeline is not None
     classes = None if own else classes_of(module)
     return calib, prepare_data(eval_given, inputs, name="eval", classes=classes, **options)
 
@@ -203,6 +211,8 @@ def _spec(study: PreparedStudy, evaluator: str) -> dict[str, Any]:
         "collapse_after": evaluators.COLLAPSE_AFTER,
         "prune": _prune(settings),
     }
+    if study.source.parts is not None:
+        spec["cut"] = study.source.parts.sha256
     if study.code:
         spec["imports"] = hashes(study.code)
     if settings.minimize:

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CompilerError, NotFullyIntegralError
-from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.ir.module import IRModule
 from compiler.ir.text.printer import text
 from compiler.ir.ty import tensor_fields
@@ -35,7 +34,6 @@ from compiler.runtime.artifact import (
     fitting_samples,
     load_qmod,
 )
-from compiler.runtime.interface import KEY as INTERFACE
 from qsearch.data import PreparedData
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import SplitEvaluation, evaluate_split, shards
@@ -213,6 +211,7 @@ def check_winner(
         metrics=evaluator.metrics,
         return_outputs=True,
         channels=evaluator.channels_of(QConfig.from_dict(best.qconfig)),
+        head=evaluator.head,
     )
     shipped = replace(whole, module=pool.put(module))
 
@@ -291,14 +290,17 @@ def write_winner(
         outputs_sha256: over its outputs on the evaluation data; None where they were not computed.
         signer: signs the file before it gets its name; None writes no signature.
     """
-    interface = declared_interface(prepared.source.content)
-    known = provenance_of(prepared.spec, interface.to_dict(), outputs_sha256)
+    source = prepared.source
+    known = provenance_of(prepared.spec, source.kept, outputs_sha256)
+    before, after = (None, None) if source.parts is None else source.parts.around
     made = QModule(
         shipped.module,
         qconfig,
         {**known, **shipped.provenance},
         samples=samples_of(shipped.module, prepared.calib, prepared.inputs),
         proof=recorded_proof(shipped.module),
+        before=before,
+        after=after,
     )
     partial = folder.module.with_suffix(".part")
     made.save(partial)
@@ -345,13 +347,13 @@ def text_of(file: Path) -> dict[str, Any]:
 
 
 def provenance_of(
-    spec: Mapping[str, Any], interface: Mapping[str, Any] | None, outputs_sha256: str | None
+    spec: Mapping[str, Any], kept: Mapping[str, Any] | None, outputs_sha256: str | None
 ) -> dict[str, Any]:
     """The provenance that a module of a study holds.
 
     Args:
         spec: of the study.
-        interface: of the model, as plain values.
+        kept: ``ModelSource.kept``.
         outputs_sha256: as of ``write_winner``.
     """
     named = ("model_sha256", "module_sha256", "calib_sha256", "eval_sha256")
@@ -361,7 +363,7 @@ def provenance_of(
         "seed": spec["seed"],
         "code_version": code_version(),
         **({"imports": spec["imports"]} if "imports" in spec else {}),
-        **({} if interface is None else {INTERFACE: dict(interface)}),
+        **(kept or {}),
     }
 
 

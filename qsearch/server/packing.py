@@ -16,7 +16,9 @@ from qsearch.data import objects_to_npz
 from qsearch.errors import DataError, ModelFileError, RunFolderError, SettingsError
 from qsearch.model_file import find_model, import_model, model_bytes
 from qsearch.server.submission import MAPPINGS, SUBMITTED
+from qsearch.settings import CutAt
 from workers.datasets.image_folder import IMAGE_SUFFIXES
+from workers.datasets.prepared import whole_inputs
 from workers.datasets.registry import input_specs
 
 PathLike = str | os.PathLike[str]
@@ -95,8 +97,11 @@ def data_file(
 ) -> Path:
     """Calibration or evaluation data as a file that can be sent."""
     if not isinstance(value, str | os.PathLike):
-        module = import_model(find_model(model), settings.get("dim", {}))
-        return objects_to_npz(value, input_specs(module), folder, name)
+        words = (tuple(settings.get(name, ())) for name in ("until", "from", "set_input"))
+        source, module = import_model(find_model(model), settings.get("dim", {}), CutAt(*words))
+        pipeline = source.pipeline
+        inputs = input_specs(module) if pipeline is None else whole_inputs(pipeline.whole)
+        return objects_to_npz(value, inputs, folder, name)
     path = Path(value)
     if path.is_dir():
         return _zipped(path, folder / f"{name}.zip")

@@ -30,7 +30,8 @@ class Reader:
 
 def test_the_keywords_of_launch_are_the_settings() -> None:
     own = {"model", "calib", "eval"}
-    keys = {"imports" if key == "import" else key for key in names_of_keys()}  # a Python keyword
+    keywords = {"import": "imports", "from": "from_"}
+    keys = {keywords.get(key, key) for key in names_of_keys()}
     assert set(LaunchOptions.__annotations__) == keys - own
 
 

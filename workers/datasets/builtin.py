@@ -2,4 +2,4 @@
 
 # ruff: noqa: F401
 
-from workers.datasets import image_folder, npz, synthetic, variant
+from workers.datasets import image_folder, npz, prepared, synthetic, variant

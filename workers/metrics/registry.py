@@ -171,6 +171,11 @@ def find_metric(name: str) -> Metric:
     return metrics.require(name)
 
 
+def of_answers(name: str) -> bool:
+    """Whether a metric judges the answers of the whole model, and not how far a core is off."""
+    return ":" in name or find_metric(name).needs_labels
+
+
 def merge_sums(shards: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, State]:
     """Sums of all shards, added in the given order; metric name → state."""
     merged: dict[str, State] = {}

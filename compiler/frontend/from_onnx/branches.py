@@ -40,27 +40,28 @@ def taken_branch(node: OnnxNode, name: str) -> tuple[list[onnx.NodeProto], list[
     local = {tensor.name for tensor in branch.initializer}
     local.update(output for inner in branch.node for output in inner.output if output)
     renamed = {old: f"{name}/{old}" for old in local}
-    nodes = [_renamed(inner, renamed, name) for inner in branch.node]
+    nodes = [renamed_node(inner, renamed, name) for inner in branch.node]
     # What the branch gives may be a tensor from outside, so the outputs are new names for it.
     for inner_name, outer_name in zip(outputs, node.proto.output):
         if outer_name:
             given = renamed.get(inner_name, inner_name)
             nodes.append(onnx.helper.make_node("Identity", [given], [outer_name], name=name))
-    return nodes, [_renamed_tensor(tensor, renamed) for tensor in branch.initializer]
+    return nodes, [renamed_tensor(tensor, renamed) for tensor in branch.initializer]
 
 
-def _renamed_tensor(tensor: onnx.TensorProto, renamed: Mapping[str, str]) -> onnx.TensorProto:
+def renamed_tensor(tensor: onnx.TensorProto, renamed: Mapping[str, str]) -> onnx.TensorProto:
+    """A copy with its new name."""
     copy = onnx.TensorProto()
     copy.CopyFrom(tensor)
     copy.name = renamed[tensor.name]
     return copy
 
 
-def _renamed(proto: onnx.NodeProto, renamed: Mapping[str, str], prefix: str) -> onnx.NodeProto:
+def renamed_node(proto: onnx.NodeProto, renamed: Mapping[str, str], prefix: str) -> onnx.NodeProto:
     """A copy that reads and writes the new names, in its subgraphs too."""
     copy = onnx.NodeProto()
     copy.CopyFrom(proto)
-    if copy.name:
+    if copy.name and prefix:
         copy.name = f"{prefix}/{copy.name}"
     copy.output[:] = [renamed.get(name, name) for name in copy.output]
     stack: list[tuple[onnx.NodeProto, Mapping[str, str]]] = [(copy, renamed)]

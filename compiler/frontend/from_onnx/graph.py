@@ -71,17 +71,19 @@ def _refuse_unsupported(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> No
             and find_converter(node.op_type, _opset(node, opsets), node.domain) is None
         ):
             domain = "" if node.domain in STANDARD_DOMAINS else node.domain
-            missing.setdefault((domain, node.op_type), []).append(_node_name(node, index))
+            missing.setdefault((domain, node.op_type), []).append(node_name(node, index))
     if missing:
         lines = [
             f"{f'{domain}::' if domain else ''}{name} ({_abbreviated(nodes)})"
             for (domain, name), nodes in sorted(missing.items())
         ]
-        raise OnnxImportError(
+        error = OnnxImportError(
             f"unsupported operator{'s' if len(missing) > 1 else ''}: {'; '.join(lines)}",
             where=f"opset {opsets.get('', 1)}",
             fix=instead_of(missing),
         )
+        error.nodes = tuple(name for names in missing.values() for name in names)
+        raise error
 
 
 def _abbreviated(names: list[str], limit: int = 5) -> str:
@@ -93,7 +95,8 @@ def _opset(node: onnx.NodeProto, opsets: Mapping[str, int]) -> int:
     return opsets.get("" if node.domain in STANDARD_DOMAINS else node.domain, 1)
 
 
-def _node_name(node: onnx.NodeProto, index: int) -> str:
+def node_name(node: onnx.NodeProto, index: int) -> str:
+    """The name that errors and spans give a node."""
     return node.name or f"{node.op_type}_{index}"
 
 
@@ -101,8 +104,8 @@ def _convert_nodes(graph: onnx.GraphProto, opsets: Mapping[str, int], values: Gr
     """Convert every node; what depends on a failed node is left out so that all errors show."""
     errors: list[OnnxImportError] = []
     failed: set[str] = set()
-    named = [(_node_name(proto, index), proto) for index, proto in enumerate(graph.node)]
-    pending = deque(_in_order(named))
+    named = [(node_name(proto, index), proto) for index, proto in enumerate(graph.node)]
+    pending = deque(in_order(named))
     while pending:
         name, proto = pending.popleft()
         node = OnnxNode(proto, _opset(proto, opsets), Span(ONNX + name, 0, 0, 0, 0), values)
@@ -114,11 +117,12 @@ def _convert_nodes(graph: onnx.GraphProto, opsets: Mapping[str, int], values: Gr
                 nodes, initializers = taken_branch(node, name)
                 values.add_initializers(initializers)
                 inlined = [(n.name or f"{name}/{n.op_type}", n) for n in nodes]
-                pending.extendleft(reversed(_in_order(inlined)))
+                pending.extendleft(reversed(in_order(inlined)))
                 continue
             results = _convert(node)
         except OnnxImportError as error:
             errors.append(error)
+            error.nodes = (name,)
             failed.update(proto.output)
             if len(errors) == MAX_ERRORS:
                 break
@@ -130,10 +134,11 @@ def _convert_nodes(graph: onnx.GraphProto, opsets: Mapping[str, int], values: Gr
         first = errors[0]
         for other in errors[1:]:
             first.add_note(f"also: {str(other).replace(chr(10), ';')}")
+        first.nodes = tuple(name for error in errors for name in error.nodes)
         raise first
 
 
-def _in_order(nodes: list[_Named]) -> list[_Named]:
+def in_order(nodes: list[_Named]) -> list[_Named]:
     """The nodes, producers before consumers; otherwise in the order of the file.
 
     Raises:
@@ -143,10 +148,10 @@ def _in_order(nodes: list[_Named]) -> list[_Named]:
     if all(
         writer.get(name, -1) < index
         for index, (_, proto) in enumerate(nodes)
-        for name in _names_read(proto)
+        for name in names_read(proto)
     ):
         return nodes
-    reads = [{writer[name] for name in _names_read(proto) if name in writer} for _, proto in nodes]
+    reads = [{writer[name] for name in names_read(proto) if name in writer} for _, proto in nodes]
     readers: list[list[int]] = [[] for _ in nodes]
     for index, places in enumerate(reads):
         for place in places:
@@ -166,7 +171,7 @@ def _in_order(nodes: list[_Named]) -> list[_Named]:
     return order
 
 
-def _names_read(proto: onnx.NodeProto) -> Iterator[str]:
+def names_read(proto: onnx.NodeProto) -> Iterator[str]:
     """Inputs of a node, and the names that its subgraphs take from outside."""
     stack: list[tuple[onnx.NodeProto, frozenset[str]]] = [(proto, frozenset())]
     while stack:

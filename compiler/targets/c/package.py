@@ -164,6 +164,7 @@ def c_package(
     sample: tuple[Sequence[Array], Sequence[Array]] | None = None,
     function: str = "main",
     exact: bool = True,
+    remark: str = "",
 ) -> CPackage:
     """Generate C for a function and everything it calls.
 
@@ -174,17 +175,19 @@ def c_package(
         function: ``main`` becomes ``<name>_run``, any other ``<name>_<function>``.
         exact: main.c compares floats bit by bit, as integers always are; else within a tolerance,
             for modules whose float sums another executor adds up in another order.
+        remark: for the reader of the header.
     Raises:
         CodegenError: something in the module has no C form.
     """
-    return _Writer(mod, c_name(name)).package(function, sample, exact)
+    return _Writer(mod, c_name(name), remark).package(function, sample, exact)
 
 
 class _Writer:
     """Collects the parts of the files."""
 
-    def __init__(self, mod: IRModule, name: str) -> None:
+    def __init__(self, mod: IRModule, name: str, remark: str) -> None:
         self._mod = mod
+        self._remark = remark
         self._name = name
         self._names = Names([name, f"{name}_arena"])
         self._use = Arithmetic()
@@ -339,6 +342,7 @@ class _Writer:
             f"an arena of {size} bytes.\n"
             "Nothing is allocated and no state is kept: calls with arenas of their own may run at\n"
             "the same time. An arena need not be cleared between calls."
+            + (f"\n\n{self._remark}" if self._remark else "")
         )
 
     def _arena_type(self, size: int) -> str:

@@ -29,8 +29,7 @@ _DIMS = 6
 # ---- reductions -------------------------------------------------------------------------------
 
 
-@rule("max", of=general)
-@rule("argmax")
+@rule("max", "argmax")
 def extremum(planner: Planner, step: Step, args: list[Item]) -> bool:
     """The largest element, or its place."""
     axes = tuple(axes_of(step))

@@ -169,6 +169,11 @@ def _samples_at_once(inputs: Iterable[_Input]) -> int:
     return max((d[0] for _, _, d in inputs if d and isinstance(d[0], int)), default=1)
 
 
+def noise(inputs: Sequence[_Input]) -> dict[str, Array]:
+    """One sample of noise for these inputs, the same on every machine; as many as they take."""
+    return _noise(_SEED, inputs, _samples_at_once(inputs))
+
+
 def _noise(seed: int, inputs: Iterable[_Input], count: int) -> dict[str, Array]:
     """One sample of noise, ``count`` times; integers are 0 or 1. The same on every machine."""
     made: dict[str, Array] = {}

@@ -140,7 +140,8 @@ class OrtExecutor:
 
     def _check(self, name: str, array: NDArray[Any]) -> None:
         declared = self._shapes[name]
-        fits = declared == array.shape or (
+        # Of a rank that the file does not say, nothing is declared.
+        fits = declared in ((), array.shape) or (
             len(declared) == array.ndim
             and all(not isinstance(d, int) or d == n for d, n in zip(declared, array.shape))
         )

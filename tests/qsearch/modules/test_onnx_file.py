@@ -31,7 +31,7 @@ def test_a_model_that_fails_for_several_samples_is_written_for_one(
     tmp_path: Path, batch: int | None
 ) -> None:
     samples = [({"x": np.full((1, 4), number, np.float32)}, []) for number in (1, 2)]
-    module: Any = SimpleNamespace(interface=None, samples=samples)
+    module: Any = SimpleNamespace(interface=None, samples=samples, pipeline=None)
     model = reversed_rows()
     facts, _ = write_onnx(tmp_path / "m.onnx", "qdq", model, module, batch, exact=None)
     assert facts["inputs"] == ["x: float32[1, 4]"]

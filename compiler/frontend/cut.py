@@ -1,0 +1,593 @@
+"""cut: an ONNX model becomes a float part in front, the core that is quantized, and a float head.
+
+    image -> [Resize, Sub] -> [Conv ... Conv] -> [decode, NonMaxSuppression] -> boxes
+                before             core                    after
+
+A value that two parts need crosses between them: it is an output of one part and an input of the
+others, under its own name. What depends on constants only, and integers (shapes) that another part
+reads, are computed in each part that needs them, so that a part keeps its free axes. Whoever
+runs the parts keeps one table of values by name: inputs, then what each part adds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import onnx
+import onnx.shape_inference
+import onnx.version_converter
+from onnx import TensorProto, helper, numpy_helper
+
+from compiler.errors import OnnxExportError, OnnxImportError, legal_names, nearest
+from compiler.frontend.from_onnx.branches import renamed_node, renamed_tensor
+from compiler.frontend.from_onnx.graph import in_order, names_read, node_name
+from compiler.frontend.from_onnx.inlining import inline_functions
+from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS
+from compiler.runtime.pipeline import Pipeline
+
+PRODUCTS: Final = frozenset(
+    (
+        *("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "DeformConv", "Gemm", "MatMul"),
+        *("MatMulInteger", "QLinearMatMul", "Einsum", "Attention", "LSTM", "GRU", "RNN"),
+    )
+)
+"""Operators whose multiplications are worth integers."""
+_INTEGERS: Final = frozenset(
+    (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL, TensorProto.UINT8)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A model in up to three parts.
+
+    Attributes:
+        before, after: the float parts as ONNX files; None where there is none.
+        core: what is quantized.
+        multiplications: of the core, and of the whole model, for one sample.
+        first, last: nodes at the borders of the core, for people.
+    """
+
+    before: bytes | None
+    core: bytes
+    after: bytes | None
+    multiplications: tuple[int, int]
+    first: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
+
+    @property
+    def around(self) -> tuple[bytes | None, bytes | None]:
+        """The float parts."""
+        return self.before, self.after
+
+    @property
+    def sha256(self) -> str:
+        """Of all three."""
+        digest = hashlib.sha256()
+        for part in (self.before, self.core, self.after):
+            digest.update(hashlib.sha256(part or b"").digest())
+        return digest.hexdigest()
+
+    @property
+    def share(self) -> float:
+        """Of the multiplications that the core has."""
+        inside, whole = self.multiplications
+        return inside / whole if whole else 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        inside, whole = self.multiplications
+        return {
+            "from": list(self.first) if self.before is not None else [],
+            "until": list(self.last) if self.after is not None else [],
+            "multiplications_in_core": inside,
+            "multiplications": whole,
+        }
+
+    def __str__(self) -> str:
+        where = []
+        if self.before is not None:
+            where.append(f"from {_some(self.first)}")
+        if self.after is not None:
+            where.append(f"until {_some(self.last)}")
+        inside, whole = self.multiplications
+        return (
+            f"quantized {' '.join(where)}: {inside:,} of {whole:,} multiplications "
+            f"({self.share:.1%}); the rest of the model stays in float around it"
+        )
+
+
+def _some(names: Sequence[str], most: int = 6) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+class Graph:
+    """A model whose functions are inlined, and who reads what in it.
+
+    Args:
+        model: left as it is; the graph's own copy has a name for every node.
+        dims: sizes of dimensions of its inputs, as of ``load``; ``sized`` has those it knows.
+    """
+
+    def __init__(self, model: onnx.ModelProto, dims: Mapping[str, int] | None = None) -> None:
+        self.model = onnx.ModelProto()
+        self.model.CopyFrom(inline_functions(model))
+        proto = self.model.graph
+        self.sized = set(_set_sizes(proto, dims or {}))
+        for index, node in enumerate(proto.node):
+            node.name = node_name(node, index)
+        ordered = [node for _, node in in_order([(node.name, node) for node in proto.node])]
+        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in ordered]
+        del proto.node[:]
+        proto.node.extend(copies)
+        stored = {tensor.name for tensor in proto.initializer}
+        stored.update(tensor.values.name for tensor in proto.sparse_initializer)
+        self.inputs = [info.name for info in proto.input if info.name not in stored]
+        self.outputs = [info.name for info in proto.output]
+        self.nodes = list(proto.node)
+        self.reads = [tuple(dict.fromkeys(names_read(node))) for node in self.nodes]
+        self.writer = {out: i for i, node in enumerate(self.nodes) for out in node.output if out}
+        given = set(self.inputs)
+        self.live: list[bool] = []
+        """Whether a node depends on the inputs."""
+        for place in range(len(self.nodes)):
+            self.live.append(
+                any(n in given or self._is_live(n) for n in self.reads[place])
+                or self.nodes[place].op_type.startswith("Random")
+            )
+
+    def _is_live(self, name: str) -> bool:
+        place = self.writer.get(name, -1)
+        return 0 <= place < len(self.live) and self.live[place]
+
+    @cached_property
+    def types(self) -> dict[str, onnx.TypeProto]:
+        """Types of values, as far as ONNX infers them."""
+        made = self.model
+        try:
+            made = onnx.shape_inference.infer_shapes(self.model, data_prop=True)
+        except (RuntimeError, ValueError):  # what one node does not say, the others still do
+            made = self.model
+        graph = made.graph
+        return {i.name: i.type for i in (*graph.value_info, *graph.input, *graph.output)}
+
+    @cached_property
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """Sizes of stored tensors."""
+        return {tensor.name: tuple(tensor.dims) for tensor in self.model.graph.initializer}
+
+    def multiplications(self, place: int) -> int:
+        """Of a product, for one sample; of its weights where the sizes are not known."""
+        node = self.nodes[place]
+        if node.op_type not in PRODUCTS:
+            return 0
+        shapes = [self._shape(name) for name in node.input if name]
+        out = math.prod(self._shape(next(iter(node.output), "")) or (1,))
+        known = [shape for shape in shapes if shape]
+        if not known:
+            return out
+        if node.op_type in ("Conv", "QLinearConv", "ConvInteger") and len(known) > 1:
+            weight = next((s for s in known[1:] if len(s) == len(known[0])), known[-1])
+            return out * math.prod(weight[1:])
+        if node.op_type in ("MatMul", "MatMulInteger"):
+            return out * known[0][-1]
+        if node.op_type == "Gemm":
+            turned = any(a.name == "transA" and a.i for a in node.attribute)
+            return out * known[0][0 if turned else -1]
+        steps = known[0][0] if node.op_type in ("LSTM", "GRU", "RNN") else 1
+        return steps * sum(math.prod(shape) for shape in known[1:]) or out
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        if name in self.sizes:
+            return self.sizes[name]
+        tensor = self.types[name].tensor_type if name in self.types else None
+        return () if tensor is None else tuple(d.dim_value or 1 for d in tensor.shape.dim)
+
+    def places(self, names: Collection[str]) -> set[int]:
+        """Nodes of these names, or that hold nodes of them in a branch."""
+        return {
+            place
+            for place, node in enumerate(self.nodes)
+            if node.name in names
+            or (node.op_type in ("If", "Loop", "Scan") and any(_inside(node, n) for n in names))
+        }
+
+    def deciders(self, names: Collection[str]) -> Iterator[tuple[str, list[str]]]:
+        """Names of If nodes among these, each with the inputs of the model that decide them."""
+        for place in sorted(self.places(names)):
+            node = self.nodes[place]
+            if node.op_type == "If":
+                condition = node.input[0]
+                above = self.above({self.writer[condition]} if condition in self.writer else ())
+                read = {name for p in above for name in self.reads[p]} | {condition}
+                if deciding := [name for name in self.inputs if name in read]:
+                    yield node.name, deciding
+
+    def products(self) -> set[int]:
+        """Products that depend on the inputs."""
+        return {p for p, n in enumerate(self.nodes) if n.op_type in PRODUCTS and self.live[p]}
+
+    def floats_behind(self, wanted: set[int]) -> set[int]:
+        """Nodes that none of these needs."""
+        needed = self.above(wanted)
+        return {p for p, live in enumerate(self.live) if live and p not in needed}
+
+    def above(self, starts: Iterable[int]) -> set[int]:
+        """Nodes that compute something for these, and these."""
+        found: set[int] = set()
+        stack = list(starts)
+        while stack:
+            place = stack.pop()
+            if place not in found and self.live[place]:
+                found.add(place)
+                stack.extend(self.writer[n] for n in self.reads[place] if n in self.writer)
+        return found
+
+    def below(self, starts: Iterable[int], values: Iterable[str] = ()) -> set[int]:
+        """Nodes that read what these compute or one of the values, and these."""
+        found = set(starts)
+        tainted = set(values) | {out for place in found for out in self.nodes[place].output}
+        for place, node in enumerate(self.nodes):
+            if place in found or not tainted.isdisjoint(self.reads[place]):
+                found.add(place)
+                tainted.update(out for out in node.output if out)
+        return found
+
+    def named(self, names: Iterable[str], option: str) -> Iterator[tuple[int | None, str]]:
+        """A node's place for the name of a node, and the name of a tensor for that of a tensor.
+
+        Raises:
+            OnnxImportError: the model has neither.
+        """
+        nodes = {node.name: place for place, node in enumerate(self.nodes)}
+        for name in names:
+            if name in nodes:
+                yield nodes[name], name
+            elif name in self.writer or name in self.inputs:
+                yield None, name
+            else:
+                raise OnnxImportError(
+                    f"{option} {name}: the model has no such node or tensor",
+                    where=f"{len(nodes)} nodes",
+                    fix=_nearest(name, [*nodes, *self.writer]),
+                )
+
+
+def _set_sizes(graph: onnx.GraphProto, dims: Mapping[str, int]) -> Iterator[str]:
+    """Give axes of the inputs their sizes; the names that were used."""
+    for info in graph.input:
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+            for name in (dim.dim_param, f"{info.name}:{axis}"):
+                if name in dims and not dim.dim_value:
+                    dim.dim_value = dims[name]
+                    yield name
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    close = nearest(name, names)
+    meant = f"did you mean {' or '.join(map(repr, close[:3]))}? " if close else ""
+    return f"{meant}`qsearch doctor --json` lists the nodes; netron.app draws the file"
+
+
+def _inside(node: onnx.NodeProto, name: str) -> bool:
+    return name.startswith(f"{node.name}/")
+
+
+def cut(graph: Graph, until: Sequence[str] = (), from_: Sequence[str] = ()) -> Parts:
+    """Cut where the user says.
+
+    Args:
+        until: nodes or tensors that the core ends with; what reads them is the head.
+        from_: nodes that the core begins with, or tensors that it takes.
+    Raises:
+        OnnxImportError: a name that the model does not have, or a cut that leaves no product.
+    """
+    ends = list(graph.named(until, "--until"))
+    kept = {place for place, _ in ends if place is not None}
+    values = [name for place, name in ends if place is None]
+    after = graph.below(kept, values) - kept
+    if ends:
+        written = {graph.writer[name] for name in values if name in graph.writer}
+        after |= graph.floats_behind(graph.products() - after | kept | written)
+    starts = list(graph.named(from_, "--from"))
+    writers = [
+        graph.writer[name]
+        for place, given in starts
+        for name in ((given,) if place is None else graph.reads[place])
+        if name in graph.writer
+    ]
+    before = graph.above(writers)
+    after -= before - graph.below(kept, values)
+    if mixed := before & after:
+        raise OnnxImportError(
+            f"--from stands behind --until: {graph.nodes[min(mixed)].name} would be in both parts",
+            fix="name a node of --from that --until depends on",
+        )
+    return _parts(graph, before, after)
+
+
+def cut_around(graph: Graph, left_out: Collection[str]) -> Parts | None:
+    """The cut that keeps most multiplications in a core without some nodes.
+
+    Nodes in front of all products stay in front; where a node stands between products, the side
+    with more multiplications is the core. The head begins behind the last products that it needs.
+
+    Args:
+        left_out: names of nodes that cannot be in the core.
+    Returns:
+        None where no product would be left.
+    """
+    bad = {place for place in graph.places(left_out) if graph.live[place]}
+    if not bad:
+        return None
+    products = graph.products()
+    behind, in_front = graph.below(products), graph.above(products)
+    found = []
+    for early in ({p for p in bad if p not in behind}, {p for p in bad if p in in_front}):
+        before = graph.above(early)
+        after = graph.below(bad - before) - before
+        core = products - before - after
+        found.append((sum(map(graph.multiplications, core)), before, after, core))
+    most, before, after, core = max(found, key=lambda one: one[0])
+    if not core or not most:
+        return None
+    if after:
+        after |= graph.floats_behind(core | before)
+    return _parts(graph, before, after)
+
+
+def _parts(graph: Graph, before: set[int], after: set[int]) -> Parts:
+    """The three models of a partition of the live nodes, which is closed: no part reads a later."""
+    places = range(len(graph.nodes))
+    core = {p for p in places if graph.live[p]} - before - after
+    whole = sum(graph.multiplications(p) for p in places if graph.live[p])
+    inside = sum(map(graph.multiplications, core))
+    if not any(graph.nodes[p].op_type in PRODUCTS for p in core):
+        raise OnnxImportError(
+            "the cut leaves no product (Conv, MatMul, Gemm, …) to quantize",
+            where=f"{len(core)} of {len(graph.nodes)} nodes are left",
+            fix="move --until towards the outputs, or --from towards the inputs",
+        )
+    part_of = {p: part for part, held in enumerate((before, core, after)) for p in held}
+    bodies = [_body(graph, part_of, part) for part in range(3)]
+    last = len(bodies)
+    wanted = [
+        {n for later in range(part + 1, last) for n in bodies[later][1]} | set(graph.outputs)
+        for part in range(3)
+    ]
+    made: list[bytes | None] = []
+    for part, (nodes, reads) in enumerate(bodies):
+        own = [graph.nodes[p].output for p in sorted(nodes) if part_of.get(p) == part]
+        written = [out for outs in own for out in outs if out in wanted[part]]
+        written.sort(key=lambda n: (n not in graph.outputs, _order(graph.outputs, n)))
+        held = (before, core, after)[part]
+        made.append(_model(graph, nodes, reads, written) if held else None)
+    assert made[1] is not None
+    borders = [_borders(graph, core, part_of, part) for part in (0, 2)]
+    return Parts(made[0], made[1], made[2], (inside, whole), *borders)
+
+
+def _order(names: Sequence[str], name: str) -> int:
+    return names.index(name) if name in names else len(names)
+
+
+def _body(graph: Graph, part_of: Mapping[int, int], part: int) -> tuple[set[int], list[str]]:
+    """Nodes of a part with what it computes again, and the values that it takes, in order."""
+    nodes: set[int] = set()
+    taken: set[str] = set()
+    stack = [p for p, held in part_of.items() if held == part]
+    while stack:
+        place = stack.pop()
+        if place in nodes:
+            continue
+        nodes.add(place)
+        for name in graph.reads[place]:
+            writer = graph.writer.get(name)
+            if writer is None:
+                if name in graph.inputs:
+                    taken.add(name)
+            elif part_of.get(writer, part) == part or _computed_again(graph, name, writer):
+                stack.append(writer)
+            else:
+                taken.add(name)
+    order = {name: place for place, name in enumerate((*graph.inputs, *graph.writer))}
+    return nodes, sorted(taken, key=order.__getitem__)
+
+
+def _computed_again(graph: Graph, name: str, writer: int) -> bool:
+    """Shapes and what is made of them: cheap, and constants where the sizes are known."""
+    kind = graph.types.get(name)
+    integer = kind is not None and kind.tensor_type.elem_type in _INTEGERS
+    return integer and graph.nodes[writer].op_type in _SHAPE_ARITHMETIC
+
+
+_SHAPE_ARITHMETIC: Final = frozenset(
+    (
+        *("Shape", "Size", "Gather", "Slice", "Concat", "Cast", "Unsqueeze", "Squeeze", "Add"),
+        *("Sub", "Mul", "Div", "Mod", "Neg", "Min", "Max", "Range", "Reshape", "Identity"),
+        *("ConstantOfShape", "Expand", "Equal", "Where", "ReduceProd", "Floor", "Ceil"),
+    )
+)
+
+
+def _borders(
+    graph: Graph, core: set[int], part_of: Mapping[int, int], other: int
+) -> tuple[str, ...]:
+    """Nodes of the core that read values of the part in front, or that the part behind reads."""
+    found: dict[str, None] = {}
+    for place in sorted(part_of):
+        for name in graph.reads[place]:
+            writer = graph.writer.get(name)
+            if writer is None or {part_of.get(place), part_of.get(writer)} != {1, other}:
+                continue
+            if not (other == 2 and _computed_again(graph, name, writer)):
+                found[graph.nodes[place if other == 0 else writer].name] = None
+    return tuple(found)
+
+
+def _model(graph: Graph, places: set[int], reads: Sequence[str], written: Sequence[str]) -> bytes:
+    source = graph.model.graph
+    nodes = [graph.nodes[place] for place in sorted(places)]
+    used = {name for place in places for name in graph.reads[place]}
+    made = helper.make_model(
+        helper.make_graph(
+            nodes,
+            source.name or "part",
+            [_info(graph, name) for name in reads],
+            [_info(graph, name) for name in written],
+            [tensor for tensor in source.initializer if tensor.name in used],
+            sparse_initializer=[t for t in source.sparse_initializer if t.values.name in used],
+        ),
+        opset_imports=graph.model.opset_import,
+        ir_version=graph.model.ir_version,
+    )
+    return bytes(made.SerializeToString(deterministic=True))
+
+
+def _info(graph: Graph, name: str) -> onnx.ValueInfoProto:
+    info = onnx.ValueInfoProto(name=name)
+    if name in graph.types:
+        info.type.CopyFrom(graph.types[name])
+    else:
+        info.type.tensor_type.elem_type = TensorProto.FLOAT
+    return info
+
+
+def with_sizes(core: bytes, sizes: Mapping[str, Sequence[int]], leading: str) -> bytes:
+    """The core with sizes of inputs that ONNX could not infer.
+
+    Args:
+        sizes: by input, for one sample.
+        leading: name of the dimension of samples, for axes that have one of them; "" is none.
+    """
+    made = onnx.ModelProto.FromString(core)
+    for info in made.graph.input:
+        tensor = info.type.tensor_type
+        known = [d.dim_value or d.dim_param for d in tensor.shape.dim]
+        if info.name not in sizes or (known and all(isinstance(d, int) for d in known[1:])):
+            continue
+        found: list[int | str] = list(sizes[info.name])
+        if found and found[0] == 1 and leading:
+            found[0] = known[0] if known and known[0] else leading
+        info.CopyFrom(helper.make_tensor_value_info(info.name, tensor.elem_type, found))
+    return bytes(made.SerializeToString(deterministic=True))
+
+
+def joined(core: onnx.ModelProto, pipeline: Pipeline, leading: int | None) -> onnx.ModelProto:
+    """One model of the core and the float parts around it, with the interface of the whole model.
+
+    Args:
+        core: exported, with the names of the cut.
+        leading: samples that it takes at a time; None is any number.
+    Raises:
+        OnnxExportError: a part has no form of the newer of their two opsets.
+    """
+    models = [None if b is None else onnx.ModelProto.FromString(b) for b in pipeline.around]
+    parts = [part for part in (models[0], core, models[1]) if part is not None]
+    newest = max(_opset(part) for part in parts)
+    parts = [_upgraded(part, newest) for part in parts]
+    ports = {i.name for part in parts for i in (*part.graph.input, *part.graph.output)}
+    ports.update(port.name for port in (*pipeline.whole.inputs, *pipeline.whole.outputs))
+    taken, nodes = set(ports), []
+    tensors: list[onnx.TensorProto] = []
+    domains = {entry.domain: entry.version for part in parts for entry in part.opset_import}
+    for number, part in enumerate(parts):
+        given = {info.name for info in part.graph.output}
+        own = [tensor.name for tensor in part.graph.initializer]
+        own += [out for node in part.graph.node for out in node.output if out not in given]
+        renamed = {name: name for name in own if name}
+        for name in renamed:
+            while renamed[name] in taken:
+                renamed[name] = f"{renamed[name]}/part{number}"
+            taken.add(renamed[name])
+        renamed = {old: new for old, new in renamed.items() if old != new}
+        nodes += [renamed_node(node, renamed, "") for node in part.graph.node]
+        tensors += [renamed_tensor(t, {t.name: t.name, **renamed}) for t in part.graph.initializer]
+    infos = [
+        [
+            helper.make_tensor_value_info(
+                port.name,
+                helper.np_dtype_to_tensor_dtype(np.dtype(port.dtype)),
+                [
+                    leading if leading and not axis and isinstance(dim, str) else _dim(dim)
+                    for axis, dim in enumerate(port.dims)
+                ],
+            )
+            for port in side
+        ]
+        for side in (pipeline.whole.inputs, pipeline.whole.outputs)
+    ]
+    if leading is not None:  # how many boxes a head keeps is no number of samples
+        firsts = {port.dims[0] for port in pipeline.whole.inputs if port.dims}
+        for port, info in zip(pipeline.whole.outputs, infos[1], strict=True):
+            if port.dims and isinstance(port.dims[0], str) and port.dims[0] not in firsts:
+                info.type.tensor_type.shape.dim[0].Clear()
+    return helper.make_model(
+        helper.make_graph(nodes, core.graph.name or "model", infos[0], infos[1], tensors),
+        opset_imports=[helper.make_opsetid(*entry) for entry in sorted(domains.items())],
+        ir_version=max(part.ir_version for part in parts),
+    )
+
+
+def _dim(dim: int | str) -> int | str | None:
+    return None if dim == "?" else dim
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    return max((e.version for e in model.opset_import if e.domain in STANDARD_DOMAINS), default=1)
+
+
+def _upgraded(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    if _opset(model) == opset:
+        return model
+    try:
+        return onnx.version_converter.convert_version(model, opset)
+    except (RuntimeError, ValueError) as error:
+        raise OnnxExportError(
+            f"a part of the model of opset {_opset(model)} has no form of opset {opset}: "
+            f"{str(error).splitlines()[0]}",
+            fix=f"export the float model for opset {opset} and quantize it again",
+        ) from error
+
+
+def set_inputs(model: onnx.ModelProto, given: Mapping[str, Any]) -> onnx.ModelProto:
+    """The model with some of its inputs as constants.
+
+    Args:
+        given: a number, or an array of the input's shape, by name.
+    Raises:
+        OnnxImportError: there is no such input, or a value that it does not take.
+    """
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    stored = {tensor.name for tensor in made.graph.initializer}
+    infos = {info.name: info for info in made.graph.input if info.name not in stored}
+    for name, value in given.items():
+        if name not in infos:
+            raise OnnxImportError(
+                f"--set-input {name}: the model has no such input", fix=legal_names(name, infos)
+            )
+        tensor = infos[name].type.tensor_type
+        shape = [dim.dim_value or 1 for dim in tensor.shape.dim]
+        try:
+            dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+            array = np.broadcast_to(np.asarray(value).astype(dtype), shape)
+            exact = bool(np.all(array == np.asarray(value)) or array.dtype.kind == "f")
+        except (TypeError, ValueError, KeyError):
+            exact = False
+        if not exact:
+            raise OnnxImportError(
+                f"--set-input {name}={value}: the input takes other values",
+                where=f"{name}: {TensorProto.DataType.Name(tensor.elem_type)}{shape}",
+                fix="give a number of its type",
+            )
+        made.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        made.graph.input.remove(infos[name])
+    return made

@@ -1,0 +1,183 @@
+"""compiler/frontend/cut.py: a model in parts, and the parts as one model again."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+from compiler.errors import OnnxImportError
+from compiler.frontend.cut import Graph, Parts, cut, cut_around, joined, set_inputs
+from compiler.frontend.from_onnx.declared_inputs import declared_interface
+from compiler.runtime.pipeline import Pipeline
+from compiler.targets.ort.session import OrtExecutor
+
+DETECTOR = """
+<ir_version: 8, opset_import: ["" : 13]>
+detector (float[batch, 3, 8, 8] image) => (float[batch, 16, 4] boxes, int64[kept, 3] selected)
+<float[4, 3, 3, 3] w, float[5, 4, 1, 1] v, int64[1] zero = {0}, int64[1] one = {3},
+ int64[2] rest = {5, -1}, int64[2] parts = {4, 1}, float[1] size, int64[1] most = {10},
+ float[1] iou = {0.5}, float[1] least = {0.1}, float[1] half = {0.5}>
+{
+  [shift] centred = Sub (image, half)
+  [first] a = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (centred, w)
+  [bend] b = Relu (a)
+  [last] c = Conv (b, v)
+  [shape] s = Shape (c)
+  n = Gather (s, zero)
+  target = Concat <axis = 0> (n, rest)
+  rows = Reshape (c, target)
+  turned = Transpose <perm = [0, 2, 1]> (rows)
+  raw, logits = Split <axis = 2> (turned, parts)
+  mean = ReduceMean <keepdims = 1, axes = [1, 2, 3]> (image)
+  scaled = Mul (raw, size)
+  centre = Squeeze (mean, one)
+  boxes = Add (scaled, centre)
+  sg = Sigmoid (logits)
+  scores = Transpose <perm = [0, 2, 1]> (sg)
+  [nms] selected = NonMaxSuppression (boxes, scores, most, iou, least)
+}
+"""
+
+
+def detector() -> onnx.ModelProto:
+    """A stem, two convolutions, a decode that reads the image too, and NMS."""
+    rng = np.random.default_rng(0)
+    text = DETECTOR
+    for name, shape in (("w", (4, 3, 3, 3)), ("v", (5, 4, 1, 1)), ("size", (1,))):
+        values = ", ".join(f"{x:.3f}" for x in rng.normal(0, 0.4, shape).reshape(-1))
+        head = f"float[{', '.join(map(str, shape))}] {name}"
+        text = text.replace(head, f"{head} = {{{values}}}")
+    model = onnx.parser.parse_model(text)
+    onnx.checker.check_model(model)
+    return model
+
+
+def _pipeline(model: onnx.ModelProto, parts: Parts) -> Pipeline:
+    whole = declared_interface(model.SerializeToString())
+    return Pipeline(whole, declared_interface(parts.core), parts.before, parts.after)
+
+
+def _run_parts(
+    model: onnx.ModelProto, parts: Parts, image: NDArray[np.float32]
+) -> list[NDArray[np.float32]]:
+    pipeline = _pipeline(model, parts)
+    values = pipeline.prepare({"image": image})
+    core = OrtExecutor(parts.core)
+    return pipeline.finish(values, core.run({name: values[name] for name in core.input_names}))
+
+
+def _image(count: int = 3) -> NDArray[np.float32]:
+    return np.random.default_rng(1).uniform(size=(count, 3, 8, 8)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        cut_around(Graph(detector()), {"nms"}),
+        cut(Graph(detector()), ["last"], ["first"]),
+        cut(Graph(detector()), ["turned"], ["centred"]),
+        cut(Graph(detector()), ["bend"]),
+    ],
+    ids=["found", "nodes", "tensors", "in the middle"],
+)
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_parts_compute_what_the_model_computes_and_so_does_their_join(
+    parts: Parts, count: int
+) -> None:
+    model, image = detector(), _image(count)
+    wanted = OrtExecutor(model).run({"image": image})
+    ours = _run_parts(model, parts, image)
+    whole = joined(onnx.ModelProto.FromString(parts.core), _pipeline(model, parts), None)
+    onnx.checker.check_model(whole)
+    again = OrtExecutor(whole)
+    for found in (ours, again.run({"image": image})):
+        for one, other in zip(found, wanted, strict=True):
+            # onnxruntime fuses other nodes in a part than in the whole.
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    said, made = declared_interface(model.SerializeToString()), whole.SerializeToString()
+    assert declared_interface(made) == said
+
+
+def test_a_head_that_keeps_no_integers_leaves_the_products_in_the_core() -> None:
+    parts = cut_around(Graph(detector()), {"nms"})
+    assert parts is not None
+    assert parts.before is None
+    assert parts.last == ("last",)
+    assert parts.share == 1.0
+    core = onnx.ModelProto.FromString(parts.core)
+    assert [node.name for node in core.graph.node] == ["shift", "first", "bend", "last"]
+    assert [info.name for info in core.graph.output] == ["c"]
+
+
+def test_what_stands_in_front_of_all_products_goes_in_front() -> None:
+    parts = cut_around(Graph(detector()), {"shift"})
+    assert parts is not None
+    assert parts.after is None
+    assert parts.first == ("first",)
+
+
+def test_of_two_sides_of_a_node_the_one_with_more_multiplications_is_the_core() -> None:
+    parts = cut_around(Graph(detector()), {"bend"})
+    assert parts is not None
+    names = [node.name for node in onnx.ModelProto.FromString(parts.core).graph.node]
+    assert names == ["shift", "first"]  # 16 * 27 * 4 multiplications beside 16 * 20
+
+
+def test_shapes_are_computed_in_the_part_that_needs_them() -> None:
+    parts = cut(Graph(detector()), ["target", "last"])
+    assert [i.name for i in onnx.ModelProto.FromString(parts.core).graph.output] == ["c"]
+
+
+def test_no_cut_leaves_a_product_where_every_product_is_left_out() -> None:
+    assert cut_around(Graph(detector()), {"first", "last"}) is None
+
+
+@pytest.mark.parametrize(
+    ("until", "from_", "told"),
+    [
+        (["nms0"], [], "did you mean 'nms'"),
+        ([], ["firts"], "did you mean 'first'"),
+        (["image"], [], "leaves no product"),
+        ([], ["selected"], "leaves no product"),
+        (["first"], ["last"], "would be in both parts"),
+    ],
+)
+def test_a_cut_that_cannot_be_made_says_which_name_and_what_to_do(
+    until: list[str], from_: list[str], told: str
+) -> None:
+    with pytest.raises(OnnxImportError) as error:
+        cut(Graph(detector()), until, from_)
+    assert told in str(error.value)
+    assert error.value.fix
+
+
+def test_an_input_that_is_set_is_a_constant_of_its_type() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]>\n'
+        "m (float[2] x, int64 sr) => (float[2] y) { f = Cast <to = 1> (sr) y = Mul (x, f) }"
+    )
+    made = set_inputs(model, {"sr": 3})
+    assert [info.name for info in made.graph.input] == ["x"]
+    (y,) = OrtExecutor(made).run({"x": np.ones(2, np.float32)})
+    assert y.tolist() == [3, 3]
+    for name, value in (("sr", 1.5), ("sr", "no"), ("rs", 1)):
+        with pytest.raises(OnnxImportError, match="--set-input"):
+            set_inputs(model, {name: value})
+
+
+def test_a_long_chain_is_cut_without_recursion() -> None:
+    nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["t0"])]
+    nodes += [onnx.helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"]) for i in range(20_000)]
+    info = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        nodes,
+        "g",
+        [info("x", 1, [1, 2])],
+        [info("t20000", 1, [1, 2])],
+        [onnx.numpy_helper.from_array(np.eye(2, dtype=np.float32), "w")],
+    )
+    parts = cut_around(Graph(onnx.helper.make_model(graph)), {"Relu_20000"})
+    assert parts is not None
+    assert parts.last == ("MatMul_0",)

@@ -1,0 +1,294 @@
+"""Models whose head or preparation has no integer form: quantized, run, exported and verified."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+
+import qsearch
+from compiler.errors import CompilerError, EvaluationError
+from compiler.runtime.artifact import QModule, load_qmod
+from qsearch.cli.main import run
+from tests.compiler.frontend.test_cut import detector
+
+Floats = NDArray[np.float32]
+
+
+def _images(count: int = 12, seed: int = 1) -> Floats:
+    return np.random.default_rng(seed).uniform(size=(count, 3, 8, 8)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("detector") / "detector.onnx"
+    onnx.save(detector(), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def module(model: Path) -> QModule:
+    return qsearch.quantize(model, _images())
+
+
+def test_run_gives_what_the_float_model_gives_under_its_own_names(
+    model: Path, module: QModule
+) -> None:
+    images = _images(5, seed=2)
+    session = onnxruntime.InferenceSession(model)
+    wanted, kept = session.run(None, {"image": images})
+    boxes, selected = module.run({"image": images})
+    noise = np.square(boxes - wanted).sum() / np.square(wanted).sum()
+    assert noise < 1e-3  # 30 dB
+    assert selected.dtype == kept.dtype == np.int64
+    assert selected.shape[1] == 3
+
+
+def test_the_core_alone_has_the_tensors_of_the_cut(module: QModule) -> None:
+    (rows,) = module.run(_images(2), core=True)
+    assert rows.shape == (2, 5, 4, 4)
+    assert module.proof is not None
+    assert module.proof["verdict"] == "proved"
+
+
+def test_the_file_holds_the_head_and_gives_the_same_after_reading(
+    module: QModule, tmp_path: Path
+) -> None:
+    module.save(tmp_path / "m.qmod")
+    again = load_qmod(tmp_path / "m.qmod")
+    assert again.before is None
+    assert again.after == module.after
+    for one, other in zip(again.run(_images(3)), module.run(_images(3)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    again.save(tmp_path / "n.qmod")
+    assert (tmp_path / "n.qmod").read_bytes() == (tmp_path / "m.qmod").read_bytes()
+
+
+def test_a_module_that_does_not_say_what_its_head_takes_is_refused_but_for_its_core(
+    module: QModule,
+) -> None:
+    known = {key: value for key, value in module.provenance.items() if key != "pipeline"}
+    other = QModule(module.module, module.qconfig, known, after=module.after)
+    with pytest.raises(CompilerError, match="does not say"):
+        other.run(_images(1))
+    assert len(other.run(_images(1), core=True)) == 1
+
+
+def test_a_head_that_reads_other_files_is_not_run(module: QModule) -> None:
+    head = onnx.ModelProto.FromString(module.after or b"")
+    tensor = head.graph.initializer.add(name="stolen", data_type=onnx.TensorProto.FLOAT, dims=[1])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../secret")
+    other = QModule(
+        module.module, module.qconfig, module.provenance, after=head.SerializeToString()
+    )
+    with pytest.raises(CompilerError, match="external data"):
+        other.run(_images(1))
+
+
+def test_verify_proves_the_core_and_says_what_stands_outside(
+    module: QModule, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module.save(tmp_path / "m.qmod")
+    np.savez(tmp_path / "eval.npz", image=_images(4))
+    found = qsearch.verify(tmp_path / "m.qmod", tmp_path / "eval.npz")
+    assert found.proved
+    assert "after.onnx" in found.outside[0]
+    assert "selected int64[kept, 3]" in found.outside[0]
+    assert found.to_dict()["outside"] == list(found.outside)
+    assert run(["verify", str(tmp_path / "m.qmod")]) == 0
+    assert "outside, in float" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("format", ["onnx", "qdq"])
+def test_an_export_is_the_whole_model_with_its_names_and_free_axes(
+    format: str, model: Path, module: QModule, tmp_path: Path
+) -> None:
+    module.save(tmp_path / "m.qmod")
+    made = qsearch.export(tmp_path / "m.qmod", format, tmp_path / "m.onnx")
+    ours, wanted = (onnx.load(path) for path in (made.files[0], model))
+    for side in ("input", "output"):
+        for one, other in zip(getattr(ours.graph, side), getattr(wanted.graph, side), strict=True):
+            assert one.name == other.name
+            assert one.type == other.type
+    session = onnxruntime.InferenceSession(made.files[0])
+    for count in (1, 3):
+        found = session.run(None, {"image": _images(count)})
+        reach = 1e-4 if format == "onnx" else 0.1
+        expected = module.run(_images(count))[0]
+        np.testing.assert_allclose(found[0], expected, atol=reach * abs(expected).max())
+
+
+def test_c_has_the_core_and_a_header_that_states_the_contract(
+    module: QModule, tmp_path: Path
+) -> None:
+    module.save(tmp_path / "m.qmod")
+    made = qsearch.export(tmp_path / "m.qmod", "c", tmp_path / "c")
+    header = next(path for path in made.files if path.suffix == ".h").read_text()
+    assert "after.onnx of the .qmod" in header
+    assert "output 0 is c" in header
+
+
+@pytest.fixture
+def metric(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A metric of the boxes that the head keeps; it sees the outputs of the whole model."""
+
+    def kept(outputs: Any, labels: NDArray[np.int64]) -> float:
+        boxes, selected = outputs
+        assert boxes.shape[1:] == (16, 4)
+        assert selected.shape[0] == len(labels) == 1
+        return float(np.isfinite(boxes).all() and selected.shape[2] == 3)
+
+    module = ModuleType("boxes_kept")
+    vars(module)["kept"] = kept
+    monkeypatch.setitem(sys.modules, "boxes_kept", module)
+    return "boxes_kept:kept"
+
+
+def test_a_search_scores_the_whole_model_and_writes_it(
+    model: Path, metric: str, tmp_path: Path
+) -> None:
+    result = qsearch.launch(
+        model,
+        calib={"image": _images()},
+        eval={"image": _images(6, seed=3), "labels": np.arange(6)},
+        metric=metric,
+        trials=2,
+        pool="inline",
+        out=tmp_path / "run",
+    )
+    assert result.best_trial.user_attrs["score"][metric] == 1.0
+    written = result.best_module()
+    assert [a.shape[1:] for a in written.run(_images(2))] == [(16, 4), (3,)]
+    again = qsearch.write_trial(tmp_path / "run", 0, tmp_path / "t.qmod")
+    assert again.after == written.after
+
+
+def test_the_part_in_front_prepares_the_data(tmp_path: Path) -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    m (uint8[n, 8, 8, 3] pixels) => (float[n, 4] y)
+    <float[4, 3, 3, 3] w, int64[2] flat = {0, -1}, float[36, 4] v>
+    {
+      x = Cast <to = 1> (pixels)
+      t = Transpose <perm = [0, 3, 1, 2]> (x)
+      [odd] q = MeanVarianceNormalization (t)
+      [conv] c = Conv <strides = [3, 3], pads = [1, 1, 1, 1]> (q, w)
+      r = Reshape (c, flat)
+      y = MatMul (r, v)
+    }
+    """
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (4, 3, 3, 3)), ("v", (36, 4))):
+        values = ", ".join(f"{x:.3f}" for x in rng.normal(0, 0.4, shape).reshape(-1))
+        head = f"float[{', '.join(map(str, shape))}] {name}"
+        text = text.replace(head, f"{head} = {{{values}}}")
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    pixels = rng.integers(0, 256, (12, 8, 8, 3), np.uint8)
+    made = qsearch.quantize(tmp_path / "m.onnx", {"pixels": pixels}, from_=["conv"])
+    assert made.before is not None
+    assert made.after is None
+    (wanted,) = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, {"pixels": pixels})
+    (found,) = made.run(pixels)
+    assert np.square(found - wanted).sum() / np.square(wanted).sum() < 1e-3
+    made.save(tmp_path / "m.qmod")
+    exported = qsearch.export(tmp_path / "m.qmod", "onnx", tmp_path / "whole.onnx").files[0]
+    (again,) = onnxruntime.InferenceSession(exported).run(None, {"pixels": pixels})
+    np.testing.assert_allclose(again, found, atol=1e-4)
+
+
+def test_a_fixed_batch_runs_sample_by_sample(tmp_path: Path) -> None:
+    fixed = detector()
+    fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    onnx.save(fixed, tmp_path / "m.onnx")
+    made = qsearch.quantize(tmp_path / "m.onnx", _images())
+    boxes, _ = made.run(_images(3))
+    assert boxes.shape == (3, 16, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--until", "nms0"], "did you mean 'nms'"),
+        (["--until", "image"], "leaves no product"),
+        (["--from", "selected"], "leaves no product"),
+        (["--set-input", "sr=1"], "no such input"),
+        (["--set-input", "image"], "NAME=VALUE"),
+        (["--until", "last", "--from", "nms"], "would be in both parts"),
+    ],
+)
+def test_a_cut_that_cannot_be_made_ends_with_exit_code_2(
+    options: list[str], told: str, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["doctor", "--model", str(model), *options]) == 2
+    said = capsys.readouterr().err
+    assert told in said
+    assert "fix:" in said
+
+
+def test_doctor_says_which_cut_it_took(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--model", str(model), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["fully_integral"]
+    assert found["cut"]["until"] == ["last"]
+    assert found["cut"]["multiplications_in_core"] == found["cut"]["multiplications"]
+    assert run(["doctor", "--model", str(model), "--until", "first"]) == 0
+    assert "quantized until first" in capsys.readouterr().out
+
+
+def test_a_missing_input_of_the_whole_model_is_named(module: QModule) -> None:
+    with pytest.raises(EvaluationError, match="image"):
+        module.run({"c": _images(1)})
+
+
+def test_a_trained_detector_is_cut_behind_its_last_convolutions() -> None:
+    found = qsearch.doctor(Path(__file__).parents[2] / "models" / "shapes_detector.onnx")
+    assert found.diagnosis.fully_integral
+    assert found.cut is not None
+    assert len(found.cut.last) == 2
+    assert found.cut.share == 1.0
+
+
+SPEECH = """
+<ir_version: 8, opset_import: ["" : 17]>
+speech (float[n, 8] x, int64 sr) => (float[n, 4] y)
+<int64 fast = {16000}>
+{
+  high = Equal (sr, fast)
+  [rate] y = If (high) <
+    then_branch = a () => (float[n, 4] p)
+    <float[8, 4] v = {V}> { p = MatMul (x, v) },
+    else_branch = b () => (float[n, 4] q)
+    <float[8, 4] w = {V}> { t = Neg (x) q = MatMul (t, w) }
+  >
+}
+"""
+
+
+def test_a_branch_is_taken_by_an_input_that_is_set_and_refused_by_the_name_of_the_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = ", ".join(f"{x:.3f}" for x in np.random.default_rng(0).normal(0, 1, 32))
+    path = tmp_path / "speech.onnx"
+    onnx.save(onnx.parser.parse_model(SPEECH.replace("{V}", f"{{{values}}}")), path)
+    assert run(["doctor", "--model", str(path)]) == 2
+    assert "takes a branch by sr: fix it with --set-input sr=VALUE" in capsys.readouterr().err
+    x = np.random.default_rng(1).normal(size=(12, 8)).astype(np.float32)
+    for rate in (16000, 8000):
+        made = qsearch.quantize(path, {"x": x}, set_input=[f"sr={rate}"])
+        feed = {"x": x, "sr": np.array(rate)}
+        (wanted,) = onnxruntime.InferenceSession(path).run(None, feed)
+        (found,) = made.run(x)
+        assert np.square(found - wanted).sum() / np.square(wanted).sum() < 1e-3
+
+
+def test_dir_shows_the_public_names() -> None:
+    assert {"launch", "quantize", "doctor", "SearchResult"} <= set(dir(qsearch))

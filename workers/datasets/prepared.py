@@ -1,0 +1,126 @@
+"""Dataset kind "prepared": samples of another dataset behind the float part of a model in front of
+its core, and beside them what the float head reads that the core does not give."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.runtime.interface import Interface
+from compiler.runtime.pipeline import Pipeline
+from workers.datasets.protocol import Batch, Dataset, InputSpec
+from workers.datasets.registry import datasets, open_dataset, take_options
+from workers.errors import DatasetError
+from workers.messages import DatasetRef, Range
+
+
+def whole_inputs(whole: Interface) -> tuple[InputSpec, ...]:
+    """Inputs of a model that was cut, for one sample.
+
+    Raises:
+        DatasetError: an axis has no size.
+    """
+    specs = []
+    for port in whole.inputs:
+        open_axes = [n for n, dim in enumerate(port.dims) if isinstance(dim, str) and n]
+        if open_axes:
+            axis = open_axes[0]
+            name = port.dims[axis] if port.dims[axis] != "?" else f"{port.name}:{axis}"
+            raise DatasetError(
+                f"dimension {axis} of input {port.name!r} has no size",
+                where="the part of the model in front of the cut",
+                fix=f"give it with --dim {name}=…",
+            )
+        shape = tuple(dim if isinstance(dim, int) else 1 for dim in port.dims)
+        dtype = "float32" if port.dtype in ("float16", "float64") else port.dtype
+        specs.append(InputSpec(port.name, shape, dtype))
+    return tuple(specs)
+
+
+def prepared(of: DatasetRef, pipeline: Pipeline, inputs: Sequence[InputSpec]) -> DatasetRef:
+    """The reference of a dataset behind the part in front of a core.
+
+    Args:
+        of: samples as the whole model takes them.
+        pipeline: the parts.
+        inputs: of the whole model.
+    """
+    options = {
+        "of": {"kind": of.kind, "options": dict(of.options), "sha256": of.sha256},
+        "inputs": [[spec.name, list(spec.shape), spec.dtype] for spec in inputs],
+        "before": base64.b64encode(pipeline.before or b"").decode(),
+        "beside": list(pipeline.beside),
+    }
+    return DatasetRef("prepared", options)
+
+
+class PreparedDataset:
+    """Samples as the core takes them; labels stay.
+
+    Args:
+        dataset: samples as the whole model takes them.
+        before: the part in front.
+        names: values to give: inputs of the core, and what the head reads beside them.
+        size: samples that the part takes at a time; 0 is any number.
+    """
+
+    def __init__(self, dataset: Dataset, before: Pipeline, names: Sequence[str], size: int) -> None:
+        self._dataset = dataset
+        self._before = before
+        self._names = tuple(names)
+        self._size = size
+        self.has_labels = dataset.has_labels
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def batch(self, samples: Range) -> Batch:
+        """The samples of a range; raises as the dataset does."""
+        read = self._dataset.batch(samples)
+        step = self._size or len(samples)
+        parts = []
+        for start in range(0, len(samples), step):
+            rows = {n: _padded(all_[start : start + step], step) for n, all_ in read.inputs.items()}
+            parts.append(self._before.prepare(rows))
+        values = {name: np.concatenate([part[name] for part in parts]) for name in self._names}
+        if self._size:
+            values = {name: rows[: len(samples)] for name, rows in values.items()}
+        return Batch(values, read.labels)
+
+    def labels(self, samples: Range) -> NDArray[np.int64] | None:
+        return self._dataset.labels(samples)
+
+    def files(self, samples: Range) -> Sequence[Path]:
+        """Those of the dataset; see ``Dataset.files``."""
+        return self._dataset.files(samples)
+
+
+def _padded(rows: NDArray[Any], count: int) -> NDArray[Any]:
+    missing = count - len(rows)
+    return np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]) if missing else rows
+
+
+@datasets.register("prepared")
+def open_prepared(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset:
+    """Options: ``of``, ``inputs``, ``before`` and ``beside``, as ``prepared`` makes them.
+
+    Raises:
+        DatasetError: the dataset cannot be opened.
+    """
+    of, whole, before, beside = take_options(
+        "prepared", options, of=..., inputs=..., before=..., beside=...
+    )
+    specs = tuple(InputSpec(name, tuple(shape), dtype) for name, shape, dtype in whole)
+    if not specs:
+        raise DatasetError("a model without inputs has no samples")
+    ref = DatasetRef(of["kind"], of["options"], of["sha256"])
+    nothing = Interface((), ())
+    pipeline = Pipeline(nothing, nothing, base64.b64decode(before) or None)
+    names = tuple(dict.fromkeys([*(spec.name for spec in inputs), *beside]))
+    size = specs[0].shape[0] if specs[0].shape else 0
+    return PreparedDataset(open_dataset(ref, specs), pipeline, names, size)
