@@ -267,6 +267,12 @@ class Planner:
         args = [self.item(self.root(a)) for a in step.args]
         # Without elements nothing is computed but where others are put beside them.
         empty = any(arg.data is not None and not arg.data.size for arg in args)
+        if not any(all(value.type.concrete_shape) for value in step.results):
+            for index, value in enumerate(step.results):
+                nothing = np.empty(value.type.concrete_shape, value.type.dtype)
+                self.define(step, constants(bits_of(nothing)), index)
+            self.folded |= set(step.results)
+            return
         if step.name == "concatenate":
             args = [arg for arg in args if all(arg.shape)] or args
         elif empty or all(arg.data is not None for arg in args):
