@@ -11,6 +11,7 @@ SEED = 1
 COUNT = 460
 
 
+@pytest.mark.slow
 @NEEDS_C
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_limits_inside_dtypes_are_kept_in_every_form() -> None:

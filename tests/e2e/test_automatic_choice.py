@@ -13,6 +13,7 @@ from tests.benchmarks.scores import decibels
 from tests.benchmarks.unseen_networks import NETWORKS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["densenet", "sequence"])
 def test_smoothing_is_not_chosen_where_it_makes_other_tensors_uneven(
     name: str, tmp_path: Path

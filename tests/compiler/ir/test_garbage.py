@@ -83,6 +83,7 @@ def test_the_name_and_text_of_a_function_stay() -> None:
     assert state.__name__ == "state"
 
 
+@pytest.mark.slow
 def test_no_stage_leaves_cycles_that_hold_a_graph() -> None:
     operators = 200
 

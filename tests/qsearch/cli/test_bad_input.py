@@ -276,6 +276,7 @@ def test_a_name_of_5000_letters(
     assert len(refused(*words)) < 1000
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_with_the_path(tmp_path: Path) -> None:
     module = tmp_path / "m.qmod"
     # -B: bytecode that is cut off at the limit would be read by the processes of other tests.

@@ -99,7 +99,7 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
     words = ["launch", "--model", "digits", "-o", str(folder), "--dry-run", "--json"]
     assert run([*words, "--trials", "20000"]) == 0
     plan = json.loads(capsys.readouterr().out)
-    assert plan["trials"] == 9_504
+    assert plan["trials"] == 2_376
     assert plan["metric"] == "top1"
     assert "400 samples, labels" in plan["evaluation"]
     assert not folder.exists()
