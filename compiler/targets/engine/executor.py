@@ -133,7 +133,8 @@ class EngineExecutor:
     def profile(self, inputs: Inputs, rounds: int = 5) -> NDArray[np.float64]:
         """CPU seconds of every kernel step, the least of some rounds."""
         held = [np.ascontiguousarray(array) for array in self._checked(inputs)]
-        batch = Batch(*self._sizes).fill(held, [np.empty(*each) for each in self._out])
+        outputs = [np.empty(*each) for each in self._out]  # a batch has their addresses only
+        batch = Batch(*self._sizes).fill(held, outputs)
         arena, best = Arena(self.plan.arena_bytes), np.full(self._steps, np.inf)
         for _ in range(rounds):
             seconds = np.zeros(self._steps)
