@@ -29,7 +29,8 @@ _DIMS = 6
 # ---- reductions -------------------------------------------------------------------------------
 
 
-@rule("max", "argmax")
+@rule("max", of=general)
+@rule("argmax")
 def extremum(planner: Planner, step: Step, args: list[Item]) -> bool:
     """The largest element, or its place."""
     axes = tuple(axes_of(step))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -11,8 +12,8 @@ from compiler.ops.transform.strided_slice import slices_of
 from compiler.targets.engine.general import ordered, padded
 from compiler.targets.engine.layouts import MOST_IMAGES, pad_of
 from compiler.targets.engine.planner import Planner, rule
-from compiler.targets.engine.values import Item
-from compiler.targets.engine.views import View
+from compiler.targets.engine.values import Epilogue, Item, Product
+from compiler.targets.engine.views import Shape, View
 
 Array = NDArray[Any]
 
@@ -29,11 +30,17 @@ def _source(planner: Planner, data: Item) -> View | None:
 
 @rule("reshape")
 def reshape(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """Another shape of the same memory, or of a copy in the order that its readers want."""
+    """Another shape of the same memory, or of a copy in the order that its readers want.
+
+    A product waits for its epilogue, which may stand behind.
+    """
+    shape, product = step.results[0].type.concrete_shape, args[0].product
+    if product is not None and args[0].view is None and _keeps_columns(product, args[0], shape):
+        planner.define(step, _reshaped_product(planner, product, args[0], shape))
+        return True
     view = _source(planner, args[0])
     if view is None:
         return False
-    shape = step.results[0].type.concrete_shape
     made = view.reshaped(shape)
     if made is not None:
         return _moved(planner, step, args[0], made)
@@ -50,6 +57,25 @@ def reshape(planner: Planner, step: Step, args: list[Item]) -> bool:
         assert target is not None
     planner.emitter.copy(view, target)
     return True
+
+
+def _keeps_columns(product: Product, data: Item, shape: Shape) -> bool:
+    last = len(data.shape) - 1
+    return product.channel_axis == last and bool(shape) and shape[-1] == data.shape[-1]
+
+
+def _reshaped_product(planner: Planner, product: Product, data: Item, shape: Shape) -> Item:
+    """A product whose result gets another shape when it is written."""
+
+    def emit(item: Item, epilogue: Epilogue) -> View:
+        item.border = None
+        view = product.emit(replace(item, shape=data.shape, readers=[]), epilogue)
+        made = view.reshaped(shape) or planner.emitter.contiguous(view, always=True).reshaped(shape)
+        assert made is not None
+        return made
+
+    made = replace(product, emit=emit, channel_axis=len(shape) - 1)
+    return Item(shape, data.low, data.high, product=made)
 
 
 @rule("transpose")

@@ -27,6 +27,8 @@ Window = tuple[Sequence[int], ...]
 
 _PLAIN: Final = ((1, 1), (1, 1), (0, 0, 0, 0))
 """Strides, dilation and padding of a pool without them."""
+_FEW_CHANNELS: Final = 8
+"""Fewer are no vectors, so nothing is gained by their order."""
 _TOGETHER: Final = 2048
 """Elements of a softmax whose entries are looked up at once."""
 
@@ -155,44 +157,51 @@ def _write_pool(
         )
 
 
-@rule("mean", "sum")
+@rule("mean", "sum", "max")
 def reduce(planner: Planner, step: Step, args: list[Item]) -> bool:
     """A pool with one window over up to two runs of axes, if the kept axes are one run."""
     average = step.name == "mean"
     data, factor = _factor_in_front(planner, args[0]) if average else (args[0], 1)
     if data.data is not None:
         return False
-    source = planner.materialise(data)
-    axes = axes_of(step)
-    kept = [a for a in range(len(source.shape)) if a not in axes]
-    order = sorted(axes, key=lambda a: (-source.strides[a], a))
-    shape_kept, shape_gone = ([source.shape[a] for a in part] for part in (kept, order))
-    run = merged_axes(tuple(shape_kept), [tuple(source.strides[a] for a in kept)])
-    gone = merged_axes(tuple(shape_gone), [tuple(source.strides[a] for a in order)])
-    if len(run) != 1 or len(gone) > 2 or run[0][1][0] not in (0, source.buffer.item):
+    terms = prod(data.shape[a] for a in axes_of(step))
+    if step.name != "max" and not _sums_fit(data, terms, factor):
         return False
-    gone = [(1, (0,))] * (2 - len(gone)) + gone
-    terms = prod(shape_gone)
-    if not _sums_fit(data, terms, factor):
-        return False
-    scale = factor if average else terms
+    scale = {"mean": factor, "sum": terms, "max": 1}[step.name]
     low, high = sorted((data.low * scale, data.high * scale))
-    if not INT32[0] <= low <= high <= INT32[1]:
+    whole = _windowed(planner, planner.materialise(data), tuple(axes_of(step)))
+    if whole is None or not INT32[0] <= low <= high <= INT32[1] or whole.buffer.type == "S64":
         return False
+    stored = (whole.buffer.type, whole.buffer.zero) if step.name == "max" else ("S32", 0)
     # In one run, whatever order and border its readers want.
     item = Item(step.results[0].type.concrete_shape, low, high)
-    out = dense_view(planner, step, item, ("S32", 0), row_major=True)
-    channels = prod(shape_kept)
-    whole = View(
-        source.buffer,
-        source.offset,
-        (1, gone[0][0], gone[1][0], channels),
-        (0, gone[0][1][0], gone[1][1][0], source.buffer.item),
-    )
-    target = View(out.buffer, out.offset, (1, 1, 1, channels), (0, 0, 0, 4))
-    window = ([gone[0][0], gone[1][0]], *_PLAIN)
-    _write_pool(planner, "AVERAGE", whole, target, window, factor, count=0 if average else 1)
+    out = dense_view(planner, step, item, stored, row_major=True)
+    run = (0, 0, 0, out.buffer.item)
+    target = View(out.buffer, out.offset, (1, 1, 1, whole.shape[3]), run)
+    how = "MAX" if step.name == "max" else "AVERAGE"
+    window = (whole.shape[1:3], *_PLAIN)
+    _write_pool(planner, how, whole, target, window, factor, count=0 if average else 1)
     return True
+
+
+def _windowed(planner: Planner, source: View, axes: Shape) -> View | None:
+    """The axes as rows and columns of one image, the others as its channels, which lie in one run;
+    of a copy where they do not. None where a copy gains nothing."""
+    kept = tuple(a for a in range(len(source.shape)) if a not in axes)
+    order = tuple(sorted(axes, key=lambda a: (-source.strides[a], a)))
+    channels = prod(source.shape[a] for a in kept)
+    source = source.permuted((*order, *kept))
+    while True:
+        parts = slice(len(order)), slice(len(order), None)
+        gone, run = (merged_axes(source.shape[p], [source.strides[p]]) for p in parts)
+        if len(run) == 1 and len(gone) <= 2 and run[0][1][0] in (0, source.buffer.item):
+            break
+        if channels < _FEW_CHANNELS:
+            return None
+        source = planner.emitter.contiguous(source, always=True)
+    (rows, (row,)), (columns, (column,)) = [(1, (0,))] * (2 - len(gone)) + gone
+    shape, strides = (1, rows, columns, channels), (0, row, column, source.buffer.item)
+    return View(source.buffer, source.offset, shape, strides)
 
 
 _IN_TABLES: Final[Mapping[str, Callable[..., Array]]] = {

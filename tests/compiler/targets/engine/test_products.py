@@ -300,3 +300,16 @@ def _innermost_loop(body: str, multiply: str) -> list[str]:
             if any(re.search(multiply, line) for line in loop):
                 loops.append(loop)
     return min(loops, key=len, default=[])
+
+
+@pytest.mark.parametrize("shape", [(1, 6, 9, 11), (2, 3, 9, 11), (54, 11), (1, 2, 27, 11)])
+def test_a_product_takes_the_epilogue_behind_its_reshape(shape: tuple[int, ...]) -> None:
+    rng, op = np.random.default_rng(0), relay.op
+    sizes = (6, 9, 20), (6, 20, 11)
+    x, y = (relay.var(n, s, "int8") for n, s in zip("xy", sizes))
+    product = op.nn.batch_matmul(x, y, transpose_b=False, out_dtype="int32")
+    wide = op.cast(op.reshape(product, newshape=shape), dtype="int64")
+    scaled = op.fixed_point_multiply(wide, multiplier=1518500250, shift=-7)
+    made = op.cast(op.clip(scaled, a_min=-127, a_max=127), dtype="int8")
+    engine = agree(relay.module(made), *(drawn(rng, s, "int8", False) for s in sizes))
+    assert "elementwise" not in [step.kind for step in engine.steps]
