@@ -239,16 +239,20 @@ def test_a_model_that_cannot_become_integers_is_exit_code_1_and_names_the_operat
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shape = [1, 2, 4, 4]
-    weight = onnx.numpy_helper.from_array(np.ones((2, 2, 1, 1), np.float32), "w")
+    weights = [
+        onnx.numpy_helper.from_array(np.ones((2, channels, 1, 1), np.float32), name)
+        for name, channels in (("w", 2), ("v", 1))
+    ]
     graph = onnx.helper.make_graph(
         [
             onnx.helper.make_node("Conv", ["x", "w"], ["c"]),
-            onnx.helper.make_node("ReduceProd", ["c"], ["y"], name="keeps_float", axes=[2, 3]),
+            onnx.helper.make_node("ReduceProd", ["c"], ["p"], name="keeps_float", axes=[1]),
+            onnx.helper.make_node("Conv", ["p", "v"], ["y"]),
         ],
         "g",
         [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)],
-        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 2, 1, 1])],
-        [weight],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, shape)],
+        weights,
     )
     opset = [onnx.helper.make_opsetid("", 17)]
     onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "m.onnx")
