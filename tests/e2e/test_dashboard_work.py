@@ -416,7 +416,7 @@ def test_notes_are_kept_and_studies_deleted_after_a_question(
     page.goto(f"/studies/{keys['killed']}")
     page.locator("#note").fill("for the talk")
     page.locator("#tags").fill("old")
-    page.get_by_role("button", name="Keep").click()
+    page.get_by_role("button", name="Keep", exact=True).click()
     page.locator(".result .chip.tag", has_text="old").wait_for()
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("button", name="Cancel").click()
