@@ -115,7 +115,8 @@ def test_one_configuration_is_one_module_whatever_made_it(
 
     shown = qsearch.insight(model, data, qconfig=changes, samples=2)
     ranges = [np.max(point.range_s) for point in run.report.points]
-    assert [point.range_s for point in shown.insight.points] == [float(r) for r in ranges]
+    if config.weight_rounding == "nearest":  # else insight examines the parts as they were before
+        assert [point.range_s for point in shown.insight.points] == [float(r) for r in ranges]
     assert list(shown.warnings) == clipped
 
     assert qsearch.doctor(model, changes).diagnosis.fully_integral
