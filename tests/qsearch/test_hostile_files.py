@@ -257,11 +257,11 @@ TEXTS: dict[str, tuple[str, int, str]] = {
         "the types of all nodes hold more than",
     ),
     "12 MB of text": (source("  nn.relu(%q)" + " " * 12_000_000), 2, "module.relay has"),
-    "types that no comment ends": (source("  nn.relu(%q) // " + "/* ty=" * 60_000), 1, "states 0"),
-    "spans that no comment ends": (
-        source("  nn.relu(%q) // /* ty=" + "int8 span=" * 60_000),
-        1,
-        "states 0",
+    "a long comment": (source("  nn.relu(%q) // " + "/* ty=" * 60_000), 0, "proved"),
+    "comments that do not end": (
+        source("  nn.relu(%q) " + "/* ty=int8 span=" * 60_000),
+        2,
+        "this comment has no end",
     ),
     "a wide window": (
         source(
