@@ -101,7 +101,7 @@ class EngineExecutor:
         lane = self._lane()
         try:
             lane.batch.fill(held, made)
-            self._begin(lane.call)
+            self._library.run(lane.call)
         finally:
             self._lanes.append(lane)
         return made
@@ -178,9 +178,10 @@ class EngineExecutor:
             return _Lane(arena, batch, self._call((0, self._steps), batch, arena))
 
     def _check(self) -> None:
-        """Have the kernels check every step, which they do before they run any."""
-        batch = Batch(*self._sizes, samples=0)
-        failed = self._library.run(self._call((0, self._steps), batch))
+        """Have the kernels check every step, once: the table stays as it is."""
+        self.plan.rows.flags.writeable = self.plan.blob.flags.writeable = False
+        batch = Batch(*self._sizes)  # a call has its addresses only
+        failed = self._library.check(self._call((0, self._steps), batch))
         if failed:
             raise PlanError(
                 "the kernels have no such sizes",
@@ -191,12 +192,8 @@ class EngineExecutor:
     def kernels(
         self, span: tuple[int, int], batch: Batch, arena: Arena, seconds: Array | None = None
     ) -> None:
-        """Run the steps of ``span`` on what is left of a batch.
-
-        Raises:
-            EvaluationError: a step would leave its memory; nothing has run then.
-        """
-        self._begin(self._call(span, batch, arena, seconds))
+        """Run the steps of ``span`` on what is left of a batch."""
+        self._library.run(self._call(span, batch, arena, seconds))
 
     def _call(
         self,
@@ -205,7 +202,7 @@ class EngineExecutor:
         arena: Arena | None = None,
         seconds: Array | None = None,
     ) -> Any:
-        """The arguments of ``qk_run``, which say nothing about how long they live."""
+        """The arguments of the kernels, which say nothing about how long they live."""
         first, last = span
         return (ctypes.c_int64 * 15)(
             self._rows_at + first * self.plan.rows.strides[0], last - first,
@@ -213,15 +210,6 @@ class EngineExecutor:
             self._blob_at, self.plan.blob_bytes, *batch.tables, batch.samples, batch.taken,
             0 if seconds is None else seconds.ctypes.data + 8 * first,
         )  # fmt: skip
-
-    def _begin(self, call: Any) -> None:
-        failed = self._library.run(call)
-        if failed:
-            raise EvaluationError(
-                f"step {failed - 1} of {call[1]} would leave its memory",
-                where="memory not aligned" if failed < 0 else "",
-                fix="this is a defect of the engine; executor='reference' does not use it",
-            )
 
 
 class Arena:

@@ -427,7 +427,10 @@ static void qk_one(const qk_step *s, const qk_memory *m)
     }
 }
 
-/* The arguments of qk_run, as many int64. */
+/* What is run, as many int64: ctypes takes longer over fifteen arguments than a small network runs.
+ * The next sample's inputs and outputs lie input_bytes and output_bytes further on. Lengths are those of
+ * the arrays without QK_SLACK. taken, if given, counts the samples that the threads of a batch have begun:
+ * each takes the next. seconds, if given, takes the CPU time of every step, added over the samples. */
 typedef struct {
     const qk_step *steps;
     int64_t count;
@@ -445,39 +448,29 @@ typedef struct {
     double *seconds;
 } qk_call;
 
-/* Run steps on `samples` samples one after the other. The next sample's inputs and outputs lie
- * input_bytes and output_bytes further on. Lengths are those of the arrays without QK_SLACK.
- * taken, if given, counts the samples that the threads of a batch have begun: each takes the next.
- * seconds, if given, takes the CPU time of every step, added over the samples.
- * Returns 0, or 1 + the number of the step that would leave its memory; nothing has run then. */
-QK_EXPORT int64_t qk_run(const qk_step *steps, int64_t count, uint8_t *arena, int64_t arena_bytes,
-                         const uint8_t *blob, int64_t blob_bytes, const uint8_t *const *inputs,
-                         const int64_t *input_bytes, int64_t input_count, uint8_t *const *outputs,
-                         const int64_t *output_bytes, int64_t output_count, int64_t samples, size_t *taken,
-                         double *seconds)
+/* Whether every step stays within memory of such lengths, once for all calls with them, since checks
+ * take as long as the steps of a small network. Returns 0, or 1 + the number of the first that does not. */
+QK_EXPORT int64_t qk_check_call(const qk_call *c)
 {
-    size_t alone = 0, *const next = taken ? taken : &alone;
-    const qk_limits limits = {arena_bytes, blob_bytes, input_count, output_count, input_bytes, output_bytes, blob};
-    if ((uintptr_t)arena % 64 || (uintptr_t)blob % 64)
-        return -1;
-    for (int64_t i = 0; i < count; i++)
-        if (!qk_check(&steps[i], &limits))
+    const qk_limits limits = {c->arena_bytes, c->blob_bytes, c->input_count, c->output_count,
+                              c->input_bytes, c->output_bytes, c->blob};
+    for (int64_t i = 0; i < c->count; i++)
+        if (!qk_check(&c->steps[i], &limits))
             return i + 1;
-    for (int64_t sample; (sample = (int64_t)__atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < samples;) {
-        const qk_memory memory = {arena, blob, inputs, outputs, input_bytes, output_bytes, sample};
-        for (int64_t i = 0; i < count; i++) {
-            const double before = seconds ? qk_seconds() : 0;
-            qk_one(&steps[i], &memory);
-            if (seconds)
-                seconds[i] += qk_seconds() - before;
-        }
-    }
     return 0;
 }
 
-/* qk_run by one address: ctypes takes longer over fifteen arguments than a small network runs. */
-QK_EXPORT int64_t qk_run_call(const qk_call *c)
+/* Run checked steps on samples one after the other; arena and blob are aligned to 64 bytes. */
+QK_EXPORT void qk_run_call(const qk_call *c)
 {
-    return qk_run(c->steps, c->count, c->arena, c->arena_bytes, c->blob, c->blob_bytes, c->inputs, c->input_bytes,
-                  c->input_count, c->outputs, c->output_bytes, c->output_count, c->samples, c->taken, c->seconds);
+    size_t alone = 0, *const next = c->taken ? c->taken : &alone;
+    for (int64_t sample; (sample = (int64_t)__atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < c->samples;) {
+        const qk_memory memory = {c->arena, c->blob, c->inputs, c->outputs, c->input_bytes, c->output_bytes, sample};
+        for (int64_t i = 0; i < c->count; i++) {
+            const double before = c->seconds ? qk_seconds() : 0;
+            qk_one(&c->steps[i], &memory);
+            if (c->seconds)
+                c->seconds[i] += qk_seconds() - before;
+        }
+    }
 }

@@ -29,7 +29,8 @@ class Library:
     Attributes:
         path: the file.
         isa: name of the instruction set.
-        run: ``qk_run_call`` of kernels.c, by the address of its arguments, without the GIL.
+        check, run: ``qk_check_call`` and ``qk_run_call`` of kernels.c, by the address of their
+            arguments, without the GIL.
         k_unit: reduced elements of one dot step.
         weight_bytes: of one packed weight.
         lanes: 64-bit addends lie as the even lanes of so many, then the odd ones; 1: in order.
@@ -45,6 +46,7 @@ class Library:
 
     path: Path
     isa: str
+    check: Any
     run: Any
     k_unit: int
     weight_bytes: int
@@ -121,8 +123,10 @@ def open_library(path: Path) -> Library:
     facts = (ctypes.c_int64 * 11)()
     loaded.qk_isa.restype = ctypes.c_char_p
     name = loaded.qk_isa(facts).decode()
-    loaded.qk_run_call.restype = ctypes.c_int64
-    loaded.qk_run_call.argtypes = [ctypes.c_void_p]
+    check, run = loaded.qk_check_call, loaded.qk_run_call
+    check.restype, run.restype = ctypes.c_int64, None
+    check.argtypes = run.argtypes = [ctypes.c_void_p]
     unit, weight_bytes, lanes, panel, shift, *flags = facts
-    run = loaded.qk_run_call
-    return Library(path, name, run, unit, weight_bytes, lanes, panel, shift, *map(bool, flags))
+    return Library(
+        path, name, check, run, unit, weight_bytes, lanes, panel, shift, *map(bool, flags)
+    )

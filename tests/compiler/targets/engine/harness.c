@@ -57,11 +57,13 @@ int main(int argc, char **argv)
             in[i] = read_bytes(file, in_bytes[i], 0);
         for (int64_t i = 0; i < head[4]; i++)
             out[i] = aligned_bytes(out_bytes[i]);
-        const int64_t failed =
-            qk_run((const qk_step *)rows, head[0], arena, head[1], blob, head[2], (const uint8_t *const *)in,
-                   in_bytes, head[3], out, out_bytes, head[4], 1, 0, 0);
+        const qk_call call = {(const qk_step *)rows, head[0], arena, head[1], blob, head[2],
+                              (const uint8_t *const *)in, in_bytes, head[3], out, out_bytes, head[4], 1, 0, 0};
+        const int64_t failed = qk_check_call(&call);
         if (failed)
             printf("step %lld refused\n", (long long)failed - 1);
+        else
+            qk_run_call(&call);
         for (int64_t i = 0; i < head[4]; i++) {
             uint8_t *wanted = read_bytes(file, out_bytes[i], 0);
             wrong += failed || memcmp(wanted, out[i], (size_t)out_bytes[i]) != 0;

@@ -124,7 +124,7 @@ def plan_bytes(plan: Plan, inputs: Sequence[Array], outputs: Sequence[Array]) ->
 
 
 def write_plans(path: Path, isa: str) -> None:
-    library = Library(HERE, isa, None, *FACTS[isa])
+    library = Library(HERE, isa, None, None, *FACTS[isa])
     parts: list[bytes] = []
     for mod, inputs in modules():
         _, plan = plan_function(mod, "main", library)
