@@ -231,7 +231,7 @@ def check_labels(dataset: OpenDataset, classes: int | None, where: str) -> None:
 
 
 LABELS = "labels"
-_LABEL_NAMES = ("labels", "label", "target", "targets")
+LABEL_NAMES = ("labels", "label", "target", "targets")
 _CHUNK = 1 << 20
 _MAX_CALLS = 8
 
@@ -249,7 +249,7 @@ def objects_to_npz(data: Any, inputs: tuple[InputSpec, ...], folder: Path, name:
     try:
         with _writing(folder, name):
             folder.mkdir(parents=True, exist_ok=True)
-        for item in _items(data):
+        for item in data_items(data):
             sample = _named(item, inputs)
             given = sorted(item) if isinstance(item, Mapping) else sorted(sample)
             names = names or given
@@ -285,7 +285,8 @@ def _writing(folder: Path, name: str) -> Iterator[None]:
         ) from error
 
 
-def _items(data: Any) -> Iterator[Any]:
+def data_items(data: Any) -> Iterator[Any]:
+    """The items of data in any of the forms that ``launch`` takes, read one at a time."""
     if isinstance(data, type):
         raise DataError(
             f"data is the class {data.__name__}",
@@ -301,6 +302,8 @@ def _items(data: Any) -> Iterator[Any]:
         yield data
     elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
         yield from data
+    elif hasattr(data, "__getitem__") and not isinstance(data, str | bytes):  # a torch Dataset
+        yield from (data[place] for place in range(len(data)))
     else:
         raise DataError(
             f"data of type {type(data).__name__} cannot be used",
@@ -341,7 +344,7 @@ def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
     axes_of = {spec.name: len(spec.shape) - 1 for spec in inputs}
     arrays: dict[str, NDArray[Any]] = {}
     for key, value in item.items():
-        array, axes = _array(value), axes_of.get(key, 0)
+        array, axes = as_array(value), axes_of.get(key, 0)
         if array.ndim == 0 < axes:
             raise DataError(f"a sample of {key!r} is one value", fix=f"give it {axes} axes")
         arrays[str(key)] = array[np.newaxis] if array.ndim == axes else array
@@ -349,7 +352,7 @@ def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
     if len(set(counts.values())) > 1:
         raise DataError(
             f"arrays of different numbers of samples: {counts}",
-            where="; ".join(f"{key} {_array(value).shape}" for key, value in item.items()),
+            where="; ".join(f"{key} {as_array(value).shape}" for key, value in item.items()),
             fix=f"give every name as many samples; the model takes {', '.join(map(str, inputs))}",
         )
     return arrays
@@ -358,7 +361,7 @@ def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
 def _known_names(item: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
     """With the names of the model: ``label`` is ``labels``; a model's one input is the rest."""
     named = dict(item)
-    for name in _LABEL_NAMES[1:]:
+    for name in LABEL_NAMES[1:]:
         if name in named and LABELS not in named and name not in {i.name for i in inputs}:
             named[LABELS] = named.pop(name)
     others = [name for name in named if name != LABELS]
@@ -367,7 +370,7 @@ def _known_names(item: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict
     return named
 
 
-def _array(value: Any) -> NDArray[Any]:
+def as_array(value: Any) -> NDArray[Any]:
     """An array of anything like one; tensors of torch leave their device and their history."""
     if hasattr(value, "detach"):
         value = value.detach()

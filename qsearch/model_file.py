@@ -48,6 +48,9 @@ log = logging.getLogger("qsearch.model_file")
 SHIPPED: Final = {"digits": ("digits_cnn.onnx", "digits_calib.npz", "digits_dev.npz")}
 """Name → model, calibration and evaluation file in ``qsearch/models``."""
 
+IN_FOLDER: Final = "model.onnx"
+"""The model of a folder."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
@@ -139,12 +142,16 @@ def find_model(model: str | os.PathLike[str]) -> ModelSource:
         folder = resources.files("qsearch.models")
         onnx, calib, evaluation = (Path(str(folder / name)) for name in SHIPPED[text])
         return ModelSource(text, onnx, _contents(onnx), calib, evaluation)
+    if (path / IN_FOLDER).is_file():  # as Optimum writes it, with config.json and tokenizer.json
+        return ModelSource(text, path / IN_FOLDER, _contents(path / IN_FOLDER))
     if path.is_dir():
         resolved = path / "config.resolved.yaml"
         fix = "give the path of a .onnx file"
         if resolved.is_file():
             fix += f"; qsearch launch -c {resolved} -o {path} goes on with the search of the folder"
-        raise ModelFileError(f"{text} is a folder", where=str(path.absolute()), fix=fix)
+        raise ModelFileError(
+            f"{text} is a folder without {IN_FOLDER}", where=str(path.absolute()), fix=fix
+        )
     raise ModelFileError(
         f"there is no model {text!r}", where=str(path.absolute()), fix=_suggestion(path)
     )
@@ -224,22 +231,6 @@ def _text(path: Path) -> str:
             where=str(path.absolute()),
             fix="give the path of a .relay file",
         ) from error
-
-
-def model_bytes(model: Any) -> bytes:
-    """The bytes of a ModelProto, or bytes as they are.
-
-    Raises:
-        SettingsError: it is something else, or empty.
-    """
-    data = model if isinstance(model, bytes) else getattr(model, "SerializeToString", bytes)()
-    if not data:
-        raise SettingsError(
-            f"a model of type {type(model).__name__} cannot be used",
-            where="model",
-            fix="give the path of an .onnx file, a ModelProto, or its bytes",
-        )
-    return data
 
 
 def named_dims(dim: Any) -> dict[str, int]:

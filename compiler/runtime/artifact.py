@@ -14,6 +14,7 @@ lir.txt, lir.json, lir.bin, external/*.bin   the lowered module, if there is one
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -180,6 +181,21 @@ class QModule:
         if pipeline is not None:
             return self._run_whole(pipeline, inputs, executor, threads)
         return self._call(executor, threads)(inputs)
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """The output, or a tuple of several, of inputs in order or by name; see ``run``.
+
+        Tensors of torch give tensors.
+        """
+        given = [*inputs, *named.values()]
+        tensors = any(hasattr(each, "detach") for each in given)
+        arrays = [
+            each.detach().cpu().numpy() if hasattr(each, "detach") else each for each in given
+        ]
+        outputs: list[Any] = self.run(dict(zip(named, arrays)) if not inputs else arrays)
+        if tensors:
+            outputs = list(map(importlib.import_module("torch").from_numpy, outputs))
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def _run_whole(
         self, pipeline: Pipeline, inputs: Inputs, executor: str, threads: int

@@ -25,7 +25,8 @@ from compiler.quantize import Calibration, Diagnosis, diagnose
 from compiler.runtime.artifact import load_qmod
 from qsearch.config import resolve
 from qsearch.errors import SettingsError
-from qsearch.model_file import find_model, import_model, without_floats
+from qsearch.frameworks import model_at
+from qsearch.model_file import ModelSource, import_model, without_floats
 from qsearch.modules.data_source import Batches, DataSource
 from qsearch.modules.quantization import resolve_qconfig
 from qsearch.modules.views import report_without_data
@@ -91,12 +92,13 @@ class ModelDiagnosis:
 
 
 def doctor(
-    model: PathLike,
+    model: Any,
     qconfig: QConfig | Mapping[str, Any] | str | None = None,
     *,
     dim: Mapping[str, int] | Sequence[str] = (),
     hw: str | None = None,
     space_out: PathLike | None = None,
+    calib: Any = None,
     until: Sequence[str] = (),
     from_: Sequence[str] = (),
     set_input: Sequence[str] = (),
@@ -105,8 +107,10 @@ def doctor(
     """Which operators of a model will be integer, which not, why, and what to do; needs no data.
 
     Args:
+        model: as for ``launch``.
         qconfig: as for ``quantize``.
         dim: sizes of named dimensions.
+        calib: a few inputs, which a model of torch or Keras is exported with.
         hw: an accelerator (opu_q, npu, a file) that the quantized model's groups are drawn for.
         space_out: file to write what ``launch`` would search, for ``space``.
         until, from_, set_input: as for ``quantize``.
@@ -116,11 +120,22 @@ def doctor(
         CompilerError: the model or configuration cannot be used; operators that cannot be imported
             are all named in one message.
     """
-    config = resolve_qconfig(qconfig)
-    source = find_model(model)
+    at = CutAt(until, from_, set_input)
+    with model_at(model, calib) as (source, _):
+        return _diagnosed(source, resolve_qconfig(qconfig), dim, hw, space_out, at, search)
+
+
+def _diagnosed(
+    source: ModelSource,
+    config: QConfig,
+    dim: Any,
+    hw: str | None,
+    space_out: PathLike | None,
+    at: CutAt,
+    search: Mapping[str, Any],
+) -> ModelDiagnosis:
     warnings = saturation_warnings(source.path)
     try:
-        at = CutAt(until, from_, set_input)
         source, module = import_model(source, dim, at)
         source, module, diagnosis = without_floats(
             source, module, diagnose(module, config), dim, at
@@ -203,7 +218,7 @@ class ModelInsight:
 
 
 def insight(
-    model: PathLike,
+    model: Any,
     calib: Any = None,
     eval: Any = None,
     qconfig: QConfig | Mapping[str, Any] | str | None = None,
@@ -218,7 +233,7 @@ def insight(
     """What every layer and every quantize point of one configuration costs.
 
     Args:
-        calib: as for ``quantize``.
+        model, calib: as for ``quantize``.
         eval: data to examine on, of the same kinds; None takes the calibration data.
         qconfig: as for ``quantize``; the path of a .qmod means the configuration in it.
         samples: how many of the data are examined.
@@ -232,16 +247,28 @@ def insight(
     if samples < 1:
         raise SettingsError(f"samples is {samples}", where="samples", fix="one or more")
     config = _configuration(qconfig)
-    source = find_model(model)
+    given, other = DataSource.of(calib), DataSource.of(eval)
     at = CutAt(until, from_, set_input)
+    with model_at(model, given.data) as (source, data):
+        given = replace(given, data=source.calib if data is None else data)
+        return _examined(source, given, other, config, samples, dim, at, progress)
+
+
+def _examined(
+    source: ModelSource,
+    given: DataSource,
+    other: DataSource,
+    config: QConfig,
+    samples: int,
+    dim: Any,
+    at: CutAt,
+    progress: Callable[[int, int], None],
+) -> ModelInsight:
     source, module = import_model(source, dim, at)
     if config.partition_conversions == "fully_integral":
         diagnosis = diagnose(module, config)
         source, module, _ = without_floats(source, module, diagnosis, dim, at)
     inputs = input_specs(module)
-    given, other = DataSource.of(calib), DataSource.of(eval)
-    if given.data is None:
-        given = replace(given, data=source.calib)
     with contextlib.ExitStack() as stack:
         measured = examined = stack.enter_context(given.opened(inputs, "calib", source.pipeline))
         if other.data is not None:

@@ -24,7 +24,8 @@ from compiler.quantize import Calibration, Decision, diagnose
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.pipeline import Pipeline
 from qsearch.errors import SettingsError
-from qsearch.model_file import ModelSource, find_model, import_model, without_floats
+from qsearch.frameworks import model_at
+from qsearch.model_file import ModelSource, import_model, without_floats
 from qsearch.modules.data_source import Batches, DataSource
 from qsearch.run_folder import module_at
 from qsearch.search.winner import build_winner, recorded_proof, samples_of
@@ -64,7 +65,7 @@ def load(path: PathLike) -> QModule:
 
 
 def quantize(
-    model: PathLike,
+    model: Any,
     calib: Any = None,
     qconfig: QConfig | Mapping[str, Any] | str | None = None,
     *,
@@ -76,6 +77,7 @@ def quantize(
     """Quantize with one configuration, without a search, in this process.
 
     Args:
+        model: as for ``launch``.
         calib: as for ``launch``, or a ``DataSource``; None is synthetic inputs, and not needed for
             global_scale.
         qconfig: None or "auto" chooses from the statistics of the data, and the module's
@@ -92,18 +94,18 @@ def quantize(
     changes = changes_of_auto(qconfig)
     config = resolve_qconfig(qconfig) if changes is None else None
     at = CutAt(until, from_, set_input)
-    source, module = import_model(find_model(model), dim, at)
     given = DataSource.of(calib)
-    if given.data is None:
-        given = replace(given, data=source.calib)
-    try:
-        return _quantized(source, module, given, config, changes)
-    except NotFullyIntegralError:
-        diagnosis = diagnose(module, config or QConfig.recommended())
-        cut, module, _ = without_floats(source, module, diagnosis, dim, at)
-        if cut is source:
-            raise
-    return _quantized(cut, module, given, config, changes)
+    with model_at(model, given.data) as (found, samples):
+        source, module = import_model(found, dim, at)
+        given = replace(given, data=source.calib if samples is None else samples)
+        try:
+            return _quantized(source, module, given, config, changes)
+        except NotFullyIntegralError:
+            diagnosis = diagnose(module, config or QConfig.recommended())
+            cut, module, _ = without_floats(source, module, diagnosis, dim, at)
+            if cut is source:
+                raise
+        return _quantized(cut, module, given, config, changes)
 
 
 def _quantized(

@@ -20,7 +20,8 @@ import yaml
 from qsearch.config import IMPORT, Resolved, resolve
 from qsearch.data import check_exists, read_preprocess
 from qsearch.errors import SettingsError
-from qsearch.model_file import ModelSource, find_model, model_bytes
+from qsearch.frameworks import model_file
+from qsearch.model_file import ModelSource, find_model
 from qsearch.process import imports_kept, interrupts_kept, logging_to
 from qsearch.progress import Progress, SilentProgress, make_progress
 from qsearch.run_folder import RunFolder
@@ -39,8 +40,6 @@ from workers.pool.protocol import WorkerPool, WorkerSize
 from workers.user_code import import_user_code
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
     from qsearch.store.repository import Repository
 
 PathLike = str | os.PathLike[str]
@@ -95,7 +94,7 @@ class LaunchOptions(TypedDict, total=False):
 
 
 def launch(
-    model: PathLike | bytes | ModelProto,
+    model: Any,
     *,
     calib: Any = None,
     eval: Any = None,
@@ -108,8 +107,10 @@ def launch(
     """Search for the best quantization of a model; the same call on the same folder resumes.
 
     Args:
-        model: path of an ONNX file, the name of a shipped model ("digits"), a ModelProto or its
-            bytes; the run folder (``runs/model`` unless told) keeps those as ``model.onnx``.
+        model: path of an ONNX file or of a folder with ``model.onnx``, the name of a shipped model
+            ("digits"), a torch.nn.Module, a keras.Model, a ModelProto or its bytes; the run folder
+            (``runs/model`` unless told) keeps those as ``model.onnx``. A module of torch is
+            exported with the first samples of ``calib``, and compared on them.
         calib: calibration inputs: a path (.npz, .npy, folder of images), an array, a mapping of
             arrays, a tuple (inputs, labels), an iterable of mappings or (inputs, labels) pairs
             such as a torch DataLoader, a Hugging Face data set, ``qsearch.Dataset(items,
@@ -137,7 +138,11 @@ def launch(
         'channel'
     """
     if model is not None and not isinstance(model, str | os.PathLike):
-        model = _kept_model(model, Path(settings.get("out") or "runs/model"))
+        folder = Path(settings.get("out") or "runs/model")
+        if calib is None and eval is not None:
+            model, eval = model_file(model, eval, folder)
+        else:
+            model, calib = model_file(model, calib, folder)
     flags = {"model": model, **_paths(settings)}
     objects: dict[str, Any] = {}
     for name, given in (("calib", calib), ("eval", eval)):
@@ -156,20 +161,6 @@ def launch(
         progress=shown,
         control=Control(callbacks, stop or threading.Event()),
     )
-
-
-def _kept_model(model: Any, folder: Path) -> Path:
-    """The file of a ModelProto or of its bytes, in the run folder.
-
-    Raises:
-        SettingsError: it is something else.
-    """
-    data = model_bytes(model)
-    path = folder / "model.onnx"
-    if not path.is_file() or path.read_bytes() != data:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, data)
-    return path
 
 
 def run_search(

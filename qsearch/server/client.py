@@ -21,6 +21,7 @@ from urllib.parse import quote, urlencode
 
 from qsearch.data import check_exists
 from qsearch.errors import SearchError, SearchFailedError, SettingsError
+from qsearch.frameworks import model_file
 from qsearch.model_file import SHIPPED
 from qsearch.run_folder import FOLDER_NAMES, is_folder_name
 from qsearch.server.connection import (
@@ -31,7 +32,7 @@ from qsearch.server.connection import (
     UnreachableError,
     Whole,
 )
-from qsearch.server.packing import check_target, data_file, given_settings, model_file, part_of
+from qsearch.server.packing import check_target, data_file, given_settings, part_of, sent_model
 from qsearch.server.submission import NAMES, PLACES
 from qsearch.server.uploads import HIDDEN
 
@@ -117,7 +118,8 @@ class Client:
         if study is not None:
             _quoted(study)
         with tempfile.TemporaryDirectory(prefix="qsearch-submit-") as folder:
-            file, stem = model_file(model, Path(folder))
+            model, calib = model_file(model, calib, Path(folder))
+            file, stem = sent_model(model, Path(folder))
             given = {"calib": calib, "eval": eval}
             paths = {n: v for n, v in given.items() if isinstance(v, str | os.PathLike)}
             flags = {"model": str(file), "trials": trials, **paths, **settings}

@@ -14,7 +14,7 @@ from typing import Any, Final
 from qsearch.config import read_config_file, resolve
 from qsearch.data import objects_to_npz
 from qsearch.errors import DataError, ModelFileError, RunFolderError, SettingsError
-from qsearch.model_file import find_model, import_model, model_bytes
+from qsearch.model_file import find_model, import_model
 from qsearch.server.submission import MAPPINGS, SUBMITTED
 from qsearch.settings import CutAt
 from workers.datasets.image_folder import IMAGE_SUFFIXES
@@ -28,17 +28,12 @@ _STAMP: Final = (1980, 1, 1, 0, 0, 0)
 _STEM: Final = 55
 
 
-def model_file(model: Any, folder: Path) -> tuple[Path, str]:
+def sent_model(model: str | os.PathLike[str], folder: Path) -> tuple[Path, str]:
     """A file without parts elsewhere, and a name for its study.
 
     Raises:
         ModelFileError: no model.
     """
-    if not isinstance(model, str | os.PathLike):
-        data = model_bytes(model)
-        path = folder / "model.onnx"
-        path.write_bytes(data)
-        return path, "model"
     source = find_model(model)
     stem = "".join(c if c.isascii() and (c.isalnum() or c in "_.-") else "_" for c in source.stem)
     stem = stem.lstrip("_.-")[:_STEM] or "model"

@@ -58,7 +58,7 @@ def test_a_local_function_is_a_metric_of_the_inline_pool(tmp_path: Path) -> None
     ("call", "told"),
     [
         (lambda out: qsearch.launch(DIGITS, calib=Reader, out=out), "give an instance: Reader()"),
-        (lambda out: qsearch.launch(3, out=out), "a ModelProto, or its bytes"),
+        (lambda out: qsearch.launch(3, out=out), "a ModelProto or its bytes"),
         (lambda out: qsearch.load(DIGITS), "an ONNX model is no module"),
         (lambda out: qsearch.verify(DIGITS), "an ONNX model is no module"),
         (lambda out: qsearch.load(3), "cannot be loaded"),

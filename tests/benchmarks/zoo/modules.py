@@ -1,0 +1,124 @@
+"""Modules of PyTorch through the front door, in an environment that has torch (the extra zoo).
+
+python -m pytest tests/benchmarks/zoo/modules.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import qsearch
+from compiler.errors import CompilerError
+
+torch.manual_seed(0)
+PAIRS = TensorDataset(torch.randn(64, 1, 16, 16), torch.randint(0, 4, (64,)))
+LOADER = DataLoader(PAIRS, batch_size=16)
+IMAGES = PAIRS.tensors[0]
+TOKENS = [
+    {
+        "ids": torch.randint(0, 50, (4, 12)),
+        "mask": torch.ones(4, 12, dtype=torch.int64),
+        "labels": torch.randint(0, 3, (4,)),
+    }
+    for _ in range(4)
+]
+
+
+def network() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(), nn.Flatten(1),
+        nn.Linear(8 * 14 * 14, 4),
+    )  # fmt: skip
+
+
+class Tagger(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 16)
+        self.lstm = nn.LSTM(16, 16, batch_first=True)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, ids: Any, mask: Any, unused: Any = None) -> dict[str, Any]:
+        hidden, _ = self.lstm(self.embedding(ids) * mask[..., None].float())
+        return {"logits": self.head(hidden[:, -1]), "hidden": hidden}
+
+
+class Noise(nn.Module):
+    """No exporter can give what this computes."""
+
+    def forward(self, x: Any) -> Any:
+        return x + torch.tensor(len(Noise.calls.append(1) or Noise.calls) * 1.0)
+
+    calls: list[int] = []  # noqa: RUF012
+
+
+class Pixel(nn.Module):
+    """Tracing keeps the sum of the example."""
+
+    def forward(self, x: Any) -> Any:
+        return x * float(x.sum())
+
+
+@pytest.mark.parametrize(
+    "calib",
+    [
+        lambda: LOADER,
+        lambda: PAIRS,
+        lambda: IMAGES,
+        lambda: (batch for batch in LOADER),
+        lambda: [image[None] for image in IMAGES],
+        lambda: [(image, int(label)) for image, label in PAIRS],
+    ],
+)
+def test_any_data_give_a_module_that_answers_as_the_float_module(calib: Callable[[], Any]) -> None:
+    model = network().train()
+    module = qsearch.quantize(model, calib())
+    assert all(part.training for part in model.modules())
+    wanted = model.eval()(IMAGES[:4])
+    found = module(IMAGES[:4])
+    assert isinstance(found, torch.Tensor)
+    assert float((found - wanted).abs().max()) < 0.02 * float(wanted.abs().max())
+
+
+def test_inputs_by_name_and_several_outputs() -> None:
+    module = qsearch.quantize(Tagger(), TOKENS)
+    first = TOKENS[0]
+    logits, hidden = module(ids=first["ids"], mask=first["mask"])
+    assert (logits.shape, hidden.shape) == ((4, 3), (4, 12, 16))
+
+
+def test_a_search_goes_on_with_the_same_module(tmp_path: Path) -> None:
+    model = network()
+    options: Any = {"pool": "inline", "out": tmp_path, "calib": LOADER, "eval": LOADER}
+    qsearch.launch(model, trials=1, **options)
+    result = qsearch.launch(model, trials=2, **options)
+    assert [trial.number for trial in result.trials] == [0, 1]
+
+
+def test_what_tracing_gets_wrong_is_seen_and_exported_in_another_way() -> None:
+    module = qsearch.quantize(Pixel(), IMAGES[:, 0])
+    wanted = Pixel()(IMAGES[:1, 0])
+    assert float((module(IMAGES[:1, 0]) - wanted).abs().max()) < 0.05 * float(wanted.abs().max())
+
+
+@pytest.mark.parametrize(
+    ("model", "calib", "told"),
+    [
+        (Noise(), IMAGES, "off by"),
+        (network(), None, "calib gives none"),
+        (network(), "images/", "calib gives none"),
+        (network(), torch.randn(8, 3, 4), "cannot be run on a sample"),
+        (network(), [], "no sample"),
+        (nn.Module, LOADER, "of type type"),
+    ],
+)
+def test_what_cannot_be_exported_is_told(model: Any, calib: Any, told: str) -> None:
+    with pytest.raises(CompilerError, match=told):
+        qsearch.quantize(model, calib)
