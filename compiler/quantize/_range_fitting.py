@@ -153,9 +153,12 @@ class RangeFitting:
                 errors += apart(read(y + step * rng.choice(_SIGNS, y.shape)), read(y))
             return errors / (float(step) ** 2 * sum(y.size for y in some))
 
-        def error(tried: Sequence[Expr]) -> float:
+        def error(tried: Sequence[Expr], least: float) -> float:
+            """The sum over the samples, as far as it stays below ``least``."""
             total = each_unseen * unseen.cut_off(tried)
             for (y, _), target in zip(pairs, wanted, strict=True):
+                if total >= least:
+                    break
                 total += apart(read(_on_grid(y, tried)), target)
             return total
 
@@ -167,7 +170,11 @@ class RangeFitting:
             known = [runs.replaced.get(arg, arg) for arg in front.args[1:]]
             if _ends(known) == _ends(own):
                 tried.insert(0, (known, self._ranges[:, self._place[front]]))
-        constants, rows = min(tried, key=lambda one: error(one[0]))
+        (constants, rows), least = tried[0], np.inf
+        for some, their_rows in tried:
+            found = error(some, least)
+            if found < least:
+                least, constants, rows = found, some, their_rows
         for each in (point, *self._fields.get(point, ())):
             self._ranges[:, self._place[each]] = rows
             runs.replaced.update(zip(each.args[1:], constants, strict=True))
