@@ -2,15 +2,15 @@
  *
  * LOAD      to; p0 address, p1 type + 16 (in the blob), p2 and p3 strides of d0 and d1 in bytes,
  *           b what is taken away (128 for an int8), a 1: one element for all columns; times its
- *           factors; low QK_ADD or QK_MUL: with slot high
+ *           factors; low QK_ADD or QK_MUL: with slot high, else behind factors high is added
  * CONSTANT  to; a 0: p0 int32 a column in the blob, a 1: p0 is the value
- * ADD .. MAX   to = a op b
+ * ADD .. MAX   to = a op b; p1 1: a op p0
  * RESCALE   to = a times factors p0 (mult), p1 (add), p2 (shift); p3 1: a column; b: left shift first
  * ROUND_SHIFT  to = (a + half p0) >> shift p2; p3 1: a column
  * TO_EVEN   to = (a + p0 + (a >> shift p2 & p1)) >> shift p2; p3 1: a column
  * CLIP      to = a within p0 .. p1
  * LEFT      to = a << p0
- * TIMES     to = a times its factors
+ * TIMES     to = a times its factors, p0 added
  * STORE     a; p0 address, p1 type, p2 and p3 strides; times its factors, b added, within low .. high
  *
  * Factors are float32 and round as QK_REAL: scaled 0: there are none, 1: sixteen times one, 2: one a column.
@@ -49,7 +49,7 @@
             else if (op->low == QK_MUL)                                                      \
                 QK_LOADED(expression, qk_mul(QK_SCALED(x, none), qk_load(with + row + i)))   \
             else                                                                             \
-                QK_LOADED(expression, QK_SCALED(x, none))                                    \
+                QK_LOADED(expression, QK_SCALED(x, less))                                    \
         break;                                                                               \
     }
 #define QK_LOADED(expression, made)               \
@@ -64,11 +64,16 @@ static void qk_run_block(const qk_op *op, int64_t count, const qk_memory *m, int
 {
     int32_t slot[QK_SLOTS][QK_BLOCK] __attribute__((aligned(64)));
     const int64_t pitch = (n + 15) / 16 * 16, lanes = rows * pitch;
+    int32_t number[16] __attribute__((aligned(64)));
 
     for (; count > 0; count--, op++) {
         int32_t *to = slot[op->to];
         const int32_t *a = slot[op->op == QK_LOAD || op->op == QK_CONSTANT ? 0 : op->a];
-        const int32_t *b = slot[op->op >= QK_ADD && op->op <= QK_MAX ? op->b : 0];
+        const int binary = op->op >= QK_ADD && op->op <= QK_MAX;
+        const int32_t *b = binary && op->p1 ? number : slot[binary ? op->b : 0];
+        const int64_t along = b != number; /* a slot, or one number */
+        if (!along)
+            qk_store(number, qk_all((int32_t)op->p0));
         const int64_t every = op->p3 ? 1 : 0; /* factors: one a column, or the same sixteen lanes */
 #ifdef QK_REALS
         const int64_t own = op->scaled == 2;
@@ -81,6 +86,9 @@ static void qk_run_block(const qk_op *op, int64_t count, const qk_memory *m, int
             const qk_vec zero = qk_all((int32_t)op->b);
             const int64_t type = op->p1 & 15;
             const int32_t *with = slot[op->low ? op->high : 0];
+#ifdef QK_REALS
+            const qk_vec less = qk_all((int32_t)(QK_REAL_BITS - (uint32_t)op->high));
+#endif
             if (op->a)
                 QK_EACH_LOADED(qk_all((type == QK_U8    ? *from
                                        : type == QK_S16 ? *(const int16_t *)from
@@ -99,11 +107,11 @@ static void qk_run_block(const qk_op *op, int64_t count, const qk_memory *m, int
                 QK_EACH(all);
             QK_EACH_COLUMN(qk_load(values + i));
         }
-        case QK_ADD: QK_EACH(qk_add(qk_load(a + i), qk_load(b + i)));
-        case QK_SUB: QK_EACH(qk_sub(qk_load(a + i), qk_load(b + i)));
-        case QK_MUL: QK_EACH(qk_mul(qk_load(a + i), qk_load(b + i)));
-        case QK_MIN: QK_EACH(qk_min(qk_load(a + i), qk_load(b + i)));
-        case QK_MAX: QK_EACH(qk_max(qk_load(a + i), qk_load(b + i)));
+        case QK_ADD: QK_EACH(qk_add(qk_load(a + i), qk_load(b + along * i)));
+        case QK_SUB: QK_EACH(qk_sub(qk_load(a + i), qk_load(b + along * i)));
+        case QK_MUL: QK_EACH(qk_mul(qk_load(a + i), qk_load(b + along * i)));
+        case QK_MIN: QK_EACH(qk_min(qk_load(a + i), qk_load(b + along * i)));
+        case QK_MAX: QK_EACH(qk_max(qk_load(a + i), qk_load(b + along * i)));
         case QK_RESCALE: {
             const int32_t *mult = (const int32_t *)(m->blob + op->p0) + every * column;
             const int64_t *add = (const int64_t *)(m->blob + op->p1) + every * column;
@@ -138,7 +146,10 @@ static void qk_run_block(const qk_op *op, int64_t count, const qk_memory *m, int
         }
         case QK_LEFT: QK_EACH(qk_shift_left(qk_load(a + i), (int)op->p0));
 #ifdef QK_REALS
-        case QK_TIMES: QK_EACH_COLUMN(QK_SCALED(qk_load(a + row + i), none));
+        case QK_TIMES: {
+            const qk_vec less = qk_all((int32_t)(QK_REAL_BITS - (uint32_t)op->p0));
+            QK_EACH_COLUMN(QK_SCALED(qk_load(a + row + i), less));
+        }
 #endif
         case QK_STORE: {
             uint8_t *out = m->arena + op->p0 + i0 * op->p2 + i1 * op->p3;

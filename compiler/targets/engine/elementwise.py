@@ -13,12 +13,14 @@ from compiler.targets.engine.epilogue import BY_CHANNEL, scaled_epilogue, to_eve
 from compiler.targets.engine.packing import as_real, make_factor, padded_channels, shuffled
 from compiler.targets.engine.plan import Planning
 from compiler.targets.engine.programs import (
+    BINARY,
     Operation,
     Slots,
     joined,
     loops_of,
     of_length,
     order_of,
+    simplified,
     spelled_out,
     views_of,
     with_constants,
@@ -37,6 +39,8 @@ Loops = list[tuple[int, Shape]]
 
 _SLOTS = 6
 _MOST = 64
+_BLOCK = 512
+"""Elements that a program computes at a time."""
 _WIDE_SLOTS = 32
 _WIDE_MOST = 256
 _DIMS = 6
@@ -56,6 +60,8 @@ def emit_program(planner: Planning, item: Item, target: View | None = None) -> V
     for width, emit in ((32, _emit_fast), (64, _emit_wide)):
         try:
             written = [part for op in ops for part in spelled_out(op, width)]
+            if width == 32:
+                written = simplified(written)
             fits = all(i.fits_int32 for i in (*leaves, *(o.to for o in written)))
             kind = item.storage[0] if target is None else target.buffer.type
             if width == 32 and (kind == "S64" or not fits):
@@ -146,6 +152,8 @@ def _emit_fast(
             operands.strides.append(tuple(places))
     repeated, near = operands.loops(3)
     columns, strides = near[-1]
+    if near[1][0] < near[0][0] and near[1][0] * columns < _BLOCK:
+        near[:2] = near[1::-1]  # more rows run together
     if columns > 1 and not _inner_fits(strides, operands.out, operands.views):
         return _copied_first(planner, item, operands.leaves, operands.views, target)
     for shifts in positions(repeated):
@@ -216,20 +224,24 @@ def _program(operands: _Operands, near: Loops, shifts: Loops) -> list[list[Any]]
 
     for op in operands.ops:
         chain = op.chain
-        for arg in chain.args:
+        number_of = None
+        if chain.op in BINARY and chain.args[1].data is not None and chain.args[1].data.size == 1:
+            number_of = chain.args[1].low
+        for arg in chain.args[:1] if number_of is not None else chain.args:
             if slots.of(arg) is not None:
                 continue
             place = operands.leaves.index(arg)
             slot = slots.take(arg)
             if operands.views[place] is None:
-                assert arg.data is not None
-                value = int(arg.data.reshape(()))
-                program.append(operation("CONSTANT", to=slot, a=1, p0=value))
+                program.append(operation("CONSTANT", to=slot, a=1, p0=arg.low))
             else:
                 access("LOAD", 1 + place, to=slot, a=int(inner[1 + place] == 0))
         args = [slots.of(arg) for arg in chain.args]
         slots.release(op)
         slot = slots.take(op.to)
+        if number_of is not None:
+            program.append(operation(chain.op, to=slot, a=args[0], p0=number_of, p1=1))
+            continue
         along = False
         if chain.op in BY_CHANNEL:
             fixed = rows[factor_at], lines[factor_at], _moved(factor_at, shifts)

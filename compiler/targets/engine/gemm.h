@@ -426,7 +426,7 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
         bytes.bounds = qk_word_bounds((int)g->rq.low, (int)g->rq.high);
     uint8_t beyond[(1 + QK_WORDS) * QK_BLOCK_ROWS * 16 * QK_NV]; /* rows of the last panel, if it is not full */
     uint8_t *aside[QK_BLOCK_ROWS];
-    for (int64_t r = 0; r < QK_BLOCK_ROWS && ends && g->columns % 16; r++)
+    for (int64_t r = 0; r < block && ends && g->columns % 16; r++)
         aside[r] = beyond + r * 16 * QK_NV * size;
 #endif
 

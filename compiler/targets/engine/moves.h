@@ -12,8 +12,9 @@ typedef struct {
 
 static inline qk_inside qk_taps_inside(int64_t start, int64_t dilation, int64_t kernel, int64_t size)
 {
-    const int64_t first = start < 0 ? (-start + dilation - 1) / dilation : 0;
-    const int64_t behind = start >= size ? 0 : (size - 1 - start) / dilation + 1;
+    const int64_t before = start < 0 ? -start : 0, after = start < size ? size - start : 0;
+    const int64_t first = dilation == 1 ? before : (before + dilation - 1) / dilation; /* divisions are slow */
+    const int64_t behind = dilation == 1 ? after : (after + dilation - 1) / dilation;
     const int64_t last = behind < kernel ? behind : kernel;
     const qk_inside taps = {first, last > first ? last - first : 0};
     return taps;
@@ -21,17 +22,18 @@ static inline qk_inside qk_taps_inside(int64_t start, int64_t dilation, int64_t 
 
 /* (sum - taps * zero) * factor / count, to zero. Doubles hold numerators below 2^52, and the quotient
  * is too far from an integer to become one. */
-static inline void qk_average(const qk_pool_step *p, int32_t *sums, int64_t taps, int64_t n)
+static inline void qk_average(const qk_pool_step *p, const int32_t *restrict sums, int64_t taps, int32_t *restrict out,
+                              int64_t n)
 {
     const int64_t count = p->count ? p->count : taps > 0 ? taps : 1, away = taps * p->zero;
     const int64_t factor = p->factor < 0 ? -p->factor : p->factor;
     if (away > -((int64_t)1 << 30) && away < (int64_t)1 << 30 && factor < 1 << 20) {
         const double times = (double)p->factor, by = (double)count, less = (double)away;
         for (int64_t i = 0; i < n; i++)
-            sums[i] = (int32_t)(((double)sums[i] - less) * times / by);
+            out[i] = (int32_t)(((double)sums[i] - less) * times / by);
     } else {
         for (int64_t i = 0; i < n; i++)
-            sums[i] = (int32_t)((sums[i] - away) * p->factor / count);
+            out[i] = (int32_t)((sums[i] - away) * p->factor / count);
     }
 }
 
@@ -44,27 +46,35 @@ static inline void qk_average(const qk_pool_step *p, int32_t *sums, int64_t taps
                 change;                                                                                           \
         }
 
-/* One output of up to QK_POOL_CHANNELS channels of bytes, a fixed number of lanes at a time. */
+/* One output of up to QK_POOL_CHANNELS channels of bytes, a fixed number of lanes at a time, in registers. */
+typedef uint8_t qk_pool_lanes __attribute__((vector_size(QK_POOL_LANES)));
+typedef uint16_t qk_pool_sums __attribute__((vector_size(2 * QK_POOL_LANES)));
+
 static void qk_pool_bytes(const qk_pool_step *p, const uint8_t *from, int64_t rows, int64_t columns, uint8_t *out,
                           int64_t channels)
 {
-    const int64_t n = QK_POOL_LANES;
-    for (int64_t first = 0; first < channels; first += n) {
-        const int64_t kept = channels - first < n ? channels - first : n;
-        const uint8_t *in = from + first;
-        if (p->how == QK_POOL_MAX) {
-            uint8_t most[QK_POOL_LANES] = {0};
-            QK_POOL_WINDOW(uint8_t, most[i] = x[i] > most[i] ? x[i] : most[i])
-            memcpy(out + first, most, (size_t)kept);
-        } else {
-            uint16_t total[QK_POOL_LANES] = {0};
-            int32_t sums[QK_POOL_LANES];
-            QK_POOL_WINDOW(uint8_t, total[i] = (uint16_t)(total[i] + x[i]))
-            for (int64_t i = 0; i < n; i++)
-                sums[i] = total[i];
-            qk_average(p, sums, rows * columns, n);
-            memcpy(out + 4 * first, sums, 4 * (size_t)kept);
+    const int64_t down = p->dilation_y * p->in_row, across = p->dilation_x * p->in_pixel;
+    for (int64_t first = 0; first < channels; first += QK_POOL_LANES) {
+        const int64_t kept = channels - first < QK_POOL_LANES ? channels - first : QK_POOL_LANES;
+        qk_pool_lanes x, most = {0};
+        qk_pool_sums total = {0};
+#define QK_POOL_BYTES(change)                                \
+    for (int64_t r = 0; r < rows; r++)                       \
+        for (int64_t s = 0; s < columns; s++) {              \
+            memcpy(&x, from + first + r * down + s * across, sizeof(x)); \
+            change;                                          \
         }
+        if (p->how == QK_POOL_MAX) {
+            QK_POOL_BYTES(most = (x & (x > most)) | (most & (x <= most)))
+            memcpy(out + first, &most, (size_t)kept);
+        } else {
+            int32_t sums[QK_POOL_LANES];
+            QK_POOL_BYTES(total += __builtin_convertvector(x, qk_pool_sums))
+            for (int64_t i = 0; i < QK_POOL_LANES; i++)
+                sums[i] = total[i];
+            qk_average(p, sums, rows * columns, (int32_t *)out + first, kept);
+        }
+#undef QK_POOL_BYTES
     }
 }
 
@@ -85,8 +95,8 @@ static void qk_pool_any(const qk_pool_step *p, const uint8_t *in, int64_t rows, 
         QK_POOL_TYPE(int32_t)
 #undef QK_POOL_TYPE
     if (!maximum)
-        qk_average(p, acc, rows * columns, n);
-    if (!maximum || p->type == QK_S32)
+        qk_average(p, acc, rows * columns, (int32_t *)out, n);
+    else if (p->type == QK_S32)
         memcpy(out, acc, 4 * (size_t)n);
     else
         for (int64_t i = 0; i < n; i++)
@@ -391,11 +401,21 @@ static void qk_run_dequantize(const qk_dequantize_step *d, const qk_memory *m)
             memcpy(output, in, (size_t)(d->count * size));
         return;
     }
-    for (int64_t i = 0; i < d->count; i++) {
-        const int32_t x = (d->type == QK_U8    ? in[i]
-                           : d->type == QK_S16 ? ((const int16_t *)in)[i]
-                                               : ((const int32_t *)in)[i]) -
-                          (int32_t)d->zero;
-        ((float *)output)[i] = (float)x * scales[d->per_item ? i : 0];
+    float *restrict out = (float *)output;
+    const int32_t zero = (int32_t)d->zero;
+#define QK_REALS_OF(stored)                                     \
+    if (d->per_item)                                            \
+        for (int64_t i = 0; i < d->count; i++)                  \
+            out[i] = (float)(((const stored *)in)[i] - zero) * scales[i]; \
+    else                                                        \
+        for (int64_t i = 0; i < d->count; i++)                  \
+            out[i] = (float)(((const stored *)in)[i] - zero) * scales[0];
+    if (d->type == QK_U8) {
+        QK_REALS_OF(uint8_t)
+    } else if (d->type == QK_S16) {
+        QK_REALS_OF(int16_t)
+    } else {
+        QK_REALS_OF(int32_t)
     }
+#undef QK_REALS_OF
 }

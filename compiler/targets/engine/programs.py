@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ Array = NDArray[Any]
 
 _FAST = ("ADD", "SUB", "MUL", "MIN", "MAX", "CLIP", "RESCALE", "SHIFT", "TO_EVEN")
 """Operators of the programs of int32."""
+BINARY = ("ADD", "SUB", "MUL", "MIN", "MAX")
+"""Micro operations of two slots, or of a slot and a number."""
 _UNARY = ("RESCALE", "ROUND_SHIFT", "CLIP", "STORE", "LEFT", "TO_EVEN", "TIMES")
 
 
@@ -42,7 +45,8 @@ def joined(program: list[list[Any]], clips: bool) -> list[list[Any]]:
     """The program of int32 with fewer passes.
 
     Factors, sums and products right behind a load become a part of it if nothing else reads what
-    it loads; factors and clips right before the store become a part of that.
+    it loads; factors, numbers that are added and clips right before the store become a part of
+    that, and numbers right behind factors a part of these.
 
     Args:
         clips: a clip may become a part of the store.
@@ -56,22 +60,37 @@ def joined(program: list[list[Any]], clips: bool) -> list[list[Any]]:
     for place, op in enumerate(ops):
         last = made[-1] if made else op
         kind, slot = op["op"], last["to"]
-        if last["op"] == load and not last["low"] and not _read(ops[place:], op, slot):
-            if kind == times and op["a"] == slot and not last["scaled"]:
-                last |= {name: op[name] for name in ("to", "scaled", "factors")}
+        alone = last["op"] in (load, times) and not _read(ops[place:], op, slot)
+        loads = alone and last["op"] == load and not last["low"]
+        if kind == add and op["p1"]:
+            if alone and op["a"] == slot and last["scaled"] and (loads or last["op"] == times):
+                added = "high" if loads else "p0"
+                last |= {"to": op["to"], added: last[added] + op["p0"]}
                 continue
-            if kind in (add, mul) and (op["a"] == slot) != (op["b"] == slot):
-                other = op["b"] if op["a"] == slot else op["a"]
-                last |= {"to": op["to"], "low": kind, "high": other}
-                continue
-        if clips and (kind, last["op"], last["to"]) == (store, clip, op["a"]):
-            op["low"] = max(op["low"], last["p0"] + op["b"])
-            op["high"] = min(op["high"], last["p1"] + op["b"])
-            last = made[-2]
+        elif kind == times and loads and op["a"] == slot and not last["scaled"]:
+            last |= {name: op[name] for name in ("to", "scaled", "factors")}
+            continue
+        elif (
+            kind in (add, mul)
+            and loads
+            and not last["high"]
+            and [op["a"], op["b"]].count(slot) == 1
+        ):
+            last |= {"to": op["to"], "low": kind, "high": op["a"] + op["b"] - slot}
+            continue
+        while kind == store and last["to"] == op["a"]:
+            if last["op"] == clip and clips:
+                op["low"] = max(op["low"], last["p0"] + op["b"])
+                op["high"] = min(op["high"], last["p1"] + op["b"])
+            elif last["op"] == add and last["p1"] and not op["scaled"]:
+                op["b"] += last["p0"]
+            elif last["op"] == times and not op["scaled"]:
+                op |= {"b": op["b"] + last["p0"], **{n: last[n] for n in ("scaled", "factors")}}
+            else:
+                break
+            clips = False  # of the last operator only
             op["a"] = made.pop()["a"]
-        if (kind, last["op"], last["to"]) == (store, times, op["a"]):
-            op |= {name: last[name] for name in ("a", "scaled", "factors")}
-            made.pop()
+            last = made[-1]
         made.append(op)
     return [list(op.values()) for op in made]
 
@@ -79,9 +98,10 @@ def joined(program: list[list[Any]], clips: bool) -> list[list[Any]]:
 def _read(ops: list[dict[str, Any]], first: dict[str, Any], slot: int) -> bool:
     """Whether an operation behind the first one reads a slot before it is written again."""
     _, numbers, _ = layout()
-    unary = [numbers[name] for name in _UNARY]
+    unary, binary = ([numbers[name] for name in names] for names in (_UNARY, BINARY))
     for op in ops:
-        reads = {op["a"]} if op["op"] in unary else {op["a"], op["b"]}
+        alone = op["op"] in unary or (op["op"] in binary and op["p1"])
+        reads = {op["a"]} if alone else {op["a"], op["b"]}
         if op["op"] in (numbers["LOAD"], numbers["CONSTANT"]):
             reads = set()
         if op is not first and slot in reads:
@@ -159,6 +179,71 @@ def spelled_out(op: Item, width: int) -> list[Operation]:
     if not made:
         return [Operation(op, chain)]
     return [*made[:-1], Operation(op, made[-1].chain)]
+
+
+def simplified(ops: list[Operation]) -> list[Operation]:
+    """The same result by fewer operators: numbers added one after the other are one, and stand in
+    front of a clip; what bounds decide is left out."""
+    same: dict[Item, Item] = {}
+    by: dict[Item, Chain] = {}
+    read = Counter(arg for op in ops for arg in op.chain.args)
+    for place, op in enumerate(ops):
+        args, params = tuple(same.get(arg, arg) for arg in op.chain.args), op.chain.params
+        if op.chain.op in ("ADD", "MUL", "MIN", "MAX") and _number(args[0]) is not None:
+            args = args[::-1]
+        chain, number = Chain(op.chain.op, args, params), _number(args[-1])
+        if chain.op in ("ADD", "SUB") and number is not None and args[0].data is None:
+            added, inner = number if chain.op == "ADD" else -number, args[0]
+            under = by.get(inner) if read[inner] == 1 else None
+            if under is not None and under.op == "ADD" and _number(under.args[1]) is not None:
+                added, inner = added + under.args[1].low, under.args[0]
+                under = by.get(inner) if read[inner] == 1 else None
+            chain = Chain("ADD", (inner, constant(added)))
+            if under is not None and under.op == "CLIP":
+                low, high = under.args[0].bounds
+                moved = Item(inner.shape, low + added, high + added)
+                if moved.fits_int32:
+                    by[moved] = Chain("ADD", (under.args[0], constant(added)))
+                    read[moved] = 1
+                    chain = Chain("CLIP", (moved,), tuple(end + added for end in under.params))
+        inner = chain.args[0]
+        if inner.shape == op.to.shape and place < len(ops) - 1 and _does_nothing(chain):
+            same[op.to] = inner
+            read[inner] += read[op.to] - 1
+        else:
+            by[op.to] = chain
+    return _needed(ops[-1].to, by)
+
+
+def _number(item: Item) -> int | None:
+    """The number that a constant is everywhere."""
+    return item.low if item.data is not None and item.data.size == 1 else None
+
+
+def _does_nothing(chain: Chain) -> bool:
+    """Whether bounds say that an operator gives its first operand."""
+    number, (low, high) = _number(chain.args[-1]), chain.args[0].bounds
+    if chain.op == "CLIP":
+        return bool(chain.params[0] <= low and high <= chain.params[1])
+    if number is None or chain.args[0].data is not None:
+        return False
+    return {"ADD": number == 0, "MAX": number <= low, "MIN": number >= high}.get(chain.op, False)
+
+
+def _needed(result: Item, by: dict[Item, Chain]) -> list[Operation]:
+    """The operators behind a result, in the order of execution."""
+    made: dict[Item, Operation] = {}
+    stack = [(result, False)]
+    while stack:
+        item, ready = stack.pop()
+        if item in made or item not in by:
+            continue
+        if ready:
+            made[item] = Operation(item, by[item])
+        else:
+            stack.append((item, True))
+            stack.extend((arg, False) for arg in reversed(by[item].args))
+    return list(made.values())
 
 
 def shift_axis(amounts: Item, shape: Shape) -> int | None:

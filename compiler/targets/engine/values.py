@@ -65,6 +65,11 @@ class Item:
         return Item((), self.low, self.high, data=np.array(self.low, np.int64))
 
     @property
+    def bounds(self) -> tuple[int, int]:
+        """The least and the largest value."""
+        return self.low, self.high
+
+    @property
     def fits_int32(self) -> bool:
         """Whether fast kernels can hold it."""
         return INT32[0] <= self.low and self.high <= INT32[1]

@@ -168,6 +168,38 @@ def test_shifts_that_round_to_even_agree(bits: list[int], in_front: str, dtype: 
         assert not {"elementwise", "wide"} & set(kinds)
 
 
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32"])
+def test_numbers_added_around_clips_and_factors_agree_up_to_the_ends(seed: int, dtype: str) -> None:
+    op, rng = relay.op, np.random.default_rng(seed)
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    x, y = relay.var("x", (3, 5, 7), dtype), relay.var("y", (5, 7), dtype)
+    at: Expr = op.cast(x, dtype="int32")
+
+    def number() -> Expr:
+        return relay.const(
+            np.int32(rng.choice([0, 1, -1, low, high, int(rng.integers(low, high))]))
+        )
+
+    for kind in rng.integers(0, 8, 9):
+        if kind < 3:
+            at = (op.add, op.subtract)[rng.integers(2)](at, number())
+        elif kind < 5:
+            ends = sorted(int(n) for n in rng.integers(low, high, 2, endpoint=True))
+            at = op.clip(at, a_min=ends[0], a_max=ends[1])
+        elif kind == 5:
+            at = (op.maximum, op.minimum)[rng.integers(2)](number(), at)
+        elif kind == 6:
+            factor = int(rng.integers(1 << 30, (1 << 31) - 1)) & ~127
+            at = op.fixed_point_multiply(at, multiplier=factor, shift=int(rng.integers(-9, 0)))
+        else:
+            at = (op.add, op.subtract, op.maximum)[rng.integers(3)](at, op.cast(y, dtype="int32"))
+    results = (at, op.cast(op.clip(at, a_min=-128, a_max=127), dtype="int8"), y)
+    data = [rng.integers(low, high, (3, 5, 7), endpoint=True), rng.choice([low, high], (5, 7))]
+    for ends in (data, [rng.choice([low, high], a.shape) for a in data]):
+        agree(relay.module(relay.Tuple(results)), *(a.astype(dtype) for a in ends))
+
+
 @pytest.mark.parametrize("name", ["less", "greater_equal", "equal", "not_equal", "greater"])
 @pytest.mark.parametrize("dtype", ["int8", "int64"])
 def test_choices_by_comparisons_agree(name: str, dtype: str) -> None:
