@@ -112,13 +112,6 @@ def dtype_input(name: str, value: Any) -> str:
     return word(("int8", "int16", "int32"), name, value)
 
 
-def residual_bits(name: str, value: Any) -> int:
-    """8 or 16."""
-    if _is_integer(value) and value in (8, 16):
-        return int(value)
-    raise _refuse(name, value, "8 or 16")
-
-
 _LONGEST_MODE = 64
 _CALIBRATE_MODES = ["global_scale", "kl_divergence", "percentile", "max", "mse"]
 

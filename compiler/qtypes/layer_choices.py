@@ -3,17 +3,27 @@
     {"conv_0": {"nbit_weight": 6}, "gemm_0": {"nbit_weight": 4, "nbit_input": 16}}
 
 A layer is a convolution or matrix product; ``compiler.quantize.layer_names`` lists the names that a
-module has. What a choice leaves open is as the QConfig has it for all layers.
+module has. What a choice leaves open is as the QConfig has it for all layers. Two reserved names
+stand for points that no single layer reads; only ``nbit_input`` can be given to them:
+
+    <sums>      what adds of two computed values join, and their sums, until a layer reads them: 16
+    <tables>    values that only tables of activation functions (hard-swish, GELU) read: up to 12;
+                a table has two to the power of so many entries
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Final
 
 from compiler.errors import legal_names
 from compiler.qtypes.errors import ConfigValueError
+
+SUMS: Final = "<sums>"
+TABLES: Final = "<tables>"
+POINT_BITS: Final = {SUMS: (8, 16), TABLES: tuple(range(8, 13))}
+"""The bits that reserved names may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +89,21 @@ class LayerChoices(Mapping[str, LayerChoice]):
         return {name: bits for name, bits in asked.items() if bits is not None}
 
     @property
+    def wide_sums(self) -> bool:
+        """Whether residual sums have 16 bits."""
+        return self.input_bits.get(SUMS) == POINT_BITS[SUMS][-1]
+
+    def with_sums(self, wide: bool) -> LayerChoices:
+        """The same for layers, with or without wide residual sums."""
+        sums = {SUMS: LayerChoice(nbit_input=POINT_BITS[SUMS][-1])} if wide else {}
+        others = {name: choice for name, choice in self._items.items() if name != SUMS}
+        return LayerChoices(others | sums)
+
+    @property
     def most_input_bits(self) -> int:
-        """The most bits that any layer asks of what it reads; 0 where none asks."""
-        return max(self.input_bits.values(), default=0)
+        """The most bits that any layer or table asks of what it reads; 0 where none asks."""
+        asked = (bits for name, bits in self.input_bits.items() if name != SUMS)
+        return max(asked, default=0)
 
     @property
     def float_layers(self) -> tuple[str, ...]:
@@ -90,7 +112,7 @@ class LayerChoices(Mapping[str, LayerChoice]):
 
 
 WEIGHT_BITS = (2, 16)
-INPUT_BITS = (2, 16)
+_LAYER_BITS: Final = tuple(range(WEIGHT_BITS[0], WEIGHT_BITS[1] + 1))
 
 
 def layer_choices(name: str, value: Any) -> LayerChoices:
@@ -114,7 +136,8 @@ def _choice(name: str, layer: Any, value: Any) -> LayerChoice:
     place = f"{name}[{layer!r}]"
     if not isinstance(layer, str) or not isinstance(value, Mapping):
         raise _refused(place, value, 'choices by name, such as {"nbit_weight": 4}')
-    legal = [f.name for f in fields(LayerChoice)]
+    reserved = layer in POINT_BITS
+    legal = ["nbit_input"] if reserved else [f.name for f in fields(LayerChoice)]
     for key in value:
         if key not in legal:
             raise ConfigValueError(
@@ -123,9 +146,10 @@ def _choice(name: str, layer: Any, value: Any) -> LayerChoice:
     left_float = value.get("float", False)
     if not isinstance(left_float, bool):
         raise _refused(f"{place}['float']", left_float, "True or False")
+    input_bits = POINT_BITS.get(layer, _LAYER_BITS)
     choice = LayerChoice(
-        _bits(f"{place}['nbit_weight']", value.get("nbit_weight"), *WEIGHT_BITS),
-        _bits(f"{place}['nbit_input']", value.get("nbit_input"), *INPUT_BITS),
+        _bits(f"{place}['nbit_weight']", value.get("nbit_weight"), _LAYER_BITS),
+        _bits(f"{place}['nbit_input']", value.get("nbit_input"), input_bits),
         left_float,
     )
     if choice.float and (choice.nbit_weight or choice.nbit_input):
@@ -136,12 +160,14 @@ def _choice(name: str, layer: Any, value: Any) -> LayerChoice:
     return choice
 
 
-def _bits(place: str, value: Any, low: int, high: int) -> int | None:
+def _bits(place: str, value: Any, legal: tuple[int, ...]) -> int | None:
     if value is None:
         return None
-    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+    if isinstance(value, int) and not isinstance(value, bool) and value in legal:
         return value
-    raise _refused(place, value, f"an integer from {low} to {high}")
+    ends = f"{legal[0]} or {legal[-1]}"
+    told = ends if len(legal) == 2 else f"an integer from {legal[0]} to {legal[-1]}"
+    raise _refused(place, value, told)
 
 
 def _refused(place: str, value: Any, legal: str) -> ConfigValueError:

@@ -18,9 +18,7 @@ from compiler.ir.expr import Call, Op
 from compiler.qtypes.config_checks import (
     check_fields,
     flag,
-    integer,
     level,
-    residual_bits,
     share,
     stored_mode,
     word,
@@ -74,19 +72,17 @@ class QConfig(RelayConfig):
             with multipliers, the nearest ones, that a float32 product gives the same integers
             for; "power_of_two" takes scales that are powers of two, the next ones upward, so that
             a shift is enough.
-        weight_rounding: weights go to the "nearest" level; "corrected" lets biases make up for the
-            mean error of that, and moves the middle of each channel to 0 where only layers without
-            padding, and sums in front of them, read it (same function), with bias_mode
-            "accumulator". "sequential" does so as well, and takes the levels with the least error
-            of the layer's output, which also make up for what the layers in front have lost; it
-            uses 2^nbit_weight levels in each row with a scale of its own, one more than "nearest".
-            But in large networks it chooses activation ranges on the way, too: those with the least
-            error of what reads the tensor. All but "nearest" need calibration data.
-        residual_bits: 16 keeps what adds of two computed values join, and their sums, in 16 bits
-            until a layer reads them; 8 is that of the other values. Needs integer_tables.
-        table_bits: 8 to 12, of values that only tables of activation functions (hard-swish, GELU)
-            read; a table has two to the power of so many entries. Needs integer_tables.
+        weight_rounding: "nearest": each weight goes to the nearest of its levels. "corrected":
+            biases make up for the mean error of that (bias_mode "accumulator"), and the middle of
+            each channel moves to 0 where only layers without padding, and sums in front of them,
+            read it; the function stays the same. "sequential": all of this, layer by layer;
+            weights take the levels with the least error of the layer's output, after what the
+            layers in front have lost. A row with a scale of its own has 2^nbit_weight levels, one
+            more than with "nearest". Activation ranges are fitted to what reads the tensor, except
+            in large networks. "corrected" and "sequential" need calibration data.
         layers: what differs at single layers, by name: bits of weights and of inputs, or float.
+            With integer_tables, "<sums>" names the residual sums and "<tables>" what only tables of
+            functions read.
 
     Raises:
         UnknownConfigKeyError: an unknown field (also a TypeError).
@@ -142,8 +138,6 @@ class QConfig(RelayConfig):
             searched=("corrected", "sequential"),
         ),
     )
-    residual_bits: int = field(default=8, metadata=option(residual_bits, measured=True))
-    table_bits: int = field(default=8, metadata=option(partial(integer, 8, 12)))
     layers: LayerChoices = field(default=LayerChoices(), metadata=option(layer_choices))
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
@@ -158,7 +152,7 @@ class QConfig(RelayConfig):
     @property
     def most_input_bits(self) -> int:
         """The most bits that a stored value may have."""
-        return max(self.nbit_input, self.table_bits, self.layers.most_input_bits)
+        return max(self.nbit_input, self.layers.most_input_bits)
 
     @classmethod
     def recommended(cls, **overrides: Any) -> QConfig:
@@ -194,8 +188,8 @@ class QConfig(RelayConfig):
         """
         decides = (one.name for one in options_of(type(self)) if one.measured)
         found = {name: _plain(getattr(self, name)) for name in decides}
-        layers = list(self.layers.float_layers)
-        return {**found, "centred": self.weight_rounding != "nearest", "float_layers": layers}
+        found |= {"centred": self.weight_rounding != "nearest", "sums": self.layers.wide_sums}
+        return {**found, "float_layers": list(self.layers.float_layers)}
 
     @property
     def needs_channels(self) -> bool:

@@ -72,7 +72,6 @@ if TYPE_CHECKING:
     from compiler.quantize.calibration.quantize_calibrate import calibrate as calibrate
     from compiler.quantize.candidate import Candidate as Candidate
     from compiler.quantize.candidate import build_candidate as build_candidate
-    from compiler.quantize.candidate import has_residual_sums as has_residual_sums
     from compiler.quantize.candidate import mark as mark
     from compiler.quantize.choice import Decision as Decision
     from compiler.quantize.choice import choose as choose

@@ -18,7 +18,7 @@ from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import ConfigValueError
-from compiler.qtypes.layer_choices import LayerChoice, LayerChoices
+from compiler.qtypes.layer_choices import POINT_BITS, LayerChoice, LayerChoices
 from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.span import onnx_nodes
 
@@ -86,7 +86,7 @@ def require_known(choices: LayerChoices, layers: Mapping[Expr, str]) -> None:
     Raises:
         ConfigValueError: it lists the names that are legal, nearest first.
     """
-    legal = tuple(layers.values())
+    legal = (*layers.values(), *POINT_BITS)
     for name in choices:
         if name not in legal:
             raise ConfigValueError(

@@ -31,7 +31,6 @@ from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import TensorType, is_integer
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import PARAMETERS, quantize_kind
-from compiler.ops.annotation.wide_point import residual_stream
 from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.integer_calls import along_axis, subtract
 from compiler.ops.rules.product_shape import FQProductShape
@@ -151,12 +150,6 @@ def mark(
     begin_report(run, mod["main"])
     with PassContext.current().inner(opt_level=3, required_pass=_REQUIRED):
         return Sequential([QuantizePartition(run), QuantizeAnnotate(run)], name="mark")(mod), run
-
-
-def has_residual_sums(mod: IRModule) -> bool:
-    """Whether ``residual_bits`` changes how a prepared module is quantized."""
-    main = Sequential(RECOGNIZE, name="recognize")(mod)["main"]
-    return residual_stream(main, sums=True) != residual_stream(main)
 
 
 @collector_rests

@@ -20,7 +20,7 @@ from compiler.quantize._sequential_rounding import MOST_PRODUCTS, sequential_pro
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.input_sample import batch_size
 from compiler.quantize.calibration.weighted_calls import weight_of, weighted_calls
-from compiler.quantize.wide_inputs import TABLE_BITS, wide_inputs
+from compiler.quantize.wide_inputs import wide_inputs
 
 SMOOTH_ALPHA: Final = 0.75
 _SELDOM: Final = 1024
@@ -104,10 +104,6 @@ def choose(
         wide = wide_inputs(module)
         if wide.layers:
             decisions.append(Decision("layers", wide.layers, "; ".join(wide.why)))
-        if wide.cheap_tables:
-            work = f"layers multiply {wide.products_a_table:.0f} times for each value of them"
-            why = f"tables of functions read {TABLE_BITS} bits nearly as fast as 8: {work}"
-            decisions.append(Decision("table_bits", TABLE_BITS, why))
         plain = QConfig.recommended(**{one.field: one.value for one in decisions})
         decisions.append(_smoothing(module, statistics, samples, plain, gain))
     chosen = {d.field: d.value for d in decisions}

@@ -8,15 +8,17 @@ from typing import Final
 
 from compiler.ir.expr import Call, Expr, is_op_call
 from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import Sequential
 from compiler.ir.walk import nodes_of
-from compiler.ops.annotation.wide_point import WIDE_BITS
+from compiler.ops.annotation.wide_point import WIDE_BITS, residual_stream
 from compiler.ops.rules.product_shape import FQProductShape
+from compiler.qtypes.layer_choices import SUMS, TABLES
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._cost import module_cost
 from compiler.quantize._layers import has_weight, named_layers
 from compiler.quantize.calibration.input_sample import batch_size
-from compiler.quantize.calibration.point_bits import TABLES, Readers, point_readers
-from compiler.quantize.candidate import mark
+from compiler.quantize.calibration.point_bits import Readers, point_readers
+from compiler.quantize.candidate import RECOGNIZE, mark
 
 _SMALL: Final = 64
 """The last layers read at most this part of all quantized values."""
@@ -58,26 +60,14 @@ class WideInputs:
     Attributes:
         layers: for ``QConfig.layers``.
         why: one sentence for each kind of layers.
-        products_a_table: multiplications for each value that only tables of functions read; 0 where
-            ``table_bits`` has no effect.
-        tiny: further layers that may, where the network is so small that this takes little time;
-            for a search, which sees what it gains.
+        searched: bits of residual sums and tables that a search tries, which sees what they gain.
+        tiny: bits of further layers, where the network is so small that they take little time.
     """
 
     layers: _Layers = field(default_factory=dict)
     why: tuple[str, ...] = ()
-    products_a_table: float = 0.0
-    tiny: _Layers = field(default_factory=dict)
-
-    @property
-    def cheap_tables(self) -> bool:
-        """Whether tables read more than 8 bits nearly as fast as 8."""
-        return self.products_a_table >= _A_CHEAP_TABLE
-
-    @property
-    def affordable_tables(self) -> bool:
-        """Whether a search tries more than 8 bits for what tables read."""
-        return self.products_a_table >= _A_TABLE
+    searched: Mapping[str, int] = field(default_factory=dict)
+    tiny: Mapping[str, int] = field(default_factory=dict)
 
 
 def wide_inputs(module: IRModule) -> WideInputs:
@@ -86,7 +76,7 @@ def wide_inputs(module: IRModule) -> WideInputs:
     Args:
         module: result of ``prerequisite_optimize``; without quantize points of its own.
     Returns:
-        The layers, and what tables cost.
+        The layers, and what a search may try.
     Raises:
         QuantizeError: layers of the module multiply integers already.
     """
@@ -102,9 +92,19 @@ def wide_inputs(module: IRModule) -> WideInputs:
         )
     values = sum(marked.values[p] for p, readers in marked.points.items() if readers == (TABLES,))
     work = sum(marked.work.values())
+    found = last | first
+    main = Sequential(RECOGNIZE, name="recognize")(module)["main"]
+    sums = residual_stream(main, sums=True) != residual_stream(main)
+    searched = {SUMS: WIDE_BITS} if sums else {}
+    if values and work >= _A_CHEAP_TABLE * values:
+        found |= {TABLES: {"nbit_input": TABLE_BITS}}
+        each = f"layers multiply {work / values:.0f} times for each value of them"
+        why.append(f"tables of functions read {TABLE_BITS} bits nearly as fast as 8: {each}")
+    elif values and work >= _A_TABLE * values:
+        searched[TABLES] = TABLE_BITS
     tiny = work <= _TINY * batch_size(module)
     others = marked.further_layers({*last, *first}) if tiny else {}
-    return WideInputs(last | first, tuple(why), work / values if values else 0.0, others)
+    return WideInputs(found, tuple(why), searched, others)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,11 +203,11 @@ class _Marked:
                 found[name] = {"nbit_input": self.bits_of(node)}
         return found, sum(self.work[name] for name in found) / max(whole, 1)
 
-    def further_layers(self, others: Collection[str]) -> _Layers:
+    def further_layers(self, others: Collection[str]) -> dict[str, int]:
         """All layers that read computed values, but for ``others``."""
         behind = {n for point, names in self.points.items() if point in self.behind for n in names}
         return {
-            name: {"nbit_input": self.bits_of(node)}
+            name: self.bits_of(node)
             for node, name in self.layers.items()
             if name in behind and name not in others and self.bits_of(node)
         }

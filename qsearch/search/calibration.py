@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from numpy.typing import NDArray
 
 from compiler.ir.module import IRModule
+from compiler.ops.annotation.wide_point import WIDE_BITS
+from compiler.qtypes.layer_choices import SUMS, LayerChoices
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, ChannelStats, PredictedError
 from compiler.quantize.calibration.measurement import Measurement, Statistics
@@ -35,6 +37,7 @@ from qsearch.search.space import (
     PERCENTILES,
     Params,
     Space,
+    input_parameter,
     to_qconfig,
 )
 from workers.messages import CalibrationRequest, CalibrationResult, DatasetRef, Range
@@ -261,17 +264,27 @@ class Prediction:
 
 _VARIANTS: Final = 12
 """The number of networks that are measured before a trial asks for them."""
-_MEASURED_TOGETHER: Final = ("smooth_alpha", "residual_bits")
+_WIDE_SUMS: Final = input_parameter(SUMS)
+_MEASURED_TOGETHER: Final = ("smooth_alpha", _WIDE_SUMS)
 
 
-def variants_of(space: Space) -> list[Params]:
+def variants_of(space: Space) -> list[dict[str, Any]]:
     """What points of the space ask for of the fields whose statistics are taken together."""
     kept = tuple(
         replace(p, when=tuple(one for one in p.when if one[0] in _MEASURED_TOGETHER))
         for p in space.parameters
         if p.name in _MEASURED_TOGETHER
     )
-    return list(islice(Space(kept).points(), _VARIANTS)) if kept else []
+    points = islice(Space(kept).points(), _VARIANTS) if kept else []
+    return [_variant(point) for point in points]
+
+
+def _variant(point: Params) -> dict[str, Any]:
+    """Fields of a QConfig for ``Calibration``."""
+    fields: dict[str, Any] = {name: value for name, value in point.items() if name != _WIDE_SUMS}
+    if _WIDE_SUMS in point:
+        fields["layers"] = LayerChoices().with_sums(point[_WIDE_SUMS] == WIDE_BITS)
+    return fields
 
 
 def percentiles_of(space: Space) -> list[float]:

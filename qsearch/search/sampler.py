@@ -33,13 +33,13 @@ from qsearch.search.optuna_study import (
     quiet_optuna,
 )
 from qsearch.search.space import (
-    NEUTRAL,
     Params,
     Space,
     config_hash,
     input_layer,
     is_layer_weight,
     to_qconfig,
+    value_in,
 )
 from qsearch.search.stages import GLOBAL, LAYERS
 from qsearch.search.surrogate import NOTHING_KNOWN, Known, Refinement
@@ -60,19 +60,17 @@ _PROGRAMMES: Final = 16
 _FINE: Final[Params] = {"calibrate_mode": "mse", "weight_scale": "mse"}
 _ASYMMETRIC: Final[Params] = {**_FINE, "activation_scheme": "asymmetric"}
 _REPAIRING: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "sequential"}
-_WIDE: Final[Params] = {"residual_bits": 16, "table_bits": 12}
-_FITTED: Final[Params] = {**_REPAIRING, **_WIDE}
-_NEAREST: Final[Params] = {**_ASYMMETRIC, **_WIDE, "weight_rounding": "corrected"}
+_NEAREST: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "corrected"}
 _GOOD_GUESSES: Final[tuple[Params, ...]] = (
-    {**_FITTED, "smooth_alpha": 0.5},
-    {**_FITTED, "smooth_alpha": 0.75, "weight_scale": "max"},
-    {**_FITTED, "smooth_alpha": 0.75},
+    {**_REPAIRING, "smooth_alpha": 0.5},
+    {**_REPAIRING, "smooth_alpha": 0.75, "weight_scale": "max"},
+    {**_REPAIRING, "smooth_alpha": 0.75},
     {**_NEAREST, "smooth_alpha": 0.5},
     _NEAREST,
 )
 """The best first, by SQNR on small CNNs and a vision transformer: outliers in activations need
-smoothing, other models gain from sequential rounding. A guess is made without the fields of
-``NEUTRAL`` that the space lacks. The last ones are for spaces without sequential rounding."""
+smoothing, other models gain from sequential rounding. A guess has the most bits that the space has
+for what layers read. The last ones are for spaces without sequential rounding."""
 _GUESSES: Final = 3
 """Trials that the surrogate proposes gain more than further guesses."""
 
@@ -89,14 +87,13 @@ def first_points(space: Space, start: QConfig, chosen: QConfig | None = None) ->
     known = {p.name: p.usual for p in space.parameters}
     wide = {p.name: p.usual[-1] for p in space.parameters if input_layer(p.name)}
     for guess in _GOOD_GUESSES:
-        wanted = {name: v for name, v in guess.items() if name in known or name not in NEUTRAL}
-        if all(value in known.get(name, ()) for name, value in wanted.items()):
-            points.append(space.effective({**points[0], **wanted, **wide}))
+        if all(value in known.get(name, ()) for name, value in guess.items()):
+            points.append(space.effective({**points[0], **guess, **wide}))
     del points[1 + _GUESSES :]
     if chosen is not None:
         usual, fields = QConfig.recommended().to_dict(), chosen.to_dict()
-        decided = {name: value for name, value in fields.items() if value != usual[name]}
-        fitting = {name: v for name, v in decided.items() if v in known.get(name, ())}
+        decided = {name: value_in(fields, name) for name in known}
+        fitting = {n: v for n, v in decided.items() if v in known[n] and v != value_in(usual, n)}
         first = space.effective({**points[0], **fitting})
         points = [first, *(point for point in points if point != first)]
     return points

@@ -7,7 +7,7 @@ ways of writing one configuration are one trial.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -42,10 +42,6 @@ _FIRST: Final = (
 """Fields in the order of a grid, those that are worth most first; the others follow."""
 UNWEIGHTED: Final[dict[str, tuple[Value, ...]]] = {"smooth_alpha": (), "weight_rounding": ()}
 """Of a model without weights: there is nothing to rescale or to round."""
-NEUTRAL: Final[Params] = {
-    **dict.fromkeys(("residual_bits", "table_bits"), 8),
-}
-"""Fields that the space of a model may lack, with the value that changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +284,7 @@ def modes_of(modules: Collection[str]) -> tuple[str, ...]:
 def default_space(
     choices: Mapping[str, tuple[Value, ...]] = MappingProxyType({}),
     costly: bool = False,
-    inputs: Mapping[str, int] = MappingProxyType({}),
+    inputs: Sequence[Mapping[str, int]] = (),
 ) -> Space:
     """The space that ``qsearch launch`` searches by default: 1,188 points.
 
@@ -299,7 +295,8 @@ def default_space(
     Args:
         choices: other values of fields, as a model needs them; a field without any is left out.
         costly: whether sequential rounding is a costly choice.
-        inputs: bits that these layers may read, all or none.
+        inputs: groups of layers and of reserved names, with the bits that all or none of a group
+            may read.
     """
     named = {name: one.searched for name, one in _OPTIONS.items() if one.searched}
     named = {**dict.fromkeys(_FIRST, ()), **named, **choices}
@@ -310,9 +307,10 @@ def default_space(
             slow = (_SEQUENTIAL,) if costly and name == "weight_rounding" else ()
             when = () if condition is None else (condition,)
             found.append(Parameter(name, values, when, slow))
-    bits = [(input_parameter(layer), nbit) for layer, nbit in inputs.items()]
-    found += [Parameter(name, (8, nbit)) for name, nbit in bits[:1]]
-    found += [Parameter(name, (nbit,), ((bits[0][0], bits[0][1:]),)) for name, nbit in bits[1:]]
+    for group in inputs:
+        bits = [(input_parameter(layer), nbit) for layer, nbit in group.items()]
+        found += [Parameter(name, (8, nbit)) for name, nbit in bits[:1]]
+        found += [Parameter(name, (nbit,), ((bits[0][0], bits[0][1:]),)) for name, nbit in bits[1:]]
     return Space(tuple(found))
 
 

@@ -26,18 +26,17 @@ import yaml
 
 from compiler.errors import CompilerError, legal_names
 from compiler.ir.module import IRModule
-from compiler.qtypes.layer_choices import WEIGHT_BITS, LayerChoices, layer_choices
+from compiler.qtypes.layer_choices import POINT_BITS, WEIGHT_BITS, LayerChoices, layer_choices
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import (
     FLOAT_BITS,
     diagnose,
     given_points,
-    has_residual_sums,
     sequential_products,
 )
 from compiler.quantize._sequential_rounding import MOST_PRODUCTS
 from compiler.quantize.calibration.weighted_calls import weighted_calls
-from compiler.quantize.wide_inputs import TABLE_BITS, WideInputs, wide_inputs
+from compiler.quantize.wide_inputs import WideInputs, wide_inputs
 from qsearch.config import read_config_file
 from qsearch.errors import SettingsError
 from qsearch.search.layer_space import LayerSpace, choice_of, weight_elements
@@ -275,7 +274,7 @@ def _layer_section(
 def _inputs(given: Any, layers: Sequence[str], place: str, found: list[Parameter]) -> LayerChoices:
     """Bits of inputs in every trial; those that are searched go to ``found``."""
     rows = _mapping((given or {}).get("nbit_input", {}), place)
-    _layer_names(list(rows), layers, place)
+    _layer_names(list(rows), (*layers, *POINT_BITS), place)
     fixed: dict[str, dict[str, Any]] = {}
     known: dict[str, tuple[Value, ...]] = {}
     for layer, row in rows.items():
@@ -402,15 +401,10 @@ def searched_space(
             choices |= UNWEIGHTED
         elif products > _MOST_PRODUCTS_OF_A_TRIAL:
             choices["weight_rounding"] = ("corrected",)
-        if weighted and has_residual_sums(module):
-            choices["residual_bits"] = (8, 16)
-        if wide.affordable_tables:
-            choices["table_bits"] = (8, TABLE_BITS)
         costly = weighted and products > MOST_PRODUCTS and not counts
         costly = costly and products <= _MOST_PRODUCTS_OF_A_TRIAL
-        space = default_space(
-            choices, costly, {name: choice["nbit_input"] for name, choice in tiny.items()}
-        )
+        points = [{name: nbit} for name, nbit in wide.searched.items()]
+        space = default_space(choices, costly, [*points, tiny])
         asked = SpaceFile(space, bits, tuple(elements), layer_choices("layers", wide.layers))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))
     start = start.with_overrides(layers=asked.inputs)

@@ -50,10 +50,9 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "without smooth_alpha": {"smooth_alpha": None},
     "without corrected biases": {"weight_rounding": "nearest"},
     "without sequential rounding": {"weight_rounding": "corrected"},
-    "without table_bits": {"table_bits": 8},
     "without wide inputs": {"layers": {}},
     "with smooth_alpha": {"smooth_alpha": 0.75},
-    "with residual_bits": {"residual_bits": 16},
+    "with wide sums": {"layers": {"<sums>": {"nbit_input": 16}}},
     "with fixed_point": {"requantization": "fixed_point"},
 }
 """What is changed, by title. A change that changes nothing does not apply."""

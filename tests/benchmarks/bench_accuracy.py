@@ -46,7 +46,6 @@ import qsearch
 from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.artifact import QModule
 from compiler.runtime.exact_executor import exact_executor
-from qsearch.search.space import NEUTRAL
 from tests.benchmarks import onnxruntime_peers as peers
 from tests.benchmarks import quantization_tools
 from tests.benchmarks.machine import alternated_ms, machine
@@ -71,7 +70,7 @@ TRIALS = 16
 ALONE, WINNER = "ours, chosen alone", f"ours, {TRIALS} trials"
 TOOLS = tuple(quantization_tools.PIP)
 TOOLS_FOLDER = Path(tempfile.gettempdir()) / "qsearch-tools"
-MEANS: dict[str, Any] = {"weight_rounding": "nearest", "layers": {}, **NEUTRAL}
+MEANS: dict[str, Any] = {"weight_rounding": "nearest", "layers": {}}
 """What looks at the quantized prefix or came with it, and the value that turns it off."""
 TOOLS_GOAL = 3.0
 """Decibels above the best tool that quantizes as much."""

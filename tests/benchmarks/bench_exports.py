@@ -32,6 +32,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 import qsearch
+from compiler.qtypes.layer_choices import LayerChoices
 from compiler.runtime.artifact import QModule
 from compiler.runtime.exact_executor import EXECUTOR_FACTORIES
 from compiler.targets.c.toolchain import find_compiler
@@ -122,13 +123,13 @@ def batched(run: Run, x: Array, batch: int) -> Array:
 
 
 def figures(
-    model: str, data: Path, folder: Path, samples: int | None, residual_bits: int
+    model: str, data: Path, folder: Path, samples: int | None, wide_sums: bool
 ) -> dict[str, Any]:
     """Everything about one model."""
     calib, dev = (read_split(data, model, split, None) for split in ("calib", "dev"))
     dev = Split(dev.images[:samples], dev.labels[:samples])
     source = data / f"{model}.onnx"
-    qconfig = {"residual_bits": residual_bits}
+    qconfig = {"layers": LayerChoices().with_sums(wide_sums)}
     module = qsearch.quantize(source, {"input": calib.images}, qconfig=qconfig)
     path = folder / f"{model}.qmod"
     module.save(path)
@@ -244,7 +245,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--samples", type=int)
-    parser.add_argument("--residual-bits", type=int, default=8)
+    parser.add_argument("--wide-sums", action="store_true")
     parser.add_argument("--openvino", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -252,8 +253,8 @@ def main() -> int:
     said: list[str] = []
     for model in options.models:
         with tempfile.TemporaryDirectory() as scratch:
-            bits = options.residual_bits
-            found = figures(model, options.data, Path(scratch), options.samples, bits)
+            wide = options.wide_sums
+            found = figures(model, options.data, Path(scratch), options.samples, wide)
             if options.openvino is not None:
                 found["openvino"] = in_openvino(
                     options.openvino, model, options.data, Path(scratch)

@@ -2,9 +2,10 @@
 
 Each layer norm looks at small differences of large sums; on 8 bits their error is several steps of
 its result. So such a value, where it is read more than once or by a layer norm, gets a quantize
-point of 16 bits instead of 8. With ``residual_bits`` 16 the values that any add of two computed
-values joins are treated alike: every block rounds the stream of a residual network once more, and
-what the blocks round away adds up. Layers read such a value through a point of their own bits.
+point of 16 bits instead of 8. With wide ``<sums>`` in ``layers`` the values that
+any add of two computed values joins are treated alike: every block rounds the stream of a residual
+network once more, and what the blocks round away adds up. Layers read such a value through a point
+of their own bits.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def storage_dtype(low: int, high: int, qconfig: QConfig) -> str | None:
     """The narrow dtype that holds low .. high: dtype_input, or unsigned with the same bits.
 
     None where they are too wide for both; unsigned is there with an ``activation_scheme`` other
-    than "symmetric" only. Where ``layers`` or ``table_bits`` ask for more bits, int16 is there too.
+    than "symmetric" only. Where ``layers`` ask for more bits, int16 is there too.
     """
     candidates = [*_input_dtypes(qconfig)]
     if qconfig.most_input_bits > bits(qconfig.dtype_input):

@@ -20,6 +20,7 @@ from compiler.ir.pass_infra import PassContext, Sequential
 from compiler.ir.walk import operators_of
 from compiler.lru_cache import LRUCache
 from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.layer_choices import layer_choices
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._given_points import given_points
 from compiler.quantize._prerequisite import Params, prerequisite_optimize
@@ -110,9 +111,9 @@ class Calibration:
             for.
         store: keeps statistics and scales.
         mark: partitions and annotates.
-        variants: values of fields such as ``smooth_alpha``, ``weight_rounding`` and
-            ``residual_bits`` that configurations may ask for; the statistics of all of them are
-            taken in the same passes.
+        variants: values of fields such as ``smooth_alpha``, and of ``layers`` whether sums
+            are wide, that configurations may ask for; the statistics of all of them are taken in
+            the same passes.
 
     Example:
         >>> import numpy as np
@@ -287,10 +288,12 @@ class Calibration:
     def _measured_together(self, qconfig: QConfig) -> list[tuple[QConfig, CalibrationStats]]:
         """Both rounds for a configuration, which comes first, and for other variants of it."""
         first = _measured_as(qconfig)
-        plain = _not_rescaled(first).with_overrides(residual_bits=8)
+        plain = _not_rescaled(first).with_overrides(layers=first.layers.with_sums(wide=False))
         asked = [first]
         for values in self._variants:
-            other = first.with_overrides(**{"smooth_alpha": None, **values})
+            sums = layer_choices("layers", values.get("layers", first.layers)).wide_sums
+            changed = {"smooth_alpha": None, **values, "layers": first.layers.with_sums(sums)}
+            other = first.with_overrides(**changed)
             known = self._store.load(STATISTICS, statistics_fields(other))
             if other not in asked and known is None:
                 asked.append(other)

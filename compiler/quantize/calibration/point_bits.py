@@ -3,26 +3,25 @@
 A weight has the bits that QConfig.layers names for the layer that reads it, the most where several
 layers read it. A value between layers is stored once, so it has
 the most bits that any of its readers asks for; what is no layer asks for QConfig.nbit_input. What
-only tables of functions read has QConfig.table_bits.
+only tables of functions read has the bits of the reserved name ``TABLES``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final
 
 from compiler.ir.expr import Call, Expr, Function, Op, is_op_call
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
 from compiler.ops.rules.product_shape import FQProductShape
+from compiler.qtypes.layer_choices import TABLES
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize._layers import choices_of, named_layers
 
 Readers = tuple[str, ...]
 """Names of the layers that read a value, sorted; "" stands for everything else, ``TABLES`` for
 functions that become tables."""
-TABLES: Final = "<tables>"
 
 _OTHER = frozenset(("",))
 _TABLES = frozenset((TABLES,))
@@ -71,9 +70,7 @@ def _moves(node: Expr) -> bool:
 def input_bits(readers: Collection[str], qconfig: QConfig) -> int:
     """Bits of a point of kind INPUT."""
     choices = qconfig.layers
-    others = [name for name in readers if name != TABLES]
-    if readers and not others:
-        return max(qconfig.table_bits, qconfig.nbit_input)
+    others = [name for name in readers if name != TABLES] or readers
     asked = [
         (choices[name].nbit_input if name in choices else None) or qconfig.nbit_input
         for name in others
@@ -93,7 +90,7 @@ def chosen_bits(
         ConfigValueError: QConfig.layers names a layer that ``main`` does not have.
     """
     chosen = choices_of(main, qconfig.layers)
-    if not chosen and qconfig.table_bits <= qconfig.nbit_input:
+    if not chosen and TABLES not in qconfig.layers:
         return {}
     found: dict[Expr, int] = {}
     layers = {name: call for call, name in named_layers(main).items()}

@@ -12,9 +12,8 @@ that the rescaled network computes, and with other factors it differs from it by
 changed constants. That the networks differ in nothing else is compared, not assumed: where an
 operator that was recognized as a whole hides how factors pass it, the network is measured alone.
 
-Points of other bits (``residual_bits``) change which values are measured, not what is computed. The
-network that runs has the points of ``residual_bits`` 8; where it measures all values that the
-points of another number of bits read, they are counted there.
+Wide sums change which values are measured, not what is computed. The network that runs has narrow
+ones; where it measures all values that the wide points read, they are counted there.
 """
 
 from __future__ import annotations

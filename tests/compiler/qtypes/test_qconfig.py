@@ -48,8 +48,6 @@ DEFAULTS = {
     "smooth_alpha": None,
     "requantization": "fixed_point",
     "weight_rounding": "nearest",
-    "residual_bits": 8,
-    "table_bits": 8,
     "layers": {},
 }
 RECOMMENDED = {
@@ -118,8 +116,9 @@ def test_an_unknown_key_is_named_with_its_nearest(make: Any) -> None:
         ("weight_rounding", "adaptive"),
         ("partition_conversions", "full"),
         ("weight_granularity", "row"),
-        ("table_bits", 7),
-        ("table_bits", 13),
+        ("layers", {"<tables>": {"nbit_input": 7}}),
+        ("layers", {"<tables>": {"nbit_input": 13}}),
+        ("layers", {"<sums>": {"nbit_weight": 16}}),
     ],
 )
 def test_an_illegal_value_is_refused_when_built(name: str, value: Any) -> None:

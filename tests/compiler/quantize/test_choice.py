@@ -10,6 +10,7 @@ import pytest
 from compiler import relay
 from compiler.ir.module import IRModule
 from compiler.pipeline import evaluate
+from compiler.qtypes.layer_choices import TABLES
 from compiler.quantize import (
     Calibration,
     PredictedError,
@@ -104,7 +105,8 @@ def test_small_wide_inputs_read_more_bits(
     rng = np.random.default_rng(0)
     module = heads(rng, size, **options)
     found = wide_inputs(module).layers
-    assert found == {name: {"nbit_input": 16} for name in names}
+    layers = {name: bits for name, bits in found.items() if name != TABLES}
+    assert layers == {name: {"nbit_input": 16} for name in names}
     data = [{"x": rng.normal(size=(1, 3, size, size)).astype(np.float32)} for _ in range(4)]
     calibration = Calibration(module, data)
     qconfig, decisions = calibration.choose()
@@ -159,8 +161,11 @@ def test_the_first_depthwise_layers_read_more_bits(
     rng = np.random.default_rng(0)
     module = mobile(rng, **options)
     found = wide_inputs(module)
-    assert found.layers == {name: {"nbit_input": 16} for name in names}
-    assert [why.split(" are ")[0] for why in found.why] == [f"sums of {n}" for n in names]
+    layers = {name: bits for name, bits in found.layers.items() if name != TABLES}
+    assert layers == {name: {"nbit_input": 16} for name in names}
+    assert [w.split(" are ")[0] for w in found.why if " are " in w] == [
+        f"sums of {n}" for n in names
+    ]
     data = [{"x": rng.normal(size=(1, 4, 16, 16)).astype(np.float32)} for _ in range(4)]
     calibration = Calibration(module, data)
     qconfig, _ = calibration.choose()
@@ -173,11 +178,11 @@ def test_the_first_depthwise_layers_read_more_bits(
 
 
 @pytest.mark.parametrize(
-    ("shared", "channels", "cheap", "bits"),
-    [(False, 16, True, 12), (False, 4, True, 8), (True, 16, False, 8), (False, 2, False, 8)],
+    ("shared", "channels", "cheap", "affordable"),
+    [(False, 16, 1, 0), (False, 4, 0, 1), (True, 16, 0, 0), (False, 2, 0, 0)],
 )
 def test_tables_are_cheap_where_layers_multiply_more_than_they_compute(
-    shared: bool, channels: int, cheap: bool, bits: int
+    shared: bool, channels: int, cheap: bool, affordable: bool
 ) -> None:
     op, nn = relay.op, relay.op.nn
     rng = np.random.default_rng(0)
@@ -188,9 +193,11 @@ def test_tables_are_cheap_where_layers_multiply_more_than_they_compute(
         other = nn.conv2d(value, const(rng, channels, channels, 1, 1))
         value = op.add(swish, other) if shared else swish
     module = prerequisite_optimize(relay.module(value), None, 3)
-    assert wide_inputs(module).affordable_tables == cheap
+    found = wide_inputs(module)
+    assert found.layers == ({TABLES: {"nbit_input": 12}} if cheap else {})
+    assert found.searched.get(TABLES, 8) == (12 if affordable else 8)
     data = [{"x": rng.normal(size=(1, channels, 8, 8)).astype(np.float32)} for _ in range(4)]
-    assert Calibration(module, data).choose()[0].table_bits == bits
+    assert Calibration(module, data).choose()[0].layers == found.layers
 
 
 def test_wide_inputs_have_room_for_what_calibration_has_not_seen() -> None:

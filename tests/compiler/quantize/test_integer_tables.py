@@ -21,6 +21,7 @@ from compiler.ir.expr import Call, Expr, Op, is_op_call
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.proof.derive import derive_static
+from compiler.qtypes.layer_choices import TABLES
 from compiler.quantize import (
     QConfig,
     activation_scales,
@@ -67,7 +68,11 @@ def operators(mod: IRModule, function: str) -> set[str]:
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize(
     "overrides",
-    [{}, {"weight_granularity": "tensor", "rounding": "TONEAREST"}, {"table_bits": 12}],
+    [
+        {},
+        {"weight_granularity": "tensor", "rounding": "TONEAREST"},
+        {"layers": {TABLES: {"nbit_input": 12}}},
+    ],
 )
 def test_networks_are_integers_from_end_to_end_and_close_to_the_float_ones(
     name: str, overrides: dict[str, Any]
@@ -255,7 +260,8 @@ def test_tables_alone_read_twelve_bits_where_nothing_else_reads_a_value() -> Non
     errors = []
     for table_bits, most in ((8, 256), (12, 1 << 12)):
         weights = {"nbit_weight": 12, "dtype_weight": "int16"}
-        qconfig = QConfig.recommended(calibrate_mode="max", table_bits=table_bits, **weights)
+        layers = {TABLES: {"nbit_input": table_bits}}
+        qconfig = QConfig.recommended(calibrate_mode="max", layers=layers, **weights)
         module = candidate(mod, qconfig, data).partitioned
         lookups = [n for n in post_order(module["quantized_main"].body) if is_op_call(n, "lookup")]
         sizes = {lookup.args[1].data.size for lookup in lookups}  # type: ignore[attr-defined]
@@ -266,7 +272,7 @@ def test_tables_alone_read_twelve_bits_where_nothing_else_reads_a_value() -> Non
         errors.append(float(((got - wanted) ** 2).mean()))
     # What weights of 8 bits lose would hide it.
     assert errors[1] < 0.8 * errors[0]
-    wide = candidate(mod, QConfig.recommended(calibrate_mode="max", table_bits=12), data)
+    wide = candidate(mod, QConfig.recommended(calibrate_mode="max", layers=layers), data)
     calls = [n for n in post_order(wide.partitioned["quantized_main"].body) if isinstance(n, Call)]
     products = [call for call in calls if is_op_call(call, "nn.conv2d", "nn.dense")]
     assert {call.args[0].tensor_type.dtype for call in products} <= {"int8", "uint8"}

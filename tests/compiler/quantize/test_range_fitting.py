@@ -14,6 +14,7 @@ from compiler.ir.analysis import post_order
 from compiler.ir.expr import Constant
 from compiler.ir.module import IRModule
 from compiler.qtypes.errors import ConfigValueError
+from compiler.qtypes.layer_choices import SUMS
 from compiler.quantize import (
     QConfig,
     QuantizeContext,
@@ -21,15 +22,16 @@ from compiler.quantize import (
     build_candidate,
     calibration_stats,
     channel_stats,
-    has_residual_sums,
     mark,
     prerequisite_optimize,
     quantize_points,
 )
 from compiler.quantize.calibration.bind_scales import measured_points
 from compiler.quantize.calibration.collect_stats import float_executor
+from compiler.quantize.wide_inputs import wide_inputs
 from tests.compiler.quantize.candidates import assert_same_integers, calibrated, const
 
+WIDE = {SUMS: {"nbit_input": 16}}
 SEQUENTIAL = QConfig.recommended(
     weight_rounding="sequential", calibrate_mode="max", weight_scale="mse"
 )
@@ -136,14 +138,14 @@ def test_a_tensor_that_is_compared_is_fitted_by_its_own_values() -> None:
 
 
 def test_sums_of_16_bits_err_less() -> None:
-    rows = [lost(blocks, seed, residual_bits=16) for seed in range(3)]
+    rows = [lost(blocks, seed, layers=WIDE) for seed in range(3)]
     assert np.exp(np.mean(np.log(rows))) < 0.8, rows
 
 
 def test_every_form_of_a_fitted_module_agrees_bit_for_bit() -> None:
     rng = np.random.default_rng(7)
     mod, data = blocks(rng, 2), pictures(rng, 4)
-    config = SEQUENTIAL.with_overrides(residual_bits=16)
+    config = SEQUENTIAL.with_overrides(layers=WIDE)
     made = calibrated(mod, config, data, channel_stats(mod, data, sample=True))
     assert_same_integers(made.partitioned, data)
 
@@ -183,10 +185,10 @@ def test_parts_of_a_fitted_network_have_its_ranges_and_the_float_weights() -> No
 
 
 def test_only_sums_of_computed_values_count_as_residual() -> None:
-    assert has_residual_sums(blocks(np.random.default_rng(0), 1))
-    assert not has_residual_sums(blocks(np.random.default_rng(0), 0))
+    assert wide_inputs(blocks(np.random.default_rng(0), 1)).searched == {SUMS: 16}
+    assert wide_inputs(blocks(np.random.default_rng(0), 0)).searched == {}
 
 
-def test_residual_bits_are_8_or_16() -> None:
-    with pytest.raises(ConfigValueError, match="residual_bits cannot be 12"):
-        QConfig.recommended(residual_bits=12)
+def test_residual_sums_have_no_other_bits_than_16() -> None:
+    with pytest.raises(ConfigValueError, match="cannot be 12"):
+        QConfig.recommended(layers={SUMS: {"nbit_input": 12}})

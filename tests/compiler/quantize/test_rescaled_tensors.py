@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from compiler import relay
 from compiler.ir.module import IRModule
+from compiler.qtypes.layer_choices import SUMS
 from compiler.quantize import Calibration, QConfig, channel_stats
 from compiler.quantize._channel_groups import ChannelGroups, Factors, find_groups
 from compiler.quantize.calibration import rescaled_tensors as module
@@ -141,7 +142,8 @@ def residual(rng: np.random.Generator) -> IRModule:
     return relay.module(relay.op.nn.conv2d(value, weight(rng, C, C, 1, 1)))
 
 
-SUMS = tuple({**one, "residual_bits": bits} for one in RESCALINGS for bits in (8, 16))
+WIDE = {SUMS: {"nbit_input": 16}}
+VARIANTS = tuple({**one, "layers": layers} for one in RESCALINGS for layers in ({}, WIDE))
 
 
 @pytest.mark.parametrize("executor", [ReferenceExecutor, float_executor])
@@ -150,14 +152,14 @@ def test_sums_of_16_bits_are_measured_with_those_of_8(executor: ExecutorFactory)
     mod = residual(rng)
     data = batches(rng)
     counting = Counting(mod, data, executor)
-    together = Calibration(mod, counting, variants=SUMS)
-    for one in SUMS:
+    together = Calibration(mod, counting, variants=VARIANTS)
+    for one in VARIANTS:
         config = PLAIN.with_overrides(**one)
         alone = Calibration(mod, Counting(mod, data, executor)).stats_for(config).to_arrays()
         for name, array in together.stats_for(config).to_arrays().items():
             np.testing.assert_array_equal(array, alone[name], err_msg=f"{name} of {one}")
     assert sorted(counting.read) == ["channels", "histograms", "ranges"]
-    first, second = (together.stats_for(PLAIN.with_overrides(**one)) for one in SUMS[:2])
+    first, second = (together.stats_for(PLAIN.with_overrides(**one)) for one in VARIANTS[:2])
     assert {id(memo) for memo in first.memos} >= {id(memo) for memo in second.memos}
 
 
@@ -167,8 +169,10 @@ def test_statistics_of_16_bit_sums_are_those_of_their_own_network(seed: int) -> 
     rng = np.random.default_rng(seed)
     mod = network(rng)
     data = batches(rng, 1)
-    config = PLAIN.with_overrides(residual_bits=16)
-    ours = Calibration(mod, Counting(mod, data), variants=SUMS[:2]).stats_for(config).to_arrays()
+    config = PLAIN.with_overrides(layers=WIDE)
+    ours = (
+        Calibration(mod, Counting(mod, data), variants=VARIANTS[:2]).stats_for(config).to_arrays()
+    )
     local = LocalData(mod, data, ReferenceExecutor)
     theirs = Calibration(mod, local, mark=lambda *given: mark(*given)).stats_for(config).to_arrays()
     for name, array in theirs.items():
@@ -179,7 +183,7 @@ def test_values_that_the_network_does_not_measure_are_not_found_in_it() -> None:
     rng = np.random.default_rng(17)
     mod = residual(rng)
     few, many = (
-        whole_profile(mark(mod, PLAIN.with_overrides(residual_bits=bits))[0])[0] for bits in (16, 8)
+        whole_profile(mark(mod, PLAIN.with_overrides(layers=layers))[0])[0] for layers in (WIDE, {})
     )
     tensors = [CountedTensor(number) for number in range(len(few["main"].body.fields) - 1)]
     assert CommonReading(many).places_of(few, tensors) == list(range(len(tensors)))

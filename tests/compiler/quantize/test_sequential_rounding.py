@@ -13,6 +13,7 @@ from compiler import assert_structural_equal, evaluate, relay
 from compiler.errors import CalibrationError
 from compiler.ir.module import IRModule
 from compiler.qtypes.input_sample import InputSample
+from compiler.qtypes.layer_choices import LayerChoices
 from compiler.quantize import (
     Candidate,
     ChannelStats,
@@ -176,19 +177,20 @@ def test_one_number_more_in_each_row_errs_less(monkeypatch: pytest.MonkeyPatch) 
     st.integers(0, 2**32 - 1),
     st.tuples(st.integers(1, 5), st.sampled_from([2, 4, 6])),
     st.sampled_from([3, 8]),
-    st.sampled_from([8, 16]),
+    st.booleans(),
     st.sampled_from([None, 0.5]),
 )
 def test_all_forms_of_the_module_agree_bit_for_bit(
     seed: int,
     sizes: tuple[int, int],
     nbit: int,
-    sums: int,
+    wide: bool,
     alpha: float | None,
 ) -> None:
     rng = np.random.default_rng(seed)
     mod, data = network(rng, *sizes), batches(rng, sizes[0], 2)
-    config = SEQUENTIAL.with_overrides(nbit_weight=nbit, smooth_alpha=alpha, residual_bits=sums)
+    layers = LayerChoices().with_sums(wide)
+    config = SEQUENTIAL.with_overrides(nbit_weight=nbit, smooth_alpha=alpha, layers=layers)
     assert_same_integers(candidate_of(mod, config, data).partitioned, data)
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compiler.qtypes.layer_choices import SUMS, TABLES
 from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SearchError
 from qsearch.search.calibration import variants_of
@@ -21,6 +22,7 @@ from qsearch.search.space import (
     Space,
     config_hash,
     default_space,
+    input_parameter,
     to_qconfig,
 )
 
@@ -115,19 +117,19 @@ def test_the_recommended_point_comes_first_and_good_guesses_next() -> None:
 
 
 def test_a_model_with_sums_begins_with_sums_of_16_bits() -> None:
-    space = default_space({"residual_bits": (8, 16)})
+    space, bits = default_space(inputs=[{SUMS: 16}]), input_parameter(SUMS)
     points = first_points(space, START)
-    assert [point["residual_bits"] for point in points] == [8, 16, 16, 16]
+    assert [point[bits] for point in points] == [8, 16, 16, 16]
     assert {str(space.effective(point)) for point in points} == {str(point) for point in points}
-    large = default_space({**NEAREST, "residual_bits": (8, 16)})
-    assert [point["residual_bits"] for point in first_points(large, START)] == [8, 16, 16]
+    large = default_space(NEAREST, inputs=[{SUMS: 16}])
+    assert [point[bits] for point in first_points(large, START)] == [8, 16, 16]
 
 
 def test_a_model_with_tables_begins_with_tables_of_12_bits() -> None:
-    space = default_space({"table_bits": (8, 12)})
-    assert [point["table_bits"] for point in first_points(space, START)] == [8, 12, 12, 12]
-    large = default_space({**NEAREST, "table_bits": (8, 12)})
-    assert [point["table_bits"] for point in first_points(large, START)] == [8, 12, 12]
+    space, bits = default_space(inputs=[{TABLES: 12}]), input_parameter(TABLES)
+    assert [point[bits] for point in first_points(space, START)] == [8, 12, 12, 12]
+    large = default_space(NEAREST, inputs=[{TABLES: 12}])
+    assert [point[bits] for point in first_points(large, START)] == [8, 12, 12]
     assert len(variants_of(space)) == len(variants_of(default_space()))
 
 
@@ -194,7 +196,7 @@ def test_costly_choices_are_points_that_no_search_around_others_proposes() -> No
 
 
 def test_bits_that_layers_read_are_one_choice() -> None:
-    space = default_space(inputs={"conv_1": 16, "conv.2": 14})
+    space = default_space(inputs=[{"conv_1": 16, "conv.2": 14}])
     start = START.with_overrides(layers={"gemm_0": {"nbit_input": 16}})
     here = space.params_of(start)
     assert len(list(space.points())) == 2 * len(POINTS)
@@ -223,6 +225,6 @@ def test_variants_are_those_that_points_have_together() -> None:
         {"smooth_alpha": 0.75},
     ]
     assert variants_of(default_space(UNWEIGHTED)) == []
-    sums = variants_of(default_space({"residual_bits": (8, 16)}))
+    sums = variants_of(default_space(inputs=[{SUMS: 16}]))
     assert len(sums) == 6
-    assert [one["residual_bits"] for one in sums] == [8, 16] * 3
+    assert [one["layers"] for one in sums] == [{}, {SUMS: {"nbit_input": 16}}] * 3

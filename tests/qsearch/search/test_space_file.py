@@ -12,7 +12,7 @@ import yaml
 
 import qsearch
 from compiler import relay
-from compiler.qtypes.layer_choices import layer_choices
+from compiler.qtypes.layer_choices import SUMS, layer_choices
 from compiler.qtypes.qconfig import QConfig
 from qsearch.config import resolve
 from qsearch.errors import SettingsError
@@ -44,7 +44,7 @@ def test_the_default_space_comes_back_from_its_file(tmp_path: Path) -> None:
         SpaceFile(default_space(), (4, 8), LAYERS, inputs),
         SpaceFile(default_space(), inputs=inputs),
         SpaceFile(default_space(costly=True)),
-        SpaceFile(default_space(inputs={"conv_0": 16, "conv_1": 14}), inputs=inputs),
+        SpaceFile(default_space(inputs=[{SUMS: 16}, {"conv_0": 16, "conv_1": 14}]), inputs=inputs),
         SpaceFile(default_space()),
     ):
         assert read(tmp_path, write_space(asked, "a heading")) == asked
@@ -203,7 +203,7 @@ def test_doctor_writes_the_space_that_a_study_stores(tmp_path: Path) -> None:
         specs.append(Repository(engine).study(name).spec)
         engine.dispose()
     space = read_space(path, ("conv_1", "conv_2", "gemm_0")).space
-    assert space == default_space(inputs={"conv_1": 16, "conv_2": 16})
+    assert space == default_space(inputs=[{"conv_1": 16, "conv_2": 16}])
     assert Space.from_dict(specs[0]["space"]) == space
     assert specs[0] == specs[1]
 

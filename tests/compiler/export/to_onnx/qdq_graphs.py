@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from compiler.qtypes.layer_choices import LayerChoices
 from compiler.runtime.artifact import QModule
 
 
@@ -53,7 +54,7 @@ def residual_network(
         value = nn.layer_norm(op.add(value, conv(value)), scale, scale)
     mod = relay.module(conv(value))
     data = [{"x": rng.normal(0, 1, (1, 8, 6, 6)).astype("float32")} for _ in range(8)]
-    asked = QConfig.recommended(residual_bits=bits, calibrate_mode="mse")
+    asked = QConfig.recommended(layers=LayerChoices().with_sums(bits == 16), calibrate_mode="mse")
     return QModule(Calibration(mod, data[:4]).candidate(asked).module), data
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from compiler import evaluate
 from compiler.export.to_onnx.qdq import to_qdq_onnx
+from compiler.qtypes.layer_choices import TABLES
 from compiler.quantize import prerequisite_optimize
 from compiler.runtime.artifact import QModule
 from compiler.span import Span
@@ -121,7 +122,8 @@ def test_tables_of_12_bits_read_8(runtime: str, tmp_path: Path) -> None:
     calibration = Calibration(mod, data[:6])
     found = {}
     for bits in (8, 12):
-        asked = QConfig.recommended(calibrate_mode="mse", table_bits=bits)
+        layers = {TABLES: {"nbit_input": bits}}
+        asked = QConfig.recommended(calibrate_mode="mse", layers=layers)
         module = QModule(calibration.candidate(asked).module)
         made = to_qdq_onnx(module.module, runtime)
         onnx.checker.check_model(made.model, full_check=True)
