@@ -86,7 +86,12 @@ class Form(Protocol):
         """Start a round; ``inputs`` are what ``starts`` are."""
 
     def run_stage(self, stage: int, operands: Mapping[Value, Array]) -> Sequence[Array]:
-        """The values of a stage for these operands; stages run in order."""
+        """The values of a stage; stages run in order.
+
+        Args:
+            operands: what values of earlier stages are from now on, those of later stages too: a
+                form may prepare an operand long before it is read.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,13 +220,15 @@ def check_steps(
         for stage, values in enumerate(form.stages):
             leaves = needed.leaves[stage]
             given |= {v: drives.draw(v, kind) for v in leaves if v not in given}
-            results = form.run_stage(stage, {value: given[value] for value in leaves})
+            results = form.run_stage(stage, given)
             expected = needed.evaluate(stage, given)
             for value, ours, theirs in zip(values, results, expected, strict=True):
                 elements += theirs.size
                 if not _equal(ours, theirs):
                     name = titles.of(value)
                     wrong.setdefault(name, _difference(form, name, ours, theirs))
+            read = (value for value in values if value in needed.given)
+            given |= {v: drives.draw(v, kind) for v in read if v not in given}
             for value in needed.read_last[stage]:
                 del given[value]
     done = Tested(

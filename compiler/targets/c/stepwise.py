@@ -98,6 +98,8 @@ class SteppedC(CExecutor):
                 others.setdefault(home, np.zeros(home.shape, home.dtype))
         for value, array in operands.items():
             home = self._homes[value]
+            if home not in step.args:  # read by a later kernel
+                continue
             if home in others:
                 others[home][...] = array.reshape(home.shape)
             else:

@@ -105,3 +105,21 @@ def test_what_has_no_such_form_says_why(monkeypatch: pytest.MonkeyPatch) -> None
     assert found == ()
     assert str(tested[0]) == "steps of the engine: none, there is no compiler"
     assert tested[1].steps == tested[1].of == 4
+
+
+def test_an_operand_that_is_prepared_long_before_it_is_read_is_given_in_time() -> None:
+    """Unsigned factors are split in front of the table, whose result the product's step reads."""
+    mod = whole_module(
+        """  %0 = clip(%q, a_min=0f, a_max=255f);
+  %1 = cast(%0, dtype="uint8");
+  %2 = nn.batch_matmul(%p, %1, out_dtype="int32", transpose_b=False);
+  %3 = lookup(%r, TABLE);
+  multiply(%2, %3)""",
+        {
+            "q": np.zeros((1, 24, 24), np.int32),
+            "p": np.zeros((1, 24, 24), np.uint8),
+            "r": np.zeros((1, 24, 1), np.uint8),
+        },
+        {"TABLE": np.arange(256, dtype=np.int32)},
+    )
+    assert findings(mod, 4) == []
