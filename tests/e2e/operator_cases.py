@@ -358,6 +358,29 @@ CASES: Final[dict[str, Case]] = {
     "Einsum": two(node("Einsum", ["a", "c"], ["b"], equation="bhij,bhjk->bhik")),
     "ReduceMean": between(node("ReduceMean", ["a", "ax"], ["b"]), ax=ints(2, 3)),
     "ReduceSum": between(node("ReduceSum", ["a", "ax"], ["b"]), ax=ints(3)),
+    "CumSum": between(node("CumSum", ["a", "ax"], ["b"]), ax=scalar(3, "int64")),
+    "CumSum exclusive, from the end": between(
+        node("CumSum", ["a", "ax"], ["b"], exclusive=1, reverse=1), ax=scalar(1, "int64")
+    ),
+    "Places of tokens": Case(
+        [
+            node("Equal", ["x", "pad"], ["e"]),
+            node("Not", ["e"], ["n"]),
+            node("Cast", ["n"], ["i"], to=TensorProto.INT32),
+            node("CumSum", ["i", "ax"], ["c"]),
+            node("Mul", ["c", "i"], ["p"]),
+            node("Cast", ["p"], ["q"], to=TensorProto.INT64),
+            node("Gather", ["table", "q"], ["t"]),
+            node("MatMul", ["t", "k"], ["y"]),
+        ],
+        {
+            "pad": scalar(1, "int64"),
+            "ax": scalar(1, "int64"),
+            "table": weights(7, 8),
+            "k": weights(8, 5),
+        },
+        inputs={"x": ((1, 5), "int64")},
+    ),
     "ReduceMax": between(node("ReduceMax", ["a", "ax"], ["b"]), ax=ints(3)),
     "ReduceMin": between(node("ReduceMin", ["a", "ax"], ["b"]), ax=ints(3)),
     "ReduceL1": between(node("ReduceL1", ["a", "ax"], ["b"]), ax=ints(3)),

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
-from compiler.ir.expr import Call
+from compiler.ir.dataflow import Step, Value
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
@@ -19,9 +21,17 @@ from compiler.lir.routines import externs
 from compiler.ops.arg_types import Types, normalize_axis, tensor
 from compiler.ops.number_format import convert, working
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.pass_through import annotate_accumulating
+from compiler.ops.reduce.sum import added_up
+from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
+from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.with_tables import with_tables
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.transform.row_major import reshaped
+from compiler.qtypes.context import QuantizeContext
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +77,42 @@ def cumsum_numpy(attrs: ScanopAttrs, args: Arrays, out_type: Type) -> list[Any]:
         first[axis] = slice(0, 1)
         sums[tuple(first)] = 0
     return [sums.astype(data.dtype, copy=False)]
+
+
+@FBody.register(cumsum)
+def cumsum_body(step: Step, words: Words) -> Value:
+    """Sums of 2, 4, 8, ... neighbours, each from two of the one before."""
+    data, out = step.args[0], step.results[0]
+    dtype = out.type.dtype
+    sums = words.reshape(words.cast(data, dtype), shape_of(out))
+    axis = (step.attrs.axis or 0) % len(shape_of(out))
+    size = shape_of(out)[axis]
+
+    def behind(x: Value, places: int) -> Value:
+        """What lies so many places before, 0 in front of the first."""
+        width = [(places * (k == axis), 0) for k in range(len(shape_of(out)))]
+        return words.pad(words.slice(x, axis, 0, size - places), width, words.constant(0, dtype))
+
+    places = 1
+    while places < size:
+        sums = words.add(sums, behind(sums, places))
+        places *= 2
+    return behind(sums, min(1, size)) if step.attrs.exclusive else sums
+
+
+FQAnnotateRewrite.register(cumsum)(with_tables(annotate_accumulating))
+FQZeroPoint.register(cumsum)(always(ZeroPoint.CENTRES))
+FNeverNegative.register(cumsum)(all_positive)
+
+
+@FQRealizeRewrite.register(cumsum)
+@with_tables
+def cumsum_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """The sums in the accumulator dtype, at the scale of their terms."""
+    shape = ref_call.args[0].tensor_type.concrete_shape
+    axis = ScanopAttrs.of(ref_call).axis
+    count = math.prod(shape) if axis is None else shape[axis]
+    return added_up(ref_call, args[0], count, ctx, partial=True)
 
 
 @externs.register("cumsum")

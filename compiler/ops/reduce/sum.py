@@ -66,28 +66,34 @@ FQAnnotateRewrite.register(sum_)(with_tables(annotate_accumulating))
 @FQRealizeRewrite.register(sum_)
 @with_tables
 def sum_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """The sum in the accumulator dtype, at the scale of its terms.
+    """The sum in the accumulator dtype, at the scale of its terms."""
+    attrs = ReduceAttrs.of(ref_call)
+    shape = ref_call.args[0].tensor_type.concrete_shape
+    axes = reduced_axes("sum", len(shape), attrs.axis, attrs.exclude)
+    return added_up(ref_call, args[0], math.prod(shape[axis] for axis in axes), ctx)
+
+
+def added_up(
+    ref_call: Call, data: Expr, count: int, ctx: QuantizeContext, partial: bool = False
+) -> Expr | None:
+    """A call whose results are sums of ``count`` terms, or of fewer, too, if ``partial``.
 
     So many terms that 32 bits do not hold their sum are added in int64; the last bits of that go.
 
     Raises:
         IntegerOverflowError: not even int64 holds the sum.
     """
-    (data,) = args
-    attrs = ReduceAttrs.of(ref_call)
     if not isinstance(data, QRealizeIntExpr):
         return None
-    shape = ref_call.args[0].tensor_type.concrete_shape
-    data = to_scalar(data, len(shape), ctx.qconfig)
-    axes = reduced_axes("sum", len(shape), attrs.axis, attrs.exclude)
-    count = math.prod(shape[axis] for axis in axes)
+    data = to_scalar(data, len(ref_call.args[0].tensor_type.shape), ctx.qconfig)
     acc = ctx.qconfig.dtype_activation
     largest = count * data.bound
     excess = max(largest.bit_length() - integer_limits(acc)[1].bit_length(), 0)
     work = "int64" if excess else acc
     require_fits(largest, work, ref_call)
     total = with_args(ref_call, (cast_if_needed(data, work),))
-    low, high = count * data.low, count * data.high
+    ends = (min(data.low, 0), max(data.high, 0)) if partial else (data.low, data.high)
+    low, high = (count * end for end in ends)
     if not excess:
         return integers(total, data.scale, acc, low, high)
     # Rounded down: half a unit more could leave the accumulator again.

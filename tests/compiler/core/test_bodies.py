@@ -201,6 +201,15 @@ def test_reductions_and_pools_of_every_dtype(dtype: str) -> None:
         check(op.nn.max_pool2d(x, **how), {x: data})
 
 
+@pytest.mark.parametrize("dtype", WHOLE)
+def test_running_sums_of_every_dtype(dtype: str) -> None:
+    data = values(dtype, (3, 5, 1, 4))
+    x = var("x", data)
+    for axis, exclusive in product((None, 1, 2, -1), (True, False)):
+        check(op.cumsum(x, axis=axis, exclusive=exclusive), {x: data})
+        check(op.cumsum(x, axis=axis, dtype="int64", exclusive=exclusive), {x: data})
+
+
 def test_reductions_of_bools() -> None:
     data = values("bool", (3, 4, 2))
     x = var("x", data)
