@@ -51,10 +51,12 @@ def integer_standardize(step: Step, graph: QdqEmitter) -> Real | None:
     def write(scale: Floats, addend: Floats | None) -> str:
         # The variance of wide integers is large, so the unit is made small: about 1.
         unit = 2.0**-10
-        gamma = np.broadcast_to(scale, count).astype("float32")
-        inputs = [source.emit(graph, np.asarray(unit)), graph.writer.constant(gamma)]
-        if addend is not None:
+        per_token = [part for part in (scale, addend) if part is not None and part.ndim > 1]
+        gamma = np.broadcast_to(1.0 if per_token else scale, count)
+        inputs = [source.emit(graph, np.asarray(unit)), graph.float_constant(gamma)]
+        if addend is not None and not per_token:
             inputs.append(graph.float_constant(np.broadcast_to(addend * scale, count)))
-        return graph.node("LayerNormalization", inputs, axis=-1, epsilon=epsilon * unit**2)
+        name = graph.node("LayerNormalization", inputs, axis=-1, epsilon=epsilon * unit**2)
+        return scaled(name, scale, addend, graph) if per_token else name
 
     return Real.of(write).times(2.0**attrs.out_bits)

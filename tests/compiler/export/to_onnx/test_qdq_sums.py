@@ -341,3 +341,28 @@ def test_clips_of_channels_that_8_bits_have_are_left_out(
         outputs_of(run, inputs) for run in (QModule(mod).run, OrtExecutor(made.model).run)
     )
     assert sqnr_db(found, wanted) > 30
+
+
+def test_positions_behind_a_layer_norm_have_a_number_for_each_token() -> None:
+    """A decoder that normalizes embeddings in front of the positions, as BlenderBot does."""
+    from compiler import relay
+    from compiler.quantize import Calibration, QConfig
+
+    rng, op = np.random.default_rng(3), relay.op
+
+    def const(*shape: int) -> Any:
+        return relay.const(rng.normal(0, 0.5, shape).astype("float32"))
+
+    x = relay.var("x", (1, 5, 8))
+    gamma = relay.const(np.arange(1, 9, dtype="float32"))
+    value = op.nn.layer_norm(op.nn.dense(x, const(8, 8)), gamma, const(8))
+    value = op.add(value, const(5, 8))
+    mod = relay.module(op.nn.dense(value, const(4, 8)))
+    data = [{"x": rng.normal(0, 1, (1, 5, 8)).astype("float32")} for _ in range(8)]
+    module = QModule(Calibration(mod, data).candidate(QConfig.recommended()).module)
+    assert "nn.integer_standardize" in str(module.module)
+    wanted = outputs_of(module.run, data)
+    for runtime in ("onnxruntime", "openvino", "tensorrt"):
+        made = to_qdq_onnx(module.module, runtime).model
+        onnx.checker.check_model(made, full_check=True)
+        assert sqnr_db(outputs_of(OrtExecutor(made).run, data), wanted) > 20
