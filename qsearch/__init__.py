@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from qsearch.search.result import SearchResult
     from qsearch.server.client import Client
     from qsearch.signing import keygen
-    from qsearch.studies import best, compare, delete, export_optuna, status, stop, trial, trials
+    from qsearch.studies import best, compare, delete, export_optuna, status, stop, trials
 
 __version__ = "0.1.0"
 __all__ = [
@@ -56,7 +56,6 @@ __all__ = [
     "show_text",
     "status",
     "stop",
-    "trial",
     "trials",
     "verify",
     "write_trial",

@@ -116,34 +116,6 @@ def best(
         }
 
 
-def trial(
-    folder: PathLike | None, number: int, *, storage: str | None = None, study: str | None = None
-) -> dict[str, Any]:
-    """All that is known of one trial: its row, configuration, failure, shards and logs."""
-    with opened(_address(folder, storage, study)) as (repository, found_study):
-        one = trial_of(repository, found_study, number)
-        failure = one.outcome.failure
-        return {
-            **trial_details(one),
-            "stage": one.stage,
-            "batch": one.batch,
-            "lost_workers": one.lost_workers,
-            "qconfig": dict(one.qconfig),
-            "config_hash": one.config_hash,
-            "work_hash": one.work_hash,
-            "error_where": failure.where if failure else None,
-            "error_fix": failure.fix if failure else None,
-            "shards": [
-                {"shard": s.shard, "samples": s.samples, "sums": dict(s.sums), "cpu_s": s.cpu_s}
-                for s in repository.shards_of(found_study.id, number)
-            ],
-            "logs": [
-                {"source": entry.source, "excerpt": entry.excerpt}
-                for entry in repository.logs_of(found_study.id, number)
-            ],
-        }
-
-
 def compare(studies: Sequence[PathLike], *, storage: str | None = None) -> list[dict[str, Any]]:
     """One row per study beside one another; run folders, or names in ``storage``."""
     if storage is None:

@@ -32,7 +32,7 @@ def main_inputs(mod: IRModule) -> tuple[tuple[Var, TensorType], ...]:
         if not isinstance(ty, TensorType) or is_dynamic(ty):
             raise EvaluationError(
                 f"input %{param.name_hint} has type {ty}; a tensor of known shape is needed",
-                fix="import the model with --input-shape",
+                fix="import the model with --dim",
             )
         found.append((param, ty))
     return tuple(found)

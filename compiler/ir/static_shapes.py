@@ -27,6 +27,6 @@ def require_static(fn: Function, pass_name: str) -> None:
     name = op.name if isinstance(op, Op) else describe(node)
     raise DynamicShapeError(
         f"{pass_name}: {name} has the type {ty}; the pass needs static shapes",
-        fix="import the model with a value for every dimension (--dim NAME=VALUE, --input-shape)",
+        fix="import the model with a value for every dimension (--dim NAME=VALUE)",
         span=node.span,
     )

@@ -52,7 +52,6 @@ def _qconfig(help: str, default: str = "") -> options.Decorator:
 @options.cuts
 @option("--space-out", metavar="FILE", help="write the space, for launch --space", panel=OUTPUT)
 @options.searched
-@option("--summary", help="print counts and causes, without the list of operators", panel=OUTPUT)
 @options.as_json
 @options.imports
 @options.verbosity
@@ -62,7 +61,6 @@ def doctor_command(
     hw: str | None,
     dim: tuple[str, ...],
     space_out: str | None,
-    summary: bool,
     as_json: bool,
     **search: Any,
 ) -> int:
@@ -78,13 +76,13 @@ def doctor_command(
         print(json.dumps(found.to_dict()))
     else:
         listed = (options.given_verbosity() or 0) > 0
-        _print_diagnosis(found, summary=summary, every=listed)
+        _print_diagnosis(found, every=listed)
         if found.hardware is not None:
-            print(f"\n{found.hardware.summary() if summary else found.hardware}")
+            print(f"\n{found.hardware}")
     return EXIT_OK if found.diagnosis.fully_integral else EXIT_TARGET_MISSED
 
 
-def _print_diagnosis(found: ModelDiagnosis, *, summary: bool, every: bool) -> None:
+def _print_diagnosis(found: ModelDiagnosis, every: bool) -> None:
     """What needs attention, then the operators: those that stay in float, or every one."""
     from qsearch.modules.analysis import why_float
 
@@ -119,10 +117,10 @@ def _print_diagnosis(found: ModelDiagnosis, *, summary: bool, every: bool) -> No
         for place, entry in enumerate(diagnosis.operators)
         if every or entry.status != "integer"
     ]
-    if rows and not summary:
+    if rows:
         print()
         print_table(rows, "--json has them")
-    if len(rows) < len(diagnosis.operators) and not summary:
+    if len(rows) < len(diagnosis.operators):
         print(f"({len(diagnosis.operators) - len(rows)} integer operators are listed with -v)")
 
 
@@ -336,7 +334,6 @@ def _hardware_groups(hw: str | None, matcher: str | None) -> tuple[str | None, s
 
 @click.command(cls=Command)
 @argument("file", "M.onnx|M.qmod", "what to print", type=options.Suggested("FILE"))
-@option("--trial", metavar="N", type=int, help="print all about this trial of a run folder")
 @grouped(
     "prepared",
     lambda after, dim: {"after": after, "dim": dim},
@@ -359,7 +356,6 @@ def _hardware_groups(hw: str | None, matcher: str | None) -> tuple[str | None, s
 @options.verbosity
 def show_command(
     file: str,
-    trial: int | None,
     prepared: dict[str, Any],
     groups: tuple[str | None, str | None],
     format: str,
@@ -371,11 +367,7 @@ def show_command(
     Constants are abbreviated; --full prints them.
     """
     from qsearch.modules.views import draw, show_hardware, show_text
-    from qsearch.studies import trial as stored_trial
 
-    if trial is not None:
-        print(json.dumps(stored_trial(file, trial), indent=1))
-        return EXIT_OK
     hw, matcher = groups
     if hw is not None:
         shown = show_hardware(file, hw, format, matcher=matcher, **prepared)

@@ -188,7 +188,6 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
     options.hardware,
     options.matcher,
 )
-@options.eval_data("score the ONNX model and the module on this data")
 @options.output(
     metavar="PATH", help="output folder; for ONNX also a file, x.onnx (beside the module)"
 )
@@ -205,7 +204,6 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
 def export_command(
     module: str,
     format: str | Qdq | Commands,
-    data: DataSource,
     out: str | None,
     batch: int | None,
     name: str | None,
@@ -214,10 +212,8 @@ def export_command(
     """Write a .qmod as C source, as ONNX, or as commands of an accelerator."""
     from qsearch.modules.export import ONNX_FORMATS, export, format_name
 
-    _only_of(format_name(format), ONNX_FORMATS, {"--batch": batch, "--eval": data.data})
+    _only_of(format_name(format), ONNX_FORMATS, {"--batch": batch})
     found = export(module, format, out, name=name, batch=batch)
-    if data.data is not None:
-        found = found.scored(module, data)
     if as_json:
         print(json.dumps(found.to_dict()))
         return EXIT_OK

@@ -303,34 +303,13 @@ def named_model(given: str | None) -> str:
     return given
 
 
-def _add_dims(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> None:
-    """``--input-shape x=1,3,8,8`` as sizes of the axes of x, in the list that ``--dim`` fills."""
-    words = list(value)
-    if param.name == "input_shape":
-        words = []
-        for shape in value:
-            name, equals, sizes = shape.rpartition("=")
-            if not equals and not ctx.resilient_parsing:
-                raise refused(ctx, f"--input-shape needs NAME=N,N,…, got {shape!r}")
-            words += [f"{name}:{axis}={size.strip()}" for axis, size in enumerate(sizes.split(","))]
-    ctx.params["dim"] = (*ctx.params.get("dim", ()), *words)
-
-
-dims: Decorator = stacked(
-    _collected(
-        "--dim",
-        metavar="NAME=N",
-        help="size of a named dimension, or of one axis of an input (x:2=128); repeatable",
-        callback=_add_dims,
-    ),
-    _collected(
-        "--input-shape",
-        metavar="NAME=N,N,…",
-        help="shape of an input; repeatable",
-        callback=_add_dims,
-    ),
+dims: Decorator = option(
+    "--dim",
+    metavar="NAME=N",
+    multiple=True,
+    help="size of a named dimension, or of one axis of an input (x:2=128); repeatable",
+    panel=INPUT,
 )
-"""Sizes that the model leaves open, as the parameter ``dim``."""
 
 
 def _cut(*names: str, help: str, metavar: str = "NODE") -> Decorator:

@@ -17,13 +17,7 @@ from compiler.errors import CodegenError
 from compiler.named_table import NamedTable
 from compiler.runtime.artifact import QModule, load_qmod
 from qsearch.errors import RunFolderError, SettingsError
-from qsearch.modules.onnx_file import (
-    parts_outside,
-    sample_of,
-    scores,
-    write_file,
-    write_onnx,
-)
+from qsearch.modules.onnx_file import parts_outside, sample_of, write_file, write_onnx
 from qsearch.run_folder import evaluation_data, module_at
 
 if TYPE_CHECKING:
@@ -33,10 +27,6 @@ ONNX_FORMATS = ("onnx", "qdq", "float")
 """Formats that are one .onnx file."""
 
 PathLike = str | os.PathLike[str]
-_WHY_QDQ_DIFFERS = (
-    "8 bit kernels multiply by float32 scales and round sums and averages once, where the module "
-    "rounds each part; softmax and layer normalisation are in float; what saturates reaches -128"
-)
 
 _NARROWED = "narrowed"
 """Fact of a QDQ file: what has fewer bits than in the module."""
@@ -64,19 +54,6 @@ class ExportedFiles:
         """Plain JSON values."""
         names = [str(path) for path in self.files]
         return {"format": self.format, "files": names, **self.facts}
-
-    def scored(self, path: PathLike, data: Any) -> ExportedFiles:
-        """The same, with what the ONNX model scores beside its module, by onnxruntime.
-
-        Args:
-            path: as for ``export``.
-            data: as for ``run_module``.
-        """
-        why = _WHY_QDQ_DIFFERS if self.format == "qdq" else ""
-        if _NARROWED in self.facts:
-            why += "; values of 16 bits in the module have 8 here"
-        found = scores(self.files[0], load_qmod(module_at(Path(path))), data, why)
-        return replace(self, facts={**self.facts, **found})
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.runtime.artifact import QModule, Sample
 from compiler.runtime.pipeline import AFTER, BEFORE
 from qsearch.errors import RunFolderError
-from qsearch.modules.quantization import Runnable, run_samples, runnable
 
 if TYPE_CHECKING:
     import onnx
@@ -160,36 +159,6 @@ def _try_whole(model: onnx.ModelProto, module: QModule, tolerance: float | None)
                 f"onnxruntime computes another {name!r} than the module between its float parts",
                 fix="this is a defect, please report the model",
             )
-
-
-def scores(file: Path, module: QModule, data: Any, why: str) -> dict[str, Any]:
-    """What a written ONNX model scores beside its module, and how far its outputs are.
-
-    Args:
-        data: as for ``run_module``.
-        why: of outputs that differ.
-    """
-    ours, theirs = (run_samples(run, data) for run in (runnable(file), Runnable.of(module)))
-    said: dict[str, Any] = {"samples": ours.count}
-    if ours.top1 is not None:
-        said |= {"top1": ours.top1, "top1_of_module": theirs.top1}
-    if ours.digest == theirs.digest:
-        return {**said, "outputs": "those of the module, bit for bit"}
-    pairs = [(o, t) for o, t in zip(ours.outputs, theirs.outputs) if o.shape == t.shape]
-    pairs = [(o, t) for o, t in pairs if o.dtype.kind == "f"]
-    if not pairs:
-        return {**said, "outputs": "of other sizes than those of the module"}
-    a, b = (np.concatenate([pair[side].reshape(-1) for pair in pairs]) for side in (0, 1))
-    noise = float(np.square(a.astype(np.float64) - b).sum())
-    said["sqnr_db_to_module"] = round(
-        10 * np.log10(np.square(b.astype(np.float64)).sum() / noise), 2
-    )
-    if ours.outputs[0].ndim == 2:
-        same = ours.outputs[0].argmax(axis=1) == theirs.outputs[0].argmax(axis=1)
-        said["agreement_with_module"] = round(float(same.mean()), 4)
-    if why:
-        said["why"] = why
-    return said
 
 
 def _variable(name: str) -> str:

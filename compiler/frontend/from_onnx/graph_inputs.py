@@ -87,7 +87,7 @@ def _input_type(info: onnx.ValueInfoProto, inputs: InputShapes, sequence: bool) 
         raise OnnxImportError(
             "the shape of an input is not known, not even its rank",
             where=where,
-            fix=f"give it with --input-shape {info.name}=…",
+            fix=f"give every axis a size: --dim {info.name}:0=… --dim {info.name}:1=…",
         )
     declared = list(tensor.shape.dim) if tensor.HasField("shape") else None
     if given is not None:
@@ -156,7 +156,7 @@ def _dim(
     if dim.HasField("dim_value") and dim.dim_value == 0:
         return 0  # such as a cache of keys that holds nothing yet
     title = repr(dim.dim_param) if dim.dim_param else "without a name"
-    option = f"--dim {dim.dim_param or f'{name}:{axis}'}=… or --input-shape {name}=…"
+    option = f"--dim {dim.dim_param or f'{name}:{axis}'}=…"
     raise OnnxImportError(
         f"dimension {axis} ({title}) has no value",
         where=f"input {name!r}",

@@ -188,7 +188,7 @@ def test_a_dimension_that_is_not_given_names_its_option(tmp_path: Path, capfd: O
 def test_signs_of_activations_are_told_before_there_is_data(
     scheme: str, says: str, capfd: Output
 ) -> None:
-    words = ["doctor", "--model", "digits", "--summary", "--qconfig", f"activation_scheme={scheme}"]
+    words = ["doctor", "--model", "digits", "--qconfig", f"activation_scheme={scheme}"]
     assert run(words) == 0
     shown = capfd.readouterr().out
     assert f"activation_scheme={scheme}: " in shown

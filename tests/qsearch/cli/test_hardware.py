@@ -95,7 +95,7 @@ def test_a_matcher_without_hardware_is_bad_input(capfd: Output) -> None:
 
 
 def test_doctor_tells_the_groups_of_the_module_to_come(capfd: Output) -> None:
-    assert run(["doctor", "--model", "digits", "--hw", "opu_q", "--summary"]) == 0
+    assert run(["doctor", "--model", "digits", "--hw", "opu_q"]) == 0
     shown = capfd.readouterr().out
     assert "integers only: yes" in shown
     assert "groups on opu_q" in shown

@@ -189,8 +189,7 @@ def test_diff_of_modules_with_other_inputs_is_bad_input(tmp_path: Path, capfd: O
     "options",
     [
         ["--dim", "W=4", "--dim", "x:2=5"],
-        ["--input-shape", "x=1,3,5,4"],
-        ["--input_shape=x=1,3,5,4"],
+        ["--dim", "x:2=5", "--dim", "x:3=4"],
     ],
 )
 def test_sizes_that_the_model_leaves_open_are_given(
@@ -203,9 +202,12 @@ def test_sizes_that_the_model_leaves_open_are_given(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--dim", "W=4"], r"--dim x:2=… or --input-shape x=…"),
-        (["--input-shape", "x=1,4,5,4"], "dimension 1 is 3 in the model, not 4"),
-        (["--input-shape", "x"], "needs NAME=N,N,…"),
+        (["--dim", "W=4"], r"--dim x:2=…"),
+        (
+            ["--dim", "x:1=4", "--dim", "W=4", "--dim", "x:2=5"],
+            "dimension 1 is 3 in the model, not 4",
+        ),
+        (["--dim", "x"], "expected NAME=N"),
         (["--dim", "y:1=4"], "dimension 'y:1'"),
     ],
 )

@@ -113,15 +113,6 @@ def test_tables_fit_the_terminal_and_parameters_are_asked_for(
     assert "weight_granularity=" in asked(capsys, "compare", searched, "--params")
 
 
-def test_one_trial_is_shown_with_its_shards(
-    searched: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = json.loads(asked(capsys, "show", searched, "--trial", 1))
-    assert sum(shard["samples"] for shard in found["shards"]) == found["samples"]
-    assert found["qconfig"]["weight_granularity"] == found["params"]["weight_granularity"]
-    assert run(["show", str(searched), "--trial", "99"]) == 2
-
-
 def test_studies_are_compared_in_rows(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -284,7 +284,7 @@ def _check(node: OnnxNode, steps: int, directions: int) -> None:
             f"{values.unrolled_steps} steps are more than {MAX_UNROLLED_STEPS}, which is what the "
             f"recurrences of a model may have together (here: {steps} steps, {directions} "
             f"direction{'s' if directions > 1 else ''})",
-            "give a shorter sequence, with --dim or --input-shape where its length is free",
+            "give a shorter sequence, with --dim where its length is free",
         )
 
 
