@@ -21,8 +21,7 @@ from compiler.runtime.exact_executor import exact_executor
 from compiler.runtime.executor import Executor, Inputs
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
-from workers.messages import EvaluationRequest
-from workers.metrics.hardware import hardware_figures
+from workers.messages import Build
 from workers.metrics.size import size_figures
 from workers.object_store import ObjectStore
 from workers.process import CpuClock
@@ -38,13 +37,11 @@ class Runnable:
         fully_integral: no float inside quantized_main; None where there is none.
         float_ops: calls that stayed float, with the reason.
         compile_cpu_s: what making it cost.
-        hardware: its cost on the accelerator of the request, if that names one.
         cost: bytes of its packed weights and its bit operations; None for the float model.
         module: what ships; None where nothing was realised.
         rounding: what rounding of its weights has found, as arrays.
-        scored_by: name of the evaluator that ``executor`` is.
         integer: the integer function that the reference runs, too; None where the executor
-            computes no integers or is the reference.
+            computes no integers, or is asked to be the reference.
     """
 
     inputs: tuple[InputSpec, ...]
@@ -52,11 +49,9 @@ class Runnable:
     fully_integral: bool | None
     float_ops: tuple[str, ...]
     compile_cpu_s: float
-    hardware: Mapping[str, float] | None = None
     cost: Mapping[str, float] | None = None
     module: IRModule | None = None
     rounding: Mapping[str, NDArray[Any]] | None = None
-    scored_by: str = ""
     integer: IRModule | None = None
 
 
@@ -90,67 +85,56 @@ class Builder:
         self._made: LRUCache[Runnable] = LRUCache(2)
         self._channels: LRUCache[ChannelStats] = LRUCache(1)
 
-    def runnable(self, request: EvaluationRequest) -> tuple[Runnable, float]:
-        """What the request asks to evaluate, and the CPU seconds spent on it now (0: it was held).
+    def runnable(self, build: Build) -> tuple[Runnable, float]:
+        """What was asked for, and the CPU seconds spent on it now (0: it was held).
 
         Raises:
             CompilerError: it cannot be quantized, realised or exported.
         """
         clock = CpuClock()
-        blob_key = self._values.key(request.blob)
-        settings = "" if request.evaluator == "float" else repr(sorted(request.qconfig.items()))
-        channels_key = "" if request.channels is None else self._values.key(request.channels)
-        module_key = "" if request.module is None else self._values.key(request.module)
-        key = (
-            blob_key,
-            module_key,
-            settings,
-            request.activation_scales,
-            request.evaluator,
-            channels_key,
-            request.hardware,
-        )
-        made = self._made.get(key, lambda: self._make(request, blob_key))
+        blob_key = self._values.key(build.blob)
+        settings = "" if build.evaluator == "float" else repr(sorted(build.qconfig.items()))
+        large = (build.channels, build.module)
+        keys = ["" if value is None else self._values.key(value) for value in large]
+        key = (blob_key, *keys, settings, build.activation_scales, build.evaluator)
+        made = self._made.get(key, lambda: self._make(build, blob_key))
         return made, clock.seconds
 
-    def _channel_stats(self, request: EvaluationRequest) -> ChannelStats | None:
+    def _channel_stats(self, build: Build) -> ChannelStats | None:
         """The same for all candidates of a study."""
-        given = request.channels
+        given = build.channels
         if given is None:
             return None
         key = self._values.key(given)
         return self._channels.get(key, lambda: ChannelStats.from_arrays(self._values.value(given)))
 
-    def _make(self, request: EvaluationRequest, blob_key: str) -> Runnable:
+    def _make(self, build: Build, blob_key: str) -> Runnable:
         clock = CpuClock()
-        if request.module is not None:
+        if build.module is not None:
             shipped = Shipped(
-                load_qmod(self._values.value(request.module)),
-                "reference" if request.evaluator == "reference" else AUTO,
+                load_qmod(self._values.value(build.module)),
+                "reference" if build.evaluator == "reference" else AUTO,
             )
             return Runnable(input_specs(shipped.module.module), shipped, None, (), clock.seconds)
         mod = self._modules.get(
-            blob_key, lambda: ModuleBlob(self._values.value(request.blob)).unpack()
+            blob_key, lambda: ModuleBlob(self._values.value(build.blob)).unpack()
         )
         inputs = input_specs(mod)
-        if request.evaluator == "float":
+        if build.evaluator == "float":
             return Runnable(inputs, float_executor(mod), None, (), clock.seconds)
-        qconfig = QConfig.from_dict(dict(request.qconfig))
-        channels = self._channel_stats(request) if qconfig.needs_channels else None
-        candidate = build_candidate(mod, qconfig, request.activation_scales, channels)
-        executor, scored_by = _EVALUATORS[request.evaluator](candidate)
+        qconfig = QConfig.from_dict(dict(build.qconfig))
+        channels = self._channel_stats(build) if qconfig.needs_channels else None
+        candidate = build_candidate(mod, qconfig, build.activation_scales, channels)
         return Runnable(
             inputs,
-            executor,
+            _EVALUATORS[build.evaluator](candidate),
             _fully_integral(candidate),
             _float_ops(candidate),
             clock.seconds,
-            _hardware(candidate, request.hardware),
             size_figures(candidate),
             None if candidate.integer is None else candidate.module,
             candidate.context.rounded.to_arrays(),
-            scored_by,
-            candidate.integer if scored_by in ("engine", "integer") else None,
+            candidate.integer if build.evaluator == "engine" else None,
         )
 
 
@@ -172,32 +156,20 @@ def _float_ops(candidate: Candidate) -> tuple[str, ...]:
     )
 
 
-def _hardware(candidate: Candidate, hardware: tuple[str, str] | None) -> Mapping[str, float] | None:
-    """What the candidate's integers cost on the described accelerator."""
-    module = candidate.partitioned or candidate.integer
-    if hardware is None or module is None:
-        return None
-    return hardware_figures(module, hardware)
+def _simulated(candidate: Candidate) -> Executor:
+    return float_executor(candidate.simulated)
 
 
-Made = tuple[Executor, str]
-"""An executor of a candidate, and the evaluator that it is."""
-
-
-def _simulated(candidate: Candidate) -> Made:
-    return float_executor(candidate.simulated), "simulated"
-
-
-def _engine(candidate: Candidate) -> Made:
+def _engine(candidate: Candidate) -> Executor:
     """The integers by the engine, or by what runs them here instead; the bits are the same."""
-    name, executor, _ = exact_executor(_integer(candidate))
-    return executor, name
+    _, executor, _ = exact_executor(_integer(candidate))
+    return executor
 
 
-def _reference(candidate: Candidate) -> Made:
+def _reference(candidate: Candidate) -> Executor:
     from compiler.targets.reference.executor import ReferenceExecutor
 
-    return ReferenceExecutor(_integer(candidate)), "reference"
+    return ReferenceExecutor(_integer(candidate))
 
 
 def _integer(candidate: Candidate) -> IRModule:
@@ -209,7 +181,7 @@ def _integer(candidate: Candidate) -> IRModule:
     return candidate.integer
 
 
-_EVALUATORS: dict[str, Callable[[Candidate], Made]] = {
+_EVALUATORS: dict[str, Callable[[Candidate], Executor]] = {
     "simulated": _simulated,
     "engine": _engine,
     "reference": _reference,

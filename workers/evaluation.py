@@ -17,6 +17,7 @@ from workers.datasets.protocol import Dataset
 from workers.datasets.registry import OpenDatasets
 from workers.errors import DatasetError, DifferingOutputsError, WorkerError
 from workers.messages import EvaluationRequest, EvaluationResult, Range
+from workers.metrics.hardware import hardware_figures
 from workers.metrics.latency import latency_figures
 from workers.metrics.protocol import Outputs
 from workers.metrics.registry import MetricSums, of_answers
@@ -54,7 +55,7 @@ class EvaluationActor:
             CompilerError: the candidate cannot be built or run.
             DatasetError, MetricError: the data does not fit, or a metric lacks labels or reference.
         """
-        runnable, compile_cpu_s = self._builder.runnable(request)
+        runnable, compile_cpu_s = self._builder.runnable(request.build)
         clock = CpuClock()
         dataset = self._datasets.open(request.dataset, runnable.inputs)
         if len(request.samples) == 0:
@@ -80,13 +81,12 @@ class EvaluationActor:
         collapsed = run.collapsed_early()
         if not collapsed:
             run.evaluate_all()
-        scored_by = runnable.scored_by or request.evaluator
-        if request.spot_check and not collapsed and run.spot_check():
-            scored_by += ", checked"
+        if request.spot_check and not collapsed:
+            run.spot_check()
         run_cpu_s = clock.seconds
         cost = runnable.cost
-        if request.latency and part == 0 and not collapsed and cost is not None:
-            cost = {**cost, **run.latency()}
+        if part == 0 and cost is not None:
+            cost = {**cost, **run.asked_costs(collapsed)}
         return EvaluationResult(
             sums={**run.sums.sums, **run.whole_sums.sums},
             samples=run.scored,
@@ -99,10 +99,8 @@ class EvaluationActor:
             fully_integral=runnable.fully_integral,
             float_ops=runnable.float_ops,
             run_samples=batch_size(runnable.inputs),
-            hardware=runnable.hardware,
             cost=cost,
             rounding=runnable.rounding if request.return_rounding else None,
-            scored_by=scored_by,
         )
 
 
@@ -192,17 +190,17 @@ class _Evaluation:
         if waiting:
             self.sums.add(*_joined(waiting))
 
-    def spot_check(self) -> bool:
-        """Compare one run with the exact reference; False where there are no integers to compare.
+    def spot_check(self) -> None:
+        """Compare one run with the exact reference, where there are integers to compare.
 
         Raises:
             DifferingOutputsError: an output differs.
         """
         from compiler.targets.reference.executor import ReferenceExecutor
 
-        integer, name = self._runnable.integer, self._runnable.scored_by
+        integer, name = self._runnable.integer, self._request.build.evaluator
         if integer is None:
-            return False
+            return
         batch, outputs = self._run(self._runs[len(self._runs) // 2])
         exact = ReferenceExecutor(integer).run(batch.inputs)
         for place, (ours, theirs) in enumerate(zip(outputs, exact, strict=True)):
@@ -216,19 +214,23 @@ class _Evaluation:
                     fix=f"the integers of {name} are wrong here, and scores of other trials may "
                     "be: search with --evaluator simulated, and report the model",
                 )
-        return True
 
-    def latency(self) -> dict[str, float]:
-        """Milliseconds a sample of what ships, on this machine, where there is such a module.
+    def asked_costs(self, collapsed: bool) -> dict[str, float]:
+        """What the request asks of what ships: its cost on an accelerator, its time here.
 
+        Args:
+            collapsed: the candidate is not timed.
         Raises:
             CompilerError: the module cannot be timed as asked, or there is no compiler.
         """
-        module = self._runnable.module
+        module, request = self._runnable.module, self._request
         if module is None:
             return {}
-        inputs = self._batch(self._runs[0]).inputs
-        return latency_figures(self._request.latency, module, inputs, self._size)
+        found = hardware_figures(module, request.hardware) if request.hardware else {}
+        if request.latency and not collapsed:
+            inputs = self._batch(self._runs[0]).inputs
+            found |= latency_figures(request.latency, module, inputs, self._size)
+        return found
 
     def outputs(self) -> Rows:
         """Outputs of all scored samples."""

@@ -107,8 +107,8 @@ class CalibrationResult:
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluationRequest:
-    """Evaluate one candidate on some samples.
+class Build:
+    """What runs: a candidate, the float model, or a module that is written already.
 
     Attributes:
         blob: the float module after prerequisite_optimize, or its handle.
@@ -117,6 +117,26 @@ class EvaluationRequest:
             order, and the ends of uneven grids behind them, as
             ``compiler.quantize.activation_scales`` gives them; None for global_scale and "float".
         evaluator: see EvaluatorName.
+        channels: channel statistics as arrays, or their handle, where the candidate's
+            ``needs_channels``.
+        module: bytes of a .qmod, or their handle, to run in place of the candidate: by the
+            evaluator "reference", or else by the fastest executor that is exact (``QModule.run``).
+    """
+
+    blob: bytes | Handle
+    qconfig: Mapping[str, Any]
+    activation_scales: tuple[float, ...] | None
+    evaluator: EvaluatorName
+    channels: Mapping[str, NDArray[Any]] | Handle | None = None
+    module: bytes | Handle | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRequest:
+    """What to run, on which samples, and what to measure.
+
+    Attributes:
+        build: what runs.
         dataset: evaluation inputs.
         samples: which of them.
         metrics: names of ``workers.metrics.registry``.
@@ -126,28 +146,20 @@ class EvaluationRequest:
             range, and stop if the candidate collapsed; None never stops.
         collapse_below: agreement (or top-1 relative to the baseline) that counts as collapse.
         return_outputs: send the outputs back (baseline and final check).
-        channels: channel statistics as arrays, or their handle, where the candidate's
-            ``needs_channels``.
         part: (k, n): of the model's runs over the samples, only numbers k, k+n, k+2n …, so that
             every part is spread over them. ``run_samples`` of the result says how to put the
             outputs of all parts in order.
         hardware: text of a hardware description and the name of its file, as ``parse_hdfg`` takes
             them, where the candidate's cost on that accelerator is wanted.
-        latency: time the candidate on the engine ("latency") and as C ("c_latency"); of an
-            evaluation in parts, the first part does.
+        latency: time the candidate on the engine ("latency") and as C ("c_latency").
         spot_check: run one of the samples, or of the model's runs where its batch is larger, by the
             exact reference too and compare all outputs, where the evaluator computes integers.
         return_rounding: send back the rounded weights, so that they need not be computed again.
-        module: bytes of a .qmod, or their handle, to run in place of the candidate: by the
-            evaluator "reference", or else by the fastest executor that is exact (``QModule.run``).
         head: ``Pipeline.pack`` of the float parts around the module, or its handle; metrics that
             compare with labels are then of the whole model, and the others of its core.
     """
 
-    blob: bytes | Handle
-    qconfig: Mapping[str, Any]
-    activation_scales: tuple[float, ...] | None
-    evaluator: EvaluatorName
+    build: Build
     dataset: DatasetRef
     samples: Range
     metrics: tuple[str, ...]
@@ -155,13 +167,11 @@ class EvaluationRequest:
     collapse_after: int | None = None
     collapse_below: float = 0.5
     return_outputs: bool = False
-    channels: Mapping[str, NDArray[Any]] | Handle | None = None
     part: tuple[int, int] = (0, 1)
     hardware: tuple[str, str] | None = None
     latency: tuple[str, ...] = ()
     spot_check: bool = False
     return_rounding: bool = False
-    module: bytes | Handle | None = None
     head: bytes | Handle | None = None
 
 
@@ -181,14 +191,10 @@ class EvaluationResult:
         fully_integral: no float inside quantized_main; None where nothing was realised or cut.
         float_ops: operators that stayed float, with the reason, for the report.
         run_samples: samples of one run of the model (its batch size).
-        hardware: ``HardwareCost.totals`` of the candidate, where it was asked for.
-        cost: ``model_bytes`` (of packed weights) and ``bit_operations``, and where it was asked for
-            ``latency_ms`` and ``c_latency_ms``, CPU milliseconds a sample; None for the float
-            model.
+        cost: ``model_bytes`` (of packed weights) and ``bit_operations``, and where they were asked
+            for ``HardwareCost.totals``, ``latency_ms`` and ``c_latency_ms``, CPU milliseconds a
+            sample; None for the float model.
         rounding: arrays of ``Rounding``, where they were asked for.
-        scored_by: what computed the outputs: "integer" or "reference" where the engine was asked
-            for and cannot run the candidate here; followed by ", checked" where the reference gave
-            the same.
     """
 
     sums: Mapping[str, Mapping[str, float]]
@@ -202,7 +208,5 @@ class EvaluationResult:
     fully_integral: bool | None = None
     float_ops: tuple[str, ...] = ()
     run_samples: int = 1
-    hardware: Mapping[str, float] | None = None
     cost: Mapping[str, float] | None = None
     rounding: Mapping[str, NDArray[Any]] | None = None
-    scored_by: str = ""

@@ -205,7 +205,6 @@ class TrialRow(Out):
     params: dict[str, Any]
     objective_values: list[float] | None
     samples: int | None
-    scored_by: str | None
     seconds: float | None
     cpu_s: float | None
     attempts: int

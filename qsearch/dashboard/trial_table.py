@@ -28,7 +28,7 @@ from qsearch.store.view_queries import TrialPoint
 from workers.metrics.registry import Measure
 
 _OWN: Final = (
-    "number", "state", "stage", "samples", "scored_by", "seconds", "cpu_s", "attempts",
+    "number", "state", "stage", "samples", "seconds", "cpu_s", "attempts",
     "lost_workers", "driver_id", "started_at", "finished_at", "from_store", "error",
 )  # fmt: skip
 _TERM: Final = re.compile(

@@ -111,7 +111,6 @@ def trial_row(trial: Trial) -> dict[str, Any]:
         **_scored(score),
         "params": dict(trial.params),
         "samples": outcome.samples,
-        "scored_by": outcome.scored_by,
         "from_store": outcome.from_store,
         "attempts": outcome.attempts,
         "seconds": outcome.seconds,

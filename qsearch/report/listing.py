@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, get_args
@@ -153,16 +152,6 @@ def with_all_columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: row.get(name) for name in columns} for row in rows]
 
 
-def _scorers(trials: Sequence[Trial]) -> str:
-    """Who scored how many trials: "engine 14 (2 checked), integer 2"."""
-    names = [t.outcome.scored_by for t in trials if t.outcome.scored_by]
-    told = []
-    for name, count in Counter(name.partition(",")[0] for name in names).items():
-        checked = sum(each == f"{name}, checked" for each in names)
-        told.append(f"{name} {count}" + (f" ({checked} checked)" if checked else ""))
-    return ", ".join(told)
-
-
 def only_study(repository: Repository) -> Study:
     """The study of a storage that holds one.
 
@@ -194,7 +183,6 @@ def study_row(repository: Repository, study: Study) -> dict[str, Any]:
         "best": objective.shown(best.outcome.score or {}) if best is not None else None,
         "best_trial": best.number if best is not None else None,
         "drivers": len(repository.drivers_of(study.id, running=True)),
-        "scored_by": _scorers(trials),
         **counts.report(),
         **_written(repository.newest_notes(study.id).get(None)),
     }

@@ -28,7 +28,7 @@ from qsearch.settings import is_import_path
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset
 from workers.datasets.variant import VARIANTS, channel_axis, fitting_variants
-from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, Range
+from workers.messages import Build, DatasetRef, EvaluationRequest, EvaluationResult, Range
 from workers.metrics.registry import merge_sums
 from workers.metrics.top_k import answers
 from workers.pool.protocol import WorkerPool
@@ -88,10 +88,7 @@ def float_requests(
     """Requests for the outputs of the float model, shard by shard."""
     return [
         EvaluationRequest(
-            blob=blob,
-            qconfig={},
-            activation_scales=None,
-            evaluator="float",
+            build=Build(blob, {}, None, "float"),
             dataset=dataset,
             samples=part,
             metrics=metrics,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -17,7 +17,14 @@ from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import Failure, Outcome, Trial
 from workers.batching import hash_outputs
 from workers.errors import LostWorkerError, WorkerError
-from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, EvaluatorName, Range
+from workers.messages import (
+    Build,
+    DatasetRef,
+    EvaluationRequest,
+    EvaluationResult,
+    EvaluatorName,
+    Range,
+)
 from workers.metrics.custom import named_values
 from workers.metrics.latency import timed_by
 from workers.metrics.registry import (
@@ -45,23 +52,23 @@ def evaluator_of_flag(flag: str) -> EvaluatorName:
     # Kernels and compilers are looked for by a search, not by whoever reads its scores.
     from compiler.targets.c.toolchain import required_compiler
 
-    if flag == "engine" and expected_scorer(flag) != flag:
+    if flag == "engine" and _is_slow(flag):
         required_compiler()
     return "simulated" if flag == "simulated" else "engine"
 
 
-def expected_scorer(evaluator: str) -> str:
-    """What computes the outputs of candidates on this machine, as of ``scored_by``."""
+def _is_slow(evaluator: str) -> bool:
+    """Whether this machine has no kernels for the engine."""
     from compiler.targets.engine.library import is_available
 
-    return "integer" if evaluator == "engine" and not is_available() else evaluator
+    return evaluator == "engine" and not is_available()
 
 
 def slow_evaluator(evaluator: EvaluatorName) -> tuple[str, ...]:
     """A warning if the engine cannot run the integers here, with the factor and the cure."""
     from compiler.targets.c.toolchain import CURE
 
-    if expected_scorer(evaluator) == evaluator:
+    if not _is_slow(evaluator):
         return ()
     return (f"no C compiler found: trials run {SLOWER}, with the same scores; {CURE}",)
 
@@ -115,7 +122,7 @@ ScoreOf = Callable[[Mapping[str, Mapping[str, float]]], dict[str, float | None]]
 
 @dataclass(frozen=True, slots=True)
 class Evaluator:
-    """The part of an EvaluationRequest that is the same for all trials of a study.
+    """The part of a request that is the same for all trials of a study.
 
     Attributes:
         blob: the float module, or the pool's handle of it.
@@ -168,18 +175,13 @@ class Evaluator:
         Args:
             spot_check: compare a few outputs with the reference's.
         """
-        fields = qconfig.to_dict()
         request = EvaluationRequest(
-            blob=self.blob,
-            qconfig=fields,
-            activation_scales=scales,
-            evaluator=self.name_for(fields),
+            build=self.build(qconfig, scales),
             dataset=self.dataset,
             samples=self.samples,
             metrics=self.metrics,
             reference=self.reference,
             collapse_after=COLLAPSE_AFTER if len(self.samples) > COLLAPSE_AFTER else None,
-            channels=self.channels_of(qconfig),
             hardware=self.hardware,
             latency=self.latency,
             spot_check=spot_check,
@@ -188,9 +190,11 @@ class Evaluator:
         )
         return split(request, self.parts)
 
-    def channels_of(self, qconfig: QConfig) -> Any:
-        """The handle of channel statistics where the configuration needs them, else None."""
-        return self.channels(qconfig) if self.channels and qconfig.needs_channels else None
+    def build(self, qconfig: QConfig, scales: tuple[float, ...] | None) -> Build:
+        """What runs for a configuration with its activation ranges."""
+        fields = qconfig.to_dict()
+        channels = self.channels(qconfig) if self.channels and qconfig.needs_channels else None
+        return Build(self.blob, fields, scales, self.name_for(fields), channels)
 
     def outcome(
         self, trial: Trial, result: EvaluationResult, seconds: float, stopped: str | None = None
@@ -225,7 +229,6 @@ class Evaluator:
             state=state,  # type: ignore[arg-type]  # one of the three literals above
             score=score,
             samples=result.samples,
-            scored_by=result.scored_by or None,
             collapsed=result.collapsed,
             outputs_sha256=result.outputs_sha256,
             failure=failure,
@@ -238,7 +241,7 @@ class Evaluator:
 
 def costs_of(result: EvaluationResult) -> dict[str, float]:
     """What a candidate costs, in the words of a score; any part of its evaluation knows."""
-    return {**(result.cost or {}), **(result.hardware or {})}
+    return dict(result.cost or {})
 
 
 def failed(error: Exception, attempts: int = 1, seconds: float | None = None) -> Outcome:
@@ -363,15 +366,7 @@ def merge(results: Sequence[EvaluationResult]) -> EvaluationResult:
         compile_cpu_s=sum(result.compile_cpu_s for result in results),
         run_cpu_s=sum(result.run_cpu_s for result in results),
         peak_rss_bytes=max(result.peak_rss_bytes for result in results),
-        # The first part says whether it was checked; workers without a compiler score otherwise.
-        scored_by=" and ".join(_scorers(result.scored_by for result in results)),
     )
-
-
-def _scorers(names: Iterable[str]) -> list[str]:
-    """The names in order, without names that are a prefix of another."""
-    unique = list(dict.fromkeys(names))
-    return [a for a in unique if not any(b != a and b.startswith(a) for b in unique)]
 
 
 def _outputs_sha256(results: Sequence[EvaluationResult]) -> str:

@@ -214,7 +214,6 @@ def frozen_trial(trial: Trial, distributions: Distributions, objective: Objectiv
             "state": trial.state,
             "score": dict(score) if score is not None else None,
             "config_hash": trial.config_hash,
-            "scored_by": trial.outcome.scored_by,
         },
         system_attrs={GENERATION: 0},
         intermediate_values={},

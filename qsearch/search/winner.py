@@ -202,18 +202,15 @@ def check_winner(
     pool, progress, samples = context.pool, context.progress, evaluator.samples
     name = evaluator.name_for(best.qconfig)
     whole = EvaluationRequest(
-        blob=evaluator.blob,
-        qconfig=dict(best.qconfig),
-        activation_scales=scales,
-        evaluator=name,
+        build=evaluator.build(QConfig.from_dict(best.qconfig), scales),
         dataset=evaluator.dataset,
         samples=samples,
         metrics=evaluator.metrics,
         return_outputs=True,
-        channels=evaluator.channels_of(QConfig.from_dict(best.qconfig)),
         head=evaluator.head,
     )
-    shipped = replace(whole, module=pool.put(module))
+    written = replace(whole.build, module=pool.put(module))
+    shipped = replace(whole, build=written)
 
     def run(request: EvaluationRequest, parts: Sequence[Range], what: str) -> SplitEvaluation:
         progress.phase(f"check, {what}", sum(map(len, parts)))
@@ -231,7 +228,8 @@ def check_winner(
     found = run(shipped, shards(samples), "module")
     places = samples.split(max(REFERENCE_SAMPLES // run_samples, 1))
     spread = [Range(p.start, min(p.start + run_samples, p.stop)) for p in places]
-    exact = run(replace(shipped, evaluator="reference"), spread, "reference")
+    exact_build = replace(written, evaluator="reference")
+    exact = run(replace(whole, build=exact_build), spread, "reference")
     rows = [row - samples.start for part in spread for row in range(part.start, part.stop)]
     equal, cpu_s = 1.0, found.cpu_s + exact.cpu_s
     digest = hashlib.sha256()

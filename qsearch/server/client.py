@@ -399,7 +399,7 @@ def _quoted(name: str) -> str:
 
 def _trial_row(trial: dict[str, Any]) -> dict[str, Any]:
     """A trial of the API as a row of ``qsearch.trials``."""
-    own = ("samples", "scored_by", "from_store", "attempts", "seconds", "error")
+    own = ("samples", "from_store", "attempts", "seconds", "error")
     head = {name: trial[name] for name in ("number", "state", "stage")}
     score, rest = trial["score"] or {}, {name: trial[name] for name in own}
     return {**head, **score, "params": trial["params"], **rest}

@@ -87,7 +87,6 @@ class Outcome:
     Attributes:
         score: metric name → value (fractions 0..1, dB); empty where there is none.
         samples: how many were scored.
-        scored_by: who computed the outputs, as of EvaluationResult.
         attempts: times it was started, drivers and workers that died included.
         seconds: wall time between submission and result.
         objective_values: the metric and the costs of the study, as they were measured.
@@ -96,7 +95,6 @@ class Outcome:
     state: TrialState
     score: Mapping[str, float | None] | None = None
     samples: int | None = None
-    scored_by: str | None = None
     collapsed: bool = False
     outputs_sha256: str | None = None
     failure: Failure | None = None
@@ -377,30 +375,11 @@ def study_of(row: Any) -> Study:
     return record_of(Study, row)
 
 
-_SCORED_BY: Final = "scored_by"
-
-
-def score_column(outcome: Outcome) -> dict[str, Any] | None:
-    """What the column ``score`` holds: the score, and who gave it."""
-    if outcome.score is None or outcome.scored_by is None:
-        return None if outcome.score is None else dict(outcome.score)
-    return {**outcome.score, _SCORED_BY: outcome.scored_by}
-
-
-def score_of_column(held: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The fields ``score`` and ``scored_by`` that the column ``score`` holds."""
-    if held is None:
-        return {"score": None, _SCORED_BY: None}
-    score = {name: value for name, value in held.items() if name != _SCORED_BY}
-    return {"score": score, _SCORED_BY: held.get(_SCORED_BY)}
-
-
 def trial_of(row: Any) -> Trial:
     """A row of qs_trial as a record."""
     outcome = record_of(
         Outcome,
         row,
-        **score_of_column(row.score),
         collapsed=bool(row.collapsed),
         failure=failure_of(row),
         from_store=bool(row.from_store),

@@ -39,7 +39,6 @@ from qsearch.store.records import (
     columns_of,
     names_of,
     record_of,
-    score_column,
     trial_of,
 )
 
@@ -128,7 +127,7 @@ _LEASE: Final = (
 _OPEN: Final = select(_T.c.id).where(_OF_IDS, _STANDS).order_by(_T.c.id).with_for_update()
 """Those of some trials that have not ended; no other driver ends them before this one has."""
 
-_APART: Final = ("attempts", "failure", "scored_by")
+_APART: Final = ("attempts", "failure")
 _COPIED: Final = tuple(name for name in names_of(Outcome) if name not in _APART)
 _OUTCOME: Final = (*_COPIED, "error_what", "error_where", "error_fix", "finished_at")
 _FINISH: Final = (
@@ -389,7 +388,7 @@ def _again(outcome: Outcome) -> Outcome:
 
 def _finished(trial_id: int, outcome: Outcome, now: float) -> Mapping[str, Any]:
     failure = outcome.failure
-    columns = {**columns_of(outcome), "score": score_column(outcome)}
+    columns = columns_of(outcome)
     return {
         "trial_id": trial_id,
         "more_attempts": outcome.attempts - 1,

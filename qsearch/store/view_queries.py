@@ -16,7 +16,6 @@ from qsearch.store.records import (
     TrialState,
     objective_values_of,
     record_of,
-    score_of_column,
 )
 
 NOTE: Final = "note"
@@ -62,7 +61,6 @@ class TrialPoint:
     stage: str
     params: Mapping[str, Any]
     score: Mapping[str, float | None] | None
-    scored_by: str | None
     objective_values: tuple[float, ...] | None
     samples: int | None
     seconds: float | None
@@ -85,7 +83,6 @@ class TrialPoint:
             stage=trial.stage,
             params=trial.params,
             score=outcome.score,
-            scored_by=outcome.scored_by,
             objective_values=outcome.objective_values,
             samples=outcome.samples,
             seconds=outcome.seconds,
@@ -173,7 +170,6 @@ def _point_of(row: Any) -> TrialPoint:
     return record_of(
         TrialPoint,
         row,
-        **score_of_column(row.score),
         objective_values=objective_values_of(row),
         cpu_s=_cpu_s(row.compile_cpu_s, row.run_cpu_s),
         from_store=bool(row.from_store),

@@ -20,7 +20,7 @@ class Answering:
     def run(self, request: EvaluationRequest) -> EvaluationResult:
         if self.sleep_s:
             time.sleep(self.sleep_s)
-        digest = hashlib.sha256(repr(sorted(request.qconfig.items())).encode()).hexdigest()
+        digest = hashlib.sha256(repr(sorted(request.build.qconfig.items())).encode()).hexdigest()
         return EvaluationResult(
             sums={"agreement": {"equal": int(digest[:4], 16) / 65536, "total": 1.0}},
             samples=len(request.samples),

@@ -43,7 +43,7 @@ from tests.benchmarks.databases import database
 from tests.benchmarks.machine import machine
 from tests.benchmarks.pretended import pretended
 from tests.benchmarks.simulation import Cluster, SimulatedPool, Simulation, Statements
-from workers.messages import DatasetRef, EvaluationRequest, Range
+from workers.messages import Build, DatasetRef, EvaluationRequest, Range
 from workers.pool.ray_pool import RayPool
 
 USERS = 7
@@ -272,7 +272,7 @@ def _middle_and_longest(waits: list[float]) -> tuple[float, float]:
 
 def _seconds(request: EvaluationRequest) -> float:
     """Two in the mean: one to three, by configuration."""
-    digest = hashlib.sha256(repr(sorted(request.qconfig.items())).encode()).digest()
+    digest = hashlib.sha256(repr(sorted(request.build.qconfig.items())).encode()).digest()
     return 1.0 + digest[0] / 127.5
 
 
@@ -376,7 +376,7 @@ def measure_ray(url: str, address: str, workers: int, trials: int) -> dict[str, 
 
 def warm_up(pool: RayPool) -> None:
     """Wait until every worker answered something."""
-    nothing = EvaluationRequest(b"", {}, None, "engine", DatasetRef("npz"), Range(0, 32), ())
+    nothing = EvaluationRequest(Build(b"", {}, None, "engine"), DatasetRef("npz"), Range(0, 32), ())
     for number in range(pool.num_workers):
         pool.submit(("warm", number), nothing)
     while pool.pending or len(pool.pids) < pool.num_workers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from compiler.quantize.calibration.stats import CalibrationStats
 from compiler.testing.models import residual_net
 from tests.workers.shards import calibrate_shard
 from workers.messages import (
+    Build,
     CalibrationRequest,
     DatasetRef,
     EvaluationRequest,
@@ -25,6 +26,7 @@ from workers.messages import (
 )
 
 PERCENTILES = (0.999, 0.99999)
+BUILT = [field.name for field in fields(Build)]
 
 
 @dataclass(frozen=True)
@@ -50,15 +52,13 @@ class TinyStudy:
 
     def evaluation(self, evaluator: Any, **changed: Any) -> EvaluationRequest:
         request = EvaluationRequest(
-            blob=self.blob,
-            qconfig=self.qconfig.to_dict(),
-            activation_scales=None,
-            evaluator=evaluator,
+            build=Build(self.blob, self.qconfig.to_dict(), None, evaluator),
             dataset=self.dataset,
             samples=Range(0, len(self.images)),
             metrics=("top1",),
         )
-        return replace(request, **changed)
+        parts = {name: changed.pop(name) for name in BUILT if name in changed}
+        return replace(request, build=replace(request.build, **parts), **changed)
 
     def scales(self) -> tuple[float, ...]:
         return tuple(float(s) for s in activation_scales(self.stats(), self.qconfig))

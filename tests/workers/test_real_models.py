@@ -21,6 +21,7 @@ from compiler.quantize.calibration.stats import CalibrationStats
 from workers.calibration import CalibrationActor
 from workers.evaluation import EvaluationActor
 from workers.messages import (
+    Build,
     CalibrationRequest,
     DatasetRef,
     EvaluationRequest,
@@ -71,7 +72,10 @@ def test_a_calibrated_candidate_keeps_the_accuracy_on_the_grid(
 
     def evaluate(evaluator: str, **more: object) -> object:
         base = EvaluationRequest(
-            Handle("blob"), fields, scales, evaluator, refs["dev"], Range(0, 300), ("top1",), **more
+            Build(Handle("blob"), fields, scales, evaluator, **more),
+            refs["dev"],
+            Range(0, 300),
+            ("top1",),
         )
         return evaluation.run(base)
 

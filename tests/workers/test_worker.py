@@ -12,7 +12,7 @@ from compiler.quantize import activation_scales
 from compiler.quantize.calibration.measurement import Step
 from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
 from workers.errors import DatasetError
-from workers.messages import DatasetRef, Range
+from workers.messages import CalibrationRequest, DatasetRef, Range
 from workers.metrics.registry import merge_sums, results
 from workers.pool.kinds import open_pool
 from workers.pool.protocol import WorkerPool
@@ -85,4 +85,6 @@ def test_errors_of_requests_keep_their_type(pool: WorkerPool, study) -> None:
 def with_blob(request: Any, blob: Any) -> Any:
     from dataclasses import replace
 
-    return replace(request, blob=blob)
+    if isinstance(request, CalibrationRequest):
+        return replace(request, blob=blob)
+    return replace(request, build=replace(request.build, blob=blob))

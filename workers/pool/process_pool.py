@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from workers.errors import WorkerError
+from workers.messages import Handle
 from workers.pool.protocol import WorkerSize
 from workers.pool.queued_pool import (
     DEFAULT_RUNNER,
@@ -30,8 +31,8 @@ from workers.pool.queued_pool import (
     Job,
     QueuedPool,
     Slot,
-    handles_of,
     log_tail,
+    with_handles,
 )
 from workers.process import code_version, python_path
 from workers.user_code import UserCode
@@ -171,11 +172,14 @@ class ProcessPool(QueuedPool[_Process]):
             if self._code and not slot.imported:
                 slot.pipe.send(("import", self._code))
                 slot.imported = True
-            for handle in handles_of(job.request).values():
+
+            def sent(handle: Handle) -> Handle:
                 if handle.key in self._values and handle.key not in slot.known:
                     slot.pipe.send(("put", handle.key, self._values[handle.key]))
                     slot.known.add(handle.key)
-            slot.pipe.send(("run", job.request))
+                return handle
+
+            slot.pipe.send(("run", with_handles(job.request, sent)))
         except OSError:
             self._died(slot, self._end_of(slot))
 

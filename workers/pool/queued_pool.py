@@ -223,12 +223,16 @@ def log_tail(path: str | Path) -> str | None:
         return None
 
 
-def handles_of(request: Any) -> dict[str, Handle]:
-    """Fields of a request that are handles."""
-    if not dataclasses.is_dataclass(request):
-        return {}
-    found = {f.name: getattr(request, f.name) for f in dataclasses.fields(request)}
-    return {name: value for name, value in found.items() if isinstance(value, Handle)}
+def with_handles(request: Any, change: Callable[[Handle], Handle]) -> Any:
+    """The request with what ``change`` gives for every handle in it and in its records."""
+    if isinstance(request, Handle):
+        return change(request)
+    if not dataclasses.is_dataclass(request) or isinstance(request, type):
+        return request
+    fields = {f.name: getattr(request, f.name) for f in dataclasses.fields(request)}
+    changed = {name: with_handles(value, change) for name, value in fields.items()}
+    new = {name: value for name, value in changed.items() if value is not fields[name]}
+    return dataclasses.replace(request, **new) if new else request
 
 
 FAILED_STARTS = 3

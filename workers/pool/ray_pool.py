@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from workers.errors import LostClusterError, WorkerError
@@ -31,9 +31,9 @@ from workers.pool.queued_pool import (
     Job,
     QueuedPool,
     Slot,
-    handles_of,
     load_factory,
     log_tail,
+    with_handles,
 )
 from workers.pool.ray_cluster import ClusterMonitor, Share, await_resources, connect, start
 from workers.process import code_version, python_path
@@ -323,19 +323,12 @@ class RayPool(QueuedPool[_Actor]):
         super()._dispatch()
 
     def _run(self, slot: _Actor, job: Job) -> None:
-        slot.call = slot.remote.run.remote(self._with_refs(job.request))
+        slot.call = slot.remote.run.remote(with_handles(job.request, self._with_ref))
 
-    def _with_refs(self, request: Any) -> Any:
-        changed = {
-            name: Handle(handle.key, self._ref(handle))
-            for name, handle in handles_of(request).items()
-        }
-        return replace(request, **changed) if changed else request
-
-    def _ref(self, handle: Handle) -> Any:
+    def _with_ref(self, handle: Handle) -> Handle:
         if handle.key in self._values:
             self._refs[handle.key] = self._ray.put(self._values.pop(handle.key))
-        return self._refs.get(handle.key)
+        return Handle(handle.key, self._refs.get(handle.key))
 
     def _receive(self, actor: _Actor) -> None:
         self._check_cluster()

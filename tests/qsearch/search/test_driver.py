@@ -44,7 +44,7 @@ SMALL = Space(
 def made_up(request: EvaluationRequest) -> EvaluationResult:
     """A score that depends on the module alone: what the weights and ranges are."""
     names = ("weight_scale", "weight_granularity", "global_scale")
-    made_of = [request.activation_scales, *(request.qconfig[name] for name in names)]
+    made_of = [request.build.activation_scales, *(request.build.qconfig[name] for name in names)]
     digest = hashlib.sha256(repr(made_of).encode()).hexdigest()
     noise = int(digest[:6], 16) / 2**24
     return EvaluationResult(
@@ -104,7 +104,7 @@ class FakePool:
         if self._on_finish is not None:
             self._on_finish(len(self.ran))
         assert isinstance(request, EvaluationRequest)
-        self.ran.append(config_hash(request.qconfig))
+        self.ran.append(config_hash(request.build.qconfig))
         try:
             return Finished(tag, self._answer(request))
         except Exception as error:
@@ -408,7 +408,7 @@ def test_an_error_ends_its_trial_and_not_the_study(
     repository: Repository, error: Exception, state: str
 ) -> None:
     def answer(request: EvaluationRequest) -> EvaluationResult:
-        if request.qconfig["smooth_alpha"] == 0.75:
+        if request.build.qconfig["smooth_alpha"] == 0.75:
             raise error
         return made_up(request)
 

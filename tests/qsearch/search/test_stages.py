@@ -76,9 +76,9 @@ def damages(folder: Path, noise: Callable[[QConfig], float], bits: tuple[int, ..
         return ranges.setdefault(qconfig, (float(len(ranges)),))
 
     def answer(request: EvaluationRequest) -> EvaluationResult:
-        qconfig = QConfig.from_dict(request.qconfig)
+        qconfig = QConfig.from_dict(request.build.qconfig)
         owner = qconfig if qconfig.layers.float_layers else qconfig.with_overrides(layers={})
-        assert request.activation_scales == ranges[owner]
+        assert request.build.activation_scales == ranges[owner]
         sums = {**made_up(request).sums, "sqnr": {"signal": 1.0, "noise": noise(qconfig)}}
         return replace(made_up(request), sums=sums)
 

@@ -81,7 +81,7 @@ function scores(study, trial) {
 }
 
 function facts(trial) {
-  const rows = [["Samples scored", number(trial.samples)], ["Scored by", trial.scored_by ?? "–"], ["Wall time", duration(trial.seconds)],
+  const rows = [["Samples scored", number(trial.samples)], ["Wall time", duration(trial.seconds)],
     ["CPU time", trial.from_store ? "none: known from the store" : duration(trial.cpu_s)],
     ["Peak memory of a worker", bytes(trial.peak_rss_bytes)],
     ["Hash of its outputs", trial.outputs_sha256?.slice(0, 16) ?? "–"], ["Hash of its configuration", trial.config_hash.slice(0, 16)]];
