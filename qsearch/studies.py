@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from qsearch import run_folder
 from qsearch.errors import NoModuleError, SettingsError
@@ -29,11 +28,9 @@ from qsearch.report.pareto import front_of
 from qsearch.run_folder import RunFolder, StudyAddress
 from qsearch.search.objectives import Objective, accuracies_in
 from qsearch.search.space import Space
-from qsearch.store.records import CommandKind
+from qsearch.store.records import CommandKind, listening
 
 PathLike = str | os.PathLike[str]
-
-_LISTENING_S: Final = 60.0
 
 
 def find_study(
@@ -158,7 +155,7 @@ def stop(
     with opened(_address(folder, storage, study), writing=True) as (repository, named):
         drivers = repository.drivers_of(named.id, running=True)
         repository.add_command(named.id, kind)
-        return named.name, sum(time.time() - driver.beat_at < _LISTENING_S for driver in drivers)
+        return named.name, listening(drivers)
 
 
 def delete(
@@ -189,7 +186,7 @@ def _forget(address: StudyAddress, even_if_running: bool) -> tuple[str, int]:
     """Delete the rows of a study; its name, and how many studies the storage holds now."""
     with opened(address, writing=True) as (repository, study):
         drivers = repository.drivers_of(study.id, running=True)
-        alive = [d.name for d in drivers if time.time() - d.beat_at < _LISTENING_S]
+        alive = [d.name for d in drivers if listening([d])]
         if alive and not even_if_running:
             raise SettingsError(
                 f"study {study.name!r} is being searched",

@@ -24,12 +24,17 @@ from qsearch.run_folder import RunFolder
 from qsearch.search.optuna_study import quiet_optuna
 from qsearch.settings import parse_max_drop
 from qsearch.store.engine import masked, parse_url
-from qsearch.store.records import DriverRecord, LayerFigures, Stage, Study
+from qsearch.store.records import (
+    LISTENING_S,
+    DriverRecord,
+    LayerFigures,
+    Stage,
+    Study,
+    listening,
+)
 from qsearch.store.view_queries import TrialPoint
 from workers.metrics.registry import Measure, by_option
 
-LISTENING_S: Final = 60.0
-"""Seconds without a heartbeat after which a driver counts as dead."""
 SPARK_POINTS: Final = 60
 MAX_CONFIG_BYTES: Final = 1 << 20
 
@@ -195,12 +200,6 @@ class StudyView:
             "floor": self.floor,
             "resume": self.resume,
         }
-
-
-def listening(drivers: Sequence[DriverRecord], now: float | None = None) -> int:
-    """The number of drivers that will read a command."""
-    at = time.time() if now is None else now
-    return sum(d.state == "running" and at - d.beat_at < LISTENING_S for d in drivers)
 
 
 def measure_out(measure: Measure) -> dict[str, Any]:

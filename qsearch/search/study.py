@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,19 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
-from compiler.proof.work import refusal_expected
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import (
     diagnose,
     given_points,
     mark,
     measured_points,
-    prerequisite_optimize,
     ungiven_weights,
 )
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import ConflictError, RunFolderError, SettingsError
-from qsearch.model_file import ModelSource, load_model, refuse_empty, without_floats
+from qsearch.model_file import ModelSource, import_model, without_floats
 from qsearch.progress import Progress
 from qsearch.run_folder import RunFolder
 from qsearch.search import evaluator as evaluators
@@ -54,11 +51,6 @@ if TYPE_CHECKING:
 SOMETIMES_SCORED = ("cut", "hw", *TIMED, "max_drop", "imports")
 """Parts of the spec that decide scores where they are there: the accelerator of ``--hw``, the
 machine that latency is measured on, the accuracy that may be lost, the user's modules."""
-
-PREREQUISITE_LEVEL = 3
-"""Opt level of the passes before quantization: batch norms folded, bias_add canonical."""
-
-log = logging.getLogger("qsearch.search.study")
 
 
 def prepare_study(
@@ -132,16 +124,22 @@ def prepare_study(
 
 
 def _module(settings: Settings, source: ModelSource) -> tuple[ModelSource, IRModule]:
-    """The model as it is quantized: imported, cut, simplified, after the passes of the user."""
-    source, mod, params = load_model(source, dict(settings.dim), settings.cut_at)
-    refuse_empty(mod, params)
+    """The model as it is quantized: imported, cut, simplified, after the passes of the user.
+
+    Raises:
+        SettingsError: it is quantized already, and leaves nothing to search for.
+    """
+    source, module = import_model(source, settings.dim, settings.cut_at)
     source.check_unchanged()
-    module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
     if settings.passes:
         module = run_user_passes(module, settings.passes)
-    _note_given_points(module, source)
-    if expected := refusal_expected(module):
-        log.warning("%s", expected)
+    if note := given_points(module).note:
+        annotated, _ = mark(module, QConfig.recommended(partition_conversions="disabled"))
+        if not measured_points(annotated) and not ungiven_weights(annotated):
+            raise SettingsError(
+                f"{source.name}: {note}; it leaves nothing to search for",
+                fix="write its integer module with `qsearch compile`, or search the float model",
+            )
     return source, module
 
 
@@ -257,24 +255,6 @@ def _warnings(calib: PreparedData, evaluation: PreparedData, has_labels: bool) -
             "SQNR, not accuracy"
         )
     return tuple(found)
-
-
-def _note_given_points(module: IRModule, source: ModelSource) -> None:
-    """Warn that a model is quantized already, and how its ranges are used.
-
-    Raises:
-        SettingsError: it leaves nothing to search for.
-    """
-    note = given_points(module).note
-    if not note:
-        return
-    annotated, _ = mark(module, QConfig.recommended(partition_conversions="disabled"))
-    if not measured_points(annotated) and not ungiven_weights(annotated):
-        raise SettingsError(
-            f"{source.name}: {note}; it leaves nothing to search for",
-            fix="write its integer module with `qsearch compile`, or search the float model",
-        )
-    log.warning("%s", note)
 
 
 def open_study(

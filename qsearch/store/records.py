@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
@@ -227,6 +228,16 @@ class DriverRecord:
     beat: int
     started_at: float
     beat_at: float
+
+
+LISTENING_S: Final = 60.0
+"""Seconds without a heartbeat after which a driver counts as dead."""
+
+
+def listening(drivers: Iterable[DriverRecord], now: float | None = None) -> int:
+    """The number of drivers that will read a command; ``now`` in seconds since 1970."""
+    at = time.time() if now is None else now
+    return sum(d.state == "running" and at - d.beat_at < LISTENING_S for d in drivers)
 
 
 @dataclass(frozen=True, slots=True)

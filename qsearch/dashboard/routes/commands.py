@@ -9,9 +9,9 @@ from qsearch.dashboard.security import SESSION_PATH
 from qsearch.dashboard.sources import NotFoundError
 from qsearch.dashboard.state import SharedDep, SnapshotDep, UserDep
 from qsearch.errors import SearchError, SettingsError
-from qsearch.report.view import listening
 from qsearch.server.tokens import session_of
 from qsearch.store.engine import open_engine
+from qsearch.store.records import listening
 from qsearch.store.repository import Repository
 from qsearch.store.view_queries import NOTE
 from qsearch.studies import delete
