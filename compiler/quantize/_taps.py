@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from compiler.ir.expr import Function
 from compiler.ops.rules.input_columns import FQInputColumns, InputColumns
 from compiler.qtypes.channel_ranges import ChannelRanges
-from compiler.quantize.calibration.kernels.protocol import Kernels
+from compiler.quantize.calibration.kernels.numpy_kernels import Kernels
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 MAX_TAPS: Final = 1536

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
 from compiler.quantize.calibration.kernels.choice import choose_kernels
-from compiler.quantize.calibration.kernels.protocol import (
+from compiler.quantize.calibration.kernels.numpy_kernels import (
     UPPER_COUNTERS,
     Kernels,
     key_value,

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from compiler.errors import CalibrationError
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize.calibration.kernels.choice import choose_kernels
-from compiler.quantize.calibration.kernels.protocol import Kernels
+from compiler.quantize.calibration.kernels.numpy_kernels import Kernels
 from compiler.quantize.calibration.modes import calibrate_modes
 from compiler.quantize.calibration.stats import NUM_BINS, TensorStats, bin_edges, flat_float32
 

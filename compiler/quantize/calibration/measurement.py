@@ -40,7 +40,7 @@ from compiler.quantize.calibration.collectors import (
     RangeCollector,
 )
 from compiler.quantize.calibration.input_sample import sample_inputs
-from compiler.quantize.calibration.kernels.protocol import Kernels
+from compiler.quantize.calibration.kernels.numpy_kernels import Kernels
 from compiler.quantize.calibration.profile_function import profile_function
 from compiler.quantize.calibration.rescaled_tensors import CountedTensor, counted_points
 from compiler.quantize.calibration.stats import CalibrationStats, merge_stats

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
 from compiler.quantize.calibration.kernels.choice import choose_kernels
-from compiler.quantize.calibration.kernels.numpy_kernels import log_series
-from compiler.quantize.calibration.kernels.protocol import (
+from compiler.quantize.calibration.kernels.numpy_kernels import (
     UPPER_COUNTERS,
     Kernels,
     key_value,
+    log_series,
     order_key,
 )
 from compiler.quantize.calibration.stats import bin_edges

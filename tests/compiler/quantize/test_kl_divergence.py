@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError, CodegenError
 from compiler.quantize.calibration.kernels.choice import choose_kernels
-from compiler.quantize.calibration.kernels.protocol import Kernels
+from compiler.quantize.calibration.kernels.numpy_kernels import Kernels
 from compiler.quantize.calibration.kl_divergence import find_scale_by_kl, kl_candidate
 from compiler.quantize.calibration.stats import NUM_BINS, bin_edges
 from tests.needs import skip

@@ -9,8 +9,7 @@ from typing import Literal
 
 from compiler.errors import CodegenError
 from compiler.quantize.calibration.kernels.native_kernels import NativeKernels
-from compiler.quantize.calibration.kernels.numpy_kernels import NumpyKernels
-from compiler.quantize.calibration.kernels.protocol import Kernels
+from compiler.quantize.calibration.kernels.numpy_kernels import Kernels
 
 _log = logging.getLogger("compiler.quantize.calibrate")
 
@@ -32,7 +31,7 @@ def choose_kernels(choice: KernelChoice | None = None) -> Kernels:
 @functools.cache
 def _choose(choice: str) -> Kernels:
     if choice == "numpy":
-        return NumpyKernels()
+        return Kernels()
     if choice == "c":
         return NativeKernels()
     if choice != "auto":
@@ -43,4 +42,4 @@ def _choose(choice: str) -> Kernels:
         return NativeKernels()
     except CodegenError as error:
         _log.info("calibration runs in numpy, same results but slower: %s", error.what)
-        return NumpyKernels()
+        return Kernels()

@@ -11,7 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
-from compiler.quantize.calibration.kernels.protocol import UPPER_COUNTERS, KeyTimes
+from compiler.quantize.calibration.kernels.numpy_kernels import (
+    F32,
+    F64,
+    I32,
+    I64,
+    UPPER_COUNTERS,
+    Kernels,
+    KeyTimes,
+)
 from compiler.targets.c.toolchain import build_library
 
 _SOURCES = [Path(__file__).with_name(name) for name in ("calibrate.c", "products.c")]
@@ -27,7 +35,7 @@ def _pointer(array: NDArray[Any]) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
 
 
-class NativeKernels:
+class NativeKernels(Kernels):
     """C implementation; threads may share one, since a lock guards its scratch tables.
 
     Raises:
@@ -66,9 +74,7 @@ class NativeKernels:
         self._low, self._slot = np.empty(0, np.uint16), np.empty(0, np.uint8)
         self._times = np.empty(0, np.int32)
 
-    def count_ranges(
-        self, values: NDArray[np.float32], counts: NDArray[np.int64], keys: NDArray[np.int32]
-    ) -> None:
+    def count_ranges(self, values: F32, counts: I64, keys: I32) -> None:
         with self._lock:
             self._count_ranges(
                 _pointer(values),
@@ -78,9 +84,7 @@ class NativeKernels:
                 _pointer(keys),
             )
 
-    def histogram(
-        self, values: NDArray[np.float32], edges: NDArray[np.float32], counts: NDArray[np.int64]
-    ) -> None:
+    def histogram(self, values: F32, edges: F32, counts: I64) -> None:
         bins = counts.size
         width = float(edges[-1]) - float(edges[0])
         with np.errstate(over="ignore"):
@@ -98,9 +102,7 @@ class NativeKernels:
                 _pointer(counts),
             )
 
-    def collect_low(
-        self, values: NDArray[np.float32], buckets: NDArray[np.int32]
-    ) -> list[KeyTimes]:
+    def collect_low(self, values: F32, buckets: I32) -> list[KeyTimes]:
         with self._lock:
             if self._low.size < values.size:
                 # Kept, because fresh pages would cost more than the search; few are ever written.
@@ -120,14 +122,7 @@ class NativeKernels:
             here = [slot == b for b in range(buckets.size)]
             return [(low[some], times[some]) for some in here]
 
-    def divergences(
-        self,
-        hist: NDArray[np.int64],
-        prefix: NDArray[np.int64],
-        filled: NDArray[np.int64],
-        candidates: NDArray[np.int32],
-        levels: int,
-    ) -> NDArray[np.float32]:
+    def divergences(self, hist: I64, prefix: I64, filled: I64, candidates: I32, levels: int) -> F32:
         out = np.empty(candidates.size, np.float32)
         work = np.empty(2 * _TEAM * hist.size, np.float32)
         self._divergences(
@@ -145,13 +140,13 @@ class NativeKernels:
 
     def group_terms(
         self,
-        prefix: NDArray[np.int64],
-        filled: NDArray[np.int64],
-        candidates: NDArray[np.int32],
+        prefix: I64,
+        filled: I64,
+        candidates: I32,
         levels: int,
-        p_less: NDArray[np.float64],
-        q_less: NDArray[np.float64],
-    ) -> NDArray[np.float64]:
+        p_less: F64,
+        q_less: F64,
+    ) -> F64:
         out = np.zeros(candidates.size, np.float64)
         whole = [sums.astype(np.float64) for sums in (prefix, filled)]
         work = np.empty(3 * candidates.size, np.float64)
@@ -168,9 +163,7 @@ class NativeKernels:
         )
         return out
 
-    def steps(
-        self, values: NDArray[np.float32], units: NDArray[np.float64], limit: float
-    ) -> NDArray[np.float64] | None:
+    def steps(self, values: F32, units: F64, limit: float) -> F64 | None:
         out = np.empty(values.shape, np.float64)
         fits = self._steps(
             _pointer(values),
@@ -183,12 +176,12 @@ class NativeKernels:
 
     def paired_products(
         self,
-        one: NDArray[np.float64],
-        other: NDArray[np.float64],
-        reads: NDArray[np.int64],
-        products: NDArray[np.int64],
-        crossed: NDArray[np.int64],
-        sums: NDArray[np.int64],
+        one: F64,
+        other: F64,
+        reads: I64,
+        products: I64,
+        crossed: I64,
+        sums: I64,
     ) -> None:
         taps, positions = reads.shape
         size = 2 * (_PAIRED + taps) * (taps + 4 * _GROUP) + _GROUP
@@ -203,13 +196,7 @@ class NativeKernels:
                 *(_pointer(products), _pointer(crossed), _pointer(sums)),
             )
 
-    def grid_errors(
-        self,
-        magnitudes: NDArray[np.float32],
-        scale: NDArray[np.float32],
-        levels: float,
-        out: NDArray[np.float32],
-    ) -> None:
+    def grid_errors(self, magnitudes: F32, scale: F32, levels: float, out: F32) -> None:
         self._grid_errors(
             _pointer(magnitudes),
             *(ctypes.c_int64(size) for size in magnitudes.shape),
@@ -218,9 +205,7 @@ class NativeKernels:
             _pointer(out),
         )
 
-    def round_columns(
-        self, values: NDArray[np.float64], factor: NDArray[np.float64], ends: tuple[int, int]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def round_columns(self, values: F64, factor: F64, ends: tuple[int, int]) -> tuple[F64, F64]:
         found, errors, left = np.empty_like(values), np.empty_like(values), values.copy()
         self._round_columns(
             _pointer(left),
@@ -234,9 +219,9 @@ class NativeKernels:
 
     def move_rows(
         self,
-        found: NDArray[np.float64],
-        slope: NDArray[np.float64],
-        hessian: NDArray[np.float64],
+        found: F64,
+        slope: F64,
+        hessian: F64,
         ends: tuple[int, int],
         sweeps: int,
     ) -> None:

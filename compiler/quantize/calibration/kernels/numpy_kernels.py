@@ -1,4 +1,5 @@
-"""The same loops in numpy, for machines without a C compiler and as the oracle of the C ones."""
+"""What calibration and rounding compute in tight loops: in numpy, for machines without a C compiler
+and as the oracle of the C ones (``native_kernels.py``)."""
 
 from __future__ import annotations
 
@@ -6,7 +7,16 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from compiler.quantize.calibration.kernels.protocol import UPPER_COUNTERS, KeyTimes, order_key
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+
+UPPER_COUNTERS = 32768
+"""Values that the upper 16 bits of a float32 pattern take once its sign is cleared."""
+
+KeyTimes = tuple[NDArray[np.uint16], I32]
+"""Keys, and how often each entry occurred; same shape."""
 
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _EPS = np.float32(0.0001)
@@ -20,7 +30,7 @@ _TINY = 1e-300
 _SERIES = (*(1.0 / k for k in range(21, 2, -2)), 1.0)
 
 
-def log_series(x: NDArray[np.float64]) -> NDArray[np.float64]:
+def log_series(x: F64) -> F64:
     """Natural logarithm of positive normal numbers, bit for bit that of calibrate.c.
 
     x = m * 2^e with m in [sqrt(1/2), sqrt(2)); ln m = 2 artanh((m-1)/(m+1)) as a series whose
@@ -38,14 +48,13 @@ def log_series(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return e * 0.6931471805599453 + (s + s) * total
 
 
-class NumpyKernels:
-    """Numpy implementation of ``Kernels``."""
+class Kernels:
+    """Every implementation gives the same bits. Arrays are contiguous, 1-D unless told."""
 
     name = "numpy"
 
-    def count_ranges(
-        self, values: NDArray[np.float32], counts: NDArray[np.int64], keys: NDArray[np.int32]
-    ) -> None:
+    def count_ranges(self, values: F32, counts: I64, keys: I32) -> None:
+        """Add upper 16 bits of |values| to ``counts``; widen ``keys`` = (min, max) order keys."""
         if values.size == 0:
             return
         ordered = order_key(values)
@@ -54,9 +63,11 @@ class NumpyKernels:
         upper = (values.view(np.int32) & _MAGNITUDE) >> 16
         counts += np.bincount(upper, minlength=UPPER_COUNTERS)
 
-    def histogram(
-        self, values: NDArray[np.float32], edges: NDArray[np.float32], counts: NDArray[np.int64]
-    ) -> None:
+    def histogram(self, values: F32, edges: F32, counts: I64) -> None:
+        """counts[k] += values with edges[k] <= x < edges[k+1]; the last bin is closed.
+
+        Values outside the edges are counted in the first or last bin.
+        """
         bins = counts.size
         low, width = edges[0], float(edges[-1]) - float(edges[0])
         with np.errstate(over="ignore", divide="ignore"):
@@ -74,9 +85,11 @@ class NumpyKernels:
             index[near] = np.searchsorted(inner, block[near], side="right")
             counts += np.bincount(index, minlength=bins)
 
-    def collect_low(
-        self, values: NDArray[np.float32], buckets: NDArray[np.int32]
-    ) -> list[KeyTimes]:
+    def collect_low(self, values: F32, buckets: I32) -> list[KeyTimes]:
+        """Per bucket (sorted, at most 255): lower 16 bits of the |values| that fall into it.
+
+        Entries may repeat a key, in any order; the sums of their times are what counts.
+        """
         magnitude = values.view(np.int32) & _MAGNITUDE
         if buckets.size:
             magnitude = magnitude[magnitude >= buckets[0] << 16]
@@ -84,27 +97,27 @@ class NumpyKernels:
         rows = [(magnitude[upper == bucket] & 0xFFFF).astype(np.uint16) for bucket in buckets]
         return [(row, np.ones(row.size, np.int32)) for row in rows]
 
-    def divergences(
-        self,
-        hist: NDArray[np.int64],
-        prefix: NDArray[np.int64],
-        filled: NDArray[np.int64],
-        candidates: NDArray[np.int32],
-        levels: int,
-    ) -> NDArray[np.float32]:
+    def divergences(self, hist: I64, prefix: I64, filled: I64, candidates: I32, levels: int) -> F32:
+        """Float32 divergence of each KL candidate; ``kl_divergence.py`` lists the steps.
+
+        ``prefix`` and ``filled`` are the exclusive prefix sums of ``hist`` and of ``hist != 0``.
+        """
         results = [_divergence(hist, prefix, filled, int(i), levels) for i in candidates]
         return np.asarray(results, np.float32)
 
     def group_terms(
         self,
-        prefix: NDArray[np.int64],
-        filled: NDArray[np.int64],
-        candidates: NDArray[np.int32],
+        prefix: I64,
+        filled: I64,
+        candidates: I32,
         levels: int,
-        p_less: NDArray[np.float64],
-        q_less: NDArray[np.float64],
-    ) -> NDArray[np.float64]:
-        """Groups of neighbouring candidates are equally wide and begin one bin earlier, so that
+        p_less: F64,
+        q_less: F64,
+    ) -> F64:
+        """For neighbouring KL candidates, ascending: the sum of P' ln Q' over the filled bins of
+        all groups but the first and the last, where P' = P - ``p_less`` and Q' = Q - ``q_less``.
+
+        Groups of neighbouring candidates are equally wide and begin one bin earlier, so that
         they are slices of the prefix sums.
         """
         i = candidates.astype(np.int64)
@@ -136,21 +149,27 @@ class NumpyKernels:
                 out[part] += np.add.accumulate(terms, axis=0)[-1]
         return out
 
-    def steps(
-        self, values: NDArray[np.float32], units: NDArray[np.float64], limit: float
-    ) -> NDArray[np.float64] | None:
+    def steps(self, values: F32, units: F64, limit: float) -> F64 | None:
+        """``values`` (outer, channels, inner) in whole steps of the unit of their channel, rounded
+        half to even; None where one is beyond ``limit`` or not a number.
+        """
         steps = np.rint(values / units[:, None])
         return steps if np.abs(steps).max(initial=0) <= limit else None
 
     def paired_products(
         self,
-        one: NDArray[np.float64],
-        other: NDArray[np.float64],
-        reads: NDArray[np.int64],
-        products: NDArray[np.int64],
-        crossed: NDArray[np.int64],
-        sums: NDArray[np.int64],
+        one: F64,
+        other: F64,
+        reads: I64,
+        products: I64,
+        crossed: I64,
+        sums: I64,
     ) -> None:
+        """Add to products and crossed (groups, taps, taps) those of what two taps read of ``one``,
+        and of what the first reads of ``other`` and the second of ``one``; to sums (2, groups,
+        taps) those of either. ``one`` and ``other`` (groups, places) hold whole numbers, ``reads``
+        (taps, positions) names places.
+        """
         some = max(_PIECE_BYTES // (8 * max(reads.size, 1)), 1)
         for first in range(0, len(one), some):
             part = slice(first, first + some)
@@ -162,13 +181,10 @@ class NumpyKernels:
             for total, values in zip(sums, (read, more), strict=True):
                 total[part] += values.sum(axis=2).astype(np.int64)
 
-    def grid_errors(
-        self,
-        magnitudes: NDArray[np.float32],
-        scale: NDArray[np.float32],
-        levels: float,
-        out: NDArray[np.float32],
-    ) -> None:
+    def grid_errors(self, magnitudes: F32, scale: F32, levels: float, out: F32) -> None:
+        """out[r, k] = what ``magnitudes`` (rows, columns) lose on a grid, 0 to ``levels`` times the
+        scale of their row: halves go up, operations are those of float32.
+        """
         np.divide(magnitudes, scale[:, None], out=out)
         out += np.float32(0.5)
         np.floor(out, out=out)
@@ -176,9 +192,11 @@ class NumpyKernels:
         out *= scale[:, None]
         out -= magnitudes
 
-    def round_columns(
-        self, values: NDArray[np.float64], factor: NDArray[np.float64], ends: tuple[int, int]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def round_columns(self, values: F64, factor: F64, ends: tuple[int, int]) -> tuple[F64, F64]:
+        """Whole numbers from the first to the second of ``ends`` for ``values`` (groups, rows,
+        columns), column after column, and the error of each, which later columns make up for:
+        ``factor`` (groups, columns, columns), upper triangular, says by how much.
+        """
         free = values.copy()
         found, errors = np.empty_like(values), np.empty_like(values)
         for k in range(values.shape[2]):
@@ -190,12 +208,16 @@ class NumpyKernels:
 
     def move_rows(
         self,
-        found: NDArray[np.float64],
-        slope: NDArray[np.float64],
-        hessian: NDArray[np.float64],
+        found: F64,
+        slope: F64,
+        hessian: F64,
         ends: tuple[int, int],
         sweeps: int,
     ) -> None:
+        """Move the whole numbers ``found`` (groups, rows, taps), column after column, to where they
+        are best beside the others, and ``slope`` with them, in place; at most ``sweeps`` times,
+        until none of a row moves. ``hessian`` is (groups, taps, taps), symmetric.
+        """
         diagonal = np.diagonal(hessian, axis1=1, axis2=2)
         for _ in range(sweeps):
             moves = False
@@ -212,15 +234,15 @@ class NumpyKernels:
                 break
 
 
-def on_grid(values: NDArray[np.float64], ends: tuple[int, int]) -> NDArray[np.float64]:
+def on_grid(values: F64, ends: tuple[int, int]) -> F64:
     """Nearest whole numbers, halves away from zero, as realization rounds."""
     return np.clip(np.trunc(values + np.copysign(0.5, values)), *ends)
 
 
 def _divergence(
-    hist: NDArray[np.int64],
-    prefix: NDArray[np.int64],
-    filled: NDArray[np.int64],
+    hist: I64,
+    prefix: I64,
+    filled: I64,
     i: int,
     levels: int,
 ) -> np.float32:
@@ -262,3 +284,14 @@ def _smoothing(n: int, filled: int) -> np.float32 | None:
         return None
     less = _EPS * np.float32(n - filled) / np.float32(filled)
     return less if less < 1 else None
+
+
+def order_key(values: F32) -> I32:
+    """Signed integers in the order of the floats: -0.0 below 0.0, NaN outside the infinities."""
+    bits = values.view(np.int32)
+    return bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))
+
+
+def key_value(keys: I32) -> F32:
+    """Inverse of ``order_key``."""
+    return (keys ^ ((keys >> 31) & np.int32(0x7FFFFFFF))).view(np.float32)
