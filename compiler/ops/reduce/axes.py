@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step
-from compiler.ir.expr import Call
+from compiler.ir.expr import Call, Op
+from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type, holds_float, is_float
 from compiler.ir.type_relation import TypeRelation, result_rel
 from compiler.ops.arg_types import Types, normalize_axes, tensor
@@ -76,6 +77,13 @@ def reduce_rel(
         return TensorType(reduced_shape(data.shape, axes, attrs.keepdims), data.dtype)
 
     return result_rel(infer)
+
+
+def register_reduction(op: str, rel: TypeRelation) -> Op:
+    """The operator of a reduction of ``data``."""
+    return register_op(
+        op, arg_names=("data",), attrs_type=ReduceAttrs, rel=rel, pattern=OpPattern.COMM_REDUCE
+    )
 
 
 def reduction_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:

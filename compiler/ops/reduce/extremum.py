@@ -8,42 +8,35 @@ import numpy as np
 
 from compiler.core.words import FBody, Words, shape_of
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.ir.type_relation import TypeRelation
-from compiler.lir.builder import LirBuilder, Reduction
+from compiler.lir.builder import Reduction
 from compiler.lir.nodes import Combiner
-from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes, reduction_layout
-from compiler.ops.reduce.reduction_loops import highest, lowest, reduce_axes
+from compiler.ops.reduce.axes import (
+    ReduceAttrs,
+    reduce_rel,
+    reduced_axes,
+    reduction_layout,
+    register_reduction,
+)
+from compiler.ops.reduce.reduction_loops import highest, lowered_reduction, lowest
 from compiler.ops.rules.layout import FConvertLayout
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
+from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
 def _register(name: str, function: Any, combiner: Combiner, rel: TypeRelation) -> None:
-    op = register_op(
-        name, arg_names=("data",), attrs_type=ReduceAttrs, rel=rel, pattern=OpPattern.COMM_REDUCE
-    )
+    op = register_reduction(name, rel)
 
     @FNumpyCompute.register(op)
     def compute(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[Any]:
         axes = reduced_axes(name, args[0].ndim, attrs.axis, attrs.exclude)
         return [function(args[0], axis=axes, keepdims=attrs.keepdims)]
 
-    @FLower.register(op)
-    def lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-        (data,) = inputs
-        attrs = ReduceAttrs.of(call)
-        axes = reduced_axes(name, len(data.shape), attrs.axis, attrs.exclude)
-        if not axes:
-            return [data]
-        init = lowest(data.dtype) if combiner == "max" else highest(data.dtype)
-        return [
-            reduce_axes(
-                b, data.shape, axes, Reduction(combiner, init), data.at, keepdims=attrs.keepdims
-            )
-        ]
+    def combination(dtype: str, terms: int) -> tuple[str, Reduction]:
+        return dtype, Reduction(combiner, (lowest if combiner == "max" else highest)(dtype))
+
+    FLower.register(op)(lowered_reduction(combination))
 
 
 _register("max", np.max, "max", reduce_rel("max", bools_too=True))

@@ -17,7 +17,7 @@ from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, define_op, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
 from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
@@ -40,8 +40,14 @@ from compiler.ops.reduce.axes import (
     reduced_axes,
     reduced_shape,
     reduction_layout,
+    register_reduction,
 )
-from compiler.ops.reduce.reduction_loops import exact_sum_dtype, reduce_axes, total_dtype
+from compiler.ops.reduce.reduction_loops import (
+    exact_sum_dtype,
+    lowered_reduction,
+    reduce_axes,
+    total_dtype,
+)
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.layout import FConvertLayout
@@ -53,13 +59,7 @@ from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.broadcast import broadcast_shape
 
-mean = register_op(
-    "mean",
-    arg_names=("data",),
-    attrs_type=ReduceAttrs,
-    rel=reduce_rel("mean"),
-    pattern=OpPattern.COMM_REDUCE,
-)
+mean = register_reduction("mean", reduce_rel("mean"))
 
 
 @FNumpyCompute.register(mean)
@@ -85,30 +85,16 @@ FQDomScale.register(mean)(average_pool_scale(_counts_of))
 FQZeroPoint.register(mean)(always(ZeroPoint.CENTRES))
 
 
-@FLower.register(mean)
-def mean_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
+def _averaged(dtype: str, terms: int) -> tuple[str, Reduction]:
     """A sum, divided in the epilogue."""
-    (data,) = inputs
-    attrs = ReduceAttrs.of(call)
-    axes = reduced_axes("mean", len(data.shape), attrs.axis, attrs.exclude)
-    if not axes:
-        return [data]
-    count = math.prod(data.shape[k] for k in axes)
-    acc = sum_dtype(data.dtype, count)
-    divisor = literal(count, acc)
-    found = reduce_axes(
-        b,
-        data.shape,
-        axes,
-        Reduction(
-            "sum", literal(0, acc), post=lambda total, at: quotient(total, divisor, data.dtype)
-        ),
-        data.cast(acc).at,
-        keepdims=attrs.keepdims,
+    work = sum_dtype(dtype, terms)
+    divisor = literal(terms, work)
+    return work, Reduction(
+        "sum", literal(0, work), post=lambda total, at: quotient(total, divisor, dtype)
     )
-    return [found]
 
 
+FLower.register(mean)(lowered_reduction(_averaged))
 FNeverNegative.register(mean)(all_positive)
 FConvertLayout.register(mean)(reduction_layout)
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from compiler.ir.expr import Call
 from compiler.ir.ty import integer_range
 from compiler.lir.builder import AXIS_NAMES, LirBuilder, Reduction, TensorView
-from compiler.lir.scalars import Scalar, literal
+from compiler.lir.nodes import Combiner
+from compiler.lir.scalars import Cast, Scalar, literal
+from compiler.ops.reduce.axes import ReduceAttrs, reduced_axes
+from compiler.ops.rules.lower import Lowered, LowerRule, OutTypes, Views
 
 Value = Callable[[tuple[Scalar, ...]], Scalar]
 
@@ -60,6 +65,36 @@ def reduce_axes(
 
     raxes = [(names[k], shape[k]) for k in axes]
     return builder.reduce(extents, reduction, raxes, body, names=loops)
+
+
+Combination = Callable[[str, int], tuple[str, Reduction]]
+"""``combination(dtype of the data, terms) -> (dtype of the work, how values are combined)``."""
+
+
+def lowered_reduction(combination: Combination) -> LowerRule:
+    """The rule of an operator with ``ReduceAttrs``: one reduction; without axes the data."""
+
+    def lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
+        (data,), attrs = inputs, ReduceAttrs.of(call)
+        axes = reduced_axes("reduction", len(data.shape), attrs.axis, attrs.exclude)
+        if not axes:
+            return [data]
+        work, how = combination(data.dtype, math.prod(data.shape[k] for k in axes))
+        held = data.cast(work)
+        return [reduce_axes(b, data.shape, axes, how, held.at, keepdims=attrs.keepdims)]
+
+    return lower
+
+
+def accumulated(combiner: Combiner, first: int) -> Combination:
+    """Combined in the dtype of the data; float16 in float32."""
+
+    def combination(dtype: str, terms: int) -> tuple[str, Reduction]:
+        work = total_dtype(dtype)
+        narrow = None if work == dtype else lambda total, at: Cast(dtype, total)
+        return work, Reduction(combiner, literal(first, work), post=narrow)
+
+    return combination
 
 
 def total_dtype(dtype: str) -> str:

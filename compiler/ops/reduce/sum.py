@@ -10,15 +10,26 @@ from typing import Any
 import numpy as np
 
 from compiler.ir.expr import Args, Call, Expr
-from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.index import imm
 from compiler.lir.scalars import Bin, Cast, Intrin, Scalar, Select, Un, literal
 from compiler.ops.number_format import working
 from compiler.ops.pass_through import annotate_accumulating
-from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes, reduction_layout
-from compiler.ops.reduce.reduction_loops import lowest, reduce_axes, total_dtype
+from compiler.ops.reduce.axes import (
+    ReduceAttrs,
+    reduce_rel,
+    reduced_axes,
+    reduction_layout,
+    register_reduction,
+)
+from compiler.ops.reduce.reduction_loops import (
+    accumulated,
+    lowered_reduction,
+    lowest,
+    reduce_axes,
+    total_dtype,
+)
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.integer_calls import cast, right_shift, scalar
@@ -39,13 +50,7 @@ from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 
-sum_ = register_op(
-    "sum",
-    arg_names=("data",),
-    attrs_type=ReduceAttrs,
-    rel=reduce_rel("sum"),
-    pattern=OpPattern.COMM_REDUCE,
-)
+sum_ = register_reduction("sum", reduce_rel("sum"))
 
 
 @FNumpyCompute.register(sum_)
@@ -105,41 +110,14 @@ def added_up(
 FQZeroPoint.register(sum_)(always(ZeroPoint.CENTRES))
 
 
-@FLower.register(sum_)
-def sum_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """One reduction."""
-    (data,) = inputs
-    attrs = ReduceAttrs.of(call)
-    axes = reduced_axes("sum", len(data.shape), attrs.axis, attrs.exclude)
-    if not axes:
-        return [data]
-    acc = total_dtype(data.dtype)
-    held = data.cast(acc)
-    narrow = None if acc == data.dtype else lambda total, at: Cast(data.dtype, total)
-    found = reduce_axes(
-        b,
-        data.shape,
-        axes,
-        Reduction("sum", literal(0, acc), post=narrow),
-        held.at,
-        keepdims=attrs.keepdims,
-    )
-    return [found]
-
-
+FLower.register(sum_)(lowered_reduction(accumulated("sum", 0)))
 FNeverNegative.register(sum_)(all_positive)
 FConvertLayout.register(sum_)(reduction_layout)
 
 
 # ---- prod --------------------------------------------------------------------------------------
 
-prod = register_op(
-    "prod",
-    arg_names=("data",),
-    attrs_type=ReduceAttrs,
-    rel=reduce_rel("prod"),
-    pattern=OpPattern.COMM_REDUCE,
-)
+prod = register_reduction("prod", reduce_rel("prod"))
 
 
 @FNumpyCompute.register(prod)
@@ -151,13 +129,10 @@ def prod_numpy(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[Any]:
     return [np.asarray(product).astype(args[0].dtype, copy=False)]
 
 
-logsumexp = register_op(
-    "logsumexp",
-    arg_names=("data",),
-    attrs_type=ReduceAttrs,
-    rel=reduce_rel("logsumexp", floats_only=True),
-    pattern=OpPattern.COMM_REDUCE,
-)
+FLower.register(prod)(lowered_reduction(accumulated("prod", 1)))
+
+
+logsumexp = register_reduction("logsumexp", reduce_rel("logsumexp", floats_only=True))
 
 
 @FNumpyCompute.register(logsumexp)
@@ -170,24 +145,6 @@ def logsumexp_numpy(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[An
     total = np.log(np.exp(data - top).sum(axis=axes, keepdims=True)) + top
     result = total if attrs.keepdims else total.squeeze(axes)
     return [np.asarray(result).astype(args[0].dtype, copy=False)]
-
-
-@FLower.register(prod)
-def prod_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """One reduction."""
-    (data,) = inputs
-    attrs = ReduceAttrs.of(call)
-    axes = reduced_axes("prod", len(data.shape), attrs.axis, attrs.exclude)
-    if not axes:
-        return [data]
-    acc = total_dtype(data.dtype)
-    held = data.cast(acc)
-    narrow = None if acc == data.dtype else lambda product, at: Cast(data.dtype, product)
-    one = literal(1, acc)
-    found = reduce_axes(
-        b, data.shape, axes, Reduction("prod", one, post=narrow), held.at, keepdims=attrs.keepdims
-    )
-    return [found]
 
 
 @FLower.register(logsumexp)
