@@ -37,7 +37,7 @@ class Runnable:
         fully_integral: no float inside quantized_main; None where there is none.
         float_ops: calls that stayed float, with the reason.
         compile_cpu_s: what making it cost.
-        cost: bytes of its packed weights and its bit operations; None for the float model.
+        cost: bytes of its packed constants and its bit operations; None for the float model.
         module: what ships; None where nothing was realised.
         rounding: what rounding of its weights has found, as arrays.
         integer: the integer function that the reference runs, too; None where the executor

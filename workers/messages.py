@@ -191,7 +191,7 @@ class EvaluationResult:
         fully_integral: no float inside quantized_main; None where nothing was realised or cut.
         float_ops: operators that stayed float, with the reason, for the report.
         run_samples: samples of one run of the model (its batch size).
-        cost: ``model_bytes`` (of packed weights) and ``bit_operations``, and where they were asked
+        cost: ``model_bytes`` (packed constants) and ``bit_operations``, and where they were asked
             for ``HardwareCost.totals``, ``latency_ms`` and ``c_latency_ms``, CPU milliseconds a
             sample; None for the float model.
         rounding: arrays of ``Rounding``, where they were asked for.

@@ -34,8 +34,10 @@ from compiler.ir.call_spans import restore_spans, spans_of
 from compiler.ir.expr import Constant, Function, GlobalVar, Op
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.ir.text.literals import scalar_literal
 from compiler.ir.text.parser import parse
 from compiler.ir.text.printer import text
+from compiler.ir.text.printer_scopes import ScalarUses
 from compiler.ir.ty import TensorType, holds_float, tensor_fields
 from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.archive import json_bytes, read_archive, read_json, write_archive
@@ -45,7 +47,7 @@ from compiler.runtime.executor import Executor, Inputs, ordered_inputs
 from compiler.runtime.interface import Interface
 from compiler.runtime.lowered_module import TEXT, LoweredModule
 from compiler.runtime.npy import array_of, npy_bytes
-from compiler.runtime.packed import pack, unpack
+from compiler.runtime.packed import member_bytes, pack, unpack
 from compiler.runtime.pipeline import AFTER, BEFORE, MAX_PART_BYTES, Pipeline
 from compiler.runtime.pipeline import KEY as PIPELINE
 from compiler.text_output import html_table
@@ -59,9 +61,8 @@ TENSORS = "tensors.bin"
 
 CHANNEL_MAXIMA: Final = "channel_maxima"
 """Key of the provenance: ``Candidate.channel_maxima``."""
-_SAMPLES_BYTES: Final = 1 << 20
 _SAMPLES_SHARE: Final = 0.05
-"""Of the constants. Samples behind the first take no more than this, or ``_SAMPLES_BYTES``."""
+"""Of the packed constants, that samples behind the first take at most."""
 _CODES: Final = 256
 _INT32: Final = range(1 << 31)
 AUTO: Final = "auto"
@@ -361,12 +362,22 @@ def save_qmod(
     write_archive(path, members)
 
 
+def constants_of(module: IRModule) -> list[Array]:
+    """The arrays of the member ``tensors.bin``: all but the scalars that the text holds."""
+    functions = list(module.functions.values())
+    uses = ScalarUses(*functions)
+    nodes = (node for function in functions for node in post_order(function))
+    return [
+        one.data
+        for one in dict.fromkeys(node for node in nodes if isinstance(node, Constant))
+        if not one.is_scalar or uses.of(one) > 1 or scalar_literal(one.data) is None
+    ]
+
+
 def fitting_samples(module: IRModule, samples: Iterable[Sample]) -> list[Sample]:
-    """The first sample, and those behind it that a file has room for: 1 MiB, or 5 % of the
-    constants. What is not kept is not asked for."""
-    nodes = (node for function in module.functions.values() for node in post_order(function))
-    constants = {node for node in nodes if isinstance(node, Constant)}
-    room = max(_SAMPLES_BYTES, _SAMPLES_SHARE * sum(one.data.nbytes for one in constants))
+    """The first sample, and those behind it that a file has room for: 5 % of the constants. What
+    is not kept is not asked for."""
+    room = _SAMPLES_SHARE * member_bytes(constants_of(module))
     kept: list[Sample] = []
     for inputs, outputs in samples:
         packed = (_packed(array) for array in (*inputs.values(), *outputs))

@@ -1,16 +1,17 @@
-"""Arrays in one member, each integer in as many bits as the largest of its array needs.
+"""Arrays in one member, each integer in as many bits as the range of its array needs.
 
-An array is a header (dtype, bits, axis, shape), the signs, and the numbers: number i stands in the
-bits from i * bits on, the lowest first. Rows of weights hold -2^(b-1) … 2^(b-1)-1 *or all of them
-negated* (``quantize/_sequential_rounding.py``), and take b bits: a bit per place of ``axis`` says
-which rows are negated. Floats and bools take the bits of their dtype.
+An array is a header (dtype, bits, shift, axis, shape, low), the signs, and the numbers: number i
+stands in the bits from i * bits on, the lowest first, and is ``(number << shift) + low``. Rows of
+weights hold -2^(b-1) … 2^(b-1)-1 *or all of them negated* (``quantize/_sequential_rounding.py``),
+and take b bits: a bit per place of ``axis`` says which rows are negated. Floats and bools take the
+bits of their dtype.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ Array = NDArray[Any]
 
 MAX_BYTES: Final = 1 << 32
 """Of all arrays of one member, unpacked."""
-_HEADER: Final = struct.Struct("<2sBBB")
+_HEADER: Final = struct.Struct("<2sBBBB")
 _CHUNK: Final = 1 << 18
 """Numbers packed at a time; a multiple of 8, so that each chunk ends with a byte."""
 _NO_AXIS: Final = 255
@@ -33,13 +34,20 @@ class Form(NamedTuple):
 
     Attributes:
         bits: of each number, at least 1.
+        low, shift: an element is ``(number << shift) + low``, negated in negated rows.
         axis: along which rows may be negated; None where none is.
         negated: a bool per place of the axis.
     """
 
     bits: int
+    low: int = 0
+    shift: int = 0
     axis: int | None = None
     negated: tuple[bool, ...] = ()
+
+    def nbytes(self, size: int) -> int:
+        """Bytes of the signs and of ``size`` numbers."""
+        return -(-size * self.bits // 8) + -(-len(self.negated) // 8)
 
 
 def form_of(array: Array) -> Form:
@@ -47,23 +55,44 @@ def form_of(array: Array) -> Form:
     if array.dtype.kind not in "iu" or not array.size:
         return Form(1 if array.dtype.kind == "b" else 8 * array.itemsize)
     low, high = int(array.min()), int(array.max())
-    if array.dtype.kind == "u":
-        return Form(max(1, high.bit_length()))
-    bits = 1 + max((one if one >= 0 else ~one).bit_length() for one in (low, high))
-    limit = 1 << (bits - 2) if bits > 2 else 0
-    if limit and high == limit and low >= -limit:
+    if high == -low and high & (high - 1) == 0 < high:
         for axis in range(array.ndim):
             others = tuple(one for one in range(array.ndim) if one != axis)
-            negated = array.max(axis=others) == limit
-            if not np.any(negated & (array.min(axis=others) == -limit)):
-                return Form(bits - 1, axis, tuple(negated.tolist()))
-    return Form(bits)
+            negated = array.max(axis=others) == high
+            if not np.any(negated & (array.min(axis=others) == low)):
+                return Form(high.bit_length(), low, 0, axis, tuple(negated.tolist()))
+    used = int(np.bitwise_or.reduce(_steps(array, low), axis=None))
+    shift = (used & -used).bit_length() - 1 if used else 0
+    return Form(max(used.bit_length() - shift, 1), low, shift)
 
 
-def packed_bytes(array: Array) -> int:
-    """Bytes of the numbers and signs of an array, without its header."""
-    form = form_of(array)
-    return -(-array.size * form.bits // 8) + -(-len(form.negated) // 8)
+def _steps(array: Array, low: int) -> Array:
+    """How far the integers of an array are from ``low``, unsigned."""
+    unsigned = np.dtype(f"u{array.itemsize}")
+    steps: Array = array.astype(unsigned) - np.asarray(low, array.dtype).astype(unsigned)
+    return steps
+
+
+def member_bytes(arrays: Iterable[Array]) -> int:
+    """Length of what ``pack`` makes of arrays."""
+    return sum(len(_header(one, form := form_of(one))) + form.nbytes(one.size) for one in arrays)
+
+
+def _header(array: Array, form: Form) -> bytes:
+    """What stands in front of the signs of an array."""
+    kind = f"{array.dtype.kind}{array.itemsize}".encode()
+    axis = _NO_AXIS if form.axis is None else form.axis
+    head = _HEADER.pack(kind, form.bits, form.shift, axis, array.ndim)
+    low = np.asarray(form.low, array.dtype) if array.dtype.kind in "iu" else np.zeros(0, np.int8)
+    return head + struct.pack(f"<{array.ndim}I", *array.shape) + _little(low).tobytes()
+
+
+def numbers(array: Array, form: Form) -> bytes:
+    """The signs and numbers of an array."""
+    signs = np.packbits(np.asarray(form.negated, bool), bitorder="little").tobytes()
+    if array.dtype.kind not in "iu":
+        return signs + _packed(array, form.bits)
+    return signs + _packed(_steps(_negated(array, form), form.low) >> form.shift, form.bits)
 
 
 def pack(arrays: Mapping[str, Array]) -> bytes:
@@ -76,13 +105,7 @@ def pack(arrays: Mapping[str, Array]) -> bytes:
     for number in range(len(arrays)):
         array = np.asarray(arrays[f"k{number}"])
         form = form_of(array)
-        kind = f"{array.dtype.kind}{array.itemsize}".encode()
-        axis = _NO_AXIS if form.axis is None else form.axis
-        pieces.append(_HEADER.pack(kind, form.bits, axis, array.ndim))
-        pieces.append(struct.pack(f"<{array.ndim}I", *array.shape))
-        signs = np.asarray(form.negated, bool)
-        pieces.append(np.packbits(signs, bitorder="little").tobytes())
-        pieces.append(_packed(_negated(array, form), form.bits))
+        pieces += [_header(array, form), numbers(array, form)]
     return b"".join(pieces)
 
 
@@ -96,16 +119,20 @@ def unpack(data: bytes, name: str) -> dict[str, Array]:
     offset = total = 0
     try:
         while offset < len(data):
-            kind, bits, axis, ndim = _HEADER.unpack_from(data, offset)
+            kind, bits, shift, axis, ndim = _HEADER.unpack_from(data, offset)
             dtype = np.dtype(kind.decode())
             width = 1 if dtype.kind == "b" else 8 * dtype.itemsize
-            if dtype.kind not in "biuf" or not 1 <= bits <= width or ndim > 32:
+            if dtype.kind not in "biuf" or not 1 <= bits <= width - shift or ndim > 32:
                 raise ValueError(f"dtype {dtype}, {bits} bits, {ndim} axes")
-            if dtype.kind not in "iu" and bits != width:
+            whole = dtype.kind in "iu"
+            if not whole and bits != width:
                 raise ValueError(f"{bits} bits of {dtype}")
             offset += _HEADER.size
             shape = struct.unpack_from(f"<{ndim}I", data, offset)
             offset += 4 * ndim
+            stored = dtype.newbyteorder("<")
+            low = int(np.frombuffer(data, stored, 1, offset)[0]) if whole else 0
+            offset += dtype.itemsize if whole else 0
             size = math.prod(shape)
             total += size * dtype.itemsize
             rows = 0 if axis == _NO_AXIS else shape[axis]
@@ -114,9 +141,13 @@ def unpack(data: bytes, name: str) -> dict[str, Array]:
                 raise ValueError(f"{size} numbers of {bits} bits")
             signs = np.frombuffer(data[offset : ends[0]], np.uint8)
             negated = np.unpackbits(signs, count=rows, bitorder="little").astype(bool)
-            form = Form(bits, None if axis == _NO_AXIS else axis, tuple(negated.tolist()))
-            array = _unpacked(data[ends[0] : ends[1]], dtype, size, bits).reshape(shape)
-            arrays[f"k{len(arrays)}"] = _negated(array, form)
+            along = None if axis == _NO_AXIS else axis
+            form = Form(bits, low, shift, along, tuple(negated.tolist()))
+            held = np.dtype(f"u{dtype.itemsize}") if whole else dtype
+            array = _unpacked(data[ends[0] : ends[1]], held, size, bits).reshape(shape)
+            if whole:
+                array = (array << shift) + np.asarray(low, dtype).astype(held)
+            arrays[f"k{len(arrays)}"] = _negated(array.astype(dtype, copy=False), form)
             offset = ends[1]
     except (ValueError, TypeError, IndexError, struct.error) as error:
         raise ArtifactError(f"member {name!r} holds no arrays: {error}") from error
@@ -132,9 +163,12 @@ def _negated(array: Array, form: Form) -> Array:
     return np.where(negated, -array, array)
 
 
+def _little(array: Array) -> Array:
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)
+
+
 def _packed(array: Array, bits: int) -> bytes:
-    flat = np.ascontiguousarray(array).reshape(-1)
-    flat = flat.astype(flat.dtype.newbyteorder("<"), copy=False)
+    flat = _little(np.ascontiguousarray(array).reshape(-1))
     if bits == 8 * flat.itemsize:
         return flat.tobytes()
     chunks = []
@@ -146,18 +180,16 @@ def _packed(array: Array, bits: int) -> bytes:
 
 
 def _unpacked(data: bytes, dtype: np.dtype[Any], size: int, bits: int) -> Array:
+    """Numbers of unsigned integers, floats or bools."""
     stored = dtype.newbyteorder("<")
     if bits == 8 * dtype.itemsize:
         return np.frombuffer(data, stored).astype(dtype, copy=False)
     found = np.empty(size, dtype)
-    spare = 8 * dtype.itemsize - bits
     for start in range(0, size, _CHUNK):
         count = min(_CHUNK, size - start)
         chunk = np.frombuffer(data[start * bits // 8 : -(-(start + count) * bits // 8)], np.uint8)
-        used = np.unpackbits(chunk, count=count * bits, bitorder="little").reshape(count, bits)
         places = np.zeros((count, 8 * dtype.itemsize), np.uint8)
-        # The highest bits: a shift back to the lowest ones spreads the sign.
-        places[:, spare if dtype.kind == "i" else 0 :][:, :bits] = used
-        numbers = np.packbits(places, axis=1, bitorder="little").reshape(-1).view(stored)
-        found[start : start + count] = numbers >> spare if dtype.kind == "i" else numbers
+        used = np.unpackbits(chunk, count=count * bits, bitorder="little")
+        places[:, :bits] = used.reshape(count, bits)
+        found[start : start + count] = np.packbits(places, bitorder="little").view(stored)
     return found

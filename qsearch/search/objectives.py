@@ -17,7 +17,7 @@ Score = Mapping[str, float | None]
 """Metric name → value: ``top1`` and ``agreement`` as fractions 0..1, ``sqnr_db`` in dB.
 
 None: ``top1`` is absent without labels; ``sqnr_db`` is infinite (outputs equal the float model's).
-``model_bytes`` are bytes of packed weights, ``bit_operations`` those of one run, and ``latency_ms``
+``model_bytes`` are bytes of packed constants, ``bit_operations`` those of a run and ``latency_ms``
 and ``c_latency_ms`` the CPU time of a sample on the worker's machine, by the engine and in C, where
 they are asked for. With ``--hw`` also
 ``hw_groups``, ``hw_traffic`` (bytes), ``hw_cycles`` and ``hw_host_calls``. Metrics of the user are
@@ -82,7 +82,7 @@ class Objective:
     Attributes:
         metric: what decides the winner among the trials that violate nothing.
         minimize: costs that span a Pareto front with it.
-        max_size: most bytes of weights; None is any number.
+        max_size: most bytes of constants; None is any number.
         at_most: the most that other costs may be.
     """
 

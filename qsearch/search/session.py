@@ -303,7 +303,8 @@ class Session:
         self._worker_cpu_s += measured.cpu_s
         self._stages.end(SENSITIVITY, {"layers": len(damage), "cpu_s": round(measured.cpu_s, 3)})
         most, full = prepared.objective.max_size, prepared.start.nbit_weight
-        return LayerPlan(layers, damage, most, full)
+        weights = None if most is None else most - measured.other_bytes
+        return LayerPlan(layers, damage, weights, full)
 
     def _first_guess(self) -> list[Base]:
         """The first good guess of the space and its ranges, where there are both."""

@@ -73,6 +73,8 @@ class Sensitivities:
     ranges_of: Callable[[QConfig], Ranges]
     cpu_s: float = 0.0
     """CPU seconds that workers spent on it in this run."""
+    other_bytes: float = 0.0
+    """Of the constants beside the packed weights of the layers, once damages are known."""
 
     def damages(self) -> Damage:
         """Squared error over signal that each choice adds, by layer and bits; never negative."""
@@ -84,6 +86,7 @@ class Sensitivities:
             row.layer: {int(bits): float(d) for bits, d in row.figures["damage"].items()}
             for row in rows
         }
+        self.other_bytes = max((row.figures["other_bytes"] for row in rows), default=0.0)
         wanted = set(self.layers.bits)
         names = set(self.layers.elements)
         complete = set(found) == names and all(set(row) == wanted for row in found.values())
@@ -93,26 +96,40 @@ class Sensitivities:
         choices = self._to_measure(self.bases[0][0].nbit_weight)
         await_workers(self.context.pool, self.context.progress)
         self.context.progress.phase(SENSITIVITY, len(self.bases))
-        noises = self._noises(self.bases)
-        noise, place = min((noise, place) for place, noise in enumerate(noises))
+        bases = self._results(self.bases)
+        noise, place = min((_noise(one.sums["sqnr"]), at) for at, one in enumerate(bases))
         base, scales = self.bases[place]
         changed = [
             to_qconfig({layer_parameter(name): choice_of(bits)}, base) for name, bits in choices
         ]
         ranges = [self.ranges_of(c) if c.layers.float_layers else scales for c in changed]
         self.context.progress.phase(SENSITIVITY, len(choices))
-        alone = dict(
-            zip(choices, self._noises(list(zip(changed, ranges, strict=True))), strict=True)
-        )
+        results = self._results(list(zip(changed, ranges, strict=True)))
+        alone = {one: _noise(r.sums["sqnr"]) for one, r in zip(choices, results, strict=True)}
+        sizes = dict(zip(choices, map(_bytes, results), strict=True))
+        self.other_bytes = self._others(base.nbit_weight, _bytes(bases[place]), sizes)
         damage = self._filled(alone, noise, base.nbit_weight)
         self._keep(damage, alone, noise)
         return damage
 
-    def _noises(self, candidates: Sequence[Base]) -> list[float]:
-        """Squared error over signal of each."""
+    def _results(self, candidates: Sequence[Base]) -> list[EvaluationResult]:
         requests = [self._request(qconfig, scales) for qconfig, scales in candidates]
-        results = run_requests(self.context.pool, requests, SENSITIVITY, self._note)
-        return [_noise(result.sums["sqnr"]) for result in results]
+        return run_requests(self.context.pool, requests, SENSITIVITY, self._note)
+
+    def _others(self, full: int, base: float, alone: Mapping[tuple[str, int], float]) -> float:
+        """Bytes of all that is no packed weight; signs of rows, which few bits may need, included.
+
+        Args:
+            full: bits of the layers of the base.
+            base, alone: bytes of the base, and of the modules in which one layer has other bits.
+        """
+        packed = {name: -(-n * full // 8) for name, n in self.layers.elements.items()}
+        others = base - sum(packed.values())
+        more = dict.fromkeys(packed, 0.0)
+        for (name, bits), size in alone.items():
+            changed = size - (base - packed[name] + self.layers.sizes[name][bits])
+            more[name] = max(more[name], changed)
+        return others + sum(more.values())
 
     def _note(self, result: EvaluationResult) -> None:
         self.cpu_s += result.compile_cpu_s + result.run_cpu_s
@@ -160,6 +177,7 @@ class Sensitivities:
                 "sqnr_db": after,
                 "sqnr_loss_db": None if after is None or before is None else before - after,
                 "weight_elements": self.layers.elements[name],
+                "other_bytes": self.other_bytes,
             }
             rows.append(LayerFigures(SENSITIVITY, name, place, figures))
         self.context.repository.save_layers(self.context.study_id, rows)
@@ -216,6 +234,10 @@ class StageTracker:
 
 def _noise(state: Mapping[str, float]) -> float:
     return state["noise"] / state["signal"] if state["signal"] else 0.0
+
+
+def _bytes(result: EvaluationResult) -> float:
+    return 0.0 if result.cost is None else result.cost["model_bytes"]
 
 
 def _db(noise: float) -> float | None:

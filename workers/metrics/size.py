@@ -1,9 +1,11 @@
-"""Costs "size" and "bit_operations": bytes of the packed weights, and bit operations of one run."""
+"""Costs "size" and "bit_operations": bytes of the packed constants, and bit operations of a run."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from compiler.runtime.artifact import constants_of
+from compiler.runtime.packed import member_bytes
 from workers.metrics.registry import Measure, measures
 
 if TYPE_CHECKING:
@@ -12,8 +14,8 @@ if TYPE_CHECKING:
 
 def size_figures(candidate: Candidate) -> dict[str, float]:
     """Figures of a candidate, as keys of a score."""
-    cost = candidate.cost
-    return {"model_bytes": float(cost.weight_bytes), "bit_operations": float(cost.bit_operations)}
+    size = member_bytes(constants_of(candidate.module))
+    return {"model_bytes": float(size), "bit_operations": float(candidate.cost.bit_operations)}
 
 
 measures.register("model_bytes")(
@@ -24,7 +26,7 @@ measures.register("model_bytes")(
         unit="bytes",
         smaller_is_better=True,
         place=10,
-        meaning="bytes of the packed weights",
+        meaning="bytes of the constants in the .qmod, packed",
     )
 )
 measures.register("bit_operations")(

@@ -125,23 +125,24 @@ def test_pictures_are_stored_as_bytes_and_read_bit_for_bit(
     assert grown <= share * 2 * sample.nbytes
 
 
-def test_samples_behind_the_first_take_a_mebibyte_at_most(saved: Path) -> None:
-    mod, asked = integer_module(), []
+def test_samples_behind_the_first_take_a_share_of_the_constants() -> None:
+    weight = np.random.default_rng(0).integers(-128, 128, (40, 2500)).astype("int8")
+    x = relay.var("x", (1, 2500))
+    made_of = op.nn.dense(op.cast(x, dtype="int8"), relay.const(weight))
+    mod, asked = relay.module(relay.Function((x,), made_of)), []
 
-    def samples(side: int) -> list[Sample]:
+    def samples(values: int) -> list[Sample]:
         asked.clear()
 
         def made(number: int) -> Sample:
             asked.append(number)
-            return {"x": np.random.default_rng(number).normal(size=(1, 3, side, side))}, []
+            return {"x": np.zeros(values, "float32")}, []
 
         return fitting_samples(mod, map(made, range(4)))
 
-    assert len(samples(16)) == 4
-    assert len(samples(200)) == len(asked) == 1
-    assert len(samples(150)) == 1
-    assert len(samples(140)) == len(asked) == 2
-    assert len(samples(1000)) == len(asked) == 1
+    assert len(samples(100)) == 4
+    assert len(samples(1300)) == len(asked) == 1
+    assert len(samples(600)) == len(asked) == 2
 
 
 def test_codes_that_do_not_fit_their_table_are_refused(tmp_path: Path) -> None:

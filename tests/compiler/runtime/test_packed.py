@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from compiler.errors import ArtifactError
-from compiler.runtime.packed import form_of, pack, packed_bytes, unpack
+from compiler.runtime.packed import form_of, member_bytes, pack, unpack
 
 DTYPES = [
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -23,7 +23,9 @@ def test_arrays_come_back(data: st.DataObject, dtype: str, spare: int) -> None:
     array = np.asarray(data.draw(arrays.arrays(dtype, shape)))
     if array.dtype.kind in "iu":
         array = array >> min(spare, 8 * array.itemsize - 1)
-    found = unpack(pack({"k0": array, "k1": array}), "tensors.bin")
+    member = pack({"k0": array, "k1": array})
+    assert len(member) == member_bytes([array, array])
+    found = unpack(member, "tensors.bin")
     for one in found.values():
         assert one.dtype == array.dtype
         assert one.shape == array.shape
@@ -38,7 +40,8 @@ def test_rows_that_are_negated_take_the_bits_of_others(bits: int, axis: int, see
     rows = [6, 5, 7][axis]
     signs = np.where(np.arange(rows) % 2, 1, -1).astype(np.int8)
     weights = levels * np.moveaxis(signs[:, None, None], 0, axis)
-    assert packed_bytes(weights) <= -(-6 * 5 * 7 * max(bits, 2) // 8) + -(-rows // 8)
+    bytes_of_numbers = -(-weights.size * bits // 8)
+    assert form_of(weights).nbytes(weights.size) <= bytes_of_numbers + -(-rows // 8)
     assert np.array_equal(unpack(pack({"k0": weights}), "tensors.bin")["k0"], weights)
 
 
@@ -49,15 +52,26 @@ def test_whole_bytes_and_large_arrays_come_back() -> None:
     assert np.array_equal(unpack(pack({"k0": weights}), "tensors.bin")["k0"], weights)
 
 
+def test_numbers_far_from_zero_and_multiples_take_the_bits_of_their_steps() -> None:
+    multipliers = np.asarray([1 << 30, (1 << 30) + 3 * 128, (1 << 30) + 6 * 128], np.int32)
+    form = form_of(multipliers)
+    assert (form.bits, form.low, form.shift) == (3, 1 << 30, 7)
+    whole = np.asarray([-(1 << 63), (1 << 63) - 1], np.int64)
+    assert form_of(whole).bits == 64
+    assert np.array_equal(unpack(pack({"k0": whole}), "tensors.bin")["k0"], whole)
+
+
 @pytest.mark.parametrize(
     "data",
     [
-        b"i1\x08\xff\x01\xff\xff\xff\xff",
-        b"i1\x01\xff\x04" + b"\xff" * 16,
-        b"f4\x01\xff\x00\x00",
-        b"O8\x08\xff\x00",
-        b"i1\x08\x07\x01\x01\x00\x00\x00\x00",
-        b"i1\x00\xff\x01\x01\x00\x00\x00",
+        b"i1\x08\x00\xff\x01\xff\xff\xff\xff\x00",
+        b"i1\x01\x00\xff\x04" + b"\xff" * 17,
+        b"i1\x08\x01\xff\x00\x00\x00",
+        b"f4\x01\x00\xff\x00\x00",
+        b"O8\x08\x00\xff\x00",
+        b"i1\x08\x00\x07\x01\x01\x00\x00\x00\x00\x00",
+        b"i1\x00\x00\xff\x01\x01\x00\x00\x00\x00",
+        b"i1\x08\x00\xff\x01\x01\x00\x00\x00",
         b"i1",
         b"xxxxxxxxxx",
     ],

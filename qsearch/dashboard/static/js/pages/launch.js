@@ -12,7 +12,7 @@ const PRESETS = {
   look: ["A quick look (8 trials)", { trials: 8, drop: "5%", minimize: [] }],
 };
 const METRICS = [["", "top-1 with labels, else SQNR"], ["top1", "top-1"], ["agreement", "agreement with the float model"], ["sqnr", "SQNR"]];
-const COSTS = [["size", "bytes of weights"], ["latency", "CPU time on the engine"], ["c_latency", "CPU time in C"]];
+const COSTS = [["size", "bytes of constants"], ["latency", "CPU time on the engine"], ["c_latency", "CPU time in C"]];
 const KINDS = { onnx: "onnx", npz: "npz", npy: "npy", zip: "zip" };
 
 export async function launchPage(page) {
@@ -104,7 +104,7 @@ export async function launchPage(page) {
         ["eval", "Evaluation data (the same)", evaluation]]), about),
       card("Objective and limits", { wide: true }, form([["preset", "Preset", preset], ["metric", "Maximise", metric],
         ["least-size", "Minimise as well", h("span", { class: "chips" }, costs.map(([box, words]) => h("label", { class: "chips" }, box, words)))],
-        ["drop", "Accuracy that may be lost", drop], ["size", "Most bytes of weights", size], ["latency", "Most CPU time of a sample (ms)", latency]])),
+        ["drop", "Accuracy that may be lost", drop], ["size", "Most bytes of constants", size], ["latency", "Most CPU time of a sample (ms)", latency]])),
       card("Search", { wide: true }, form([["name", "Name", name], ["trials", "Trials", trials], ["pool", "Workers run on", pool], ["workers", "Workers", workers],
         ["priority", "Priority (10 is first)", priority]]), h("p", { class: "tools" }), button, told)));
 }
