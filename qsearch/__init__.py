@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from qsearch.data import Dataset
     from qsearch.modules.analysis import doctor, insight
     from qsearch.modules.data_source import DataSource
-    from qsearch.modules.export import Commands, Qdq, export
+    from qsearch.modules.export import C, Commands, Qdq, export
     from qsearch.modules.quantization import load, quantize, run_module
     from qsearch.modules.trial_module import write_trial
     from qsearch.modules.verification import verify
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "C",
     "Client",
     "Commands",
     "DataSource",

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from qsearch.cli import options
-from qsearch.cli.options import COUNT, INPUT, OUTPUT, Command, argument, grouped, option
+from qsearch.cli.options import COUNT, INPUT, OUTPUT, Choice, Command, argument, grouped, option
 from qsearch.cli.output import print_table, write_text
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
     from compiler.ranges.finding import Finding
     from qsearch.modules.data_source import DataSource
-    from qsearch.modules.export import Commands, Qdq
+    from qsearch.modules.export import C, Commands, Qdq
     from qsearch.modules.verification import Verification
 
 _SHOWN: Final = 20
@@ -126,12 +126,16 @@ def _export_format(
     wide_sums: bool,
     hw: str | None,
     matcher: str | None,
-) -> str | Qdq | Commands:
-    from qsearch.modules.export import Commands, Qdq
+    unpack: str | None,
+) -> str | C | Qdq | Commands:
+    from qsearch.modules.export import C, Commands, Qdq
 
     qdq_only = {"--for": runtime, "--reduce-range": reduce_range, "--wide-sums": wide_sums}
     _only_of(format, ("qdq",), qdq_only)
     _only_of(format, ("commands",), {"--hw": hw, "--matcher": matcher})
+    _only_of(format, ("c",), {"--unpack": unpack})
+    if format == "c":
+        return C("load" if unpack == "load" else "run")
     if format == "qdq":
         return Qdq(runtime or Qdq().runtime, reduce_range, wide_sums)
     return format if hw is None else Commands(hw, matcher or Commands(hw).matcher)
@@ -185,6 +189,14 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
         help="with qdq: keep values of 16 bits in float: more exact, slower (narrowed to 8 bits)",
         panel=OUTPUT,
     ),
+    option(
+        "--unpack",
+        metavar="run|load",
+        type=Choice(["run", "load"]),
+        help="with c: unpack constants in every run, or once, which takes more RAM and less time; "
+        "the header says how much (run)",
+        panel=OUTPUT,
+    ),
     options.hardware,
     options.matcher,
 )
@@ -203,7 +215,7 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
 @options.verbosity
 def export_command(
     module: str,
-    format: str | Qdq | Commands,
+    format: str | C | Qdq | Commands,
     out: str | None,
     batch: int | None,
     name: str | None,

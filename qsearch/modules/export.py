@@ -23,6 +23,8 @@ from qsearch.run_folder import evaluation_data, module_at
 if TYPE_CHECKING:
     import onnx
 
+    from compiler.targets.c.package import Unpack
+
 ONNX_FORMATS = ("onnx", "qdq", "float")
 """Formats that are one .onnx file."""
 
@@ -73,6 +75,18 @@ class Qdq:
 
 
 @dataclass(frozen=True, slots=True)
+class C:
+    """The format "c": C99 source.
+
+    Attributes:
+        unpack: packed constants are unpacked in every run ("run"), or once into memory of their own
+            ("load"), which takes more memory and less time.
+    """
+
+    unpack: Unpack = "run"
+
+
+@dataclass(frozen=True, slots=True)
 class Commands:
     """The format "commands": what an accelerator and its host run, in order.
 
@@ -99,7 +113,7 @@ class ExportTarget:
     name: str
     folder: Path
     batch: int | None = None
-    options: Qdq | Commands | None = None
+    options: C | Qdq | Commands | None = None
 
 
 Exporter = Callable[[QModule, ExportTarget], ExportedFiles]
@@ -107,14 +121,14 @@ Exporter = Callable[[QModule, ExportTarget], ExportedFiles]
 export_formats: NamedTable[Exporter] = NamedTable("export format", SettingsError)
 
 
-def format_name(format: str | Qdq | Commands) -> str:
+def format_name(format: str | C | Qdq | Commands) -> str:
     """The name of a format that may have options."""
     return format if isinstance(format, str) else type(format).__name__.lower()
 
 
 def export(
     path: PathLike,
-    format: str | Qdq | Commands = "c",
+    format: str | C | Qdq | Commands = "c",
     out: PathLike | None = None,
     *,
     name: str | None = None,
@@ -124,9 +138,10 @@ def export(
 
     Args:
         path: a .qmod, or a run folder that holds one.
-        format: "c", C99 source whose main.c checks itself; "onnx", exact integers; "qdq" or
-            ``Qdq(...)``, a graph for the 8 bit kernels of a runtime; "float", a module that is not
-            on integers; ``Commands(hw)``, what an accelerator and its host run, in order.
+        format: "c" or ``C(unpack)``, C99 source whose main.c checks itself; "onnx", exact
+            integers; "qdq" or ``Qdq(...)``, a graph for the 8 bit kernels of a runtime; "float", a
+            module that is not on integers; ``Commands(hw)``, what an accelerator and its host run,
+            in order.
         out: folder for the files, made if it is missing; of ONNX also the file, ``x.onnx``. Beside
             the module without it: ``NAME.FORMAT.onnx`` (NAME.integer.onnx), or the folder
             ``NAME_FORMAT``.
@@ -197,13 +212,16 @@ def export_c(module: QModule, to: ExportTarget) -> ExportedFiles:
     exact = not check_dtypes(module.module)
     lowered = lower(module.module, target="c").mod
     outside = "\n".join(parts_outside(module))
-    package = c_package(lowered, to.name, (ordered, outputs), exact=exact, remark=outside)
+    unpack = to.options.unpack if isinstance(to.options, C) else "run"
+    sample = ordered, outputs
+    package = c_package(lowered, to.name, sample, exact=exact, remark=outside, unpack=unpack)
     main = package.entries["main"].placement
     facts = {
         "arena_bytes": package.arena_bytes,
         "arena_lower_bound_bytes": main.lower_bound_bytes,
         "arena_ratio": round(main.ratio, 4),
         "constant_bytes": package.constant_bytes,
+        "loaded_bytes": package.loaded_bytes,
         "kernels": package.kernels,
         "needs_libm": package.uses_libm,
         "self_check": "bit by bit" if exact else f"within {TOLERANCE:g}",

@@ -1,11 +1,13 @@
 """Constants as C arrays: each content once, however many functions read it.
 
-Large arrays of bytes, the weights, are written as strings: a compiler reads one string far faster
-than a number an element. They lie one behind another in ``constant_bytes``.
+Large arrays of bytes are written as strings: a compiler reads one string far faster than a number
+an element. They lie one behind another in ``constant_bytes``; integers that fewer bits hold than
+their type has, in those bits (``runtime/packed.py``), in ``packed_bytes``.
 
     static const union { char rows[2][2048]; int8_t i8[4096]; uint8_t u8[4096]; } constant_bytes =
     { {"\\1\\377\\16…", "…"} };
     kernel((constant_bytes.i8 + 128), …);
+    unpack_i8((packed_bytes.u8 + 96), 144, 4, 0, -8, arena->i8);
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.module import IRModule
+from compiler.runtime.artifact import constants_of
+from compiler.runtime.packed import Form, form_of, numbers
 from compiler.targets.c.c_types import C_TYPES, c_type, int_literal, suffix
 from compiler.targets.c.names import Names
 
@@ -23,18 +28,28 @@ Array = NDArray[Any]
 _WIDTH = 100
 _SMALLEST_STRING = 256
 """Bytes of an array that is written as a string."""
-_ROW = 2048
-"""Bytes of a row of strings; C99 promises strings of 4095 characters."""
+_ROW = 4000
+"""Most bytes of a row of strings; C99 promises strings of 4095 characters."""
 _PIECE = 64
 """Bytes a line."""
-_BYTES = "constant_bytes"
 _ALIGNMENT = 16
+_CALL_BYTES = 48
+"""Of code that unpacks an array."""
+_MOST_BITS = 57
+"""That unpacking holds beside a byte."""
 
 _ESCAPES = [
     # A digit is escaped, so that no escape before it takes it in; so are \\ " and ? (trigraphs).
     chr(byte) if 32 <= byte < 127 and byte not in b'"\\?01234567' else f"\\{byte:o}"
     for byte in range(256)
 ]
+
+
+def packed_form(array: Array) -> Form | None:
+    """How an array is packed; None where its bytes are as good."""
+    form = form_of(array)
+    worth = form.nbytes(array.size) + _CALL_BYTES < array.nbytes and array.dtype.kind in "iu"
+    return form if worth and form.bits <= _MOST_BITS else None
 
 
 class ConstantPool:
@@ -48,8 +63,7 @@ class ConstantPool:
         self._names = names if names is not None else Names()
         self._held: dict[tuple[str, bytes], str] = {}
         self._arrays: list[tuple[str, Array]] = []
-        self._bytes = bytearray()
-        self._name = ""
+        self._bytes: dict[str, tuple[str, bytearray]] = {}
 
     def name_of(self, array: Array, wanted: str) -> str:
         """C name of an array with this content; ``wanted`` when it is new."""
@@ -61,25 +75,34 @@ class ConstantPool:
                 and content.itemsize == 1
                 and content.size >= _SMALLEST_STRING
             ):
-                self._held[key] = self._place(content)
+                padded = content.tobytes() + bytes(-content.nbytes % _ALIGNMENT)
+                self._held[key] = self._place(padded, "constant_bytes", suffix(str(content.dtype)))
             else:
                 self._held[key] = self._names.fresh(wanted)
                 self._arrays.append((self._held[key], content))
         return self._held[key]
 
-    def _place(self, array: Array) -> str:
-        """C expression of the first element of an array among the strings."""
-        if not self._name:
-            self._name = self._names.fresh(_BYTES)
-        data = array.tobytes()
-        at = len(self._bytes)
-        self._bytes += data + bytes(-len(data) % _ALIGNMENT)
-        return f"({self._name}.{suffix(str(array.dtype))} + {at})"
+    def packed(self, array: Array, form: Form) -> str:
+        """C expression of the first byte of the signs and numbers of an array."""
+        key = f"packed {array.dtype}", np.ascontiguousarray(array).tobytes()
+        if key not in self._held:
+            self._held[key] = self._place(numbers(array, form), "packed_bytes", "u8")
+        return self._held[key]
+
+    def _place(self, data: bytes, wanted: str, member: str) -> str:
+        """C expression of the first byte of data among the strings of a name."""
+        if wanted not in self._bytes:
+            self._bytes[wanted] = self._names.fresh(wanted), bytearray()
+        name, held = self._bytes[wanted]
+        at = len(held)
+        held += data
+        return f"({name}.{member} + {at})"
 
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        return len(self._bytes) + sum(array.nbytes for _, array in self._arrays)
+        strings = sum(len(held) for _, held in self._bytes.values())
+        return strings + sum(array.nbytes for _, array in self._arrays)
 
     @property
     def uses_math_macros(self) -> bool:
@@ -89,17 +112,30 @@ class ConstantPool:
 
     def definitions(self) -> list[str]:
         """``static const`` definitions: the bytes, then arrays in the order they were asked for."""
-        strings = [bytes_text(self._name, bytes(self._bytes))] if self._bytes else []
+        strings = [bytes_text(name, bytes(held)) for name, held in self._bytes.values()]
         return [*strings, *(array_text(name, array) for name, array in self._arrays)]
+
+
+def c_bytes(module: IRModule) -> int:
+    """``CPackage.constant_bytes`` of what ``pipeline.fuse_for_c`` made of a module."""
+    pool = ConstantPool()
+    for array in constants_of(module):
+        form = packed_form(array)
+        if form is None:
+            pool.name_of(array, "constant")
+        else:
+            pool.packed(array, form)
+    return pool.nbytes
 
 
 def bytes_text(name: str, data: bytes) -> str:
     """``static const union {…} name``: bytes as strings, read as int8 or uint8."""
     rows = -(-len(data) // _ROW)
-    size = rows * _ROW
+    width = -(-len(data) // rows)
+    size = rows * width
     lines = []
-    for start in range(0, len(data), _ROW):
-        row = data[start : start + _ROW]
+    for start in range(0, len(data), width):
+        row = data[start : start + width]
         for at in range(0, len(row), _PIECE):
             lines.append('"' + "".join([_ESCAPES[byte] for byte in row[at : at + _PIECE]]) + '"')
         lines[-1] += ","
@@ -108,7 +144,7 @@ def bytes_text(name: str, data: bytes) -> str:
         # Rows have no room for the zero behind a string, which C allows.
         "#if defined(__GNUC__) && __GNUC__ >= 15\n"
         '#pragma GCC diagnostic ignored "-Wunterminated-string-initialization"\n#endif\n'
-        f"static const union {{\n    char rows[{rows}][{_ROW}];\n    int8_t i8[{size}];\n"
+        f"static const union {{\n    char rows[{rows}][{width}];\n    int8_t i8[{size}];\n"
         f"    uint8_t u8[{size}];\n}} {name} = {{ {{\n" + "\n".join(lines) + "\n} };\n"
     )
 

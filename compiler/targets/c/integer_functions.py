@@ -204,6 +204,38 @@ def _fixed_point_multiply(use: Functions, name: str, dtype: str) -> str:
     return function_text(kind, f"{name}({kind} x, int32_t multiplier, int32_t shift)", body, note)
 
 
+def _unpack(use: Functions, name: str, dtype: str) -> str:
+    kind, wide = c_type(dtype), "uint32_t" if bits_of(dtype) <= 16 else "uint64_t"
+    value = f"((held & mask) << shift) + ({wide})low"
+    value = value if bits_of(dtype) == 64 or wide == "uint32_t" else f"(uint32_t)({value})"
+    body = (
+        f"const {wide} mask = (({wide})1 << bits) - 1u;\n"
+        f"    {wide} held = 0;\n"
+        "    int32_t have = 0;\n"
+        "    for (int32_t i = 0; i < count; ++i) {\n"
+        f"        for (; have < bits; have += 8) held |= ({wide})*from++ << have;\n"
+        f"        to[i] = {use.wrap(dtype, value)};\n"
+        "        held >>= bits;\n"
+        "        have -= bits;\n"
+        "    }"
+    )
+    head = f"{name}(const uint8_t *from, int32_t count, int32_t bits, int32_t shift, {kind} low,"
+    return function_text("void", f"{head}\n    {kind} *to)", body, "Numbers of some bits each.")
+
+
+def _negate_rows(use: Functions, name: str, dtype: str) -> str:
+    kind = c_type(dtype)
+    negated = use.wrap(dtype, f"0u - ({unsigned_of(dtype)})*to")
+    body = (
+        "for (int32_t i = 0; i < count; i += rows * inner)\n"
+        "        for (int32_t row = 0; row < rows; ++row)\n"
+        "            for (int32_t k = 0; k < inner; ++k, ++to)\n"
+        f"                if (signs[row / 8] >> row % 8 & 1) *to = {negated};"
+    )
+    head = f"{name}(const uint8_t *signs, int32_t rows, int32_t inner, int32_t count, {kind} *to)"
+    return function_text("void", head, body, "Negates the rows that have a sign.")
+
+
 INTEGER_FUNCTIONS: dict[str, Maker] = {
     "wrap": _wrap,
     "min": _ordered("min"),
@@ -217,4 +249,6 @@ INTEGER_FUNCTIONS: dict[str, Maker] = {
     "isqrt": _isqrt,
     "ipow": _ipow,
     "fixed_point_multiply": _fixed_point_multiply,
+    "unpack": _unpack,
+    "negate_rows": _negate_rows,
 }

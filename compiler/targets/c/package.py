@@ -11,11 +11,12 @@ Equal modules give equal bytes.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,26 +25,35 @@ from compiler.errors import CodegenError
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.lir.nodes import PrimFunc
+from compiler.runtime.packed import Form
 from compiler.targets.c.arithmetic import Arithmetic
-from compiler.targets.c.c_types import c_type, suffix
-from compiler.targets.c.constants import ConstantPool, array_text
+from compiler.targets.c.c_types import c_type, int_literal, suffix
+from compiler.targets.c.constants import ConstantPool, array_text, packed_form
 from compiler.targets.c.entry import Entry, call_lines, signature
 from compiler.targets.c.kernel import head_of, kernel_of
 from compiler.targets.c.memory_plan import rounded
 from compiler.targets.c.names import Names, c_name
 from compiler.targets.c.placement import Placement, place
 from compiler.targets.c.product_form import with_scratch
-from compiler.targets.c.program import Step, Value, callees, program_of
+from compiler.targets.c.program import Program, Step, Value, callees, program_of
 from compiler.targets.c.source_file import comment, kernel_comment, source_text
 
 Array = NDArray[Any]
+
+Unpack = Literal["run", "load"]
+"""When packed constants are unpacked: each in front of what reads it, or all of them once."""
 
 TOLERANCE = 1e-4
 """Of floats that need not be exact: relative above 1, absolute below."""
 
 
 def self_check(
-    name: str, entry: Entry, inputs: Sequence[Array], outputs: Sequence[Array], exact: bool = True
+    name: str,
+    entry: Entry,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    exact: bool = True,
+    load: str = "",
 ) -> str:
     """Text of main.c.
 
@@ -53,6 +63,7 @@ def self_check(
         inputs: of the sample.
         outputs: what they have to give.
         exact: floats are compared bit by bit; else within TOLERANCE.
+        load: function that is called first.
     Raises:
         CodegenError: the sample does not fit the function.
     """
@@ -93,7 +104,8 @@ def self_check(
         f"differs({m}, {w}, {value.size})" if loose else f"memcmp({m}, {w}, sizeof {w}) != 0"
         for m, w, value, loose in zip(made, wanted, entry.results, rough)
     ]
-    lines = call_lines(entry.symbol, [*arena, *given, *made])
+    lines = call_lines(load, []) if load else []
+    lines += call_lines(entry.symbol, [*arena, *given, *made])
     lines.append("return " + "\n        || ".join(checks or ["0"]) + ";")
     parts.append("int main(void)\n{\n" + "\n".join(f"    {line}" for line in lines) + "\n}\n")
     return "\n".join(parts)
@@ -123,7 +135,8 @@ class CPackage:
         files: text by file name.
         entries: the functions, callees first, by name in the module.
         kernels: number of kernels.
-        constant_bytes: of all weights and tables.
+        constant_bytes: of all weights and tables, packed.
+        loaded_bytes: memory beside the arena, for constants that are unpacked once.
         uses_libm: whether linking needs -lm.
         functions: C function of every kernel, by name in the module.
     """
@@ -133,6 +146,7 @@ class CPackage:
     entries: Mapping[str, Entry]
     kernels: int
     constant_bytes: int
+    loaded_bytes: int
     uses_libm: bool
     functions: Mapping[str, str]
 
@@ -165,6 +179,7 @@ def c_package(
     function: str = "main",
     exact: bool = True,
     remark: str = "",
+    unpack: Unpack = "run",
 ) -> CPackage:
     """Generate C for a function and everything it calls.
 
@@ -176,18 +191,23 @@ def c_package(
         exact: main.c compares floats bit by bit, as integers always are; else within a tolerance,
             for modules whose float sums another executor adds up in another order.
         remark: for the reader of the header.
+        unpack: "run" unpacks packed constants into the arena in front of each step that reads them,
+            "load" all of them once, into memory of their own, by ``<name>_load``.
     Raises:
         CodegenError: something in the module has no C form.
     """
-    return _Writer(mod, c_name(name), remark).package(function, sample, exact)
+    return _Writer(mod, c_name(name), remark, unpack).package(function, sample, exact)
 
 
 class _Writer:
     """Collects the parts of the files."""
 
-    def __init__(self, mod: IRModule, name: str, remark: str) -> None:
+    def __init__(self, mod: IRModule, name: str, remark: str, unpack: Unpack) -> None:
         self._mod = mod
         self._remark = remark
+        self._unpack = unpack
+        self._placed: dict[str, dict[str, Placement]] = {"run": {}, "load": {}}
+        self._loaded: dict[tuple[str, bytes], tuple[str, Array]] = {}
         self._name = name
         self._names = Names([name, f"{name}_arena"])
         self._use = Arithmetic()
@@ -205,17 +225,22 @@ class _Writer:
             self._plan(callee)
         bodies = [self._entry_text(entry) for entry in self._entries.values()]
         kernels = [self._kernel_text(name) for name in self._kernels]
+        load = self._load_text()
         title = f"{self._name}.c: a quantized network as C99; see {self._name}.h."
-        text = source_text(title, self._use, self._pool, [*kernels, *bodies], f"{self._name}.h")
+        text = source_text(
+            title, self._use, self._pool, [*kernels, *load, *bodies], f"{self._name}.h"
+        )
         files = {f"{self._name}.h": self._header(), f"{self._name}.c": text}
         if sample is not None:
-            files["main.c"] = self_check(self._name, self._entries[function], *sample, exact)
+            entry, first = self._entries[function], f"{self._name}_load" if load else ""
+            files["main.c"] = self_check(self._name, entry, *sample, exact, first)
         return CPackage(
             self._name,
             files,
             self._entries,
             len(self._kernels),
             self._pool.nbytes,
+            self._loaded_bytes if load else 0,
             self._use.uses_libm,
             dict(self._symbols),
         )
@@ -245,10 +270,11 @@ class _Writer:
         return list(done)
 
     def _plan(self, function: str) -> None:
-        program = program_of(self._mod, function)
-        called = {c: self._entries[c].placement for c in callees(program) if c in self._entries}
-        placement = place(program, self._kernels, called)
-        for step, taken in zip(program.steps, placement.shared):
+        plain = program_of(self._mod, function)
+        for when, program in (("run", _with_unpacking(plain)), ("load", plain)):
+            self._placed[when][function] = place(program, self._kernels, self._placed[when])
+        placement = self._placed[self._unpack][function]
+        for step, taken in zip(placement.program.steps, placement.shared):
             self._shared[step.callee].update(taken)
         word = "run" if function == "main" else function
         symbol = self._names.fresh(f"{self._name}_{word}")
@@ -292,10 +318,14 @@ class _Writer:
         return f"{self._head(entry)}\n{{\n{body}\n}}\n"
 
     def _place_of(self, value: Value, placement: Placement, step: Step, number: int) -> str:
-        if value.data is not None:
+        if value.place == "const":
+            assert value.data is not None
             index = next(i for i, arg in enumerate(step.args) if arg is value)
             word = "" if placement.program.name == "main" else placement.program.name
-            return self._pool.name_of(value.data, f"{word}_step{number}_p{index}".lstrip("_"))
+            wanted = f"{word}_step{number}_p{index}".lstrip("_")
+            if packed_form(value.data) is None:
+                return self._pool.name_of(value.data, wanted)
+            return self._loaded_name(value.data, wanted) if step.callee else ""
         return _arena_place(value.dtype, placement.offsets[value])
 
     def _step_lines(
@@ -306,6 +336,10 @@ class _Writer:
         lines = comment(f"{number}: {made}{source}").splitlines()
         args = [where[value] for value in (*step.args, *step.outs)]
         if not step.callee:
+            array = step.args[0].data
+            form = None if array is None else packed_form(array)
+            if array is not None and form is not None:
+                return [*lines, *self._unpack_lines(array, form, args[1])]
             self._use.uses_memcpy = True
             lines.append(f"memcpy({args[1]}, {args[0]}, {step.outs[0].nbytes});")
             return lines
@@ -320,6 +354,53 @@ class _Writer:
             args.append(_arena_place(buffer.dtype, offset))
         return [*lines, *call_lines(self._symbols[step.callee], args)]
 
+    def _unpack_lines(self, array: Array, form: Form, target: str) -> list[str]:
+        dtype, packed = str(array.dtype), self._pool.packed(array, form)
+        low, signs = int_literal(form.low, dtype), -(-len(form.negated) // 8)
+        behind = f"{packed} + {signs}" if signs else packed
+        facts = [behind, f"{array.size}", f"{form.bits}", f"{form.shift}", low, target]
+        lines = call_lines(self._use("unpack", dtype), facts)
+        if form.axis is not None:
+            inner = math.prod(array.shape[form.axis + 1 :])
+            facts = [packed, f"{array.shape[form.axis]}", f"{inner}", f"{array.size}", target]
+            lines += call_lines(self._use("negate_rows", dtype), facts)
+        return lines
+
+    def _loaded_name(self, array: Array, wanted: str) -> str:
+        key = str(array.dtype), np.ascontiguousarray(array).tobytes()
+        if key not in self._loaded:
+            self._loaded[key] = self._names.fresh(wanted), array
+        return self._loaded[key][0]
+
+    @property
+    def _loaded_bytes(self) -> int:
+        """Of all constants that are packed, unpacked."""
+        held = {
+            (value.dtype, value.data.tobytes())
+            for placement in self._placed["load"].values()
+            for step in placement.program.steps
+            for value in step.args
+            if step.callee and value.place == "const" and value.data is not None
+            if packed_form(value.data) is not None
+        }
+        return sum(len(content) for _, content in held)
+
+    def _load_text(self) -> list[str]:
+        """Memory for constants that are unpacked once, and the function that does so."""
+        if not self._loaded:
+            return []
+        held = [
+            f"static {c_type(str(array.dtype))} {name}[{array.size}];"
+            for name, array in self._loaded.values()
+        ]
+        lines: list[str] = []
+        for name, array in self._loaded.values():
+            form = packed_form(array)
+            assert form is not None
+            lines += self._unpack_lines(array, form, name)
+        body = "\n".join(f"    {line}" for line in lines)
+        return ["\n".join(held) + "\n", f"void {self._name}_load(void)\n{{\n{body}\n}}\n"]
+
     def _header(self) -> str:
         guard = f"{self._name.upper()}_H"
         size = max((rounded(e.placement.arena_bytes) for e in self._entries.values()), default=0)
@@ -328,6 +409,9 @@ class _Writer:
         parts.append('#ifdef __cplusplus\nextern "C" {\n#endif\n')
         if size:
             parts.append(self._arena_type(size))
+        if self._loaded:
+            note = "Unpacks the constants; to be called once, before any other function."
+            parts.append(comment(note) + f"void {self._name}_load(void);\n")
         for entry in self._entries.values():
             parts.append(comment(signature(entry)) + self._head(entry) + ";\n")
         parts.append("#ifdef __cplusplus\n}\n#endif\n\n#endif\n")
@@ -340,9 +424,25 @@ class _Writer:
             f"    cc -std=c99 -O3 {self._name}.c main.c -o {self._name}{libm}\n\n"
             f"{len(self._kernels)} kernels, {self._pool.nbytes} bytes of constants, "
             f"an arena of {size} bytes.\n"
-            "Nothing is allocated and no state is kept: calls with arenas of their own may run at\n"
-            "the same time. An arena need not be cleared between calls."
+            + self._memory()
+            + "Nothing is allocated and no state is kept: calls with arenas of their own may\n"
+            "run at the same time. An arena need not be cleared between calls."
             + (f"\n\n{self._remark}" if self._remark else "")
+        )
+
+    def _memory(self) -> str:
+        """What packed constants cost when they are unpacked at either time."""
+        loaded = self._loaded_bytes
+        if not loaded:
+            return ""
+        run, load = (
+            max(rounded(one.arena_bytes) for one in self._placed[when].values())
+            for when in ("run", "load")
+        )
+        return (
+            f"Constants are packed. Unpacked in every run (--unpack run), the module takes {run}\n"
+            f"bytes of RAM; unpacked once (--unpack load), {load + loaded}, and less time. This "
+            f"file: {self._unpack}.\n"
         )
 
     def _arena_type(self, size: int) -> str:
@@ -361,6 +461,21 @@ class _Writer:
             count = f"{upper}_ARENA_BYTES" + (f" / {width}" if width > 1 else "")
             lines.append(f"    {members[key]}[{count}];")
         return "\n".join([*lines, f"}} {self._name}_arena;"]) + "\n"
+
+
+def _with_unpacking(program: Program) -> Program:
+    """The program with a step for each packed constant that a step reads, in front of it."""
+    steps: list[Step] = []
+    for step in program.steps:
+        made = {
+            arg: Value(arg.dtype, arg.shape, "computed", arg.data)
+            for arg in step.args
+            if step.callee and arg.place == "const" and arg.data is not None
+            if packed_form(arg.data) is not None
+        }
+        steps += [Step("", (arg,), (copy,), "packed constants") for arg, copy in made.items()]
+        steps.append(replace(step, args=tuple(made.get(arg, arg) for arg in step.args)))
+    return replace(program, steps=steps)
 
 
 def _arena_place(dtype: str, offset: int) -> str:

@@ -71,8 +71,18 @@ def exit_code(tmp_path: Path) -> Callable[[CPackage, Command, Sequence[str]], in
 
 
 @pytest.fixture(scope="session")
+def integral_of() -> Callable[[int], IRModule]:
+    """``integral`` with weights of some bits, of which a row may be negated."""
+    return lambda bits: _integral(nbit_weight=bits)
+
+
+@pytest.fixture(scope="session")
 def integral() -> IRModule:
     """Padded, strided and depthwise convolutions, a residual addition, pooling, a classifier."""
+    return _integral()
+
+
+def _integral(**options: int) -> IRModule:
     rng = np.random.default_rng(5)
     op = relay.op
 
@@ -88,7 +98,7 @@ def integral() -> IRModule:
     flat = op.nn.batch_flatten(op.nn.global_avg_pool2d(pooled))
     body = op.add(op.nn.dense(flat, weight(10, 8)), weight(10))
     module = prerequisite_optimize(relay.module(relay.Function((x,), body)), {}, opt_level=3)
-    config = QConfig.recommended(calibrate_mode="global_scale", global_scale=3.0)
+    config = QConfig.recommended(calibrate_mode="global_scale", global_scale=3.0, **options)
     made = build_candidate(module, config, None).partitioned
     assert made is not None
     return made

@@ -14,9 +14,11 @@ from compiler.errors import CodegenError
 from compiler.ir.expr import Call, GlobalVar
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.pipeline import evaluate, fuse_for_c
 from compiler.runtime.artifact import Sample
+from compiler.targets.c.constants import c_bytes
 from compiler.targets.c.executor import CExecutor
-from compiler.targets.c.package import CPackage, c_package
+from compiler.targets.c.package import CPackage, Unpack, c_package
 from compiler.targets.c.toolchain import Command
 
 ExitCode = Callable[[CPackage, Command, Sequence[str]], int]
@@ -35,6 +37,56 @@ def test_a_32_bit_program_gives_the_same_outputs(
 ) -> None:
     # Processors without float registers of 32 bits too: -mfpmath=387 is the default of -m32.
     assert exit_code(package, cc32, ("-O2",)) == 0
+
+
+@pytest.mark.parametrize("unpack", ["run", "load"])
+@pytest.mark.parametrize("bits", [2, 3, 4, 6])
+def test_packed_constants_take_their_bits_and_give_the_same_outputs(
+    bits: int,
+    unpack: Unpack,
+    integral_of: Callable[[int], IRModule],
+    cc: Command,
+    cc32: Command,
+    exit_code: ExitCode,
+) -> None:
+    module = integral_of(bits)
+    values = {"x": np.random.default_rng(7).normal(0, 1, (1, 3, 9, 11)).astype("float32")}
+    sample = list(values.values()), evaluate(module, values)
+    made = c_package(lower(module).mod, "net", sample, unpack=unpack)
+    assert made.constant_bytes == c_bytes(fuse_for_c(module))
+    assert exit_code(made, cc, SANITIZED) == 0
+    assert exit_code(made, cc32, ("-O2",)) == 0
+    # A header says what both cost.
+    other: Unpack = "load" if unpack == "run" else "run"
+    found = {unpack: made, other: c_package(lower(module).mod, "net", unpack=other)}
+    run, load = found["run"].arena_bytes, found["load"].arena_bytes + found["load"].loaded_bytes
+    for package in found.values():
+        text = " ".join(package.files["net.h"].replace("*", "").split())
+        assert f"(--unpack run), the module takes {run} bytes of RAM" in text
+        assert f"(--unpack load), {load}, and less time" in text
+    assert found["run"].loaded_bytes == 0 < found["load"].loaded_bytes
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64"])
+@pytest.mark.parametrize("flags", [("-O3",), SANITIZED], ids=["optimised", "sanitized"])
+def test_integers_of_any_bits_are_unpacked(
+    dtype: str, flags: Sequence[str], cc: Command, exit_code: ExitCode
+) -> None:
+    rng = np.random.default_rng(8)
+    width = 8 * np.dtype(dtype).itemsize
+    low = 0 if dtype[0] == "u" else -(1 << (width - 1))
+    x = relay.var("x", (3, 300), dtype)
+    arrays = []
+    for bits in range(1, width):
+        array = low + rng.integers(0, 1 << bits, (3, 300), dtype=np.uint64).astype(dtype)
+        arrays += [array, array << 1, *([-array] if low else [])]
+        arrays[-1][0] *= 1 if low == 0 else -1
+    body = relay.Tuple([relay.op.maximum(x, relay.const(array.astype(dtype))) for array in arrays])
+    mod = infer_module(relay.module(relay.Function((x,), body)))
+    given = np.full((3, 300), low, dtype)
+    made = c_package(lower(mod).mod, "net", ([given], [np.maximum(given, a) for a in arrays]))
+    assert made.constant_bytes < 0.8 * sum(array.nbytes for array in arrays)
+    assert exit_code(made, cc, flags) == 0
 
 
 def test_a_state_that_a_part_does_not_read_is_no_warning(
@@ -96,7 +148,7 @@ def test_there_is_one_main_and_it_is_in_main_c(package: CPackage) -> None:
 def test_the_integer_core_holds_no_float(package: CPackage) -> None:
     kernels = re.split(r"^static void ", package.files["net.c"], flags=re.M)[1:]
     core = package.entries["quantized_main"].placement.program
-    names = {step.callee for step in core.steps}
+    names = {step.callee for step in core.steps if step.callee}
     bodies = [
         k
         for k in kernels
@@ -237,6 +289,7 @@ def test_every_byte_survives_as_text() -> None:
     x = relay.var("x", (256,), "int8")
     mod = relay.module(relay.Tuple([relay.op.lookup(x, relay.const(t)) for t in tables]))
     executor = CExecutor(mod)
-    assert executor.package.constant_bytes == sum(-(-t.size // 16) * 16 for t in tables)
+    # Twenty values of the third one fit in 5 bits.
+    assert executor.package.constant_bytes == 2 * every.size + 5 * tables[2].size // 8
     for made, table in zip(executor.run([every]), tables, strict=True):
         np.testing.assert_array_equal(made, table[every.astype(np.int64) + 128])
