@@ -61,8 +61,9 @@ TENSORS = "tensors.bin"
 
 CHANNEL_MAXIMA: Final = "channel_maxima"
 """Key of the provenance: ``Candidate.channel_maxima``."""
+_SAMPLES_BYTES: Final = 1 << 12
 _SAMPLES_SHARE: Final = 0.05
-"""Of the packed constants, that samples behind the first take at most."""
+"""Of the packed constants. All samples but the first take this, or ``_SAMPLES_BYTES``, at most."""
 _CODES: Final = 256
 _INT32: Final = range(1 << 31)
 AUTO: Final = "auto"
@@ -375,9 +376,9 @@ def constants_of(module: IRModule) -> list[Array]:
 
 
 def fitting_samples(module: IRModule, samples: Iterable[Sample]) -> list[Sample]:
-    """The first sample, and those behind it that a file has room for: 5 % of the constants. What
-    is not kept is not asked for."""
-    room = _SAMPLES_SHARE * member_bytes(constants_of(module))
+    """The first sample, and those behind it that a file has room for: 4 KiB, or 5 % of the
+    constants. What is not kept is not asked for."""
+    room = max(_SAMPLES_BYTES, _SAMPLES_SHARE * member_bytes(constants_of(module)))
     kept: list[Sample] = []
     for inputs, outputs in samples:
         packed = (_packed(array) for array in (*inputs.values(), *outputs))
