@@ -1,8 +1,7 @@
 """Calibration of a study: the workers measure, the study keeps what they find.
 
 The order of the measurements is ``compiler.quantize.Calibration``'s. Statistics and scales are
-artefacts of the study, so a resumed search does not measure again; nor does another study of the
-storage that reads the same folder of artefacts.
+artefacts of the study, so a resumed search does not measure again.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from numpy.typing import NDArray
 
-from compiler.ir.module import IRModule
 from compiler.ops.annotation.wide_point import WIDE_BITS
 from compiler.qtypes.layer_choices import SUMS, LayerChoices
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import Calibration, ChannelStats, PredictedError
+from compiler.quantize import Calibration, ChannelStats
 from compiler.quantize.calibration.measurement import Measurement, Statistics
 from compiler.quantize.calibration.statistics_store import (
     CHANNELS,
@@ -38,7 +36,6 @@ from qsearch.search.space import (
     Params,
     Space,
     input_parameter,
-    to_qconfig,
 )
 from workers.messages import CalibrationRequest, CalibrationResult, DatasetRef, Range
 
@@ -232,34 +229,6 @@ class FirstChoice:
         for reason in told:
             context.progress.message(f"first trials: {reason}")
         return FirstChoice(qconfig, tuple(told))
-
-
-@dataclass(slots=True, eq=False)
-class Prediction:
-    """What the statistics predict of points: the prior of the surrogate.
-
-    Args:
-        calibration, module: of the study.
-        measured: a configuration whose statistics the first trials need anyway.
-        start: configuration that points change.
-    """
-
-    calibration: Calibration
-    module: IRModule
-    measured: QConfig
-    start: QConfig
-    _predicted: PredictedError | None = None
-    _known: dict[tuple[tuple[str, Any], ...], float] = field(default_factory=dict)
-
-    def __call__(self, point: Mapping[str, Any]) -> float:
-        """Predicted SQNR in dB."""
-        key = tuple(point.items())
-        if key not in self._known:
-            if self._predicted is None:
-                stats = self.calibration.stats_for(self.measured)
-                self._predicted = PredictedError(self.module, stats)
-            self._known[key] = self._predicted.sqnr_db(to_qconfig(point, self.start))
-        return self._known[key]
 
 
 _VARIANTS: Final = 12

@@ -42,7 +42,7 @@ from qsearch.search.space import (
     value_in,
 )
 from qsearch.search.stages import GLOBAL, LAYERS
-from qsearch.search.surrogate import NOTHING_KNOWN, Known, Refinement
+from qsearch.search.surrogate import Refinement
 from qsearch.store.records import Trial
 
 WARM_UP: Final = 12
@@ -180,7 +180,7 @@ class StudySampler:
         spec: name of the sampler, seed and batches.
         plan: bits of single layers, for the stage "layers". Where its limit of bytes binds, all
             trials have such bits: what is too large cannot win.
-        known: what is known before the first trial.
+        chosen: what the statistics suggest: the study's first trial.
     """
 
     def __init__(
@@ -190,9 +190,9 @@ class StudySampler:
         objective: Objective,
         spec: SamplerSpec,
         plan: LayerPlan | None = None,
-        known: Known = NOTHING_KNOWN,
+        chosen: QConfig | None = None,
     ) -> None:
-        self._guesses = first_points(space, start, known.chosen)
+        self._guesses = first_points(space, start, chosen)
         if spec.sampler != AUTO:
             self._guesses = self._guesses[:1]
         start = start if plan is None else plan.within(start)
@@ -205,7 +205,7 @@ class StudySampler:
         self._points = chain(map(space.params_of, [start]), space.points())
         self._next: list[Proposal] = []
         self._best: Trial | None = None
-        self._refinement = Refinement(space, start, objective, known)
+        self._refinement = Refinement(space, start, objective)
         with quiet_optuna():
             self._global = _StageSampler(new_study(objective), space, dict, GLOBAL)
             self._layers = (

@@ -30,7 +30,6 @@ from qsearch.search.calibration import (
     MEASUREMENTS,
     FirstChoice,
     PooledData,
-    Prediction,
     StoredStatistics,
     statistics_key,
     variants_of,
@@ -61,7 +60,6 @@ from qsearch.search.sampler import SamplerSpec, StudySampler, first_points
 from qsearch.search.space import to_qconfig
 from qsearch.search.stages import LAYERS, SENSITIVITY, STAGES, Base, Sensitivities, StageTracker
 from qsearch.search.study import SOMETIMES_SCORED
-from qsearch.search.surrogate import NOTHING_KNOWN, Known
 from qsearch.search.trial_queue import TrialQueue
 from qsearch.search.trials import StudyHistory, StudyTrials
 from qsearch.search.winner import (
@@ -326,15 +324,6 @@ class Session:
     def _first(self) -> FirstChoice:
         return FirstChoice.of(self._context, self._prepared, self._calibration)
 
-    def _known(self, spec: SamplerSpec, plan: LayerPlan | None) -> Known:
-        if spec.enumerates:
-            return NOTHING_KNOWN
-        first, prepared = self._first, self._prepared
-        start = prepared.start if plan is None else plan.within(prepared.start)
-        measured = start if first.qconfig is None else _quick(first.qconfig)
-        prior = Prediction(self._calibration, prepared.module, measured, start)
-        return Known(first.qconfig, prior)
-
     def _make_driver(self, evaluator: Evaluator, plan: LayerPlan | None) -> Driver:
         prepared, context = self._prepared, self._context
         settings = prepared.settings
@@ -356,8 +345,9 @@ class Session:
             and prepared.space.size(settings.trials + 1) <= settings.trials,
             waits=alpha > 0,
         )
+        chosen = None if spec.enumerates else self._first.qconfig
         sampler = StudySampler(
-            prepared.space, prepared.start, prepared.objective, spec, plan, self._known(spec, plan)
+            prepared.space, prepared.start, prepared.objective, spec, plan, chosen
         )
         queue = TrialQueue(
             context, trials, sampler, self._calibration, work_key(prepared), self._budget

@@ -14,11 +14,6 @@ of parameters add up, with large ones combinations have a score of their own; a 
 tell which. Scores far below the median count as one: how far a module has collapsed says nothing
 about good ones.
 
-What statistics predict of a configuration (``Prior``) is the mean that the process starts from:
-predictions and scores are standardized, and the slope between them is a ridge regression's around
-what it is on networks we know, never negative. Predictions below those of all tried points count as
-the lowest of them.
-
 Sources: Hutter, Hoos, Leyton-Brown, "Sequential model-based optimization for general algorithm
 configuration", LION 2011 (the covariance for categories); Jones, Schonlau, Welch, "Efficient
 global optimization of expensive black-box functions", 1998 (expected improvement); Ginsbourger, Le
@@ -29,8 +24,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -54,45 +48,8 @@ _HARDLY_MATTERS: Final = {"rounding": -5.0}
 """Mean of the logarithm of the weight of parameters that seldom change a score.
 Else every second proposal repeats the best trial."""
 _ITERATIONS: Final = 60
-_TRUST: Final = (0.8, 16.0)
-"""Correlation of predictions and scores before anything is seen, and how many trials weigh more."""
 _JITTER: Final = 1e-8
 _LEAST_VARIANCE: Final = 1e-12
-
-
-Prior = Callable[[Point], float]
-"""What a point is predicted to score, in any unit; greater is better."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Trend:
-    """What scores are expected of predictions."""
-
-    prior: Prior | None
-    middle: float = 0.0
-    least: float = 0.0
-    slope: float = 0.0
-
-    @staticmethod
-    def of(prior: Prior | None, points: Sequence[Point], scores: Floats) -> _Trend:
-        """Of tried points, and their scores with mean 0 and deviation 1."""
-        if prior is None:
-            return _Trend(None)
-        predicted = np.asarray([prior(point) for point in points])
-        spread = float(predicted.std())
-        if not spread:
-            return _Trend(None)
-        middle = float(predicted.mean())
-        seen = float((predicted - middle) @ scores) / spread
-        ratio = (seen + _TRUST[0] * _TRUST[1]) / (len(scores) + _TRUST[1])
-        return _Trend(prior, middle, float(predicted.min()), max(ratio, 0.0) / spread)
-
-    def at(self, points: Sequence[Point]) -> Floats:
-        """Expected scores, shape (points,)."""
-        if self.prior is None or not points:
-            return np.zeros(len(points))
-        predicted = np.maximum([self.prior(point) for point in points], self.least)
-        return np.asarray((predicted - self.middle) * self.slope)
 
 
 class Surrogate:
@@ -102,21 +59,12 @@ class Surrogate:
         space: of the points.
         points: tried ones, at least one.
         scores: of the points, greater is better; minus infinity where there is none.
-        prior: what is predicted of a point.
     """
 
-    def __init__(
-        self,
-        space: Space,
-        points: Sequence[Point],
-        scores: Sequence[float],
-        prior: Prior | None = None,
-    ) -> None:
+    def __init__(self, space: Space, points: Sequence[Point], scores: Sequence[float]) -> None:
         self._space = space
-        own = standardized(np.asarray(scores, np.float64))
-        self._trend = _Trend.of(prior, points, own)
-        self._best = float(own.max())
-        self._values = own - self._trend.at(points)
+        self._values = standardized(np.asarray(scores, np.float64))
+        self._best = float(self._values.max())
         self._rows = encoded(space, points)
         self._apart = distances(space, self._rows, self._rows)
         means = [_HARDLY_MATTERS.get(p.name, _WEIGHT[0]) for p in space.parameters]
@@ -127,7 +75,6 @@ class Surrogate:
         """Treat a pending point as evaluated with its expected score."""
         mean, _ = self.predict([point])
         self._best = max(self._best, float(mean[0]))
-        mean -= self._trend.at([point])
         new = encoded(self._space, [point])
         beside = distances(self._space, self._rows, new)
         self._rows = np.concatenate([self._rows, new])
@@ -140,7 +87,7 @@ class Surrogate:
         """Mean and deviation, shape (points,) each, in deviations of the scores seen."""
         apart = distances(self._space, encoded(self._space, points), self._rows)
         cross = _covariance(self._theta, apart)
-        mean: Floats = self._mean + cross @ self._weighted + self._trend.at(points)
+        mean: Floats = self._mean + cross @ self._weighted
         explained = np.einsum("pr,rp->p", cross, scipy.linalg.cho_solve(self._factor, cross.T))
         variance = np.maximum(np.exp(self._theta[-2]) - explained, _LEAST_VARIANCE)
         return mean, np.sqrt(variance)
@@ -248,28 +195,11 @@ def _fitted(apart: Floats, values: Floats, means: Sequence[float]) -> Floats:
     return found
 
 
-_OF_RANGES: Final = ("activation_scheme", "calibrate_mode", "percentile", "global_scale")
 _CENTRES: Final = 3
 _PAIRS: Final = 256
 """Changes of two values that are looked at, for each of the best trials."""
 _MOST_KEPT: Final = 96
 """Trials a surrogate is fitted to: so many of the best, and as many of the latest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of a study before its first trial.
-
-    Attributes:
-        chosen: configuration that the statistics suggest: the study's first trial.
-        prior: what statistics predict.
-    """
-
-    chosen: QConfig | None = None
-    prior: Prior | None = None
-
-
-NOTHING_KNOWN: Final = Known()
 
 
 class Refinement:
@@ -279,24 +209,15 @@ class Refinement:
         space: of the trials.
         start: configuration the points change.
         objective: which trials are good.
-        known: what is known before the first trial.
     """
 
-    def __init__(
-        self,
-        space: Space,
-        start: QConfig,
-        objective: Objective,
-        known: Known = NOTHING_KNOWN,
-    ) -> None:
+    def __init__(self, space: Space, start: QConfig, objective: Objective) -> None:
         self.space = space
         self.start = start
         self.objective = objective
-        self._known = known
         self._best: list[tuple[tuple[float, ...], Trial]] = []
         self._latest: deque[Trial] = deque(maxlen=_MOST_KEPT)
         self._surrogate: Surrogate | None = None
-        self._tried: set[Hashable] = set()
 
     def note(self, trial: Trial) -> None:
         """Take in a trial that ended; those are kept that a surrogate may be fitted to."""
@@ -335,23 +256,9 @@ class Refinement:
             point = points[int(place)]
             if config_hash(to_qconfig(point, self.start).to_dict()) in seen:
                 continue
-            work = self._work(point)
-            if work in self._tried:
-                continue
             self._surrogate.believe(point)
-            self._tried.add(work)
             return point
         return None
-
-    def _work(self, point: Params) -> Hashable:
-        """Equal for points that are predicted to have equal ranges, and agree in all else.
-
-        Where no tensor is negative two schemes are one, and a high percentile is the maximum.
-        """
-        if self._known.prior is None:
-            return tuple(point.items())
-        kept = tuple(one for one in point.items() if one[0] not in _OF_RANGES)
-        return self._known.prior(point), kept
 
     def _fitted(self) -> Surrogate:
         kept = {t.number: t for t in (*(best for _, best in self._best), *self._latest)}
@@ -365,8 +272,7 @@ class Refinement:
             for t, b in zip(trials, broken, strict=True)
         ]
         points = [self.space.effective(t.params) for t in trials]
-        self._tried = {self._work(point) for point in points}
-        return Surrogate(self.space, points, scores, self._known.prior)
+        return Surrogate(self.space, points, scores)
 
     def _changed(self, params: Mapping[str, Value], rng: np.random.Generator) -> list[Params]:
         """Points with one value changed, and with two."""

@@ -20,7 +20,6 @@ from compiler.frontend.from_onnx.load import load
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import (
     Calibration,
-    PredictedError,
     prerequisite_optimize,
 )
 from compiler.quantize.calibration.collect_stats import float_executor
@@ -30,7 +29,6 @@ from qsearch.search.objectives import KEEPS_ACCURACY, Objective, sqnr_value
 from qsearch.search.sampler import Proposal, SamplerSpec, StudySampler, first_points
 from qsearch.search.space import PERCENTILES, Params, Space, config_hash, to_qconfig
 from qsearch.search.space_file import searched_space
-from qsearch.search.surrogate import Known
 from qsearch.settings import Settings
 from qsearch.store.records import Outcome, Trial
 from tests.benchmarks.real_models import batch_of, read_split
@@ -64,7 +62,6 @@ class KnownScores:
         self.space: Space = asked.space
         self.start: QConfig = asked.start
         self.chosen = self.calibration.choose()[0]
-        self._predicted: PredictedError | None = None
         self.reference = self._outputs(float_executor(self.module))
         self.signal = np.square(self.reference.astype(np.float64)).sum(1)
         self._path = path
@@ -79,12 +76,6 @@ class KnownScores:
     def float_top1(self) -> float:
         """Share of right answers of the float model."""
         return float((self.reference.argmax(1) == self.dev.labels).mean())
-
-    def predicted(self, point: Mapping[str, Any]) -> float:
-        """What the statistics predict of a point, in dB."""
-        if self._predicted is None:
-            self._predicted = PredictedError(self.module, self.calibration.stats_for(self.chosen))
-        return self._predicted.sqnr_db(to_qconfig(point, self.start))
 
     @property
     def best_known(self) -> float:
@@ -173,8 +164,8 @@ class KnownScores:
         return np.concatenate([executor.run({"input": images})[0] for images in runs])
 
 
-ARMS = ("policy", "no prediction", "no refinement")
-"""That of new studies, and variants of it; one draws all trials behind the guesses at random."""
+ARMS = ("policy", "no refinement")
+"""That of new studies, and one that draws all trials behind the guesses at random."""
 
 
 def replayed(known: KnownScores, arm: str, seed: int, trials: int) -> list[Trial]:
@@ -191,8 +182,7 @@ def replayed(known: KnownScores, arm: str, seed: int, trials: int) -> list[Trial
         drawn = [*first, *(points[place] for place in order)][:trials]
         return [known.trial_of(point, number) for number, point in enumerate(drawn)]
     spec = SamplerSpec("auto", seed, 4, waits=True)
-    predicts = None if arm == "no prediction" else known.predicted
-    sampler = StudySampler(space, known.start, OBJECTIVE, spec, known=Known(known.chosen, predicts))
+    sampler = StudySampler(space, known.start, OBJECTIVE, spec, chosen=known.chosen)
     done: list[Trial] = []
     while len(done) < trials:
         batch = len(done) // sampler.batch_size

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from compiler.qtypes.qconfig import QConfig
 from qsearch.search.objectives import Objective, Score
-from qsearch.search.space import Params, Value, config_hash, default_space, to_qconfig
-from qsearch.search.surrogate import Known, Refinement
+from qsearch.search.space import Params, config_hash, default_space, to_qconfig
+from qsearch.search.surrogate import Refinement
 from qsearch.store.records import Outcome, Trial, TrialState
 
 START = QConfig.recommended(weight_rounding="corrected")
@@ -85,26 +84,6 @@ def test_two_good_values_seen_apart_are_proposed_together() -> None:
     point = refined(score, apart).propose(set(), 1)
     assert point is not None
     assert score(point) == 30.0
-
-
-def test_a_point_with_the_predicted_ranges_of_a_tried_one_is_not_proposed() -> None:
-    def plain(point: Mapping[str, Value]) -> dict[str, Value]:
-        """The point as a network sees it that has no negative tensors."""
-        even = point["activation_scheme"] == "symmetric"
-        return {**point, "activation_scheme": "symmetric" if even else "unsigned"}
-
-    def prior(point: Mapping[str, Value]) -> float:
-        return float(zlib.crc32(str(list(plain(point).items())).encode()))
-
-    refinement = Refinement(SPACE, START, Objective("sqnr"), known=Known(prior=prior))
-    tried = spread(8)
-    for number, params in enumerate(tried):
-        refinement.note(trial(number, params, float(number)))
-    for slot in range(16):
-        point = refinement.propose(set(), slot)
-        assert point is not None
-        tried.append(point)
-    assert len({str(plain(point)) for point in tried}) == 24
 
 
 def test_trials_that_break_a_limit_are_not_refined() -> None:

@@ -92,20 +92,3 @@ def test_distances_grow_with_numbers_and_not_with_names() -> None:
     assert set(np.unique(apart[3])) == {0.0, 0.75, 1.0}
     for (i, a), (j, b) in product(enumerate(POINTS[:6]), enumerate(POINTS[:6])):
         assert (apart[:, i, j].sum() == 0) == (a == b)
-
-
-def test_what_statistics_predict_ranks_points_before_anything_like_them_is_tried() -> None:
-    tried, rest = MIXED[:4], MIXED[4:]
-    scores = [additive(p) for p in tried]
-    truth = [additive(p) for p in rest]
-    told = Surrogate(SPACE, tried, scores, prior=lambda p: 7 * additive(dict(p)) - 100)
-    assert np.corrcoef(told.predict(rest)[0], truth)[0, 1] > 0.8
-    # A prediction that is wrong is found out.
-    many, others = MIXED[:40], MIXED[40:]
-    wrong = Surrogate(SPACE, many, [additive(p) for p in many], prior=lambda p: -additive(dict(p)))
-    mean, _ = wrong.predict(others)
-    assert np.corrcoef(mean, [additive(p) for p in others])[0, 1] > 0.8
-    first = others[int(np.argmax(wrong.improvement(others)))]
-    before = wrong.improvement([first])[0]
-    wrong.believe(first)
-    assert wrong.improvement([first])[0] < before
