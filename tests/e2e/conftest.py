@@ -19,6 +19,7 @@ from qsearch.store.records import Trial
 from qsearch.store.repository import Repository
 from tests.e2e.holding import Hold
 from tests.qsearch.conftest import postgres_server, postgres_url
+from tests.qsearch.quick import QUICK_SPACE
 
 __all__ = ["postgres_server", "postgres_url"]  # fixtures
 
@@ -101,16 +102,25 @@ class Launch:
         ]
 
 
+@pytest.fixture(scope="session")
+def quickly(tmp_path_factory: pytest.TempPathFactory, few_digits: Path) -> tuple[str, ...]:
+    """Options of a launch whose trials are quick to build: they round no weights one by one."""
+    path = tmp_path_factory.mktemp("space") / "space.json"
+    fields = {**QUICK_SPACE["fields"], "weight_rounding": ["nearest", "corrected"]}
+    path.write_text(json.dumps({"fields": fields}), encoding="utf-8")
+    return ("--calib", str(few_digits), "--space", str(path))
+
+
 @pytest.fixture
-def launch(tmp_path: Path, few_digits: Path) -> Callable[..., Launch]:
+def launch(tmp_path: Path, quickly: tuple[str, ...]) -> Callable[..., Launch]:
     """``launch("name", "--trials", "8")``: a launch into a folder of this name."""
-    return lambda name, *options: Launch(tmp_path / name, ("--calib", str(few_digits), *options))
+    return lambda name, *options: Launch(tmp_path / name, (*quickly, *options))
 
 
 @pytest.fixture(scope="session")
-def unbroken(tmp_path_factory: pytest.TempPathFactory, few_digits: Path) -> Launch:
+def unbroken(tmp_path_factory: pytest.TempPathFactory, quickly: tuple[str, ...]) -> Launch:
     """A search of TRIALS trials that nothing disturbed."""
     folder = tmp_path_factory.mktemp("unbroken") / "digits"
-    done = Launch(folder, ("--calib", str(few_digits), "--trials", str(TRIALS)))
+    done = Launch(folder, (*quickly, "--trials", str(TRIALS)))
     done.finish("--pool", "inline")
     return done

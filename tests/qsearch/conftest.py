@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.needs import missing
+from tests.qsearch.quick import QUICK_SPACE
 
 
 @pytest.fixture(scope="session")
@@ -57,3 +59,17 @@ def storage_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'study.db'}"
     url: str = request.getfixturevalue("postgres_url")
     return url
+
+
+@pytest.fixture(scope="session")
+def quick_space_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``QUICK_SPACE`` as a file."""
+    path = tmp_path_factory.mktemp("space") / "quick.json"
+    path.write_text(json.dumps(QUICK_SPACE), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def quick_space(quick_space_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every launch of a test, those of its commands too, searches ``QUICK_SPACE``."""
+    monkeypatch.setenv("QSEARCH_SPACE", str(quick_space_file))

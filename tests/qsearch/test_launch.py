@@ -9,6 +9,8 @@ import pytest
 import qsearch
 from qsearch.errors import SettingsError
 
+pytestmark = pytest.mark.usefixtures("quick_space")
+
 
 @pytest.mark.slow
 def test_a_search_is_stored_and_listed_and_its_work_is_shared(

@@ -15,6 +15,8 @@ import qsearch
 from qsearch.errors import SettingsError
 from qsearch.mlflow_callback import MlflowCallback
 
+pytestmark = pytest.mark.usefixtures("quick_space")
+
 
 @pytest.fixture
 def logged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:

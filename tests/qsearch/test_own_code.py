@@ -18,6 +18,8 @@ from qsearch.model_file import find_model
 from qsearch.report.listing import TrialFilter
 from qsearch.store.records import Trial
 
+pytestmark = pytest.mark.usefixtures("quick_space")
+
 HERE = Path(__file__).parent
 
 

@@ -20,6 +20,8 @@ from qsearch.model_file import find_model
 from qsearch.search.launch import LaunchOptions
 from qsearch.settings import names_of_keys
 
+pytestmark = pytest.mark.usefixtures("quick_space")
+
 DIGITS = find_model("digits").path
 
 

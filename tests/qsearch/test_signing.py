@@ -20,6 +20,8 @@ from qsearch.cli.main import run
 from qsearch.signing import SIGNATURE, private_key, sign_file
 from tests.compiler.runtime.test_archive import ALTERED
 
+pytestmark = pytest.mark.usefixtures("quick_space")
+
 op = relay.op
 
 

@@ -61,12 +61,10 @@ def run(block: Block, folder: Path, name: str) -> str:
 
 
 def tutorials() -> list[Any]:
-    """All but the one on operators take long."""
-    paths = sorted(HERE.glob("*.md"))
-    slow = [() if path.stem == "operator" else (pytest.mark.slow,) for path in paths]
-    return [pytest.param(path, marks=marks, id=path.stem) for path, marks in zip(paths, slow)]
+    return [pytest.param(path, id=path.stem) for path in sorted(HERE.glob("*.md"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", tutorials())
 def test_a_tutorial_does_what_it_says(path: Path, tmp_path: Path) -> None:
     printed = None

@@ -17,8 +17,10 @@ from workers.metrics.registry import merge_sums, results
 from workers.pool.kinds import open_pool
 from workers.pool.protocol import WorkerPool
 
+RAY = pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.slow])
 
-@pytest.fixture(params=["inline", "process", pytest.param("ray", marks=pytest.mark.ray)])
+
+@pytest.fixture(params=["inline", "process", RAY])
 def pool(request: pytest.FixtureRequest) -> Iterator[WorkerPool]:
     pool = open_pool(request.param, 2)
     yield pool

@@ -10,6 +10,8 @@ import pytest
 from tests.compiler.frontend import onnx_backend as backend
 from tests.needs import skip
 
+pytestmark = pytest.mark.slow  # 1,400 cases
+
 CLAIMED_OPERATORS = 110
 PASSING_SHARE = 0.95
 
@@ -19,7 +21,6 @@ def results() -> tuple[tuple[backend.Case, backend.Outcome], ...]:
     return tuple(backend.run_all())
 
 
-@pytest.mark.slow
 def test_enough_operators_are_claimed() -> None:
     assert len(backend.table(results())) >= CLAIMED_OPERATORS
 

@@ -17,6 +17,8 @@ from compiler.passes import fold_constant
 from qsearch.cli.main import run
 from qsearch.model_file import find_model
 
+pytestmark = pytest.mark.usefixtures("quick_space")
+
 Refusal = Callable[..., str]
 
 

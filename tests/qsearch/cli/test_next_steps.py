@@ -15,6 +15,9 @@ import qsearch
 from qsearch.cli.launch import after_launch
 from qsearch.cli.main import parse, run
 from qsearch.settings import Settings
+from tests.qsearch.quick import QUICK_SPACE
+
+pytestmark = pytest.mark.usefixtures("quick_space")
 
 Output = pytest.CaptureFixture[str]
 
@@ -48,7 +51,7 @@ def paste(line: str) -> None:
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "my run"
-    qsearch.launch("digits", out=folder, trials=1, pool="inline")
+    qsearch.launch("digits", out=folder, trials=1, pool="inline", space=QUICK_SPACE)
     return folder
 
 

@@ -20,6 +20,8 @@ from qsearch.cli.main import run
 from qsearch.cli.output import print_coloured
 from qsearch.model_file import find_model
 
+pytestmark = pytest.mark.usefixtures("quick_space")
+
 Output = pytest.CaptureFixture[str]
 
 

@@ -23,12 +23,17 @@ from qsearch.errors import SearchFailedError
 from qsearch.run_folder import RunFolder
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
+from tests.qsearch.quick import QUICK_SPACE
+
+pytestmark = pytest.mark.usefixtures("quick_space")
+
+SPACE = {**QUICK_SPACE, "layers": {"nbit_input": {"gemm_0": 16}}}
 
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "one"
-    qsearch.launch("digits", out=folder, trials=5, pool="inline", sampler="random")
+    qsearch.launch("digits", out=folder, trials=5, pool="inline", space=SPACE)
     return folder
 
 
@@ -173,7 +178,7 @@ def answered(application: Any, path: str) -> Any:
 def test_trials_without_a_score_are_listed_beside_those_with_one(
     copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    qsearch.launch("digits", out=copied, trials=6, pool="inline", sampler="random")
+    qsearch.launch("digits", out=copied, trials=6, pool="inline", space=SPACE)
     database = sqlite3.connect(copied / "study.db")
     database.execute("UPDATE qs_trial SET state = 'waiting', score = NULL WHERE number IN (0, 5)")
     database.commit()

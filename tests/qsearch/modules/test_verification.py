@@ -28,6 +28,8 @@ from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.engine.library import is_available
 from qsearch.cli.main import run
 
+pytestmark = pytest.mark.usefixtures("quick_space")
+
 Members = dict[str, bytes]
 Change = Callable[[Members], None]
 

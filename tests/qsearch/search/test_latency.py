@@ -10,6 +10,8 @@ import qsearch
 from qsearch.errors import SettingsError
 from tests.needs import NEEDS_C
 
+pytestmark = pytest.mark.usefixtures("quick_space")
+
 
 @pytest.mark.slow
 @NEEDS_C

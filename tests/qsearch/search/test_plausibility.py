@@ -21,6 +21,8 @@ from qsearch.search.calibration import phase_of
 from qsearch.search.launch import plan
 from workers.errors import DatasetError
 
+pytestmark = pytest.mark.usefixtures("quick_space")
+
 Change = Callable[[NDArray[Any], NDArray[Any]], tuple[NDArray[Any], NDArray[Any]]]
 
 

@@ -30,6 +30,7 @@ from qsearch.run_folder import find_study
 from qsearch.search import launch
 from qsearch.search.evaluator import evaluator_of_flag
 from qsearch.store.records import Trial
+from tests.qsearch.quick import QUICK_SPACE
 from workers import candidates
 from workers.errors import DataChangedError
 from workers.messages import CalibrationRequest, EvaluationRequest
@@ -101,6 +102,7 @@ def test_calibration_and_baseline_are_done_once_per_study(
     assert again.summary["calibration_cpu_s"] >= first.summary["calibration_cpu_s"]
 
 
+@pytest.mark.usefixtures("quick_space")
 def test_a_winner_that_was_checked_is_not_checked_again(
     pools: list[RecordingPool], tmp_path: Path
 ) -> None:
@@ -115,6 +117,7 @@ def test_a_winner_that_was_checked_is_not_checked_again(
     assert again.best_module().text() == first.best_module().text()
 
 
+@pytest.mark.usefixtures("quick_space")
 def test_the_emitted_score_is_that_of_the_exact_integers(tmp_path: Path) -> None:
     result = qsearch.launch("digits", trials=1, pool="inline", out=tmp_path / "run")
     emitted, best = result.summary["emitted"], result.summary["best"]
@@ -130,6 +133,7 @@ def test_the_emitted_score_is_that_of_the_exact_integers(tmp_path: Path) -> None
     assert emitted["reference_samples"] == 8
 
 
+@pytest.mark.usefixtures("quick_space")
 def test_a_search_that_breaks_is_no_longer_running_and_goes_on_later(tmp_path: Path) -> None:
     out = tmp_path / "run"
 
@@ -145,6 +149,7 @@ def test_a_search_that_breaks_is_no_longer_running_and_goes_on_later(tmp_path: P
     assert (row["state"], row["stopped"]) == ("complete", None)
 
 
+@pytest.mark.usefixtures("quick_space")
 def test_other_data_is_refused_with_what_changed(tmp_path: Path) -> None:
     out = tmp_path / "run"
     qsearch.launch("digits", trials=1, pool="inline", out=out)
@@ -214,7 +219,7 @@ def test_a_model_that_stays_partly_float_is_told_first_and_tries_mixed_modules_f
     assert shown.index("--allow-float") < shown.index("calibration:")
 
 
-QUICK = {"trials": 2, "pool": "inline", "sampler": "random", "prune": 0}
+QUICK = {"trials": 2, "pool": "inline", "prune": 0, "space": QUICK_SPACE}
 
 
 def few_samples(folder: Path) -> Path:
@@ -331,6 +336,7 @@ def test_a_database_deleted_during_a_search_is_an_error(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.usefixtures("quick_space")
 def test_how_long_it_will_take_is_said_once_a_trial_has_ended(tmp_path: Path) -> None:
     told: list[str] = []
 
@@ -360,6 +366,7 @@ def test_the_end_of_a_search_says_what_compile_alone_reaches(tmp_path: Path) -> 
     assert json.loads((result.folder / "report.json").read_text())["compile"] == alone
 
 
+@pytest.mark.usefixtures("quick_space")
 def test_the_float_model_is_scored_on_all_samples_at_once(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     images = rng.random((300, 1, 8, 8)).astype(np.float32)

@@ -24,12 +24,13 @@ from qsearch.store.engine import open_engine
 from qsearch.store.records import Failure, Upload
 from qsearch.store.repository import Repository
 from tests.qsearch.dashboard.server import served
+from tests.qsearch.quick import QUICK_SPACE
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    qsearch.launch("digits", out=folder / "one", trials=3, pool="inline", sampler="random")
+    qsearch.launch("digits", out=folder / "one", trials=3, pool="inline", space=QUICK_SPACE)
     return folder
 
 

@@ -23,6 +23,7 @@ from qsearch.server.tokens import Quota, Tokens
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
 from tests.qsearch.dashboard.server import Client, served
+from tests.qsearch.quick import QUICK_SPACE
 from tests.qsearch.server.test_api import until
 
 MODELS = Path(qsearch.__file__).parent / "models"
@@ -164,7 +165,7 @@ class Place:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     root = tmp_path_factory.mktemp("server")
     run = tmp_path_factory.mktemp("run") / "digits"
-    qsearch.launch("digits", trials=1, pool="inline", out=run, sampler="random")
+    qsearch.launch("digits", trials=1, pool="inline", out=run, space=QUICK_SPACE)
     store = Repository(open_engine(f"sqlite:///{run / 'study.db'}"))
     artifact = store.artifacts_of(1)[0].sha256
     store.close()

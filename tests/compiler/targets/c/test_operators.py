@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from compiler.core.words import FBody
 from compiler.errors import CompilerError
@@ -77,6 +78,7 @@ def values(operator: str, buffer: Buffer, rng: np.random.Generator) -> np.ndarra
     return np.where(edge < 0.2, info.min, np.where(edge > 0.8, info.max, drawn)).astype(dtype)
 
 
+@pytest.mark.slow
 def test_every_operator_gives_the_bits_of_the_reference() -> None:
     operators = lowered_operators()
     assert len({name for name, _ in operators}) > 100
