@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from compiler.runtime.pipeline import Pipeline
 from qsearch.config import read_config_file
 from qsearch.errors import DataError
+from workers.datasets import audio, table, text
+from workers.datasets.annotated import BOXES, MASKS
 from workers.datasets.contents import Contents
 from workers.datasets.prepared import prepared, whole_inputs
 from workers.datasets.protocol import Dataset as OpenDataset
@@ -27,6 +29,9 @@ from workers.datasets.registry import open_dataset
 from workers.messages import DatasetRef, Range
 
 SYNTHETIC_SAMPLES: Final = 64
+KINDS: Final = (
+    "an .npz or .npy, a folder of images or sounds, a .csv or .parquet, a .txt or .jsonl of texts"
+)
 _SCAN: Final = 64
 _RANGED: Final = 32
 """Samples whose ranges are compared; images are decoded for them."""
@@ -39,7 +44,8 @@ class PreparedData:
     Attributes:
         ref: how workers open it.
         count: samples.
-        has_labels: whether top-1 can be scored.
+        has_labels: whether there are labels that are classes, and top-1 can be scored.
+        label_axes: of the labels of any kind; 0 where there are none.
         sha256: over the samples as stored, and over how images become inputs.
         described: for reports: a path, or that it is synthetic.
         ranges: least and greatest value of each float input, in a few samples spread over all.
@@ -50,6 +56,7 @@ class PreparedData:
     has_labels: bool
     sha256: str
     described: str
+    label_axes: int = 0
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
@@ -137,11 +144,14 @@ def open_data(
         described = f"{type(given).__name__} from Python"
     check_exists(path, name)
     contents = Contents(path)
-    if path.is_dir():
+    kind = _kind(path, preprocess or {})
+    if kind != "npz":
         options = {"path": str(path.absolute()), "preprocess": preprocess}
-        ref = DatasetRef("image_folder", options, contents.sha256)
+        ref = DatasetRef(kind, options, contents.sha256)
         dataset = open_dataset(ref, inputs, contents)  # it checks the fields of preprocess
-        sha256 = contents.combined(content_hash(preprocess).encode())
+        tokenizer = (preprocess or {}).get("tokenizer")
+        beside = Contents(Path(tokenizer)).sha256 if tokenizer else None
+        sha256 = contents.combined(content_hash([preprocess, beside]).encode())
         check_labels(dataset, classes, described)
         return _checked(dataset, ref, sha256, described, inputs)
     ref = DatasetRef("npz", {"path": str(path.absolute())}, contents.sha256)
@@ -163,13 +173,56 @@ def check_exists(path: str | Path | None, name: str) -> None:
         raise DataError(
             f"the {name} data {path} does not exist",
             where=str(Path(path).absolute()),
-            fix="give an .npz, an .npy or a folder of images",
+            fix=f"give {KINDS}",
         )
 
 
 def read_preprocess(path: str | os.PathLike[str] | None) -> dict[str, Any] | None:
-    """The fields of a ``--preprocess`` file; they are checked where a data set uses them."""
-    return None if path is None else read_config_file(Path(path))
+    """The fields of a ``--preprocess`` file; they are checked where a data set uses them.
+
+    The path of a tokenizer is taken from the folder of the file.
+
+    Raises:
+        SettingsError, DataError: the file cannot be read, or there is no such tokenizer.
+    """
+    if path is None:
+        return None
+    fields = read_config_file(Path(path))
+    if "tokenizer" in fields:
+        tokenizer = Path(path).absolute().parent / str(fields["tokenizer"])
+        if not tokenizer.is_file():
+            raise DataError(
+                f"there is no tokenizer {fields['tokenizer']}",
+                where=f"{path}, tokenizer",
+                fix="give the path of the model's tokenizer.json, from the folder of this file",
+            )
+        fields["tokenizer"] = str(tokenizer)
+    return fields
+
+
+def _kind(path: Path, preprocess: Mapping[str, Any]) -> str:
+    """The kind of a data set: by a field of ``--preprocess``, else by the files."""
+    by_field = {"tokenizer": "text", "rate": "audio", "columns": "table"}
+    by_field |= {BOXES: "detection", MASKS: "segmentation"}
+    for field_name, kind in by_field.items():
+        if field_name in preprocess:
+            if (kind in ("text", "table")) == path.is_dir():
+                raise DataError(
+                    f"{field_name!r} in the preprocess file is for "
+                    f"{'a folder' if path.is_file() else 'a file'}",
+                    where=str(path),
+                    fix=f"give the {kind} data, or leave {field_name!r} out",
+                )
+            return kind
+    if path.is_dir():
+        sounds = any(each.suffix.lower() in audio.SUFFIXES for each in path.rglob("*"))
+        return "audio" if sounds else "image_folder"
+    suffix = path.suffix.lower()
+    if suffix == ".csv" and (path.parent / "tokenizer.json").is_file():
+        return "text"
+    if suffix in table.SUFFIXES:
+        return "table"
+    return "text" if suffix in text.SUFFIXES else "npz"
 
 
 def _checked(
@@ -185,7 +238,10 @@ def _checked(
             values = batch.inputs[name]
             low, high = ranges.get(name, (np.inf, -np.inf))
             ranges[name] = (min(low, float(values.min())), max(high, float(values.max())))
-    return PreparedData(ref, count, dataset.has_labels, sha256, described, ranges)
+    labels = dataset.labels(Range(0, 1))
+    classes = labels is not None and labels.dtype.kind in "iu"
+    axes = 0 if labels is None else labels.ndim
+    return PreparedData(ref, count, classes, sha256, described, axes, ranges)
 
 
 def check_labels(dataset: OpenDataset, classes: int | None, where: str) -> None:
@@ -200,7 +256,7 @@ def check_labels(dataset: OpenDataset, classes: int | None, where: str) -> None:
     wrong: tuple[int, int] | None = None
     for start in range(0, len(dataset), _SCAN):
         labels = dataset.labels(Range(start, min(start + _SCAN, len(dataset))))
-        if labels is None or not labels.size:
+        if labels is None or not labels.size or labels.dtype.kind == "f":
             continue
         least, most = min(least, int(labels.min())), max(most, int(labels.max()))
         outside = (labels < 0) | (labels >= classes)

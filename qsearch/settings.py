@@ -19,11 +19,12 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from compiler.errors import legal_names
 from qsearch.errors import SettingsError
+from workers.metrics.library import LIBRARY
 from workers.metrics.registry import cost_options, metric_options, option_named, spellings
 
 COSTS: Final = cost_options()
 """What ``--minimize`` may name, and ``--metric`` with less being better."""
-METRICS: Final = metric_options()
+METRICS: Final = (*metric_options(), *LIBRARY)
 EVALUATORS: Final = ("auto", "engine", "simulated")
 DASHBOARD_PORT: Final = 8090
 POOLS: Final = ("auto", "process", "ray", "inline")
@@ -167,6 +168,13 @@ def _number(raw: Any) -> Any:
     return None if isinstance(raw, bool) else raw
 
 
+def _metric(raw: Any) -> str:
+    """An option, a word of the library as where it is, or an import path."""
+    legal = lambda: (*metric_options(), *LIBRARY)  # noqa: E731
+    word = OneOf(legal, or_import_path=True).check(raw)
+    return LIBRARY.get(word, word)
+
+
 def _finite(raw: Any, expected: str) -> float:
     try:
         number = float(_number(raw))
@@ -299,13 +307,14 @@ class Settings(BaseSettings):
         "", description="an .onnx file, or `digits`, which ships with the package"
     )
     calib: Annotated[Text | None, Flag(MODEL, "C")] = Field(
-        None, description="calibration data: .npz, .npy or a folder of images (synthetic)"
+        None, description="calibration data: .npz, images, sounds, texts or a table (synthetic)"
     )
     eval: Annotated[Text | None, Flag(MODEL, "E")] = Field(
         None, description="evaluation data of the same kinds, best with labels (as --calib)"
     )
     preprocess: Annotated[Text | None, Flag(MODEL, "FILE")] = Field(
-        None, description="how an image becomes the input: resize, crop, layout, mean, std, …"
+        None,
+        description="how the data become the input: resize, crop, mean, std; tokenizer, rate, …",
     )
     dim: Annotated[tuple[tuple[str, int], ...], BeforeValidator(parse_dims)] = Field(
         (), description="sizes of dimensions that the model leaves open"
@@ -330,11 +339,12 @@ class Settings(BaseSettings):
         (), alias="import", description="your code, run first: a .py file or a dotted module"
     )
     metric: Annotated[
-        Annotated[str, BeforeValidator(OneOf(metric_options, or_import_path=True).check)] | None,
+        Annotated[str, BeforeValidator(_metric)] | None,
         Flag(OBJECTIVE, "METRIC", METRICS),
     ] = Field(
         None,
-        description="what to maximise: top1, agreement, sqnr, or your own metric, module:name; a "
+        description="what to maximise: top1, agreement, sqnr, f1, auc, mae, rmse, r2, map, miou, "
+        "perplexity, bits, wer, psnr, ssim, si_sdr, or your own metric, module:name; a "
         "cost is minimised (top1 with labels, and SQNR where luck explains top1; else sqnr)",
     )
     minimize: Annotated[

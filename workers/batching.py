@@ -26,7 +26,7 @@ class ModelBatch:
     """
 
     inputs: dict[str, NDArray[Any]]
-    labels: NDArray[np.int64] | None
+    labels: NDArray[Any] | None
     start: int
     count: int
     beside: dict[str, NDArray[Any]] = field(default_factory=dict)

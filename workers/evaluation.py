@@ -27,7 +27,7 @@ from workers.process import CpuClock, peak_rss_bytes
 Rows = tuple[NDArray[Any], ...]
 """One array per model output, samples on axis 0."""
 
-_Given = tuple[Rows, Rows | None, NDArray[np.int64] | None]
+_Given = tuple[Rows, Rows | None, NDArray[Any] | None]
 """Outputs, those of the float model, labels."""
 
 _SUMMED_SAMPLES = 32
@@ -165,7 +165,7 @@ class _Evaluation:
             self._record(rows)
         return True
 
-    def _top1(self, outputs: Outputs | None, labels: NDArray[np.int64] | None) -> float:
+    def _top1(self, outputs: Outputs | None, labels: NDArray[Any] | None) -> float:
         assert outputs is not None
         top = self._new_sums(("top1",))
         top.add(outputs, None, labels)

@@ -184,8 +184,8 @@ def doubtful_data(
         preprocess: the file of ``--preprocess``; arrays are taken as they are.
     """
     found = []
-    if preprocess is not None and "image_folder" not in (calib.kind, evaluation.kind):
-        found.append(f"{preprocess} is not used: --preprocess is for folders of images")
+    if preprocess is not None and {calib.kind, evaluation.kind} <= {"npz", "synthetic"}:
+        found.append(f"{preprocess} is not used: --preprocess is not for arrays")
     if not calib.synthetic and calib.count < _FEW_SAMPLES:
         found.append(
             f"{calib.count} calibration samples: the ranges will not fit other inputs; give a "

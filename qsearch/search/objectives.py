@@ -11,6 +11,7 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Diagnosis
 from qsearch.settings import MaxDrop
 from qsearch.store.records import Trial
+from workers.metrics.library import SHARES, TITLES
 from workers.metrics.registry import by_option, known_measures, measure
 
 Score = Mapping[str, float | None]
@@ -356,7 +357,10 @@ def comparisons(
 
 
 def accuracy_of(score: Score) -> tuple[str, float]:
-    """What ``--max-drop`` looks at: top-1 where there are labels, else agreement."""
+    """What ``--max-drop`` looks at: the metric of a library that was asked for, top-1 where there
+    are labels, else agreement."""
+    for name in TITLES.keys() & score.keys():
+        return name, -math.inf if (value := score[name]) is None else value
     top1 = score.get("top1")
     if top1 is not None:
         return "top1", top1
@@ -366,7 +370,12 @@ def accuracy_of(score: Score) -> tuple[str, float]:
 def keeps_accuracy(score: Score, baseline: Score, max_drop: MaxDrop) -> bool:
     """Whether ``score`` stays within ``max_drop`` of the float model."""
     name, value = accuracy_of(score)
-    floor = max_drop.floor(float(baseline.get(name) or 0.0))
+    before = float(baseline.get(name) or 0.0)
+    if name in TITLES:
+        amount = max_drop.amount
+        whole = abs(before) if max_drop.relative or name not in SHARES else 1.0
+        return value >= before - amount * whole - 1e-9
+    floor = max_drop.floor(before)
     # Fractions of a few hundred samples: the last bit of the subtraction must not decide.
     return value >= floor - 1e-9
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from qsearch.search.objectives import Objective
 from qsearch.store.records import Shard, Trial
 from workers.messages import EvaluationResult
-from workers.metrics.registry import by_option
+from workers.metrics.registry import by_option, find_metric
 
 LOOKS: Final = (6, 12, 24)
 """Parts after which a trial is looked at; six are the fewest that can decide at 5 %."""
@@ -123,6 +123,8 @@ def losses(metric: str, parts: Sequence[Sums]) -> NDArray[np.float64] | None:
         parts: sums of each part, by the name of the metric.
     """
     loss = by_option(metric).loss
+    if ":" in metric:
+        loss = getattr(find_metric(metric), "loss", None)
     if loss is None or not parts or any(metric not in sums for sums in parts):
         return None
     return np.asarray([loss(sums[metric]) for sums in parts], np.float64)

@@ -32,7 +32,7 @@ from qsearch.search.winner import Winner
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.history_queries import BESIDE
 from qsearch.store.records import Trial
-from workers.metrics.registry import Measure, by_option, known_measures, legend
+from workers.metrics.registry import Measure, by_option, known_measures, legend, measure
 
 if TYPE_CHECKING:
     import optuna
@@ -177,7 +177,8 @@ class SearchResult:
         score = self._best().outcome.score or {}
         name, value = accuracy_of(score)
         before = float((self.summary["baseline"] or {}).get(name) or 0.0)
-        parts = [f"{name} {value:.2%} (float {before:.2%})"]
+        told = measure(name)
+        parts = [f"{told.words} {told.formatted(value)} (float {told.formatted(before)})"]
         parts += [
             f"{option_of(limit)} exceeded by {amount:.0%}"
             for limit, amount in self.objective.violations(score).items()
@@ -214,7 +215,12 @@ def _scores(score: Mapping[str, Any] | None) -> str:
             unit = f"{each.unit} of " if each.unit else ""
             parts.append(f"{_told(each, score)} {unit}{each.words}")
     own = own_scores(score).items()
-    return ", ".join([*parts, *(f"{name} {value:.4g}" for name, value in own if value is not None)])
+    return ", ".join(
+        [
+            *parts,
+            *(f"{measure(name).words} {value:.4g}" for name, value in own if value is not None),
+        ]
+    )
 
 
 def finish(

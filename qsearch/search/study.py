@@ -42,6 +42,7 @@ from qsearch.user_code import check_imports, run_user_passes
 from workers.datasets.registry import input_specs
 from workers.metrics.custom import custom_metric
 from workers.metrics.latency import TIMED
+from workers.metrics.library import LIBRARY
 from workers.process import code_version
 from workers.user_code import hashes, import_user_code
 
@@ -87,6 +88,8 @@ def prepare_study(
     if source.pipeline is not None and source.pipeline.after is not None:
         own = settings.metric is not None and is_import_path(settings.metric)
         has_labels = has_labels and not own and source.pipeline.gives_classes
+    if settings.metric is not None and is_import_path(settings.metric):
+        has_labels = has_labels and eval_data.label_axes == 1
     metric = _metric(settings, eval_data, has_labels)
     code = import_user_code(settings.imports)
     asked = searched_space(settings, module, metric, diagnosis.fully_integral, code)
@@ -107,7 +110,7 @@ def prepare_study(
         spec={},
         warnings=(
             *float_warning(diagnosis, asked.start),
-            *_warnings(calib_data, eval_data, has_labels),
+            *_warnings(calib_data, eval_data, has_labels, metric),
             *evaluators.slow_evaluator(evaluator),
             *doubtful_data(calib_data, eval_data, settings.preprocess),
             *(() if asked.layers is None else asked.layers.doubt(settings.max_size)),
@@ -185,6 +188,13 @@ def _metric(settings: Settings, data: PreparedData, has_labels: bool) -> str:
             fix="give --eval with labels (an array `labels`, or class folders), "
             "or use --metric agreement|sqnr",
         )
+    if metric in LIBRARY.values() and not data.label_axes:
+        raise SettingsError(
+            f"the metric {metric.partition(':')[2]} needs labels",
+            where=f"evaluation data: {data.described}",
+            fix="give --eval with labels: an array `labels`, a column `label`, class folders, or "
+            "boxes and masks in the preprocess file",
+        )
     return metric
 
 
@@ -237,7 +247,9 @@ def _first(*given: Any) -> Any:
     return next((value for value in given if value is not None), None)
 
 
-def _warnings(calib: PreparedData, evaluation: PreparedData, has_labels: bool) -> tuple[str, ...]:
+def _warnings(
+    calib: PreparedData, evaluation: PreparedData, has_labels: bool, metric: str
+) -> tuple[str, ...]:
     found = []
     if calib.synthetic:
         found.append(
@@ -249,7 +261,12 @@ def _warnings(calib: PreparedData, evaluation: PreparedData, has_labels: bool) -
             "no evaluation data was given: the score is agreement with the float model and SQNR "
             f"on the {'random' if calib.synthetic else 'calibration'} inputs, not accuracy"
         )
-    elif not has_labels:
+    elif evaluation.label_axes and not has_labels and metric == "sqnr":
+        found.append(
+            "the labels are numbers, which the score does not use: give --metric mae, rmse or r2, "
+            "or one of your own"
+        )
+    elif not has_labels and not evaluation.label_axes:
         found.append(
             "the evaluation data has no labels: the score is agreement with the float model and "
             "SQNR, not accuracy"

@@ -21,6 +21,7 @@ from qsearch.server.uploads import DATA, MODELS, references
 from qsearch.settings import Settings, is_import_path, names_of_keys
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Failure, Job
+from workers.metrics.library import LIBRARY
 
 FILES: Final = ("model", "calib", "eval")
 """Settings that name an upload; ``model`` may also be a shipped one."""
@@ -271,7 +272,7 @@ def _check_places(given: Mapping[str, Any]) -> None:
             )
     for name in ("metric", "sampler"):
         value = given.get(name)
-        if isinstance(value, str) and is_import_path(value):
+        if isinstance(value, str) and is_import_path(value) and value not in LIBRARY.values():
             raise _user_code(name)
 
 

@@ -1,1 +1,1 @@
-"""Where samples come from: .npz files, image folders, seeded synthetic inputs."""
+"""Where samples come from: arrays, images, texts, sounds, tables, synthetic inputs."""

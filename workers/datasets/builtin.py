@@ -2,4 +2,14 @@
 
 # ruff: noqa: F401
 
-from workers.datasets import image_folder, npz, prepared, synthetic, variant
+from workers.datasets import (
+    annotated,
+    audio,
+    image_folder,
+    npz,
+    prepared,
+    synthetic,
+    table,
+    text,
+    variant,
+)

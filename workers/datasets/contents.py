@@ -14,9 +14,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from compiler.lru_cache import LRUCache
@@ -125,7 +124,7 @@ class PinnedDataset:
     def files(self, samples: Range) -> Sequence[Path]:
         return self._dataset.files(samples)
 
-    def labels(self, samples: Range) -> NDArray[np.int64] | None:
+    def labels(self, samples: Range) -> NDArray[Any] | None:
         self._check(samples)
         return self._dataset.labels(samples)
 

@@ -66,7 +66,7 @@ class ImageFolderDataset:
         stacked = np.stack(images) if images else np.zeros((0, *self._spec.shape[1:]), np.float32)
         return Batch({self._spec.name: stacked}, self.labels(samples))
 
-    def labels(self, samples: Range) -> NDArray[np.int64] | None:
+    def labels(self, samples: Range) -> NDArray[Any] | None:
         part = self._files[samples.start : samples.stop]
         return np.asarray([c for _, c in part], np.int64) if self.has_labels else None
 
@@ -120,37 +120,43 @@ def open_image_folder(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -
             where=f"the model takes {', '.join(map(str, inputs))}",
             fix="write the inputs to an .npz instead",
         )
-    files = _files(root)
+    files = labelled_files(root, IMAGE_SUFFIXES, "image")
     made = Preprocess.from_options(preprocess, inputs[0])
     listing = root / _LISTING
     return ImageFolderDataset(files, made, inputs[0], listing if listing.is_file() else None)
 
 
-def _files(root: Path) -> list[tuple[Path, int | None]]:
+def labelled_files(root: Path, suffixes: Sequence[str], what: str) -> list[tuple[Path, int | None]]:
+    """Files below a folder, and their classes where they lie in folders of classes.
+
+    Args:
+        suffixes: of the files, in lower case.
+        what: one of them in a word.
+    Raises:
+        DatasetError: there is none, or a mixture of both forms.
+    """
     entries = sorted(root.iterdir())
-    loose = [p for p in entries if p.is_file() and p.suffix.lower() in IMAGE_SUFFIXES]
+    loose = [p for p in entries if p.is_file() and p.suffix.lower() in suffixes]
     folders = [p for p in entries if p.is_dir() and not p.name.startswith(".")]
     in_folders = {
         folder: [
             path
             for path in sorted(folder.rglob("*"))
-            if path.is_file() and path.suffix.lower() in IMAGE_SUFFIXES
+            if path.is_file() and path.suffix.lower() in suffixes
         ]
         for folder in folders
     }
     classes = [folder for folder, images in in_folders.items() if images]
     if loose and classes:
         raise DatasetError(
-            f"{root} holds both images and class folders",
+            f"{root} holds both {what}s and class folders",
             where=f"{loose[0].name}, {classes[0].name}/",
-            fix="move the loose images into class folders, or all images into one folder",
+            fix=f"move the loose {what}s into class folders, or all {what}s into one folder",
         )
     if loose:
         return [(path, None) for path in loose]
     if not classes:
-        raise DatasetError(
-            f"no image in {root}", fix=f"put files of {', '.join(IMAGE_SUFFIXES)} there"
-        )
+        raise DatasetError(f"no {what} in {root}", fix=f"put files of {', '.join(suffixes)} there")
     index = _class_index(root, [folder.name for folder in folders])
     return [(path, index[folder.name]) for folder in classes for path in in_folders[folder]]
 

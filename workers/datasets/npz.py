@@ -152,11 +152,11 @@ class ArrayDataset:
         self._arrays = {spec.name: self._checked(spec, arrays) for spec in self._inputs}
         lengths = {name: len(array) for name, array in self._arrays.items()}
         if labels is not None:
-            if labels.ndim == 0 or labels.dtype.kind not in "iu":
+            if labels.ndim == 0 or labels.dtype.kind not in "iuf":
                 raise DatasetError(
                     f"labels are {labels.dtype} of shape {labels.shape}",
                     where=where,
-                    fix="one integer class index per sample",
+                    fix="one class index (or number) per sample",
                 )
             lengths[LABELS] = len(labels)
         if len(set(lengths.values())) > 1:
@@ -187,9 +187,12 @@ class ArrayDataset:
             inputs[spec.name] = fit_dtype(values, spec, self._where)
         return Batch(inputs, self.labels(samples))
 
-    def labels(self, samples: Range) -> NDArray[np.int64] | None:
+    def labels(self, samples: Range) -> NDArray[Any] | None:
         part = slice(samples.start, samples.stop)
-        return None if self._labels is None else np.asarray(self._labels[part], np.int64)
+        if self._labels is None:
+            return None
+        kind = np.float64 if self._labels.dtype.kind == "f" else np.int64
+        return np.asarray(self._labels[part], kind)
 
     def files(self, samples: Range) -> Sequence[Path]:
         """The one file; see ``Dataset.files``."""

@@ -92,7 +92,7 @@ class PreparedDataset:
             values = {name: rows[: len(samples)] for name, rows in values.items()}
         return Batch(values, read.labels)
 
-    def labels(self, samples: Range) -> NDArray[np.int64] | None:
+    def labels(self, samples: Range) -> NDArray[Any] | None:
         return self._dataset.labels(samples)
 
     def files(self, samples: Range) -> Sequence[Path]:

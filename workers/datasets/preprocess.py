@@ -105,9 +105,8 @@ class Preprocess:
         from PIL import Image as pil
 
         image = image.convert("L" if self.channel_order == "GRAY" else "RGB")
-        if self.resize is not None and min(image.size) != self.resize:
-            ratio = self.resize / min(image.size)
-            width, height = (max(1, round(side * ratio)) for side in image.size)
+        (width, height), (left, top) = self.placement(image.size)
+        if (width, height) != image.size:
             if width * height > LARGEST_IMAGE:
                 raise DatasetError(
                     f"an image of {image.height}x{image.width} would be resized to "
@@ -125,12 +124,20 @@ class Preprocess:
                     where=where,
                     fix="give a resize of at least the crop",
                 )
-            left, top = (image.width - width) // 2, (image.height - height) // 2
             image = image.crop((left, top, left + width, top + height))
         levels = np.asarray(image, np.uint8)
         if levels.ndim == 2:
             levels = levels[:, :, None]
         return np.ascontiguousarray(levels[:, :, ::-1] if self.channel_order == "BGR" else levels)
+
+    def placement(self, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Width and height that an image is resized to, and left and top of the crop in it."""
+        width, height = size
+        if self.resize is not None and min(size) != self.resize:
+            ratio = self.resize / min(size)
+            width, height = (max(1, round(side * ratio)) for side in size)
+        high, wide = self.crop or (height, width)
+        return (width, height), ((width - wide) // 2, (height - high) // 2)
 
     def model_input(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """What ``pixels`` gave, as float32 in the input's layout, without batch."""

@@ -32,11 +32,11 @@ class Batch:
 
     Attributes:
         inputs: input name → array, samples on axis 0.
-        labels: int64, samples on axis 0, or None.
+        labels: classes (int64) or numbers (float64), samples on axis 0, or None.
     """
 
     inputs: Mapping[str, NDArray[Any]]
-    labels: NDArray[np.int64] | None
+    labels: NDArray[Any] | None
 
 
 class Dataset(Protocol):
@@ -54,7 +54,7 @@ class Dataset(Protocol):
             DatasetError: the range leaves the dataset, or a value is not finite.
         """
 
-    def labels(self, samples: Range) -> NDArray[np.int64] | None:
+    def labels(self, samples: Range) -> NDArray[Any] | None:
         """The labels of a range without its inputs; None where there are none."""
 
     def files(self, samples: Range) -> Sequence[Path]:

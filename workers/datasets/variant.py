@@ -154,7 +154,7 @@ class VariantDataset:
         }
         return Batch(inputs, self.labels(samples))
 
-    def labels(self, samples: Range) -> NDArray[np.int64] | None:
+    def labels(self, samples: Range) -> NDArray[Any] | None:
         chosen = self._samples[samples.start : samples.stop]
         rows = [self._dataset.labels(Range(place, place + 1)) for place in chosen]
         return (

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import MetricError
-from workers.metrics.protocol import Outputs, State
+from workers.metrics.library import PACKAGES
+from workers.metrics.protocol import Metric, Outputs, State
 
 TOTAL: Final = "total"
 VALUE: Final = "value"
@@ -99,6 +100,11 @@ class CustomMetric:
     def result(self, state: Mapping[str, float]) -> float | None:
         return state[VALUE] / state[TOTAL] if state[TOTAL] else None
 
+    @staticmethod
+    def loss(state: Mapping[str, float]) -> float:
+        """What a part loses."""
+        return -state[VALUE]
+
     def _answers(self, value: Any, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Totals of the answers, and for how many samples each is."""
         array = np.asarray(value, np.float64)
@@ -113,22 +119,34 @@ class CustomMetric:
 
 
 @cache
-def custom_metric(path: str) -> CustomMetric:
-    """The metric behind ``module:function``.
+def custom_metric(path: str) -> Metric:
+    """The metric behind ``module:function``, or ``module:metric`` of an object with own sums.
 
     Raises:
         MetricError: it cannot be imported or called.
     """
     module, _, name = path.partition(":")
     try:
-        function = getattr(import_module(module), name)
-        return CustomMetric(function, path)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        found = getattr(import_module(module), name)
+        return found if hasattr(found, "update") else CustomMetric(found, path)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in PACKAGES:
+            raise _unusable(path, error) from error
         raise MetricError(
-            f"metric {path} cannot be used: {error}",
+            f"this metric needs the package {error.name}",
             where="metric",
-            fix="package.module:function, importable where the command runs and on every worker",
+            fix="pip install 'qsearch[metrics]'",
         ) from error
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise _unusable(path, error) from error
+
+
+def _unusable(path: str, error: Exception) -> MetricError:
+    return MetricError(
+        f"metric {path} cannot be used: {error}",
+        where="metric",
+        fix="package.module:function, importable where the command runs and on every worker",
+    )
 
 
 def named_values(path: str, sums: Mapping[str, float]) -> dict[str, float]:
@@ -137,5 +155,5 @@ def named_values(path: str, sums: Mapping[str, float]) -> dict[str, float]:
     return {
         f"{function}.{key.removeprefix(NAMED)}": value / sums[TOTAL]
         for key, value in sums.items()
-        if key.startswith(NAMED) and sums[TOTAL]
+        if key.startswith(NAMED) and sums.get(TOTAL)
     }

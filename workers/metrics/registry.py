@@ -15,8 +15,10 @@ from typing import Any, Final, Literal
 
 from numpy.typing import NDArray
 
+from compiler.errors import CompilerError
 from compiler.named_table import NamedTable
 from workers.errors import MetricError
+from workers.metrics.library import TITLES
 from workers.metrics.protocol import Metric, Outputs, State
 
 Needs = Literal["", "labels", "hardware", "compiler"]
@@ -89,12 +91,17 @@ measures: Final[NamedTable[Measure]] = NamedTable(
 
 def measure(name: str) -> Measure:
     """The measure of a key; one that is not registered (a metric of the user) is shown as it is."""
-    return measures.require(name) if name in measures else Measure(name)
+    return measures.require(name) if name in measures else _others(name)
 
 
 def by_option(option: str) -> Measure:
     """The measure behind a word of ``--metric`` or ``--minimize``; a user's metric is its own."""
-    return _by_option(tuple(measures.names())).get(option) or Measure(option, option)
+    return _by_option(tuple(measures.names())).get(option) or _others(option)
+
+
+def _others(name: str) -> Measure:
+    """A metric of the user, or of a library."""
+    return Measure(name, name, title=TITLES.get(name, ""))
 
 
 def known_measures() -> tuple[Measure, ...]:
@@ -225,7 +232,16 @@ class MetricSums:
     def add(self, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None) -> None:
         """Add samples; see ``Metric.update``."""
         for name, metric in self._metrics.items():
-            metric.update(self.sums[name], outputs, reference, labels)
+            try:
+                metric.update(self.sums[name], outputs, reference, labels)
+            except CompilerError:
+                raise
+            except ValueError as error:  # of a library: data that it does not take
+                raise MetricError(
+                    f"the metric {measure(name).words} cannot be computed: {error}",
+                    where=f"outputs {[list(out.shape) for out in outputs]}",
+                    fix="another --metric, or labels as this one takes them",
+                ) from error
 
     def results(self) -> dict[str, float | None]:
         """Scores so far."""

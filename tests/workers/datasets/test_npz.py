@@ -97,7 +97,7 @@ def test_wider_and_narrower_floats_and_narrower_integers_fit(tmp_path: Path) -> 
         (
             {"image": np.zeros((2, 3, 4, 4), "f4"), "labels": np.array(["cat", "dog"])},
             "labels are <U3",
-            ["one integer class index per sample"],
+            ["one class index (or number) per sample"],
         ),
     ],
 )

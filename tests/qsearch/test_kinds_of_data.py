@@ -1,0 +1,100 @@
+"""A table, a metric of a library and a search, as somebody does it for the first time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pandas
+import pytest
+from onnx import TensorProto, helper
+from onnx.numpy_helper import from_array
+
+import qsearch
+from compiler.errors import CompilerError
+from qsearch.cli.main import run
+from qsearch.data import open_data
+from workers.datasets.protocol import InputSpec
+from workers.metrics.library import LIBRARY
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def regression(tmp_path: Path) -> Path:
+    """A folder with reg.onnx and reg.csv."""
+    first, second = (RNG.normal(size=size).astype(np.float32) for size in ((4, 8), (8, 1)))
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "b"], ["y"]),
+    ]
+    ports = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", c])
+        for n, c in (("x", 4), ("y", 1))
+    ]
+    weights = [from_array(first, "a"), from_array(second, "b")]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, tmp_path / "reg.onnx")
+    rows = RNG.normal(size=(64, 4)).astype(np.float32)
+    frame = pandas.DataFrame(rows, columns=list("abcd"))
+    frame["target"] = (np.maximum(rows @ first, 0) @ second)[:, 0] + 0.1 * RNG.normal(size=64)
+    frame.to_csv(tmp_path / "reg.csv", index=False)
+    return tmp_path
+
+
+def launch(folder: Path, **options: Any) -> qsearch.SearchResult:
+    data = str(folder / "reg.csv")
+    given: Any = {"calib": data, "eval": data, "pool": "inline", "trials": 2, **options}
+    return qsearch.launch(str(folder / "reg.onnx"), out=folder / "run", **given)
+
+
+@pytest.mark.slow
+def test_a_regression_on_a_table_is_searched_by_its_error(regression: Path) -> None:
+    result = launch(regression, metric="mae", max_drop="20%")
+    assert (result.exit_code, result.objective.metric) == (0, LIBRARY["mae"])
+    frame = pandas.read_csv(regression / "reg.csv")
+    outputs = result.best_module()(frame[list("abcd")].to_numpy(np.float32))
+    error = -np.abs(outputs[:, 0] - frame["target"]).mean()
+    assert result.best_trial.value == pytest.approx(error)
+    assert "mae " in result.text()
+
+
+@pytest.mark.slow
+def test_a_drop_of_the_metric_is_a_limit(regression: Path) -> None:
+    assert launch(regression, metric="rmse", max_drop=0.0).exit_code == 1
+
+
+@pytest.mark.slow
+def test_labels_that_are_numbers_are_no_classes(regression: Path) -> None:
+    result = launch(regression, trials=1)
+    assert result.objective.metric == "sqnr"
+    assert "give --metric mae, rmse or r2" in result.text()
+
+
+@pytest.mark.slow
+def test_a_metric_that_does_not_fit_is_bad_input(regression: Path) -> None:
+    with pytest.raises(CompilerError, match="the metric map cannot be computed"):
+        launch(regression, metric="map")
+    words = ["launch", "--model", str(regression / "reg.onnx"), "--metric", "r2"]
+    assert run([*words, "--pool", "inline", "-o", str(regression / "other")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "told"),
+    [({"rate": 8000}, "for a folder"), ({"masks": "m"}, "for a folder"), ({"tokenizer": "t"}, "")],
+)
+def test_a_field_names_the_kind_of_data(regression: Path, preprocess: Any, told: str) -> None:
+    spec = InputSpec("x", (1, 4), "float32")
+    with pytest.raises(CompilerError, match=told or "one input of tokens"):
+        open_data(regression / "reg.csv", [spec], name="calib", preprocess=preprocess)
+
+
+def test_a_tokenizer_is_looked_for_beside_the_preprocess_file(regression: Path) -> None:
+    path = regression / "pre.yaml"
+    path.write_text("tokenizer: away/tokenizer.json\n")
+    with pytest.raises(CompilerError, match=r"no tokenizer away/tokenizer\.json"):
+        launch(regression, preprocess=path)

@@ -1,0 +1,175 @@
+"""Texts, sounds, tables, boxes and masks: what becomes of them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+import soundfile
+from PIL import Image
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from workers.datasets.protocol import Dataset, InputSpec
+from workers.datasets.registry import open_dataset
+from workers.errors import DatasetError
+from workers.messages import DatasetRef, Range
+
+TOKENS = InputSpec("input_ids", (1, 6), "int64")
+MASK = InputSpec("attention_mask", (1, 6), "int64")
+TYPES = InputSpec("token_type_ids", (1, 6), "int64")
+ROW = InputSpec("x", (1, 2), "float32")
+WAVE = InputSpec("wave", (1, 1, 800), "float32")
+IMAGE = InputSpec("image", (1, 3, 8, 8), "float32")
+RATE = {"rate": 8000}
+
+
+def opened(kind: str, path: Path, *inputs: InputSpec, preprocess: Any = None) -> Dataset:
+    return open_dataset(DatasetRef(kind, {"path": str(path), "preprocess": preprocess}), inputs)
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    words = {word: place for place, word in enumerate(["<unk>", "<pad>", "a", "b", "c"])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "t.txt").write_text("a b\n\na b c a b c a b c\n")
+    (tmp_path / "t.jsonl").write_text('{"text": "a", "label": 1}\n{"text": "z", "label": 0}\n')
+    (tmp_path / "t.csv").write_text('one,two,label\n"a, b",c,1\nb,c,0\n')
+    return tmp_path
+
+
+def test_texts_are_padded_cut_and_masked_by_the_names_of_the_inputs(texts: Path) -> None:
+    batch = opened("text", texts / "t.txt", TOKENS, MASK).batch(Range(0, 2))
+    assert batch.inputs["input_ids"].tolist() == [[2, 3, 1, 1, 1, 1], [2, 3, 4, 2, 3, 4]]
+    assert batch.inputs["attention_mask"].sum(axis=1).tolist() == [2, 6]
+    assert batch.labels is None
+
+
+def test_pairs_of_columns_and_labels_are_read(texts: Path) -> None:
+    fields = {"text": "one", "pair": "two"}
+    data = opened("text", texts / "t.csv", TOKENS, TYPES, preprocess=fields)
+    batch = data.batch(Range(1, 2))
+    assert batch.inputs["input_ids"][0, :2].tolist() == [3, 4]
+    assert batch.inputs["token_type_ids"][0, :2].tolist() == [0, 1]
+    labels = opened("text", texts / "t.jsonl", TOKENS).labels(Range(0, 2))
+    assert labels is not None
+    assert labels.tolist() == [1, 0]
+
+
+def test_the_label_of_a_token_may_be_the_next_token(texts: Path) -> None:
+    data = opened("text", texts / "t.txt", TOKENS, preprocess={"label": "next"})
+    labels = data.labels(Range(0, 2))
+    assert labels is not None
+    assert labels.tolist() == [[3, -1, -1, -1, -1, -1], [3, 4, 2, 3, 4, -1]]
+
+
+def test_sounds_become_mono_of_one_rate_and_length(tmp_path: Path) -> None:
+    for name, rate, samples in (("0", 8000, 500), ("1", 16000, 3200)):
+        (tmp_path / name).mkdir()
+        wave = np.tile(np.sin(np.arange(samples) / rate * 2000)[:, None], 2)
+        soundfile.write(tmp_path / name / "s.wav", wave, rate)
+    data = opened("audio", tmp_path, WAVE, preprocess=RATE)
+    batch = data.batch(Range(0, 2))
+    wave = batch.inputs["wave"]
+    assert wave.shape == (2, 1, 800)
+    assert not wave[0, 0, 500:].any()
+    np.testing.assert_allclose(wave[1, 0, 50:500], wave[0, 0, 50:500], atol=0.02)
+    assert batch.labels is not None
+    assert batch.labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_columns_of_a_table_become_the_inputs(tmp_path: Path, suffix: str) -> None:
+    frame = pandas.DataFrame({"a": [1.5, 2.0], "n": [3, 4], "b": [0.0, 1.0], "target": [0.5, 2.0]})
+    path = tmp_path / f"t.{suffix}"
+    frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
+    fields = {"columns": {"x": ["b", "a"]}}
+    batch = opened("table", path, ROW, preprocess=fields).batch(Range(0, 2))
+    assert batch.inputs["x"].tolist() == [[0.0, 1.5], [1.0, 2.0]]
+    assert batch.labels is not None
+    assert batch.labels.tolist() == [0.5, 2.0]
+    by_name = opened(
+        "table", path, InputSpec("n", (1, 1), "int64"), InputSpec("a", (1,), "float32")
+    )
+    assert by_name.batch(Range(1, 2)).inputs["n"].tolist() == [[4]]
+
+
+def test_boxes_move_with_the_resize_and_the_crop(tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((16, 32, 3), np.uint8)).save(tmp_path / "i.png")
+    coco = {
+        "images": [{"id": 7, "file_name": "i.png"}],
+        "categories": [{"id": 3, "name": "b"}, {"id": 1, "name": "a"}],
+        "annotations": [
+            {"image_id": 7, "category_id": 3, "bbox": [8, 4, 8, 4]},
+            {"image_id": 7, "category_id": 1, "bbox": [0, 0, 4, 4]},
+        ],
+    }
+    (tmp_path / "boxes.json").write_text(json.dumps(coco))
+    fields = {"boxes": "boxes.json", "resize": 8}
+    labels = opened("detection", tmp_path, IMAGE, preprocess=fields).labels(Range(0, 1))
+    assert labels is not None
+    assert labels.tolist() == [[[1, 0, 2, 4, 4]]], "the other box is beside the crop"
+
+
+def test_masks_are_resized_without_new_classes(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(tmp_path / "i.png")
+    mask = np.zeros((16, 16), np.uint8)
+    mask[:, 8:], mask[0:2, 0:2] = 2, 255
+    Image.fromarray(mask).save(tmp_path / "m" / "i.png")
+    data = opened("segmentation", tmp_path, IMAGE, preprocess={"masks": "m", "resize": 8})
+    labels = data.batch(Range(0, 1)).labels
+    assert labels is not None
+    assert (labels.shape, set(labels.ravel().tolist())) == ((1, 8, 8), {-1, 0, 2})
+
+
+REFUSED: dict[str, tuple[str, str, InputSpec, Any, str]] = {
+    "no tokenizer": ("text", "alone.txt:a", TOKENS, None, "needs? the tokenizer"),
+    "no tokens": ("text", "t.txt:a", ROW, None, "one input of tokens"),
+    "length": ("text", "t.txt:a", TOKENS, {"length": 9}, "1 to 6 tokens"),
+    "field": ("text", "t.txt:a", TOKENS, {"lenght": 3}, "did you mean 'length'"),
+    "column": ("text", "t.csv:u,v\na,b", TOKENS, None, "which column is the text"),
+    "json": ("text", "t.jsonl:{}\n{", TOKENS, {"text": "t"}, "line 2 is no JSON"),
+    "no text": ("text", "t.txt:", TOKENS, None, "0 texts"),
+    "word label": ("text", "t.csv:text,label\na,x", TOKENS, None, "line 2: the label 'x'"),
+    "short line": ("table", "t.csv:a,b\n1,2\n3", ROW, None, "line 3 has fewer"),
+    "long line": ("table", "t.csv:a,b\n1,2,3", ROW, None, "line 2 has more"),
+    "word": ("table", "t.csv:a,b\n1,x", ROW, None, "line 2: 'x' in column 'b'"),
+    "not finite": ("table", "t.csv:a,b\n1,nan", ROW, None, "line 2: column 'b' holds nan"),
+    "many": ("table", "t.csv:a,b,c\n1,2,3", ROW, None, "3 columns for the input"),
+    "unknown": ("table", "t.csv:a,b\n1,2", ROW, {"columns": ["a", "z"]}, "no column 'z'"),
+    "parquet": ("table", "t.parquet:no", ROW, None, "cannot read t.parquet"),
+    "no row": ("table", "t.csv:a,b", ROW, None, "0 rows"),
+    "rate": ("audio", "w/a.wav:no", WAVE, None, "'rate: 16000'"),
+    "no wave": ("audio", "w/a.wav:no", WAVE, RATE, "cannot read the sound"),
+    "features": ("audio", "w/a.wav:no", IMAGE, RATE, "of features"),
+    "coco": ("detection", "d/a.json:{}", IMAGE, {"boxes": "a.json", "mean": 0}, "no COCO file"),
+    "boxes": ("detection", "d/a.json:{}", IMAGE, {"boxes": "b.json"}, "no b.json"),
+    "masks": ("segmentation", "d/i.png:no", IMAGE, {"masks": "m"}, "no m in the folder"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_used_is_told_when_it_is_opened(texts: Path, case: str) -> None:
+    kind, file, spec, preprocess, told = REFUSED[case]
+    name, _, content = file.partition(":")
+    path = texts / name
+    path.parent.mkdir(exist_ok=True)
+    if name.startswith("alone"):
+        (texts / "tokenizer.json").unlink()
+    path.write_text(content)
+    given = path if path.parent == texts else path.parent
+    with pytest.raises(DatasetError, match=told):
+        opened(kind, given, spec, preprocess=preprocess)
+
+
+def test_an_image_without_a_mask_is_named(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "i.png")
+    with pytest.raises(DatasetError, match=r"i\.png has no mask m/i\.png"):
+        opened("segmentation", tmp_path, IMAGE, preprocess={"masks": "m"})

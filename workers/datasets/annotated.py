@@ -1,0 +1,185 @@
+"""Dataset kinds "detection" and "segmentation": images with the boxes of a COCO file, or masks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workers.datasets.image_folder import IMAGE_SUFFIXES, ImageFolderDataset
+from workers.datasets.listed import Array
+from workers.datasets.preprocess import Preprocess
+from workers.datasets.protocol import Dataset, InputSpec
+from workers.datasets.registry import datasets, take_options
+from workers.errors import DatasetError
+from workers.messages import Range
+
+BOXES, MASKS = "boxes", "masks"
+"""Fields of ``--preprocess``: a file, and a folder, in the folder of the data."""
+IGNORED = 255
+"""Of a mask: no class; the label is -1."""
+
+
+class _Annotated(ImageFolderDataset):
+    """Images whose labels are arrays."""
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        made: Preprocess,
+        spec: InputSpec,
+        labels: Any,
+        beside: Sequence[Path],
+    ) -> None:
+        super().__init__([(path, None) for path in files], made, spec)
+        self.has_labels = True
+        self._label, self._beside = labels, tuple(beside)
+
+    def labels(self, samples: Range) -> Array | None:
+        return np.stack([self._label(place) for place in range(samples.start, samples.stop)])
+
+    def files(self, samples: Range) -> Sequence[Path]:
+        images = super().files(samples)
+        own = self._beside if len(self._beside) == 1 else self._beside[samples.start : samples.stop]
+        return [*images, *own]
+
+
+def _opened(
+    kind: str, options: Mapping[str, Any], inputs: Sequence[InputSpec]
+) -> tuple[Path, Path, Preprocess, InputSpec]:
+    """The folder, what ``kind`` names in it, and how images become the input."""
+    given, preprocess = take_options(kind, options, path=..., preprocess=...)
+    root, fields = Path(given), dict(preprocess)
+    if len(inputs) != 1 or inputs[0].dtype != "float32":
+        raise DatasetError(
+            "images feed models with one float32 input",
+            where=f"the model takes {', '.join(map(str, inputs))}",
+        )
+    name = fields.pop(kind)
+    if not isinstance(name, str) or not (root / name).exists():
+        raise DatasetError(
+            f"there is no {name} in the folder of the images",
+            where=str(root),
+            fix=f"'{kind}: NAME' in pre.yaml names a file or folder beside the images",
+        )
+    return root, root / name, Preprocess.from_options(fields, inputs[0]), inputs[0]
+
+
+@datasets.register("detection")
+def open_detection(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset:
+    """Options: ``path`` of a folder of images, and ``preprocess`` with the fields of images and
+    ``boxes``, the name of a COCO file in the folder.
+
+    Labels are float64 (samples, most boxes of an image, 5): class from 0 in the order of the
+    category ids, then left, top, right, bottom in pixels of the input; class -1 is no box.
+
+    Raises:
+        DatasetError: a file is missing, is no COCO file, or names an image that is not there.
+    """
+    root, file, made, spec = _opened(BOXES, options, inputs)
+    try:
+        coco = json.loads(file.read_text(encoding="utf-8"))
+        classes = {
+            each["id"]: place
+            for place, each in enumerate(sorted(coco["categories"], key=lambda each: each["id"]))
+        }
+        images = {each["id"]: str(each["file_name"]) for each in coco["images"]}
+        boxes: dict[Any, list[list[float]]] = {name: [] for name in images}
+        for each in coco["annotations"]:
+            x, y, width, height = map(float, each["bbox"])
+            row = [float(classes[each["category_id"]]), x, y, x + width, y + height]
+            boxes[each["image_id"]].append(row)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DatasetError(
+            f"{file.name} is no COCO file: {type(error).__name__} {error}",
+            where=str(file),
+            fix="it holds images (id, file_name), annotations (image_id, category_id, bbox) and "
+            "categories (id, name)",
+        ) from error
+    there = {path.relative_to(root).as_posix(): path for path in root.rglob("*")}
+    there |= {path.name: path for path in there.values()}
+    for name in images.values():
+        if name not in there:
+            raise DatasetError(f"the image {name} of {file.name} is not there", where=str(root))
+    if not images:
+        raise DatasetError("the data is empty: 0 images", where=str(file))
+    paths = [there[name] for name in images.values()]
+    placed = [np.asarray(boxes[name], np.float64).reshape(-1, 5) for name in images]
+    rows = [_moved(made, path, own) for path, own in zip(paths, placed)]
+    most = max(1, *map(len, rows))
+    labels = np.full((len(rows), most, 5), -1.0)
+    for place, own in enumerate(rows):
+        labels[place, : len(own)] = own
+    return _Annotated(paths, made, spec, labels.__getitem__, [file])
+
+
+def _moved(made: Preprocess, path: Path, boxes: Array) -> Array:
+    """Boxes of an image in pixels of the input; those outside of the crop are left out."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            (width, height), (left, top) = made.placement(image.size)
+            scale = np.asarray([width / image.width, height / image.height] * 2)
+    except OSError as error:
+        raise DatasetError(f"cannot decode the image: {error}", where=str(path)) from error
+    low, high = made.crop or (height, width)
+    moved = boxes[:, 1:] * scale - np.asarray([left, top] * 2)
+    moved = moved.clip(0, np.asarray([high, low] * 2))
+    kept = (moved[:, 2] > moved[:, 0]) & (moved[:, 3] > moved[:, 1])
+    return np.concatenate([boxes[kept, :1], moved[kept]], axis=1)
+
+
+@datasets.register("segmentation")
+def open_segmentation(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset:
+    """Options: ``path`` of a folder of images, and ``preprocess`` with the fields of images and
+    ``masks``, the name of a folder in it with a .png of the same name for every image.
+
+    Labels are int64 (samples, height, width): the values of the mask, -1 for 255.
+
+    Raises:
+        DatasetError: a mask is missing, or of another size than its image.
+    """
+    root, masks, made, spec = _opened(MASKS, options, inputs)
+    images = [
+        path
+        for path in sorted(root.rglob("*"))
+        if path.suffix.lower() in IMAGE_SUFFIXES and masks not in path.parents
+    ]
+    if not images:
+        raise DatasetError(f"no image in {root}", fix="put them beside the folder of the masks")
+    paths = [masks / f"{path.stem}.png" for path in images]
+    for path, mask in zip(images, paths):
+        if not mask.is_file():
+            raise DatasetError(
+                f"the image {path.name} has no mask {masks.name}/{mask.name}",
+                where=str(root),
+                fix="a mask is a .png of the image's name and size, its values are classes",
+            )
+
+    @lru_cache(64)
+    def label(place: int) -> Array:
+        from PIL import Image
+
+        try:
+            with Image.open(paths[place]) as mask, Image.open(images[place]) as image:
+                if mask.size != image.size or mask.mode not in ("L", "P", "1"):
+                    raise DatasetError(
+                        f"the mask is {mask.size}, {mask.mode}, and the image {image.size}",
+                        where=str(paths[place]),
+                        fix="a mask has one channel of classes (L or P) and the image's size",
+                    )
+                size, (left, top) = made.placement(image.size)
+                found = mask.resize(size, Image.Resampling.NEAREST)
+        except OSError as error:
+            raise DatasetError(f"cannot decode: {error}", where=str(paths[place])) from error
+        height, width = made.crop or (size[1], size[0])
+        found = found.crop((left, top, left + width, top + height))
+        values = np.asarray(found, np.int64)
+        return np.where(values == IGNORED, -1, values)
+
+    return _Annotated(images, made, spec, label, paths)

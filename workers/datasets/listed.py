@@ -1,0 +1,156 @@
+"""Samples that a function makes one by one, what text, audio and tables have in common."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from csv import DictReader
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import legal_names
+from workers.datasets.protocol import Batch, InputSpec, check_finite, check_range, fit_dtype
+from workers.errors import DatasetError
+from workers.messages import Range
+
+Array = NDArray[Any]
+LABEL_COLUMNS = ("label", "labels", "target", "targets")
+
+
+class ListedDataset:
+    """Samples by number.
+
+    Args:
+        sample: the inputs of one sample by name, without the batch axis.
+        labels: of all samples, samples on axis 0, or None.
+        paths: the file of every sample; one file holds all of them.
+        specs: the model's inputs.
+        count: samples.
+    Raises:
+        DatasetError: there is no sample, or the first does not fit the model.
+    """
+
+    def __init__(
+        self,
+        sample: Callable[[int], Mapping[str, Array]],
+        labels: Array | None,
+        paths: Sequence[Path],
+        specs: Sequence[InputSpec],
+        count: int,
+    ) -> None:
+        self._sample, self._labels = sample, labels
+        self._paths, self._specs, self._count = tuple(paths), tuple(specs), count
+        self._where = str(paths[0])
+        self.has_labels = labels is not None
+        if not count:
+            raise DatasetError("the data is empty: 0 samples", where=self._where)
+        self.batch(Range(0, 1))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def batch(self, samples: Range) -> Batch:
+        check_range(samples, self._count, self._where)
+        rows = [self._sample(place) for place in range(samples.start, samples.stop)]
+        inputs = {}
+        for spec in self._specs:
+            given = [row[spec.name] for row in rows]
+            shapes = {array.shape for array in given} - {spec.shape[1:]}
+            if shapes:
+                raise DatasetError(
+                    f"a sample of {spec.name!r} has the shape {list(shapes.pop())}",
+                    where=f"{self._where}; the model takes {spec}",
+                )
+            values = np.stack(given) if given else np.zeros((0, *spec.shape[1:]), spec.dtype)
+            check_finite(spec.name, values, samples.start, self._where)
+            inputs[spec.name] = fit_dtype(values, spec, self._where)
+        return Batch(inputs, self.labels(samples))
+
+    def labels(self, samples: Range) -> Array | None:
+        return None if self._labels is None else self._labels[samples.start : samples.stop]
+
+    def files(self, samples: Range) -> Sequence[Path]:
+        """The file of all samples, or of these; see ``Dataset.files``."""
+        return self._paths if len(self._paths) == 1 else self._paths[samples.start : samples.stop]
+
+
+def optional_package(name: str, extra: str, what: str) -> Any:
+    """A package that only this kind of data needs.
+
+    Raises:
+        DatasetError: it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise DatasetError(
+            f"{what} needs the package {name}", fix=f"pip install 'qsearch[{extra}]'"
+        ) from error
+
+
+def known_fields(options: Mapping[str, Any] | None, legal: Sequence[str]) -> dict[str, Any]:
+    """Fields of ``--preprocess`` for one kind of data.
+
+    Raises:
+        DatasetError: one is unknown.
+    """
+    for key in options or {}:
+        if key not in legal:
+            raise DatasetError(f"unknown preprocess field {key!r}", fix=legal_names(key, legal))
+    return dict(options or {})
+
+
+def csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line number and row of a .csv with a header.
+
+    Raises:
+        DatasetError: no header, or a row of another length.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            reader = DictReader(stream, strict=True)
+            for row in reader:
+                if None in row or None in row.values():
+                    raise DatasetError(
+                        f"line {reader.line_num} has {'more' if None in row else 'fewer'} values "
+                        f"than the header's {len(reader.fieldnames or ())}",
+                        where=str(path),
+                        fix="quote values that hold a comma, and remove broken lines",
+                    )
+                yield reader.line_num, row
+    except DatasetError:
+        raise
+    except (OSError, ValueError, ImportError) as error:
+        raise DatasetError(f"cannot read {path.name}: {error}", where=str(path)) from error
+    except Exception as error:  # csv.Error
+        raise DatasetError(f"{path.name} is no table: {error}", where=str(path)) from error
+
+
+def column_labels(values: Sequence[Any], places: Sequence[int], name: str, path: Path) -> Array:
+    """Labels of a column: classes (int64) where all are whole numbers, else numbers (float64).
+
+    Raises:
+        DatasetError: a value is no number; its line is named.
+    """
+    found = []
+    for place, value in zip(places, values, strict=True):
+        try:
+            found.append(float(value))
+        except (TypeError, ValueError) as error:
+            raise DatasetError(
+                f"line {place}: the label {value!r} is no number",
+                where=f"{path}, column {name!r}",
+                fix="number the classes from 0, in the order of the model's outputs",
+            ) from error
+    array = np.asarray(found, np.float64)
+    if not np.isfinite(array).all():
+        raise DatasetError(
+            f"line {places[int(np.argmin(np.isfinite(array)))]}: the label is missing",
+            where=f"{path}, column {name!r}",
+            fix="remove lines without a label",
+        )
+    whole = all("." not in str(value) for value in values) and (array == np.floor(array)).all()
+    return array.astype(np.int64) if whole else array

@@ -1,0 +1,191 @@
+"""Dataset kind "text": .txt, .jsonl or .csv, and the tokenizer.json of the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workers.datasets.listed import (
+    LABEL_COLUMNS,
+    Array,
+    ListedDataset,
+    column_labels,
+    csv_rows,
+    known_fields,
+    optional_package,
+)
+from workers.datasets.protocol import Dataset, InputSpec
+from workers.datasets.registry import datasets, take_options
+from workers.errors import DatasetError
+
+SUFFIXES = (".txt", ".jsonl", ".csv")
+FIELDS = ("tokenizer", "text", "pair", "label", "length")
+NEXT = "next"
+"""As ``label``: the label of a token is the token behind it, -1 at the end."""
+_TEXT_COLUMNS = ("text", "sentence", "sentence1", "question", "premise")
+_PADS = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")
+
+
+@datasets.register("text")
+def open_text(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset:
+    """Options: ``path``, and ``preprocess`` with the path of ``tokenizer`` (tokenizer.json beside
+    the texts), names of the columns ``text``, ``pair`` and ``label``, and ``length`` in tokens.
+
+    A line of a .txt is a text. Inputs are told by their names: masks, types or segments, positions;
+    the other one takes the tokens.
+
+    Raises:
+        DatasetError: a file, a column or the tokenizer is missing, or the inputs are no tokens.
+    """
+    given, preprocess = take_options("text", options, path=..., preprocess=None)
+    path, fields = Path(given), known_fields(preprocess, FIELDS)
+    roles = {spec.name: _role(spec) for spec in inputs}
+    if list(roles.values()).count("ids") != 1:
+        raise DatasetError(
+            f"texts feed models with one input of tokens, not {', '.join(map(str, inputs))}",
+            where=str(path),
+            fix="name the others attention_mask, token_type_ids or position_ids, or give an .npz",
+        )
+    sizes = {spec.shape[1] for spec in inputs}
+    if len(sizes) > 1:
+        raise DatasetError(f"inputs of different lengths: {', '.join(map(str, inputs))}")
+    length = fields.get("length", most := sizes.pop())
+    if not isinstance(length, int) or not 0 < length <= most:
+        raise DatasetError(
+            f"preprocess length cannot be {length!r}", fix=f"1 to {most} tokens, as the model takes"
+        )
+    file = Path(fields.get("tokenizer") or path.parent / "tokenizer.json")
+    tokenizer = _tokenizer(file, length, path)
+    texts, labels = _texts(path, fields)
+
+    @cache  # every trial of a study asks for the same samples
+    def sample(place: int) -> dict[str, Array]:
+        found = tokenizer.encode(*texts[place])
+        rows = {
+            "ids": np.asarray(found.ids),
+            "mask": np.asarray(found.attention_mask),
+            "types": np.asarray(found.type_ids),
+            "positions": np.arange(length),
+        }
+        return {
+            spec.name: np.pad(rows[roles[spec.name]], (0, most - length)).astype(spec.dtype)
+            for spec in inputs
+        }
+
+    if fields.get("label") == NEXT:
+        name = next(name for name, role in roles.items() if role == "ids")
+        labels = np.full((len(texts), most), -1, np.int64)
+        for place, text in enumerate(texts):
+            real = sum(tokenizer.encode(*text).attention_mask)
+            labels[place, : real - 1] = sample(place)[name][1:real]
+    return ListedDataset(sample, labels, [path], inputs, len(texts))
+
+
+def _role(spec: InputSpec) -> str:
+    name = spec.name.lower()
+    if len(spec.shape) != 2:
+        return ""
+    for word, role in (
+        ("mask", "mask"),
+        ("type", "types"),
+        ("segment", "types"),
+        ("pos", "positions"),
+    ):
+        if word in name:
+            return role
+    return "ids" if spec.dtype.startswith("int") else ""
+
+
+def _tokenizer(file: Path, length: int, data: Path) -> Any:
+    tokenizers = optional_package("tokenizers", "text", "a data set of texts")
+    if not file.is_file():
+        raise DatasetError(
+            f"texts need the tokenizer of the model, and there is no {file}",
+            where=str(data),
+            fix="put its tokenizer.json beside the texts, or give --preprocess pre.yaml with "
+            "'tokenizer: path/to/tokenizer.json'",
+        )
+    try:
+        found = tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # tokenizers raises Exception itself
+        raise DatasetError(
+            f"{file.name} is no tokenizer: {error}", where=str(file), fix="save it with tokenizers"
+        ) from error
+    padding = dict(found.padding or {})
+    if not padding:
+        known = [(found.token_to_id(pad), pad) for pad in _PADS]
+        number, pad = next(((n, pad) for n, pad in known if n is not None), (0, _PADS[0]))
+        padding = {"pad_id": number, "pad_token": pad}
+    padding |= {"length": length, "pad_to_multiple_of": None}
+    found.enable_padding(**padding)
+    found.enable_truncation(length)
+    return found
+
+
+def _texts(path: Path, fields: Mapping[str, Any]) -> tuple[list[tuple[str, ...]], Array | None]:
+    """Texts, or pairs of them, and labels."""
+    rows = list(_rows(path))
+    if not rows:
+        raise DatasetError("the data is empty: 0 texts", where=str(path))
+    names = list(rows[0][1])
+    text = _column("text", fields.get("text"), _TEXT_COLUMNS, names, path)
+    asked = [text] + (
+        [_column("pair", fields["pair"], (), names, path)] if "pair" in fields else []
+    )
+    label = fields.get("label") or next((name for name in LABEL_COLUMNS if name in names), None)
+    texts = []
+    for line, row in rows:
+        found = tuple(row.get(name) for name in asked)
+        if not all(isinstance(one, str) for one in found):
+            raise DatasetError(f"line {line}: no text in {' or '.join(asked)}", where=str(path))
+        texts.append(tuple(map(str, found)))
+    if label is None or label == NEXT:
+        return texts, None
+    _column("label", label, (), names, path)
+    values = [row.get(label) for _, row in rows]
+    return texts, column_labels(values, [line for line, _ in rows], label, path)
+
+
+def _column(field: str, given: Any, usual: Sequence[str], names: Sequence[str], path: Path) -> str:
+    """The column of a field: as given, of a usual name, or the only one."""
+    found = given or next((name for name in usual if name in names), None)
+    found = found or (names[0] if len(names) == 1 else None)
+    if found not in names:
+        raise DatasetError(
+            f"there is no column {found!r}" if found else f"which column is the {field}?",
+            where=f"{path} has {', '.join(names)}",
+            fix=f"give --preprocess pre.yaml with '{field}: {names[0]}'",
+        )
+    return str(found)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    if path.suffix == ".csv":
+        yield from csv_rows(path)
+        return
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DatasetError(
+            f"cannot read {path.name}: {error}", where=str(path), fix="save it as UTF-8"
+        ) from error
+    for place, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        if path.suffix == ".txt":
+            yield place, {"text": line}
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DatasetError(f"line {place} is no JSON: {error}", where=str(path)) from error
+        if not isinstance(row, dict):
+            raise DatasetError(
+                f"line {place} is no object", where=str(path), fix='{"text": "…", "label": 0}'
+            )
+        yield place, row

@@ -1,0 +1,80 @@
+"""Metrics of language models: bits of a token, and perplexity, both negative.
+
+-log2 p(label) is averaged over the tokens whose label is not negative; perplexity is 2 to that
+power (Jelinek et al., "Perplexity, a measure of the difficulty of speech recognition tasks", 1977).
+Where a token is a character, its bits are bits per character.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_softmax
+
+from workers.metrics.library import needed
+from workers.metrics.protocol import Outputs, State
+
+
+class Bits:
+    """Negative mean bits of a token."""
+
+    needs_labels = True
+    needs_reference = False
+
+    def init(self) -> State:
+        return dict.fromkeys(("bits", "tokens", "samples", "squares", "products", "counts"), 0.0)
+
+    def update(
+        self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
+    ) -> None:
+        """Add the bits of some samples.
+
+        Raises:
+            ValueError: the first output is not of shape (samples, [tokens,] vocabulary).
+        """
+        wanted, logits = needed(labels), np.asarray(outputs[0], np.float64)
+        if logits.shape[:-1] != wanted.shape:
+            raise ValueError(f"labels of shape {wanted.shape} for logits of shape {logits.shape}")
+        kept = wanted >= 0
+        chances = log_softmax(logits, axis=-1)
+        own = np.take_along_axis(chances, np.where(kept, wanted, 0)[..., None], -1)[..., 0]
+        bits = np.where(kept, -own / math.log(2), 0.0).reshape(len(wanted), -1).sum(axis=1)
+        tokens = kept.reshape(len(wanted), -1).sum(axis=1).astype(np.float64)
+        sums = (bits.sum(), tokens.sum(), len(wanted), bits @ bits, bits @ tokens, tokens @ tokens)
+        for name, value in zip(self.init(), sums, strict=True):
+            state[name] += float(value)
+
+    @staticmethod
+    def loss(state: Mapping[str, float]) -> float:
+        """What a part loses."""
+        return state["bits"]
+
+    def result(self, state: Mapping[str, float]) -> float | None:
+        return -state["bits"] / state["tokens"] if state["tokens"] else None
+
+    def standard_error(self, state: Mapping[str, float]) -> float | None:
+        """By the delta method on a ratio of two sums over samples."""
+        count, value = state["samples"], self.result(state)
+        if count < 2 or value is None:
+            return None
+        spread = state["squares"] + 2 * value * state["products"] + value**2 * state["counts"]
+        return math.sqrt(max(spread, 0.0) * count / (count - 1)) / state["tokens"]
+
+
+class Perplexity(Bits):
+    """Negative perplexity."""
+
+    def result(self, state: Mapping[str, float]) -> float | None:
+        bits = super().result(state)
+        return None if bits is None or -bits > 1000 else -(2.0**-bits)
+
+    def standard_error(self, state: Mapping[str, float]) -> float | None:
+        value, error = self.result(state), Bits().standard_error(state)
+        return None if value is None or error is None else -value * math.log(2) * error
+
+
+bits, perplexity = Bits(), Perplexity()

@@ -1,0 +1,51 @@
+"""Metrics by their usual names that well-kept libraries compute; greater is better in all of them.
+
+Each is a file of this folder that is imported when it is asked for, as a metric of a user is: a
+function that gives a value per sample, or an object with sums of its own (``protocol.Metric``).
+Errors and losses are negative, as scikit-learn's scorers are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+LIBRARY: Final = {
+    "f1": "workers.metrics.classes:f1",
+    "auc": "workers.metrics.classes:auc",
+    "mae": "workers.metrics.regression:mae",
+    "rmse": "workers.metrics.regression:rmse",
+    "r2": "workers.metrics.regression:r2",
+    "map": "workers.metrics.detection:mean_average_precision",
+    "miou": "workers.metrics.segmentation:miou",
+    "perplexity": "workers.metrics.language:perplexity",
+    "bits": "workers.metrics.language:bits",
+    "wer": "workers.metrics.speech:wer",
+    "psnr": "workers.metrics.restored:psnr",
+    "ssim": "workers.metrics.restored:ssim",
+    "si_sdr": "workers.metrics.restored:si_sdr",
+}
+"""Word of ``--metric`` → where it is."""
+
+TITLES: Final = {path: word for word, path in LIBRARY.items()}
+SHARES: Final = frozenset(LIBRARY[word] for word in ("f1", "auc", "r2", "map", "miou", "ssim"))
+"""Those that are at most 1, of which ``--max-drop 0.01`` is a hundredth; of others it is 1 %."""
+PACKAGES: Final = ("sklearn", "skimage", "pycocotools", "jiwer")
+
+
+def needed(labels: NDArray[Any] | None) -> NDArray[Any]:
+    """The labels; raises ValueError where there are none."""
+    if labels is None:
+        raise ValueError("the data has no labels")
+    return labels
+
+
+def flat(output: NDArray[Any], labels: NDArray[Any] | None) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Outputs and labels of the same numbers, as float64 (samples, values)."""
+    wanted = np.asarray(needed(labels), np.float64)
+    found = np.asarray(output, np.float64)
+    if found.size != wanted.size:
+        raise ValueError(f"labels of shape {wanted.shape} for outputs of shape {found.shape}")
+    return found.reshape(len(wanted), -1), wanted.reshape(len(wanted), -1)
