@@ -265,17 +265,10 @@ class Planner:
 
     def _plan(self, step: Step) -> None:
         args = [self.item(self.root(a)) for a in step.args]
-        # Without elements nothing is computed but where others are put beside them.
-        empty = any(arg.data is not None and not arg.data.size for arg in args)
-        if not any(all(value.type.concrete_shape) for value in step.results):
-            for index, value in enumerate(step.results):
-                nothing = np.empty(value.type.concrete_shape, value.type.dtype)
-                self.define(step, constants(bits_of(nothing)), index)
-            self.folded |= set(step.results)
-            return
-        if step.name == "concatenate":
-            args = [arg for arg in args if all(arg.shape)] or args
-        elif empty or all(arg.data is not None for arg in args):
+        some = any(all(value.type.concrete_shape) for value in step.results)
+        if some and step.name == "concatenate":
+            args = [arg for arg in args if all(arg.shape)]
+        if not some or not all(all(arg.shape) for arg in args) or all(map(_is_known, args)):
             self._fold(step, args)
             return
         for arg in args:
@@ -467,6 +460,10 @@ def dequantized(planner: Planner, value: FlowValue) -> tuple[View, Array] | None
     if factor.size > 1:
         return view, np.broadcast_to(factor, view.shape).reshape(-1)
     return view, factor.reshape(1)
+
+
+def _is_known(item: Item) -> bool:
+    return item.data is not None
 
 
 def _known(item: Item, dtype: str) -> Array:
