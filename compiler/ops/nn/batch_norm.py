@@ -6,7 +6,6 @@ into a multiply and an add.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,8 @@ from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, Un, literal
 from compiler.ops.arg_types import Types, check_floats, normalize_axis, tensor_of_rank
+from compiler.ops.nn.normalize import NormAttrs
 from compiler.ops.number_format import aligned_vector
-from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import total_dtype
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -27,14 +26,8 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 OP = "nn.batch_norm"
 
 
-@dataclass(frozen=True, eq=False)
-class BatchNormAttrs(OpAttrs):
-    """Channel axis, the constant added to the variance, and which of beta and gamma count."""
-
-    axis: int = 1
-    epsilon: float = 1e-5
-    center: bool = True
-    scale: bool = True
+class BatchNormAttrs(NormAttrs):
+    """As of the others."""
 
 
 def batch_norm_rel(

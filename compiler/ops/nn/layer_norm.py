@@ -7,11 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from compiler.ir.expr import Args, Call, Constant, Expr
-from compiler.ir.op import OpPattern, register_op
-from compiler.ops.arg_types import vectors_along_axis
-from compiler.ops.nn.normalize import register_norm
+from compiler.ops.nn.normalize import NormAttrs, register_norm
 from compiler.ops.nn.standardized_integers import Norm, annotate_norm, realize_norm
-from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.with_tables import with_tables
@@ -20,25 +17,17 @@ from compiler.qtypes.context import QuantizeContext
 
 
 @dataclass(frozen=True, eq=False)
-class LayerNormAttrs(OpAttrs):
-    """Normalised axis, the constant added to the variance, and which of beta and gamma count."""
+class LayerNormAttrs(NormAttrs):
+    """The same, of the last axis unless told."""
 
     axis: int = -1
-    epsilon: float = 1e-5
-    center: bool = True
-    scale: bool = True
 
 
-layer_norm = register_op(
+layer_norm = register_norm(
     "nn.layer_norm",
-    arg_names=("data", "gamma", "beta"),
-    attrs_type=LayerNormAttrs,
-    rel=vectors_along_axis("nn.layer_norm", "gamma", "beta"),
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+    LayerNormAttrs,
+    lambda attrs, shape: (shape, (attrs.axis % len(shape),)),
 )
-
-
-register_norm(layer_norm, lambda attrs, shape: (shape, (attrs.axis % len(shape),)))
 
 
 @FQAnnotateRewrite.register(layer_norm)

@@ -16,7 +16,7 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Op
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_relation import Reporter
+from compiler.ir.type_relation import Reporter, TypeRelation
 from compiler.ops.arg_types import Types, vectors_along_axis
 from compiler.ops.number_format import Array, aligned_vector, working
 from compiler.ops.op_attrs import OpAttrs
@@ -27,8 +27,27 @@ Grouping = Callable[[Any, tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ..
 the axes that are normalised together there."""
 
 
-def register_norm(op: Op, grouping: Grouping) -> None:
-    """Say what an operator of data, gamma and beta computes; the variance divides by N."""
+@dataclass(frozen=True, eq=False)
+class NormAttrs(OpAttrs):
+    """Channel axis, the constant added to the variance, and which of beta and gamma count."""
+
+    axis: int = 1
+    epsilon: float = 1e-5
+    center: bool = True
+    scale: bool = True
+
+
+def register_norm(
+    name: str, attrs_type: type[OpAttrs], grouping: Grouping, rel: TypeRelation | None = None
+) -> Op:
+    """An operator of data, gamma and beta, and what it computes; the variance divides by N."""
+    op = register_op(
+        name,
+        arg_names=("data", "gamma", "beta"),
+        attrs_type=attrs_type,
+        rel=rel or vectors_along_axis(name, "gamma", "beta"),
+        pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+    )
 
     @FNumpyCompute.register(op)
     def norm_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
@@ -41,6 +60,8 @@ def register_norm(op: Op, grouping: Grouping) -> None:
             y = y + aligned_vector(beta, attrs.axis, y.ndim)
         return [y.astype(args[0].dtype, copy=False)]
 
+    return op
+
 
 def standardize(data: Array, axes: tuple[int, ...], epsilon: float) -> Array:
     """(x - mean) / sqrt(variance + epsilon) over ``axes``; the variance divides by N."""
@@ -51,30 +72,13 @@ def standardize(data: Array, axes: tuple[int, ...], epsilon: float) -> Array:
     return np.asarray(centered / np.sqrt(variance + data.dtype.type(epsilon)))
 
 
-# ---- instance_norm -----------------------------------------------------------------------------
+class InstanceNormAttrs(NormAttrs):
+    """Of an image: each channel alone."""
 
 
-@dataclass(frozen=True, eq=False)
-class InstanceNormAttrs(OpAttrs):
-    """Channel axis, the constant added to the variance, and which of beta and gamma count."""
-
-    axis: int = 1
-    epsilon: float = 1e-5
-    center: bool = True
-    scale: bool = True
-
-
-instance_norm = register_op(
+instance_norm = register_norm(
     "nn.instance_norm",
-    arg_names=("data", "gamma", "beta"),
-    attrs_type=InstanceNormAttrs,
-    rel=vectors_along_axis("nn.instance_norm", "gamma", "beta"),
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-)
-
-
-register_norm(
-    instance_norm,
+    InstanceNormAttrs,
     lambda attrs, shape: (
         shape,
         tuple(k for k in range(1, len(shape)) if k != attrs.axis % len(shape)),
@@ -119,15 +123,6 @@ def group_norm_rel(
     return True
 
 
-group_norm = register_op(
-    "nn.group_norm",
-    arg_names=("data", "gamma", "beta"),
-    attrs_type=GroupNormAttrs,
-    rel=group_norm_rel,
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-)
-
-
 def _groups(
     attrs: GroupNormAttrs, shape: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -138,4 +133,4 @@ def _groups(
     return split, tuple(range(axis + 1, len(split)))
 
 
-register_norm(group_norm, _groups)
+group_norm = register_norm("nn.group_norm", GroupNormAttrs, _groups, group_norm_rel)
