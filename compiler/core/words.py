@@ -17,10 +17,12 @@ from compiler.ir.expr import Op
 from compiler.ir.op import OpRule
 from compiler.ir.ty import TensorType, integer_range
 
+MOVES: Final = ("reshape", "transpose", "strided_slice", "broadcast_to", "concatenate")
+"""Words that hold the elements of their operands and no others."""
 WORDS: Final = frozenset(
     (
         # move
-        *("reshape", "transpose", "strided_slice", "broadcast_to", "concatenate", "nn.pad"),
+        *(*MOVES, "nn.pad"),
         # place
         "take",
         # elementwise

@@ -28,6 +28,7 @@ from compiler.export.to_onnx.emitter import ONNX
 from compiler.export.to_onnx.float_model import write_outputs
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.export.to_onnx.qdq_emitter import RUNTIMES, FToQdq, QdqEmitter
+from compiler.export.to_onnx.qdq_rules.elementwise import move
 from compiler.export.to_onnx.qdq_sums import (
     ChannelMaxima,
     Levels,
@@ -140,8 +141,8 @@ def _emit(
                 graph.native(value)
             graph.emit_words(step)
         return
-    rule = FToQdq.get(step.op)
-    made = real if step in clips else None if rule is None else rule(step, graph)
+    rule = FToQdq.get(step.op) or move
+    made = real if step in clips else rule(step, graph)
     levels = narrow.get(step)
     if made is not None and levels is not None:
         graph.narrow(step, made, levels.factor, int(levels.low), int(levels.high))

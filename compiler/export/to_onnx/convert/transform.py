@@ -8,7 +8,7 @@ from compiler.ir.dataflow import Step
 from compiler.ir.ty import is_float
 
 
-@FToOnnx.register("reshape", "nn.batch_flatten", "squeeze", "expand_dims", "reshape_like")
+@FToOnnx.register("reshape")
 def reshape(step: Step, e: Emitter) -> str:
     """Reshape to the static result shape; one that changes nothing disappears."""
     data, shape = step.args[0], step.result.type.concrete_shape
@@ -19,7 +19,7 @@ def reshape(step: Step, e: Emitter) -> str:
     return e.node("Reshape", [e.name(data), e.ints(shape)], allowzero=allowzero)
 
 
-@FToOnnx.register("broadcast_to", "broadcast_to_like")
+@FToOnnx.register("broadcast_to")
 def broadcast_to(step: Step, e: Emitter) -> str:
     """Expand."""
     return e.node("Expand", [e.name(step.args[0]), e.ints(step.result.type.concrete_shape)])
@@ -40,14 +40,6 @@ def concatenate(step: Step, e: Emitter) -> str:
     return e.node("Concat", e.args(step), axis=step.attrs.axis)
 
 
-@FToOnnx.register("stack")
-def stack(step: Step, e: Emitter) -> str:
-    """Concat of the fields with one more axis."""
-    axis = step.attrs.axis % len(step.result.type.shape)
-    fields = [e.node("Unsqueeze", [name, e.ints([axis])]) for name in e.args(step)]
-    return e.node("Concat", fields, axis=axis)
-
-
 @FToOnnx.register("split")
 def split(step: Step, e: Emitter) -> list[str]:
     """Split into the sizes of the results."""
@@ -55,19 +47,6 @@ def split(step: Step, e: Emitter) -> list[str]:
     sizes = [r.type.concrete_shape[axis] for r in step.results]
     inputs = [e.name(step.args[0]), e.ints(sizes)]
     return e.writer.nodes("Split", inputs, len(sizes), axis=axis)
-
-
-@FToOnnx.register("tile")
-def tile(step: Step, e: Emitter) -> str:
-    """Tile; missing leading repeats are 1."""
-    data = step.args[0]
-    reps = list(step.attrs.reps)
-    name, rank = e.name(data), len(data.type.shape)
-    if len(reps) > rank:
-        shape = [1] * (len(reps) - rank) + list(data.type.concrete_shape)
-        name = e.node("Reshape", [name, e.ints(shape)])
-    reps = [1] * (rank - len(reps)) + reps
-    return e.node("Tile", [name, e.ints(reps)])
 
 
 @FToOnnx.register("nn.depth_to_space")

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from compiler.core.legalize import forget, words_of
+from compiler.core.words import MOVES
 from compiler.export.to_onnx.emitter import Emitter, emit_step
 from compiler.export.to_onnx.qdq_emitter import (
     FToQdq,
@@ -15,7 +17,6 @@ from compiler.export.to_onnx.qdq_emitter import (
     scaled,
 )
 from compiler.export.to_onnx.qdq_patterns import (
-    IDENTITIES,
     Floats,
     fixed_point_factor,
     half_up_chain,
@@ -25,12 +26,6 @@ from compiler.export.to_onnx.qdq_sums import narrowed_sides
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_integer
 from compiler.ops.tensor.clip import integer_bound
-
-
-@FToQdq.register(*IDENTITIES)
-def pass_through(step: Step, graph: QdqEmitter) -> Real | None:
-    """The value itself."""
-    return graph.real(step.args[0])
 
 
 @FToQdq.register("cast")
@@ -213,29 +208,17 @@ def _scaled_by(value: Value, factor: Floats, graph: QdqEmitter) -> Real | None:
     return real.times(_short(factor, value))
 
 
-@FToQdq.register(
-    "reshape",
-    "reshape_like",
-    "nn.batch_flatten",
-    "squeeze",
-    "expand_dims",
-    "broadcast_to",
-    "transpose",
-    "concatenate",
-    "stack",
-    "strided_slice",
-    "reverse",
-    "tile",
-    "repeat",
-    "nn.mirror_pad",
-    "nn.depth_to_space",
-    "nn.space_to_depth",
-)
 def move(step: Step, graph: QdqEmitter) -> Real | None:
-    """Elements change their places in float, between two 8 bit tensors of one scale."""
-    if len(step.results) > 1:
+    """Elements change their places in float, between two 8 bit tensors of one scale; None for what
+    computes others, or holds the elements as they are."""
+    words, made = words_of(step)
+    read = {arg for word in words for arg in word.args}
+    if len(made) > 1 or any(word.name not in MOVES for word in words):
         return None
-    moved = step.args if step.name in ("concatenate", "stack") else step.args[:1]
+    if not words:
+        return graph.real(made[0])
+    forget(words, step)
+    moved = [arg for arg in step.args if arg in read]
     reals = [_free(value, graph) for value in moved]
     found = [real for real in reals if real is not None]
     if len(found) < len(reals):
@@ -245,9 +228,6 @@ def move(step: Step, graph: QdqEmitter) -> Real | None:
         inner = Emitter(graph.writer)
         for value, real in zip(moved, found, strict=True):
             inner.bind(value, real.emit(graph, factor))
-        for value in step.args[len(moved) :]:
-            whole = is_integer(value.type.dtype)
-            inner.bind(value, graph.native(value) if whole else graph.name(value))
         emit_step(step, inner)
         return inner.name(step.result)
 
