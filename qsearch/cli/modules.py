@@ -124,6 +124,7 @@ def _export_format(
     runtime: str | None,
     reduce_range: bool,
     wide_sums: bool,
+    opset: int | None,
     hw: str | None,
     matcher: str | None,
     unpack: str | None,
@@ -131,13 +132,13 @@ def _export_format(
     from qsearch.modules.export import C, Commands, Qdq
 
     qdq_only = {"--for": runtime, "--reduce-range": reduce_range, "--wide-sums": wide_sums}
-    _only_of(format, ("qdq",), qdq_only)
+    _only_of(format, ("qdq",), {**qdq_only, "--opset": opset})
     _only_of(format, ("commands",), {"--hw": hw, "--matcher": matcher})
     _only_of(format, ("c",), {"--unpack": unpack})
     if format == "c":
         return C("load" if unpack == "load" else "run")
     if format == "qdq":
-        return Qdq(runtime or Qdq().runtime, reduce_range, wide_sums)
+        return Qdq(runtime or Qdq().runtime, reduce_range, wide_sums, opset)
     return format if hw is None else Commands(hw, matcher or Commands(hw).matcher)
 
 
@@ -187,6 +188,14 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
     option(
         "--wide-sums",
         help="with qdq: keep values of 16 bits in float: more exact, slower (narrowed to 8 bits)",
+        panel=OUTPUT,
+    ),
+    option(
+        "--opset",
+        metavar="17|21|25",
+        type=click.IntRange(17, 25),
+        help="with qdq: the newest that the runtime takes; weights of up to 2 bits take 2 from "
+        "opset 25 on, of up to 4 bits 4 from 21 on (25; 17 for openvino and tensorrt)",
         panel=OUTPUT,
     ),
     option(

@@ -67,11 +67,13 @@ class Qdq:
         reduce_range: weights of 7 bits, for processors without VNNI.
         wide_sums: residual sums and inputs of grouped convolutions of 16 bits stay float; else they
             are narrowed to 8 bits.
+        opset: as of ``to_qdq_onnx``.
     """
 
     runtime: str = "onnxruntime"
     reduce_range: bool = False
     wide_sums: bool = False
+    opset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +260,7 @@ def export_integer_onnx(module: QModule, to: ExportTarget) -> ExportedFiles:
 @export_formats.register("qdq")
 def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
     """Quantize and dequantize nodes, which a runtime replaces by its 8 bit kernels."""
+    from compiler.export.to_onnx.narrow_weights import initializer_bytes
     from compiler.export.to_onnx.qdq import to_qdq_onnx
     from compiler.targets.ort.narrow_kernels import are_exact
 
@@ -268,12 +271,15 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
         options.reduce_range,
         wide_sums=options.wide_sums,
         maxima=module.channel_maxima,
+        opset=options.opset,
     )
     written = _written("qdq", made.model, module, to, exact=None)
     left = sum(macs for _, _, macs in made.float_products)
     share = left / made.macs if made.macs else 0.0
     facts: dict[str, Any] = {
         "for": options.runtime,
+        "opset": made.model.opset_import[0].version,
+        "constant_bytes": initializer_bytes(made.model),
         "in_8_bits": f"{1 - share:.1%} of {made.macs:,} multiplications",
     }
     if made.float_products:

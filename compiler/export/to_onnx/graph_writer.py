@@ -16,6 +16,8 @@ from compiler.ops.number_format import Array
 
 OPSET = 17
 IR_VERSION = 8
+_SHARED = 1 << 12
+"""Elements of constants of which equal ones are one."""
 LARGE_BYTES = 1 << 16
 """Of a constant that a message may lack."""
 
@@ -103,12 +105,12 @@ class GraphWriter:
         return name
 
     def constant(self, value: ArrayLike, dtype: str | None = None) -> str:
-        """An initializer; small equal ones are shared."""
+        """An initializer; equal ones of up to ``_SHARED`` elements are shared."""
         array = np.asarray(value, dtype=dtype)
         # Not ascontiguousarray: it gives rank-0 arrays an axis.
         array = array if array.flags.c_contiguous else array.copy(order="C")
         onnx_type(str(array.dtype))
-        key = (str(array.dtype), array.shape, array.tobytes()) if array.size <= 64 else None
+        key = (str(array.dtype), array.shape, array.tobytes()) if array.size <= _SHARED else None
         if key is not None and key in self._small:
             return self._small[key]
         name = self.unique("c")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -26,7 +26,8 @@ from compiler.core.legalize import is_integral, is_whole
 from compiler.errors import OnnxExportError, legal_names
 from compiler.export.to_onnx.emitter import ONNX
 from compiler.export.to_onnx.float_model import write_outputs
-from compiler.export.to_onnx.graph_writer import GraphWriter
+from compiler.export.to_onnx.graph_writer import OPSET, GraphWriter
+from compiler.export.to_onnx.narrow_weights import NEWEST_OPSET, narrowed
 from compiler.export.to_onnx.qdq_emitter import RUNTIMES, FToQdq, QdqEmitter
 from compiler.export.to_onnx.qdq_rules.elementwise import move
 from compiler.export.to_onnx.qdq_sums import (
@@ -75,6 +76,7 @@ def to_qdq_onnx(
     *,
     wide_sums: bool = False,
     maxima: ChannelMaxima | None = None,
+    opset: int | None = None,
 ) -> QdqExport:
     """Export a realised module for a runtime with 8 bit kernels.
 
@@ -88,6 +90,8 @@ def to_qdq_onnx(
             and slower.
         maxima: how large the channels become that grouped convolutions read in more than 8 bits;
             without them, and for others, their narrowed inputs have one range for all channels.
+        opset: the newest that may be used; weights of up to 2 bits take 2 from opset 25 on, those
+            of up to 4 bits take 4 from 21 on. None: any for onnxruntime, 17 for other runtimes.
     Raises:
         OnnxExportError: an unknown runtime; integers that may wrap; an operator without a form.
     """
@@ -121,7 +125,9 @@ def to_qdq_onnx(
         if is_whole(value):
             graph.native(value)
     write_outputs(flow, graph)
-    return _reported(graph.writer.finish(), flow.steps, graph)
+    made = _reported(graph.writer.finish(), flow.steps, graph)
+    newest = opset or (NEWEST_OPSET if runtime == "onnxruntime" else OPSET)
+    return replace(made, model=narrowed(made.model, newest))
 
 
 def _emit(

@@ -11,6 +11,7 @@ import pytest
 
 import qsearch
 from compiler.errors import OnnxExportError
+from compiler.export.to_onnx.narrow_weights import initializer_bytes
 from compiler.export.to_onnx.qdq import to_qdq_onnx
 from compiler.runtime.artifact import QModule
 from compiler.targets.ort.session import OrtExecutor
@@ -76,6 +77,26 @@ def test_onnxruntime_finds_its_kernels_everywhere(
     assert kinds["QLinearConv"] == 3
     assert (kinds["QGemm"], kinds["QLinearGlobalAveragePool"]) == (1, 1)
     assert kinds["Conv"] == kinds["Gemm"] == kinds["DequantizeLinear"] == 0
+
+
+@pytest.mark.parametrize(("bits", "opset"), [(2, 25), (3, 21), (4, 21), (5, 17)])
+@pytest.mark.parametrize("rounding", ["nearest", "sequential"])
+def test_weights_of_few_bits_are_narrow_and_stay_on_the_kernels_of_8(
+    bits: int, opset: int, rounding: str, tmp_path: Path
+) -> None:
+    module, x = digits(nbit_weight=bits, weight_rounding=rounding), images()
+    wide = to_qdq_onnx(module.module, opset=17).model
+    wanted = outputs(wide, x, kernels=True)
+    stored_bits = {2: 2, 3: 4, 4: 4, 5: 8}
+    for newest in (21, 25):
+        made = to_qdq_onnx(module.module, opset=newest).model
+        onnx.checker.check_model(made, full_check=True)
+        assert made.opset_import[0].version == min(opset, newest)
+        assert kernels(made, tmp_path) == kernels(wide, tmp_path)
+        np.testing.assert_array_equal(outputs(made, x, kernels=True), wanted)
+        stored = max(stored_bits[bits], 2 if newest == 25 else 4)
+        saved = initializer_bytes(wide) - initializer_bytes(made)
+        assert saved >= 0.95 * (8 - stored) / 8 * (24 * 16 * 9 + 32 * 24 * 9 + 10 * 32)
 
 
 def test_a_symmetric_runtime_gets_symmetric_int8_only() -> None:

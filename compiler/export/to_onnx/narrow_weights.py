@@ -1,0 +1,110 @@
+"""Weights of an exported graph in 4 or 2 bits, where these hold them.
+
+    before                                    after
+    DequantizeLinear(w int8, scale, 0)        DequantizeLinear(Cast(w int4), scale, zero)
+
+Runtimes compute the Cast when they load the model: products stay on their 8 bit kernels, and give
+the same bits. Rows that hold 2^(b-1) are stored less by one, with the zero point -1. int4 exists
+from opset 21 on, int2 from 25; weights of 3 bits take 4, those of 5 to 7 take 8.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper, version_converter
+
+from compiler.ops.number_format import Array
+
+NEWEST_OPSET: Final = 25
+_WIDTHS: Final = ((2, NEWEST_OPSET, TensorProto.INT2), (4, 21, TensorProto.INT4))
+"""Bits, the first opset that has them, and their type."""
+_LEAST_BYTES: Final = 256
+"""Of a weight that is worth a Cast."""
+_IR_VERSIONS: Final = {21: 10, 25: 13}
+
+
+def narrowed(model: onnx.ModelProto, opset: int = NEWEST_OPSET) -> onnx.ModelProto:
+    """The model with weights in the fewest bits that an opset has; itself where none is narrow.
+
+    Args:
+        model: of opset 17.
+        opset: the newest that may be used; the file has the oldest that holds its weights.
+    """
+    arrays = {one.name: numpy_helper.to_array(one) for one in model.graph.initializer}
+    found: dict[str, tuple[int, int, int, Array]] = {}
+    for node in model.graph.node:
+        held = arrays.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
+        if held is None or held.dtype != np.int8 or held.nbytes < _LEAST_BYTES:
+            continue
+        if len(node.input) < 3 or np.any(arrays[node.input[2]]):
+            continue
+        axis = next((one.i for one in node.attribute if one.name == "axis"), 1)
+        for bits, since, kind in _WIDTHS:
+            zero = None if since > opset else _zero_points(held, axis, bits)
+            if zero is not None:
+                found[node.input[0]] = bits, since, kind, zero
+                break
+    if not found:
+        return model
+    version = max(since for _, since, _, _ in found.values())
+    made = version_converter.convert_version(model, version)
+    del made.graph.value_info[:]  # of the converter
+    made.ir_version = _IR_VERSIONS[version]
+    _replace(made.graph, found, arrays)
+    return made
+
+
+def initializer_bytes(model: onnx.ModelProto) -> int:
+    """Bytes of all constants of a model."""
+    return sum(len(one.raw_data) for one in model.graph.initializer)
+
+
+def _zero_points(weight: Array, axis: int, bits: int) -> Array | None:
+    """0 or -1 for each row; None where a row has more bits."""
+    rows = np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1).astype(np.int64)
+    low, high, limit = rows.min(axis=1), rows.max(axis=1), 1 << (bits - 1)
+    plain = (low >= -limit) & (high < limit)
+    moved = (low > -limit) & (high <= limit)
+    return np.where(plain, 0, -1).astype(np.int8) if np.all(plain | moved) else None
+
+
+def _replace(
+    graph: onnx.GraphProto,
+    found: dict[str, tuple[int, int, int, Array]],
+    arrays: dict[str, Array],
+) -> None:
+    casts = []
+    for node in graph.node:
+        name = node.input[0] if node.op_type == "DequantizeLinear" else ""
+        if name not in found:
+            continue
+        bits, _, kind, zero = found[name]
+        axis = next((one.i for one in node.attribute if one.name == "axis"), 1)
+        wide, levels = f"{name}_int8", arrays[name]
+        if not any(cast.output[0] == wide for cast in casts):
+            shape = [-1 if at == axis else 1 for at in range(levels.ndim)]
+            stored = levels + zero.reshape(shape)
+            casts.append(helper.make_node("Cast", [name], [wide], name=wide, to=TensorProto.INT8))
+            place = next(at for at, one in enumerate(graph.initializer) if one.name == name)
+            graph.initializer[place].CopyFrom(_packed(name, stored, bits, kind))
+        node.input[0] = wide
+        if np.any(zero):
+            points = f"{name}_zero"
+            if not any(one.name == points for one in graph.initializer):
+                graph.initializer.append(numpy_helper.from_array(zero, points))
+            node.input[2] = points
+    nodes = [*casts, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _packed(name: str, levels: Array, bits: int, kind: int) -> TensorProto:
+    """Levels of some bits, the first in the lowest."""
+    count = 8 // bits
+    flat = levels.reshape(-1).astype(np.int64) & ((1 << bits) - 1)
+    flat = np.pad(flat, (0, -flat.size % count)).reshape(-1, count)
+    data = (flat << (bits * np.arange(count))).sum(axis=1).astype(np.uint8).tobytes()
+    return TensorProto(name=name, data_type=kind, dims=levels.shape, raw_data=data)
