@@ -21,6 +21,7 @@ from compiler.errors import legal_names
 from qsearch.errors import SettingsError
 from workers.metrics.library import LIBRARY
 from workers.metrics.registry import cost_options, metric_options, option_named, spellings
+from workers.metrics.size import FORMS
 
 COSTS: Final = cost_options()
 """What ``--minimize`` may name, and ``--metric`` with less being better."""
@@ -354,7 +355,15 @@ class Settings(BaseSettings):
         MaxDrop(0.01), description="accuracy the winner may lose: 0.01, or 1% of the baseline"
     )
     max_size: Annotated[Bytes | None, Flag(OBJECTIVE, "B")] = Field(
-        None, description="largest size of the winner's weights in bytes: 300k, 2M"
+        None, description="largest size of the winner's constants in bytes: 300k, 2M"
+    )
+    for_: Annotated[
+        str, BeforeValidator(OneOf(tuple(FORMS)).check), Flag(OBJECTIVE, "|".join(FORMS))
+    ] = Field(
+        "qmod",
+        alias="for",
+        description="the form of the module whose constants size counts; layers of a search for "
+        "qdq have 2, 4 or 8 bits, which QDQ files hold",
     )
     at_most: Annotated[
         tuple[tuple[str, float], ...],

@@ -96,7 +96,7 @@ class Builder:
         settings = "" if build.evaluator == "float" else repr(sorted(build.qconfig.items()))
         large = (build.channels, build.module)
         keys = ["" if value is None else self._values.key(value) for value in large]
-        key = (blob_key, *keys, settings, build.activation_scales, build.evaluator)
+        key = (blob_key, *keys, settings, build.activation_scales, build.evaluator, build.form)
         made = self._made.get(key, lambda: self._make(build, blob_key))
         return made, clock.seconds
 
@@ -131,7 +131,7 @@ class Builder:
             _fully_integral(candidate),
             _float_ops(candidate),
             clock.seconds,
-            size_figures(candidate),
+            size_figures(candidate, build.form),
             None if candidate.integer is None else candidate.module,
             candidate.context.rounded.to_arrays(),
             candidate.integer if build.evaluator == "engine" else None,

@@ -121,6 +121,7 @@ class Build:
             ``needs_channels``.
         module: bytes of a .qmod, or their handle, to run in place of the candidate: by the
             evaluator "reference", or else by the fastest executor that is exact (``QModule.run``).
+        form: whose bytes are the size of the candidate, a key of ``metrics.size.FORMS``.
     """
 
     blob: bytes | Handle
@@ -129,6 +130,7 @@ class Build:
     evaluator: EvaluatorName
     channels: Mapping[str, NDArray[Any]] | Handle | None = None
     module: bytes | Handle | None = None
+    form: str = "qmod"
 
 
 @dataclass(frozen=True, slots=True)

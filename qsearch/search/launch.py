@@ -65,6 +65,7 @@ class LaunchOptions(TypedDict, total=False):
     minimize: Sequence[str] | str | None
     max_drop: float | str | None
     max_size: int | str | None
+    for_: str | None
     at_most: Mapping[str, float] | Sequence[str] | str | None
     hw: PathLike | None
     evaluator: str | None
@@ -395,8 +396,9 @@ def _paths(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("metric", "sampler"):
         if callable(found.get(name)):
             found[name] = path_of(found[name], name, in_this_process=here or name == "sampler")
-    if (starts := found.pop("from_", None)) is not None:  # a Python keyword
-        found["from"] = starts
+    for word in ("from", "for"):  # keywords of Python
+        if (given := found.pop(f"{word}_", None)) is not None:
+            found[word] = given
     if (modules := found.pop("imports", None)) is not None:
         listed = modules if isinstance(modules, list | tuple) else [modules]
         found[IMPORT] = [one.__name__ if isinstance(one, ModuleType) else one for one in listed]

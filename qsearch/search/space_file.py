@@ -343,6 +343,8 @@ def _check_keys(
 
 LAYER_BITS: Final = (2, 3, 4, 5, 6, 7, 8)
 """Bits that layers may choose where size counts and no file says otherwise."""
+_QDQ_BITS: Final = (2, 4, 8)
+"""Those that a QDQ file stores in as many bits."""
 _OF_SIZE: Final = ("size", "bit_operations")
 _MOST_PRODUCTS_OF_A_TRIAL: Final = 2 * 10**11
 """Of sequential rounding, about 20 CPU seconds: of each trial where layers choose their bits, else
@@ -384,10 +386,18 @@ def searched_space(
     elements = weight_elements(module, recommended) if weighted else {}
     if settings.space is not None:
         asked = read_space(settings.space, tuple(elements))
+        odd = sorted(set(asked.weight_bits) - {*_QDQ_BITS, FLOAT_BITS})
+        if settings.for_ == "qdq" and odd:
+            raise SettingsError(
+                f"a QDQ file has no {', '.join(map(str, odd))} bits",
+                where="layers.nbit_weight of --space, with --for qdq",
+                fix=f"choose among {', '.join(map(str, _QDQ_BITS))}, or leave --for out",
+            )
     else:
         costs = {metric, *settings.minimize, *dict(settings.at_most)}
         counts = settings.max_size is not None or bool(costs.intersection(_OF_SIZE))
-        bits = LAYER_BITS if counts else ()
+        of_form = _QDQ_BITS if settings.for_ == "qdq" else LAYER_BITS
+        bits = of_form if counts else ()
         products = sequential_products(module)
         # Units of accelerators take 8 bits, a quantized model those of its points.
         given = settings.hw is not None or bool(given_points(module).count)

@@ -227,6 +227,8 @@ def _spec(study: PreparedStudy, evaluator: str) -> dict[str, Any]:
         spec["minimize"] = list(settings.minimize)
     if settings.max_size is not None:
         spec["max_size"] = settings.max_size
+    if settings.for_ != "qmod":
+        spec["for"] = settings.for_
     if settings.at_most:
         spec["at_most"] = dict(settings.at_most)
     if weighs_accuracy(study.metric, settings.minimize, study.has_labels):

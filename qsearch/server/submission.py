@@ -33,7 +33,7 @@ MAPPINGS: Final = ("space", "preprocess", "hw")
 """Settings that name a file for ``launch``, and hold its content here."""
 SUBMITTED: Final = (
     *(*FILES, *MAPPINGS, "dim", "until", "from", "set_input"),
-    *("metric", "minimize", "max_drop", "max_size", "at_most", "evaluator", "allow_float"),
+    *("metric", "minimize", "max_drop", "max_size", "for", "at_most", "evaluator", "allow_float"),
     *("trials", "timeout", "patience", "prune", "sampler", "seed", "batch"),
     *("pool", "workers", "worker_cpus", "worker_memory", "trial_timeout"),
 )

@@ -1,20 +1,53 @@
-"""Costs "size" and "bit_operations": bytes of the packed constants, and bit operations of a run."""
+"""Costs "size" and "bit_operations": bytes of the constants of what ships, and bit operations.
+
+The bytes are those of one form of the module, computed from the module: the member ``tensors.bin``
+of its .qmod, the constants of its C package, or the initializers of its QDQ file.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
-from compiler.runtime.artifact import constants_of
-from compiler.runtime.packed import member_bytes
 from workers.metrics.registry import Measure, measures
 
 if TYPE_CHECKING:
+    from compiler.ir.module import IRModule
     from compiler.quantize import Candidate
 
 
-def size_figures(candidate: Candidate) -> dict[str, float]:
+def _qmod(module: IRModule, _: Candidate) -> int:
+    from compiler.runtime.artifact import constants_of
+    from compiler.runtime.packed import member_bytes
+
+    return member_bytes(constants_of(module))
+
+
+def _c(module: IRModule, _: Candidate) -> int:
+    from compiler.pipeline import fuse_for_c
+    from compiler.targets.c.constants import c_bytes
+
+    return c_bytes(fuse_for_c(module))
+
+
+def _qdq(module: IRModule, candidate: Candidate) -> int:
+    from compiler.export.to_onnx.narrow_weights import initializer_bytes
+    from compiler.export.to_onnx.qdq import to_qdq_onnx
+
+    return initializer_bytes(to_qdq_onnx(module, maxima=candidate.channel_maxima).model)
+
+
+FORMS: Final[dict[str, Callable[[IRModule, Candidate], int]]] = {
+    "qmod": _qmod,
+    "c": _c,
+    "qdq": _qdq,
+}
+"""Bytes of the constants of a candidate's module, by the form that holds them."""
+
+
+def size_figures(candidate: Candidate, form: str = "qmod") -> dict[str, float]:
     """Figures of a candidate, as keys of a score."""
-    size = member_bytes(constants_of(candidate.module))
+    size = FORMS[form](candidate.module, candidate)
     return {"model_bytes": float(size), "bit_operations": float(candidate.cost.bit_operations)}
 
 
@@ -26,7 +59,7 @@ measures.register("model_bytes")(
         unit="bytes",
         smaller_is_better=True,
         place=10,
-        meaning="bytes of the constants in the .qmod, packed",
+        meaning="bytes of the packed constants in the .qmod, or in the form that --for names",
     )
 )
 measures.register("bit_operations")(

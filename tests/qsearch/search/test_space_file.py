@@ -237,6 +237,15 @@ def test_the_written_space_is_what_the_settings_search(
     assert ("layers" in found[0]) == bool({"minimize", "max_size"} & set(asked) - {"sampler"})
 
 
+def test_layers_of_a_search_for_qdq_have_the_bits_that_it_stores() -> None:
+    asked = {"minimize": "size", "for": "qdq"}
+    spec = prepare_study(resolve(asked).settings, find_model("digits")).spec
+    assert (spec["layers"]["bits"], spec["for"]) == ([2, 4, 8], "qdq")
+    own = {"fields": {"calibrate_mode": ["mse"]}, "layers": {"nbit_weight": [3, 4, 8]}}
+    with pytest.raises(SettingsError, match="no 3 bits"):
+        prepare_study(resolve({**asked, "space": own}).settings, find_model("digits"))
+
+
 def test_last_layers_read_more_bits_where_no_accelerator_is_named() -> None:
     study = prepare_study(resolve({}).settings, find_model("digits"))
     assert study.start.layers.input_bits == {"gemm_0": 16}

@@ -1,0 +1,66 @@
+"""The size of a trial is what the constants of its file take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import qsearch
+from compiler import relay
+from compiler.ir.module import IRModule
+from compiler.quantize import Calibration, QConfig
+from compiler.runtime.archive import read_archive
+from compiler.runtime.artifact import TENSORS, QModule
+from workers.metrics.size import FORMS, size_figures
+
+RNG = np.random.default_rng(0)
+DATA = [{"x": RNG.normal(0, 1, (1, 8, 6, 6)).astype("float32")} for _ in range(4)]
+
+
+def _conv(value: Any, outputs: int = 8, groups: int = 1, size: int = 3) -> Any:
+    shape = outputs, 8 // groups, size, size
+    weight = relay.const(RNG.normal(0, 0.2, shape).astype("float32"))
+    return relay.op.nn.conv2d(value, weight, padding=(size // 2, size // 2), groups=groups)
+
+
+def _plain() -> IRModule:
+    x = relay.var("x", (1, 8, 6, 6))
+    return relay.module(relay.op.tanh(_conv(relay.op.nn.relu(_conv(x)), 16, size=1)))
+
+
+def _residual() -> IRModule:
+    x = relay.var("x", (1, 8, 6, 6))
+    deep = _conv(relay.op.nn.relu(_conv(x)), groups=8)
+    return relay.module(relay.op.nn.global_avg_pool2d(relay.op.add(x, deep)))
+
+
+def _dense() -> IRModule:
+    x = relay.var("x", (1, 8, 6, 6))
+    weight = relay.const(RNG.normal(0, 0.1, (20, 288)).astype("float32"))
+    return relay.module(
+        relay.op.nn.softmax(relay.op.nn.dense(relay.op.nn.batch_flatten(x), weight))
+    )
+
+
+@pytest.mark.parametrize("bits", [2, 3, 5, 8])
+@pytest.mark.parametrize("network", [_plain, _residual, _dense])
+def test_size_is_what_the_constants_take_in_each_form(
+    network: Any, bits: int, tmp_path: Path
+) -> None:
+    rounding = "sequential" if bits % 2 else "nearest"
+    config = QConfig.recommended(nbit_weight=bits, weight_rounding=rounding)
+    candidate = Calibration(network(), DATA).candidate(config)
+    sizes = {form: size_figures(candidate, form)["model_bytes"] for form in FORMS}
+    samples = [(DATA[0], QModule(candidate.module).run(DATA[0]))]
+    file = tmp_path / "m.qmod"
+    QModule(candidate.module, samples=samples).save(file)
+    assert sizes["qmod"] == len(read_archive(file)[TENSORS])
+    exported = qsearch.export(file, "c", tmp_path / "c")
+    assert sizes["c"] == exported.facts["constant_bytes"]
+    written = qsearch.export(file, "qdq", tmp_path / "m.onnx")
+    graph = onnx.load(written.files[0]).graph
+    assert sizes["qdq"] == sum(len(one.raw_data) for one in graph.initializer)
