@@ -24,7 +24,7 @@ from qsearch.report.listing import (
     trial_rows,
     with_all_columns,
 )
-from qsearch.report.pareto import front_of
+from qsearch.report.pareto import extremes, front_of
 from qsearch.run_folder import RunFolder, StudyAddress
 from qsearch.search.objectives import Objective, accuracies_in
 from qsearch.search.space import Space
@@ -77,13 +77,15 @@ def best(
     storage: str | None = None,
     study: str | None = None,
     number: int | None = None,
+    extreme: str | None = None,
 ) -> dict[str, Any]:
     """The winner of a study: scores, parameters, whole configuration, module.
 
     Args:
         number: of the trial that is meant instead.
+        extreme: "smallest" or "fastest": of the trials within the limits this one instead.
     Raises:
-        NoModuleError: no trial was completed.
+        NoModuleError: no trial was completed, or none within the limits that has the cost.
         SettingsError: there is no trial of that number.
     """
     address = _address(folder, storage, study)
@@ -92,6 +94,15 @@ def best(
         complete = repository.trials_of(named.id, states=["complete"])
         best_one = objective.best(complete)
         winner = best_one if number is None else trial_of(repository, named, number)
+        if extreme is not None:
+            winner = extremes(complete, objective).get(extreme)
+            if complete and winner is None:
+                raise NoModuleError(
+                    f"no trial of study {named.name!r} within {' and '.join(objective.limits)} "
+                    f"can be called the {extreme}",
+                    where=f"--{extreme}",
+                    fix="search with a looser limit; for the fastest with --minimize latency",
+                )
         if winner is None:
             from qsearch.search.result import nothing_found  # imports what builds modules
 

@@ -218,6 +218,10 @@ def _told(params: Mapping[str, Any]) -> str:
 @given_study
 @options.server
 @option("--trial", metavar="N", type=click.IntRange(0), help="this trial instead of the best one")
+@option("--smallest", help="of the trials within the limits the one with the fewest bytes")
+@option(
+    "--fastest", help="of the trials within the limits the fastest, where the search timed them"
+)
 @option("--qconfig", help="print only the configuration, for `compile --qconfig`", panel=OUTPUT)
 @options.output(help="also write the module of the trial: t.qmod")
 @options.as_json
@@ -227,18 +231,29 @@ def best_command(
     study: GivenStudy,
     server: str | None,
     trial: int | None,
+    smallest: bool,
+    fastest: bool,
     qconfig: bool,
     out: str | None,
     as_json: bool,
 ) -> int:
     """Print the winner of a study, or another trial: its scores, parameters and module."""
+    extreme = "smallest" if smallest else "fastest" if fastest else None
+    if extreme is not None and (server is not None or trial is not None or (smallest and fastest)):
+        from qsearch.errors import SettingsError
+
+        raise SettingsError(
+            f"one trial is meant, and --{extreme} is one of a run folder",
+            where=f"--{extreme}",
+            fix="leave out --server, --trial and the other of --smallest and --fastest",
+        )
     if server is not None:
         found = _best_on_server(server, study.on_server(), trial, out)
     else:
         from qsearch import studies as stored
 
         where = study.found()
-        found = stored.best(**where, number=trial)
+        found = stored.best(**where, number=trial, extreme=extreme)
         if out is not None:
             from qsearch.modules.trial_module import write_trial
 
@@ -250,7 +265,7 @@ def best_command(
     elif as_json:
         print(json.dumps(found))
     else:
-        print_best(found, "best" if trial is None else "chosen")
+        print_best(found, extreme or ("best" if trial is None else "chosen"))
     return EXIT_OK
 
 

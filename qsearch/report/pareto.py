@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
-from qsearch.search.objectives import Objective, Score
+from qsearch.search.objectives import Objective, Score, score_key
 from qsearch.store.records import Trial
 
 Point = tuple[float, ...]
@@ -38,6 +38,34 @@ def on_front(scores: Mapping[int, Score], objective: Objective) -> list[int]:
         if objective.rank(score, number) > objective.rank(scores[other], other):
             kept[point] = number
     return [kept[point] for point in front(kept)]
+
+
+_EXTREMES: Final = {"smallest": ("size",), "fastest": ("latency", "c_latency")}
+"""Options of the cost that a trial has the least of: the first that was measured."""
+
+
+def extremes(trials: Iterable[Trial], objective: Objective) -> dict[str, Trial]:
+    """The smallest and the fastest of the trials that break no limit; of equals the best."""
+    kept = [
+        trial
+        for trial in trials
+        if trial.state == "complete" and objective.feasible(trial.outcome.score or {})
+    ]
+    found: dict[str, Trial] = {}
+    for name, costs in _EXTREMES.items():
+        for key in map(score_key, costs):
+            timed = [trial for trial in kept if (trial.outcome.score or {}).get(key) is not None]
+            if timed:
+                found[name] = min(
+                    timed,
+                    key=lambda trial: (
+                        (trial.outcome.score or {})[key],
+                        -objective.ranking(trial.outcome.score or {}),
+                        trial.number,
+                    ),
+                )
+                break
+    return found
 
 
 def front_of(trials: Iterable[Trial], objective: Objective) -> list[dict[str, Any]]:

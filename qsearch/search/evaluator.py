@@ -135,6 +135,7 @@ class Evaluator:
         channels: gives the pool's handle of the channel statistics that a configuration needs.
         parts: requests of one trial, that idle workers may share; see ``merge``.
         hardware: description whose cost is part of the score, see EvaluationRequest.
+        form: whose bytes are their size, see Build.
         latency: how candidates are timed, see EvaluationRequest.
         compared: what a score of so many samples holds beside the module's own figures.
         seed: of the study; chooses the trials that are spot-checked.
@@ -151,6 +152,7 @@ class Evaluator:
     channels: Callable[[QConfig], Any] | None = None
     parts: int = 1
     hardware: tuple[str, str] | None = None
+    form: str = "qmod"
     latency: tuple[str, ...] = ()
     compared: Callable[[Score, int], Mapping[str, float]] | None = None
     seed: int = 0
@@ -194,7 +196,8 @@ class Evaluator:
         """What runs for a configuration with its activation ranges."""
         fields = qconfig.to_dict()
         channels = self.channels(qconfig) if self.channels and qconfig.needs_channels else None
-        return Build(self.blob, fields, scales, self.name_for(fields), channels)
+        name = self.name_for(fields)
+        return Build(self.blob, fields, scales, name, channels, form=self.form)
 
     def outcome(
         self, trial: Trial, result: EvaluationResult, seconds: float, stopped: str | None = None
@@ -276,6 +279,9 @@ def score_of(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]
         if each.interval == "error" and each.option in sums:
             error = find_metric(each.option).standard_error(sums[each.option])
             score[each.name + UNCERTAIN] = error
+    for name in ("lost", "won"):
+        if name in sums.get("top1", {}):
+            score[f"answers_{name}"] = sums["top1"][name]
     worst = worst_output(sums["sqnr"]) if "sqnr" in sums else None
     if worst is not None:
         score[WORST_OUTPUT], score["worst_output_db"] = float(worst[0]), worst[1]

@@ -46,6 +46,8 @@ UNCERTAIN: Final = "_error"
 # Below every cost that a module can have: what loses accuracy ranks behind what keeps it.
 _LOST_ACCURACY: Final = -1e18
 # A module without a cost (a trial of older code) ranks behind those that have one.
+_SIZE_STEPS: Final = 128
+"""Steps of the size of a module, at least, that trials are told apart by."""
 _NO_COST: Final = -1e18
 
 _LEAST_STEP: Final = 4.0
@@ -141,7 +143,7 @@ class Objective:
             cost = score.get(metric.name)
             if cost is None or not score.get(KEEPS_ACCURACY):
                 return _LOST_ACCURACY * (2.0 - accuracy_of(score)[1])
-            return -cost
+            return -_compared(self.metric, cost)
         value = metric.finite(score.get(metric.name)) or 0.0
         steps = self._steps_lost(score)
         if steps is None:
@@ -173,7 +175,10 @@ class Objective:
 
     def rankings(self, score: Score) -> tuple[float, ...]:
         """One number per objective; greater is better, so costs are negative."""
-        return (self.ranking(score), *(-cost for cost in self.costs(score)))
+        return (self.ranking(score), *(-cost for cost in self._compared_costs(score)))
+
+    def _compared_costs(self, score: Score) -> tuple[float, ...]:
+        return tuple(map(_compared, self.minimize, self.costs(score)))
 
     def values(self, score: Score) -> tuple[float, ...]:
         """The metric and the costs as they were measured; see ``smaller_is_better``."""
@@ -252,12 +257,12 @@ class Objective:
         won = scores.get(best)
         if not won or self.decides(won) == self.metric:
             return None
-        top1, costs = won.get("top1") or 0.0, self.costs(won)
+        top1, costs = won.get("top1") or 0.0, self._compared_costs(won)
         luckier = [
             number
             for number, score in scores.items()
             if (score.get("top1") or 0.0) > top1
-            and self.costs(score) == costs
+            and self._compared_costs(score) == costs
             and self.feasible(score)
         ]
         if not luckier:
@@ -269,6 +274,17 @@ class Objective:
             f"trial {luckiest} has {100 * more:.2f} points more top-1 than trial {best}, "
             f"which luck explains, and {sqnr_value(won) - sqnr_value(score):.1f} dB less SQNR"
         )
+
+
+def _compared(name: str, cost: float) -> float:
+    """A cost as trials are ranked by it: bytes in steps of about a two-hundredth.
+
+    Constants beside the weights differ by some bytes from trial to trial, which say nothing.
+    """
+    if name != "size" or cost < _SIZE_STEPS:
+        return cost
+    step = 2.0 ** (math.frexp(cost)[1] - _SIZE_STEPS.bit_length())
+    return round(cost / step) * step
 
 
 def option_of(limit: str) -> str:

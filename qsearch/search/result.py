@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from qsearch.errors import NoModuleError, SearchFailedError
 from qsearch.process import EXIT_INTERRUPTED, EXIT_OK, EXIT_TARGET_MISSED
 from qsearch.report.build import Costs, full_report, layers_told, saved_by_stopping, summary
-from qsearch.report.pareto import front_of
+from qsearch.report.pareto import extremes, front_of
 from qsearch.run_folder import RunFolder
 from qsearch.search.calibration import FirstChoice
 from qsearch.search.context import TIMEOUT, PreparedStudy, StudyContext
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from compiler.runtime.artifact import QModule
 
 
+_OF_EXTREMES: Final = ("size", "bit_operations", "latency", "c_latency")
+"""Costs of a search that tells its smallest and its fastest module."""
 _ALWAYS_TOLD: Final = ("hw_groups", "hw_traffic")
 
 
@@ -135,6 +138,11 @@ class SearchResult:
                 for name in self.objective.names
             )
             lines.append(f"front     {values}  (trial {one['trial']}, {one['stage']})")
+        for name, one in s.get("extremes", {}).items():
+            costs = self._costs(one["score"], "size", *(["latency"] if name == "fastest" else []))
+            lines.append(f"{name:<10}{_scores(one['score'])}{costs}  (trial {one['trial']})")
+            where = shlex.quote(str(self.folder))
+            lines.append(f"{_INDENT}qsearch best {where} --{name} -o {name}.qmod")
         if s["emitted"]:
             emitted = s["emitted"]
             equal = f"outputs equal to the trial's: {emitted['equal_outputs']:.1%}"
@@ -165,9 +173,9 @@ class SearchResult:
         rows = [(line[:10].strip(), line[10:]) for line in self.text().splitlines()]
         return html_table("qsearch", (), rows)
 
-    def _costs(self, score: Mapping[str, Any]) -> str:
-        """The costs that the search looks at and ``_scores`` leaves out."""
-        names = dict.fromkeys([*self.objective.names, *self.objective.limited])
+    def _costs(self, score: Mapping[str, Any], *more: str) -> str:
+        """The costs that the search looks at, and some more, that ``_scores`` leaves out."""
+        names = dict.fromkeys([*self.objective.names, *self.objective.limited, *more])
         costs = [m for m in map(by_option, names) if m.smaller_is_better]
         told = [m for m in costs if m.name not in _ALWAYS_TOLD]
         return "".join(f", {m.option} {_told(m, score)}" for m in told)
@@ -214,6 +222,8 @@ def _scores(score: Mapping[str, Any] | None) -> str:
         elif there and each.name in _ALWAYS_TOLD:
             unit = f"{each.unit} of " if each.unit else ""
             parts.append(f"{_told(each, score)} {unit}{each.words}")
+    if score.get("answers_lost") is not None:
+        parts.append(f"{score['answers_lost']:.0f} answers lost and {score['answers_won']:.0f} won")
     own = own_scores(score).items()
     return ", ".join(
         [
@@ -263,6 +273,11 @@ def finish(
     short["evaluations_saved"] = saved_by_stopping(trials, len(prepared.evaluation.samples))
     if objective.minimize:
         short["front"] = front_of(trials, objective)
+    if {*objective.names, *objective.limited}.intersection(_OF_EXTREMES):
+        short["extremes"] = {
+            name: {"trial": trial.number, "score": dict(trial.outcome.score or {})}
+            for name, trial in extremes(trials, objective).items()
+        }
     first = FirstChoice.stored(repository, study.id)
     short["compile"] = _alone(first, trials)
     place = None if best is None else (best.outcome.score or {}).get(WORST_OUTPUT)
@@ -307,6 +322,7 @@ def _beside(short: Mapping[str, Any]) -> tuple[str, str]:
         reached = ""
     elif alone["trial"] == best["trial"]:
         reached = f"the same: the search found nothing better  (trial {alone['trial']})"
+        reached += "" if short.get("extremes") else "; --minimize size finds smaller modules"
     else:
         reached = f"{_scores(alone)}  (trial {alone['trial']})"
     return (

@@ -58,7 +58,8 @@ class Top1(Fraction):
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
-        """Count samples whose highest output is the label.
+        """Count samples whose highest output is the label, and beside the float model's outputs,
+        where they are given, those that only it has right ("lost"), or only this one ("won").
 
         Raises:
             MetricError: labels do not fit the output.
@@ -71,7 +72,12 @@ class Top1(Fraction):
                 where=f"output of shape {outputs[0].shape}",
                 fix="one class index per answer (of one-hot labels: labels.argmax(1))",
             )
-        self.add(state, found == labels)
+        right = found == labels
+        self.add(state, right)
+        if reference is not None:
+            before = answers(reference[0]) == labels
+            for name, gone, come in (("lost", before, right), ("won", right, before)):
+                state[name] = state.get(name, 0.0) + float(np.count_nonzero(gone & ~come))
 
 
 metrics.register("top1")(Top1())

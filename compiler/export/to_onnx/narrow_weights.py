@@ -76,7 +76,7 @@ def _replace(
     found: dict[str, tuple[int, int, int, Array]],
     arrays: dict[str, Array],
 ) -> None:
-    casts = []
+    casts: list[onnx.NodeProto] = []
     for node in graph.node:
         name = node.input[0] if node.op_type == "DequantizeLinear" else ""
         if name not in found:

@@ -17,6 +17,8 @@ import optuna_dashboard
 import pytest
 
 import qsearch
+from compiler.runtime.archive import read_archive
+from compiler.runtime.artifact import TENSORS
 from qsearch.cli.main import run
 from qsearch.cli.output import table
 from qsearch.errors import SearchFailedError
@@ -46,6 +48,22 @@ def copied(searched: Path, tmp_path: Path) -> Path:
 def asked(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> str:
     assert run([str(word) for word in words]) == code
     return capsys.readouterr().out
+
+
+def test_the_smallest_trial_is_written_from_what_is_stored(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = json.loads(asked(capsys, "trials", searched, "-f", "json"))
+    found = json.loads(asked(capsys, "best", searched, "--smallest", "--json"))
+    least = min(row["model_bytes"] for row in listed)
+    assert found["model_bytes"] == least
+    file = tmp_path / "small.qmod"
+    assert "smallest" in asked(capsys, "best", searched, "--smallest", "-o", file)
+    assert len(read_archive(file)[TENSORS]) == least
+    # Nothing was timed.
+    assert run(["best", str(searched), "--fastest"]) == 1
+    assert "--minimize latency" in capsys.readouterr().err
+    assert run(["best", str(searched), "--smallest", "--trial", "0"]) == 2
 
 
 def test_best_is_the_trial_of_the_report(

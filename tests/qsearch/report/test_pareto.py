@@ -9,10 +9,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qsearch.report.build import intervals, layers_told, wilson
-from qsearch.report.pareto import front
+from qsearch.report.pareto import extremes, front
+from qsearch.search.objectives import Objective
+from qsearch.store.records import Outcome, Trial
 from tests.benchmarks.hypervolume import hypervolume
 
 SMALL = st.integers(0, 4)
+
+
+def finished(number: int, score: dict[str, float]) -> Trial:
+    outcome = Outcome("complete", {**score}, 64)
+    return Trial(
+        number=number,
+        batch=0,
+        qconfig={},
+        params={},
+        config_hash=f"{number:064}",
+        work_hash=f"{number:064}",
+        id=number,
+        study_id=1,
+        outcome=outcome,
+        created_at=0.0,
+        started_at=0.0,
+        finished_at=1.0,
+    )
 
 
 @st.composite
@@ -48,6 +68,25 @@ def test_the_front_is_what_no_other_equals_or_beats(points: list[tuple[float, ..
 def test_points_at_or_below_the_reference_span_nothing() -> None:
     assert hypervolume([(1.0, 0.0), (-1.0, 5.0)], (0.0, 0.0)) == 0.0
     assert hypervolume([], (0.0,)) == 0.0
+
+
+def test_the_smallest_and_the_fastest_keep_all_limits() -> None:
+    objective = Objective("top1", ("size",), at_most=(("latency", 5.0),))
+
+    def trial(number: int, sqnr: float, size: float, latency: float, kept: float = 1.0) -> Trial:
+        figures = {"sqnr_db": sqnr, "model_bytes": size, "latency_ms": latency}
+        return finished(number, {"top1": 0.9, "keeps_accuracy": kept, **figures})
+
+    trials = [
+        trial(0, 30.0, 100.0, 4.0),
+        trial(1, 20.0, 80.0, 4.5),
+        trial(2, 25.0, 80.0, 4.9),
+        trial(3, 20.0, 50.0, 4.0, kept=0.0),
+        trial(4, 20.0, 50.0, 6.0),
+    ]
+    found = extremes(trials, objective)
+    assert {name: one.number for name, one in found.items()} == {"smallest": 1, "fastest": 0}
+    assert extremes(trials[3:], objective) == {}
 
 
 def test_intervals_of_accuracies_are_wilsons() -> None:

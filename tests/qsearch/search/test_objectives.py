@@ -148,6 +148,15 @@ def test_of_equal_accuracy_the_smaller_is_best_so_the_best_lies_on_the_front() -
     assert ranked == sorted(ranked, reverse=True)
 
 
+def test_a_few_bytes_are_not_worth_decibels() -> None:
+    objective = Objective("top1", ("size",))
+    score = {"top1": 0.9, "agreement": 0.97, "sqnr_db": 20.0, "model_bytes": 11_511.0}
+    better = {**score, "sqnr_db": 40.0, "model_bytes": 11_516.0}
+    smaller = {**score, "model_bytes": 11_300.0}
+    assert objective.rank(better, 1) > objective.rank(score, 0)
+    assert objective.rank(smaller, 2) > objective.rank(better, 1)
+
+
 def test_trials_that_break_a_limit_rank_behind_those_that_keep_all() -> None:
     objective = Objective("sqnr", max_size=1000.0)
     fits = {"sqnr_db": 20.0, "model_bytes": 1000.0, "keeps_accuracy": 1.0}

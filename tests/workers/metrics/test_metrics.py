@@ -32,6 +32,15 @@ def test_scores_are_those_of_the_definitions() -> None:
     assert scores["sqnr"] == pytest.approx(expected, rel=1e-12)
 
 
+def test_answers_are_counted_that_only_one_of_the_two_has_right() -> None:
+    state = sums_over(slice(None)).sums["top1"]
+    ours, before = OUTPUTS.argmax(1) == LABELS, REFERENCE.argmax(1) == LABELS
+    assert (state["lost"], state["won"]) == (np.sum(before & ~ours), np.sum(ours & ~before))
+    alone = MetricSums(("top1",), has_labels=True, has_reference=False)
+    alone.add((OUTPUTS,), None, LABELS)
+    assert alone.sums["top1"] == {"correct": state["correct"], "total": 50.0}
+
+
 def test_a_model_that_ends_in_argmax_scores_as_its_logits_do() -> None:
     sums = MetricSums(("top1", "agreement"), has_labels=True, has_reference=True)
     sums.add((OUTPUTS.argmax(1),), (REFERENCE.argmax(1),), LABELS)
