@@ -182,7 +182,12 @@ def _contents(path: Path) -> Contents:
 
 
 def read_module(
-    path: Path, *, dims: Mapping[str, int], after: str | None = None, closed: bool = False
+    path: Path,
+    *,
+    dims: Mapping[str, int],
+    after: str | None = None,
+    closed: bool = False,
+    at: CutAt = NO_CUT,
 ) -> IRModule:
     """The typed module of a .qmod, a .relay text, an .onnx file or a shipped model.
 
@@ -191,6 +196,7 @@ def read_module(
         dims: sizes of named dimensions of an ONNX model.
         after: passes to run on it, as text.
         closed: weights of an ONNX model become constants, so that only inputs are parameters.
+        at: where an ONNX model is cut.
     Raises:
         CompilerError: the file cannot be used, or a pass fails.
     """
@@ -201,7 +207,7 @@ def read_module(
     elif path.suffix == ".relay":
         module = infer_module(parse(_text(path)))
     else:
-        module, params = load_onnx(find_model(path).path, dims=dims)
+        _, module, params = load_model(find_model(path), dims, at)
         if closed:
             main = module["main"]
             weights: dict[Var, Expr] = {

@@ -336,11 +336,18 @@ def _hardware_groups(hw: str | None, matcher: str | None) -> tuple[str | None, s
 @argument("file", "M.onnx|M.qmod", "what to print", type=options.Suggested("FILE"))
 @grouped(
     "prepared",
-    lambda after, dim: {"after": after, "dim": dim},
+    lambda after, dim, until, from_, set_input: {
+        "after": after,
+        "dim": dim,
+        "until": until,
+        "from_": from_,
+        "set_input": set_input,
+    },
     option(
         "--after", metavar="PASS", help="run these passes first: FoldConstant,FuseOps{max_depth=2}"
     ),
     options.dims,
+    options.cuts,
 )
 @grouped("groups", _hardware_groups, options.hardware, options.matcher)
 @option(
@@ -396,9 +403,16 @@ def show_command(
 @option("--samples", metavar="N", type=int, default=4, help="number of samples (4)", panel=INPUT)
 @grouped(
     "tolerance",
-    lambda rtol, atol: {"rtol": rtol, "atol": atol},
+    lambda rtol, atol, until, from_, set_input: {
+        "rtol": rtol,
+        "atol": atol,
+        "until": until,
+        "from_": from_,
+        "set_input": set_input,
+    },
     option("--rtol", metavar="X", type=float, default=0.0, help="relative tolerance (same bits)"),
     option("--atol", metavar="X", type=float, default=0.0, help="absolute tolerance (same bits)"),
+    options.cuts,
 )
 @options.dims
 @options.as_json
@@ -409,7 +423,7 @@ def diff_command(
     b: str,
     data: DataSource,
     samples: int,
-    tolerance: dict[str, float],
+    tolerance: dict[str, Any],
     dim: tuple[str, ...],
     as_json: bool,
 ) -> int:

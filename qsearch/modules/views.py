@@ -29,6 +29,7 @@ from qsearch.model_file import find_model, import_model, named_dims, read_module
 from qsearch.modules.data_source import Batches, DataSource
 from qsearch.report.page import graph_page
 from qsearch.run_folder import RunFolder, module_at
+from qsearch.settings import CutAt
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 
@@ -36,28 +37,41 @@ PathLike = str | os.PathLike[str]
 
 
 def show_text(
-    path: PathLike, *, after: str | None = None, dim: Sequence[str] = (), brief: bool = False
+    path: PathLike,
+    *,
+    after: str | None = None,
+    dim: Sequence[str] = (),
+    brief: bool = False,
+    **cut: Sequence[str],
 ) -> str:
     """IR text of an .onnx model or a .qmod, after some passes if they are named.
 
     Args:
         brief: for people: constants by dtype, shape, hash and first values, which do not parse.
+        cut: ``until``, ``from_``, ``set_input`` of an .onnx, as of ``CutAt``: its core is shown.
     """
-    return text(read_module(Path(path), dims=named_dims(dim), after=after), brief_constants=brief)
+    module = read_module(Path(path), dims=named_dims(dim), after=after, at=CutAt(**cut))
+    return text(module, brief_constants=brief)
 
 
 def draw(
-    path: PathLike, format: str = "html", *, after: str | None = None, dim: Sequence[str] = ()
+    path: PathLike,
+    format: str = "html",
+    *,
+    after: str | None = None,
+    dim: Sequence[str] = (),
+    **cut: Sequence[str],
 ) -> str:
     """A drawing of what ``show_text`` would print.
 
     Args:
         format: "dot", "svg", or "html": a page to click through, with the IR text; where no passes
             are named it also draws the kernels of FuseOps, and begins with the result of a .qmod.
+        cut: as for ``show_text``.
     Raises:
         CompilerError: the file cannot be used, or there is no such format.
     """
-    module = read_module(Path(path), dims=named_dims(dim), after=after)
+    module = read_module(Path(path), dims=named_dims(dim), after=after, at=CutAt(**cut))
     if format != "html" or after is not None:
         return _drawn(Path(path).name, module, format)
     winner, head = RunFolder(Path(path)).module, None
@@ -88,6 +102,7 @@ def show_hardware(
     matcher: str | None = None,
     after: str | None = None,
     dim: Sequence[str] = (),
+    **cut: Sequence[str],
 ) -> str:
     """The groups of a model on an accelerator: "text", "json", or a drawing.
 
@@ -96,11 +111,12 @@ def show_hardware(
         hw: a shipped description (opu, opu_q, npu) or the path of a TOML or JSON file.
         matcher: "greedy" (None) or "optimal".
         after: passes to run first, as text.
+        cut: as for ``show_text``.
     Raises:
         CompilerError: the file or the description cannot be used.
     """
     hdfg, matcher = read_hardware(hw), matcher or "greedy"
-    module = _typed_module(Path(path), after, dim)
+    module = _typed_module(Path(path), after, dim, CutAt(**cut))
     if format == "text":
         return str(hw_report(module, hdfg, matcher))
     if format == "json":
@@ -121,12 +137,12 @@ def _drawn(title: str, module: IRModule, format: str) -> str:
     return draw_module(module, format)
 
 
-def _typed_module(path: Path, after: str | None, dim: Any) -> IRModule:
+def _typed_module(path: Path, after: str | None, dim: Any, at: CutAt) -> IRModule:
     """A file's module with its weights as constants, norms folded unless passes were named."""
     is_model = path.suffix not in (".qmod", ".relay") and not RunFolder(path).module.is_file()
     if after is None and is_model:
-        return import_model(find_model(path), dim)[1]
-    return read_module(path, dims=named_dims(dim), after=after, closed=True)
+        return import_model(find_model(path), dim, at)[1]
+    return read_module(path, dims=named_dims(dim), after=after, closed=True, at=at)
 
 
 def report_without_data(
@@ -166,6 +182,7 @@ def diff(
     rtol: float = 0.0,
     atol: float = 0.0,
     dim: Mapping[str, int] | Sequence[str] = (),
+    **cut: Sequence[str],
 ) -> Difference:
     """Run two modules on the same inputs; which node differs first, and how far each is off.
 
@@ -177,14 +194,15 @@ def diff(
         samples: how many of the data are used.
         rtol: |a-b| <= atol + rtol·|a| counts as equal; zero asks for the same bits.
         atol: see ``rtol``.
+        cut: as for ``show_text``, of those that are .onnx.
     Raises:
         CompilerError: a file or the data cannot be used, or inputs and outputs do not match.
     """
     if samples < 1:
         raise SettingsError(f"samples is {samples}", where="samples", fix="one or more")
-    dims = named_dims(dim)
-    first = read_module(Path(a), dims=dims, closed=True)
-    second = read_module(Path(b), dims=dims, closed=True)
+    dims, at = named_dims(dim), CutAt(**cut)
+    first = read_module(Path(a), dims=dims, closed=True, at=at)
+    second = read_module(Path(b), dims=dims, closed=True, at=at)
     source, inputs = DataSource.of(data), input_specs(first)
     stored = [] if source.data is not None else _stored(b, inputs) or _stored(a, inputs)
     if stored:

@@ -72,6 +72,7 @@ def test_a_user_queues_moves_and_cancels_and_a_reader_sees_no_form(
     page.locator("#preset").select_option("small")
     assert page.locator("#trials").input_value() == "64"
     page.locator("#size").fill("300k")
+    page.locator("#until").fill("gemm_0; conv_1")
     page.locator("#latency").fill("5")
     page.locator("#pool").select_option("ray")
     page.locator("#priority").fill("2")
@@ -82,8 +83,9 @@ def test_a_user_queues_moves_and_cancels_and_a_reader_sees_no_form(
     row.wait_for()
     assert "1" in row.locator("td").first.inner_text()
     job = qsearch.Client(str(client.base_url), token=ann).job("digits_cnn")
-    asked = {name: job["settings"][name] for name in ("minimize", "max_size", "at_most")}
-    assert asked == {"minimize": ["size"], "max_size": "300k", "at_most": {"latency": 5}}
+    asked = {name: job["settings"][name] for name in ("minimize", "max_size", "at_most", "until")}
+    limits = {"max_size": "300k", "at_most": {"latency": 5}}
+    assert asked == {"minimize": ["size"], **limits, "until": ["gemm_0", "conv_1"]}
     assert (job["priority"], job["settings"]["pool"], job["trials"]) == (2, "ray", 64)
     assert page.locator("[data-job=theirs] button").count() == 0, "another user's"
     for _ in range(3):

@@ -65,14 +65,23 @@ class PreparedDataset:
     Args:
         dataset: samples as the whole model takes them.
         before: the part in front.
-        names: values to give: inputs of the core, and what the head reads beside them.
+        inputs: of the core.
+        beside: what the head reads that the core does not give.
         size: samples that the part takes at a time; 0 is any number.
     """
 
-    def __init__(self, dataset: Dataset, before: Pipeline, names: Sequence[str], size: int) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        before: Pipeline,
+        inputs: Sequence[InputSpec],
+        beside: Sequence[str],
+        size: int,
+    ) -> None:
         self._dataset = dataset
         self._before = before
-        self._names = tuple(names)
+        self._dtypes = {spec.name: spec.dtype for spec in inputs}
+        self._names = tuple(dict.fromkeys([*self._dtypes, *beside]))
         self._size = size
         self.has_labels = dataset.has_labels
 
@@ -88,6 +97,9 @@ class PreparedDataset:
             rows = {n: _padded(all_[start : start + step], step) for n, all_ in read.inputs.items()}
             parts.append(self._before.prepare(rows))
         values = {name: np.concatenate([part[name] for part in parts]) for name in self._names}
+        for name, dtype in self._dtypes.items():  # the part may give float16
+            if values[name].dtype.kind == "f":
+                values[name] = values[name].astype(dtype, copy=False)
         if self._size:
             values = {name: rows[: len(samples)] for name, rows in values.items()}
         return Batch(values, read.labels)
@@ -121,6 +133,5 @@ def open_prepared(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Da
     ref = DatasetRef(of["kind"], of["options"], of["sha256"])
     nothing = Interface((), ())
     pipeline = Pipeline(nothing, nothing, base64.b64decode(before) or None)
-    names = tuple(dict.fromkeys([*(spec.name for spec in inputs), *beside]))
     size = specs[0].shape[0] if specs[0].shape else 0
-    return PreparedDataset(open_dataset(ref, specs), pipeline, names, size)
+    return PreparedDataset(open_dataset(ref, specs), pipeline, inputs, beside, size)

@@ -205,6 +205,50 @@ def test_the_part_in_front_prepares_the_data(tmp_path: Path) -> None:
     np.testing.assert_allclose(again, found, atol=1e-4)
 
 
+def test_a_model_of_float16_with_float_parts_on_both_sides(tmp_path: Path) -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    m (float16[n, 3, 8, 8] image) => (float16[n, 3] scores, int64[n, 3] places)
+    <int64[1] three = {3}>
+    {
+      q = Mul (image, half)
+      [conv] c = Conv <pads = [1, 1, 1, 1]> (q, w)
+      [flat] f = Flatten (c)
+      scores, places = TopK (f, three)
+    }
+    """
+    model = onnx.parser.parse_model(text)
+    weight = np.random.default_rng(0).normal(0, 0.4, (4, 3, 3, 3)).astype(np.float16)
+    for name, value in (("w", weight), ("half", np.float16(0.5))):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), name))
+    onnx.save(model, tmp_path / "m.onnx")
+    images = _images(5).astype(np.float16)
+    cut: Any = {"from_": ["conv"], "until": ["flat"]}
+    made = qsearch.quantize(tmp_path / "m.onnx", images, **cut)
+    assert (made.before is None, made.after is None) == (False, False)
+    wanted = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, {"image": images})
+    found = made.run(images)
+    assert [array.dtype for array in found] == [array.dtype for array in wanted]
+    np.testing.assert_allclose(found[0], wanted[0], rtol=0.02)
+    made.save(tmp_path / "m.qmod")
+    exported = qsearch.export(tmp_path / "m.qmod", "onnx", tmp_path / "whole.onnx").files[0]
+    again = onnxruntime.InferenceSession(exported).run(None, {"image": images})
+    np.testing.assert_allclose(again[0], found[0], rtol=1e-2)
+
+
+def test_show_and_diff_take_the_same_cut(
+    model: Path, module: QModule, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module.save(tmp_path / "m.qmod")
+    assert run(["show", str(model), "--until", "last"]) == 0
+    shown = capsys.readouterr().out
+    assert "nn.conv2d" in shown
+    assert "topk" not in shown
+    wide = ["--rtol", "1", "--atol", "1"]
+    assert run(["diff", str(model), str(tmp_path / "m.qmod"), "--until", "last", *wide]) == 0
+    assert run(["show", str(model), "--until", "nowhere"]) == 2
+
+
 def test_a_fixed_batch_runs_sample_by_sample(tmp_path: Path) -> None:
     fixed = detector()
     fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1

@@ -31,6 +31,8 @@ export async function launchPage(page) {
   const model = field("model", "file", { accept: ".onnx" });
   const calib = field("calib", "file", { accept: ".npz,.npy,.zip" });
   const evaluation = field("eval", "file", { accept: ".npz,.npy,.zip" });
+  const CUTS = [["until", "Quantize until (nodes, ;)"], ["from", "Quantize from (nodes, ;)"], ["set_input", "Constant inputs (sr=16000;)"]];
+  const cuts = CUTS.map(([key]) => field(key, "text", { placeholder: "chosen" }));
   const name = field("name", "text", { pattern: "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,63}", title: "letters, digits and . _ -", placeholder: "that of the model" });
   const preset = choice("preset", Object.entries(PRESETS).map(([key, [words]]) => [key, words]));
   const metric = choice("metric", METRICS);
@@ -69,6 +71,10 @@ export async function launchPage(page) {
     const least = costs.filter(([box]) => box.checked).map(([box]) => box.value);
     if (workers.value) found.workers = Number(workers.value);
     if (name.value) found.name = name.value;
+    for (const box of cuts) {
+      const words = box.value.split(";").map((word) => word.trim()).filter(Boolean);
+      if (words.length) found[box.id] = words;
+    }
     if (metric.value) found.metric = metric.value;
     if (least.length) found.minimize = least;
     if (size.value) found.max_size = size.value;
@@ -101,7 +107,7 @@ export async function launchPage(page) {
     h("p", { class: "under" }, `Queued on this server (${me.queue.max_studies} at a time), and goes on when this page is closed.${usedOf(me)}`),
     h("form", { onsubmit: submit, class: "grid" },
       card("Model and data", { wide: true }, form([["model", "Model (.onnx; none: digits)", model], ["calib", "Calibration data (.npz, .npy, .zip of images)", calib],
-        ["eval", "Evaluation data (the same)", evaluation]]), about),
+        ["eval", "Evaluation data (the same)", evaluation], ...CUTS.map(([key, words], place) => [key, words, cuts[place]])]), about),
       card("Objective and limits", { wide: true }, form([["preset", "Preset", preset], ["metric", "Maximise", metric],
         ["least-size", "Minimise as well", h("span", { class: "chips" }, costs.map(([box, words]) => h("label", { class: "chips" }, box, words)))],
         ["drop", "Accuracy that may be lost", drop], ["size", "Most bytes of constants", size], ["latency", "Most CPU time of a sample (ms)", latency]])),
