@@ -74,6 +74,7 @@ def joined(program: list[list[Any]], clips: bool) -> list[list[Any]]:
             kind in (add, mul)
             and loads
             and not last["high"]
+            and not op["p1"]
             and [op["a"], op["b"]].count(slot) == 1
         ):
             last |= {"to": op["to"], "low": kind, "high": op["a"] + op["b"] - slot}

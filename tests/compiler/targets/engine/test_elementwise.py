@@ -223,3 +223,15 @@ def test_bounds_of_rescaled_values_are_those_of_python_integers(largest: int) ->
         ends = [rescaled(x, m, s) for x in (low, high) for m, s in pairs]
         found = chain_bounds("RESCALE", (Item((), low, high),), (multiplier, shift, None))
         assert found == (min(ends), max(ends))
+
+
+def test_an_operand_that_is_loaded_last_may_be_multiplied_by_a_number() -> None:
+    op, shape = relay.op, (1, 40)
+    x, y = relay.var("x", shape, "int8"), relay.var("y", shape, "int8")
+    fine = op.fixed_point_multiply(op.cast(x, dtype="int32"), multiplier=1162657664, shift=12)
+    coarse = op.left_shift(op.cast(y, dtype="int32"), relay.const(np.int32(8)))
+    total = op.cast(op.add(fine, coarse), dtype="int64")
+    scaled = op.fixed_point_multiply(total, multiplier=1402613632, shift=-11)
+    result = op.cast(op.clip(scaled, a_min=-127, a_max=127), dtype="int8")
+    rng = np.random.default_rng(0)
+    agree(relay.module(result), drawn(rng, shape, "int8", False), drawn(rng, shape, "int8", False))
