@@ -53,6 +53,9 @@ _FACTORS: Final = np.append(1.0, np.linspace(0.84, 1.16, 25)).astype(np.float32)
 _IMAGES: Final = 128
 _VALUES: Final = 1 << 20
 """Samples that ranges are tried on: so many, and at most so many values of the tensor."""
+_RACED: Final = 32
+_FINALISTS: Final = 5
+"""Samples that all ranges are tried on, and how many ranges are tried on the others too."""
 _GAIN_IMAGES: Final = 16
 """Samples that tell what readers make of the error of a value."""
 _SIGNS: Final = np.array([-1, 1], np.float32)
@@ -153,10 +156,10 @@ class RangeFitting:
                 errors += apart(read(y + step * rng.choice(_SIGNS, y.shape)), read(y))
             return errors / (float(step) ** 2 * sum(y.size for y in some))
 
-        def error(tried: Sequence[Expr], least: float) -> float:
-            """The sum over the samples, as far as it stays below ``least``."""
-            total = each_unseen * unseen.cut_off(tried)
-            for (y, _), target in zip(pairs, wanted, strict=True):
+        def error(tried: Sequence[Expr], part: slice, total: float, least: float) -> float:
+            """``total`` and the sum over a part of the samples, as far as it stays below
+            ``least``."""
+            for (y, _), target in zip(pairs[part], wanted[part], strict=True):
                 if total >= least:
                     break
                 total += apart(read(_on_grid(y, tried)), target)
@@ -170,11 +173,14 @@ class RangeFitting:
             known = [runs.replaced.get(arg, arg) for arg in front.args[1:]]
             if _ends(known) == _ends(own):
                 tried.insert(0, (known, self._ranges[:, self._place[front]]))
+        # All on a few samples, the best of these on the rest.
+        few, rest = slice(_RACED // images or 1), slice(_RACED // images or 1, None)
+        begun = [error(one, few, each_unseen * unseen.cut_off(one), np.inf) for one, _ in tried]
         (constants, rows), least = tried[0], np.inf
-        for some, their_rows in tried:
-            found = error(some, least)
+        for at in sorted(range(len(tried)), key=begun.__getitem__)[:_FINALISTS]:
+            found = error(tried[at][0], rest, begun[at], least)
             if found < least:
-                least, constants, rows = found, some, their_rows
+                least, (constants, rows) = found, tried[at]
         for each in (point, *self._fields.get(point, ())):
             self._ranges[:, self._place[each]] = rows
             runs.replaced.update(zip(each.args[1:], constants, strict=True))
