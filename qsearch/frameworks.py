@@ -300,7 +300,9 @@ def _stacked(parts: Sequence[Rows], alone: bool) -> Rows:
 
 def _of_torch(module: Any) -> tuple[list[str], Run, dict[str, Export]]:
     torch = importlib.import_module("torch")
-    names = list(inspect.signature(module.forward).parameters)
+    taken = inspect.signature(module.forward).parameters
+    # What transformers computes a loss of is no input.
+    names = [n for n, own in taken.items() if n not in LABEL_NAMES or own.default is own.empty]
     weight = next((p for p in module.parameters() if p.is_floating_point()), None)
 
     def tensors(rows: Rows) -> dict[str, Any]:

@@ -282,12 +282,12 @@ def _ends_by_sample(values: Values, axis: int) -> Values:
 
 def _on_grid(values: Values, constants: Sequence[Expr]) -> Values:
     step, low, high = (c.data for c in constants if isinstance(c, Constant))
-    held = values / step
+    held = np.asarray(values / step)  # numpy makes a number of an array without axes
     held += np.float32(0.5)
     np.floor(held, out=held)
     np.clip(held, low, high, out=held)
     held *= step
-    return np.asarray(held)
+    return held
 
 
 def _narrow(point: Call) -> bool:

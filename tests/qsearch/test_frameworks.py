@@ -56,3 +56,25 @@ def test_a_folder_without_a_model_is_refused(folder: Path) -> None:
 def test_what_is_no_model_is_named_with_the_kinds_that_are_taken(model: Any) -> None:
     with pytest.raises(CompilerError, match=r"of type .* cannot be used[^$]*torch.nn.Module"):
         qsearch.quantize(model, IMAGES)
+
+
+def test_ranges_of_a_value_without_axes_are_fitted() -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    m (float[1, 8] x) => (float[1, 4] y)
+    {
+      a = MatMul (x, w)
+      s = ReduceMean <keepdims = 0> (a)
+      q = Mul (s, s)
+      b = MatMul (a, v)
+      y = Add (b, q)
+    }
+    """
+    model = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (8, 4)), ("v", (4, 4))):
+        weight = rng.normal(size=shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
+    module = qsearch.quantize(model, rng.normal(size=(40, 8)).astype(np.float32))
+    assert module.proof is not None
+    assert module.proof["verdict"] == "proved"

@@ -3,6 +3,7 @@
 Labels are those of the dataset kind "detection". The outputs are one of
     (samples, boxes, 6)                      left, top, right, bottom, score, class
     boxes (samples, n, 4), scores (floats) and classes (integers), both (samples, n), in any order
+    boxes, scores (samples, classes, n), and rows (image, class, box) of ONNX' NonMaxSuppression
 in pixels of the input. Images are matched one by one; what parts add are detections by score and
 match, and the number of objects, which is all that the curve of precision needs.
 """
@@ -126,12 +127,15 @@ def _row(box: NDArray[Any], kind: int) -> dict[str, Any]:
     return {**row, "iscrowd": 0, "ignore": 0}
 
 
-def _detections(outputs: Outputs) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def _detections(outputs: Outputs) -> tuple[Any, Any, Any]:
     """Boxes, scores and classes, samples on axis 0."""
     first = outputs[0]
     if len(outputs) == 1 and first.ndim == 3 and first.shape[-1] == 6:
         return first[..., :4], first[..., 4], first[..., 5]
     boxes = [each for each in outputs if each.ndim == 3 and each.shape[-1] == 4]
+    rows = [each for each in outputs if each.dtype.kind == "i" and each.shape[-1:] == (3,)]
+    if boxes and len(rows) == 1 and len(outputs) == 3:
+        return _selected(boxes[0], outputs, rows[0].reshape(-1, 3))
     rest = [each for each in outputs if boxes and each.shape == boxes[0].shape[:2]]
     scores = [each for each in rest if each.dtype.kind == "f"]
     classes = [each for each in rest if each.dtype.kind in "iu"]
@@ -142,6 +146,17 @@ def _detections(outputs: Outputs) -> tuple[NDArray[Any], NDArray[Any], NDArray[A
             "and integer classes (n, k)"
         )
     return boxes[0], scores[0], classes[0]
+
+
+def _selected(boxes: NDArray[Any], outputs: Outputs, rows: NDArray[Any]) -> tuple[Any, Any, Any]:
+    """What NonMaxSuppression chose of every image."""
+    scores = next(each for each in outputs if each is not boxes and each.dtype.kind == "f")
+    images = [rows[rows[:, 0] == image] for image in range(len(boxes))]
+    return (
+        [boxes[place, own[:, 2]] for place, own in enumerate(images)],
+        [scores[place, own[:, 1], own[:, 2]] for place, own in enumerate(images)],
+        [own[:, 1] for own in images],
+    )
 
 
 mean_average_precision = MeanAveragePrecision()

@@ -45,7 +45,10 @@ class Tagger(nn.Module):
         self.lstm = nn.LSTM(16, 16, batch_first=True)
         self.head = nn.Linear(16, 3)
 
-    def forward(self, ids: Any, mask: Any, unused: Any = None) -> dict[str, Any]:
+    def forward(
+        self, ids: Any, mask: Any, unused: Any = None, labels: Any = None
+    ) -> dict[str, Any]:
+        assert labels is None
         hidden, _ = self.lstm(self.embedding(ids) * mask[..., None].float())
         return {"logits": self.head(hidden[:, -1]), "hidden": hidden}
 

@@ -118,6 +118,14 @@ def test_map_is_that_of_pycocotools_in_one_piece() -> None:
     judge.summarize()
     outputs = [scores, found, answers]
     assert scored("map", outputs, labels) == pytest.approx(judge.stats[0])
+    of_kind = np.zeros((12, 3, 4))
+    np.put_along_axis(of_kind, answers[:, None], scores[:, None], 1)
+    chosen = np.asarray([(n, answers[n, place], place) for n, place in np.ndindex(12, 4)])
+    sums = MetricSums([LIBRARY["map"]], has_labels=True, has_reference=False)
+    for n in range(12):  # one image a run, as a head gives it
+        own = chosen[chosen[:, 0] == n] * [0, 1, 1]
+        sums.add([found[n : n + 1], of_kind[n : n + 1], own[None]], None, labels[n : n + 1])
+    assert sums.results()[LIBRARY["map"]] == pytest.approx(judge.stats[0])
     together = np.concatenate([found, scores[..., None], answers[..., None]], axis=2)
     assert scored("map", together, labels) == pytest.approx(judge.stats[0])
 
