@@ -129,8 +129,11 @@ def _take_constant(epilogue: Epilogue, link: Chain, axis: int, rank: int) -> boo
         if constant is None:
             return False
         along = _along_channel(constant, axis, rank, len(epilogue.bias))
-        if along is None or (epilogue.low > INT32[0]).any() or (epilogue.high < INT32[1]).any():
+        if along is None:
             return False
+        # In front of a clip, whose ends move along.
+        epilogue.low = _moved_end(epilogue.low, INT32[0], along)
+        epilogue.high = _moved_end(epilogue.high, INT32[1], along)
         if not epilogue.scaled:
             epilogue.bias = epilogue.bias + along
         elif (along == along[0]).all():
@@ -152,6 +155,13 @@ def _take_constant(epilogue: Epilogue, link: Chain, axis: int, rank: int) -> boo
     epilogue.low = np.maximum(np.minimum(epilogue.low, high), low)
     epilogue.high = np.maximum(np.minimum(epilogue.high, high), low)
     return True
+
+
+def _moved_end(ends: Array, none: int, by: Array) -> Array:
+    """One end of a clip behind a sum; ``none`` of one that does nothing."""
+    if (ends == none).all():
+        return ends
+    return np.clip(np.where(ends == none, none, ends + by), *INT32)
 
 
 def _fits(epilogue: Epilogue, product: Product, kind: str, zero: int) -> bool:

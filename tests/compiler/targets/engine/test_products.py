@@ -195,6 +195,28 @@ def test_a_clip_in_front_of_one_factor_is_part_of_the_product() -> None:
     assert "elementwise" not in {step.kind for step in EngineExecutor(mod).steps}
 
 
+@pytest.mark.parametrize("added", [13, -77, "channel"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+def test_a_zero_point_behind_the_clip_is_part_of_the_product(added: int | str, dtype: str) -> None:
+    op, rng = relay.op, np.random.default_rng(3)
+    x = relay.var("x", (9, 40), "int8")
+    weight = relay.const(drawn(rng, (21, 40), "int8", False))
+    sums = op.nn.dense(x, weight, out_dtype="int32")
+    along = rng.integers(-90, 90, 21) if added == "channel" else np.array(added)
+    if added == "channel":
+        scaled = op.clip(sums, a_min=-9000, a_max=9000)
+    else:
+        scaled = op.fixed_point_multiply(sums, multiplier=1431655808, shift=-9)
+        scaled = op.clip(scaled, a_min=-100, a_max=155)
+    moved = op.add(scaled, relay.const(along.astype("int32")))
+    info = np.iinfo(dtype)
+    made = op.cast(op.clip(moved, a_min=int(info.min), a_max=int(info.max)), dtype=dtype)
+    for extreme in (False, True):
+        executor = agree(relay.module(made), drawn(rng, (9, 40), "int8", extreme))
+    kinds = {step.kind for step in executor.steps}
+    assert not kinds & {"elementwise", "wide"} or added == "channel"
+
+
 def test_factors_of_24_bits_without_ties_are_float32() -> None:
     low, high = np.array([-(1 << 20)]), np.array([1 << 20])
     factor = (3 << 29) + 128
