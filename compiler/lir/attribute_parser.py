@@ -20,9 +20,7 @@ def read_attributes(words: Words) -> DictAttrs:
     words.expect("=")
     words.expect("{")
     found: dict[str, Any] = {}
-    while not words.accept("}"):
-        if found:
-            words.expect(",")
+    for _ in words.items("}"):
         key = words.take()
         if key.kind not in ("word", "string"):
             words.fail(f"expected the name of an attribute, found {key.text!r}", key)

@@ -110,9 +110,7 @@ class _Reader:
         words = self.words
         words.expect("(")
         found: list[Buffer] = []
-        while not words.accept(")"):
-            if found:
-                words.expect(",")
+        for _ in words.items(")"):
             found.append(self._declaration(scope))
         return tuple(found)
 
@@ -127,9 +125,7 @@ class _Reader:
             words.fail(f"unknown dtype {dtype.text!r}", dtype, dtype.text, DTYPES)
         words.expect("[")
         shape: list[int] = []
-        while not words.accept("]"):
-            if shape:
-                words.expect(",")
+        for _ in words.items("]"):
             shape.append(self._size())
         buffer = Buffer(name.text, tuple(shape), dtype.text, scope)
         self.buffers[name.text] = buffer
@@ -178,9 +174,7 @@ class _Reader:
         symbol = words.expect_kind("string", "the name of a routine in quotes")
         words.expect("(")
         ins: list[Buffer] = []
-        while not words.accept(")"):
-            if ins:
-                words.expect(",")
+        for _ in words.items(")"):
             ins.append(self._buffer())
         return Extern(json.loads(symbol.text), tuple(ins), tuple(outs), read_attributes(self.words))
 
@@ -244,9 +238,7 @@ class _Reader:
         words = self.words
         words.expect("[")
         found: list[Scalar] = []
-        while not words.accept("]"):
-            if found:
-                words.expect(",")
+        for _ in words.items("]"):
             found.append(read_scalar(words, names))
         return tuple(found)
 
@@ -254,9 +246,7 @@ class _Reader:
         words = self.words
         words.expect(opener)
         found: list[Axis] = []
-        while not words.accept(closer):
-            if found:
-                words.expect(",")
+        for _ in words.items(closer):
             name = words.expect_kind("word", "the name of a loop")
             if name.text in names.axes:
                 words.fail(f"two loops are called {name.text}", name)

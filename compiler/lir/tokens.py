@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, NoReturn
 
 from compiler.ir.text.lexer import QUOTED, Source
@@ -66,6 +66,19 @@ class Words:
             return False
         self.at += 1
         return True
+
+    def items(self, close: str) -> Iterator[None]:
+        """Once for each item in front of the mark ``close``, which is taken, a comma between them.
+
+        Raises:
+            ParseError: no comma stands there.
+        """
+        if self.accept(close):
+            return
+        yield
+        while not self.accept(close):
+            self.expect(",")
+            yield
 
     def expect(self, text: str) -> Word:
         """Take this mark or word.

@@ -197,6 +197,18 @@ class TokenStream:
         self.at += found
         return found
 
+    def items(self, close: str) -> Iterator[None]:
+        """Once for each item in front of the mark ``close``, which is taken; a comma stands behind
+        each but the last, which may have one.
+
+        Raises:
+            ParseError: something else stands behind an item.
+        """
+        while not self.take(close):
+            yield
+            if not self.is_mark(close):
+                self.expect(",")
+
     def expect(self, text: str) -> Token:
         """The mark or word ``text``.
 

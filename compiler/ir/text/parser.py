@@ -191,7 +191,7 @@ class _ModuleParser:
         params = types.parameters()
         stream.expect("{")
         constructors: list[Constructor] = []
-        while not stream.take("}"):
+        for _ in stream.items("}"):
             word = stream.expect_kind("word", "the name of a constructor")
             if word.text in self.constructors:
                 stream.source.error(word.start, f"constructor {word.text} is defined twice")
@@ -199,8 +199,6 @@ class _ModuleParser:
             con = Constructor(word.text, inputs, header, len(constructors))
             self.constructors[word.text] = con
             constructors.append(con)
-            if not stream.is_mark("}"):
-                stream.expect(",")
         types.variables = outer
         self.definitions[header] = TypeData(header, params, tuple(constructors))
 
@@ -242,7 +240,7 @@ class _ModuleParser:
         stream = self.stream
         stream.expect("attributes")
         stream.expect("{")
-        while not stream.take("}"):
+        for _ in stream.items("}"):
             token = stream.next()
             if token.kind not in ("string", "word"):
                 stream.source.error(
@@ -251,5 +249,3 @@ class _ModuleParser:
             key = unquote(stream, token) if token.kind == "string" else token.text
             stream.expect("=")
             self.attrs[key] = self.values.parse()
-            if not stream.is_mark("}"):
-                stream.expect(",")

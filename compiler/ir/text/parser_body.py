@@ -170,7 +170,7 @@ class BodyParser(ExprParser):
         stream.expect("(")
         params: dict[str, Var] = {}
         attrs: dict[str, Any] = {}
-        while not stream.take(")"):
+        for _ in stream.items(")"):
             token = stream.token
             if token.kind == "local":
                 name, var = self._binder()
@@ -181,8 +181,6 @@ class BodyParser(ExprParser):
                 self._attribute(attrs)
             else:
                 stream.fail(f"expected a parameter or an attribute, found {stream.shown()}")
-            if not stream.is_mark(")"):
-                stream.expect(",")
         for name, var in params.items():
             self._define(name, var)
         device: VirtualDevice = attrs.pop("virtual_device", UNCONSTRAINED)
@@ -219,7 +217,7 @@ class BodyParser(ExprParser):
         stream.expect(")")
         stream.expect("{")
         clauses: list[Clause] = []
-        while not stream.take("}"):
+        for _ in stream.items("}"):
             mark = len(self._undo)
             pattern = self._pattern()
             stream.expect("=>")
@@ -227,8 +225,6 @@ class BodyParser(ExprParser):
             rhs = (yield self._value()) if self._at_scope() else self.expr()
             clauses.append(Clause(pattern, rhs))
             self._leave(mark)
-            if not stream.is_mark("}"):
-                stream.expect(",")
         return Match(data, tuple(clauses), complete, span=self._span(start))
 
     def _pattern(self) -> Pattern:
@@ -255,9 +251,7 @@ class BodyParser(ExprParser):
 
     def _patterns(self) -> tuple[Pattern, ...]:
         found: list[Pattern] = []
-        while not self._stream.take(")"):
+        for _ in self._stream.items(")"):
             with self._stream.nested("a pattern"):
                 found.append(self._pattern())
-            if not self._stream.is_mark(")"):
-                self._stream.expect(",")
         return tuple(found)

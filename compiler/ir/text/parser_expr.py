@@ -218,10 +218,8 @@ class ExprParser(ABC):
     def _arguments(self) -> list[Expr]:
         self._stream.expect("(")
         args: list[Expr] = []
-        while not self._stream.take(")"):
+        for _ in self._stream.items(")"):
             args.append(self._nested())
-            if not self._stream.is_mark(")"):
-                self._stream.expect(",")
         return args
 
     def _nested(self) -> Expr:
@@ -259,7 +257,7 @@ class ExprParser(ABC):
         args: list[Expr] = []
         given: dict[str, Any] = {}
         given_at: dict[str, int] = {}
-        while not stream.take(")"):
+        for _ in stream.items(")"):
             key = stream.token
             if key.kind in ("word", "string") and stream.peek().text == "=":
                 given_at[self._attribute(given)] = key.start
@@ -267,8 +265,6 @@ class ExprParser(ABC):
                 stream.fail("an argument after the first attribute")
             else:
                 args.append(self._nested())
-            if not stream.is_mark(")"):
-                stream.expect(",")
         attrs = self._attrs(callee, given, given_at, start)
         return Call(callee, tuple(args), attrs, span=self._span(start))
 

@@ -45,12 +45,10 @@ class TypeParser:
         if not self.stream.take("["):
             return ()
         made = []
-        while not self.stream.take("]"):
+        for _ in self.stream.items("]"):
             name = self.stream.expect_kind("word", "the name of a type parameter").text
             made.append(TypeVar(name))
             self.variables = {**self.variables, name: made[-1]}
-            if not self.stream.is_mark("]"):
-                self.stream.expect(",")
         return tuple(made)
 
     def parse(self) -> Type:
@@ -84,11 +82,9 @@ class TypeParser:
     def types_until(self, close: str) -> tuple[Type, ...]:
         """Types separated by commas up to the mark ``close``, which is taken."""
         found = []
-        while not self.stream.take(close):
+        for _ in self.stream.items(close):
             with self.stream.nested("a type"):
                 found.append(self.parse())
-            if not self.stream.is_mark(close):
-                self.stream.expect(",")
         return tuple(found)
 
     def _tensor(self) -> TensorType:
@@ -96,10 +92,8 @@ class TypeParser:
         stream.expect("[")
         stream.expect("(")
         shape: list[Dim] = []
-        while not stream.take(")"):
+        for _ in stream.items(")"):
             shape.append(self._dim())
-            if not stream.is_mark(")"):
-                stream.expect(",")
         stream.expect(",")
         token = stream.expect_kind("word", "a dtype")
         if token.text not in DTYPES:
@@ -206,11 +200,9 @@ class ValueParser:
 
     def _list(self, close: str) -> tuple[Any, ...]:
         found = []
-        while not self.stream.take(close):
+        for _ in self.stream.items(close):
             with self.stream.nested("a value"):
                 found.append(self.parse())
-            if not self.stream.is_mark(close):
-                self.stream.expect(",")
         return tuple(found)
 
     def _key(self) -> Any:
@@ -222,13 +214,11 @@ class ValueParser:
 
     def _map(self) -> dict[Any, Any]:
         found: dict[Any, Any] = {}
-        while not self.stream.take("}"):
+        for _ in self.stream.items("}"):
             key = self._key()
             self.stream.expect("=")
             with self.stream.nested("a value"):
                 found[key] = self.parse()
-            if not self.stream.is_mark("}"):
-                self.stream.expect(",")
         return found
 
 
