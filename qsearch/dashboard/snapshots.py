@@ -79,12 +79,6 @@ class Snapshot:
         return found
 
     @property
-    def finished(self) -> int:
-        """Trials that ended."""
-        found: int = self.derive("finished", lambda: sum(p.finished for p in self.points))
-        return found
-
-    @property
     def best(self) -> TrialPoint | None:
         """The winner so far."""
         found: TrialPoint | None = self.derive("best", lambda: self.measures.best(self.points))

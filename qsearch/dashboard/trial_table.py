@@ -24,6 +24,7 @@ from qsearch.dashboard.security import without_passwords
 from qsearch.dashboard.snapshots import Snapshot
 from qsearch.errors import SettingsError
 from qsearch.report.measures import value_of
+from qsearch.report.view import constant_names
 from qsearch.store.view_queries import TrialPoint
 from workers.metrics.registry import Measure
 
@@ -31,6 +32,7 @@ _OWN: Final = (
     "number", "state", "stage", "samples", "seconds", "cpu_s", "attempts",
     "lost_workers", "driver_id", "started_at", "finished_at", "from_store", "error",
 )  # fmt: skip
+_BESIDE: Final = ("front", "note", "tags")
 _TERM: Final = re.compile(
     r'\s*(?:("[^"]*"|[^\s"=<>!~≤≥]+)\s*(<=|>=|!=|=|<|>|~|≤|≥)\s*("[^"]*"|[^\s"]+)|("[^"]*"|[^\s"]+))'
 )
@@ -93,18 +95,13 @@ def constant_columns(study: Snapshot) -> list[str]:
     """Columns in which all trials have the same value; a table needs none of them."""
 
     def find() -> list[str]:
-        names = []
-        for column in columns_of(study).values():
-            values = [column.value(point) for point in study.points]
-            if column.measure is not None:
-                # A trial without a score says nothing of a measure.
-                values = [value for value in values if value is not None]
-            if all(value == values[0] for value in values):
-                names.append(column.name)
-        return names
+        own = (c for c in columns_of(study).values() if c.name in _OWN or c.name in _BESIDE)
+        values = {c.name: [c.value(point) for point in study.points] for c in own}
+        alike = [name for name, found in values.items() if found.count(found[0]) == len(found)]
+        return alike + constant_names(study.measures, study.points)
 
-    found: list[str] = study.derive("constant", find)
-    return found if len(study.points) > 1 else []
+    found: list[str] = study.derive("constant", find) if len(study.points) > 1 else []
+    return found
 
 
 def _columns(study: Snapshot) -> dict[str, Column]:

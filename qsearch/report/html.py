@@ -179,15 +179,9 @@ def _study_out(repository: Repository, view: StudyView) -> dict[str, Any]:
     note = repository.newest_notes(study.id).get(None)
     return {
         **view.head(),
-        "name": study.name,
-        "state": study.state,
         "silent": view.silent,
         "listening": view.listening,
-        "finished": sum(point.finished for point in points),
-        "target_trials": study.target_trials,
-        "counts": dict(Counter(point.state for point in points)),
         "rate_per_min": 0,
-        "measure": measure_out(measures.primary),
         "measures": [measure_out(measure) for measure in measures.all],
         "parameters": parameter_names(points),
         "constant": constant_names(measures, points),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -165,7 +166,7 @@ class StudyView:
         return shlex.join(words)
 
     def head(self) -> dict[str, Any]:
-        """The result: verdict, objectives and limits, the best trial beside the float model."""
+        """How it stands, and the result: verdict, limits, the best trial beside the float model."""
         study, measures = self.study, self.measures
         best = measures.best(self.points)
         limits = self.limits(best)
@@ -175,6 +176,12 @@ class StudyView:
         good = measures.objectives[0]
         front.sort(key=lambda p: value_of(good, p) or 0.0, reverse=not good.smaller_is_better)
         return {
+            "name": study.name,
+            "state": study.state,
+            "finished": sum(point.finished for point in self.points),
+            "target_trials": study.target_trials,
+            "counts": dict(Counter(point.state for point in self.points)),
+            "measure": measure_out(measures.primary),
             "phase": self.phase,
             "verdict": self.verdict(best, limits),
             "objectives": [measure_out(each) for each in measures.objectives],

@@ -181,7 +181,7 @@ def _module(study: Snapshot) -> Path | None:
 
 def _summary(study: Snapshot, found: Shared) -> dict[str, Any]:
     module = _module(study)
-    row, measure = study.study, study.measures.primary
+    row = study.study
     drivers = study.repository.drivers_of(row.id)
     view = view_of(study, drivers)
     # What depends on the time is told anew; the rest once a version.
@@ -189,15 +189,9 @@ def _summary(study: Snapshot, found: Shared) -> dict[str, Any]:
     note = study.notes.get(None)
     return {
         "key": study.key,
-        "name": row.name,
         "model": row.model_name,
-        "state": row.state,
         "paused": row.state == "paused",
         "stopped": row.stopped,
-        "target_trials": row.target_trials,
-        "finished": study.finished,
-        "counts": dict(study.counts),
-        "measure": measure_out(measure),
         **head,
         "rate_per_min": study.derive("rate", lambda: study.rate_per_min),
         "listening": view.listening,
