@@ -175,6 +175,10 @@ CASES: Final[dict[str, Case]] = {
     "Log": between(node("Exp", ["a"], ["p"]), node("Log", ["p"], ["b"])),
     "Reciprocal": between(node("Exp", ["a"], ["p"]), node("Reciprocal", ["p"], ["b"])),
     "Pow": between(node("Pow", ["a", "e"], ["b"]), e=scalar(2)),
+    "Cast to integers and back": between(
+        node("Cast", ["a"], ["i"], to=TensorProto.UINT8),
+        node("Cast", ["i"], ["b"], to=TensorProto.FLOAT),
+    ),
     "Clip": between(node("Clip", ["a", "lo", "hi"], ["b"]), lo=scalar(-0.5), hi=scalar(1.5)),
     "Relu6": between(node("Clip", ["a", "lo", "hi"], ["b"]), lo=scalar(0), hi=scalar(6)),
     "PRelu": between(

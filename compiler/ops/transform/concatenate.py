@@ -126,24 +126,22 @@ FQZeroPoint.register(concatenate)(always(ZeroPoint.TAKES))
 
 
 def joined(fields: Views, axis: int, shape: tuple[int, ...]) -> TensorView:
-    """The fields end to end along ``axis``, chosen by comparing the index with their ends."""
+    """The fields end to end along ``axis``: a search for the one that holds the index."""
 
     def at(indices: tuple[Scalar, ...]) -> Scalar:
-        starts = [0]
+        end, ranges = 0, list[tuple[int, Scalar]]()
         for field in fields:
-            starts.append(starts[-1] + field.shape[axis])
-        value: Scalar | None = None
-        for field, start, end in reversed(list(zip(fields, starts, starts[1:]))):
-            if start == end:
-                continue
-            own = list(indices)
-            own[axis] = plus(indices[axis], -start)
-            element = field.at(own)
-            if value is None:
-                value = element
-            else:
-                value = Select(Bin("<", indices[axis], imm(end)), element, value)
-        return literal(0, fields[0].dtype) if value is None else value
+            start, end = end, end + field.shape[axis]
+            own = (*indices[:axis], plus(indices[axis], -start), *indices[axis + 1 :])
+            if start < end:
+                ranges.append((end, field.at(own)))
+        while len(ranges) > 1:
+            pairs = [
+                (last, Select(Bin("<", indices[axis], imm(end)), low, high))
+                for (end, low), (last, high) in zip(ranges[::2], ranges[1::2])
+            ]
+            ranges = pairs + ranges[len(ranges) & ~1 :]
+        return ranges[0][1] if ranges else literal(0, fields[0].dtype)
 
     return TensorView.of(shape, at)
 

@@ -13,8 +13,8 @@ from compiler.errors import OnnxImportError
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.frontend.from_onnx.values import dtype_of
-from compiler.ir.expr import Expr
-from compiler.ir.ty import bits, is_float
+from compiler.ir.expr import Call, Expr, is_op_call
+from compiler.ir.ty import bits, integer_range, is_float, is_integer
 
 
 def _binary(op_type: str, op: str, since: int = 7) -> None:
@@ -151,16 +151,26 @@ def identity(node: OnnxNode) -> Expr:
 @from_onnx("Cast", since=6)
 def cast(node: OnnxNode) -> Expr:
     """Cast; to its own dtype it is the input itself."""
-    data = node.arg(0)
-    dtype = dtype_of(node.attr("to"), node.label)
-    return data if data.tensor_type.dtype == dtype else node.call("cast", data, dtype=dtype)
+    return _cast(node, dtype_of(node.attr("to"), node.label))
 
 
 @from_onnx("CastLike", since=15)
 def cast_like(node: OnnxNode) -> Expr:
     """Cast to the dtype of the second input."""
-    data, dtype = node.arg(0), node.arg(1).tensor_type.dtype
-    return data if data.tensor_type.dtype == dtype else node.call("cast", data, dtype=dtype)
+    return _cast(node, node.arg(1).tensor_type.dtype)
+
+
+def _cast(node: OnnxNode, dtype: str) -> Expr:
+    """Floats that become integers and floats again are floats without their fraction."""
+    data = node.arg(0)
+    held = data.tensor_type.dtype
+    if held == dtype:
+        return data
+    real = data.args[0] if isinstance(data, Call) and is_op_call(data, "cast") else data
+    if real.tensor_type.dtype == dtype and is_float(dtype) and is_integer(held):
+        low, high = integer_range(held)
+        return node.call("trunc", node.call("clip", real, a_min=float(low), a_max=float(high)))
+    return node.call("cast", data, dtype=dtype)
 
 
 @from_onnx("Constant")
