@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
@@ -131,8 +134,71 @@ def scatter_elements(node: OnnxNode) -> Expr:
     data = node.arg(0)
     axis = node.axis(node.attr("axis", 0), node.rank(data))
     mode = {"none": "update"}.get(reduction, reduction)
+    known = node.known(1)
+    if known is not None:
+        at: list[Any] = list(np.indices(known.shape, sparse=True))
+        at[axis] = known
+        rows = _written_rows(node, tuple(np.broadcast_arrays(*at)), mode)
+        if rows is not None:
+            return rows
     indices = _wrapped_indices(node, 1, node.size(data, axis))
     return node.call("scatter_elements", data, indices, node.arg(2), axis=axis, reduction=mode)
+
+
+_MOST_RUNS = 8
+"""Slices that a tensor with written rows is joined of; else it is gathered."""
+
+
+def _written_rows(node: OnnxNode, at: tuple[NDArray[Any], ...], mode: str) -> Expr | None:
+    """The data with updates at known places: rows of both, end to end, or sums of such.
+
+    Args:
+        at: an index array for each of the first axes; one update a place, in row-major order.
+    Returns:
+        None where places or the reduction have no such form.
+    """
+    data, updates = node.arg(0), node.arg(2)
+    shape = node.shape(data)
+    sizes = shape[: len(at)]
+    if mode not in ("update", "add") or not math.prod(shape) or not at[0].size:
+        return None
+    places = np.ravel_multi_index([a.reshape(-1) % n for a, n in zip(at, sizes)], sizes)
+    count, width = math.prod(sizes), math.prod(shape[len(at) :])
+    rows = node.call("reshape", data, newshape=(count, width))
+    news = node.call("reshape", updates, newshape=(len(places), width))
+    if mode == "update":
+        order = np.arange(count)
+        order[places] = count + np.arange(len(places))
+        return node.call("reshape", _rows_of(node, rows, news, order), newshape=shape)
+    turn = np.zeros(len(places), np.int64)  # how many updates of the same place came before
+    sort = np.argsort(places, kind="stable")
+    first = np.searchsorted(places[sort], places[sort])
+    turn[sort] = np.arange(len(places)) - first
+    if turn.max() >= _MOST_RUNS:
+        return None
+    zeros = node.const(np.zeros((1, width)), data.tensor_type.dtype)
+    for number in range(int(turn.max()) + 1):
+        order = np.full(count, len(places))
+        order[places[turn == number]] = np.flatnonzero(turn == number)
+        rows = node.call("add", rows, _rows_of(node, news, zeros, order))
+    return node.call("reshape", rows, newshape=shape)
+
+
+def _rows_of(node: OnnxNode, first: Expr, second: Expr, order: NDArray[np.int64]) -> Expr:
+    """Rows of two matrices, numbered through."""
+    count = node.size(first, 0)
+    runs = np.split(order, np.flatnonzero((np.diff(order) != 1) | (order[1:] == count)) + 1)
+    if len(runs) > _MOST_RUNS:
+        both = node.call("concatenate", node.tuple([first, second]), axis=0)
+        return node.call("take", both, node.const(order), axis=0)
+    parts = []
+    for run in runs:
+        side, begin = (first, int(run[0])) if run[0] < count else (second, int(run[0]) - count)
+        end = begin + len(run)
+        cut = {"begin": (begin,), "end": (end,), "strides": (1,), "axes": (0,)}
+        whole = len(run) == node.size(side, 0)
+        parts.append(side if whole else node.call("strided_slice", side, **cut))
+    return parts[0] if len(parts) == 1 else node.call("concatenate", node.tuple(parts), axis=0)
 
 
 @from_onnx("OneHot", since=9)
@@ -205,11 +271,15 @@ def scatter(node: OnnxNode) -> Expr | Sequence[Expr]:
 @from_onnx("ScatterND", since=11)
 def scatter_nd(node: OnnxNode) -> Expr:
     """Updates by index vectors. Ours has the index vector along the first axis."""
-    mode = node.attr("reduction", "none")
+    reduction = node.attr("reduction", "none")
+    mode = {"none": "update"}.get(reduction, reduction)
+    known = node.known(1)
+    if known is not None:
+        rows = _written_rows(node, tuple(np.moveaxis(known, -1, 0)), mode)
+        if rows is not None:
+            return rows
     indices = node.arg(1)
     rank = node.rank(indices)
     order = (rank - 1, *range(rank - 1))
     turned = node.call("transpose", indices, axes=order) if rank > 1 else indices
-    return node.call(
-        "scatter_nd", node.arg(0), turned, node.arg(2), mode={"none": "update"}.get(mode, mode)
-    )
+    return node.call("scatter_nd", node.arg(0), turned, node.arg(2), mode=mode)
