@@ -42,8 +42,13 @@ from compiler.ir.ty import TensorType, holds_float, tensor_fields
 from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.archive import json_bytes, read_archive, read_json, write_archive
 from compiler.runtime.call import Call
-from compiler.runtime.exact_executor import EXECUTOR_FACTORIES, exact_executor, executor_named
-from compiler.runtime.executor import Executor, Inputs, ordered_inputs
+from compiler.runtime.exact_executor import (
+    EXECUTOR_FACTORIES,
+    Chosen,
+    exact_executor,
+    executor_named,
+)
+from compiler.runtime.executor import Inputs, ordered_inputs
 from compiler.runtime.interface import Interface
 from compiler.runtime.lowered_module import TEXT, LoweredModule
 from compiler.runtime.npy import array_of, npy_bytes
@@ -96,7 +101,7 @@ class QModule:
     before: bytes | None = field(default=None, repr=False)
     after: bytes | None = field(default=None, repr=False)
     _pipelines: list[Pipeline] = field(default_factory=list, repr=False)
-    _executors: dict[str, Executor] = field(default_factory=dict, repr=False)
+    _executors: dict[str, Chosen] = field(default_factory=dict, repr=False)
     _calls: dict[tuple[str, int], Call] = field(default_factory=dict, repr=False)
 
     @property
@@ -236,26 +241,39 @@ class QModule:
             return lambda inputs: self._run_whole(pipeline, inputs, executor, threads)
         return self._call(executor, threads)
 
+    def form(self, executor: str = AUTO) -> tuple[str, str]:
+        """The executor that ``run`` takes, and why it is no faster one; "" for the engine.
+
+        Raises:
+            EvaluationError: there is no such executor.
+        """
+        name, _, note = self._executor(executor)
+        return name, note
+
     def _call(self, executor: str, threads: int) -> Call:
         known = self._calls.get((executor, threads))
         if known is None:
             types = [(param.name_hint, param.tensor_type) for param in self.main.params]
-            known = Call(self._executor(executor), types, self.interface, threads)
+            known = Call(self._executor(executor).executor, types, self.interface, threads)
             self._calls[executor, threads] = known
         return known
 
-    def _executor(self, name: str) -> Executor:
+    def _executor(self, name: str) -> Chosen:
         if name not in (AUTO, *EXECUTOR_FACTORIES):
             raise EvaluationError(
                 f"unknown executor {name!r}", fix=legal_names(name, [AUTO, *EXECUTOR_FACTORIES])
             )
         if name not in self._executors:
             if name == AUTO and self._computes_integers_only():
-                found, executor, _ = exact_executor(self.module)
+                chosen = exact_executor(self.module)
             else:
                 found = "reference" if name == AUTO else name
-                executor = self._executors.get(found) or executor_named(found, self.module)
-            self._executors[name] = self._executors[found] = executor
+                note = "quantized_main holds floats" if name == AUTO else "asked for"
+                known = self._executors.get(found)
+                executor = known.executor if known else executor_named(found, self.module)
+                chosen = Chosen(found, executor, note)
+            self._executors[name] = chosen
+            self._executors.setdefault(chosen.name, chosen)
         return self._executors[name]
 
     def _computes_integers_only(self) -> bool:

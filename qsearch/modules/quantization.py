@@ -220,19 +220,24 @@ def run_module(path: PathLike, data: Any, *, executor: str = "auto") -> dict[str
             by onnxruntime with default session options.
     Returns:
         ``top1`` (None without labels), ``n``, ``outputs_sha256`` over the little-endian float32
-        outputs, the time it took, and ``warnings`` of inputs on another scale than the samples that
+        outputs, the time it took, the ``executor`` that ran and ``why`` it is no faster one
+        ("" for the engine), and ``warnings`` of inputs on another scale than the samples that
         the .qmod holds.
     Raises:
         ArtifactError: the file is neither.
         CodegenError: onnxruntime gives other bits for an .onnx file than its module has.
     """
-    found = run_samples(runnable(Path(path), executor), data, kept=False)
+    what = runnable(Path(path), executor)
+    found = run_samples(what, data, kept=False)
+    form, why = what.form()
     return {
         "top1": found.top1,
         "n": found.count,
         "outputs_sha256": found.digest,
         "wall_s": round(found.wall_s, 3),
         "cpu_s": round(found.cpu_s, 3),
+        "executor": form,
+        "why": why,
         "warnings": list(found.warnings),
     }
 
@@ -244,6 +249,7 @@ class Runnable:
     Attributes:
         seen: lowest and highest value by input, where a module holds calibration samples.
         judged: whether labels judge the first output.
+        form: the executor that runs, and why it is no faster one.
         pipeline: what stands between the data and these inputs.
         sampled: which outputs have the samples on their leading axis; None is all of them.
     """
@@ -254,21 +260,26 @@ class Runnable:
     sampled: tuple[bool, ...] | None = None
     pipeline: Pipeline | None = None
     judged: bool = True
+    form: Callable[[], tuple[str, str]] = lambda: ("onnxruntime", "it runs exported files")
 
     @staticmethod
     def of(module: QModule, executor: str = "auto") -> Runnable:
         """A module."""
         seen: dict[str, Span] = {}
+
+        def form() -> tuple[str, str]:
+            return module.form(executor)
+
         pipeline = module.pipeline
         if pipeline is not None:
             specs = whole_inputs(pipeline.whole)
             own = pipeline.sampled
             run = Runnable(specs, lambda inputs: module.run(inputs, executor), seen, own)
-            return replace(run, judged=pipeline.gives_classes)
+            return replace(run, judged=pipeline.gives_classes, form=form)
         for inputs, _ in module.samples:
             _widen(seen, inputs)
         specs = input_specs(module.module)
-        return Runnable(specs, lambda inputs: module.run(inputs, executor), seen)
+        return Runnable(specs, lambda inputs: module.run(inputs, executor), seen, form=form)
 
 
 Span = tuple[float, float]

@@ -16,7 +16,7 @@ from compiler.runtime.artifact import load_qmod
 from compiler.targets.c.toolchain import find_compiler
 from qsearch.cli.main import run
 from tests.compiler.export.to_onnx.qdq_graphs import residual_network
-from tests.needs import skip
+from tests.needs import NEEDS_C, skip
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +90,18 @@ def test_an_exported_file_scores_as_its_module(digits: Path, tmp_path: Path) -> 
     found = qsearch.export(digits, "onnx", tmp_path / "x.onnx")
     ours, theirs = (qsearch.run_module(path, data) for path in (found.files[0], digits))
     assert ours["outputs_sha256"] == theirs["outputs_sha256"]
+    assert ours["executor"] == "onnxruntime"
+
+
+@NEEDS_C
+def test_a_run_says_what_ran_and_why(digits: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data = str(Path(qsearch.__file__).parent / "models" / "digits_dev.npz")
+    said = []
+    for words in ([], ["--executor", "reference"]):
+        assert run(["run", str(digits), "--eval", data, "--json", *words]) == 0
+        found = json.loads(capfd.readouterr().out)
+        said.append((found["executor"], found["why"]))
+    assert said == [("engine", ""), ("reference", "asked for")]
 
 
 def test_a_module_on_integers_has_no_float_form(
