@@ -32,7 +32,7 @@ class Reader:
 
 def test_the_keywords_of_launch_are_the_settings() -> None:
     own = {"model", "calib", "eval"}
-    keywords = {"import": "imports", "from": "from_"}
+    keywords = {"import": "imports", "from": "from_", "for": "for_"}
     keys = {keywords.get(key, key) for key in names_of_keys()}
     assert set(LaunchOptions.__annotations__) == keys - own
 
