@@ -174,10 +174,15 @@ class RangeFitting:
             if _ends(known) == _ends(own):
                 tried.insert(0, (known, self._ranges[:, self._place[front]]))
         # All on a few samples, the best of these on the rest.
-        few, rest = slice(_RACED // images or 1), slice(_RACED // images or 1, None)
-        begun = [error(one, few, each_unseen * unseen.cut_off(one), np.inf) for one, _ in tried]
+        raced = _RACED // images or 1
+        few, rest = slice(raced), slice(raced, None)
+        kept = _FINALISTS if len(pairs) > raced else 1
+        begun: list[float] = []
+        for one, _ in tried:
+            last = sorted(begun)[kept - 1] if len(begun) >= kept else np.inf
+            begun.append(error(one, few, each_unseen * unseen.cut_off(one), last))
         (constants, rows), least = tried[0], np.inf
-        for at in sorted(range(len(tried)), key=begun.__getitem__)[:_FINALISTS]:
+        for at in sorted(range(len(tried)), key=begun.__getitem__)[:kept]:
             found = error(tried[at][0], rest, begun[at], least)
             if found < least:
                 least, (constants, rows) = found, tried[at]
