@@ -2,8 +2,10 @@
 
 A bias held at the scale of its accumulator is bias / (s_x * s_w). A channel with hardly any weight
 (trained away, say) would make s_w so small that this integer leaves the accumulator. Its range is
-raised until the bias takes at most half of it; what rounding then takes from the weights is far
-below the last bit of the results.
+raised until the bias takes at most half of it, and at most 2^22: sums stay below 2^24, which
+float32 holds, so products of integer ONNX are float, and hardware sees a factor in each channel.
+What rounding takes from the weights is below the 22nd bit of the bias. Data of more than 8 bits
+make every sum as much longer, and the room grows with them.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
+
+_FLOAT_BITS = 22
 
 
 def add_operands(node: Expr) -> tuple[tuple[Expr, Expr], ...]:
@@ -52,7 +56,7 @@ def range_for_bias(
     bias: Constant,
     data: DomScale | None,
     per_channel: bool,
-    nbit: int,
+    nbits: tuple[int, int],
     qconfig: QConfig,
 ) -> NDArray[np.float32]:
     """Least weight range, rank 0 or one per output channel; 0 where the data's scale is unknown.
@@ -60,7 +64,7 @@ def range_for_bias(
     Args:
         product: convolution or dense layer in front of the bias.
         data: scale of its data operand.
-        nbit: bits of its weight.
+        nbits: bits of its weight and of its data.
     """
     if data is None or data.is_vector:
         return np.zeros((), np.float32)
@@ -73,6 +77,6 @@ def range_for_bias(
         largest = np.moveaxis(magnitudes, axis, 0).reshape(magnitudes.shape[axis], -1).max(axis=1)
     else:
         largest = magnitudes.max(initial=0.0)
-    room = 2.0 ** (bits(qconfig.dtype_activation) - 2)
-    levels = 2.0 ** (nbit - 1)
+    room = 2.0 ** min(bits(qconfig.dtype_activation) - 2, _FLOAT_BITS + max(nbits[1] - 8, 0))
+    levels = 2.0 ** (nbits[0] - 1)
     return as_scale(largest * levels / (float(data.values) * room))

@@ -165,8 +165,8 @@ class _Binder:
         floor: NDArray[np.float32] | None = None
         for product, bias_data in biased:
             data = scales.get(product.args[0])
-            nbit = self._nbit(weight)
-            needed = range_for_bias(product, bias_data, data, axis is not None, nbit, self.qconfig)
+            nbits = self._nbit(weight), self._nbit(product)
+            needed = range_for_bias(product, bias_data, data, axis is not None, nbits, self.qconfig)
             floor = needed if floor is None else np.maximum(floor, needed)
         return floor
 
