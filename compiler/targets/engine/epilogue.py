@@ -182,7 +182,7 @@ def _fits(epilogue: Epilogue, product: Product, kind: str, zero: int) -> bool:
     low, high = product.low + epilogue.bias, product.high + epilogue.bias
     if epilogue.multiplier is not None:
         factors = factor_arguments(epilogue, len(epilogue.bias))
-        return make_factor(*factors, low, high, epilogue.added) is not None
+        return make_factor(*factors, low, high, epilogue.added + zero) is not None
     if epilogue.to_even is not None:
         zero <<= int(epilogue.to_even.max())
         most = max(int(high.max()), -int(low.min())) + 2 * zero

@@ -217,6 +217,22 @@ def test_a_zero_point_behind_the_clip_is_part_of_the_product(added: int | str, d
     assert not kinds & {"elementwise", "wide"} or added == "channel"
 
 
+def test_a_factor_too_small_for_the_zero_of_bytes_is_planned() -> None:
+    """Channels without weights whose bias takes half of the accumulator have such factors."""
+    op, rng = relay.op, np.random.default_rng(0)
+    weight = np.concatenate([rng.integers(-127, 128, (2, 9)), np.zeros((2, 9))]).astype("int8")
+    bias = np.array([4096, -23680, 1 << 30, -(1 << 30)], "int32")
+    dense = op.nn.dense(relay.var("x", (5, 9), "int8"), relay.const(weight), out_dtype="int32")
+    scaled = op.fixed_point_multiply_per_axis(
+        op.cast(op.add(dense, relay.const(bias)), dtype="int64"),
+        relay.const(np.array([1 << 30, 1 << 30, 1228 << 20, 1228 << 20], "int32")),
+        relay.const(np.array([-7, -7, -25, -24], "int32")),
+        axis=1,
+    )
+    clipped = op.cast(op.clip(scaled, a_min=-127, a_max=127), dtype="int8")
+    agree(relay.module(clipped), drawn(rng, (5, 9), "int8", False))
+
+
 def test_factors_of_24_bits_without_ties_are_float32() -> None:
     low, high = np.array([-(1 << 20)]), np.array([1 << 20])
     factor = (3 << 29) + 128
