@@ -14,7 +14,7 @@ import pytest
 
 import qsearch
 from qsearch.store.records import Ended, NewTrial, Trial
-from workers.messages import EvaluationRequest
+from workers.messages import Build, EvaluationRequest
 from workers.pool.protocol import Finished
 from workers.pool.queued_pool import Job
 
@@ -75,6 +75,8 @@ class Trace:
         if isinstance(value, Trial | NewTrial):
             return value.number == NUMBER
         if isinstance(value, EvaluationRequest):
+            return self._is_mine(value.build)
+        if isinstance(value, Build):
             return dict(value.qconfig) == self._qconfig
         return False
 

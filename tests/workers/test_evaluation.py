@@ -87,7 +87,8 @@ def test_the_first_part_times_what_ships_and_changes_no_score(study, baseline, s
     expected = evaluate_shard(plain)
     assert (whole.sums, whole.outputs_sha256) == (expected.sums, expected.outputs_sha256)
     assert set(whole.cost) - set(expected.cost) == both
-    assert evaluate_shard(replace(timed, evaluator="float")).cost is None
+    of_float = replace(timed.build, evaluator="float")
+    assert evaluate_shard(replace(timed, build=of_float)).cost is None
 
 
 def test_shards_of_one_candidate_merge_to_the_whole(study, baseline, scales) -> None:
