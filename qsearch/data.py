@@ -23,8 +23,8 @@ from workers.datasets import audio, table, text
 from workers.datasets.annotated import BOXES, MASKS
 from workers.datasets.contents import Contents
 from workers.datasets.prepared import prepared, whole_inputs
+from workers.datasets.protocol import LABEL_NAMES, InputSpec
 from workers.datasets.protocol import Dataset as OpenDataset
-from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset
 from workers.messages import DatasetRef, Range
 
@@ -287,7 +287,6 @@ def check_labels(dataset: OpenDataset, classes: int | None, where: str) -> None:
 
 
 LABELS = "labels"
-LABEL_NAMES = ("labels", "label", "target", "targets")
 _CHUNK = 1 << 20
 _MAX_CALLS = 8
 
@@ -417,7 +416,7 @@ def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
 def _known_names(item: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
     """With the names of the model: ``label`` is ``labels``; a model's one input is the rest."""
     named = dict(item)
-    for name in LABEL_NAMES[1:]:
+    for name in LABEL_NAMES:
         if name in named and LABELS not in named and name not in {i.name for i in inputs}:
             named[LABELS] = named.pop(name)
     others = [name for name in named if name != LABELS]

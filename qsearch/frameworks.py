@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 
 from compiler.errors import CompilerError
 from compiler.targets.ort.session import OrtExecutor
-from qsearch.data import LABEL_NAMES, as_array, check_exists, data_items
+from qsearch.data import as_array, check_exists, data_items
 from qsearch.errors import ModelFileError, SettingsError
 from qsearch.model_file import ModelSource, find_model
 from qsearch.store.artifacts import write_atomically
+from workers.datasets.protocol import LABEL_NAMES
 
 COMPARED: Final = 8
 """Samples on which the exported model is compared with the one in memory."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from csv import DictReader
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import legal_names
-from workers.datasets.protocol import Batch, InputSpec, check_finite, check_range, fit_dtype
+from workers.datasets.protocol import (
+    LABEL_NAMES,
+    Batch,
+    InputSpec,
+    check_finite,
+    check_range,
+    fit_dtype,
+)
 from workers.errors import DatasetError
 from workers.messages import Range
 
 Array = NDArray[Any]
-LABEL_COLUMNS = ("label", "labels", "target", "targets")
 
 
 class ListedDataset:
@@ -127,6 +133,27 @@ def csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         raise DatasetError(f"cannot read {path.name}: {error}", where=str(path)) from error
     except Exception as error:  # csv.Error
         raise DatasetError(f"{path.name} is no table: {error}", where=str(path)) from error
+
+
+def missing_column(name: str, names: Iterable[str], path: Path, line: str) -> DatasetError:
+    """The error of a column that is not there, with a line of pre.yaml that names one."""
+    return DatasetError(
+        f"there is no column {name!r}",
+        where=f"{path} has {', '.join(names)[:300]}",
+        fix=f"give --preprocess pre.yaml with a line such as '{line}'",
+    )
+
+
+def label_column(fields: Mapping[str, Any], names: Collection[str], path: Path) -> str | None:
+    """The column of the labels: the field ``label``, or one of a usual name; None without.
+
+    Raises:
+        DatasetError: there is no column of the field's name.
+    """
+    found = fields.get("label") or next((name for name in LABEL_NAMES if name in names), None)
+    if found is not None and found not in names:
+        raise missing_column(found, names, path, f"label: {next(iter(names))}")
+    return found
 
 
 def column_labels(values: Sequence[Any], places: Sequence[int], name: str, path: Path) -> Array:

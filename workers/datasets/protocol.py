@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import DatasetError
 from workers.messages import Range
+
+LABEL_NAMES: Final = ("label", "labels", "target", "targets")
+"""Columns and fields that hold labels where no other name is given; the first that is there."""
 
 
 @dataclass(frozen=True, slots=True)

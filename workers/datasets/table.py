@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from workers.datasets.listed import (
-    LABEL_COLUMNS,
     Array,
     ListedDataset,
     column_labels,
     csv_rows,
     known_fields,
+    label_column,
+    missing_column,
     optional_package,
 )
 from workers.datasets.protocol import Dataset, InputSpec
@@ -40,9 +41,7 @@ def open_table(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Datas
     columns, lines = _columns(path)
     if not lines:
         raise DatasetError("the data is empty: 0 rows", where=str(path))
-    label = fields.get("label") or next((name for name in LABEL_COLUMNS if name in columns), None)
-    if label is not None and label not in columns:
-        raise _missing(label, columns, path, f"label: {next(iter(columns))}")
+    label = label_column(fields, columns, path)
     labels = None if label is None else column_labels(columns[label], lines, label, path)
     arrays = {
         spec.name: _input(spec, names, columns, lines, path)
@@ -88,11 +87,11 @@ def _names(
         if wanted is None and len(inputs) == 1:
             wanted = rest
         if wanted is None:
-            raise _missing(spec.name, columns, path, f"columns: {{{spec.name}: [{rest[0]}]}}")
+            raise missing_column(spec.name, columns, path, f"columns: {{{spec.name}: [{rest[0]}]}}")
         names = [wanted] if isinstance(wanted, str) else list(wanted)
         for name in names:
             if name not in columns:
-                raise _missing(name, columns, path, f"columns: {{{spec.name}: […]}}")
+                raise missing_column(name, columns, path, f"columns: {{{spec.name}: […]}}")
         if len(names) != prod(spec.shape[1:]):
             raise DatasetError(
                 f"{len(names)} columns for the input {spec}: {', '.join(names)[:200]}",
@@ -135,11 +134,3 @@ def _input(
             f"line {lines[row]}: the input {spec} takes whole numbers", where=str(path)
         )
     return rows.astype(dtype).reshape(-1, *spec.shape[1:])
-
-
-def _missing(name: str, columns: Mapping[str, Any], path: Path, line: str) -> DatasetError:
-    return DatasetError(
-        f"there is no column {name!r}",
-        where=f"{path} has {', '.join(columns)[:300]}",
-        fix=f"give --preprocess pre.yaml with a line such as '{line}'",
-    )

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from workers.datasets.listed import (
-    LABEL_COLUMNS,
     Array,
     ListedDataset,
     column_labels,
     csv_rows,
     known_fields,
+    label_column,
+    missing_column,
     optional_package,
 )
 from workers.datasets.protocol import Dataset, InputSpec
@@ -137,7 +138,7 @@ def _texts(path: Path, fields: Mapping[str, Any]) -> tuple[list[tuple[str, ...]]
     asked = [text] + (
         [_column("pair", fields["pair"], (), names, path)] if "pair" in fields else []
     )
-    label = fields.get("label") or next((name for name in LABEL_COLUMNS if name in names), None)
+    label = NEXT if fields.get("label") == NEXT else label_column(fields, names, path)
     texts = []
     for line, row in rows:
         found = tuple(row.get(name) for name in asked)
@@ -146,7 +147,6 @@ def _texts(path: Path, fields: Mapping[str, Any]) -> tuple[list[tuple[str, ...]]
         texts.append(tuple(map(str, found)))
     if label is None or label == NEXT:
         return texts, None
-    _column("label", label, (), names, path)
     values = [row.get(label) for _, row in rows]
     return texts, column_labels(values, [line for line, _ in rows], label, path)
 
@@ -155,12 +155,14 @@ def _column(field: str, given: Any, usual: Sequence[str], names: Sequence[str], 
     """The column of a field: as given, of a usual name, or the only one."""
     found = given or next((name for name in usual if name in names), None)
     found = found or (names[0] if len(names) == 1 else None)
-    if found not in names:
+    if found is None:
         raise DatasetError(
-            f"there is no column {found!r}" if found else f"which column is the {field}?",
+            f"which column is the {field}?",
             where=f"{path} has {', '.join(names)}",
             fix=f"give --preprocess pre.yaml with '{field}: {names[0]}'",
         )
+    if found not in names:
+        raise missing_column(found, names, path, f"{field}: {names[0]}")
     return str(found)
 
 

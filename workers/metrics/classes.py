@@ -13,47 +13,28 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import f1_score, roc_auc_score
 
-from workers.metrics.library import needed
+from workers.metrics.library import Sums, count_answers, counted_answers, needed
 from workers.metrics.protocol import Outputs, State
 from workers.metrics.top_k import answers
 
 
-class _Counts:
-    needs_labels = True
-    needs_reference = False
-
-    def init(self) -> State:
-        return {}
-
-    def standard_error(self, state: Mapping[str, float]) -> float | None:
-        """None: it has no interval here."""
-
-
-class F1(_Counts):
+class F1(Sums):
     """F1 of every class, their mean. An only output is a class from 0 on, or a logit."""
 
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
-        wanted = needed(labels).reshape(-1)
-        found = _classes(outputs[0]).reshape(-1)
-        pairs, counts = np.unique(np.stack([wanted, found], axis=1), axis=0, return_counts=True)
-        for (label, answer), count in zip(pairs.tolist(), counts.tolist()):
-            key = f"{label}:{answer}"
-            state[key] = state.get(key, 0.0) + count
+        count_answers(state, needed(labels).reshape(-1), _classes(outputs[0]).reshape(-1))
 
     def result(self, state: Mapping[str, float]) -> float | None:
         if not state:
             return None
-        pairs = np.asarray([list(map(int, key.split(":"))) for key in state])
-        kept = pairs[:, 0] >= 0
-        weights = np.asarray(list(state.values()))[kept]
-        wanted, found = pairs[kept].T
-        score = f1_score(wanted, found, sample_weight=weights, average="macro", zero_division=0)
+        wanted, found, counts = counted_answers(state)
+        score = f1_score(wanted, found, sample_weight=counts, average="macro", zero_division=0)
         return float(score)
 
 
-class Auc(_Counts):
+class Auc(Sums):
     """Area under the ROC curve of two classes: of the last score of a sample."""
 
     def update(

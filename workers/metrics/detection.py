@@ -20,20 +20,14 @@ from numpy.typing import NDArray
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from workers.metrics.library import needed
+from workers.metrics.library import Sums, needed
 from workers.metrics.protocol import Outputs, State
 
 _OBJECTS, _FOUND = "objects", "found"
 
 
-class MeanAveragePrecision:
+class MeanAveragePrecision(Sums):
     """Of all samples; at most 100 boxes of an image, as COCO counts."""
-
-    needs_labels = True
-    needs_reference = False
-
-    def init(self) -> State:
-        return {}
 
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
@@ -97,9 +91,6 @@ class MeanAveragePrecision:
         precision = judge.eval["precision"]
         told = precision[precision > -1]
         return float(told.mean()) if told.size else None
-
-    def standard_error(self, state: Mapping[str, float]) -> float | None:
-        """None: it has no interval here."""
 
 
 def _judge(truth: list[dict[str, Any]], found: list[dict[str, Any]], kinds: list[int]) -> Any:

@@ -15,15 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
-from workers.metrics.library import needed
+from workers.metrics.library import Sums, needed
 from workers.metrics.protocol import Outputs, State
 
 
-class Bits:
+class Bits(Sums):
     """Negative mean bits of a token."""
-
-    needs_labels = True
-    needs_reference = False
 
     def init(self) -> State:
         return dict.fromkeys(("bits", "tokens", "samples", "squares", "products", "counts"), 0.0)

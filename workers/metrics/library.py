@@ -7,10 +7,13 @@ Errors and losses are negative, as scikit-learn's scorers are.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from workers.metrics.protocol import State
 
 LIBRARY: Final = {
     "f1": "workers.metrics.classes:f1",
@@ -33,6 +36,35 @@ TITLES: Final = {path: word for word, path in LIBRARY.items()}
 SHARES: Final = frozenset(LIBRARY[word] for word in ("f1", "auc", "r2", "map", "miou", "ssim"))
 """Those that are at most 1, of which ``--max-drop 0.01`` is a hundredth; of others it is 1 %."""
 PACKAGES: Final = ("sklearn", "skimage", "pycocotools", "jiwer")
+
+
+class Sums:
+    """Base of metrics over labels: sums from none on, and no interval where none is given."""
+
+    needs_labels = True
+    needs_reference = False
+
+    def init(self) -> State:
+        """Sums over no sample."""
+        return {}
+
+    def standard_error(self, state: Mapping[str, float]) -> float | None:
+        """None: it has no interval."""
+
+
+def count_answers(state: State, wanted: NDArray[Any], found: NDArray[Any]) -> None:
+    """Add how often each label got each answer; negative labels do not count."""
+    pairs = np.stack([wanted, found], axis=1)
+    pairs, counts = np.unique(pairs[wanted >= 0], axis=0, return_counts=True)
+    for (label, answer), count in zip(pairs.tolist(), counts.tolist()):
+        key = f"{label}:{answer}"
+        state[key] = state.get(key, 0.0) + count
+
+
+def counted_answers(state: Mapping[str, float]) -> tuple[NDArray[Any], NDArray[Any], list[float]]:
+    """Labels, answers and how often, of the sums of ``count_answers`` over one sample at least."""
+    wanted, found = np.asarray([list(map(int, key.split(":"))) for key in state]).T
+    return wanted, found, list(state.values())
 
 
 def needed(labels: NDArray[Any] | None) -> NDArray[Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import mean_absolute_error
 
-from workers.metrics.library import flat
+from workers.metrics.library import Sums, flat
 from workers.metrics.protocol import Outputs, State
 
 
@@ -21,11 +21,8 @@ def mae(outputs: Outputs, labels: NDArray[Any] | None) -> NDArray[Any]:
     return -np.asarray(each, np.float64)
 
 
-class _Squares:
+class _Squares(Sums):
     """Sums of squares, from which RMSE and R2 follow for all samples together."""
-
-    needs_labels = True
-    needs_reference = False
 
     def init(self) -> State:
         return dict.fromkeys(("count", "residual", "fourth", "sum", "square"), 0.0)
@@ -69,9 +66,6 @@ class R2(_Squares):
         count = state["count"]
         total = state["square"] - state["sum"] ** 2 / count if count else 0.0
         return 1.0 - state["residual"] / total if total > 0 else None
-
-    def standard_error(self, state: Mapping[str, float]) -> float | None:
-        """None: it has no interval here."""
 
 
 rmse, r2 = Rmse(), R2()

@@ -5,23 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import confusion_matrix, jaccard_score
+from sklearn.metrics import jaccard_score
 
-from workers.metrics.library import needed
+from workers.metrics.library import Sums, count_answers, counted_answers, needed
 from workers.metrics.protocol import Outputs, State
 from workers.metrics.top_k import answers
 
 
-class MeanIou:
+class MeanIou(Sums):
     """Over the pixels of all samples whose label is not negative."""
-
-    needs_labels = True
-    needs_reference = False
-
-    def init(self) -> State:
-        return {}
 
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
@@ -34,24 +27,13 @@ class MeanIou:
         wanted, found = needed(labels), answers(outputs[0])
         if found.shape != wanted.shape:
             raise ValueError(f"masks of shape {wanted.shape} for answers of shape {found.shape}")
-        kept = wanted >= 0
-        names = np.unique(np.concatenate([wanted[kept], found[kept]]))
-        if not names.size:
-            return
-        counts = confusion_matrix(wanted[kept], found[kept], labels=names)
-        for row, column in zip(*np.nonzero(counts)):
-            key = f"{names[row]}:{names[column]}"
-            state[key] = state.get(key, 0.0) + float(counts[row, column])
+        count_answers(state, wanted.reshape(-1), found.reshape(-1))
 
     def result(self, state: Mapping[str, float]) -> float | None:
         if not state:
             return None
-        wanted, found = np.asarray([list(map(int, key.split(":"))) for key in state]).T
-        weights = list(state.values())
-        return float(jaccard_score(wanted, found, sample_weight=weights, average="macro"))
-
-    def standard_error(self, state: Mapping[str, float]) -> float | None:
-        """None: it has no interval here."""
+        wanted, found, counts = counted_answers(state)
+        return float(jaccard_score(wanted, found, sample_weight=counts, average="macro"))
 
 
 miou = MeanIou()

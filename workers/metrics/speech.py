@@ -14,18 +14,15 @@ import jiwer
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.metrics.library import needed
+from workers.metrics.library import Sums, needed
 from workers.metrics.protocol import Outputs, State
 from workers.metrics.top_k import answers
 
 _BLANK = 0
 
 
-class WordErrors:
+class WordErrors(Sums):
     """Errors and words of all samples."""
-
-    needs_labels = True
-    needs_reference = False
 
     def init(self) -> State:
         return {"errors": 0.0, "words": 0.0}
@@ -50,9 +47,6 @@ class WordErrors:
 
     def result(self, state: Mapping[str, float]) -> float | None:
         return -state["errors"] / state["words"] if state["words"] else None
-
-    def standard_error(self, state: Mapping[str, float]) -> float | None:
-        """None: it has no interval here."""
 
 
 wer = WordErrors()
