@@ -17,6 +17,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper, version_converter
 
 from compiler.ops.number_format import Array
+from compiler.runtime.packed import Form, numbers
 
 NEWEST_OPSET: Final = 25
 _WIDTHS: Final = ((2, NEWEST_OPSET, TensorProto.INT2), (4, 21, TensorProto.INT4))
@@ -103,8 +104,5 @@ def _replace(
 
 def _packed(name: str, levels: Array, bits: int, kind: int) -> TensorProto:
     """Levels of some bits, the first in the lowest."""
-    count = 8 // bits
-    flat = levels.reshape(-1).astype(np.int64) & ((1 << bits) - 1)
-    flat = np.pad(flat, (0, -flat.size % count)).reshape(-1, count)
-    data = (flat << (bits * np.arange(count))).sum(axis=1).astype(np.uint8).tobytes()
+    data = numbers(levels, Form(bits))
     return TensorProto(name=name, data_type=kind, dims=levels.shape, raw_data=data)

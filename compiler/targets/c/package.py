@@ -15,6 +15,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -372,7 +373,7 @@ class _Writer:
             self._loaded[key] = self._names.fresh(wanted), array
         return self._loaded[key][0]
 
-    @property
+    @cached_property
     def _loaded_bytes(self) -> int:
         """Of all constants that are packed, unpacked."""
         held = {
