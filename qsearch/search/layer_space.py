@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +46,10 @@ BUDGET: Final = "weight_budget"
 """Parameter: the budget as a fraction of the way from the smallest to the largest module."""
 FLIPS: Final = ("first_flip", "second_flip")
 """Parameters: a layer that is moved from what the programme gave it, as "conv_0+" or "conv_0-"."""
-BUDGETS: Final = 32
+BUDGETS: Final = 64
+_FRACTIONS: Final = tuple((place + 1) / BUDGETS for place in range(BUDGETS))
+_PROGRAMMES: Final = 16
+"""Budgets under a limit of bytes that are tried before a sampler proposes."""
 _FLIPPED: Final = 6
 """Layers that may be moved: those whose bits cost or gain the most."""
 NO_FLIP: Final = "none"
@@ -137,22 +141,52 @@ class LayerPlan:
         """The parameters."""
         ranked = sorted(self.layers.elements, key=self._weight_of, reverse=True)[:_FLIPPED]
         flips: tuple[Value, ...] = (NO_FLIP, *(f"{name}{sign}" for name in ranked for sign in "+-"))
-        fractions = tuple((place + 1) / BUDGETS for place in range(BUDGETS))
-        return Space((Parameter(BUDGET, fractions), *(Parameter(name, flips) for name in FLIPS)))
+        return Space((Parameter(BUDGET, _FRACTIONS), *(Parameter(name, flips) for name in FLIPS)))
 
-    def first_points(self) -> list[Params]:
-        """Budgets, each halving the widest gap that is left: largest, half, quarters, …
+    def first_points(self, kept: Mapping[float, bool | None] | None = None) -> Iterator[Params]:
+        """Points that are tried in front of those that a sampler proposes.
 
-        Under a limit the largest that fits is the best; if it binds, one layer is moved in each.
+        Where bytes are no objective, or have a limit, the largest budgets come first; if it binds,
+        one layer is moved in each. Else budgets halve the gap between the smallest that keeps all
+        limits and the next below it; once there is none between, single layers of that one lose a
+        choice.
+
+        Args:
+            kept: whether budgets that were tried keep the limits; None: bytes are no objective.
         """
-        order = sorted(range(1, BUDGETS + 1), key=lambda place: (-_twos(place), place != BUDGETS))
-        if self.most is not None:
-            order = list(range(BUDGETS, 0, -1))
-        points = [{**_WHOLE, BUDGET: place / BUDGETS} for place in order]
-        if not self.binding:
-            return points
         flips = self.space.parameters[1].choices[1:]
-        return [{**_WHOLE, FLIPS[0]: flip} for flip in flips] + points[1:]
+        if self.most is not None or kept is None:
+            points = [{**_WHOLE, BUDGET: fraction} for fraction in reversed(_FRACTIONS)]
+            if self.binding:
+                points[:1] = [{**_WHOLE, FLIPS[0]: flip} for flip in flips]
+            yield from points[:_PROGRAMMES]
+            return
+        known: dict[float, bool | None] = {**dict.fromkeys((0.0, 1.0)), **kept}
+        smallest = min((f for f, fits in kept.items() if fits), default=1.0)
+        below = max(f for f, fits in known.items() if not fits and f < smallest)
+        while True:
+            between = [f for f in _FRACTIONS if below < f < smallest and f not in known]
+            if not between:
+                break
+            middle = max(
+                between, key=lambda f: min(abs(self._log(f) - self._log(k)) for k in known)
+            )
+            known[middle] = None
+            yield {**_WHOLE, BUDGET: middle}
+        for flip in flips:
+            if str(flip).endswith("-"):
+                yield {**_WHOLE, BUDGET: smallest, FLIPS[0]: flip}
+
+    def _log(self, fraction: float) -> float:
+        """Of the bytes of a budget: a tenth less is worth the same everywhere."""
+        return math.log(self._budget(fraction))
+
+    def _budget(self, fraction: float) -> float:
+        """Bytes of the weights."""
+        least, largest = self.layers.least, sum(map(_most, self.layers.sizes.values()))
+        if self.most is not None:
+            largest = max(least, min(largest, self.most))
+        return least + fraction * (largest - least)
 
     def within(self, start: QConfig) -> QConfig:
         """``start`` with the bits of the largest budget, where the limit binds."""
@@ -186,10 +220,7 @@ class LayerPlan:
 
     def _programme(self, fraction: float, given: Mapping[str, int]) -> dict[str, int]:
         sizes = self.layers.sizes
-        least, largest = self.layers.least, sum(max(row.values()) for row in sizes.values())
-        if self.most is not None:
-            largest = max(least, min(largest, self.most))
-        budget = least + fraction * (largest - least)
+        budget = self._budget(fraction)
         kept = {
             n: {given[n]: row[given[n]]} if n in given else row for n, row in self.damage.items()
         }
@@ -206,9 +237,8 @@ class LayerPlan:
         return max(row.values()) - min(row.values())
 
 
-def _twos(number: int) -> int:
-    """How often two divides a number."""
-    return (number & -number).bit_length() - 1
+def _most(row: Mapping[int, float]) -> float:
+    return max(row.values())
 
 
 Floats = NDArray[np.float64]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from compiler.qtypes.qconfig import QConfig
@@ -241,6 +241,11 @@ class Objective:
         broken = sum(max(amount, 0.0) for amount in self.violations(score).values())
         ties = (sqnr_value(score), score.get("agreement") or 0.0)
         return (-broken, *self.rankings(score), *ties, -number)
+
+    def most_accurate(self, trials: Iterable[Trial]) -> Trial | None:
+        """The best complete trial if costs, and limits of costs, did not count."""
+        without = replace(self, minimize=(), max_size=None, at_most=())
+        return without.best(trials)
 
     def best(self, trials: Iterable[Trial]) -> Trial | None:
         """The best complete trial."""

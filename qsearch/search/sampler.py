@@ -7,7 +7,7 @@ samplers are Optuna's alone, and start from the first configuration of the study
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
@@ -16,7 +16,7 @@ import optuna
 from optuna.trial import TrialState
 
 from compiler.qtypes.qconfig import QConfig
-from qsearch.search.layer_space import PLAN_NAMES, LayerPlan
+from qsearch.search.layer_space import BUDGET, FLIPS, NO_FLIP, PLAN_NAMES, LayerPlan
 from qsearch.search.objectives import Objective
 from qsearch.search.optuna_study import (
     AUTO,
@@ -45,7 +45,7 @@ from qsearch.search.stages import GLOBAL, LAYERS
 from qsearch.search.surrogate import Refinement
 from qsearch.store.records import Trial
 
-WARM_UP: Final = 12
+WARM_UP: Final = 8
 """Trials of the global stage before layers differ: what holds for all layers decides most."""
 _EXPLORES: Final = 8
 """TPE makes one proposal in so many; the Gaussian process makes the others."""
@@ -53,10 +53,6 @@ _EXPLORES_FROM: Final = 16
 """Trial from which on TPE proposes: of fewer trials it learns nothing."""
 _COSTLY_AT: Final = (15, 63, 255)
 """Places of trials that are the best one with a costly choice: the last of 16, two further ones."""
-_PROGRAMMES: Final = 16
-"""Budgets that are solved before the sampler of the stage "layers" is asked."""
-
-
 _FINE: Final[Params] = {"calibrate_mode": "mse", "weight_scale": "mse"}
 _ASYMMETRIC: Final[Params] = {**_FINE, "activation_scheme": "asymmetric"}
 _REPAIRING: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "sequential"}
@@ -205,6 +201,8 @@ class StudySampler:
         self._points = chain(map(space.params_of, [start]), space.points())
         self._next: list[Proposal] = []
         self._best: Trial | None = None
+        self._most_accurate: Trial | None = None
+        self._budgets: dict[float, bool | None] = {}
         self._refinement = Refinement(space, start, objective)
         with quiet_optuna():
             self._global = _StageSampler(new_study(objective), space, dict, GLOBAL)
@@ -237,8 +235,12 @@ class StudySampler:
                 stage = self._layers if of_layers else self._global
                 assert stage is not None
                 self._tell(stage, trial)
-                if not of_layers:
+                if of_layers:
+                    self._note_budget(trial)
+                else:
                     self._best = self.objective.best(filter(None, (self._best, trial)))
+                    known = filter(None, (self._most_accurate, trial))
+                    self._most_accurate = self.objective.most_accurate(known)
                     if self._spec.sampler == AUTO:
                         self._refinement.note(trial)
 
@@ -262,6 +264,7 @@ class StudySampler:
     def _asked_of(self, stage: _StageSampler, batch: int) -> list[Proposal]:
         seen = _Seen(self._seen)
         proposals: list[Proposal] = []
+        plans = self._plans(seen) if stage.name == LAYERS else iter(())
         place = stage.told if self.needs_history else batch * self.batch_size
         with quiet_optuna():
             sampler = optuna_sampler(self._spec.sampler, batch * self.batch_size)
@@ -276,7 +279,9 @@ class StudySampler:
             for slot in range(self.batch_size):
                 proposal = self._costly(stage, place + slot, seen)
                 if proposal is None:
-                    given = self._given(stage, batch, place + slot, slot, seen)
+                    given = next(plans, None) if stage.name == LAYERS else None
+                    if stage.name == GLOBAL:
+                        given = self._given(batch, place + slot, slot, seen)
                     if given is not None:
                         stage.study.enqueue_trial(dict(given))
                     proposal = self._ask(stage, batch, slot, seen)
@@ -317,14 +322,23 @@ class StudySampler:
         proposals = (self._proposal(stage, point) for point in points)
         return next((one for one in proposals if one.config_hash not in seen), None)
 
-    def _given(
-        self, stage: _StageSampler, batch: int, place: int, slot: int, seen: _Seen
-    ) -> Params | None:
-        """The point that is tried without asking Optuna; None asks Optuna."""
-        if stage.name == LAYERS:
-            assert self.plan is not None
-            first = self.plan.first_points()[:_PROGRAMMES]
-            return first[place] if place < len(first) else None
+    def _note_budget(self, trial: Trial) -> None:
+        """Note whether a budget keeps the limits, where no single layer is moved."""
+        if all(trial.params.get(flip) == NO_FLIP for flip in FLIPS):
+            fits = trial.state == "complete" and self.objective.feasible(trial.outcome.score or {})
+            self._budgets[float(trial.params[BUDGET] or 0.0)] = fits
+
+    def _plans(self, seen: _Seen) -> Iterator[Params]:
+        """Points of bits that are tried without asking Optuna."""
+        assert self.plan is not None
+        assert self._layers is not None
+        kept = self._budgets if self.objective.minimize else None
+        for point in self.plan.first_points(kept):
+            if self._proposal(self._layers, point).config_hash not in seen:
+                yield point
+
+    def _given(self, batch: int, place: int, slot: int, seen: _Seen) -> Params | None:
+        """The point for all layers that is tried without asking Optuna; None asks Optuna."""
         if place < len(self._guesses):
             return self._guesses[place]
         explores = place % _EXPLORES == _EXPLORES - 1
@@ -337,10 +351,11 @@ class StudySampler:
         )
 
     def _of_layers(self, point: Params) -> Params:
-        """The best point for all layers so far, with a point of ``plan`` on top."""
+        """The most accurate point for all layers so far, with a point of ``plan`` on top."""
         assert self.plan is not None
-        best = self.space.params_of(self.start) if self._best is None else dict(self._best.params)
-        return {**best, **point, **self.plan.params_of(point)}
+        best = self._most_accurate
+        known = self.space.params_of(self.start) if best is None else best.params
+        return {**known, **point, **self.plan.params_of(point)}
 
     def _ask(self, stage: _StageSampler, batch: int, slot: int, seen: _Seen) -> Proposal | None:
         trial = stage.study.ask()

@@ -1,7 +1,7 @@
 """What ``qsearch launch`` costs, phase by phase, in passes of the float model.
 
     python -m tests.benchmarks.bench_launch [--models NAME …] [--trials N] [--seed N] [--images N]
-        [--calib N] [--data ../shared/data] [--stacks FILE] [--json FILE]
+        [--calib N] [--minimize size] [--data ../shared/data] [--stacks FILE] [--json FILE]
 
 A pass is one run of the float model over all evaluation images by onnxruntime, on one thread in
 this process: before the launch, after every trial and after the launch; the median counts. The
@@ -156,6 +156,7 @@ def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
                 dim={"N": batch},
                 trials=args.trials,
                 seed=args.seed,
+                minimize=args.minimize,
                 pool="inline",
                 out=folder / "run",
                 callbacks=[float_pass],
@@ -211,6 +212,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--images", type=int, help="evaluation images per model (all)")
     parser.add_argument("--calib", type=int, default=100, help="calibration images per model")
+    parser.add_argument("--minimize", action="append", default=[], help="as of launch")
     parser.add_argument("--stacks", type=Path)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -227,7 +229,7 @@ def main() -> int:
         f"not met: {row['model']} {goal}: {row[goal]} passes (at most {bound})"
         for row in rows
         for goal, bound in GOALS.items()
-        if row["model"] == BIG and args.trials == 16 and row[goal] > bound
+        if row["model"] == BIG and args.trials == 16 and not args.minimize and row[goal] > bound
     ]
     for line in missed:
         print(line, file=sys.stderr)
