@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from threadpoolctl import threadpool_limits
+
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import ModulePass, PassContext, register_pass
 from compiler.qtypes.context import QuantizeContext
@@ -48,7 +50,10 @@ def corrected(
     if not ranges or cfg.weight_rounding == "nearest":
         return simulated
     if cfg.sequential:
-        return round_sequentially(
-            simulated, ranges, run.input_sample, corrects, run.rounded, fitting
-        )
+        # More threads win nothing for matrices of this size and burn several times the CPU; and
+        # the last bits of a solution depend on their number.
+        with threadpool_limits(1, user_api="blas"):
+            return round_sequentially(
+                simulated, ranges, run.input_sample, corrects, run.rounded, fitting
+            )
     return correct_biases(simulated, ranges) if corrects else simulated

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from compiler import assert_structural_equal, evaluate, relay
 from compiler.errors import CalibrationError
@@ -235,6 +236,23 @@ def test_the_flow_in_one_call_gives_the_module_of_the_pieces() -> None:
     pieces = calibrated(mod, SEQUENTIAL, data, again).partitioned
     assert pieces is not None
     assert_structural_equal(whole, pieces)
+
+
+def test_matrices_are_solved_in_one_thread_on_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(4)
+    mod, data = network(rng), batches(rng)
+    threads: set[int] = set()
+
+    def looked(*args: Any) -> Any:
+        libraries = threadpool_info()
+        threads.update(one["num_threads"] for one in libraries if one["user_api"] == "blas")
+        return solved(*args)
+
+    solved = np.linalg.solve
+    monkeypatch.setattr(np.linalg, "solve", looked)
+    with threadpool_limits(2, user_api="blas"):
+        candidate_of(mod, SEQUENTIAL, data)
+    assert threads == {1}
 
 
 def test_a_missing_sample_is_named() -> None:
