@@ -82,7 +82,6 @@ if TYPE_CHECKING:
     from compiler.quantize.diagnosis import Diagnosis as Diagnosis
     from compiler.quantize.diagnosis import OperatorDiagnosis as OperatorDiagnosis
     from compiler.quantize.diagnosis import diagnose as diagnose
-    from compiler.quantize.predicted_error import PredictedError as PredictedError
     from compiler.quantize.quantize_annotate import QuantizeAnnotate as QuantizeAnnotate
     from compiler.quantize.quantize_annotate import annotate as annotate
     from compiler.quantize.quantize_partition import QuantizePartition as QuantizePartition

@@ -59,7 +59,7 @@ from compiler.quantize.calibration.stats import CalibrationStats, PointMap
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 from compiler.quantize.candidate import Candidate, build_candidate, mark
 from compiler.quantize.choice import SMOOTH_ALPHA, Decision, choose
-from compiler.quantize.predicted_error import PredictedError
+from compiler.quantize.predicted_error import predicted_sqnr_db
 
 _VARIANTS: Final = 16
 """The number of graph variants with stored statistics; the others are measured again."""
@@ -238,7 +238,7 @@ class Calibration:
         # A rescaled network has weights of its own: none waits while another is measured.
         stats = [self.stats_for(one) for one in both]
         smoothed, plain = (
-            PredictedError(rescaled(self._mod, one, channels)[0], of_one).sqnr_db(_measured_as(one))
+            predicted_sqnr_db(rescaled(self._mod, one, channels)[0], of_one, _measured_as(one))
             for one, of_one in zip(both, stats)
         )
         return smoothed - plain
