@@ -15,7 +15,7 @@ from compiler.ir.module import IRModule
 from compiler.quantize import QConfig, activation_scales, prerequisite_optimize
 from compiler.quantize.calibration.measurement import Step
 from compiler.quantize.calibration.stats import CalibrationStats
-from compiler.testing.models import residual_net
+from tests.compiler.networks import residual_net
 from tests.workers.shards import calibrate_shard
 from workers.messages import (
     Build,

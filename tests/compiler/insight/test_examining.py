@@ -26,7 +26,7 @@ from compiler.quantize import (
 from compiler.quantize.calibration.modes import calibrate_modes
 from compiler.quantize.calibration.stats import CalibrationStats
 from compiler.targets.reference.executor import ReferenceExecutor
-from compiler.testing import models
+from tests.compiler import networks as models
 
 Batches = list[dict[str, np.ndarray[Any, Any]]]
 

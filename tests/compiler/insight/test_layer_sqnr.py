@@ -19,7 +19,7 @@ from compiler.quantize import (
     mark,
     prerequisite_optimize,
 )
-from compiler.testing import models
+from tests.compiler import networks as models
 
 
 def _prepared(**fields: Any) -> tuple[Any, ...]:

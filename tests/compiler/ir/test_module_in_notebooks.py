@@ -10,7 +10,7 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.quantize import QConfig
 from compiler.runtime.artifact import QModule
-from compiler.testing.models import mobile_net
+from tests.compiler.networks import mobile_net
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 

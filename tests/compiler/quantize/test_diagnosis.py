@@ -24,7 +24,7 @@ from compiler.quantize import (
 )
 from compiler.quantize.diagnosis import notes_of
 from compiler.span import SequentialSpan, Span, onnx_nodes
-from compiler.testing import models
+from tests.compiler import networks as models
 
 
 def _diagnosed(model: tuple[IRModule, dict[str, Any]], **fields: Any) -> Diagnosis:

@@ -21,7 +21,7 @@ from compiler.quantize import (
     layer_names,
     prerequisite_optimize,
 )
-from compiler.testing import models
+from tests.compiler import networks as models
 from tests.compiler.emitted import compare_emitted, random_qconfig
 from tests.compiler.quantize.candidates import calibrated
 

@@ -13,7 +13,7 @@ from compiler.fusion.hardware.hdfg import HDFG
 from compiler.ir.module import IRModule
 from compiler.quantize import QConfig, build_candidate, prerequisite_optimize
 from compiler.testing import hw_groups
-from compiler.testing.models import mobile_net
+from tests.compiler.networks import mobile_net
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import compiler.fusion.hardware
+from compiler.export.to_onnx.float_model import to_onnx
 from compiler.fusion.hardware.conditions import conditions
+from compiler.quantize import prerequisite_optimize
+from tests.compiler.networks import residual_net
 from tests.package_readme import PackageReadme
 
 README = PackageReadme(compiler.fusion.hardware)
@@ -20,6 +23,9 @@ evaluate(fused, [[[[[0.5] * 8] * 8] * 3]])
 
 def test_the_described_accelerator_works_as_printed(tmp_path: Path) -> None:
     (tmp_path / "eng1.toml").write_text(README.block("toml"))
+    network, weights = residual_net()
+    bound = prerequisite_optimize(network, weights, 0)
+    (tmp_path / "resnet.onnx").write_bytes(to_onnx(bound).SerializeToString())
     program = README.block("python", "from compiler import transform")
     printed = README.run(program + RUN_THE_GROUPS, cwd=tmp_path)
     assert printed == README.block("", "8 groups on eng1")

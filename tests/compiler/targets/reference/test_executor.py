@@ -34,7 +34,7 @@ from compiler.relay import (
     var,
 )
 from compiler.targets.reference.executor import ReferenceExecutor
-from compiler.testing.models import residual_net
+from tests.compiler.networks import residual_net
 from tests.compiler.work import calls_of
 
 I32 = TensorType((), "int32")
