@@ -41,6 +41,27 @@ MAX_CONFIG_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class _Limit:
+    """What a winner must keep: a measure of at least (≥) or at most (≤) a value."""
+
+    measure: Measure
+    sign: str
+    value: float
+
+    @property
+    def words(self) -> str:
+        return f"{self.measure.words} {self.sign} {told(self.measure, self.value)}"
+
+    def keeps(self, score: Mapping[str, Any] | None) -> bool:
+        value = value_in(self.measure, score)
+        # Fractions of a few hundred samples: the last bit of a subtraction must not decide.
+        near = 1e-9 * max(1.0, abs(self.value))
+        if value is None:
+            return False
+        return value >= self.value - near if self.sign == "≥" else value <= self.value + near
+
+
+@dataclass(frozen=True, slots=True)
 class StudyView:
     """A study and what belongs to it, read at one moment.
 
@@ -96,31 +117,23 @@ class StudyView:
 
     def limits(self, best: TrialPoint | None) -> list[dict[str, Any]]:
         """What a winner must keep, in words, and whether the best trial keeps it."""
-        objective, score = self.measures.objective, None if best is None else best.score
-        asked: list[tuple[Measure, str, float]] = []
-        floor = self.floor
-        if floor is not None:
-            asked.append((self.measures.accuracy, "≥", floor))
+        return [
+            {
+                "name": limit.measure.name,
+                "sign": limit.sign,
+                "limit": limit.value,
+                "words": limit.words,
+                "kept": None if best is None else limit.keeps(best.score),
+            }
+            for limit in self._limits()
+        ]
+
+    def _limits(self) -> list[_Limit]:
+        objective, floor = self.measures.objective, self.floor
+        found = [] if floor is None else [_Limit(self.measures.accuracy, "≥", floor)]
         costs = [] if objective.max_size is None else [("size", objective.max_size)]
-        asked += [(by_option(n), "≤", limit) for n, limit in [*costs, *objective.at_most]]
-        found = []
-        for measure, sign, limit in asked:
-            value = value_in(measure, score)
-            # Fractions of a few hundred samples: the last bit of a subtraction must not decide.
-            near = 1e-9 * max(1.0, abs(limit))
-            kept = value is not None and (
-                value >= limit - near if sign == "≥" else value <= limit + near
-            )
-            found.append(
-                {
-                    "name": measure.name,
-                    "sign": sign,
-                    "limit": limit,
-                    "words": f"{measure.words} {sign} {told(measure, limit)}",
-                    "kept": None if best is None else kept,
-                }
-            )
-        return found
+        most = [*costs, *objective.at_most]
+        return found + [_Limit(by_option(name), "≤", value) for name, value in most]
 
     @property
     def floor(self) -> float | None:
@@ -146,7 +159,15 @@ class StudyView:
             why = f": {self.study.stopped}" if self.study.stopped else ""
             return {"state": "none", "words": f"no trial gave a module{why}"}
         if missed:
-            return {"state": "missed", "words": f"no trial within limits: {', '.join(missed)}"}
+            asked = self._limits()
+            inside = [p for p in self.points if all(limit.keeps(p.score) for limit in asked)]
+            within, which = self.measures.best(inside), ", ".join(missed)
+            words = (
+                f"no trial within limits: {which}"
+                if within is None
+                else f"trial {within.number} is within limits, the best is not: {which}"
+            )
+            return {"state": "missed", "words": words}
         kept = ", ".join(str(limit["words"]) for limit in limits)
         ended = "done" if self.study.state == "complete" else self.study.state
         return {"state": "met", "words": f"met: {kept}" if kept else f"{ended}; no limits were set"}

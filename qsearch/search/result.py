@@ -181,7 +181,7 @@ class SearchResult:
         return "".join(f", {m.option} {_told(m, score)}" for m in told)
 
     def _missed(self) -> str:
-        """The limits that no trial kept, what the best one has instead, and what to do."""
+        """What limits the best trial misses, which trial stays within them, and what to do."""
         score = self._best().outcome.score or {}
         name, value = accuracy_of(score)
         before = float((self.summary["baseline"] or {}).get(name) or 0.0)
@@ -192,9 +192,16 @@ class SearchResult:
             for limit, amount in self.objective.violations(score).items()
             if amount > 0 and limit != "max_drop"
         ]
+        limits, has = " and ".join(self.objective.limits), f"the best has {', '.join(parts)}"
+        if within := self.summary.get("within"):
+            command = f"qsearch best {shlex.quote(str(self.folder))} --trial {within['trial']}"
+            return (
+                f"{has}; trial {within['trial']} stays within {limits}:\n"
+                f"{_INDENT}{_scores(within)}\n{_INDENT}{command} -o within.qmod"
+            )
         return (
-            f"no trial stayed within {' and '.join(self.objective.limits)}\n"
-            f"          the best has {', '.join(parts)}; more --trials or a looser limit may help"
+            f"no trial stayed within {limits}\n"
+            f"{_INDENT}{has}; more --trials or a looser limit may help"
         )
 
     def _best(self) -> Trial:
@@ -278,6 +285,14 @@ def finish(
             name: {"trial": trial.number, "score": dict(trial.outcome.score or {})}
             for name, trial in extremes(trials, objective).items()
         }
+    within = objective.best(
+        t
+        for t in trials
+        if keeps_accuracy(t.outcome.score or {}, baseline, settings.max_drop)
+        and objective.fits(t.outcome.score or {})
+    )
+    if not kept and within is not None:
+        short["within"] = {"trial": within.number, **(within.outcome.score or {})}
     first = FirstChoice.stored(repository, study.id)
     short["compile"] = _alone(first, trials)
     place = None if best is None else (best.outcome.score or {}).get(WORST_OUTPUT)

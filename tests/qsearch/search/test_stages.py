@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import qsearch
@@ -16,6 +18,7 @@ from compiler.quantize import FLOAT_BITS
 from compiler.runtime.archive import read_archive
 from compiler.runtime.artifact import TENSORS
 from qsearch.progress import SilentProgress
+from qsearch.report.html import report
 from qsearch.search.context import StudyContext
 from qsearch.search.evaluator import Evaluator
 from qsearch.search.layer_space import LayerSpace
@@ -234,6 +237,39 @@ def test_a_limit_of_bytes_that_no_module_keeps_is_a_missed_target(tmp_path: Path
     assert f", size {result.summary['best']['model_bytes']:,.0f}  (trial" in result.text()
     target = json.loads((result.folder / "report.json").read_text())["target"]
     assert (target["kept"], target["max_size"], target["fits"]) == (True, 1000, False)
+
+
+def test_the_trial_that_stays_within_a_missed_limit_is_named(
+    few_digits: Path, tmp_path: Path
+) -> None:
+    """Without labels the winner has the most SQNR, whatever its agreement is."""
+    with np.load(files("qsearch.models").joinpath("digits_dev.npz").open("rb")) as data:
+        np.savez(tmp_path / "unlabelled.npz", input=data["input"])
+    space = {
+        "fields": {
+            "nbit_input": [4, 8],
+            "nbit_weight": [5],
+            "calibrate_mode": ["mse"],
+            "partition_conversions": ["fully_integral"],
+        }
+    }
+    result = search(
+        tmp_path / "run",
+        calib=few_digits,
+        eval=tmp_path / "unlabelled.npz",
+        trials=2,
+        space=space,
+        max_drop=0.014,
+    )
+    of = {t.qconfig["nbit_input"]: t for t in result.trials}
+    assert (of[8].outcome.score or {})["agreement"] < 0.986 <= of[4].outcome.score["agreement"]
+    assert (result.exit_code, result.summary["best"]["trial"]) == (1, of[8].number)
+    assert result.summary["within"]["trial"] == of[4].number
+    said = result.text()
+    assert "no trial stayed" not in said
+    assert f"qsearch best {result.folder} --trial {of[4].number} -o within.qmod" in said
+    report(result.folder, tmp_path / "page.html")
+    assert f"trial {of[4].number} is within limits" in (tmp_path / "page.html").read_text()
 
 
 def test_patience_ends_a_search_without_layers_whose_stages_say_why_they_are_skipped(
