@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from qsearch.modules.trial_module import write_trial
     from qsearch.modules.verification import verify
     from qsearch.modules.views import diff, draw, show_hardware, show_text
-    from qsearch.report.listing import TrialFilter
     from qsearch.search.launch import launch
     from qsearch.search.result import SearchResult
     from qsearch.server.client import Client
@@ -37,7 +36,6 @@ __all__ = [
     "Dataset",
     "Qdq",
     "SearchResult",
-    "TrialFilter",
     "__version__",
     "best",
     "compare",

@@ -16,7 +16,6 @@ from qsearch import run_folder
 from qsearch.errors import NoModuleError, SettingsError
 from qsearch.report.build import trial_details
 from qsearch.report.listing import (
-    TrialFilter,
     opened,
     rows_of_studies,
     study_row,
@@ -58,7 +57,9 @@ def status(
 
 def trials(
     folder: PathLike | None,
-    wanted: TrialFilter | None = None,
+    filter: str = "",
+    sort: str = "number",
+    limit: int | None = None,
     *,
     storage: str | None = None,
     study: str | None = None,
@@ -66,9 +67,11 @@ def trials(
     """One row per trial of a study.
 
     Args:
-        wanted: which trials, and in which order; all by number unless told.
+        filter: terms that must hold, such as ``state=complete sqnr_db>35 size<=80%``.
+        sort: columns separated by commas, ``-`` before one for the greatest first.
+        limit: how many at most.
     """
-    return trial_rows(_address(folder, storage, study), wanted or TrialFilter())
+    return trial_rows(_address(folder, storage, study), filter, sort, limit)
 
 
 def best(

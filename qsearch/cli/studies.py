@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -23,9 +23,6 @@ from qsearch.cli.output import (
     wrapped,
 )
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
-
-if TYPE_CHECKING:
-    from qsearch.report.listing import TrialFilter
 
 _HASH_LETTERS: Final = 12
 _SELDOM: Final = ("drivers", "pruned", "failed", "infeasible", "from_store")
@@ -109,71 +106,44 @@ def status_command(
     return EXIT_OK
 
 
-def _trial_filter(
-    state: tuple[str, ...],
-    stage: str | None,
-    least: tuple[str, ...],
-    sort: str | None,
-    reverse: bool,
-    limit: int | None,
-) -> TrialFilter:
-    from qsearch.report.listing import TrialFilter
-
-    order = f"-{sort}" if sort and reverse else sort
-    return TrialFilter(state, stage, dict(_least(word) for word in least), order, limit)
-
-
-def _least(word: str) -> tuple[str, float]:
-    from qsearch.errors import SettingsError
-
-    name, _, value = word.partition("=")
-    try:
-        return name, float(value)
-    except ValueError as error:
-        raise SettingsError(
-            f"--min {word} is not METRIC=VALUE", where="qsearch trials", fix="--min top1=0.85"
-        ) from error
-
-
 @click.command(cls=Command)
 @given_study
 @options.server
-@grouped(
-    "wanted",
-    _trial_filter,
-    option("--state", metavar="S", multiple=True, help="complete, pruned, failed, …; repeatable"),
-    option("--stage", metavar="S", help="only trials of this stage of the search"),
-    option(
-        "--min",
-        "least",
-        metavar="M=V",
-        multiple=True,
-        help="least value of a metric: top1=0.85; repeatable",
-    ),
-    option(
-        "--sort", metavar="COLUMN", help="column to sort by, least first (number)", panel=OUTPUT
-    ),
-    option("--reverse", help="with --sort: greatest first", panel=OUTPUT),
-    option("--limit", help="at most N rows", panel=OUTPUT, **COUNT),
+@option(
+    "--filter",
+    metavar="TERMS",
+    default="",
+    help="terms that must hold: 'state=complete sqnr_db>35 size<=80%'",
 )
+@option(
+    "--sort",
+    metavar="COLUMNS",
+    default="number",
+    help="columns to sort by, -COLUMN for the greatest first",
+    panel=OUTPUT,
+)
+@option("--limit", help="at most N rows", panel=OUTPUT, **COUNT)
 @option("--params", help="also print the parameters of each trial", panel=OUTPUT)
 @options.rows_format
 @options.verbosity
 def trials_command(
-    study: GivenStudy, server: str | None, wanted: TrialFilter, params: bool, format: str
+    study: GivenStudy,
+    server: str | None,
+    filter: str,
+    sort: str,
+    limit: int | None,
+    params: bool,
+    format: str,
 ) -> int:
     """List the trials of a study."""
     if server is not None:
-        from qsearch.report.listing import with_all_columns
         from qsearch.server.client import Client
 
-        found = Client(server).trials(study.on_server())
-        rows = [row for row in found if not wanted.states or row["state"] in wanted.states]
-        rows = wanted.apply(with_all_columns(rows))
+        rows = Client(server).trials(study.on_server(), filter, sort, limit)
     else:
         from qsearch import studies as stored
 
-        rows = stored.trials(**study.found(), wanted=wanted)
+        rows = stored.trials(**study.found(), filter=filter, sort=sort, limit=limit)
     _print_with_params(rows, format, params, "number")
     return EXIT_OK
 

@@ -26,7 +26,7 @@ from qsearch.dashboard.routes import artifacts, commands, events, jobs, studies,
 from qsearch.dashboard.routes.studies import get_points, get_study, importances_kept, list_failures
 from qsearch.dashboard.routes.trials import list_trials
 from qsearch.dashboard.schemas import API_VERSION, ErrorOut
-from qsearch.dashboard.security import HEALTH_PATH, Guard, Policy, without_passwords
+from qsearch.dashboard.security import HEALTH_PATH, Guard, Policy
 from qsearch.dashboard.snapshots import KEPT, Snapshots
 from qsearch.dashboard.sources import NotFoundError, Sources
 from qsearch.dashboard.state import Shared
@@ -35,6 +35,7 @@ from qsearch.server.queue import ForbiddenError, JobQueue, UnknownJobError
 from qsearch.server.submission import ServerOptions
 from qsearch.server.tokens import OPERATOR
 from qsearch.server.uploads import DiskFullError, QuotaError, SizeQuotaError
+from qsearch.store.engine import without_passwords
 
 PAGES: Final = (
     "/",

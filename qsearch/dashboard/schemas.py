@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qsearch.dashboard.security import without_passwords
 from qsearch.server.uploads import HIDDEN
+from qsearch.store.engine import without_passwords
 from qsearch.store.records import Event, Stage
 from qsearch.store.view_queries import Note, TrialPoint
 

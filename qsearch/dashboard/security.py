@@ -19,7 +19,6 @@ import hashlib
 import hmac
 import ipaddress
 import json
-import re
 import socket
 from dataclasses import dataclass
 from typing import Any, Final
@@ -48,7 +47,6 @@ USER: Final = "qsearch.user"
 """Where the guard leaves the user in the scope of a request."""
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _SAFE: Final = frozenset({"GET", "HEAD"})
-_PASSWORD: Final = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^\s/:@]*:).*", re.IGNORECASE)
 
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; "
@@ -61,16 +59,6 @@ _HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-
-
-def without_passwords(text: str) -> str:
-    """The text with the passwords of URLs in it hidden. O(length of the text)."""
-    shown: list[str] = []
-    for word in re.split(r"(\s+)", text):
-        # A password ends at the last @ of its word, however long it is.
-        before, at, host = word.rpartition("@")
-        shown += (_PASSWORD.sub(r"\1***", before), at, host)
-    return "".join(shown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from qsearch.dashboard.sources import NotFoundError, Source, Sources, study_key
 from qsearch.report.measures import Measures, front_numbers
+from qsearch.report.trial_table import TrialTable
 from qsearch.run_folder import RunFolder
 from qsearch.store.records import Study
 from qsearch.store.repository import Repository
@@ -88,6 +89,14 @@ class Snapshot:
     def front(self) -> list[int]:
         """Numbers of the trials on the front of a search with several objectives, best first."""
         found: list[int] = self.derive("front", lambda: front_numbers(self.measures, self.points))
+        return found
+
+    @property
+    def table(self) -> TrialTable:
+        """Its trials as a table."""
+        found: TrialTable = self.derive(
+            "table", lambda: TrialTable(self.points, self.measures, self.front, self.notes)
+        )
         return found
 
     @property

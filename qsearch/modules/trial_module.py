@@ -133,7 +133,7 @@ def _refuse_without_score(study: Study, trial: Trial) -> None:
     raise SettingsError(
         f"trial {trial.number} of study {study.name!r} has no module: {why}",
         where="--trial",
-        fix="choose a complete one: qsearch trials --state complete; or `qsearch compile` "
+        fix="choose a complete one: qsearch trials --filter state=complete; or `qsearch compile` "
         "with its configuration",
     )
 

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, get_args
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from compiler.errors import legal_names
 from qsearch.errors import SettingsError, StoreError
 from qsearch.report.build import trial_row
+from qsearch.report.measures import Measures, front_numbers
+from qsearch.report.trial_table import TrialTable
 from qsearch.run_folder import StudyAddress
 from qsearch.search.objectives import Objective
 from qsearch.store.engine import open_engine, open_reader
-from qsearch.store.records import Study, Trial, TrialState
+from qsearch.store.records import Study, Trial
 from qsearch.store.repository import Repository
-from qsearch.store.view_queries import Note
-from workers.metrics.registry import by_option, option_named, spellings
+from qsearch.store.view_queries import Note, TrialPoint
 
 log = logging.getLogger("qsearch.report.listing")
-
-TRIAL_STATES: Final = get_args(TrialState)
 
 
 def rows_of_studies(addresses: Sequence[StudyAddress]) -> list[dict[str, Any]]:
@@ -52,89 +49,23 @@ def rows_of_studies(addresses: Sequence[StudyAddress]) -> list[dict[str, Any]]:
     return rows
 
 
-@dataclass(frozen=True, slots=True)
-class TrialFilter:
-    """Which trials are listed, and in which order.
-
-    Attributes:
-        states: only these; empty is all.
-        stage: only of this stage.
-        least: metric → value: only those that have at least so much.
-        sort: column to sort by, ``-`` before it for the greatest first; None is by number.
-        limit: how many at most.
-    """
-
-    states: tuple[str, ...] = ()
-    stage: str | None = None
-    least: Mapping[str, float] = field(default_factory=dict)
-    sort: str | None = None
-    limit: int | None = None
-
-    def apply(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The rows that pass, in order; rows without a value of the sorted column come last.
-
-        Raises:
-            SettingsError: an unknown column or stage.
-        """
-        stages = {row["stage"] for row in rows}
-        if rows and self.stage is not None and self.stage not in stages:
-            raise SettingsError(
-                f"no trial is of a stage {self.stage!r}",
-                where="--stage",
-                fix=legal_names(self.stage, stages),
-            )
-        column = _column((self.sort or "number").lstrip("-"), rows)
-        least = {_column(name, rows): value for name, value in self.least.items()}
-        kept = [
-            row
-            for row in rows
-            if self.stage in (None, row["stage"])
-            and all((row[name] or 0.0) >= value for name, value in least.items())
-        ]
-        have = [row for row in kept if row[column] is not None]
-        have.sort(key=lambda row: row[column], reverse=(self.sort or "").startswith("-"))
-        return [*have, *(row for row in kept if row[column] is None)][: self.limit]
-
-
-def _column(word: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """The column that a word names: itself, or that of a measure in any spelling.
-
-    Raises:
-        SettingsError: there is none.
-    """
-    key = by_option(option_named(word)).name
-    if not rows or word in rows[0]:
-        return word
-    if key not in rows[0]:
-        raise SettingsError(
-            f"unknown column {word!r}",
-            where="trials",
-            fix=legal_names(word, list(rows[0]), spellings()),
-        )
-    return key
-
-
-def trial_rows(address: StudyAddress, wanted: TrialFilter) -> list[dict[str, Any]]:
-    """Trials of one study that pass a filter.
+def trial_rows(
+    address: StudyAddress, filter: str, sort: str, limit: int | None
+) -> list[dict[str, Any]]:
+    """Trials of one study that pass a filter, in order; see ``trial_table``.
 
     Raises:
         StoreError: no such storage or study, or several studies and no name.
-        SettingsError: an unknown state or column.
+        SettingsError: an unknown column.
     """
-    for state in wanted.states:
-        if state not in TRIAL_STATES:
-            raise SettingsError(
-                f"unknown trial state {state!r}",
-                where="state",
-                fix=legal_names(state, TRIAL_STATES),
-            )
-    with _opened(address.url) as repository:
-        name = address.name
-        study = repository.study(name) if name is not None else only_study(repository)
-        trials = repository.trials_of(study.id, states=wanted.states or None)
-        notes = repository.newest_notes(study.id)
-        rows = [{**trial_row(t), **_written(notes.get(t.number))} for t in trials]
-        return wanted.apply(with_all_columns(rows))
+    with opened(address) as (repository, study):
+        trials = {t.number: t for t in repository.trials_of(study.id)}
+        points = [TrialPoint.of(trial) for trial in trials.values()]
+        notes, measures = repository.newest_notes(study.id), Measures.of(study, points)
+        table = TrialTable(points, measures, front_numbers(measures, points), notes)
+        numbers = [point.number for point in table.chosen(filter, sort)[:limit]]
+        rows = [{**trial_row(trials[n]), **_written(notes.get(n))} for n in numbers]
+        return with_all_columns(rows)
 
 
 def _written(note: Note | None) -> dict[str, str]:

@@ -201,16 +201,20 @@ class Client:
         found: dict[str, Any] = self._server.ask(f"/studies/{self._key(name)}")
         return found
 
-    def trials(self, name: str) -> list[dict[str, Any]]:
-        """One row per trial, by number, with the columns of ``qsearch.trials``."""
+    def trials(
+        self, name: str, filter: str = "", sort: str = "number", limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        """One row per trial, with the columns of ``qsearch.trials`` and its arguments."""
+        from qsearch.report.listing import with_all_columns
+
         rows: list[dict[str, Any]] = []
         path = f"/studies/{self._key(name)}/trials"
+        asked = {"filter": filter, "sort": sort, "limit": _PAGE}
         while True:
-            after = rows[-1]["number"] if rows else -1
-            page = self._server.ask(f"{path}?{urlencode({'limit': _PAGE, 'after': after})}")["rows"]
+            page = self._server.ask(f"{path}?{urlencode({**asked, 'offset': len(rows)})}")["rows"]
             rows += [_trial_row(trial) for trial in page]
-            if len(page) < _PAGE:
-                return rows
+            if len(page) < _PAGE or len(rows) >= (limit or len(rows) + 1):
+                return with_all_columns(rows[:limit])
 
     def best(self, name: str, number: int | None = None) -> dict[str, Any]:
         """The winner so far, or another trial: scores, parameters, configuration.

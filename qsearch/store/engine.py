@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -216,9 +217,22 @@ def parse_url(storage: str) -> URL:
     return url.set(drivername="postgresql+psycopg") if backend == "postgresql" else url
 
 
+_PASSWORD: Final = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^\s/:@]*:).*", re.IGNORECASE)
+
+
 def masked(url: URL) -> str:
     """The URL with its password hidden."""
     return url.render_as_string(hide_password=True)
+
+
+def without_passwords(text: str) -> str:
+    """The text with the passwords of URLs in it hidden. O(length of the text)."""
+    shown: list[str] = []
+    for word in re.split(r"(\s+)", text):
+        # A password ends at the last @ of its word, however long it is.
+        before, at, host = word.rpartition("@")
+        shown += (_PASSWORD.sub(r"\1***", before), at, host)
+    return "".join(shown)
 
 
 def unreachable(url: URL, error: BaseException, waited_s: float = 0.0) -> StoreError:

@@ -120,7 +120,9 @@ def test_status_and_trials_tell_what_happened(
     # A search by top-1 stops trials early whose SQNR cannot become the best.
     ended = 0
     for state in ("complete", "pruned"):
-        assert run(["trials", str(unbroken.folder), "-f", "json", "--state", state]) == 0
+        assert (
+            run(["trials", str(unbroken.folder), "-f", "json", "--filter", f"state={state}"]) == 0
+        )
         rows = json.loads(capsys.readouterr().out)
         assert {row["state"] for row in rows} <= {state}
         ended += len(rows)

@@ -15,7 +15,6 @@ import qsearch
 from qsearch.cli.main import run
 from qsearch.errors import SearchFailedError, SettingsError
 from qsearch.model_file import find_model
-from qsearch.report.listing import TrialFilter
 from qsearch.store.records import Trial
 
 pytestmark = pytest.mark.usefixtures("quick_space")
@@ -58,7 +57,7 @@ def test_a_metric_of_ones_own_is_what_the_search_maximises(
     assert best["margin.margin"] == best[path]
     assert f"{path} {best[path]:.4g}" in result.text()
     assert result.summary["best"][path] == best[path]
-    (row,) = qsearch.trials(result.folder, TrialFilter(sort=f"-{path}", limit=1))
+    (row,) = qsearch.trials(result.folder, sort=f"-{path}", limit=1)
     assert row["margin.largest"] == best["margin.largest"]
     low, high = result.summary["best"]["intervals"][path]
     assert low < best[path] < high

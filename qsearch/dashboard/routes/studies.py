@@ -25,13 +25,13 @@ from qsearch.dashboard.schemas import (
     StudyDetail,
     StudyOut,
 )
-from qsearch.dashboard.security import without_passwords
 from qsearch.dashboard.snapshots import Snapshot, StudyFilter
 from qsearch.dashboard.state import Shared, SharedDep, SnapshotDep, UserDep
-from qsearch.dashboard.trial_table import constant_columns
 from qsearch.errors import SettingsError
+from qsearch.report.trial_table import BESIDE, OWN
 from qsearch.report.view import (
     StudyView,
+    constant_names,
     importances_of,
     layers_out,
     measure_out,
@@ -39,6 +39,7 @@ from qsearch.report.view import (
     spark,
     trials_as_columns,
 )
+from qsearch.store.engine import without_passwords
 from qsearch.store.records import DriverRecord, Stage
 from qsearch.store.view_queries import TrialPoint
 from workers.metrics.registry import Measure
@@ -94,7 +95,7 @@ def get_study(study: SnapshotDep, found: SharedDep, user: UserDep) -> StudyDetai
         emitted=None if row.emitted is None else dict(row.emitted),
         measures=[MeasureOut(**measure_out(measure)) for measure in study.measures.all],
         parameters=study.derive("parameters", lambda: parameter_names(study.points)),
-        constant=constant_columns(study),
+        constant=_constant(study),
         stages=_stages(study, stages),
         drivers=[
             DriverOut(
@@ -112,6 +113,19 @@ def get_study(study: SnapshotDep, found: SharedDep, user: UserDep) -> StudyDetai
         can_resume=found.can_resume(study) and user.submits,
         can_change=found.may_change(study, user),
     )
+
+
+def _constant(study: Snapshot) -> list[str]:
+    """Columns in which all trials have the same value; a table needs none of them."""
+
+    def find() -> list[str]:
+        own = [study.table.columns[name] for name in (*OWN, *BESIDE)]
+        values = {c.name: [c.value(point) for point in study.points] for c in own}
+        alike = [name for name, found in values.items() if found.count(found[0]) == len(found)]
+        return alike + constant_names(study.measures, study.points)
+
+    found: list[str] = study.derive("constant", find) if len(study.points) > 1 else []
+    return found
 
 
 @router.get("/{key}/failures")

@@ -17,13 +17,12 @@ from qsearch.dashboard.schemas import (
     TrialRow,
     TrialsPage,
 )
-from qsearch.dashboard.security import without_passwords
 from qsearch.dashboard.snapshots import Snapshot
 from qsearch.dashboard.sources import NotFoundError
 from qsearch.dashboard.state import SharedDep, SnapshotDep, slug
-from qsearch.dashboard.trial_table import chosen, csv_of
 from qsearch.report.build import intervals
 from qsearch.search.evaluator import score_of
+from qsearch.store.engine import without_passwords
 from qsearch.store.records import Trial
 from qsearch.store.view_queries import TrialPoint
 
@@ -68,7 +67,7 @@ def list_trials(
 @router.get("/export.csv", response_class=Response, responses={200: {"content": {"text/csv": {}}}})
 def export_csv(study: SnapshotDep, filter: Filter = "", sort: Sort = "number") -> Response:
     """The trials that pass the filter, in order, as comma-separated values."""
-    return _download(csv_of(study, _chosen(study, filter, sort)), "csv", study)
+    return _download(study.table.csv(_chosen(study, filter, sort)), "csv", study)
 
 
 @router.get("/export.json")
@@ -180,7 +179,7 @@ def _chosen(
     def find() -> list[TrialPoint]:
         return [
             point
-            for point in chosen(study, filter, sort)
+            for point in study.table.chosen(filter, sort)
             if (not states or point.state in states) and (after is None or point.number > after)
         ]
 

@@ -94,17 +94,17 @@ def test_trials_are_filtered_sorted_and_counted(
 
     everything = rows()
     assert [row["number"] for row in everything] == list(range(5))
-    by_sqnr = rows("--sort", "sqnr_db", "--reverse", "--limit", "2")
+    by_sqnr = rows("--sort", "-sqnr_db", "--limit", "2")
     best_two = sorted((row["sqnr_db"] for row in everything), reverse=True)[:2]
     assert [row["sqnr_db"] for row in by_sqnr] == best_two
-    assert [r["number"] for r in rows("--min", f"sqnr_db={best_two[1]}")] == sorted(
-        row["number"] for row in by_sqnr
-    )
-    assert run(["trials", str(searched), "--stage", "none-such"]) == 2
-    assert "global" in capsys.readouterr().err
-    for word in ("sqnr", "SQNR", "SQNR_dB"):
-        assert rows("--sort", word, "--reverse", "--limit", "2") == by_sqnr
-    assert rows("--min", f"Sqnr={best_two[1]}") == rows("--min", f"sqnr_db={best_two[1]}")
+    best = sorted(row["number"] for row in by_sqnr)
+    for word in ("sqnr_db", "sqnr", "SQNR", "SQNR_dB"):
+        assert rows("--sort", f"-{word}", "--limit", "2") == by_sqnr
+        assert [r["number"] for r in rows("--filter", f"{word}>={best_two[1]}")] == best
+    assert rows("--filter", "stage=global") == everything
+    assert rows("--filter", "stage=none-such") == []
+    assert run(["trials", str(searched), "--filter", "stag=global"]) == 2
+    assert "stage" in capsys.readouterr().err
     assert run(["trials", str(searched), "--sort", "snr_dB"]) == 2
     assert "sqnr_db" in capsys.readouterr().err
 

@@ -20,10 +20,11 @@ import pytest
 
 from qsearch.dashboard.app import DashboardOptions
 from qsearch.dashboard.inspection import Inspection, InspectionError
-from qsearch.dashboard.security import Policy, without_passwords
+from qsearch.dashboard.security import Policy
 from qsearch.dashboard.server import PromptProtocol
 from qsearch.errors import SettingsError
 from qsearch.server.submission import ServerOptions
+from qsearch.store.engine import without_passwords
 from tests.qsearch.dashboard.server import served, style_of
 
 TOKEN = "0123456789abcdef0123456789abcdef"
