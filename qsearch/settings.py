@@ -29,7 +29,7 @@ METRICS: Final = (*metric_options(), *LIBRARY)
 EVALUATORS: Final = ("auto", "engine", "simulated")
 DASHBOARD_PORT: Final = 8090
 POOLS: Final = ("auto", "process", "ray", "inline")
-SAMPLERS: Final = ("auto", "tpe", "nsga2", "random", "grid")
+SAMPLERS: Final = ("auto", "tpe", "random", "grid")
 
 ENVIRONMENT_PREFIX: Final = "QSEARCH_"
 _PASSWORD: Final = re.compile(r"(://[^/:@]*:)[^/]*@")
@@ -403,9 +403,7 @@ class Settings(BaseSettings):
         str,
         BeforeValidator(OneOf(SAMPLERS, or_import_path=True).check),
         Flag(SEARCH, "|".join(SAMPLERS)),
-    ] = Field(
-        "auto", description="what proposes trials; auto: a Gaussian process with TPE, later NSGA-II"
-    )
+    ] = Field("auto", description="what proposes trials; auto: a Gaussian process with TPE")
     seed: Annotated[Whole, Flag(SEARCH, "S")] = Field(
         0, ge=0, description="seed of the sampler and of synthetic data"
     )

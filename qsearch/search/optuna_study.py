@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import InMemoryStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
@@ -37,16 +37,10 @@ MakeSampler = Callable[[int], BaseSampler]
 _SAMPLERS: dict[str, MakeSampler] = {}
 
 AUTO: Final = "auto"
-"""The default: good guesses, a Gaussian process and TPE, then NSGA-II; see ``StudySampler``."""
+"""The default: good guesses, a Gaussian process and TPE; see ``StudySampler``."""
 
 HISTORY_FREE: Final = frozenset({"random", "grid"})
 """Samplers that propose the same whatever came of earlier trials."""
-
-TPE_UP_TO: Final = 2000
-"""Trials from which on NSGA-II proposes: asking TPE costs 0.2 s of CPU at 10,000 trials."""
-POPULATION: Final = 24
-GENERATION: Final = "NSGAIISampler:generation"
-"""Where Optuna keeps the generation of a trial: all stored ones are one, for who goes on there."""
 
 # A third of the default study starts at random: TPE on fewer points follows noise.
 _STARTUP_TRIALS = 10
@@ -118,22 +112,6 @@ def tpe(seed: int) -> BaseSampler:
     return TPESampler(
         seed=seed, multivariate=True, constant_liar=True, n_startup_trials=_STARTUP_TRIALS
     )
-
-
-@register_sampler("nsga2")
-def nsga2(seed: int) -> BaseSampler:
-    """Elitist genetic algorithm; ``StudySampler`` asks ``Generations`` for it.
-
-    ``auto`` asks it from ``TPE_UP_TO`` trials on.
-    """
-    return NSGAIISampler(seed=seed, population_size=POPULATION)
-
-
-def optuna_sampler(name: str, trials: int) -> str:
-    """The sampler of Optuna that is asked after so many trials."""
-    if name != AUTO:
-        return name
-    return "nsga2" if trials >= TPE_UP_TO else "tpe"
 
 
 @register_sampler("random")
@@ -215,7 +193,7 @@ def frozen_trial(trial: Trial, distributions: Distributions, objective: Objectiv
             "score": dict(score) if score is not None else None,
             "config_hash": trial.config_hash,
         },
-        system_attrs={GENERATION: 0},
+        system_attrs={},
         intermediate_values={},
     )
     if complete:
@@ -286,85 +264,6 @@ def new_study(objective: Objective) -> optuna.Study:
     """An empty in-memory study that maximises every ranking; costs are negative."""
     directions = [StudyDirection.MAXIMIZE] * len(objective.names)
     return optuna.create_study(storage=_Storage(), directions=directions)
-
-
-class Generations:
-    """The complete trials of a study in generations of ``POPULATION``, in constant time a trial.
-
-    Optuna's sampler keeps the parents of each generation in its study. A search makes studies anew
-    for each batch, so that a restart changes nothing; there it would go through all trials again,
-    and back to the first generation by recursion.
-
-    Args:
-        study: any one with the directions of the objectives.
-    """
-
-    def __init__(self, study: optuna.Study) -> None:
-        self._study = study
-        self._complete = 0
-        self._parents: Sequence[FrozenTrial] = ()
-        self._population: list[FrozenTrial] = []
-        self._shared: Distributions | None = None
-
-    def note(self, trial: FrozenTrial) -> None:
-        """Take in a trial that ended; its number becomes its place among the complete ones."""
-        if trial.state != TrialState.COMPLETE:
-            return
-        trial.number = self._complete
-        self._complete += 1
-        known = trial.distributions if self._shared is None else self._shared
-        self._shared = {n: known[n] for n in sorted(known) if n in trial.distributions}
-        self._population.append(trial)
-        if len(self._population) == POPULATION:
-            self._parents = self.sampler(0).select_parent(self._study, 1)
-            self._population = []
-
-    def sampler(self, seed: int) -> NSGAIISampler:
-        """Proposes the next trials: what Optuna's would, were all trials in its study."""
-        return _Breeding(seed, self._parents, self._population, self._shared or {})
-
-
-class _Breeding(NSGAIISampler):
-    """NSGA-II that is told what it would look for in a study.
-
-    Args:
-        seed: of its random choices.
-        parents: of the trials that it proposes, the best first.
-        population: the trials of the generation that is not full.
-        shared: the parameters that every complete trial has, by name.
-    """
-
-    def __init__(
-        self,
-        seed: int,
-        parents: Sequence[FrozenTrial],
-        population: Sequence[FrozenTrial],
-        shared: Distributions,
-    ) -> None:
-        super().__init__(seed=seed, population_size=POPULATION)
-        self._parents = [*parents]
-        self._population = [*population]
-        self._shared = shared
-
-    def infer_relative_search_space(
-        self, study: optuna.Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
-        """What parents hand on."""
-        return self._shared
-
-    def get_trial_generation(self, study: optuna.Study, trial: FrozenTrial) -> int:
-        """Only its parents matter."""
-        return 1
-
-    def get_population(self, study: optuna.Study, generation: int) -> list[FrozenTrial]:
-        """The generation that is not full."""
-        return self._population
-
-    def get_parent_population(self, study: optuna.Study, generation: int) -> list[FrozenTrial]:
-        """As Optuna: the best first when they are chosen, in the order of the study afterwards."""
-        parents = self._parents
-        self._parents = sorted(parents, key=lambda trial: trial.number)
-        return parents
 
 
 def replica(trials: Sequence[Trial], space: Space, objective: Objective) -> optuna.Study:

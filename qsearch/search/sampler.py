@@ -1,8 +1,8 @@
 """From the trials of earlier batches to the next batch: guesses, stages, duplicates, grids.
 
 ``auto`` is the default. It tries good guesses first. Then a Gaussian process makes the proposals;
-from trial 16 on TPE makes one of eight, and from 2,000 trials on NSGA-II makes all. The other
-samplers are Optuna's alone, and start from the first configuration of the study.
+from trial 16 on TPE makes one of eight. The other samplers are Optuna's alone, and start from the
+first configuration of the study.
 """
 
 from __future__ import annotations
@@ -21,15 +21,12 @@ from qsearch.search.objectives import Objective
 from qsearch.search.optuna_study import (
     AUTO,
     HISTORY_FREE,
-    TPE_UP_TO,
     Distributions,
-    Generations,
     batch_seed,
     distributions_of,
     frozen_trial,
     make_sampler,
     new_study,
-    optuna_sampler,
     quiet_optuna,
 )
 from qsearch.search.space import (
@@ -114,13 +111,11 @@ class _StageSampler:
     decode: Callable[[Params], Params]
     name: str
     distributions: Distributions = field(init=False)
-    generations: Generations = field(init=False)
     asked: dict[str, optuna.Trial] = field(default_factory=dict)
     told: int = 0
 
     def __post_init__(self) -> None:
         self.distributions = distributions_of(self.space, costly=False)
-        self.generations = Generations(self.study)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,21 +262,20 @@ class StudySampler:
         plans = self._plans(seen) if stage.name == LAYERS else iter(())
         place = stage.told if self.needs_history else batch * self.batch_size
         with quiet_optuna():
-            sampler = optuna_sampler(self._spec.sampler, batch * self.batch_size)
-            if not self._asks_study(batch):
+            name = "tpe" if self._spec.sampler == AUTO else self._spec.sampler
+            sampler = make_sampler(name, self._spec.seed, batch)
+            # Optuna asks for points that are given as well, and TPE takes long over many trials.
+            for_given = make_sampler("random", self._spec.seed, batch)
+            if self._spec.sampler in HISTORY_FREE:
                 stage.asked.clear()
                 stage.study = new_study(self.objective)
-            stage.study.sampler = (
-                stage.generations.sampler(batch_seed(self._spec.seed, batch))
-                if sampler == "nsga2"
-                else make_sampler(sampler, self._spec.seed, batch)
-            )
             for slot in range(self.batch_size):
                 proposal = self._costly(stage, place + slot, seen)
                 if proposal is None:
                     given = next(plans, None) if stage.name == LAYERS else None
                     if stage.name == GLOBAL:
                         given = self._given(batch, place + slot, slot, seen)
+                    stage.study.sampler = sampler if given is None else for_given
                     if given is not None:
                         stage.study.enqueue_trial(dict(given))
                     proposal = self._ask(stage, batch, slot, seen)
@@ -291,21 +285,12 @@ class StudySampler:
                 proposals.append(proposal)
         return proposals
 
-    def _asks_study(self, batch: int) -> bool:
-        """Whether the sampler of this batch looks at the trials of Optuna's study."""
-        sampler = optuna_sampler(self._spec.sampler, batch * self.batch_size)
-        return sampler != "nsga2" and sampler not in HISTORY_FREE
-
     def _tell(self, stage: _StageSampler, trial: Trial) -> None:
         asked = stage.asked.pop(trial.config_hash, None)
         stage.told += 1
         if self._spec.sampler in HISTORY_FREE or stage.space.is_costly(trial.params):
             return
         frozen = frozen_trial(trial, stage.distributions, self.objective)
-        if self._spec.sampler in (AUTO, "nsga2"):
-            stage.generations.note(frozen)
-        if not self._asks_study(trial.batch):
-            return  # nor does a later batch
         if asked is None:
             stage.study.add_trial(frozen)
         else:
@@ -342,9 +327,7 @@ class StudySampler:
         if place < len(self._guesses):
             return self._guesses[place]
         explores = place % _EXPLORES == _EXPLORES - 1
-        if self._spec.sampler != AUTO or place >= TPE_UP_TO:
-            return None
-        if explores and place >= _EXPLORES_FROM:
+        if self._spec.sampler != AUTO or (explores and place >= _EXPLORES_FROM):
             return None
         return self._refinement.propose(
             seen, batch_seed(self._spec.seed, batch, self.batch_size + slot)

@@ -60,6 +60,7 @@ OURS_TRIALS, RANDOM_TRIALS = 32, 64
 FRONT_TRIALS = 64
 FEW_TRIALS, NEAR_DB = 16, 0.3
 DRAWS = 1000
+NSGA2 = "optuna.samplers:NSGAIISampler"
 SAME = 0.005
 """Decibels below which two results count as a tie."""
 
@@ -214,7 +215,12 @@ def measure(model: Model, note: Callable[[dict[str, Any]], None]) -> dict[str, A
         trials = args.front_trials
         front = model.study("front", seed, trials, minimize=["size"])
         nsga2 = model.study(
-            "nsga2", seed, 2 * trials, minimize=["size"], sampler="nsga2", prune=0.0
+            "nsga2",
+            seed,
+            2 * trials,
+            minimize=["size"],
+            sampler="optuna.samplers:NSGAIISampler",
+            prune=0.0,
         )
         sizes = ((t.outcome.score or {}).get("model_bytes") or 0.0 for t in front.trials)
         largest = max(sizes)

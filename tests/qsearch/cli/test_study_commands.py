@@ -298,7 +298,7 @@ def test_a_shell_gets_a_script_that_asks_for_completions(
     [
         ("qsearch la", ["launch"]),
         ("qsearch launch --max-d", ["--max-drop"]),
-        ("qsearch launch --sampler n", ["nsga2"]),
+        ("qsearch launch --sampler t", ["tpe"]),
         ("qsearch launch --metric agr", ["agreement"]),
         ("qsearch launch -q --pool ''", ["auto", "process", "ray", "inline"]),
         ("qsearch launch --hw opu", ["opu", "opu_q"]),
