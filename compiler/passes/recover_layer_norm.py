@@ -7,7 +7,8 @@
     add(multiply(%2, gamma), beta)
 
 The variance may be written out as a mean of squares, or as the mean of squares less the square of
-the mean, at least 0 (Flax); gamma, beta or both may be missing. One integer kernel can compute the
+the mean, at least 0 (Flax); gamma may multiply the difference or the reciprocal of the root (Keras)
+instead of the quotient; gamma, beta or both may be missing. One integer kernel can compute the
 whole with exact sums, where its steps one by one cannot.
 Fires for one axis and constants gamma and beta along it, and for several axes at the end, which
 are reshaped to one (group and instance norms); operators behind such norms stay as they are.
@@ -92,7 +93,7 @@ def _scaled(node: Expr) -> _Norm | None:
     if found is None:
         return None
     norm, gamma = found
-    norm.gamma = gamma
+    norm.gamma = gamma if norm.gamma is None else norm.gamma * gamma
     return norm
 
 
@@ -109,17 +110,17 @@ def _with_vector(
 
 
 def _standardized(node: Expr) -> _Norm | None:
-    """(x - mean) / sqrt(variance + epsilon), or times rsqrt."""
-    if is_op_call(node, "divide"):
-        centred, deviation = args_of(node)
-        root = "sqrt"
-    elif is_op_call(node, "multiply"):
-        centred, deviation = args_of(node)
-        if is_op_call(centred, "rsqrt"):
-            centred, deviation = deviation, centred
-        root = "rsqrt"
-    else:
+    """(x - mean) / sqrt(variance + epsilon), or times rsqrt; gamma may multiply either part."""
+    if not is_op_call(node, "divide", "multiply"):
         return None
+    root = "sqrt" if is_op_call(node, "divide") else "rsqrt"
+    parts, gammas = list(args_of(node)), []
+    for at in range(1 if root == "sqrt" else 2):
+        inner = _with_constant(parts[at], "multiply")
+        if inner is not None:
+            parts[at], gamma = inner
+            gammas.append(gamma)
+    centred, deviation = reversed(parts) if is_op_call(parts[0], "rsqrt") else parts
     if not is_op_call(deviation, root) or not is_op_call(centred, "subtract"):
         return None
     data, mean = args_of(centred)
@@ -134,7 +135,13 @@ def _standardized(node: Expr) -> _Norm | None:
     joined = len(axes) > 1
     if joined and axes != tuple(range(len(shape) - len(axes), len(shape))):
         return None
-    return _Norm(data, axes[0], size, float(moved[1].data.reshape(())), joined)
+    norm = _Norm(data, axes[0], size, float(moved[1].data.reshape(())), joined)
+    for gamma in gammas:
+        vector = _along(gamma, norm, data)
+        if vector is None:
+            return None
+        norm.gamma = vector if norm.gamma is None else norm.gamma * vector
+    return norm
 
 
 def _reduced_axes(mean: Expr, data: Expr) -> tuple[int, ...] | None:

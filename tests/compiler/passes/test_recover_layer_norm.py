@@ -53,6 +53,23 @@ def scaled(x: Expr) -> Expr:
     return op.multiply(const(1, -2, 0.5, 3), by_power(x))
 
 
+def with_gamma_before_the_root(x: Expr) -> Expr:
+    c = centred(x)
+    variance = op.mean(op.multiply(c, c), axis=(2,), keepdims=True)
+    quotient = op.divide(
+        op.multiply(const(1, -2, 0.5, 3), c), op.sqrt(op.add(variance, number(1e-3)))
+    )
+    return op.add(quotient, const(1, 2, 3, 4))
+
+
+def with_gamma_at_the_root(x: Expr) -> Expr:
+    """As Keras writes it."""
+    c = centred(x)
+    variance = op.mean(op.multiply(c, c), axis=(2,), keepdims=True)
+    root = op.rsqrt(op.add(variance, number(1e-3)))
+    return op.multiply(op.multiply(c, op.multiply(root, const(1, -2, 0.5, 3))), number(2))
+
+
 def moved(x: Expr) -> Expr:
     return op.add(scaled(x), const(1, 2, 3, 4, shape=(1, 1, 4)))
 
@@ -73,7 +90,10 @@ def norms(mod: IRModule) -> list[Call]:
 
 @pytest.mark.parametrize(
     "build",
-    [by_power, by_square_and_rsqrt, by_mean_of_squares, scaled, moved, with_one_gamma],
+    [
+        *(by_power, by_square_and_rsqrt, by_mean_of_squares, scaled, moved, with_one_gamma),
+        *(with_gamma_before_the_root, with_gamma_at_the_root),
+    ],
     ids=lambda b: b.__name__,
 )
 def test_written_out_norms_are_one_operator_with_the_same_values(
