@@ -26,6 +26,8 @@ RIGHT_DB: Final = 20.0
 REPEATS, TURN_MS = 5, 4.0
 COMPARED: Final = 2
 """Inputs that every form is compared on, bit for bit."""
+C_BYTES: Final = 4 << 20
+"""A larger module is not compiled as C: that takes minutes."""
 
 
 def measured(place: Path, speed: bool = True) -> dict[str, Any]:
@@ -52,12 +54,24 @@ def measured(place: Path, speed: bool = True) -> dict[str, Any]:
     return row
 
 
+def accepted(place: Path, row: dict[str, Any]) -> None:
+    """onnxruntime runs the file in float."""
+    try:
+        outputs = OrtExecutor((place / "model.onnx").read_bytes()).run(_one(place))
+        row["accepted"] = all(bool(np.isfinite(array).all()) for array in outputs)
+    except CompilerError as error:
+        row["accepted"], row["refused"] = False, f"onnxruntime: {error.what}"[:300]
+
+
 def diagnosed(place: Path, row: dict[str, Any]) -> None:
-    """doctor."""
+    """doctor: all integral, or a core of integers with the share of the multiplications it has."""
     found = qsearch.doctor(place / "model.onnx").to_dict()
-    row["integral"] = bool(found["fully_integral"])
+    row["imported"], row["integral"] = True, bool(found["fully_integral"])
     if not row["integral"]:
         row["refused"] = f"float: {found['causes']}"[:300]
+    elif "cut" in found:
+        inside, whole = (found["cut"][f"multiplications{key}"] for key in ("_in_core", ""))
+        row["integral"], row["cut"] = False, round(inside / max(whole, 1), 4)
 
 
 def compiled(place: Path, row: dict[str, Any]) -> None:
@@ -102,11 +116,13 @@ def valued(place: Path, row: dict[str, Any]) -> None:
 def formed(place: Path, row: dict[str, Any]) -> None:
     """Every executor and the exported integer ONNX: the bits of the reference."""
     module, drawn = qsearch.load(place / "m.qmod"), samples(place / "fresh.npz")[:COMPARED]
+    in_c = ("c",) if (place / "m.qmod").stat().st_size <= C_BYTES else ()
+    names = ("auto", "engine", "integer", *in_c)
     wanted = [module.run(one, "reference") for one in drawn]
     file = qsearch.export(place / "m.qmod", "onnx", place / "exact.onnx").files[0]
     exact = OrtExecutor(file.read_bytes())
     forms: dict[str, Callable[[Arrays], list[Any]]] = {
-        **{name: partial(_run, module, name) for name in ("auto", "engine", "integer", "c")},
+        **{name: partial(_run, module, name) for name in names},
         "onnx": exact.run,
     }
     row["forms"] = {}
@@ -124,7 +140,7 @@ def formed(place: Path, row: dict[str, Any]) -> None:
 
 def timed(place: Path, row: dict[str, Any]) -> None:
     """`run()` and onnxruntime float in turns, CPU time of one thread; the worst steps."""
-    module, one = qsearch.load(place / "m.qmod"), samples(place / "fresh.npz")[0]
+    module, one = qsearch.load(place / "m.qmod"), _one(place)
     session = _session(place / "model.onnx")
     sides = {"run": partial(module.run, one), "float": partial(session.run, None, one)}
     first = alternated_ms(sides, 3)
@@ -151,7 +167,7 @@ def timed(place: Path, row: dict[str, Any]) -> None:
     }
 
 
-STEPS: Final = (diagnosed, compiled, proved, valued, formed, timed)
+STEPS: Final = (accepted, diagnosed, compiled, proved, valued, formed, timed)
 
 
 def samples(path: Path) -> list[Arrays]:
@@ -162,6 +178,10 @@ def samples(path: Path) -> list[Arrays]:
     return [
         {n: a[i * sizes[n] : (i + 1) * sizes[n]] for n, a in data.items()} for i in range(count)
     ]
+
+
+def _one(place: Path) -> Arrays:
+    return samples(place / "fresh.npz")[0]
 
 
 def sqnr_db(found: list[list[Any]], wanted: list[list[Any]]) -> float:

@@ -209,6 +209,7 @@ language cohere text
 language smollm3 text
 language mamba text
 language mamba2 text
+language mamba2 text dynamo
 language rwkv text
 language recurrent_gemma text
 language t5 seq2seq
@@ -246,6 +247,7 @@ detection table-transformer pixels 64
 detection rt_detr pixels 64
 restoration swin2sr pixels 32
 restoration superpoint gray 64
+restoration superpoint gray 64 dynamo
 video videomae clip 32
 video timesformer clip 32
 video vivit clip 32
@@ -258,7 +260,9 @@ audio data2vec-audio wave
 audio whisper mel
 audio audio-spectrogram-transformer patches
 time patchtst series
+time patchtst series dynamo
 time patchtsmixer series
+time patchtsmixer series dynamo
 """
 OWN = """
 vit window_attention
