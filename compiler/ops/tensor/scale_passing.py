@@ -94,10 +94,14 @@ def sum_push(call: Call, messages: Messages, message: Message, scale: Expr) -> S
 
 @FScaleAxisForwardPrep.register(*SUMS)
 def sum_takes_scale_before(call: Call, message: Message | None) -> Messages:
-    """The message goes to the side that has all axes of the result."""
-    if message is None:
-        return None, None
+    """The message goes to the side that has all axes of the result.
+
+    Two computed values of one shape are a residual: dividing one would cost what the scale costs.
+    """
     lhs, rhs = (a.tensor_type for a in call.args)
+    residual = lhs.shape == rhs.shape and all(isinstance(a, Call) for a in call.args)
+    if message is None or residual:
+        return None, None
     if is_per_axis(lhs, rhs, message.axes):
         return message, None
     if is_per_axis(rhs, lhs, message.axes):

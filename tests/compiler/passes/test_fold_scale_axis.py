@@ -287,6 +287,13 @@ def test_a_zero_in_the_scale_does_not_divide_a_bias() -> None:
     stays(fn(conv(op.add(x * s, weight(4, 1, 1)))))
 
 
+def test_a_residual_of_one_row_is_no_bias_that_is_divided() -> None:
+    row, kernel = relay.var("x", (1, 5)), weight(3, 5)
+    residual = op.nn.relu(row)
+    stays(op.nn.dense(op.add(row * signed(5), residual), kernel))
+    stays(op.nn.dense(op.add(residual, row * signed(1, 5)), kernel))
+
+
 def test_pooling_clip_and_bias_add_stop_a_scale() -> None:
     s = positive(4, 1, 1)
     stays(fn(conv(op.nn.max_pool2d(x * s, pool_size=(2, 2)))))
