@@ -7,12 +7,12 @@ which operator has an integer form.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from compiler.errors import QuantizeError
-from compiler.ir.expr import Call, Constant, Expr, Function, Var, is_op_call
+from compiler.ir.expr import Call, Constant, Expr, Var, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.ty import holds_float
 from compiler.ir.walk import nodes_of
@@ -144,8 +144,8 @@ def diagnose(mod: IRModule, qconfig: QConfig) -> Diagnosis:
     # Annotation keeps the order of the calls that the report is about.
     calls = list(float_calls(annotated["main"]))
     records = _without_copies(calls, records)
-    if not obstacles:
-        records = _without_conversions(calls, records, annotated["main"])
+    converted = set() if obstacles else converted_inputs(nodes_of(annotated["main"]))
+    records = _without_conversions(calls, records, converted)
     operators = _operators(calls, records, plain)
     return Diagnosis(not obstacles, operators, obstacles, notes_of(annotated, qconfig))
 
@@ -177,11 +177,10 @@ def _without_copies(calls: Sequence[Call], records: Sequence[CallRecord]) -> lis
 
 
 def _without_conversions(
-    calls: Sequence[Call], records: Sequence[CallRecord], main: Function
+    calls: Sequence[Call], records: Sequence[CallRecord], converted: Container[Expr]
 ) -> list[CallRecord]:
     """The records; float calls are told apart from what is float in quantize_inputs, as it has to
     be, and from what never was: comparisons of integers, and what moves truth values."""
-    converted = converted_inputs(nodes_of(main))
     found = list(records)
     for place, (call, record) in enumerate(zip(calls, records, strict=True)):
         if record.status == "integer":

@@ -236,6 +236,36 @@ def test_a_model_of_float16_with_float_parts_on_both_sides(tmp_path: Path) -> No
     np.testing.assert_allclose(again[0], found[0], rtol=1e-2)
 
 
+def test_rows_that_a_float_ranking_chooses_leave_the_core_whole(tmp_path: Path) -> None:
+    """As a masked autoencoder keeps some patches: between products, by indices from in front."""
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    m (float[1, 8, 4] x, float[1, 8] noise) => (float[1, 3, 4] y)
+    <int64[1] three = {3}, int64[1] last = {2}, int64[3] wide = {1, 3, 4}>
+    {
+      ignored, places = TopK (noise, three)
+      column = Unsqueeze (places, last)
+      indices = Expand (column, wide)
+      rows = MatMul (x, w)
+      kept = GatherElements <axis = 1> (rows, indices)
+      y = MatMul (kept, w)
+    }
+    """
+    model = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    weight = rng.normal(0, 0.4, (4, 4)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    onnx.save(model, tmp_path / "m.onnx")
+    data = {"x": (12, 8, 4), "noise": (12, 8)}
+    given = {name: rng.normal(size=shape).astype(np.float32) for name, shape in data.items()}
+    made = qsearch.quantize(tmp_path / "m.onnx", given)
+    assert (made.before is None, made.after is None) == (False, True)
+    one = {name: array[:1] for name, array in given.items()}
+    (wanted,) = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, one)
+    (found,) = made.run(one)
+    assert np.square(found - wanted).sum() / np.square(wanted).sum() < 1e-3
+
+
 def test_show_and_diff_take_the_same_cut(
     model: Path, module: QModule, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
