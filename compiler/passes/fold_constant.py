@@ -20,8 +20,10 @@ The reference evaluator computes the values. Source: Relay v0.10 transforms/fold
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -74,7 +76,7 @@ class FoldConstant(FunctionPass):
         if not any(map(_may_change, nodes_of(fn))):
             return fn
         with np.errstate(all="ignore"):
-            return _ConstantFolder(self.fold_qnn, _bytes_held(fn)).mutate(fn)
+            return _ConstantFolder(self.fold_qnn, fn).mutate(fn)
 
 
 def _may_change(node: Expr) -> bool:
@@ -89,14 +91,24 @@ _FOLDED_FORMS = frozenset((If, Let, TupleGetItem))
 
 
 class _ConstantFolder(OpaquePrimitives):
-    def __init__(self, fold_qnn: bool, held: int) -> None:
+    """Drops a result when all its readers are folded, so a chain holds no more than two values.
+
+    Results have numbers, which stay when they are dropped: so equal calls are known as equal.
+    """
+
+    def __init__(self, fold_qnn: bool, fn: Function) -> None:
         super().__init__()
+        held = _bytes_held(fn)
         self.fold_qnn = fold_qnn
         self._most = max(MAX_RESULT_BYTES, held)
         self._left = _MAX_TOTAL_BYTES + _MAX_TIMES_HELD * held
         self._foldable_ops: dict[Expr, bool] = {}
         self._sizes: dict[Type, int | None] = {}
-        self._folded: dict[Any, Expr] = {}
+        self._numbers: dict[Any, int] = {}
+        self._folded: dict[int, Expr] = {}
+        self._number_of: dict[Expr, int] = {}
+        self._holders: Counter[int] = Counter()
+        self._unread = Counter(chain.from_iterable(node.operands() for node in nodes_of(fn)))
 
     def visit_if(self, branch: If, *args: Any) -> Expr:
         cond = self.visit(branch.cond)
@@ -126,6 +138,22 @@ class _ConstantFolder(OpaquePrimitives):
         return post.tuple.fields[pre.index] if isinstance(post.tuple, Tuple) else post
 
     def rewrite_call(self, pre: Call, post: Call) -> Expr:
+        folded = self._fold(pre, post)
+        if folded in self._number_of:
+            for arg in pre.args:
+                self._unread[arg] -= 1
+                if not self._unread[arg] and self.memo.get(arg) in self._number_of:
+                    self._drop(arg)
+        return folded
+
+    def _drop(self, node: Expr) -> None:
+        result = self.memo.pop(node)
+        number = self._number_of[result]
+        self._holders[number] -= 1
+        if not self._holders[number]:
+            del self._folded[number], self._number_of[result]
+
+    def _fold(self, pre: Call, post: Call) -> Expr:
         op = pre.op
         if not isinstance(op, Op) or not post.args:
             return post
@@ -149,14 +177,18 @@ class _ConstantFolder(OpaquePrimitives):
         size = self._sizes[ty]
         if size is None or size > self._most:
             return post
-        key = (op, pre.attrs, *post.args)
-        if key not in self._folded:
+        key = (op, pre.attrs, *(self._number_of.get(arg, arg) for arg in post.args))
+        number = self._numbers.setdefault(key, len(self._numbers))
+        if number not in self._folded:
             if size > self._left:
                 return post
             self._left -= size
             value = apply_rule(FNumpyCompute.require(op), op, pre.attrs, values, ty)
-            self._folded[key] = _constant(value, pre.span)
-        return self._folded[key]
+            folded = self._folded[number] = _constant(value, pre.span)
+            if type(folded) is Constant:
+                self._number_of[folded] = number
+        self._holders[number] += 1
+        return self._folded[number]
 
     def _may_fold(self, op: Op) -> bool:
         answer = self._foldable_ops.get(op)
@@ -214,4 +246,7 @@ def _bytes_of(ty: Type) -> int | None:
 def _constant(value: Value, span: AnySpan | None) -> Expr:
     if isinstance(value, tuple):
         return Tuple(tuple(_constant(v, span) for v in value), span=span)
-    return Constant(np.asarray(value), span=span)
+    array = np.asarray(value)
+    if array.flags.owndata:
+        array.flags.writeable = False  # a new array: Constant need not copy it
+    return Constant(array, span=span)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 import compiler
 from compiler import relay, transform
-from compiler.ir.expr import Constant, Expr, Function, Op, Tuple
+from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple
 from compiler.passes import fold_constant
 from compiler.span import Span
 
@@ -50,6 +52,29 @@ def test_equal_calls_on_the_same_constants_become_one_constant() -> None:
     assert isinstance(both, Tuple)
     assert both.fields[0] is both.fields[1]
     assert both.fields[0] is not both.fields[2]
+
+
+def test_equal_chains_become_one_constant_whatever_was_dropped_on_the_way() -> None:
+    both = fold(Tuple(tuple(op.negative(op.add(op.multiply(c, c2), c)) for _ in range(2))))
+    assert isinstance(both, Tuple)
+    assert both.fields[0] is both.fields[1]
+    read = fold(op.add(op.add(x, op.negative(op.add(c, c2))), op.negative(op.add(c, c2))))
+    assert isinstance(read, Call)
+    assert isinstance(read.args[0], Call)
+    assert read.args[1] is read.args[0].args[1]
+
+
+def test_a_chain_of_calls_holds_few_of_its_values() -> None:
+    value = relay.const(np.ones((256, 1024), np.float32))
+    for _ in range(30):
+        value = op.add(value, relay.const(np.float32(1)))
+    mod = relay.module(relay.Function((), value))
+    tracemalloc.start()
+    try:
+        transform.FoldConstant()(mod)
+        assert tracemalloc.get_traced_memory()[1] < 4 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_call_without_arguments_is_never_folded() -> None:
