@@ -37,7 +37,7 @@ def declared_inputs(source: str | os.PathLike[str] | bytes) -> tuple[DeclaredInp
     Raises:
         OnnxImportError: the file cannot be read as ONNX.
     """
-    graph = read_model(source).graph
+    graph = read_model(source, kinds=()).graph
     weights = {tensor.name for tensor in graph.initializer}
     return tuple(_declared(entry) for entry in graph.input if entry.name not in weights)
 
@@ -48,7 +48,7 @@ def declared_interface(source: str | os.PathLike[str] | bytes) -> Interface:
     Raises:
         OnnxImportError: the file cannot be read as ONNX.
     """
-    graph = read_model(source).graph
+    graph = read_model(source, kinds=()).graph
     weights = {tensor.name for tensor in graph.initializer}
     inputs = [_declared(entry) for entry in graph.input if entry.name not in weights]
     outputs = [_declared(entry) for entry in graph.output]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -26,18 +26,21 @@ _FIRST_BYTE = 0x08
 
 
 def read_model(
-    source: str | os.PathLike[str] | bytes, max_bytes: int = MAX_MODEL_BYTES
+    source: str | os.PathLike[str] | bytes,
+    max_bytes: int = MAX_MODEL_BYTES,
+    kinds: Collection[int] | None = None,
 ) -> onnx.ModelProto:
     """Parse an ONNX model; external data is copied into the returned message.
 
     Args:
         source: path of a ``.onnx`` file, or its content.
         max_bytes: bound on the file and on each external data file.
+        kinds: data types of TensorProto whose external data is read; of others it is checked only.
     Raises:
         OnnxImportError: missing, too large, not ONNX, cut off, or external data outside the folder.
     """
     if isinstance(source, bytes):
-        return _parse(source, "model given as bytes", None, max_bytes)
+        return _parse(source, "model given as bytes", None, max_bytes, kinds)
     path = Path(source)
     if not path.exists():
         raise OnnxImportError(
@@ -58,10 +61,16 @@ def read_model(
         raise OnnxImportError(
             f"{path} cannot be read: {error.strerror}", fix="check its permissions"
         ) from error
-    return _parse(data, str(path), path.parent, max_bytes)
+    return _parse(data, str(path), path.parent, max_bytes, kinds)
 
 
-def _parse(data: bytes, name: str, folder: Path | None, max_bytes: int) -> onnx.ModelProto:
+def _parse(
+    data: bytes,
+    name: str,
+    folder: Path | None,
+    max_bytes: int,
+    kinds: Collection[int] | None,
+) -> onnx.ModelProto:
     if not data:
         raise OnnxImportError(f"{name} is empty", fix="export the model again")
     model = onnx.ModelProto()
@@ -87,7 +96,8 @@ def _parse(data: bytes, name: str, folder: Path | None, max_bytes: int) -> onnx.
     _make_text_of_names(model, messages, name)
     for tensor in messages:
         if isinstance(tensor, onnx.TensorProto):
-            _load_external_data(tensor, name, folder, max_bytes)
+            wanted = kinds is None or tensor.data_type in kinds
+            _load_external_data(tensor, name, folder, max_bytes, wanted)
     return model
 
 
@@ -161,7 +171,7 @@ def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 def _load_external_data(
-    tensor: onnx.TensorProto, name: str, folder: Path | None, max_bytes: int
+    tensor: onnx.TensorProto, name: str, folder: Path | None, max_bytes: int, wanted: bool
 ) -> None:
     if tensor.data_location != onnx.TensorProto.EXTERNAL:
         return
@@ -180,6 +190,8 @@ def _load_external_data(
         raise OnnxImportError(
             f"external data of {length} bytes; the limit is {max_bytes}", where=where
         )
+    if not wanted:
+        return
     with file.open("rb") as stream:
         stream.seek(start)
         tensor.raw_data = stream.read(length)

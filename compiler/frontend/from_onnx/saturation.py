@@ -59,7 +59,7 @@ def saturation_warnings(source: str | os.PathLike[str] | bytes) -> tuple[str, ..
     Raises:
         OnnxImportError: the file cannot be read as ONNX.
     """
-    graph = read_model(source).graph
+    graph = read_model(source, kinds=(TensorProto.INT8,)).graph
     found: list[str] = []
     reversed_convolutions: list[str] = []
     for part in _graphs(graph):

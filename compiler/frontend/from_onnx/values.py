@@ -30,6 +30,8 @@ from compiler.ops.number_format import Array
 from compiler.span import Span
 
 MAX_TENSOR_BYTES = 2 << 30
+_LARGE = 1 << 20
+"""Bytes of an initializer of which one at a time is kept as it is stored."""
 
 
 class Quantized(NamedTuple):
@@ -56,6 +58,7 @@ class GraphValues:
         self._initializers = initializers
         self._uses = uses
         self._arrays: dict[str, Array] = {}
+        self._large = ""
         self._exprs: dict[str, Expr] = {}
         self._forms: dict[tuple[str, str], Var] = {}
         self._attrs: dict[tuple[type[Attrs], str], Attrs] = {}
@@ -117,6 +120,8 @@ class GraphValues:
             ty = self._type_of(array)
             var = Var(title, ty)
             var.set_checked_type(ty)
+            if array.flags.owndata:
+                array.flags.writeable = False  # so a Constant need not copy it
             self._forms[key] = var
             self.params[title] = array
             self.param_vars.append(var)
@@ -132,7 +137,11 @@ class GraphValues:
 
     def _initializer(self, name: str) -> Array:
         if name not in self._arrays:
-            self._arrays[name] = to_array(self._initializers[name])
+            array = to_array(self._initializers[name])
+            if array.nbytes >= _LARGE:
+                self._arrays.pop(self._large, None)
+                self._large = name
+            self._arrays[name] = array
         return self._arrays[name]
 
 
