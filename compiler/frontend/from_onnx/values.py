@@ -116,7 +116,7 @@ class GraphValues:
             title = name if alone else f"{name}.{form}"
             if title in self.params:
                 title = f"{name}.as_stored"
-            array = np.ascontiguousarray(array) if array.ndim else array
+            array = np.ascontiguousarray(array) if array.ndim else np.array(array)
             ty = self._type_of(array)
             var = Var(title, ty)
             var.set_checked_type(ty)
