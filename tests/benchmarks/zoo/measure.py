@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from qsearch.modules.profiling import _quantized, profile
 from tests.benchmarks.machine import alternated_ms
 
 Arrays = dict[str, np.ndarray[Any, Any]]
+Step = Callable[[Path, dict[str, Any]], None]
 RIGHT_DB: Final = 20.0
 REPEATS, TURN_MS = 5, 4.0
 COMPARED: Final = 2
@@ -30,7 +31,7 @@ C_BYTES: Final = 4 << 20
 """A larger module is not compiled as C: that takes minutes."""
 
 
-def measured(place: Path, speed: bool = True) -> dict[str, Any]:
+def measured(place: Path, steps: Sequence[Step] | None = None) -> dict[str, Any]:
     """The figures of a folder with model.onnx, calib.npz and fresh.npz; kept up to where it ends.
 
     ``refused`` is what a command said, ``defect`` what was not foreseen.
@@ -38,7 +39,7 @@ def measured(place: Path, speed: bool = True) -> dict[str, Any]:
     row: dict[str, Any] = {}
     begin = time.process_time()
     try:
-        for step in STEPS if speed else STEPS[:-1]:
+        for step in steps or STEPS:
             row["step"] = step.__name__
             step(place, row)
             if row.get("refused"):
