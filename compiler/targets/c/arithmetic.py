@@ -9,7 +9,6 @@ vectorise them. Names end in the dtype: ``wrap_i32``, ``max_i8``, ``fixed_point_
 from __future__ import annotations
 
 from compiler.targets.c.c_types import c_type, suffix
-from compiler.targets.c.dot_products import HEADERS, dot_products_text
 from compiler.targets.c.float_functions import FLOAT_FUNCTIONS, float_to_int
 from compiler.targets.c.integer_functions import INTEGER_FUNCTIONS
 
@@ -25,13 +24,11 @@ _ONE_ARGUMENT = {
 class Arithmetic:
     """The functions that a file needs, each asked for by name and defined once.
 
-    ``headers`` are those of instruction sets, behind conditions. ``uses_libm`` and ``uses_memcpy``
-    tell which headers beside <stdint.h> the functions need.
+    ``uses_libm`` and ``uses_memcpy`` tell which headers beside <stdint.h> the functions need.
     """
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
-        self.headers = ""
         self.uses_libm = False
         self.uses_memcpy = False
 
@@ -53,14 +50,6 @@ class Arithmetic:
         if name not in self._texts:
             text = maker(self, name, dtype)
             self._texts[name] = text
-        return name
-
-    def dot_products(self) -> str:
-        """Name of the function for a tile of dot products; not defined in plain C."""
-        name = "dot_products_i16"
-        if name not in self._texts:
-            self._texts[name] = dot_products_text(name)
-            self.headers = HEADERS
         return name
 
     def wrap(self, dtype: str, unsigned: str) -> str:

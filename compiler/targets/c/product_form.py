@@ -39,13 +39,14 @@ from compiler.lir.ranges import ValueRanges, is_whole
 from compiler.lir.scalars import Acc, Bin, Buffer, Cast, IntImm, Load, Scalar, Select
 from compiler.lir.walk import loads
 from compiler.targets.c.accumulator import accumulator_of
-from compiler.targets.c.dot_products import COLUMNS
 from compiler.targets.c.guards import conditions_of, decided
 from compiler.targets.c.loop_order import Loop, Order, join_loops
 from compiler.targets.c.scalar_printer import axes_in
 
 TILE_BYTES = 1 << 16
 """Rows and sums of a tile: what a second-level cache holds beside the weights."""
+COLUMNS = 4
+"""Columns of sums at a time."""
 _FEWEST = 4
 """Rows or columns below which dot products are not worth the copies."""
 _SHORTEST = 8

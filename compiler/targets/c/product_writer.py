@@ -10,11 +10,10 @@ from dataclasses import replace
 
 from compiler.lir.affine import Affine
 from compiler.targets.c.arithmetic import Arithmetic
-from compiler.targets.c.dot_products import COLUMNS
 from compiler.targets.c.lines import Lines
 from compiler.targets.c.loop_order import Loop
 from compiler.targets.c.names import Names
-from compiler.targets.c.product_form import Operand, Product
+from compiler.targets.c.product_form import COLUMNS, Operand, Product
 from compiler.targets.c.scalar_printer import ScalarPrinter
 
 
@@ -100,23 +99,11 @@ class _Writer:
             with self._for(line, "0", COLUMNS):
                 lines(f"const int32_t {column.name} = {self._within(f'{group} + {line}', column)};")
                 self._copy(product.weight, f"{self._scratch['columns']} + {line} * {depth}")
-            lines.lines.append("#ifdef DOT_ROWS")
-            with self._for(line, "0", count, "DOT_ROWS"):
-                lines(
-                    f"{self._use.dot_products()}({self._scratch['rows']} + {line} * {depth}, "
-                    f"{count} - {line}, {self._scratch['columns']}, {depth},"
-                )
-                lines(
-                    f"    {self._scratch['sums']} + {line} * {column.extent} + {group}, "
-                    f"{column.extent}, {column.extent} - {group});"
-                )
-            lines.lines.append("#else")
             with self._for(line, "0", count, 2):
                 # The last row, and the last column, may be computed twice.
                 behind = f"{line} + 1 < {count} ? {line} + 1 : {line}"
                 lines(f"const int32_t {next_line} = {behind};")
                 self._dot_products(group, line, next_line, at)
-            lines.lines.append("#endif")
         with self._for(row, first, f"{first} + {count}"):
             place = f"({row} - {first}) * {column.extent} + {column.name}"
             self._epilogue(f"{self._scratch['sums']}[{place}]")

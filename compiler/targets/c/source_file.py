@@ -28,7 +28,6 @@ def source_text(
     includes += ["#include <string.h>"] if use.uses_memcpy else []
     includes += ["#include <math.h>"] if use.uses_libm or pool.uses_math_macros else []
     parts.append("\n".join(includes) + "\n")
-    parts += [use.headers] if use.headers else []
     # Some compilers would fuse a * b + c into one rounding, and give other bits.
     parts.append("#if defined(__clang__)\n#pragma STDC FP_CONTRACT OFF\n#endif\n")
     parts += use.definitions()
