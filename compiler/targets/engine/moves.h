@@ -318,12 +318,12 @@ static void qk_run_lookup(const qk_lookup_step *l, const qk_memory *m)
 
 #define QK_CHUNK 512
 
-/* x * scale rounded half away from zero, clipped; NaN gives 0. */
+/* x * scale rounded half away from zero, clipped, plus zero. */
 static void qk_run_quantize(const qk_quantize_step *q, const qk_memory *m)
 {
     const uint8_t *input = m->inputs[q->input] + m->sample * m->input_bytes[q->input];
     const float *scales = (const float *)(m->blob + q->scale);
-    const float least = (float)(q->low - 1), most = (float)(q->high + 1);
+    const float none = (float)q->none, least = (float)(q->low - 1), most = (float)(q->high + 1);
     const int32_t low = (int32_t)q->low, high = (int32_t)q->high, zero = (int32_t)q->zero;
     const int64_t size = qk_size_of(q->type);
     const int is_colour = q->type == QK_U8 && q->planes == 3 && q->out_plane == 1 && q->out_item == 3;
@@ -353,7 +353,7 @@ static void qk_run_quantize(const qk_quantize_step *q, const qk_memory *m)
                     const float scale = scales[q->per_plane ? p : 0];
                     for (int64_t i = 0; i < n; i++) {
                         float v = in[i] * scale;
-                        v = v == v ? v : 0.0f;
+                        v = v == v ? v : none;
                         v = v < least ? least : v;
                         v = v > most ? most : v;
                         int32_t t = (int32_t)v;

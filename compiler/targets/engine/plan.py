@@ -266,6 +266,7 @@ class Emitter:
         scale: Array | None = None,
         axis: int = 0,
         bounds: tuple[int, int] = (0, 0),
+        offset: int = 0,
     ) -> bool:
         """Write an input of the function into the arena, a view of the input's shape.
 
@@ -273,6 +274,7 @@ class Emitter:
             source: number of the input.
             scale: float32 factors for all or for one axis; None for integers, which are copied.
             bounds: of the integers before the storage's zero is added.
+            offset: of them, added behind the rounding; NaN gives 0.
         Returns:
             Whether the kernel has such loops.
         """
@@ -288,7 +290,7 @@ class Emitter:
         if len(loops) > 3:
             buffer = Buffer(prod(view.shape) * view.buffer.item, view.buffer.type, view.buffer.zero)
             dense = View(buffer, 0, view.shape, row_major(view.shape, buffer.item))
-            self.quantize(source, dense, scale, axis, bounds)
+            self.quantize(source, dense, scale, axis, bounds, offset)
             self.copy(dense, view)
             return True
         zero = view.buffer.zero
@@ -305,9 +307,10 @@ class Emitter:
             out_item=items[1][1],
             scale=0 if scale is None else self.put(scale.astype(np.float32)),
             per_plane=int(scaled),
-            low=bounds[0],
-            high=bounds[1],
-            zero=zero,
+            low=bounds[0] - offset,
+            high=bounds[1] - offset,
+            zero=zero + offset,
+            none=-offset,
             type=number(view.buffer.type),
             raw=int(scale is None),
         )

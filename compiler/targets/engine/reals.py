@@ -72,9 +72,14 @@ def cast(planner: Planner, step: Step, args: list[Item]) -> bool:
 
 
 def _quantized(planner: Planner, step: Step) -> bool:
-    """``cast(clip(round(x * scale)))`` of an input of the function, moved before."""
+    """``cast(clip(round(x * scale)) + zero)`` of an input of the function, moved before."""
     dtype = step.results[0].type.dtype
-    clipped = _made_by(planner, step.args[0], "clip")
+    shifted = _made_by(planner, step.args[0], "add")
+    zero = planner.root(shifted.args[1]).data if shifted else np.float32(0)
+    if zero is None or zero.size != 1 or float(zero.item()) != int(zero.item()):
+        return False
+    offset = int(zero.item())
+    clipped = _made_by(planner, shifted.args[0] if shifted else step.args[0], "clip")
     rounded = _made_by(planner, clipped.args[0], "round") if clipped else None
     times = _made_by(planner, rounded.args[0], "multiply") if rounded else None
     if clipped is None or times is None:
@@ -94,7 +99,7 @@ def _quantized(planner: Planner, step: Step) -> bool:
     bounds = _limits(clipped)
     if not all(abs(b) < _LARGEST_QUANTIZED and b == int(b) for b in bounds) or factor is None:
         return False
-    low, high = int(bounds[0]), int(bounds[1])
+    low, high = int(bounds[0]) + offset, int(bounds[1]) + offset
     info = integer_range(dtype)
     # The kernel gives 0 for NaN, and so does the cast as long as 0 is within the bounds.
     if not info[0] <= low <= 0 <= high <= info[1]:
@@ -106,13 +111,13 @@ def _quantized(planner: Planner, step: Step) -> bool:
     for move in path:
         target = target and moved_back(target, move)
     if target is not None:
-        return planner.emitter.quantize(number, target, factor, axis, (low, high))
+        return planner.emitter.quantize(number, target, factor, axis, (low, high), offset)
     rank = len(source.type.concrete_shape)
     item.border = None
     target = planner.emitter.bordered(
         item.storage, source.type.concrete_shape, tuple(range(rank)), [(0, 0)] * rank, 0
     )
-    if not planner.emitter.quantize(number, target, factor, axis, (low, high)):
+    if not planner.emitter.quantize(number, target, factor, axis, (low, high), offset):
         return False
     for move in reversed(path):
         target = moved(target, move) or moved(planner.emitter.contiguous(target), move)

@@ -198,7 +198,7 @@ typedef struct {
     int64_t kind, input, rows, row_items;        /* planes x rows floats of io[input] */
     int64_t planes, out, out_plane, out_row, out_item; /* strides in bytes */
     int64_t scale, per_plane;                        /* blob: float32 */
-    int64_t low, high, zero, type;
+    int64_t low, high, zero, none, type;             /* none: what NaN gives before zero is added */
     int64_t raw;                                     /* 1: the input holds integers of this type */
 } qk_quantize_step;
 

@@ -26,11 +26,13 @@ def test_an_operator_without_a_kernel_is_refused_by_name() -> None:
         EngineExecutor(relay.module(relay.op.clip(ordered, a_min=-50, a_max=50)))
 
 
-def quantized(x: Expr, scale: object, low: int = -127) -> Expr:
+def quantized(x: Expr, scale: object, zero: int = 0) -> Expr:
     """To int8, as ``quantize_inputs`` does."""
     op = relay.op
     scaled = op.round(op.multiply(x, relay.const(np.asarray(scale, np.float32))))
-    return op.cast(op.clip(scaled, a_min=low, a_max=127), dtype="int8")
+    clipped = op.clip(scaled, a_min=-127 - zero, a_max=127 - zero)
+    shifted = op.add(clipped, relay.const(np.float32(zero))) if zero else clipped
+    return op.cast(shifted, dtype="int8")
 
 
 ODD = np.array([np.nan, np.inf, -np.inf, 0.5, -0.5, 1.5, 2.5, -2.5, 0.49999997, 1e30, 1e-40, -0.0])
@@ -109,6 +111,18 @@ def test_an_input_may_be_reshaped_before_it_is_quantized() -> None:
     weight = relay.const(drawn(rng, (5, 4, 1, 3), "int8", False))
     made = op.nn.conv2d(data, weight, padding=(0, 1, 0, 1), out_dtype="int32")
     executor = agree(relay.module(made), rng.normal(0, 3, (1, 4, 33)).astype(np.float32))
+    assert "wide" not in {step.kind for step in executor.steps}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, for NaN and infinities
+@pytest.mark.parametrize("zero", [-127, -22, 90])
+def test_an_input_with_a_zero_point_is_quantized_by_one_step(zero: int) -> None:
+    rng = np.random.default_rng(0)
+    image = quantized(relay.var("x", (1, 3, 5, 24)), 20.0, zero)
+    weight = relay.const(drawn(rng, (4, 3, 3, 3), "int8", False))
+    made = relay.op.nn.conv2d(image, weight, padding=(1, 1), out_dtype="int32")
+    data = np.concatenate([np.tile(ODD, 15), rng.normal(0, 3, 180)]).reshape(1, 3, 5, 24)
+    executor = agree(relay.module(relay.Tuple((made, image))), data.astype(np.float32))
     assert "wide" not in {step.kind for step in executor.steps}
 
 
