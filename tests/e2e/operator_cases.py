@@ -425,6 +425,28 @@ CASES: Final[dict[str, Case]] = {
         ),
         inputs={"x": (SHAPE, "float32"), "t": ((1, 1, 6, 6), "int64")},
     ),
+    **{
+        f"Where {op} constant": two(
+            node(op, ["a", "t"], ["m"]), node("Where", ["m", "a", "c"], ["b"]), t=scalar(0.3)
+        )
+        for op in ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+    },
+    "Where of two comparisons": two(
+        node("Greater", ["t", "a"], ["m"]),
+        node("Less", ["a", "c"], ["n"]),
+        node("Equal", ["a", "z"], ["o"]),
+        node("And", ["m", "n"], ["p"]),
+        node("Not", ["o"], ["q"]),
+        node("Xor", ["p", "q"], ["r"]),
+        node("Where", ["r", "a", "c"], ["b"]),
+        t=scalar(0.5),
+        z=scalar(0),
+    ),
+    "Mask that multiplies": two(
+        node("Less", ["a", "c"], ["m"]),
+        node("Cast", ["m"], ["f"], to=TensorProto.FLOAT),
+        node("Mul", ["f", "a"], ["b"]),
+    ),
     "Embedding": Case(
         [node("Gather", ["table", "x"], ["e"]), node("MatMul", ["e", "k"], ["y"])],
         {"table": weights(7, 8), "k": weights(8, 5)},

@@ -54,11 +54,11 @@ _MASK = 4096.0
 def where_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Chooses between two values at one scale; a constant one is quantized as a weight.
 
-    A condition that is computed from real values stays float, and so does the choice; likewise one
+    A condition that stays float leaves the choice there as well; likewise one
     that masks with a huge number.
     """
     condition, x, y = args
-    if not _is_whole(ref_call.args[0]) or ctx.check_to_skip(ref_call):
+    if not _is_whole(ref_call.args[0], ctx) or ctx.check_to_skip(ref_call):
         return None
     constant = isinstance(x, Constant) and isinstance(y, Constant)
     if kind_of(x) is None and kind_of(y) is None and not constant:
@@ -77,13 +77,13 @@ def where_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
     return QAnnotateExpr(with_args(ref_call, (condition, *sides)), QAnnotateKind.ACTIVATION)
 
 
-def _is_whole(condition: Expr) -> bool:
-    """True for what is computed from integers and truth values alone."""
+def _is_whole(condition: Expr, ctx: QuantizeContext) -> bool:
+    """True for what is computed from truth values and what is or will be integers."""
     seen: set[Expr] = set()
     stack = [condition]
     while stack:
         node = stack.pop()
-        if node in seen or isinstance(node, Op):
+        if node in seen or node in ctx.integer_masks or isinstance(node, Op):
             continue
         seen.add(node)
         if holds_float(node.checked_type):
