@@ -248,6 +248,55 @@ CASES: Final[dict[str, Case]] = {
         ax=ints(3),
         i=np.arange(72).reshape(1, 4, 6, 3) % 5,
     ),
+    **{
+        f"ScatterND computed, {mode}": replace(
+            two(
+                node("Transpose", ["c"], ["t"], perm=[2, 3, 0, 1]),
+                node("Slice", ["t", "s", "e", "s"], ["u"]),
+                node("Transpose", ["a"], ["d"], perm=[2, 3, 0, 1]),
+                node("Squeeze", ["i", "s"], ["j"]),
+                node("ScatterND", ["d", "j", "u"], ["f"], reduction=mode),
+                node("Transpose", ["f"], ["b"], perm=[2, 3, 0, 1]),
+                s=ints(0),
+                e=ints(2),
+            ),
+            inputs={"x": (SHAPE, "float32"), "i": ((1, 2, 1), "int64")},
+        )
+        for mode in ("none", "add")
+    },
+    "TensorScatter": replace(
+        two(
+            node("Slice", ["c", "s", "e", "ax"], ["u"]),
+            node("TensorScatter", ["a", "u", "i"], ["b"], axis=2),
+            s=ints(0),
+            e=ints(2),
+            ax=ints(2),
+        ),
+        inputs={"x": (SHAPE, "float32"), "i": ((1,), "int64")},
+        opset=24,
+    ),
+    "ReverseSequence": replace(
+        between(node("ReverseSequence", ["a", "n"], ["b"], time_axis=1, batch_axis=0)),
+        inputs={"x": (SHAPE, "float32"), "n": ((1,), "int64")},
+    ),
+    "Compress": between(
+        node("Compress", ["a", "m"], ["b"], axis=2), m=np.array([1, 0, 1, 1, 0, 0], bool)
+    ),
+    "CenterCropPad": between(node("CenterCropPad", ["a", "s"], ["b"], axes=[2, 3]), s=ints(4, 9)),
+    **{
+        f"GridSample {mode}": between(
+            node("GridSample", ["a", "g"], ["b"], mode=mode),
+            g=np.tanh(weights(1, 5, 5, 2)) * 1.2,
+        )
+        for mode in ("linear", "nearest", "cubic")
+    },
+    "Col2Im": between(
+        node("Reshape", ["a", "s"], ["d"]),
+        node("Col2Im", ["d", "i", "k"], ["b"], pads=[1, 1, 1, 1]),
+        s=ints(1, 16, 9),
+        i=ints(2, 2),
+        k=ints(2, 2),
+    ),
     "Reshape": between(node("Reshape", ["a", "s"], ["b"]), s=ints(1, 4, 4, 9)),
     "Flatten": after(
         node("Flatten", ["a"], ["b"]),

@@ -16,6 +16,8 @@ from compiler.frontend.from_onnx.convert import (
     recurrent,
     reduce,
     resize,
+    sampling,
+    signal,
     tensor,
     thresholds,
     transform,

@@ -89,7 +89,16 @@ def _wrapped_indices(node: OnnxNode, index: int, size: int) -> Expr:
         derived = node.weight(index, "wrapped", lambda i: np.where(i < 0, i + size, i))
         assert derived is not None
         return derived
-    indices = node.arg(index)
+    return _places(node, node.arg(index), size)
+
+
+def _places(node: OnnxNode, indices: Expr, size: int) -> Expr:
+    """Computed indices as positions; limited to the axis, so that no sum of them overflows."""
+    inside = node.call("clip", indices, a_min=float(-size), a_max=float(size - 1))
+    return _counted_from_start(node, inside, size)
+
+
+def _counted_from_start(node: OnnxNode, indices: Expr, size: int) -> Expr:
     moved = node.call("add", indices, node.scalar_like(size, indices))
     negative = node.call("less", indices, node.scalar_like(0, indices))
     return node.call("where", negative, moved, indices)
@@ -135,13 +144,18 @@ def scatter_elements(node: OnnxNode) -> Expr:
     axis = node.axis(node.attr("axis", 0), node.rank(data))
     mode = {"none": "update"}.get(reduction, reduction)
     known = node.known(1)
+    indices = _wrapped_indices(node, 1, node.size(data, axis))
+    shape = node.shape(indices)
+    at: list[Any] = list(np.indices(shape, sparse=True))
     if known is not None:
-        at: list[Any] = list(np.indices(known.shape, sparse=True))
         at[axis] = known
         rows = _written_rows(node, tuple(np.broadcast_arrays(*at)), mode)
-        if rows is not None:
-            return rows
-    indices = _wrapped_indices(node, 1, node.size(data, axis))
+    else:
+        at = [node.const(np.broadcast_to(a, shape)) for a in at]
+        at[axis] = indices
+        rows = _rows_at_computed_places(node, at, mode)
+    if rows is not None:
+        return rows
     return node.call("scatter_elements", data, indices, node.arg(2), axis=axis, reduction=mode)
 
 
@@ -175,12 +189,65 @@ def _written_rows(node: OnnxNode, at: tuple[NDArray[Any], ...], mode: str) -> Ex
     first = np.searchsorted(places[sort], places[sort])
     turn[sort] = np.arange(len(places)) - first
     if turn.max() >= _MOST_RUNS:
-        return None
+        terms = np.full((count, int(turn.max()) + 1), len(places))
+        terms[places, turn] = np.arange(len(places))
+        sums = summed_rows(node, news, terms)
+        return node.call("reshape", node.call("add", rows, sums), newshape=shape)
     zeros = node.const(np.zeros((1, width)), data.tensor_type.dtype)
     for number in range(int(turn.max()) + 1):
         order = np.full(count, len(places))
         order[places[turn == number]] = np.flatnonzero(turn == number)
         rows = node.call("add", rows, _rows_of(node, news, zeros, order))
+    return node.call("reshape", rows, newshape=shape)
+
+
+def summed_rows(node: OnnxNode, rows: Expr, terms: NDArray[np.int64]) -> Expr:
+    """Row k of the result is the sum of the rows ``terms[k]``; the number behind the last row
+    stands for nothing.
+
+    Raises:
+        OnnxImportError: there are too many terms.
+    """
+    if terms.size * node.size(rows, 1) > _MOST_TERMS:
+        raise node.error(f"sums of {terms.size} rows are too large")
+    zero = node.scalar_like(0, rows)
+    padded = node.call("nn.pad", rows, zero, pad_width=((0, 1), (0, 0)))
+    return node.call("sum", node.call("take", padded, node.const(terms), axis=0), axis=(1,))
+
+
+_MOST_TERMS = 1 << 26
+
+
+def _rows_at_computed_places(node: OnnxNode, at: Sequence[Expr], mode: str) -> Expr | None:
+    """``_written_rows`` at computed places: each row asks which updates are its own.
+
+    Args:
+        at: indices for each of the first axes, not negative.
+    Returns:
+        None where the reduction has no such form, or there are too many questions.
+    """
+    data, updates = node.arg(0), node.arg(2)
+    shape = node.shape(data)
+    count, number = math.prod(shape[: len(at)]), math.prod(node.shape(at[0]))
+    if mode not in ("update", "add") or not 0 < count * number <= 1 << 20 or not math.prod(shape):
+        return None
+    places: Expr = node.const(np.int64(0))
+    for indices, size in zip(at, shape):
+        places = node.call("multiply", places, node.const(np.int64(size)))
+        places = node.call("add", places, node.call("cast", indices, dtype="int64"))
+    width = math.prod(shape[len(at) :])
+    rows = node.call("reshape", data, newshape=(count, width))
+    news = node.call("reshape", updates, newshape=(number, width))
+    places = node.call("reshape", places, newshape=(1, number))
+    own = node.call("equal", places, node.const(np.arange(count)[:, None]))
+    if mode == "add":
+        chosen = node.call("cast", own, dtype=data.tensor_type.dtype)
+        rows = node.call("add", rows, node.call("nn.matmul", chosen, news))
+    else:
+        asked = node.call("cast", own, dtype="int32")
+        last = node.call("argmax", asked, axis=(1,), select_last_index=True, dtype="int64")
+        any_ = node.call("any", own, axis=(1,), keepdims=True)
+        rows = node.call("where", any_, node.call("take", news, last, axis=0), rows)
     return node.call("reshape", rows, newshape=shape)
 
 
@@ -209,12 +276,9 @@ def one_hot(node: OnnxNode) -> Expr:
     indices = node.arg(0)
     if is_float(indices.tensor_type.dtype):
         indices = node.call("cast", indices, dtype="int64")
-    moved = node.call("add", indices, node.scalar_like(depth, indices))
-    negative = node.call("less", indices, node.scalar_like(0, indices))
-    indices = node.call("where", negative, moved, indices)
     return node.call(
         "one_hot",
-        indices,
+        _counted_from_start(node, indices, depth),
         node.const(on),
         node.const(off),
         depth=depth,
@@ -276,10 +340,96 @@ def scatter_nd(node: OnnxNode) -> Expr:
     known = node.known(1)
     if known is not None:
         rows = _written_rows(node, tuple(np.moveaxis(known, -1, 0)), mode)
-        if rows is not None:
-            return rows
+    else:
+        sizes = node.shape(node.arg(0))
+        at = [
+            _places(node, node.call("take", node.arg(1), place, axis=-1), size)
+            for place, size in zip(map(node.const, range(node.shape(node.arg(1))[-1])), sizes)
+        ]
+        rows = _rows_at_computed_places(node, at, mode)
+    if rows is not None:
+        return rows
     indices = node.arg(1)
     rank = node.rank(indices)
     order = (rank - 1, *range(rank - 1))
     turned = node.call("transpose", indices, axes=order) if rank > 1 else indices
     return node.call("scatter_nd", node.arg(0), turned, node.arg(2), mode=mode)
+
+
+@from_onnx("TensorScatter", since=24)
+def tensor_scatter(node: OnnxNode) -> Expr:
+    """A cache in which each sample's updates stand from its own place on."""
+    past, update = node.arg(0), node.arg(1)
+    shape = node.shape(past)
+    axis = node.axis(node.attr("axis", -2), len(shape))
+    count = node.size(update, axis)
+    own = node.call("expand_dims", _first_places(node, shape[0], shape[axis]), axis=1)
+    source = node.call("subtract", node.const(np.arange(shape[axis])[None]), own)
+    if node.attr("mode", "linear") == "circular":
+        source = node.call("floor_mod", source, node.const(np.int64(shape[axis])))
+    inside = node.call(
+        "logical_and",
+        node.call("greater_equal", source, node.const(np.int64(0))),
+        node.call("less", source, node.const(np.int64(count))),
+    )
+    along = [shape[0] if k == 0 else shape[k] if k == axis else 1 for k in range(len(shape))]
+    news = node.call("take", update, source, axis=axis, batch_dims=1)
+    return node.call("where", node.call("reshape", inside, newshape=along), news, past)
+
+
+def _first_places(node: OnnxNode, batch: int, size: int) -> Expr:
+    if not node.has_input(2):
+        return node.const(np.zeros(batch, np.int64))
+    return node.call("clip", node.arg(2), a_min=0.0, a_max=float(size))
+
+
+@from_onnx("ReverseSequence", since=10)
+def reverse_sequence(node: OnnxNode) -> Expr:
+    """The first elements of each sample back to front, as many as the lengths say."""
+    data, batch = node.arg(0), node.attr("batch_axis", 1)
+    time = node.attr("time_axis", 0)
+    order = (batch, time, *range(2, node.rank(data)))
+    turned = node.call("transpose", data, axes=order)
+    steps = node.const(np.arange(node.size(turned, 1))[None])
+    limit = float(node.size(turned, 1))
+    lengths = node.call("clip", node.arg(1), a_min=0.0, a_max=limit)
+    lengths = node.call("expand_dims", lengths, axis=1)
+    back = node.call("subtract", node.call("subtract", lengths, node.const(np.int64(1))), steps)
+    places = node.call("where", node.call("less", steps, lengths), back, steps)
+    found = node.call("take", turned, places, axis=1, batch_dims=1)
+    return node.call("transpose", found, axes=order)
+
+
+@from_onnx("Compress", since=9)
+def compress(node: OnnxNode) -> Expr:
+    """Elements at which a constant condition holds."""
+    (places,) = np.nonzero(node.require_known(1, "the condition").reshape(-1))
+    axis = node.attr("axis", None)
+    return node.call("take", node.arg(0), node.const(places), axis=axis)
+
+
+@from_onnx("NonZero", since=9)
+def non_zero(node: OnnxNode) -> Expr:
+    """Places of a constant's elements: how many there are must be known."""
+    found = np.nonzero(node.require_known(0, "the data"))
+    return node.const(np.stack(found).astype(np.int64))
+
+
+@from_onnx("CenterCropPad", since=18)
+def center_crop_pad(node: OnnxNode) -> Expr:
+    """Around the middle of each axis."""
+    data = node.arg(0)
+    sizes = node.ints(1, "the shape")
+    axes = node.attr("axes", None) or range(node.rank(data))
+    width = [(0, 0)] * node.rank(data)
+    for axis, size in zip([node.axis(a, node.rank(data)) for a in axes], sizes, strict=True):
+        old = node.size(data, axis)
+        first = max(0, old - size) // 2
+        cut = {"begin": (first,), "end": (first + min(old, size),), "axes": (axis,)}
+        if size < old:
+            data = node.call("strided_slice", data, strides=(1,), **cut)
+        before = max(0, size - old) // 2
+        width[axis] = (before, max(0, size - old) - before)
+    if not any(map(any, width)):
+        return data
+    return node.call("nn.pad", data, node.scalar_like(0, data), pad_width=tuple(width))
