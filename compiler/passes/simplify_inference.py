@@ -6,8 +6,8 @@
 
     %0 = nn.dropout(%x);  %0.0                        %x
 
-nn.layer_norm, nn.instance_norm, nn.group_norm and nn.l2_normalize are replaced as a whole; of
-nn.batch_norm and nn.dropout only field 0 is replaced; a use of another field keeps the call.
+nn.layer_norm, nn.instance_norm, nn.group_norm, nn.l2_normalize and nn.lrn are replaced as a whole;
+of nn.batch_norm and nn.dropout only field 0 is replaced; a use of another field keeps the call.
 Operators take part through ops/rules/simplify.py.
 Source: Relay v0.10 transforms/simplify_inference.cc.
 """

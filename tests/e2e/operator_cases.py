@@ -413,6 +413,7 @@ CASES: Final[dict[str, Case]] = {
     "RMSNormalization": replace(
         between(node("RMSNormalization", ["a", "g"], ["b"], axis=-1), g=weights(6)), opset=23
     ),
+    "LRN": unary("LRN", size=3, alpha=0.5),
     "Softmax": unary("Softmax", axis=1),
     "Softmax opset 7": replace(after(node("Softmax", ["a"], ["y"])), opset=7),
     "LogSoftmax": unary("LogSoftmax", axis=1),

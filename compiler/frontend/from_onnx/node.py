@@ -25,6 +25,7 @@ from compiler.ops.number_format import Array
 from compiler.span import ONNX, Span
 
 _REQUIRED = object()
+_STATIC = "export with static shapes, or simplify the model first (onnxsim)"
 
 
 class ConstantInputError(OnnxImportError):
@@ -84,8 +85,8 @@ class OnnxNode:
         """Content of an input that does not depend on the model's inputs."""
         return self.values.known(self.proto.input[index]) if self.has_input(index) else None
 
-    def require_known(self, index: int, what: str) -> Array:
-        """Content of an input that must be constant.
+    def require_known(self, index: int, what: str, fix: str = _STATIC) -> Array:
+        """Content of an input that must be constant; ``fix``: what to do where it is not.
 
         Raises:
             ConstantInputError: it depends on the model's inputs.
@@ -95,7 +96,7 @@ class OnnxNode:
             name = self.proto.input[index] if self.has_input(index) else ""
             error = ConstantInputError(
                 f"{self.op_type}: {what} (input {index}, {name!r}) must be constant",
-                fix="export with static shapes, or simplify the model first (onnxsim)",
+                fix=fix,
                 span=self.span,
             )
             error.input_name = name

@@ -82,7 +82,15 @@ _MICROSOFT = "com.microsoft"
 # How onnxruntime's own operators on integers are called: QGemm, DynamicQuantizeMatMul, MatMulNBits.
 _QUANTIZED = ("Quant", "MatMulInteger", "NBits", "Bnb4")
 
-_SIZED_BY_DATA = ("Compress", "NonMaxSuppression", "NonZero", "Unique")
+_SIZED_BY_DATA = ("NonMaxSuppression", "Unique")
+
+
+def sized_by_data(name: str) -> str:
+    """Advice for an operator that gives as many elements as its data say."""
+    return (
+        f"end the model in front of {name}, whose result has a size that depends on the data "
+        "(onnx.utils.extract_model cuts it), and run the rest on the outputs"
+    )
 
 
 def instead_of(missing: Iterable[tuple[str, str]]) -> str:
@@ -108,10 +116,7 @@ def _instead_of_one(domain: str, name: str) -> str:
     if not domain and name in ("Loop", "Scan"):
         return f"write the steps of {name} out before the export (Keras: unroll=True)"
     if not domain and name in _SIZED_BY_DATA:
-        return (
-            f"end the model in front of {name}, whose result has a size that depends on the data "
-            "(onnx.utils.extract_model cuts it), and run the rest on the outputs"
-        )
+        return sized_by_data(name)
     close = nearest(name, supported_operators())
     like = f" (nearest names that are read: {', '.join(close)})" if close else ""
     if domain == _MICROSOFT:

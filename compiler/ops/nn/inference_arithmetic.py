@@ -116,6 +116,32 @@ def simplify_l2_normalize(ref_call: Call, new_args: Args) -> Expr:
     return op_call("divide", data, norm, span=span)
 
 
+@FSimplifyInference.register("nn.lrn")
+def simplify_lrn(ref_call: Call, new_args: Args) -> Expr:
+    """data * (bias + alpha / size * squares of the neighbours) ** -beta."""
+    ty = ref_call.args[0].tensor_type
+    attrs: Any = ref_call.attrs
+    span = ref_call.span
+    data = new_args[0]
+    axis = attrs.axis % len(ty.shape)
+    before = (attrs.size - 1) // 2
+    width = [(0, 0)] * len(ty.shape)
+    width[axis] = (before, attrs.size - 1 - before)
+    square = op_call("multiply", data, data, span=span)
+    padded = op_call("nn.pad", square, scalar(0.0, ty.dtype, span), pad_width=width, span=span)
+    end = ty.shape[axis]
+    cuts = [{"begin": (k,), "end": (k + end,), "axes": (axis,)} for k in range(attrs.size)]
+    total: Expr = op_call("strided_slice", padded, strides=(1,), **cuts[0], span=span)
+    for cut in cuts[1:]:
+        part = op_call("strided_slice", padded, strides=(1,), **cut, span=span)
+        total = op_call("add", total, part, span=span)
+    share = scalar(attrs.alpha / attrs.size, ty.dtype, span)
+    base = op_call("multiply", total, share, span=span)
+    base = op_call("add", base, scalar(attrs.bias, ty.dtype, span), span=span)
+    factor = op_call("power", base, scalar(-attrs.beta, ty.dtype, span), span=span)
+    return op_call("multiply", data, factor, span=span)
+
+
 def _normalise(
     data: Expr, axes: Sequence[int], epsilon: float, dtype: str, span: AnySpan | None
 ) -> Call:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.frontend.from_onnx.node import OnnxNode
-from compiler.frontend.from_onnx.opsets import from_onnx
+from compiler.frontend.from_onnx.opsets import from_onnx, sized_by_data
 from compiler.ir.expr import Expr
 from compiler.ir.ty import is_float
 
@@ -403,7 +403,9 @@ def reverse_sequence(node: OnnxNode) -> Expr:
 @from_onnx("Compress", since=9)
 def compress(node: OnnxNode) -> Expr:
     """Elements at which a constant condition holds."""
-    (places,) = np.nonzero(node.require_known(1, "the condition").reshape(-1))
+    (places,) = np.nonzero(
+        node.require_known(1, "the condition", sized_by_data("Compress")).reshape(-1)
+    )
     axis = node.attr("axis", None)
     return node.call("take", node.arg(0), node.const(places), axis=axis)
 
@@ -411,7 +413,7 @@ def compress(node: OnnxNode) -> Expr:
 @from_onnx("NonZero", since=9)
 def non_zero(node: OnnxNode) -> Expr:
     """Places of a constant's elements: how many there are must be known."""
-    found = np.nonzero(node.require_known(0, "the data"))
+    found = np.nonzero(node.require_known(0, "the data", sized_by_data("NonZero")))
     return node.const(np.stack(found).astype(np.int64))
 
 
