@@ -26,7 +26,7 @@ from compiler.ops.number_format import storage_dtype
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.targets.engine.elementwise import emit_program
 from compiler.targets.engine.epilogue import scaled_epilogue
-from compiler.targets.engine.layouts import MOVES, factors_moved, moved
+from compiler.targets.engine.layouts import MOVES, factors_moved, moved, pad_of
 from compiler.targets.engine.library import Library
 from compiler.targets.engine.plan import Emitter, Plan
 from compiler.targets.engine.transposed import transposed
@@ -197,7 +197,7 @@ class Planner:
                     needed.add(self.root(arg))
                     self.readers.setdefault(self.root(arg), []).append(step)
         self._needed_outside = {self.root(v) for v in self.flow.outputs}
-        # Layouts and borders are asked for by what stands behind casts and zeros in between.
+        # Layouts and borders are asked for by what stands behind casts, pads and zeros in between.
         self.behind = {v: steps[:_ASKED] for v, steps in self.readers.items()}
         for step in alive:
             spread = transposed(step)
@@ -205,7 +205,7 @@ class Planner:
                 source = self.root(spread.value)
                 self.behind[source] = (self.behind[source] + [step])[:_ASKED]
         for step in alive:
-            if step.name == "cast":
+            if step.name == "cast" or pad_of(step) is not None:
                 after = self.behind.get(step.results[0], [])
                 source = self.root(step.args[0])
                 self.behind[source] = (self.behind[source] + after)[:_ASKED]

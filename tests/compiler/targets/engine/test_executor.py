@@ -114,6 +114,20 @@ def test_an_input_may_be_reshaped_before_it_is_quantized() -> None:
     assert "wide" not in {step.kind for step in executor.steps}
 
 
+def test_a_quantized_image_is_written_as_the_convolution_behind_its_pad_reads_it() -> None:
+    rng = np.random.default_rng(0)
+    image = quantized(relay.var("x", (1, 3, 9, 9)), 20.0, -22)
+    padded = relay.op.nn.pad(
+        image, relay.const(np.int8(-22)), pad_width=((0, 0), (0, 0), (1, 2), (3, 1))
+    )
+    weight = relay.const(drawn(rng, (16, 3, 3, 3), "int8", False))
+    made = relay.op.nn.conv2d(padded, weight, strides=(2, 2), out_dtype="int32")
+    data = rng.normal(0, 3, (1, 3, 9, 9)).astype(np.float32)
+    executor = agree(relay.module(requantized(made, 16, 1, rng)), data)
+    kinds = [step.kind for step in executor.steps]
+    assert kinds == ["fill", "quantize", "gemm", "copy", "dequantize"]
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, for NaN and infinities
 @pytest.mark.parametrize("zero", [-127, -22, 90])
 def test_an_input_with_a_zero_point_is_quantized_by_one_step(zero: int) -> None:
