@@ -54,6 +54,7 @@ _LEAST_STEP: Final = 4.0
 _CHANGED_ANSWERS: Final = 0.01
 _MOST_DB: Final = 100.0
 _SQNR_IN_STEP: Final = 0.01
+_DB_OF_A_BIT: Final = 6.02
 
 # Begins the name of a limit on a cost other than size.
 _AT_MOST: Final = "at_most "
@@ -242,10 +243,25 @@ class Objective:
         ties = (sqnr_value(score), score.get("agreement") or 0.0)
         return (-broken, *self.rankings(score), *ties, -number)
 
-    def most_accurate(self, trials: Iterable[Trial]) -> Trial | None:
-        """The best complete trial if costs, and limits of costs, did not count."""
-        without = replace(self, minimize=(), max_size=None, at_most=())
-        return without.best(trials)
+    def base_for_bits(self, trials: Iterable[Trial], weights: int) -> Trial | None:
+        """The complete trial on which fewer bits of single layers should be tried.
+
+        The most accurate one; but bytes beside the weights are as good as bits of weights, of which
+        each is worth 6 dB.
+
+        Args:
+            weights: their number.
+        """
+        alone = replace(self, minimize=(), max_size=None, at_most=())
+
+        def worth(trial: Trial) -> tuple[float, ...]:
+            score = dict(trial.outcome.score or {})
+            others = (score.get("model_bytes") or weights) - weights
+            score["sqnr_db"] = sqnr_value(score) - _DB_OF_A_BIT * 8 * others / weights
+            return alone.rank(score, trial.number)
+
+        complete = (t for t in trials if t.state == "complete" and t.outcome.score is not None)
+        return max(complete, key=worth, default=None)
 
     def best(self, trials: Iterable[Trial]) -> Trial | None:
         """The best complete trial."""

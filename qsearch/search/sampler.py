@@ -196,7 +196,7 @@ class StudySampler:
         self._points = chain(map(space.params_of, [start]), space.points())
         self._next: list[Proposal] = []
         self._best: Trial | None = None
-        self._most_accurate: Trial | None = None
+        self._base: Trial | None = None
         self._budgets: dict[float, bool | None] = {}
         self._refinement = Refinement(space, start, objective)
         with quiet_optuna():
@@ -234,8 +234,10 @@ class StudySampler:
                     self._note_budget(trial)
                 else:
                     self._best = self.objective.best(filter(None, (self._best, trial)))
-                    known = filter(None, (self._most_accurate, trial))
-                    self._most_accurate = self.objective.most_accurate(known)
+                    if self.plan is not None:
+                        known = filter(None, (self._base, trial))
+                        weights = sum(self.plan.layers.elements.values())
+                        self._base = self.objective.base_for_bits(known, weights)
                     if self._spec.sampler == AUTO:
                         self._refinement.note(trial)
 
@@ -334,10 +336,10 @@ class StudySampler:
         )
 
     def _of_layers(self, point: Params) -> Params:
-        """The most accurate point for all layers so far, with a point of ``plan`` on top."""
+        """The point for all layers that is the base of bits, with a point of ``plan`` on top."""
         assert self.plan is not None
-        best = self._most_accurate
-        known = self.space.params_of(self.start) if best is None else best.params
+        base = self._base
+        known = self.space.params_of(self.start) if base is None else base.params
         return {**known, **point, **self.plan.params_of(point)}
 
     def _ask(self, stage: _StageSampler, batch: int, slot: int, seen: _Seen) -> Proposal | None:

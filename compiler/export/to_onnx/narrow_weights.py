@@ -1,11 +1,13 @@
-"""Weights of an exported graph in 4 or 2 bits, where these hold them.
+"""Constants of an exported graph in the fewest bytes.
 
     before                                    after
     DequantizeLinear(w int8, scale, 0)        DequantizeLinear(Cast(w int4), scale, zero)
+    Mul(x, f float64)                         Mul(x, Cast(f float32)), if that is the same number
 
 Runtimes compute the Cast when they load the model: products stay on their 8 bit kernels, and give
 the same bits. Rows that hold 2^(b-1) are stored less by one, with the zero point -1. int4 exists
-from opset 21 on, int2 from 25; weights of 3 bits take 4, those of 5 to 7 take 8.
+from opset 21 on, int2 from 25; weights of 3 bits take 4, those of 5 to 7 take 8. Scales that are
+one number are stored once, names of nodes not at all.
 """
 
 from __future__ import annotations
@@ -24,15 +26,24 @@ _WIDTHS: Final = ((2, NEWEST_OPSET, TensorProto.INT2), (4, 21, TensorProto.INT4)
 """Bits, the first opset that has them, and their type."""
 _LEAST_BYTES: Final = 256
 """Of a weight that is worth a Cast."""
+_LEAST_SAVED: Final = 64
+"""Bytes that are worth a Cast."""
+_SHORTER: Final = {
+    TensorProto.DOUBLE: ("int8", "int16", "float32"),
+    TensorProto.FLOAT: ("int8", "int16"),
+    TensorProto.INT64: ("int8", "int16", "int32"),
+    TensorProto.INT32: ("int8", "int16"),
+}
+"""Narrower dtypes, by the element type of a constant; -0.0 and what is not finite stay floats."""
 _IR_VERSIONS: Final = {21: 10, 25: 13}
 
 
 def narrowed(model: onnx.ModelProto, opset: int = NEWEST_OPSET) -> onnx.ModelProto:
-    """The model with weights in the fewest bits that an opset has; itself where none is narrow.
+    """The model with constants in the fewest bytes that an opset has.
 
     Args:
         model: of opset 17.
-        opset: the newest that may be used; the file has the oldest that holds its weights.
+        opset: the newest that may be used, from 21 on; the file has the oldest that holds it.
     """
     arrays = {one.name: numpy_helper.to_array(one) for one in model.graph.initializer}
     found: dict[str, tuple[int, int, int, Array]] = {}
@@ -48,19 +59,74 @@ def narrowed(model: onnx.ModelProto, opset: int = NEWEST_OPSET) -> onnx.ModelPro
             if zero is not None:
                 found[node.input[0]] = bits, since, kind, zero
                 break
-    if not found:
-        return model
-    version = max(since for _, since, _, _ in found.values())
-    made = version_converter.convert_version(model, version)
-    del made.graph.value_info[:]  # of the converter
-    made.ir_version = _IR_VERSIONS[version]
-    _replace(made.graph, found, arrays)
+    made = model
+    if found:
+        version = max(since for _, since, _, _ in found.values())
+        made = version_converter.convert_version(model, version)
+        del made.graph.value_info[:]  # of the converter
+        made.ir_version = _IR_VERSIONS[version]
+    _add_in_front(made.graph, _replace(made.graph, found, arrays))
+    _drop_known(made.graph)
+    _add_in_front(made.graph, _shortened(made.graph))
     return made
+
+
+def _add_in_front(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
+    nodes += graph.node
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _drop_known(graph: onnx.GraphProto) -> None:
+    """Leave out names of nodes, zero points of biases, and all but one of equal scales."""
+    arrays = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
+    for node in graph.node:
+        node.ClearField("name")
+        held = [arrays[name] for name in node.input[1:] if name in arrays]
+        if node.op_type != "DequantizeLinear" or not held or not held[0].size > 1:
+            continue
+        if held[-1].dtype == np.int32 and not np.any(held.pop()):
+            del node.input[2]  # biases; kernels of weights look for theirs
+        if all(np.ptp(one) == 0 for one in held):
+            for place, one in enumerate(held, start=1):
+                name = f"{node.input[place]}_one"
+                if name not in arrays:
+                    arrays[name] = one.flat[0]
+                    graph.initializer.append(numpy_helper.from_array(one.flat[0], name))
+                node.input[place] = name
+    read = {name for node in graph.node for name in node.input}
+    kept = [one for one in graph.initializer if one.name in read]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+def _shortened(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Store arrays in the shortest dtype that holds the same numbers; what widens them again."""
+    casts: dict[str, onnx.NodeProto] = {}
+    for one in graph.initializer:
+        if len(one.raw_data) < _LEAST_SAVED or one.data_type not in _SHORTER:
+            continue
+        array = numpy_helper.to_array(one)
+        for dtype in _SHORTER[one.data_type]:
+            with np.errstate(invalid="ignore", over="ignore"):
+                held = array.astype(dtype)
+            if array.nbytes - held.nbytes > _LEAST_SAVED and _same(held.astype(array.dtype), array):
+                name, wide = one.name, f"{one.name}_w"
+                casts[name] = helper.make_node("Cast", [name], [wide], to=one.data_type)
+                one.CopyFrom(numpy_helper.from_array(held, name))
+                break
+    for node in graph.node:
+        node.input[:] = [casts[n].output[0] if n in casts else n for n in node.input]
+    return list(casts.values())
 
 
 def initializer_bytes(model: onnx.ModelProto) -> int:
     """Bytes of all constants of a model."""
     return sum(len(one.raw_data) for one in model.graph.initializer)
+
+
+def _same(one: Array, other: Array) -> bool:
+    return one.tobytes() == other.tobytes()
 
 
 def _zero_points(weight: Array, axis: int, bits: int) -> Array | None:
@@ -76,7 +142,8 @@ def _replace(
     graph: onnx.GraphProto,
     found: dict[str, tuple[int, int, int, Array]],
     arrays: dict[str, Array],
-) -> None:
+) -> list[onnx.NodeProto]:
+    """Store the weights of ``found`` packed; the nodes that widen them again."""
     casts: list[onnx.NodeProto] = []
     for node in graph.node:
         name = node.input[0] if node.op_type == "DequantizeLinear" else ""
@@ -88,7 +155,7 @@ def _replace(
         if not any(cast.output[0] == wide for cast in casts):
             shape = [-1 if at == axis else 1 for at in range(levels.ndim)]
             stored = levels + zero.reshape(shape)
-            casts.append(helper.make_node("Cast", [name], [wide], name=wide, to=TensorProto.INT8))
+            casts.append(helper.make_node("Cast", [name], [wide], to=TensorProto.INT8))
             place = next(at for at, one in enumerate(graph.initializer) if one.name == name)
             graph.initializer[place].CopyFrom(_packed(name, stored, bits, kind))
         node.input[0] = wide
@@ -97,9 +164,7 @@ def _replace(
             if not any(one.name == points for one in graph.initializer):
                 graph.initializer.append(numpy_helper.from_array(zero, points))
             node.input[2] = points
-    nodes = [*casts, *graph.node]
-    del graph.node[:]
-    graph.node.extend(nodes)
+    return casts
 
 
 def _packed(name: str, levels: Array, bits: int, kind: int) -> TensorProto:

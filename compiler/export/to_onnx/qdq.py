@@ -127,7 +127,7 @@ def to_qdq_onnx(
     write_outputs(flow, graph)
     made = _reported(graph.writer.finish(), flow.steps, graph)
     newest = opset or (NEWEST_OPSET if runtime == "onnxruntime" else OPSET)
-    return replace(made, model=narrowed(made.model, newest))
+    return made if newest <= OPSET else replace(made, model=narrowed(made.model, newest))
 
 
 def _emit(

@@ -188,14 +188,33 @@ def test_layers_differ_once_the_global_stage_is_warm() -> None:
         "layers",
     ]
     in_global = [t for t in trials if t.stage == "global"]
-    best = max(in_global[:8], key=lambda t: (t.outcome.score or {})["sqnr_db"] or 0.0)
     for trial in (t for t in trials if t.stage == "layers"):
+        before = [t for t in in_global if t.batch < trial.batch]
+        best = Objective("sqnr").base_for_bits(before, sum(LAYERS.elements.values()))
+        assert best is not None
         assert {n: v for n, v in trial.params.items() if n in best.params} == best.params
         assert trial.qconfig["layers"] == {
             name: {"nbit_weight": bits}
             for name, bits in PLAN.bits_of(trial.params).items()
             if bits != 8
         }
+
+
+def test_few_bits_start_from_accuracy_unless_bytes_beside_the_weights_cost_more() -> None:
+    objective = Objective("sqnr", ("size",))
+    proposals = study_sampler(plan=PLAN).propose(0)
+
+    def base(sizes: tuple[float, ...], *sqnr_db: float) -> int:
+        trials = [ended(p, n, sqnr_db=sqnr_db[n]) for n, p in enumerate(proposals[:2])]
+        for trial, size in zip(trials, sizes, strict=True):
+            trial.outcome.score["model_bytes"] = size  # type: ignore[index]
+        found = objective.base_for_bits(trials, weights=10000)
+        assert found is not None
+        return found.number
+
+    assert base((11000, 10990), 40.0, 30.0) == 0
+    # 2500 bytes are two bits of each of the weights, 12 dB.
+    assert base((13500, 11000), 40.0, 30.0) == 1
 
 
 def test_after_the_guesses_one_or_two_values_of_a_good_trial_change() -> None:
