@@ -139,6 +139,8 @@ def round_sequentially(
         assert isinstance(point, Call)
         bias = biases.get(call)
         held = PointRows.of(point, rule)
+        if held.is_whole:
+            continue  # a grid that came with the model
         if place not in known:
             runs.advance(call)
             seen = _Seen.of(runs, call.args[0], rule, units_of(one))

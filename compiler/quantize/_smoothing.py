@@ -25,7 +25,8 @@ import numpy as np
 from compiler.ir.module import IRModule
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.quantize._channel_groups import Bridge, ChannelGroups, Factors, find_groups
-from compiler.quantize.calibration.weighted_calls import weighted_calls
+from compiler.quantize.calibration.weight_grid import range_on_few_levels
+from compiler.quantize.calibration.weighted_calls import weight_of, weighted_calls
 
 _FLOOR: Final = 2.0**-10
 """A channel's range counts as at least this part of the largest; data hardly seen says little."""
@@ -56,20 +57,24 @@ def smoothing_factors(
     ranges: Sequence[ChannelRanges],
     alpha: float,
 ) -> list[Factors]:
-    """Factors of each group, geometric mean 1; 1 where no measured operator reads the group."""
+    """Factors of each group, geometric mean 1; 1 where no measured operator reads the group, and
+    where one has weights on a grid of its own."""
     data = {call: r.largest for (call, _), r in zip(weighted_calls(mod["main"]), ranges)}
     activation = [np.full(size, _UNSEEN) for size in groups.sizes]
     weight = [np.zeros(size) for size in groups.sizes]
+    kept = [False for _ in groups.sizes]
     for bridge in groups.bridges:
         if bridge.before is None or bridge.call not in data:
             continue
         group = bridge.before
         weight[group] = np.maximum(weight[group], _proportions(bridge))
         activation[group] = np.maximum(activation[group], data[bridge.call])
+        held = weight_of(bridge.call)
+        kept[group] |= held is not None and range_on_few_levels(held.data, 8, 0) is not None
     factors = groups.ones()
     for group, largest in enumerate(activation):
         seen = largest != _UNSEEN
-        if not seen.any():
+        if kept[group] or not seen.any():
             continue
         exponent = (1 - alpha) * np.log(_floored(weight[group])) - alpha * np.log(_floored(largest))
         factors[group][seen] = np.exp(exponent - exponent[seen].mean())[seen]

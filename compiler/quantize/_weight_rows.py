@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from compiler.ops.rules.input_columns import InputColumns
 from compiler.ops.rules.integer_calls import along_axis
 from compiler.qtypes.channel_ranges import InputGram, Levels
 
+_TOLERANCE: Final = 2.0**-21
 Number = TypeVar("Number", bound=np.generic)
 
 
@@ -51,6 +52,12 @@ class PointRows:
         scales = rule.rows(np.broadcast_to(along, held.data.shape))[:, :, 0]
         rows, limit = rule.rows(held.data / along), int(high.data)
         return PointRows(point, rule, rows, scales, limit, attrs.axis is not None)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the weights lie on the grid of their scales, but for rounding to float32."""
+        whole = np.rint(self.rows)
+        return bool(np.all(np.abs(self.rows - whole) <= _TOLERANCE * np.maximum(np.abs(whole), 1)))
 
     def point_of(self, levels: Levels) -> Call:
         """The point around other weights, whole numbers of the shape of ``rows``."""

@@ -79,8 +79,8 @@ def _domain(domain: str) -> str:
 # Operators without a converter -------------------------------------------------------------------
 
 _MICROSOFT = "com.microsoft"
-# How onnxruntime's own operators on integers are called: QGemm, DynamicQuantizeMatMul, MatMulNBits.
-_QUANTIZED = ("Quant", "MatMulInteger", "NBits", "Bnb4")
+# How onnxruntime's own operators on integers are called: QGemm, DynamicQuantizeMatMul, MatMulBnb4.
+_QUANTIZED = ("Quant", "MatMulInteger", "Bnb4")
 
 _SIZED_BY_DATA = ("NonMaxSuppression", "Unique")
 

@@ -135,14 +135,34 @@ class GraphValues:
             held = self._types[key] = TensorType(*key)
         return held
 
+    def has_2_bits(self, name: str) -> bool:
+        """Whether a tensor is an initializer of 2 bits, which is read as one of 4."""
+        tensor = self._initializers.get(name)
+        return tensor is not None and tensor.data_type in _IN_4_BITS
+
     def _initializer(self, name: str) -> Array:
         if name not in self._arrays:
-            array = to_array(self._initializers[name])
+            array = to_array(_in_4_bits(self._initializers[name]))
             if array.nbytes >= _LARGE:
                 self._arrays.pop(self._large, None)
                 self._large = name
             self._arrays[name] = array
         return self._arrays[name]
+
+
+_IN_4_BITS: dict[int, int] = {
+    onnx.TensorProto.INT2: onnx.TensorProto.INT4,
+    onnx.TensorProto.UINT2: onnx.TensorProto.UINT4,
+}
+
+
+def _in_4_bits(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    """A tensor of 2 bits as one of 4; others as they are."""
+    wanted = _IN_4_BITS.get(tensor.data_type)
+    if wanted is None or tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return tensor
+    values = numpy_helper.to_array(tensor).astype(np.int8).reshape(-1)
+    return onnx.helper.make_tensor(tensor.name, wanted, tensor.dims, values)
 
 
 def _is_plain(value: Any) -> bool:

@@ -41,7 +41,7 @@ from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize.calibration.bias_room import add_operands, range_for_bias, weights_with_bias
 from compiler.quantize.calibration.point_bits import chosen_bits, point_readers
 from compiler.quantize.calibration.uneven_grid import Sidedness
-from compiler.quantize.calibration.weight_grid import range_on_grid
+from compiler.quantize.calibration.weight_grid import range_on_few_levels, range_on_grid
 from compiler.quantize.calibration.weight_scale import weight_range
 
 
@@ -267,7 +267,11 @@ class _Binder:
         nbit = self._nbit(point)
         name = f"the weight of {describe(consumer)}" if consumer is not None else "a weight"
         mode = self.qconfig.weight_scale
-        range_s = None if not self.keeps_grids else range_on_grid(data.data, nbit, axis)
+        range_s = range_on_few_levels(data.data, nbit, axis)
+        if range_s is not None and at_least is not None and np.any(range_s < at_least):
+            range_s = None
+        if range_s is None and self.keeps_grids:
+            range_s = range_on_grid(data.data, nbit, axis)
         if range_s is None:
             range_s = weight_range(data.data, mode, nbit, axis, name, at_least)
         trailing = None if axis is None else data.data.ndim - axis - 1

@@ -4,7 +4,8 @@
 
 A model quantized elsewhere holds its weights as integers times a scale; folded into floats they
 still lie on that grid. The step is the largest magnitude over a whole number; which one is not
-known, so the finest step that the bits hold is taken: tools make the largest weight 127.
+known, so the finest step that the bits hold is taken: tools make the largest weight 127. Where all
+rows lie on a grid of a few bits, as of int4 and int2 weights, that is theirs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,34 @@ from numpy.typing import NDArray
 # Rounding q * s to float32 moves w / s by this share at most, s being rounded itself.
 _TOLERANCE = 2.0**-21
 _ULPS = 2
+_FEW_BITS = (2, 4, 5)
+"""Of weights of 2 and 4 bits; with a zero point inside, 4 bits reach as far as 5."""
+_LEAST_TAPS = 4
+"""Of a row, on average: fewer lie on a grid by chance."""
+
+
+def range_on_few_levels(
+    weight: NDArray[np.float32], nbit: int, axis: int | None
+) -> NDArray[np.float32] | None:
+    """As ``range_on_grid``, where all weights lie on grids of the same few bits."""
+    rows = weight.reshape(1, -1)
+    if axis is not None:
+        rows = np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1)
+    some = np.abs(rows[0, : 1 << _FEW_BITS[-1]])
+    if rows.shape[1] < _LEAST_TAPS or len(np.unique(some)) > 1 << (_FEW_BITS[-1] - 1):
+        return None
+    levels = 1 << (nbit - 1)
+    for few in (bits for bits in _FEW_BITS if bits < nbit):
+        steps: list[np.float32] = []
+        for row in rows:
+            step = _step(row, 1 << (few - 1), one_more=True)
+            if step is None:
+                break
+            steps.append(step)
+        if len(steps) == len(rows):
+            found = np.asarray(steps, np.float32) * np.float32(levels)
+            return found if axis is not None else found[0]
+    return None
 
 
 def range_on_grid(
@@ -43,14 +72,21 @@ def range_on_grid(
     return np.asarray(steps, np.float32) * np.float32(levels)
 
 
-def _step(values: NDArray[np.float32], levels: int) -> np.float32 | None:
-    """The step of the grid that all values lie on; 1 / levels where all are 0."""
+def _step(values: NDArray[np.float32], levels: int, one_more: bool = False) -> np.float32 | None:
+    """The step of the grid that all values lie on; 1 / levels where all are 0.
+
+    Args:
+        one_more: the magnitude may be ``levels`` on one side, as in two's complement.
+    """
     wide = np.abs(values.astype(np.float64))
     largest = float(wide.max(initial=0.0))
     if largest == 0:
         return np.float32(1 / levels)
     distinct = np.unique(wide)
-    for count in range(levels - 1, 0, -1):
+    if len(distinct) > levels + 1:
+        return None
+    one_more = one_more and not (largest == values.max() == -values.min())
+    for count in range(levels - 1 + one_more, 0, -1):
         units = distinct * (count / largest)
         whole = np.rint(units)
         if np.all(np.abs(units - whole) <= _TOLERANCE * np.maximum(whole, 1)):

@@ -88,6 +88,8 @@ def dequantize_linear(node: OnnxNode) -> Expr:
 def quantize_linear(node: OnnxNode) -> Expr:
     """saturate(round_half_to_even(x / scale) + zero_point)."""
     check_zero_point(node, 2)
+    if node.has_input(2) and node.values.has_2_bits(node.proto.input[2]):
+        raise node.error("values of 2 bits are read as weights only")
     remember_quantized(node)
     data = node.arg(0)
     scale = _per_axis(node, _parameter(node, 1), data)
@@ -103,6 +105,34 @@ def quantize_linear(node: OnnxNode) -> Expr:
     low, high = integer_range(target)
     clipped = node.call("clip", result, a_min=float(low), a_max=float(high))
     return node.call("cast", clipped, dtype=target)
+
+
+@from_onnx("MatMulNBits", domain="com.microsoft")
+def matmul_nbits(node: OnnxNode) -> Expr:
+    """data W^T + bias; W[n,k] = (q[n,k] - zero[n,b]) scale[n,b] in blocks b along k."""
+    rows, columns, block = (int(node.attr(name)) for name in ("N", "K", "block_size"))
+    nbit, blocks = int(node.attr("bits", 4)), -(-columns // block)
+    if node.has_input(4) or nbit not in (2, 4, 8):
+        raise node.error(f"weights of {nbit} bits, in an order of their own or not, are not read")
+    stored = node.require_known(1, "the weight").reshape(rows, -1)
+    scale = node.require_known(2, "the scales").reshape(rows, blocks).astype(np.float32)
+    zero = np.full((rows, blocks), 1 << (nbit - 1), np.float32)
+    if node.has_input(3):
+        held = node.require_known(3, "the zero points").reshape(rows, -1)
+        zero = _unpacked(held, nbit, blocks) if held.dtype == np.uint8 else held
+        zero = zero.astype(np.float32)
+    levels = _unpacked(stored, nbit, blocks * block).reshape(rows, blocks, block)
+    weight = (levels.astype(np.float32) - zero[:, :, None]) * scale[:, :, None]
+    held = np.ascontiguousarray(weight.reshape(rows, -1)[:, :columns])
+    result = node.call("nn.dense", node.arg(0), node.const(held), units=rows)
+    return node.call("add", result, node.arg(5)) if node.has_input(5) else result
+
+
+def _unpacked(rows: Array, nbit: int, count: int) -> Array:
+    """Numbers of so many bits in the bytes of each row, the first in the lowest bits."""
+    shifts = np.arange(0, 8, nbit, dtype=np.uint8)
+    numbers = (rows[:, :, None] >> shifts) & np.uint8((1 << nbit) - 1)
+    return np.asarray(numbers.reshape(len(rows), -1)[:, :count])
 
 
 SIMULATED_QUANTIZE = "relay.op.annotation.simulated_quantize"
