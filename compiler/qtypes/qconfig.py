@@ -71,7 +71,8 @@ class QConfig(RelayConfig):
         requantization: "fixed_point" multiplies by 31 bits and shifts; "float_product" does so
             with multipliers, the nearest ones, that a float32 product gives the same integers
             for; "power_of_two" takes scales that are powers of two, the next ones upward, so that
-            a shift is enough.
+            a shift is enough; "tflite" computes what TFLM's kernels compute, with 8 bits between
+            any two operators and at every output.
         weight_rounding: "nearest": each weight goes to the nearest of its levels. "corrected":
             biases make up for the mean error of that (bias_mode "accumulator"), and the middle of
             each channel moves to 0 where only layers without padding, and sums in front of them,
@@ -127,7 +128,7 @@ class QConfig(RelayConfig):
     requantization: str = field(
         default="fixed_point",
         metadata=option(
-            partial(word, ("fixed_point", "float_product", "power_of_two")),
+            partial(word, ("fixed_point", "float_product", "power_of_two", "tflite")),
             recommended="float_product",
         ),
     )

@@ -10,7 +10,8 @@
                                            annotation.stop_fusion(%5)
 
 Operators take part through ops/rules/partition.py. With ``keep_output_wide`` the border at a result
-of the function is left out. Source: Relay v0.10 quantize/_partition.py.
+of the function is left out; with ``requantization`` "tflite" every result has one.
+Source: Relay v0.10 quantize/_partition.py.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from compiler.ir.functor.forward_rewriter import ForwardRewriter
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.static_shapes import require_static
+from compiler.ops.rules.integer_calls import border
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.qtypes.context import QuantizeContext
 from compiler.quantize._run_context import constantly, context_or_new
@@ -42,7 +44,9 @@ class QuantizePartition(FunctionPass):
         require_static(fn, self.info.name)
         run = context_or_new(self.context)
         body = ForwardRewriter(FQPartitionRewrite, fcontext=constantly(run)).rewrite_body(fn)
-        if run.qconfig.keep_output_wide:
+        if run.qconfig.requantization == "tflite":
+            body = _with_borders(body, run.qconfig.dtype_input)
+        elif run.qconfig.keep_output_wide:
             body = _without_border(fn.body, body)
         return fn.with_fields(body=body)
 
@@ -53,6 +57,17 @@ class QuantizePartition(FunctionPass):
 def partition() -> QuantizePartition:
     """The pass, for the QConfig that is current when it runs."""
     return QuantizePartition()
+
+
+def _with_borders(body: Expr, dtype: str) -> Expr:
+    """``body`` with a border behind every result that has none."""
+    if isinstance(body, Tuple):
+        return body.with_fields(fields=tuple(_bordered(field, dtype) for field in body.fields))
+    return _bordered(body, dtype)
+
+
+def _bordered(result: Expr, dtype: str) -> Expr:
+    return result if is_op_call(result, "annotation.stop_fusion") else border(result, dtype)
 
 
 def _without_border(before: Expr, after: Expr) -> Expr:

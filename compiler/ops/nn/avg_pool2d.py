@@ -49,7 +49,7 @@ from compiler.ops.number_format import Array
 from compiler.ops.pass_through import annotate_accumulating, annotate_pass_through
 from compiler.ops.reduce.reduction_loops import exact_sum_dtype
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated, with_args
-from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales
+from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, chosen_scale
 from compiler.ops.rules.integer_calls import border, cast, multiply, scalar
 from compiler.ops.rules.layout import FConvertLayout, image_layout
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
@@ -104,7 +104,7 @@ def realize_average_pool(counts: Counts) -> RealizeRule:
         if work != acc:
             mean = cast(mean, acc)
         low, high = data.low * factor, data.high * factor
-        return integers(mean, data.scale.over(factor), acc, low, high)
+        return integers(mean, _mean_scale(data.scale, factor, ctx.qconfig), acc, low, high)
 
     return realize
 
@@ -133,9 +133,17 @@ def average_pool_scale(counts: Counts) -> Callable[..., DomScale | None]:
         if scales[0] is None:
             return None
         narrow = (1 << (qconfig.nbit_input - 1)) - 1
-        return scales[0].over(exact_factor(counts(call), narrow, qconfig))
+        return _mean_scale(scales[0], exact_factor(counts(call), narrow, qconfig), qconfig)
 
     return scale
+
+
+def _mean_scale(scale: DomScale, factor: int, qconfig: QConfig) -> DomScale:
+    """The scale of a mean of ``factor`` times the data; with ``requantization`` "tflite" that of a
+    depthwise convolution with ones, whose weights have a scale of their own."""
+    if qconfig.requantization != "tflite":
+        return scale.over(factor)
+    return scale * DomScale(chosen_scale(1 / factor, qconfig))
 
 
 # ---- the operators -------------------------------------------------------------------------

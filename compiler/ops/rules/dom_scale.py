@@ -20,6 +20,8 @@ SMALLEST_RANGE: Final = 2.0**-48
 """Values of a smaller magnitude are quantized to zeros: the product of two finer scales could fall
 below the normal float32 numbers, and the quotient of two scales beyond the largest one."""
 _FINEST = np.float32(2.0**-24)
+_DIGITS: Final = {"power_of_two": 1, "tflite": 12}
+"""Binary digits of the scales that may be chosen, by QConfig.requantization."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,12 +77,14 @@ class DomScale:
 
 def chosen_scale(values: Any, qconfig: QConfig) -> NDArray[np.float32]:
     """``values`` > 0 as a scale that may be chosen freely: with ``requantization`` "power_of_two"
-    the next power of two that is not below, else as they are."""
+    the next power of two that is not below, with "tflite" the next of 12 bits, so that float32
+    holds the product of two; else as they are."""
     scale = as_scale(values)
-    if qconfig.requantization != "power_of_two":
+    digits = _DIGITS.get(qconfig.requantization)
+    if digits is None:
         return scale
     fraction, exponent = np.frexp(scale)
-    return as_scale(np.ldexp(np.float32(1), np.where(fraction == 0.5, exponent - 1, exponent)))
+    return as_scale(np.ldexp(np.ceil(np.ldexp(fraction, digits)), exponent - digits))
 
 
 def as_scale(values: Any) -> NDArray[np.float32]:

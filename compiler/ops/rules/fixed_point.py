@@ -5,6 +5,8 @@ Source: Relay v0.10 quantize/realize.cc; Jacob et al., 2018, section 2.2 (gemmlo
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +19,7 @@ from compiler.ops.rules.integer_calls import (
     cast,
     fixed_point_multiply,
     fixed_point_multiply_per_axis,
+    fixed_point_rescale,
     left_shift,
     multiply,
     right_shift,
@@ -38,11 +41,11 @@ def exact_log2(factor: NDArray[np.float32]) -> Ints | None:
     return logs.astype(np.int64)
 
 
-def multiplier_and_shift(factor: NDArray[np.float32]) -> tuple[Ints, Ints]:
+def multiplier_and_shift(factor: NDArray[Any]) -> tuple[Ints, Ints]:
     """(M, e) with factor = M * 2^(e - 31) and M in [2^30, 2^31); (0, 0) for a factor of 0.
 
     Args:
-        factor: float32, any shape, not negative.
+        factor: float32 or float64, any shape, not negative.
     """
     fraction, exponent = np.frexp(np.asarray(factor, np.float64))
     multiplier = np.floor(fraction * 2.0**31 + 0.5).astype(np.int64)
@@ -51,6 +54,27 @@ def multiplier_and_shift(factor: NDArray[np.float32]) -> tuple[Ints, Ints]:
     multiplier = np.where(full, 1 << 30, multiplier)
     exponent = np.where(multiplier == 0, 0, np.where(full, exponent + 1, exponent))
     return multiplier, exponent
+
+
+def scaled_twice(
+    data: Expr, factor: NDArray[np.float64], trailing: int | None, rank: int, scale: float = 0.0
+) -> Expr:
+    """``data * factor`` as TFLM rounds it; ``data`` are int32.
+
+    Args:
+        factor: rank 0, or one factor per channel.
+        trailing, rank: as of ``scaled``.
+        scale: what a step of the result is worth, where that is known.
+    """
+    axis = None if trailing is None else rank - trailing - 1
+    return fixed_point_rescale(data, *multiplier_and_small_shift(factor), axis, scale)
+
+
+def multiplier_and_small_shift(factor: NDArray[np.float64]) -> tuple[Ints, Ints]:
+    """``multiplier_and_shift``; (0, 0) for factors so small that the shift is below -31."""
+    multiplier, shift = multiplier_and_shift(factor)
+    gone = shift < -31
+    return np.where(gone, 0, multiplier), np.where(gone, 0, shift)
 
 
 def scaled(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from compiler.ir.expr import Call, Constant, Expr
 from compiler.ops.op_call import op_call
+
+_FLOAT_DIGITS: Final = 24
 
 
 def cast(data: Expr, dtype: str) -> Call:
@@ -91,6 +94,32 @@ def fixed_point_multiply_per_axis(
         Constant(np.asarray(multiplier, np.int32)),
         Constant(np.asarray(shift, np.int32)),
         axis=axis,
+    )
+
+
+def fixed_point_rescale(
+    data: Expr,
+    multiplier: NDArray[Any],
+    shift: NDArray[Any],
+    axis: int | None,
+    scale: float = 0.0,
+) -> Call:
+    """data (int32) times multiplier * 2^(shift - 31), rounded twice.
+
+    Args:
+        axis: of the data, along which factors vary; None for one factor.
+        scale: what a step of the result is worth, a float32; 0 where that is of no use.
+    """
+    fraction, exponent = math.frexp(scale)
+    unit = int(math.ldexp(fraction, _FLOAT_DIGITS))
+    return op_call(
+        "fixed_point_rescale",
+        data,
+        Constant(np.asarray(multiplier, np.int32).reshape(-1)),
+        Constant(np.asarray(shift, np.int32).reshape(-1)),
+        axis=axis,
+        unit=unit,
+        exponent=exponent - _FLOAT_DIGITS if unit else 0,
     )
 
 

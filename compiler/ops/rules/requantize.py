@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.ir.expr import Expr
 from compiler.ops.rules.dom_scale import DomScale, as_scale
@@ -17,7 +19,9 @@ from compiler.ops.rules.fixed_point import (
     TIES,
     Ints,
     exact_log2,
+    multiplier_and_small_shift,
     scaled,
+    scaled_twice,
     scaled_values,
     shifted_to_even,
     to_even_values,
@@ -36,6 +40,7 @@ from compiler.ops.rules.integer_calls import (
 )
 from compiler.ops.rules.realize import (
     QRealizeIntExpr,
+    cast_if_needed,
     integer_limits,
     integers,
     like,
@@ -43,6 +48,7 @@ from compiler.ops.rules.realize import (
     zero_point_for,
 )
 from compiler.ops.rules.table import RealTable
+from compiler.ops.tensor.fixed_point_rescale import rescaled_twice
 from compiler.qtypes.qconfig import QConfig
 
 
@@ -138,11 +144,18 @@ class _Step:
         self.qconfig = qconfig
         scales = value.dom_scale.data
         self.same = bool((scales == out.values).all())
+        self.out = out
+        self.twice = qconfig.requantization == "tflite"
+        if self.twice:
+            # Scales of 12 bits: the double of TFLM's own preparation.
+            self.factor: NDArray[Any] = scales.astype(np.float64) / out.values.astype(np.float64)
+            self.shifts: Ints | None = None
+            return
         with np.errstate(over="ignore"):
             self.factor = as_scale(scales / out.values)
             shifts = exact_log2(as_scale(out.values / scales))
         one_way = shifts is not None and bool((shifts >= 0).all() or (shifts <= 0).all())
-        self.shifts: Ints | None = shifts if one_way else None
+        self.shifts = shifts if one_way else None
         is_product = self.shifts is None and not self.same
         if is_product and clipped is not None and qconfig.requantization == "float_product":
             widest = value if value.channel_clip is None else value.channel_clip.source
@@ -205,7 +218,16 @@ class _Step:
         data = left_shift(data, along_axis(shifts, value.trailing, work))
         return self._finish(data, work, bounds)
 
+    def _product_twice(self, rank: int, bounds: tuple[float, float] | None) -> Expr:
+        value = self.value
+        data = cast_if_needed(value, "int32")
+        unit = 0.0 if self.out.is_vector else float(self.out.values)
+        data = scaled_twice(data, self.factor, value.trailing, rank, unit)
+        return self._finish(data, "int32", bounds)
+
     def _product(self, rank: int, bounds: tuple[float, float] | None) -> Expr:
+        if self.twice:
+            return self._product_twice(rank, bounds)
         value = self.value
         data: Expr = cast(value.data, "int64")
         factor = self.factor
@@ -235,6 +257,9 @@ class _Step:
         """The step on numbers, one per channel, before the final clip."""
         if self.same:
             return values
+        if self.twice:
+            multiplier, shift = multiplier_and_small_shift(self.factor)
+            return rescaled_twice(values, multiplier, shift)
         if self.shifts is None:
             return scaled_values(values, self.factor, self.qconfig.rounding)
         if (self.shifts >= 0).all():

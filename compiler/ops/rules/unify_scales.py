@@ -7,6 +7,7 @@ int64 and saturated. Source: Relay v0.10 quantize/realize.cc (UnifyDTypeScale), 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -15,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.expr import Call, Constant, Expr
+from compiler.ir.ty import bits
 from compiler.ops.rules.dom_scale import DomScale, as_scale
-from compiler.ops.rules.fixed_point import exact_log2, scaled, within_contract
+from compiler.ops.rules.fixed_point import exact_log2, scaled, scaled_twice, within_contract
 from compiler.ops.rules.integer_calls import (
     add,
     along_axis,
@@ -24,6 +26,7 @@ from compiler.ops.rules.integer_calls import (
     clip,
     left_shift,
     multiply,
+    scalar,
     stop_fusion,
 )
 from compiler.ops.rules.realize import (
@@ -69,6 +72,12 @@ def unify_for_add(
     lhs, rhs = (settled(value) for value in operands)
     if not lhs.scale.same_axis(rhs.scale):
         rhs = to_scalar(rhs, _rank(ref_call.args[1]), qconfig)
+    narrow = [
+        input_quantization(ref_arg) or bits(value.dtype) == 8
+        for ref_arg, value in zip(ref_call.args, operands)
+    ]
+    if qconfig.requantization == "tflite" and all(narrow):
+        return _rounded_apart(ref_call, (lhs, rhs), qconfig)
     scale = lhs.scale.smaller(rhs.scale)
     pair = [
         _as_accumulator(ref_arg, value, acc, qconfig)
@@ -90,6 +99,28 @@ def unify_for_add(
             unified = like(unified, stop_fusion(unified.data))
         result.append(unified)
     require_fits(sum(wanted), acc, ref_call)
+    return (result[0], result[1]), scale
+
+
+_LEFT_SHIFT: Final = 20
+
+
+def _rounded_apart(
+    ref_call: Call, operands: tuple[QRealizeIntExpr, QRealizeIntExpr], qconfig: QConfig
+) -> tuple[tuple[QRealizeIntExpr, QRealizeIntExpr], DomScale]:
+    """Narrow operands as TFLM's ADD and SUB bring them together: 2^20 times as fine, then each to
+    2^-20 of twice the larger scale."""
+    largest = max(float(value.scale.values) for value in operands)
+    scale = DomScale(as_scale(2 * largest / (1 << _LEFT_SHIFT)), wide=True)
+    acc, result = qconfig.dtype_activation, []
+    for ref_arg, operand in zip(ref_call.args, operands):
+        value = _as_accumulator(ref_arg, operand, acc, qconfig)
+        raised = left_shift(value.data, scalar(_LEFT_SHIFT, acc))
+        factor = np.asarray(float(value.scale.values) / (2 * largest))
+        data = scaled_twice(raised, factor, None, len(ref_arg.tensor_type.shape))
+        room = math.ceil((value.bound << _LEFT_SHIFT) * float(factor)) + 1
+        result.append(integers(data, scale, acc, -room, room))
+    require_fits(result[0].bound + result[1].bound, acc, ref_call)
     return (result[0], result[1]), scale
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from compiler.ir.expr import Args, Call, Expr, describe
 from compiler.ops.annotation.attach_simulated_quantize import (
+    as_input,
     attach_simulated_quantize,
     is_quantized_constant,
 )
@@ -66,7 +67,9 @@ def add_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
     (lhs, rhs), (left, right) = args, (kind_of(args[0]), kind_of(args[1]))
     if left is None and right is None:
         return None
-    if left is None:
+    if ctx.qconfig.requantization == "tflite" and not (is_literal(lhs) or is_literal(rhs)):
+        sides = (as_input(lhs, ctx), as_input(rhs, ctx))
+    elif left is None:
         sides = (_quantized(unannotated(lhs), right, ctx), unannotated(rhs))
     elif right is None:
         sides = (unannotated(lhs), _quantized(unannotated(rhs), left, ctx))

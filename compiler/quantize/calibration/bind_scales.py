@@ -302,7 +302,10 @@ class _Binder:
             if bound.data is not None:
                 nbit = bits(self.qconfig.dtype_activation)
             limit = 2.0 ** (nbit - 1) - 1
-            low, high = (-limit, limit) if bound.steps is None else bound.steps
+            # TFLM limits activations by their dtype.
+            twos = self.qconfig.requantization == "tflite"
+            whole = twos and quantize_kind(point) == QAnnotateKind.INPUT
+            low, high = (-limit - whole, limit) if bound.steps is None else bound.steps
             constants = (
                 Constant(bound.scale.values),
                 Constant(np.array(low, np.float32)),

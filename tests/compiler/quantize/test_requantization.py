@@ -118,7 +118,9 @@ def test_products_round_alike_in_every_form(
 forms = st.fixed_dictionaries(
     {
         "rounding": st.sampled_from(ROUNDINGS),
-        "requantization": st.sampled_from(["fixed_point", "float_product", "power_of_two"]),
+        "requantization": st.sampled_from(
+            ["fixed_point", "float_product", "power_of_two", "tflite"]
+        ),
         "round_for_shift": st.booleans(),
         "activation_scheme": st.sampled_from(["symmetric", "unsigned", "asymmetric"]),
         "weight_granularity": st.sampled_from(["tensor", "channel"]),
@@ -198,6 +200,29 @@ def test_a_chosen_scale_is_a_power_of_two_at_most_twice_as_large(value: float) -
     assert np.frexp(scale)[0] == 0.5
     assert value <= scale < 2 * value
     assert float(chosen_scale(value, QConfig())) == np.float32(value)
+
+
+@given(st.floats(2.0**-60, 2.0**60, width=32), st.floats(2.0**-60, 2.0**60, width=32))
+def test_float32_holds_the_product_of_two_scales_chosen_for_tflite(a: float, b: float) -> None:
+    config = QConfig(requantization="tflite")
+    chosen = [float(chosen_scale(value, config)) for value in (a, b)]
+    assert all(old <= new <= old * (1 + 2.0**-11) for old, new in zip((a, b), chosen))
+    assert float(np.float32(chosen[0]) * np.float32(chosen[1])) == chosen[0] * chosen[1]
+
+
+@pytest.mark.parametrize("scheme", ["symmetric", "unsigned", "asymmetric"])
+def test_tflite_rounds_every_requantization_twice_and_gives_8_bits(scheme: str) -> None:
+    rng = np.random.default_rng(3)
+    mod, data = network(rng), batches(rng)
+    config = QConfig.recommended(
+        calibrate_mode="max", activation_scheme=scheme, requantization="tflite"
+    )
+    final = candidate_of(mod, config, data).partitioned
+    assert final is not None
+    counted = operators(final)
+    assert counted["fixed_point_rescale"]
+    assert not any(counted[name] for name in PRODUCTS)
+    assert "int32" not in str(final["dequantize_outputs"].params[0].checked_type)
 
 
 @pytest.mark.parametrize(

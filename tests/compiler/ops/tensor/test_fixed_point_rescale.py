@@ -1,0 +1,63 @@
+"""fixed_point_rescale against TensorFlow Lite's own formula, in every form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler import relay
+from compiler.errors import TypeInferenceError
+from compiler.export.to_onnx.integer import to_integer_onnx
+from compiler.pipeline import evaluate
+from compiler.targets.ort.integer_executor import OrtExecutor
+from tests.needs import NEEDS_C
+
+
+def as_tflite_writes_it(x: int, multiplier: int, shift: int) -> int:
+    """RoundingDivideByPOT(SaturatingRoundingDoublingHighMul(x << left, multiplier), right), with
+    C's division, which goes toward 0."""
+    left, right = max(shift, 0), max(-shift, 0)
+    product = (x << left) * multiplier
+    nudged = product + ((1 << 30) if product >= 0 else 1 - (1 << 30))
+    high = abs(nudged) >> 31
+    high = high if nudged >= 0 else -high
+    mask = (1 << right) - 1
+    threshold = (mask >> 1) + (high < 0)
+    return (high >> right) + ((high & mask) > threshold)
+
+
+def numbers(rng: np.random.Generator, count: int) -> Any:
+    near = np.arange(-600, 600)
+    wide = rng.integers(-(1 << 29), 1 << 29, count)
+    return np.concatenate([near, near << 9, wide]).astype(np.int32)
+
+
+@pytest.mark.parametrize("executor", ["reference", "integer", pytest.param("c", marks=NEEDS_C)])
+@pytest.mark.parametrize("per_axis", [False, True], ids=["one factor", "per axis"])
+def test_every_form_computes_what_tflite_writes(per_axis: bool, executor: str) -> None:
+    rng = np.random.default_rng(7)
+    shifts = np.array([-30, -9, -8, -1, 0, 1, 0] if per_axis else [-7], np.int32)
+    multipliers = rng.integers(1 << 30, 1 << 31, shifts.size).astype(np.int32)
+    multipliers[-1] = 1 << 30
+    data = np.repeat(numbers(rng, 2000)[:, None], shifts.size, axis=1)
+    x = relay.var("x", data.shape, "int32")
+    factor = relay.const(multipliers), relay.const(shifts)
+    axis = {"axis": 1} if per_axis else {}
+    mod = relay.module(relay.Function([x], relay.op.fixed_point_rescale(x, *factor, **axis)))
+    if executor == "integer":
+        (found,) = OrtExecutor(to_integer_onnx(mod)).run({"x": data})
+    else:
+        (found,) = evaluate(mod, {"x": data}, executor)
+    rows = data.tolist()
+    pairs = list(zip(multipliers.tolist(), shifts.tolist(), strict=True))
+    wanted = [[as_tflite_writes_it(v, *pair) for v, pair in zip(row, pairs)] for row in rows]
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_factor_for_each_of_other_channels_is_refused() -> None:
+    x = relay.var("x", (2, 3), "int32")
+    two = relay.const(np.zeros(2, np.int32))
+    with pytest.raises(TypeInferenceError):
+        relay.module(relay.Function([x], relay.op.fixed_point_rescale(x, two, two, axis=1)))
