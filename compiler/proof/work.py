@@ -20,6 +20,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, If, Op, 
 from compiler.ir.module import IRModule
 from compiler.ir.op import OpRule
 from compiler.ir.ty import TensorType, bits, tensor_fields
+from compiler.ops.rules.product_shape import FQProductShape
 
 MAX_CPU_S = 60
 """Of one run in every form, and of reading, proving and building what has no weights."""
@@ -175,17 +176,10 @@ def _transposed_convolution(call: Call, types: Sequence[TensorType], out: int) -
     return OpWork(macs, 6 * made.units, 24 * pixels * math.prod(weight[1:]))
 
 
-@FWork.register("nn.dense")
-def _dense(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
-    return _product(out * types[1].concrete_shape[-1], out, types)
-
-
-@FWork.register("nn.batch_matmul", "nn.matmul")
+@FWork.register("nn.dense", "nn.batch_matmul", "nn.matmul")
 def _matmul(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
-    turned = bool(getattr(call.attrs, "transpose_a", False))
-    shape = types[0].concrete_shape
-    terms = shape[-2 if turned else -1]
-    matrices = max(math.prod(shape[:-2]), math.prod(types[1].concrete_shape[:-2]))
+    terms = FQProductShape.require(call.op)(call).terms
+    matrices = max(math.prod(ty.concrete_shape[:-2]) for ty in types)
     return _product(out * terms, out, types, matrices)
 
 
@@ -212,20 +206,16 @@ def _boxes(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
     return OpWork(0, _OTHER_UNITS * pairs, 8 * pairs)
 
 
-@FWork.register("repeat")
-def _repeated(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
-    """A Gather whose int64 indices are a constant of the integer ONNX, in several copies."""
-    return OpWork(0, 16 * out, 56 * out)
+# A repeat is a Gather whose int64 indices are a constant of the integer ONNX, in several copies.
+_SPREADS = {"repeat": (16, 56), "nn.pad": (4, 16)}
+_SPREADS |= dict.fromkeys(("image.resize2d", "nn.upsampling", "tile"), (4, 24))
+"""Units and bytes of temporaries for each element of the result."""
 
 
-@FWork.register("image.resize2d", "nn.upsampling", "tile")
+@FWork.register(*_SPREADS)
 def _spread(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
-    return OpWork(0, 4 * out, 24 * out)
-
-
-@FWork.register("nn.pad")
-def _padded(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
-    return OpWork(0, 4 * out, 16 * out)
+    units, scratch = _SPREADS[getattr(call.op, "name", "")]
+    return OpWork(0, units * out, scratch * out)
 
 
 @FWork.register("topk")
