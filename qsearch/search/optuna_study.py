@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
-from optuna.storages import InMemoryStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -136,20 +135,6 @@ _STATES: Final = {
 }
 
 
-class StoredTrial(FrozenTrial):
-    """A trial whose copies share what never changes: distributions and values.
-
-    Optuna copies a trial in depth whenever it takes or gives one; on a study of 10,000 trials that
-    was three quarters of the time to open it.
-    """
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> StoredTrial:
-        twin = StoredTrial.__new__(StoredTrial)
-        fields = vars(self).items()
-        vars(twin).update({n: dict(v) if isinstance(v, dict) else v for n, v in fields})
-        return twin
-
-
 def distributions_of(space: Space, costly: bool = True) -> Distributions:
     """The parameters with a choice, by name.
 
@@ -177,7 +162,7 @@ def frozen_trial(trial: Trial, distributions: Distributions, objective: Objectiv
     begun = trial.created_at if trial.started_at is None else trial.started_at
     ended = begun if trial.finished_at is None else max(begun, trial.finished_at)
     # Optuna's create_trial compares every distribution with itself, choice by choice.
-    frozen = StoredTrial(
+    frozen = FrozenTrial(
         number=-1,
         trial_id=-1,
         state=state,
@@ -217,43 +202,6 @@ def measured_trial(trial: Trial, distributions: Distributions, objective: Object
     return frozen
 
 
-class _Storage(InMemoryStorage):
-    """Its trials are ``StoredTrial``, those that a sampler is asked for as well."""
-
-    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        """As Optuna's."""
-        if template_trial is None:
-            template_trial = StoredTrial(
-                number=-1,
-                trial_id=-1,
-                state=TrialState.RUNNING,
-                value=None,
-                datetime_start=datetime.now(),
-                datetime_complete=None,
-                params={},
-                distributions={},
-                user_attrs={},
-                system_attrs={},
-                intermediate_values={},
-            )
-        return super().create_new_trial(study_id, template_trial)
-
-    def set_trial_param(
-        self,
-        trial_id: int,
-        param_name: str,
-        param_value_internal: float,
-        distribution: BaseDistribution,
-    ) -> None:
-        """As Optuna's, which compares the distribution with the last one, choice by choice.
-
-        Here it cannot differ: all trials of a study are points of one space.
-        """
-        trial = self.get_trial(trial_id)
-        trial.params[param_name] = distribution.to_external_repr(param_value_internal)
-        trial.distributions[param_name] = distribution
-
-
 def directions_of(objective: Objective) -> list[StudyDirection]:
     """Of the ``values`` of an objective."""
     least, most = StudyDirection.MINIMIZE, StudyDirection.MAXIMIZE
@@ -263,7 +211,7 @@ def directions_of(objective: Objective) -> list[StudyDirection]:
 def new_study(objective: Objective) -> optuna.Study:
     """An empty in-memory study that maximises every ranking; costs are negative."""
     directions = [StudyDirection.MAXIMIZE] * len(objective.names)
-    return optuna.create_study(storage=_Storage(), directions=directions)
+    return optuna.create_study(directions=directions)
 
 
 def replica(trials: Sequence[Trial], space: Space, objective: Objective) -> optuna.Study:
@@ -273,7 +221,7 @@ def replica(trials: Sequence[Trial], space: Space, objective: Objective) -> optu
     largest; ours (``Objective.best``) may be another where luck explains the difference.
     """
     with quiet_optuna():
-        study = optuna.create_study(storage=_Storage(), directions=directions_of(objective))
+        study = optuna.create_study(directions=directions_of(objective))
         known = distributions_of(space)
         study.add_trials([measured_trial(t, known, objective) for t in trials if t.finished])
     return study
