@@ -161,7 +161,7 @@ class StudyOut(Out):
     note_by: str
     tags: list[str]
     proof: str | None
-    has_module: bool
+    module_bytes: int | None
 
 
 class StudyDetail(StudyOut):
@@ -177,7 +177,6 @@ class StudyDetail(StudyOut):
     measures: list[MeasureOut]
     parameters: list[str]
     constant: list[str]
-    module_bytes: int | None
     stages: list[StageOut]
     drivers: list[DriverOut]
     layer_kinds: list[str]

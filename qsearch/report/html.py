@@ -177,6 +177,7 @@ def _study_out(repository: Repository, view: StudyView) -> dict[str, Any]:
     """The study as the API gives it, as far as pages of one file use it."""
     study, points, measures = view.study, view.points, view.measures
     note = repository.newest_notes(study.id).get(None)
+    module = None if view.folder is None else view.folder.module
     return {
         **view.head(),
         "silent": view.silent,
@@ -188,6 +189,7 @@ def _study_out(repository: Repository, view: StudyView) -> dict[str, Any]:
         "layer_kinds": sorted({layer.kind for layer in repository.layers_of(study.id)}),
         "drivers": [{"id": d.id, "name": d.name} for d in view.drivers],
         "proof": None if view.folder is None else proof_verdict(view.folder.module),
+        "module_bytes": module.stat().st_size if module is not None and module.is_file() else None,
         "note": "" if note is None else note.note,
         "tags": [] if note is None else list(note.tags),
     }

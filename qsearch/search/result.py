@@ -152,7 +152,8 @@ class SearchResult:
             lines += [f"{_INDENT}{told}" for told in emitted.get("steps", ())]
             lines += [f"{_INDENT}REFUTED {told}" for told in emitted.get("findings", ())]
         if s["module"]:
-            lines.append(f"module    {s['module']}")
+            size = Path(s["module"]).stat().st_size
+            lines.append(f"module    {s['module']}  ({size:,} bytes)")
         if s["best"]:
             told = [m.words for m in known_measures() if m.words in best]
             head = "words     "

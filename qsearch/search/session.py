@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from compiler.errors import CompilerError
+from compiler.errors import CalibrationError, CompilerError
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration
 from compiler.runtime.interface import KEY as INTERFACE
@@ -54,6 +54,7 @@ from qsearch.search.evaluator import (
 )
 from qsearch.search.layer_space import LayerPlan
 from qsearch.search.objectives import comparisons
+from qsearch.search.optuna_study import AUTO
 from qsearch.search.pruner import SignFlipPruner
 from qsearch.search.result import SearchResult, finish
 from qsearch.search.sampler import SamplerSpec, StudySampler, first_points
@@ -90,6 +91,8 @@ EXAMINED = "examined"
 FLOAT_MODULE = "float_module"
 INTERRUPTED = "interrupted"
 _HASHED_BYTES = 64 << 20
+_FEW_TRIALS = 32
+_WORTH_A_SEARCH_DB = 1.0
 _DECIDES = (
     "module_sha256",
     "calib_sha256",
@@ -198,6 +201,7 @@ class Session:
         self._doubt(outputs)
         evaluator = self._make_evaluator(outputs)
         plan = self._plan_layers(evaluator, scales)
+        self._foresee()
         self._driver = self._make_driver(evaluator, plan)
         begin = time.monotonic()
         try:
@@ -324,6 +328,25 @@ class Session:
     @cached_property
     def _first(self) -> FirstChoice:
         return FirstChoice.of(self._context, self._prepared, self._calibration)
+
+    def _foresee(self) -> None:
+        """Say in front of a short search of 8 bits that it can only repeat ``compile``."""
+        prepared, chosen = self._prepared, self._first.qconfig
+        goal, settings = prepared.objective, prepared.settings
+        other = prepared.layers is not None or goal.minimize or settings.sampler != AUTO
+        if chosen is None or other or settings.trials > _FEW_TRIALS:
+            return
+        points = first_points(prepared.space, prepared.start, chosen)
+        try:
+            guesses = [_quick(to_qconfig(point, prepared.start)) for point in points]
+            first, *others = self._calibration.predicted_db(guesses)
+        except CalibrationError:
+            return  # its trial will tell
+        if max(others, default=first) < first + _WORTH_A_SEARCH_DB:
+            self._context.progress.message(
+                "prediction: a search of 8 bits can hardly do more than repeat "
+                "what compile chooses; --minimize size finds smaller modules"
+            )
 
     def _make_driver(self, evaluator: Evaluator, plan: LayerPlan | None) -> Driver:
         prepared, context = self._prepared, self._context

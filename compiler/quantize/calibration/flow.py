@@ -233,15 +233,24 @@ class Calibration:
     def _gain_of_smoothing(self, qconfig: QConfig) -> float:
         """dB that smoothing is predicted to gain; both networks are measured in the same passes."""
         both = [qconfig.with_overrides(smooth_alpha=alpha) for alpha in (SMOOTH_ALPHA, None)]
-        self._variants = (*self._variants, *({"smooth_alpha": one.smooth_alpha} for one in both))
-        channels = self.channels(qconfig)
-        # A rescaled network has weights of its own: none waits while another is measured.
-        stats = [self.stats_for(one) for one in both]
-        smoothed, plain = (
-            predicted_sqnr_db(rescaled(self._mod, one, channels)[0], of_one, _measured_as(one))
-            for one, of_one in zip(both, stats)
-        )
+        smoothed, plain = self.predicted_db(both)
         return smoothed - plain
+
+    def predicted_db(self, qconfigs: Sequence[QConfig]) -> list[float]:
+        """SQNR in dB that statistics predict of configurations, measured in the same passes.
+
+        Raises:
+            CalibrationError: as for ``scales_for``.
+        """
+        alphas = ({"smooth_alpha": one.smooth_alpha} for one in qconfigs)
+        self._variants = (*self._variants, *alphas)
+        channels = [self.channels_for(one) for one in qconfigs]
+        # A rescaled network has weights of its own: none waits while another is measured.
+        stats = [self.stats_for(one) for one in qconfigs]
+        return [
+            predicted_sqnr_db(rescaled(self._mod, one, known)[0], of_one, _measured_as(one))
+            for one, known, of_one in zip(qconfigs, channels, stats, strict=True)
+        ]
 
     def candidate(self, qconfig: QConfig, context: QuantizeContext | None = None) -> Candidate:
         """The module of a configuration.

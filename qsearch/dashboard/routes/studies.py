@@ -83,7 +83,6 @@ def get_study(study: SnapshotDep, found: SharedDep, user: UserDep) -> StudyDetai
     spec = row.spec
     stages = repository.stages_of(row.id)
     drivers = repository.drivers_of(row.id)
-    module = _module(study)
     return StudyDetail(
         **_summary(study, found),
         model_sha256=row.model_sha256 if found.may_see_hashes(study, user) else None,
@@ -108,7 +107,6 @@ def get_study(study: SnapshotDep, found: SharedDep, user: UserDep) -> StudyDetai
             for driver in drivers[-20:]
         ],
         layer_kinds=sorted({figures.kind for figures in repository.layers_of(row.id)}),
-        module_bytes=None if module is None else module.stat().st_size,
         last_event=repository.last_event(row.id),
         can_resume=found.can_resume(study) and user.submits,
         can_change=found.may_change(study, user),
@@ -218,7 +216,7 @@ def _summary(study: Snapshot, found: Shared) -> dict[str, Any]:
         "note_by": "" if note is None else note.author,
         "tags": [] if note is None else list(note.tags),
         "proof": _proof(study, found, module),
-        "has_module": module is not None,
+        "module_bytes": None if module is None else module.stat().st_size,
     }
 
 

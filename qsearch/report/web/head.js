@@ -1,7 +1,7 @@
 // The result of a study in words, the same on every page and in the report.
 
 import { chip, copy, h, link, meter } from "./dom.js";
-import { duration, isInfinite, labelOf, measure, number, signed } from "./format.js";
+import { bytes, duration, isInfinite, labelOf, measure, number, signed } from "./format.js";
 
 const MARKS = { met: "✓", missed: "✗", none: "✗", open: "…" };
 
@@ -76,6 +76,7 @@ export function resultHead(study, trialPath, { downloads = null } = {}) {
     return h("div", { class: "tile", "data-measure": about.name }, h("div", { class: "name", title: about.meaning || null }, about.words),
       h("div", { class: "big", "data-tile": about.name === study.measure.name ? "best" : about.name }, scored(best?.score, about)),
       range ? h("div", { class: "note" }, range) : null,
+      about.name === "model_bytes" && study.module_bytes ? h("div", { class: "note", "data-tile": "file" }, `constants; the .qmod ${bytes(study.module_bytes)}`) : null,
       base === undefined ? null : h("div", { class: "note", title: interval(study.baseline_intervals[about.name], about) || null }, "float ",
         h("span", { "data-tile": about.name === study.measure.name ? "float" : null }, measure(base, about)), delta ? ` · ${delta}` : ""));
   });

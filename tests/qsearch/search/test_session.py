@@ -336,18 +336,22 @@ def test_a_database_deleted_during_a_search_is_an_error(tmp_path: Path) -> None:
         )
 
 
+class Told(SilentProgress):
+    def __init__(self, told: list[str]) -> None:
+        super().__init__()
+        self._told = told
+
+    def message(self, text: str) -> None:
+        self._told.append(text)
+
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        self._told.append(note)
+
+
 @pytest.mark.usefixtures("quick_space")
 def test_how_long_it_will_take_is_said_once_a_trial_has_ended(tmp_path: Path) -> None:
     told: list[str] = []
-
-    class Told(SilentProgress):
-        def message(self, text: str) -> None:
-            told.append(text)
-
-        def advance(self, steps: int = 1, note: str = "") -> None:
-            told.append(note)
-
-    qsearch.launch("digits", trials=3, pool="inline", out=tmp_path / "run", progress=Told())
+    qsearch.launch("digits", trials=3, pool="inline", out=tmp_path / "run", progress=Told(told))
     (estimate,) = [text for text in told if text.startswith("estimate: ")]
     assert "for the 2 other trials, as the first took" in estimate
     best = [text.startswith("best top1") for text in told]
@@ -355,7 +359,11 @@ def test_how_long_it_will_take_is_said_once_a_trial_has_ended(tmp_path: Path) ->
 
 
 def test_the_end_of_a_search_says_what_compile_alone_reaches(tmp_path: Path) -> None:
-    result = qsearch.launch("digits", trials=3, pool="inline", out=tmp_path / "run")
+    told: list[str] = []
+    folder = tmp_path / "run"
+    result = qsearch.launch("digits", trials=3, pool="inline", out=folder, progress=Told(told))
+    assert any("repeat what compile chooses; --minimize size" in text for text in told)
+    assert f"best.qmod  ({(folder / 'best.qmod').stat().st_size:,} bytes)" in result.text()
     alone = result.summary["compile"]
     (same,) = [trial for trial in result.trials if trial.number == alone["trial"]]
     config = qsearch.quantize("digits").qconfig

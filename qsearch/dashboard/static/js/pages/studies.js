@@ -88,7 +88,7 @@ function row(study) {
       h("div", { class: "small soft" }, study.front.length ? `${study.measure.words}, front of ${study.front.length}` : study.measure.words)),
     h("td", { class: "num extra" }, base === undefined ? "–" : measure(base, study.measure), change(study, base)),
     h("td", { class: "num extra" }, scored(study, "sqnr_db", SQNR)),
-    h("td", { class: "num extra" }, scored(study, "model_bytes", SIZE), study.has_module ? h("div", { class: "small" }, link(`/api/v1${path}/files/best.qmod`, ".qmod", { download: true })) : null),
+    h("td", { class: "num extra" }, scored(study, "model_bytes", SIZE), study.module_bytes ? h("div", { class: "small" }, link(`/api/v1${path}/files/best.qmod`, ".qmod", { download: true })) : null),
     h("td", { class: "extra" }, sparkline(study.spark)),
     h("td", { class: "extra soft when" }, ago(study.updated_at)));
 }

@@ -130,7 +130,7 @@ export async function studyPage(page, key) {
     replace(stages.lastChild, stagesOf(study));
     stages.hidden = !study.stages.length;
     // The proof is derived beside the page.
-    if (study.has_module && !study.proof) soon(PLOTS_MS);
+    if (study.module_bytes && !study.proof) soon(PLOTS_MS);
     besides();
   }
 
@@ -154,7 +154,7 @@ export async function studyPage(page, key) {
 }
 
 export function downloadsOf(key, study) {
-  if (!study.has_module) return null;
+  if (!study.module_bytes) return null;
   const base = `/api/v1/studies/${key}`;
   return [["files/best.qmod", ".qmod"], ["export/c", "C"], ["export/onnx", "ONNX"]].map(([path, words]) => link(`${base}/${path}`, words, { class: "button", download: true }));
 }
@@ -187,7 +187,7 @@ function heading(key, study, changed) {
     may && (study.paused || (study.can_resume && !study.listening && (study.silent || study.state !== "running") && study.finished < study.target_trials))
       ? h("button", { class: "primary", onclick: () => command("resume") }, "Resume") : null,
     may && study.listening ? h("button", { class: "danger", onclick: () => command("stop") }, "Stop") : null,
-    study.has_module ? link(`/studies/${key}/module`, "Module", { class: "button" }) : null,
+    study.module_bytes ? link(`/studies/${key}/module`, "Module", { class: "button" }) : null,
     !may || study.listening ? null : h("button", { class: "danger", onclick: forget }, "Delete"));
   const facts = [study.model, study.evaluator && `scored by ${study.evaluator}`, study.sampler && `sampler ${study.sampler}`,
     `seed ${study.seed}`, driversOf(study), study.stopped && `stopped: ${study.stopped}`].filter(Boolean);
