@@ -70,7 +70,9 @@ class TypeText:
         """Name of a type variable, made unique at first use."""
         held = self._names.get(var)
         if held is None:
-            held = self._names[var] = self._table.unique(var.name_hint)
+            hint = var.name_hint
+            hint = hint if hint[:1] in _LETTERS else "v" + hint
+            held = self._names[var] = self._table.unique(hint)
         return held
 
     def parameters(self, params: tuple[TypeVar, ...]) -> str:
@@ -95,9 +97,8 @@ class NameTable:
         self._numbers: dict[str, int] = {}
 
     def unique(self, hint: str) -> str:
-        """``hint``, or ``hint1``, ``hint2`` … when it is taken; starts with a letter."""
-        if hint[:1] not in _LETTERS:
-            hint = "v" + hint
+        """``hint``, or ``hint1``, ``hint2`` … when it is taken; "v" where there is none."""
+        hint = hint or "v"
         numbers, known = self._numbers, len(self._numbers)
         number = numbers.setdefault(hint, 0)
         if len(numbers) > known:

@@ -196,12 +196,14 @@ def test_a_constant_with_several_uses_comes_back_as_one_and_equal_ones_stay_apar
 
 
 class TestNames:
-    def test_equal_hints_are_numbered_and_digits_get_a_letter(self) -> None:
+    def test_equal_hints_are_numbered_and_other_names_are_quoted(self) -> None:
         params = (Var("x"), Var("x"), Var("1"), Var("x1"), Var(""))
         shown = plain(Function(params, Tuple(params)))
-        assert shown == "fn (%x, %x1, %v1, %x11, %v) {\n  (%x, %x1, %v1, %x11, %v)\n}"
+        assert shown == 'fn (%x, %x1, %"1", %x11, %v) {\n  (%x, %x1, %"1", %x11, %v)\n}'
 
-    @pytest.mark.parametrize("hint", ["input:0", "a b", 'say "hi"', "a//b", "a/*b", "end/", "é"])
+    @pytest.mark.parametrize(
+        "hint", ["0", "/a", "_a", "input:0", "a b", 'say "hi"', "a//b", "a/*b", "end/", "é"]
+    )
     def test_other_characters_are_quoted_and_come_back(self, hint: str) -> None:
         fn = Function((Var(hint),), scalar(1, "int32"))
         back = compiler.parse_expr(plain(fn))
