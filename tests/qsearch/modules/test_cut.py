@@ -255,11 +255,17 @@ def test_rows_that_a_float_ranking_chooses_leave_the_core_whole(tmp_path: Path) 
     rng = np.random.default_rng(0)
     weight = rng.normal(0, 0.4, (4, 4)).astype(np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    for node in model.graph.node[:2]:  # a name as PyTorch's
+        for names in (node.input, node.output):
+            names[:] = ["/places" if name == "places" else name for name in names]
     onnx.save(model, tmp_path / "m.onnx")
     data = {"x": (12, 8, 4), "noise": (12, 8)}
     given = {name: rng.normal(size=shape).astype(np.float32) for name, shape in data.items()}
     made = qsearch.quantize(tmp_path / "m.onnx", given)
     assert (made.before is None, made.after is None) == (False, True)
+    made.save(tmp_path / "m.qmod")
+    assert qsearch.verify(tmp_path / "m.qmod").proved
+    made = qsearch.load(tmp_path / "m.qmod")
     one = {name: array[:1] for name, array in given.items()}
     (wanted,) = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, one)
     (found,) = made.run(one)
