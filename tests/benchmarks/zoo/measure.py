@@ -186,10 +186,14 @@ def _one(place: Path) -> Arrays:
 
 
 def sqnr_db(found: list[list[Any]], wanted: list[list[Any]]) -> float:
-    """Signal to noise of all outputs: the lowest of them."""
+    """Signal to noise of all outputs: the lowest of them. Chosen rows may differ in number: they
+    are left out."""
     worst = 120.0
     for ours, want in zip(zip(*found), zip(*wanted)):
-        a, b = (np.stack(side).astype(np.float64) for side in (ours, want))
+        pairs = [(a.ravel(), b.ravel()) for a, b in zip(ours, want) if a.shape == b.shape]
+        if not pairs:
+            continue
+        a, b = (np.concatenate(side).astype(np.float64) for side in zip(*pairs))
         noise = max(float(np.square(a - b).sum()), 1e-30)
         worst = min(worst, 10 * float(np.log10(max(float(np.square(b).sum()), 1e-30) / noise)))
     return round(worst, 1)
