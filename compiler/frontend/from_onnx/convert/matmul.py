@@ -1,4 +1,4 @@
-"""Gemm, MatMul and Einsum: dense where the right side is constant, batch_matmul otherwise."""
+"""Gemm, MatMul and DFT: dense where the right side is constant, batch_matmul otherwise."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import numpy as np
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
+
+MAX_DFT = 1 << 24
+"""Weights of the product that a transform becomes; a longer one stays out of the core."""
 
 
 @from_onnx("Gemm")
@@ -104,3 +107,48 @@ def _batched(node: OnnxNode, lhs: Expr, rhs: Expr) -> Expr:
     if len(lead) == 1:
         return result
     return node.call("reshape", result, newshape=(*lead, left[-2], right[-1]))
+
+
+@from_onnx("DFT", since=17)
+def dft_attribute(node: OnnxNode) -> Expr:
+    """Axis as attribute."""
+    return _dft(node, node.attr("axis", 1))
+
+
+@from_onnx("DFT", since=20)
+def dft(node: OnnxNode) -> Expr:
+    """Axis as input."""
+    return _dft(node, node.ints(2, "the axis")[0] if node.has_input(2) else -2)
+
+
+def _dft(node: OnnxNode, axis: int) -> Expr:
+    """A product with a constant matrix of cosines and sines over (samples, parts)."""
+    data = node.arg(0)
+    shape, rank = node.shape(data), node.rank(data)
+    axis = node.axis(axis, rank)
+    samples, parts = shape[axis], shape[-1]
+    inverse, onesided = node.attr("inverse", 0), node.attr("onesided", 0)
+    mirrored = bool(inverse and onesided)
+    length = 2 * (samples - 1) if mirrored else samples
+    length = node.ints(1, "the length")[0] if node.has_input(1) else length
+    count = length // 2 + 1 if onesided and not inverse else length
+    if 4 * count * samples > MAX_DFT:
+        raise node.error(f"a transform of {samples} samples is a product of {4 * count * samples}")
+    # exp(-2 pi i k j / length): a sample behind the length counts nothing.
+    turns = np.outer(np.arange(count), np.arange(samples)) % length / length
+    wave = np.exp((2j if inverse else -2j) * np.pi * turns) / (length if inverse else 1)
+    wave[:, length // 2 + 1 if mirrored else length :] = 0
+    if mirrored:  # the other side is the conjugate of this one, and the result is real
+        wave[:, 1 : (length + 1) // 2] *= 2
+    # (a + ib)(c + is): rows are real and imaginary results, columns real and imaginary samples.
+    blocks = [[wave.real, -wave.imag], [wave.imag, wave.real]][: 1 if mirrored else 2]
+    results = len(blocks) * count
+    weight = np.array(blocks).transpose(2, 0, 3, 1)[..., :parts].reshape(results, -1)
+    last = [*(a for a in range(rank - 1) if a != axis), axis, rank - 1]
+    others = [shape[a] for a in last[:-2]]
+    rows = node.call("transpose", data, axes=tuple(last))
+    rows = node.call("reshape", rows, newshape=(-1, samples * parts))
+    dtype = data.tensor_type.dtype
+    result = node.call("nn.dense", rows, node.const(weight, dtype), units=results)
+    result = node.call("reshape", result, newshape=(*others, count, len(blocks)))
+    return node.call("transpose", result, axes=tuple(last.index(a) for a in range(rank)))
