@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qsearch.data import Dataset
     from qsearch.modules.analysis import doctor, insight
     from qsearch.modules.data_source import DataSource
     from qsearch.modules.export import C, Commands, Qdq, export
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from qsearch.modules.trial_module import write_trial
     from qsearch.modules.verification import verify
     from qsearch.modules.views import diff, draw, show_hardware, show_text
+    from qsearch.object_data import Dataset
     from qsearch.search.launch import launch
     from qsearch.search.result import SearchResult
     from qsearch.server.client import Client

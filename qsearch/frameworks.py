@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 
 from compiler.errors import CompilerError
 from compiler.targets.ort.session import OrtExecutor
-from qsearch.data import as_array, check_exists, data_items
+from qsearch.data import check_exists
 from qsearch.errors import ModelFileError, SettingsError
 from qsearch.model_file import ModelSource, find_model
+from qsearch.object_data import as_array, data_items
 from qsearch.store.artifacts import write_atomically
 from workers.datasets.protocol import LABEL_NAMES
 

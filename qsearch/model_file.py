@@ -13,7 +13,8 @@ from typing import Any, Final
 import numpy as np
 
 from compiler.errors import CompilerError, OnnxImportError, nearest
-from compiler.frontend.cut import Graph, Parts, cut, cut_around, set_inputs, with_sizes
+from compiler.frontend.cut import Parts, cut, cut_around, set_inputs, with_sizes
+from compiler.frontend.cut_graph import Graph
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.frontend.from_onnx.load import load as load_onnx
 from compiler.frontend.from_onnx.model_file import read_model

@@ -12,32 +12,21 @@ runs the parts keeps one table of values by name: inputs, then what each part ad
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 import onnx
-import onnx.shape_inference
 import onnx.version_converter
 from onnx import TensorProto, helper, numpy_helper
 
-from compiler.errors import OnnxExportError, OnnxImportError, legal_names, nearest
+from compiler.errors import OnnxExportError, OnnxImportError, legal_names
+from compiler.frontend.cut_graph import PRODUCTS, Graph
 from compiler.frontend.from_onnx.branches import renamed_node, renamed_tensor
-from compiler.frontend.from_onnx.graph import in_order, names_read, node_name
-from compiler.frontend.from_onnx.inlining import inline_functions
 from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS
 from compiler.runtime.pipeline import Pipeline
 
-PRODUCTS: Final = frozenset(
-    (
-        *("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "DeformConv", "Gemm", "MatMul"),
-        *("MatMulInteger", "QLinearMatMul", "Einsum", "Attention", "LSTM", "GRU", "RNN"),
-    )
-)
-"""Operators whose multiplications are worth integers."""
 _INTEGERS: Final = frozenset(
     (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL, TensorProto.UINT8)
 )
@@ -106,178 +95,6 @@ class Parts:
 def _some(names: Sequence[str], most: int = 6) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
-
-
-class Graph:
-    """A model whose functions are inlined, and who reads what in it.
-
-    Args:
-        model: left as it is; the graph's own copy has a name for every node.
-        dims: sizes of dimensions of its inputs, as of ``load``; ``sized`` has those it knows.
-    """
-
-    def __init__(self, model: onnx.ModelProto, dims: Mapping[str, int] | None = None) -> None:
-        self.model = onnx.ModelProto()
-        self.model.CopyFrom(inline_functions(model))
-        proto = self.model.graph
-        self.sized = set(_set_sizes(proto, dims or {}))
-        for index, node in enumerate(proto.node):
-            node.name = node_name(node, index)
-        ordered = [node for _, node in in_order([(node.name, node) for node in proto.node])]
-        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in ordered]
-        del proto.node[:]
-        proto.node.extend(copies)
-        stored = {tensor.name for tensor in proto.initializer}
-        stored.update(tensor.values.name for tensor in proto.sparse_initializer)
-        self.inputs = [info.name for info in proto.input if info.name not in stored]
-        self.outputs = [info.name for info in proto.output]
-        self.nodes = list(proto.node)
-        self.reads = [tuple(dict.fromkeys(names_read(node))) for node in self.nodes]
-        self.writer = {out: i for i, node in enumerate(self.nodes) for out in node.output if out}
-        given = set(self.inputs)
-        self.live: list[bool] = []
-        """Whether a node depends on the inputs."""
-        for place in range(len(self.nodes)):
-            self.live.append(
-                any(n in given or self._is_live(n) for n in self.reads[place])
-                or self.nodes[place].op_type.startswith("Random")
-            )
-
-    def _is_live(self, name: str) -> bool:
-        place = self.writer.get(name, -1)
-        return 0 <= place < len(self.live) and self.live[place]
-
-    @cached_property
-    def types(self) -> dict[str, onnx.TypeProto]:
-        """Types of values, as far as ONNX infers them."""
-        made = self.model
-        try:
-            made = onnx.shape_inference.infer_shapes(self.model, data_prop=True)
-        except (RuntimeError, ValueError):  # what one node does not say, the others still do
-            made = self.model
-        graph = made.graph
-        return {i.name: i.type for i in (*graph.value_info, *graph.input, *graph.output)}
-
-    @cached_property
-    def sizes(self) -> dict[str, tuple[int, ...]]:
-        """Sizes of stored tensors."""
-        return {tensor.name: tuple(tensor.dims) for tensor in self.model.graph.initializer}
-
-    def multiplications(self, place: int) -> int:
-        """Of a product, for one sample; of its weights where the sizes are not known."""
-        node = self.nodes[place]
-        if node.op_type not in PRODUCTS:
-            return 0
-        shapes = [self._shape(name) for name in node.input if name]
-        out = math.prod(self._shape(next(iter(node.output), "")) or (1,))
-        known = [shape for shape in shapes if shape]
-        if not known:
-            return out
-        if node.op_type in ("Conv", "QLinearConv", "ConvInteger") and len(known) > 1:
-            weight = next((s for s in known[1:] if len(s) == len(known[0])), known[-1])
-            return out * math.prod(weight[1:])
-        if node.op_type in ("MatMul", "MatMulInteger"):
-            return out * known[0][-1]
-        if node.op_type == "Gemm":
-            turned = any(a.name == "transA" and a.i for a in node.attribute)
-            return out * known[0][0 if turned else -1]
-        steps = known[0][0] if node.op_type in ("LSTM", "GRU", "RNN") else 1
-        return steps * sum(math.prod(shape) for shape in known[1:]) or out
-
-    def _shape(self, name: str) -> tuple[int, ...]:
-        if name in self.sizes:
-            return self.sizes[name]
-        tensor = self.types[name].tensor_type if name in self.types else None
-        return () if tensor is None else tuple(d.dim_value or 1 for d in tensor.shape.dim)
-
-    def places(self, names: Collection[str]) -> set[int]:
-        """Nodes of these names, or that hold nodes of them in a branch."""
-        return {
-            place
-            for place, node in enumerate(self.nodes)
-            if node.name in names
-            or (node.op_type in ("If", "Loop", "Scan") and any(_inside(node, n) for n in names))
-        }
-
-    def deciders(self, names: Collection[str]) -> Iterator[tuple[str, list[str]]]:
-        """Names of If nodes among these, each with the inputs of the model that decide them."""
-        for place in sorted(self.places(names)):
-            node = self.nodes[place]
-            if node.op_type == "If":
-                condition = node.input[0]
-                above = self.above({self.writer[condition]} if condition in self.writer else ())
-                read = {name for p in above for name in self.reads[p]} | {condition}
-                if deciding := [name for name in self.inputs if name in read]:
-                    yield node.name, deciding
-
-    def products(self) -> set[int]:
-        """Products that depend on the inputs."""
-        return {p for p, n in enumerate(self.nodes) if n.op_type in PRODUCTS and self.live[p]}
-
-    def floats_behind(self, wanted: set[int]) -> set[int]:
-        """Nodes that none of these needs."""
-        needed = self.above(wanted)
-        return {p for p, live in enumerate(self.live) if live and p not in needed}
-
-    def above(self, starts: Iterable[int]) -> set[int]:
-        """Nodes that compute something for these, and these."""
-        found: set[int] = set()
-        stack = list(starts)
-        while stack:
-            place = stack.pop()
-            if place not in found and self.live[place]:
-                found.add(place)
-                stack.extend(self.writer[n] for n in self.reads[place] if n in self.writer)
-        return found
-
-    def below(self, starts: Iterable[int], values: Iterable[str] = ()) -> set[int]:
-        """Nodes that read what these compute or one of the values, and these."""
-        found = set(starts)
-        tainted = set(values) | {out for place in found for out in self.nodes[place].output}
-        for place, node in enumerate(self.nodes):
-            if place in found or not tainted.isdisjoint(self.reads[place]):
-                found.add(place)
-                tainted.update(out for out in node.output if out)
-        return found
-
-    def named(self, names: Iterable[str], option: str) -> Iterator[tuple[int | None, str]]:
-        """A node's place for the name of a node, and the name of a tensor for that of a tensor.
-
-        Raises:
-            OnnxImportError: the model has neither.
-        """
-        nodes = {node.name: place for place, node in enumerate(self.nodes)}
-        for name in names:
-            if name in nodes:
-                yield nodes[name], name
-            elif name in self.writer or name in self.inputs:
-                yield None, name
-            else:
-                raise OnnxImportError(
-                    f"{option} {name}: the model has no such node or tensor",
-                    where=f"{len(nodes)} nodes",
-                    fix=_nearest(name, [*nodes, *self.writer]),
-                )
-
-
-def _set_sizes(graph: onnx.GraphProto, dims: Mapping[str, int]) -> Iterator[str]:
-    """Give axes of the inputs their sizes; the names that were used."""
-    for info in graph.input:
-        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
-            for name in (dim.dim_param, f"{info.name}:{axis}"):
-                if name in dims and not dim.dim_value:
-                    dim.dim_value = dims[name]
-                    yield name
-
-
-def _nearest(name: str, names: Sequence[str]) -> str:
-    close = nearest(name, names)
-    meant = f"did you mean {' or '.join(map(repr, close[:3]))}? " if close else ""
-    return f"{meant}`qsearch doctor --json` lists the nodes; netron.app draws the file"
-
-
-def _inside(node: onnx.NodeProto, name: str) -> bool:
-    return name.startswith(f"{node.name}/")
 
 
 def cut(graph: Graph, until: Sequence[str] = (), from_: Sequence[str] = ()) -> Parts:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from qsearch.config import read_config_file, resolve
-from qsearch.data import objects_to_npz
 from qsearch.errors import DataError, ModelFileError, RunFolderError, SettingsError
 from qsearch.model_file import find_model, import_model
+from qsearch.object_data import objects_to_npz
 from qsearch.server.submission import MAPPINGS, SUBMITTED
 from qsearch.settings import CutAt
 from workers.datasets.image_folder import IMAGE_SUFFIXES

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qsearch.data import objects_to_npz
 from qsearch.errors import DataError
+from qsearch.object_data import objects_to_npz
 from workers.datasets.protocol import InputSpec
 
 INPUT = (InputSpec("x", (1, 2, 3), "float32"),)

@@ -8,7 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from compiler.errors import OnnxImportError
-from compiler.frontend.cut import Graph, Parts, cut, cut_around, joined, set_inputs
+from compiler.frontend.cut import Parts, cut, cut_around, joined, set_inputs
+from compiler.frontend.cut_graph import Graph
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.runtime.pipeline import Pipeline
 from compiler.targets.ort.session import OrtExecutor

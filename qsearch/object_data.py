@@ -1,0 +1,270 @@
+"""Python objects that are data: arrays, loaders and readers become an .npz in the run folder."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy_format
+from numpy.typing import NDArray
+
+from qsearch.errors import DataError
+from workers.datasets.protocol import LABEL_NAMES, InputSpec
+
+LABELS = "labels"
+_CHUNK = 1 << 20
+_MAX_CALLS = 8
+
+
+def objects_to_npz(data: Any, inputs: tuple[InputSpec, ...], folder: Path, name: str) -> Path:
+    """Write ``data`` to ``folder/<name>-<hash>.npz`` and return the path.
+
+    Memory stays at one item of an iterable, however many there are.
+
+    Raises:
+        DataError: empty, of a kind we do not take, or of names or shapes that do not fit.
+    """
+    columns: dict[str, _Column] = {}
+    names: list[str] = []
+    try:
+        with _writing(folder, name):
+            folder.mkdir(parents=True, exist_ok=True)
+        for item in data_items(data):
+            sample = _named(item, inputs)
+            given = sorted(item) if isinstance(item, Mapping) else sorted(sample)
+            names = names or given
+            if given != names:
+                raise DataError(
+                    f"items differ in their names: {names} and then {given}",
+                    where=name,
+                    fix="give every item the same names",
+                )
+            for key, value in sample.items():
+                column = columns.setdefault(key, _Column(folder / f".part-{name}-{len(columns)}"))
+                with _writing(folder, name):
+                    column.append(value, name, key)
+        if not columns:
+            raise DataError("the data holds no sample", where=name, fix="give at least one sample")
+        with _writing(folder, name):
+            return _write(columns, folder, name)
+    finally:
+        for column in columns.values():
+            column.discard()
+
+
+@contextlib.contextmanager
+def _writing(folder: Path, name: str) -> Iterator[None]:
+    """Name the folder of files that cannot be written; reading is the caller's iterator's."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"the {name} data cannot be kept: {error.strerror or error}",
+            where=str(folder),
+            fix="free space there, choose another folder with -o, or give the path of an .npz",
+        ) from error
+
+
+def data_items(data: Any) -> Iterator[Any]:
+    """The items of data in any of the forms that ``launch`` takes, read one at a time."""
+    if isinstance(data, type):
+        raise DataError(
+            f"data is the class {data.__name__}",
+            fix=f"give an instance: {data.__name__}()",
+        )
+    for _ in range(_MAX_CALLS):
+        if callable(data) and not hasattr(data, "get_next"):
+            data = data()
+    if hasattr(data, "get_next"):
+        while (item := data.get_next()) is not None:
+            yield item
+    elif isinstance(data, np.ndarray | Mapping) or _is_columns(data):
+        yield data
+    elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
+        yield from data
+    elif hasattr(data, "__getitem__") and not isinstance(data, str | bytes):  # a torch Dataset
+        yield from (data[place] for place in range(len(data)))
+    else:
+        raise DataError(
+            f"data of type {type(data).__name__} cannot be used",
+            fix=(
+                "give an array, a mapping of arrays, an iterable of mappings, a "
+                "CalibrationDataReader, a callable, or the path of an .npz or image folder"
+            ),
+        )
+
+
+def _is_columns(data: Any) -> bool:
+    """Whether this is one tuple of all inputs and all labels, and not of two samples."""
+    if not (isinstance(data, tuple) and len(data) == 2 and all(hasattr(d, "shape") for d in data)):
+        return False
+    inputs, labels = (tuple(part.shape) for part in data)
+    return len(inputs) > len(labels) == 1 and inputs[0] == labels[0]
+
+
+def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
+    """Arrays by name, samples on axis 0."""
+    labels = None
+    # A list of two may be a sample of two numbers; of two arrays or tensors it is a pair.
+    pair = isinstance(item, tuple | list) and len(item) == 2 and len(inputs) == 1
+    if pair and (isinstance(item, tuple) or all(hasattr(part, "shape") for part in item)):
+        item, labels = item
+    if isinstance(item, Mapping):
+        item = _known_names(item, inputs)
+    else:
+        if len(inputs) != 1:
+            raise DataError(
+                "data without names for a model with several inputs",
+                where=f"inputs {', '.join(map(str, inputs))}",
+                fix="give mappings from input name to array",
+            )
+        item = {inputs[0].name: item}
+    if labels is not None:
+        item = {**item, LABELS: labels}
+    axes_of = {spec.name: len(spec.shape) - 1 for spec in inputs}
+    arrays: dict[str, NDArray[Any]] = {}
+    for key, value in item.items():
+        array, axes = as_array(value), axes_of.get(key, 0)
+        if array.ndim == 0 < axes:
+            raise DataError(f"a sample of {key!r} is one value", fix=f"give it {axes} axes")
+        arrays[str(key)] = array[np.newaxis] if array.ndim == axes else array
+    counts = {key: len(array) for key, array in arrays.items()}
+    if len(set(counts.values())) > 1:
+        raise DataError(
+            f"arrays of different numbers of samples: {counts}",
+            where="; ".join(f"{key} {as_array(value).shape}" for key, value in item.items()),
+            fix=f"give every name as many samples; the model takes {', '.join(map(str, inputs))}",
+        )
+    return arrays
+
+
+def _known_names(item: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
+    """With the names of the model: ``label`` is ``labels``; a model's one input is the rest."""
+    named = dict(item)
+    for name in LABEL_NAMES:
+        if name in named and LABELS not in named and name not in {i.name for i in inputs}:
+            named[LABELS] = named.pop(name)
+    others = [name for name in named if name != LABELS]
+    if len(inputs) == len(others) == 1:
+        named[inputs[0].name] = named.pop(others[0])
+    return named
+
+
+def as_array(value: Any) -> NDArray[Any]:
+    """An array of anything like one; tensors of torch leave their device and their history."""
+    if hasattr(value, "detach"):
+        value = value.detach()
+    if hasattr(value, "cpu"):
+        value = value.cpu()
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype == np.float64 and array.ndim > 1 else array
+
+
+@dataclass(slots=True)
+class _Column:
+    """The raw bytes of one name, gathered in a temporary file."""
+
+    path: Path
+    rows: int = 0
+    shape: tuple[int, ...] = ()
+    dtype: np.dtype[Any] | None = None
+    _stream: IO[bytes] | None = field(default=None)
+
+    def append(self, array: NDArray[Any], data_name: str, key: str) -> None:
+        if self._stream is None:
+            self._stream = self.path.open("wb")
+            self.shape, self.dtype = array.shape[1:], array.dtype
+        if array.shape[1:] != self.shape or array.dtype != self.dtype:
+            raise DataError(
+                f"items of {key!r} differ: {self.dtype}{list(self.shape)} and then "
+                f"{array.dtype}{list(array.shape[1:])}",
+                where=data_name,
+                fix="give every item the same shape and dtype",
+            )
+        if array.dtype.hasobject:
+            raise DataError(
+                f"{key!r} holds Python objects", where=data_name, fix="give numeric arrays"
+            )
+        self._stream.write(np.ascontiguousarray(array).tobytes())
+        self.rows += len(array)
+
+    def copy_to(self, target: Callable[[bytes], Any]) -> None:
+        assert self._stream is not None
+        assert self.dtype is not None
+        self._stream.flush()
+        header = {
+            "descr": npy_format.dtype_to_descr(self.dtype),
+            "fortran_order": False,
+            "shape": (self.rows, *self.shape),
+        }
+        target(_header_bytes(header))
+        with self.path.open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                target(chunk)
+
+    def discard(self) -> None:
+        if self._stream is not None:
+            with contextlib.suppress(OSError):  # what a full disk does not take is not needed
+                self._stream.close()
+        self.path.unlink(missing_ok=True)
+
+
+def _header_bytes(header: dict[str, Any]) -> bytes:
+    import io
+
+    buffer = io.BytesIO()
+    npy_format.write_array_header_2_0(buffer, header)
+    return buffer.getvalue()
+
+
+def _write(columns: dict[str, _Column], folder: Path, name: str) -> Path:
+    partial = folder / f".part-{name}.npz"
+    digest = hashlib.sha256()
+    with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
+        for key in sorted(columns):
+            digest.update(key.encode())
+            entry = zipfile.ZipInfo(f"{key}.npy")
+
+            with archive.open(entry, "w", force_zip64=True) as member:
+
+                def both(chunk: bytes, write: Callable[[bytes], Any] = member.write) -> None:
+                    digest.update(chunk)
+                    write(chunk)
+
+                columns[key].copy_to(both)
+    target = folder / f"{name}-{digest.hexdigest()[:16]}.npz"
+    partial.replace(target)
+    return target
+
+
+# Items with a transform -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """What ``calib`` and ``eval`` take: items, read one at a time, and how to read one.
+
+    Args:
+        items: any iterable: a list, a torch DataLoader or Dataset, a Hugging Face data set.
+        transform_fn: from an item to an array, a mapping of input name to array (``labels`` among
+            them), or a pair (inputs, labels). None takes items as they are.
+    Example:
+        >>> import numpy as np
+        >>> rows = [{"pixels": np.zeros(4, np.uint8), "digit": 3}]
+        >>> data = Dataset(rows, lambda row: (row["pixels"] / 255, row["digit"]))
+        >>> [label for _, label in data]
+        [3]
+    """
+
+    items: Iterable[Any]
+    transform_fn: Callable[[Any], Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self.items:
+            yield item if self.transform_fn is None else self.transform_fn(item)
