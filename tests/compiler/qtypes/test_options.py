@@ -47,4 +47,4 @@ def test_every_field_is_declared_and_the_default_space_is_what_they_say() -> Non
 
 def test_relays_fields_stand_apart() -> None:
     own = {one.name for one in options_of(QConfig)} - {one.name for one in options_of(RelayConfig)}
-    assert len(own) <= 13
+    assert len(own) <= 12
