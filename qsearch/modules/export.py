@@ -262,7 +262,7 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
     """Quantize and dequantize nodes, which a runtime replaces by its 8 bit kernels."""
     from compiler.export.to_onnx.narrow_weights import initializer_bytes
     from compiler.export.to_onnx.qdq import to_qdq_onnx
-    from compiler.targets.ort.narrow_kernels import are_exact
+    from compiler.targets.engine.library import adds_pairs
 
     options = to.options if isinstance(to.options, Qdq) else Qdq()
     made = to_qdq_onnx(
@@ -296,7 +296,7 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
         facts["other_float"] = ", ".join(f"{n} x {op}" for op, n in made.float_ops.items())
     if options.runtime == "tensorrt":
         facts["checked"] = "types and shapes; TensorRT itself was not run"
-    elif not options.reduce_range and not are_exact():
+    elif not options.reduce_range and adds_pairs():
         facts["warning"] = (
             "the 8 bit kernels of this processor add pairs of products in 16 bits, which "
             "saturates: add --reduce-range if the file is for such a processor"

@@ -25,9 +25,9 @@ from compiler.export.to_onnx.integer import to_integer_onnx
 from compiler.runtime.artifact import QModule
 from compiler.runtime.exact_executor import exact_executor
 from compiler.targets.engine.executor import EngineExecutor
+from compiler.targets.engine.library import adds_pairs
 from compiler.targets.engine.peak import peak_macs
 from compiler.targets.engine.plan import StepInfo
-from compiler.targets.ort.narrow_kernels import are_exact
 from compiler.targets.ort.session import ORT_ERRORS, OrtExecutor
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model
@@ -255,7 +255,7 @@ def profile(path: PathLike, model: PathLike | None = None, rounds: int = ROUNDS)
             )
         session.run(inputs[0])
         runs[_FLOAT] = lambda: session.run(inputs[0])
-        weights = QuantType.QInt8 if are_exact() else QuantType.QUInt8
+        weights = QuantType.QUInt8 if adds_pairs() else QuantType.QInt8
         name = f"onnxruntime int8 (u8{'s8' if weights == QuantType.QInt8 else 'u8'})"
         try:
             narrow = OrtExecutor(_quantized(source.path, inputs, weights))

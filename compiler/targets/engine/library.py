@@ -92,6 +92,13 @@ def available_isas() -> tuple[str, ...]:
     )
 
 
+def adds_pairs() -> bool:
+    """Whether 8 bit kernels of onnxruntime add pairs of products in 16 bits, which saturates: those
+    of x86 processors without VNNI."""
+    vnni = frozenset(("avx512_vnni", "avx_vnni")) & frozenset(cpu_features().split())
+    return platform.machine() in ISAS["avx2"].machines and not vnni
+
+
 def shipped_library(isa: str) -> Path | None:
     """The library that a platform wheel holds; None in a pure one."""
     path = HERE / library_name(isa)
