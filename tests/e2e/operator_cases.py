@@ -59,7 +59,11 @@ class Case:
             [helper.make_empty_tensor_value_info(name) for name in self.outputs],
             [numpy_helper.from_array(array, name) for name, array in self.constants.items()],
         )
-        opsets = [helper.make_opsetid("", self.opset)]
+        domains = sorted({one.domain for one in self.nodes} - {""})
+        opsets = [
+            helper.make_opsetid("", self.opset),
+            *(helper.make_opsetid(d, 3) for d in domains),
+        ]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
         return onnx.shape_inference.infer_shapes(model)
 
@@ -168,6 +172,8 @@ _INTEGER_TABLE: Final = Case(
     inputs={"x": ((1, 5), "int64")},
     high=7,
 )
+
+_MODES = ("LEQ", "LEAF", "GT", "LEAF", "LEAF", "LEQ", "LEAF", "LEAF")
 
 CASES: Final[dict[str, Case]] = {
     **{op: unary(op) for op in _TABLE},
@@ -565,6 +571,32 @@ CASES: Final[dict[str, Case]] = {
             node("Conv", ["b", "w0"], ["y"]),
         ],
         {"w0": weights(4, 4, 1, 1), "s": ints(0), "e": np.zeros((0, 4, 6, 6), np.float32)},
+    ),
+    "Trees": Case(
+        [
+            node(
+                "TreeEnsembleClassifier",
+                ["x"],
+                ["label", "y"],
+                domain="ai.onnx.ml",
+                nodes_treeids=[0, 0, 0, 0, 0, 1, 1, 1],
+                nodes_nodeids=[0, 1, 2, 3, 4, 0, 1, 2],
+                nodes_featureids=[0, 0, 1, 0, 0, 5, 0, 0],
+                nodes_values=[0.1, 0.0, -0.3, 0.0, 0.0, 0.2, 0.0, 0.0],
+                nodes_modes=[f"BRANCH_{m}" if m != "LEAF" else m for m in _MODES],
+                nodes_truenodeids=[1, 0, 3, 0, 0, 1, 0, 0],
+                nodes_falsenodeids=[2, 0, 4, 0, 0, 2, 0, 0],
+                class_treeids=[0, 0, 0, 1, 1],
+                class_nodeids=[1, 3, 4, 1, 2],
+                class_ids=[0, 1, 2, 0, 1],
+                class_weights=[0.3, 0.5, -0.2, 0.4, 0.7],
+                classlabels_int64s=[3, 5, 7],
+                post_transform="SOFTMAX",
+            )
+        ],
+        {},
+        inputs={"x": ((1, 6), "float32")},
+        outputs=("label", "y"),
     ),
     "Relu alone": Case([node("Relu", ["x"], ["y"])], {}),
     "Relu behind Add first": Case(

@@ -98,7 +98,27 @@ def _parse(
         if isinstance(tensor, onnx.TensorProto):
             wanted = kinds is None or tensor.data_type in kinds
             _load_external_data(tensor, name, folder, max_bytes, wanted)
+    _drop_maps(model.graph)
     return model
+
+
+def _drop_maps(graph: onnx.GraphProto) -> None:
+    """Replace what ZipMap makes of a tensor, a list of maps, by the tensor under the same name."""
+    maps = {node.input[0]: node.output[0] for node in graph.node if node.op_type == "ZipMap"}
+    if not maps:
+        return
+    kept = [node for node in graph.node if node.op_type != "ZipMap"]
+    for node in kept:
+        for names in (node.input, node.output):
+            names[:] = [maps.get(name, name) for name in names]
+    del graph.node[:]
+    graph.node.extend(kept)
+    for output in graph.output:
+        if output.name in maps.values():
+            shape = [None, None]
+            output.CopyFrom(
+                onnx.helper.make_tensor_value_info(output.name, onnx.TensorProto.FLOAT, shape)
+            )
 
 
 def _messages(model: onnx.ModelProto) -> Iterator[Any]:

@@ -66,6 +66,8 @@ def take(step: Step, e: Emitter) -> str:
         name, axis, shape = e.node("Reshape", [name, e.ints([-1])]), 0, (data.type.num_elements,)
     index = _indices(indices, shape[axis % len(shape)], step.attrs.mode, e)
     if batch:
+        if indices.data is None and _as_index(indices, e)[1] != "int64":
+            index = e.writer.cast(index, "int64")
         tuples = e.node("Unsqueeze", [index, e.ints([-1])])
         return e.node("GatherND", [name, tuples], batch_dims=batch)
     return e.node("Gather", [name, index], axis=axis)

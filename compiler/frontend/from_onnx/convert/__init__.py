@@ -9,6 +9,7 @@ from compiler.frontend.from_onnx.convert import (
     einsum,
     indexing,
     integer,
+    machine_learning,
     matmul,
     normalization,
     pool,

@@ -98,14 +98,6 @@ def _group_norm(node: OnnxNode, groups: int, gamma: Expr, beta: Expr) -> Expr:
     )
 
 
-@from_onnx("Scaler", since=1, domain="ai.onnx.ml")
-def scaler(node: OnnxNode) -> Expr:
-    """(x - offset) * scale along the last axis, in float32."""
-    data = node.call("cast", node.arg(0), dtype="float32")
-    moved = node.call("subtract", data, node.const(node.attr("offset", [0.0]), "float32"))
-    return node.call("multiply", moved, node.const(node.attr("scale", [1.0]), "float32"))
-
-
 @from_onnx("LayerNormalization", since=1)
 @from_onnx("LayerNormalization", since=1, domain="com.microsoft")
 def layer_normalization(node: OnnxNode) -> list[Expr]:
@@ -175,17 +167,22 @@ def lp_normalization(node: OnnxNode) -> Expr:
     """x / |x| along one axis, p = 1 or 2."""
     data = node.arg(0)
     axis = node.axis(node.attr("axis", -1), node.rank(data))
-    order = node.attr("p", 2)
-    if order == 1:
-        norm = node.call("sum", node.call("abs", data), axis=(axis,), keepdims=True)
-    elif order == 2:
+    return normalized(node, data, axis, f"L{node.attr('p', 2)}")
+
+
+def normalized(node: OnnxNode, data: Expr, axis: int, norm: str) -> Expr:
+    """Data by their sum ("L1"), length ("L2") or largest element ("MAX"); 0 where all are 0."""
+    if norm == "L1":
+        total = node.call("sum", node.call("abs", data), axis=(axis,), keepdims=True)
+    elif norm == "L2":
         squares = node.call("multiply", data, data)
-        norm = node.call("sqrt", node.call("sum", squares, axis=(axis,), keepdims=True))
+        total = node.call("sqrt", node.call("sum", squares, axis=(axis,), keepdims=True))
+    elif norm == "MAX":
+        total = node.call("max", data, axis=(axis,), keepdims=True)
     else:
-        raise node.error(f"p={order} is not supported; 1 and 2 are")
-    # Where all elements are 0, so is the result.
-    zero = node.call("less_equal", norm, node.scalar_like(0, norm))
-    safe = node.call("where", zero, node.scalar_like(1, norm), norm)
+        raise node.error(f"norm {norm} is not supported; 1, 2 and MAX are")
+    zero = node.call("equal", total, node.scalar_like(0, total))
+    safe = node.call("where", zero, node.scalar_like(1, total), total)
     return node.call("divide", data, safe)
 
 

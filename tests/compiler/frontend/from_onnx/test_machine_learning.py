@@ -1,0 +1,188 @@
+"""ai.onnx.ml: trees and linear models against onnxruntime, and as integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+import compiler
+import qsearch
+from compiler.errors import OnnxImportError
+from compiler.frontend.from_onnx.load import load
+
+FEATURES, DEPTH, ML = 6, 5, "ai.onnx.ml"
+Array = NDArray[Any]
+
+
+def forest(rng: np.random.Generator, trees: int, modes: Sequence[str] = ("LEQ",)) -> dict[str, Any]:
+    """Attributes of full trees over features of very unlike ranges; leaves are numbered through."""
+    fields = ("treeids", "nodeids", "featureids", "values", "modes", "truenodeids", "falsenodeids")
+    found: dict[str, list[Any]] = {f"nodes_{name}": [] for name in fields}
+    inner = (1 << DEPTH) - 1
+    for tree in range(trees):
+        for node in range(2 * inner + 1):
+            feature = int(rng.integers(FEATURES))
+            limit = float(np.float32(rng.normal() * 10.0 ** (feature - 2)))
+            mode = f"BRANCH_{rng.choice(modes)}"
+            row = (tree, node, feature, limit, mode, 2 * node + 1, 2 * node + 2)
+            if node >= inner:
+                row = (tree, node, 0, 0.0, "LEAF", 0, 0)
+            for column, value in zip(found.values(), row, strict=True):
+                column.append(value)
+    return found
+
+
+def leaves(
+    found: dict[str, Any], what: str, columns: Sequence[int], values: Array
+) -> dict[str, Any]:
+    at = [k for k, mode in enumerate(found["nodes_modes"]) if mode == "LEAF"]
+    ids = [
+        [found[f"nodes_{kind}"][k] for k in at for _ in columns] for kind in ("treeids", "nodeids")
+    ]
+    return {
+        f"{what}_treeids": ids[0],
+        f"{what}_nodeids": ids[1],
+        f"{what}_ids": list(columns) * len(at),
+        f"{what}_weights": [float(v) for v in np.resize(values, len(at) * len(columns))],
+    }
+
+
+def model(op: str, kinds: Sequence[int], opset: int = 3, **attributes: Any) -> onnx.ModelProto:
+    names = [f"y{k}" for k in range(len(kinds))]
+    node = helper.make_node(op, ["x"], names, domain=ML, **attributes)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", FEATURES])
+    outputs = [helper.make_tensor_value_info(n, k, None) for n, k in zip(names, kinds)]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(ML, opset)]
+    graph = helper.make_graph([node], "g", [x], outputs)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def samples(rng: np.random.Generator, count: int) -> Array:
+    rows = rng.normal(size=(count, FEATURES)) * 10.0 ** (np.arange(FEATURES) - 2)
+    return rows.astype(np.float32)
+
+
+def both(proto: onnx.ModelProto, x: Array) -> tuple[list[Array], list[Array]]:
+    """What onnxruntime and the import give."""
+    wanted = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    mod, _ = load(proto.SerializeToString(), input_shapes={"x": x.shape})
+    return wanted, compiler.evaluate(mod, {"x": x})
+
+
+@pytest.mark.parametrize("modes", [("LEQ",), ("LT", "GT"), ("GTE", "LEQ", "EQ", "NEQ")])
+def test_trees_reach_the_leaves_that_onnxruntime_reaches(modes: Sequence[str]) -> None:
+    rng = np.random.default_rng(1)
+    found = forest(rng, 1, modes)
+    count = found["nodes_modes"].count("LEAF")
+    proto = model(
+        "TreeEnsembleRegressor",
+        [TensorProto.FLOAT],
+        **found,
+        **leaves(found, "target", [0], np.arange(count)),
+        n_targets=1,
+    )
+    x = samples(rng, 4000)
+    at = np.array(found["nodes_values"])[0]
+    x[:50, found["nodes_featureids"][0]] = np.float32(at)  # equal to a limit
+    (wanted,), (got,) = both(proto, x)
+    assert (np.abs(wanted - got) < 0.5).mean() >= 0.999
+    assert (np.abs(wanted - got)[:50] < 0.5).all()
+
+
+@pytest.mark.parametrize("how", ["NONE", "LOGISTIC", "SOFTMAX"])
+@pytest.mark.parametrize("columns", [[0], [1], [0, 1, 2]])
+def test_forests_give_labels_and_chances_and_are_integers(
+    columns: list[int], how: str, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(2)
+    found = forest(rng, 20)
+    labels = [3, 7, 9][: max(2, len(columns))]
+    votes = rng.normal(size=1000)
+    proto = model(
+        "TreeEnsembleClassifier",
+        [TensorProto.INT64, TensorProto.FLOAT],
+        **found,
+        **leaves(found, "class", columns, np.abs(votes) / 40 if how == "NONE" else votes / 10),
+        classlabels_int64s=labels,
+        post_transform=how,
+    )
+    x = samples(rng, 200)
+    wanted, got = both(proto, x)
+    assert (wanted[0] == got[0]).mean() >= 0.99
+    assert np.quantile(np.abs(wanted[1] - got[1]).max(axis=1), 0.95) < 1e-3
+    onnx.save(proto, tmp_path / "m.onnx")
+    np.savez(tmp_path / "calib.npz", x=x)
+    module = qsearch.quantize(tmp_path / "m.onnx", calib=str(tmp_path / "calib.npz"))
+    assert "quantized_main" in module.functions
+    for row, label, chances in zip(x[:8, None], *got):
+        answer = module.run({"x": row})
+        assert answer[0] == label
+        np.testing.assert_array_equal(answer[1][0], chances)
+
+
+def test_a_linear_classifier_scales_features_of_unlike_ranges(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    weight = rng.normal(size=(3, FEATURES)) / 10.0 ** (np.arange(FEATURES) - 2)
+    proto = model(
+        "LinearClassifier",
+        [TensorProto.INT64, TensorProto.FLOAT],
+        coefficients=[float(v) for v in weight.reshape(-1)],
+        intercepts=[0.1, 0.2, -0.1],
+        classlabels_ints=[1, 2, 4],
+        post_transform="SOFTMAX",
+    )
+    x = samples(rng, 300)
+    wanted, got = both(proto, x)
+    np.testing.assert_array_equal(got[0], wanted[0])
+    np.testing.assert_allclose(got[1], wanted[1], atol=1e-5)
+    onnx.save(proto, tmp_path / "m.onnx")
+    np.savez(tmp_path / "calib.npz", x=x)
+    module = qsearch.quantize(tmp_path / "m.onnx", calib=str(tmp_path / "calib.npz"))
+    assert "quantized_main" in module.functions
+    answers = np.concatenate([module.run({"x": row})[1] for row in x[:, None]])
+    assert np.abs(answers - wanted[1]).max() < 0.05
+
+
+def test_maps_of_chances_become_a_tensor() -> None:
+    rng = np.random.default_rng(4)
+    found = forest(rng, 3)
+    proto = model(
+        "TreeEnsembleClassifier",
+        [TensorProto.INT64, TensorProto.FLOAT],
+        **found,
+        **leaves(found, "class", [0, 1, 2], rng.random(1000)),
+        classlabels_int64s=[0, 1, 2],
+    )
+    zipped = onnx.ModelProto.FromString(proto.SerializeToString())
+    node = helper.make_node("ZipMap", ["y1"], ["p"], domain=ML, classlabels_int64s=[0, 1, 2])
+    zipped.graph.node.append(node)
+    zipped.graph.output[1].name = "p"
+    x = samples(rng, 10)
+    _, got = both(proto, x)
+    mod, _ = load(zipped.SerializeToString(), input_shapes={"x": x.shape})
+    np.testing.assert_array_equal(compiler.evaluate(mod, {"x": x})[1], got[1])
+
+
+def test_labels_that_are_texts_are_refused_with_what_to_do() -> None:
+    attributes: dict[str, Any] = {"coefficients": [1.0] * 12, "classlabels_strings": ["a", "b"]}
+    proto = model("LinearClassifier", [TensorProto.STRING, TensorProto.FLOAT], **attributes)
+    with pytest.raises(OnnxImportError, match="texts") as caught:
+        load(proto.SerializeToString())
+    assert "LabelEncoder" in str(caught.value.fix)
+
+
+def test_a_tree_that_reaches_a_node_from_itself_is_refused() -> None:
+    found = forest(np.random.default_rng(5), 1)
+    found["nodes_truenodeids"][1] = 0
+    given = leaves(found, "target", [0], np.ones(1))
+    proto = model("TreeEnsembleRegressor", [TensorProto.FLOAT], **found, **given, n_targets=1)
+    with pytest.raises(OnnxImportError):
+        load(proto.SerializeToString())
