@@ -179,6 +179,10 @@ class OnnxExportError(CompilerError):
     """A module that has no ONNX form."""
 
 
+class TfliteExportError(CompilerError):
+    """A module that has no LiteRT file with the same integers, or what writes one is missing."""
+
+
 class ArtifactError(CompilerError):
     """A .qmod file that is damaged, foreign or of another version."""
 

@@ -23,6 +23,7 @@ _FACTORS: Final[Mapping[str, Factor]] = {
     "right_shift": lambda _attrs, given: np.ldexp(1.0, -given[0]),
     "fixed_point_multiply": lambda attrs, _given: _fixed_point(attrs.multiplier, attrs.shift),
     "fixed_point_multiply_per_axis": lambda _attrs, given: _fixed_point(*given),
+    "fixed_point_rescale": lambda _attrs, given: _fixed_point(*given),
 }
 """By operator: the factor from its attributes and its constant operands."""
 _OPERANDS: Final[Mapping[str, int]] = {
@@ -30,6 +31,7 @@ _OPERANDS: Final[Mapping[str, int]] = {
     "left_shift": 1,
     "right_shift": 1,
     "fixed_point_multiply_per_axis": 2,
+    "fixed_point_rescale": 2,
 }
 """Constant operands that stand behind the data; 0 where it is not told."""
 

@@ -76,6 +76,7 @@ import compiler.ops.tensor.error_function
 import compiler.ops.tensor.factor_passing
 import compiler.ops.tensor.fill
 import compiler.ops.tensor.fixed_point_multiply
+import compiler.ops.tensor.fixed_point_rescale
 import compiler.ops.tensor.formula
 import compiler.ops.tensor.integer_division
 import compiler.ops.tensor.isqrt

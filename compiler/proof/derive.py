@@ -33,6 +33,7 @@ from compiler.runtime.artifact import Sample
 _RESCALING = (
     "fixed_point_multiply",
     "fixed_point_multiply_per_axis",
+    "fixed_point_rescale",
     "multiply",
     "left_shift",
     "right_shift",

@@ -190,6 +190,7 @@ class QConfig(RelayConfig):
         decides = (one.name for one in options_of(type(self)) if one.measured)
         found = {name: _plain(getattr(self, name)) for name in decides}
         found |= {"centred": self.weight_rounding != "nearest", "sums": self.layers.wide_sums}
+        found["narrow"] = self.requantization == "tflite"
         return {**found, "float_layers": list(self.layers.float_layers)}
 
     @property

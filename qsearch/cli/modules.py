@@ -19,7 +19,7 @@ from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 if TYPE_CHECKING:
     from compiler.ranges.finding import Finding
     from qsearch.modules.data_source import DataSource
-    from qsearch.modules.export import C, Commands, Qdq
+    from qsearch.modules.export import C, Commands, Qdq, Tflite
     from qsearch.modules.verification import Verification
 
 _SHOWN: Final = 20
@@ -128,13 +128,17 @@ def _export_format(
     hw: str | None,
     matcher: str | None,
     unpack: str | None,
-) -> str | C | Qdq | Commands:
-    from qsearch.modules.export import C, Commands, Qdq
+    io: str | None,
+) -> str | C | Qdq | Tflite | Commands:
+    from qsearch.modules.export import C, Commands, Qdq, Tflite
 
     qdq_only = {"--for": runtime, "--reduce-range": reduce_range, "--wide-sums": wide_sums}
     _only_of(format, ("qdq",), {**qdq_only, "--opset": opset})
     _only_of(format, ("commands",), {"--hw": hw, "--matcher": matcher})
     _only_of(format, ("c",), {"--unpack": unpack})
+    _only_of(format, ("tflite",), {"--io": io})
+    if io is not None:
+        return Tflite(io)
     if format == "c":
         return C("load" if unpack == "load" else "run")
     if format == "qdq":
@@ -166,11 +170,12 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
     _export_format,
     option(
         "--format",
-        metavar="c|onnx|qdq|float|commands",
+        metavar="c|onnx|qdq|tflite|float|commands",
         default="c",
         help="c: C99 source with a self check; onnx: exact integers in their own dtypes; qdq: for "
-        "the 8 bit kernels of --for; float: a module that is not on integers; commands: what the "
-        "accelerator --hw and its host run, in order (c)",
+        "the 8 bit kernels of --for; tflite: a LiteRT file with the integers of a module of "
+        "requantization=tflite, for TFLM; float: a module that is not on integers; commands: what "
+        "the accelerator --hw and its host run, in order (c)",
         panel=OUTPUT,
     ),
     option(
@@ -206,11 +211,20 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
         "the header says how much (run)",
         panel=OUTPUT,
     ),
+    option(
+        "--io",
+        metavar="int8|uint8|float",
+        type=Choice(["int8", "uint8", "float"]),
+        help="with tflite: what the file takes and gives (int8)",
+        panel=OUTPUT,
+    ),
     options.hardware,
     options.matcher,
 )
 @options.output(
-    metavar="PATH", help="output folder; for ONNX also a file, x.onnx (beside the module)"
+    metavar="PATH",
+    help="output folder; for ONNX also a file, x.onnx; for tflite x.tflite, or x.cc, a C array "
+    "(beside the module)",
 )
 @option("--batch", help="batch size of the ONNX model (any)", panel=OUTPUT, **COUNT)
 @option(
@@ -224,13 +238,13 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
 @options.verbosity
 def export_command(
     module: str,
-    format: str | C | Qdq | Commands,
+    format: str | C | Qdq | Tflite | Commands,
     out: str | None,
     batch: int | None,
     name: str | None,
     as_json: bool,
 ) -> int:
-    """Write a .qmod as C source, as ONNX, or as commands of an accelerator."""
+    """Write a .qmod as C source, as ONNX, as a LiteRT file, or as commands of an accelerator."""
     from qsearch.modules.export import ONNX_FORMATS, export, format_name
 
     _only_of(format_name(format), ONNX_FORMATS, {"--batch": batch})
@@ -304,6 +318,11 @@ def repack_command(module: str, out: str | None) -> int:
     ),
     option("--sign", metavar="KEY", help="sign a proved file with this private key"),
 )
+@option(
+    "--tflite",
+    metavar="FILE",
+    help="also run this exported LiteRT file in TFLM and LiteRT, and count differing integers",
+)
 @option("--allow-large", help="also verify a small file whose module needs much work")
 @option("--json", "as_json", help="print proof.json instead of the report", panel=OUTPUT)
 @options.imports
@@ -314,6 +333,7 @@ def verify_command(
     out: str | None,
     records: tuple[bool, bool],
     keys: dict[str, str | None],
+    tflite: str | None,
     allow_large: bool,
     as_json: bool,
 ) -> int:
@@ -326,7 +346,7 @@ def verify_command(
     from qsearch.run_folder import RunFolder
 
     require_record, record = records
-    found = verify(module, data, record=record, allow_large=allow_large, **keys)
+    found = verify(module, data, record=record, tflite=tflite, allow_large=allow_large, **keys)
     target = Path(out) if out else RunFolder(found.path.parent).proof
     found.save(target)
     if as_json:

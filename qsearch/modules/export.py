@@ -1,5 +1,5 @@
-"""A quantized module in a form that runs without qsearch: C, ONNX in one of three forms, or the
-commands of an accelerator.
+"""A quantized module in a form that runs without qsearch: C, ONNX in one of three forms, a LiteRT
+file, or the commands of an accelerator.
 
 One more format: a function registered with ``export_formats`` that writes its files into a folder.
 """
@@ -14,8 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.errors import CodegenError
+from compiler.ir.inference.infer_type import infer_module
+from compiler.ir.pass_infra import run_named
+from compiler.ir.ty import tensor_fields
 from compiler.named_table import NamedTable
 from compiler.runtime.artifact import QModule, load_qmod
+from compiler.targets.c.names import c_name
 from qsearch.errors import RunFolderError, SettingsError
 from qsearch.modules.onnx_file import parts_outside, sample_of, write_file, write_onnx
 from qsearch.run_folder import evaluation_data, module_at
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
 
 ONNX_FORMATS = ("onnx", "qdq", "float")
 """Formats that are one .onnx file."""
+TFLITE_FILES = (".tflite", ".cc")
+"""Endings of the two forms of a LiteRT file."""
 
 PathLike = str | os.PathLike[str]
 
@@ -89,6 +95,17 @@ class C:
 
 
 @dataclass(frozen=True, slots=True)
+class Tflite:
+    """The format "tflite": a LiteRT file for TFLM.
+
+    Attributes:
+        io: what it takes and gives: "int8", "uint8" or "float".
+    """
+
+    io: str = "int8"
+
+
+@dataclass(frozen=True, slots=True)
 class Commands:
     """The format "commands": what an accelerator and its host run, in order.
 
@@ -110,12 +127,14 @@ class ExportTarget:
         folder: it is there.
         batch: samples at a time, of ONNX; None takes any number.
         options: those of the format, where it has any.
+        as_array: a LiteRT file is written as a C array.
     """
 
     name: str
     folder: Path
     batch: int | None = None
-    options: C | Qdq | Commands | None = None
+    options: C | Qdq | Tflite | Commands | None = None
+    as_array: bool = False
 
 
 Exporter = Callable[[QModule, ExportTarget], ExportedFiles]
@@ -123,14 +142,14 @@ Exporter = Callable[[QModule, ExportTarget], ExportedFiles]
 export_formats: NamedTable[Exporter] = NamedTable("export format", SettingsError)
 
 
-def format_name(format: str | C | Qdq | Commands) -> str:
+def format_name(format: str | C | Qdq | Tflite | Commands) -> str:
     """The name of a format that may have options."""
     return format if isinstance(format, str) else type(format).__name__.lower()
 
 
 def export(
     path: PathLike,
-    format: str | C | Qdq | Commands = "c",
+    format: str | C | Qdq | Tflite | Commands = "c",
     out: PathLike | None = None,
     *,
     name: str | None = None,
@@ -142,10 +161,12 @@ def export(
         path: a .qmod, or a run folder that holds one.
         format: "c" or ``C(unpack)``, C99 source whose main.c checks itself; "onnx", exact
             integers; "qdq" or ``Qdq(...)``, a graph for the 8 bit kernels of a runtime; "float", a
-            module that is not on integers; ``Commands(hw)``, what an accelerator and its host run,
-            in order.
-        out: folder for the files, made if it is missing; of ONNX also the file, ``x.onnx``. Beside
-            the module without it: ``NAME.FORMAT.onnx`` (NAME.integer.onnx), or the folder
+            module that is not on integers; "tflite" or ``Tflite(io)``, a LiteRT file that gives the
+            integers of a module of requantization "tflite"; ``Commands(hw)``, what an accelerator
+            and its host run, in order.
+        out: folder for the files, made if it is missing; of ONNX and LiteRT also the file,
+            ``x.onnx``, ``x.tflite``, or ``x.cc``, a C array of the latter. Beside the module
+            without it: ``NAME.FORMAT.onnx`` (NAME.integer.onnx), ``NAME.tflite``, or the folder
             ``NAME_FORMAT``.
         name: base of the file names and C symbols; that of the module without it.
         batch: samples that an ONNX model takes at a time; None takes any number of them.
@@ -154,6 +175,7 @@ def export(
         HDFGError: the hardware description is wrong or not there.
         CodegenError: something in the module has no C form.
         OnnxExportError: something in the module has no such ONNX form.
+        TfliteExportError: something in the module has no such form in LiteRT.
     """
     options = None if isinstance(format, str) else format
     form = format_name(format)
@@ -179,24 +201,33 @@ def export(
         raise RunFolderError(
             f"{folder} cannot be made: {error.strerror}", where="-o", fix="name another folder"
         ) from error
-    return exporter(module, ExportTarget(name or base, folder, batch, options))
+    as_array = out is not None and Path(out).suffix == ".cc"
+    return exporter(module, ExportTarget(name or base, folder, batch, options, as_array))
 
 
 def _place(module: Path, format: str, form: str, out: Path | None) -> tuple[Path, str]:
     """Folder of the files, and the base of their names, in which ``form`` stands."""
     onnx_file = format in ONNX_FORMATS
+    endings = (".onnx",) if onnx_file else TFLITE_FILES if format == "tflite" else ()
     if out is None:
         folder = module.parent
         if onnx_file:
             return folder, f"{module.stem}.{'integer' if form == 'onnx' else form}"
-        return folder / f"{module.stem}_{format}", module.stem
-    if out.suffix != ".onnx" or out.is_dir():
+        return (folder if endings else folder / f"{module.stem}_{format}"), module.stem
+    if out.suffix not in (".onnx", *TFLITE_FILES) or out.is_dir():
         return out, module.stem
-    if not onnx_file:
+    if endings and out.suffix not in endings:
+        raise SettingsError(
+            f"{format} is no file {out.suffix}",
+            where=f"-o {out}",
+            fix=f"name a folder, or a file {' or '.join(endings)}",
+        )
+    if not endings:
         raise SettingsError(
             f"{format} is several files, not one",
             where=f"-o {out}",
-            fix=f"name a folder, or add --format {ONNX_FORMATS[0]}",
+            fix="name a folder, or add --format "
+            f"{ONNX_FORMATS[0] if out.suffix == '.onnx' else 'tflite'}",
         )
     return out.parent, out.stem
 
@@ -351,3 +382,55 @@ def export_commands(module: QModule, to: ExportTarget) -> ExportedFiles:
     return ExportedFiles(
         "commands", tuple(written), facts, f"cat {shlex.quote(f'{to.folder / to.name}.txt')}"
     )
+
+
+@export_formats.register("tflite")
+def export_tflite(module: QModule, to: ExportTarget) -> ExportedFiles:
+    """A LiteRT file; the module's first sample and noise are run in the interpreters at hand."""
+    from compiler.export.to_tflite.module import to_tflite
+    from compiler.passes.convert_layout import ConvertLayout
+    from compiler.targets.tflite.interpreters import FileJudge, available
+
+    io = to.options.io if isinstance(to.options, Tflite) else "int8"
+    laid = run_named(infer_module(module.module), (ConvertLayout(),), "export")
+    interface = None if module.pipeline is not None else module.interface
+    results = tensor_fields(laid["main"].checked_type.ret_type)
+    names = [f"output_{place}" for place in range(len(results))]
+    if interface is not None:
+        names = [port.name for port in interface.outputs]
+    made = to_tflite(laid, module.input_names, names, io)
+    integers = made if io == "int8" else to_tflite(laid, module.input_names, names)
+    judge = FileJudge(module.module, integers.data, available())
+    if module.samples:
+        judge.compare(module.samples[0][0])
+    judge.compare_noise(1)
+    if any(judge.differing.values()):
+        raise CodegenError(
+            f"integers of the file differ from the module's: {judge.differing} of {judge.elements}",
+            where=f"the first sample and noise, {judge.runs} runs",
+            fix="this is a defect, please report the module",
+        )
+    path = to.folder / f"{to.name}{TFLITE_FILES[to.as_array]}"
+    write_file(path, _c_array(made.data, to.name) if to.as_array else made.data)
+    facts: dict[str, Any] = {
+        "bytes": len(made.data),
+        "operators": ", ".join(f"{n} x {name}" for name, n in made.operators.items()),
+        "io": io,
+        **{f"input {n}": f"scale {s:.9g}, zero {z}" for n, (s, z) in made.inputs.items()},
+        **{f"output {n}": f"scale {s:.9g}, zero {z}" for n, (s, z) in made.outputs.items()},
+        "self_check": f"0 of {judge.elements} integers differ in {' and '.join(judge.names)}",
+        **({"outside": parts_outside(module)} if module.pipeline is not None else {}),
+    }
+    verifies = f"qsearch verify M.qmod --tflite {shlex.quote(str(path))}"
+    judged = not to.as_array and io != "float"
+    return ExportedFiles("tflite", (path,), facts, verifies if judged else "")
+
+
+def _c_array(data: bytes, name: str) -> bytes:
+    """C++ source that holds a file, aligned as TFLM wants it."""
+    symbol = c_name(name)
+    rows = (data[start : start + 16] for start in range(0, len(data), 16))
+    lines = [f"    {', '.join(f'0x{byte:02x}' for byte in row)}," for row in rows]
+    head = f"alignas(16) extern const unsigned char {symbol}[] = {{"
+    size = f"extern const unsigned int {symbol}_len = {len(data)};"
+    return "\n".join([head, *lines, "};", size, ""]).encode()

@@ -170,7 +170,11 @@ def changes_of_auto(given: QConfig | Mapping[str, Any] | str | None) -> dict[str
         return {}
     if not isinstance(given, str) or not given.startswith(f"{AUTO},"):
         return None
-    return QConfig.parse_overrides(given.removeprefix(f"{AUTO},"))
+    changes = QConfig.parse_overrides(given.removeprefix(f"{AUTO},"))
+    if changes.get("requantization") == "tflite":
+        # What would be chosen has 16 bits at some layers; TFLM's kernels have not.
+        changes.setdefault("layers", {})
+    return changes
 
 
 def resolve_qconfig(given: QConfig | Mapping[str, Any] | str | None) -> QConfig:

@@ -36,6 +36,7 @@ from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.lowered_module import LoweredModule
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.target import Target
+from compiler.targets.tflite.interpreters import SHOWN, FileJudge, available
 from qsearch.errors import RunFolderError
 from qsearch.modules.data_source import DataSource
 from qsearch.modules.onnx_file import parts_outside
@@ -64,6 +65,9 @@ if TYPE_CHECKING:
 PathLike = str | os.PathLike[str]
 LoweredState = Literal["missing", "agrees", "unknown"]
 
+
+_NOISE: Final = 8
+"""Runs of a LiteRT file on noise."""
 
 # No part of it can match what another part does: hostile comments are read once.
 _TYPE: Final = re.compile(r"/\* ty=([^*\n]*) \*/")
@@ -156,6 +160,7 @@ def verify(
     key: PathLike | None = None,
     record: bool = False,
     sign: PathLike | None = None,
+    tflite: PathLike | None = None,
     allow_large: bool = False,
 ) -> Verification:
     """Derive again that a .qmod is integers only and cannot overflow, and test what it says.
@@ -168,15 +173,20 @@ def verify(
         key: public key that must have signed the file.
         record: write today's record into a proved file that has none.
         sign: private key that signs the file if it is acceptable.
+        tflite: a LiteRT file that ``export`` wrote of it: run on the same data, and on noise, in
+            TFLM and LiteRT's reference kernels, which must give the module's integers, and in
+            XNNPACK, which need not.
         allow_large: also run a module whose work is large for its file, or cannot be told.
     Raises:
         ArtifactError: the file cannot be read at all, or is too much work.
         DataError: the data does not fit the module.
         SettingsError: a key cannot be read, or the package cryptography is missing.
+        TfliteExportError: the LiteRT file cannot be run here.
     """
     signer = None if sign is None else private_key(Path(sign))
     trusted = None if key is None else public_key(Path(key))
-    found = _verify(Path(path), DataSource.of(eval), trusted, allow_large)
+    beside = None if tflite is None else Path(tflite)
+    found = _verify(Path(path), DataSource.of(eval), trusted, allow_large, beside)
     if record and found.proved and found.record == "missing":
         found = _with_record(found)
     if signer is not None and found.acceptable():
@@ -185,7 +195,11 @@ def verify(
 
 
 def _verify(
-    given: Path, source: DataSource, trusted: Ed25519PublicKey | None, allow_large: bool
+    given: Path,
+    source: DataSource,
+    trusted: Ed25519PublicKey | None,
+    allow_large: bool,
+    beside: Path | None,
 ) -> Verification:
     path = module_at(given)
     if not path.is_file():
@@ -216,10 +230,16 @@ def _verify(
     if not module.samples and source.data is None:
         against.append(Finding("samples", path.name, "holds no sample; give data with --eval"))
     evaluation = None
+    judge = None if beside is None else _file_judge(beside, module)
     if source.data is not None:
-        comparison, evaluation, found = _evaluate(path, module, source)
+        comparison, evaluation, found = _evaluate(path, module, source, judge)
         proof = proof.with_comparison(comparison, "eval")
         against.extend([*comparison.finding("eval"), *found])
+    if judge is not None and beside is not None:
+        for comparison in _file_comparisons(beside, judge):
+            proof = replace(proof, comparisons=(*proof.comparisons, comparison))
+            if SHOWN not in comparison.what:
+                against.extend(comparison.finding("tflite"))
     return Verification(
         path,
         digest,
@@ -232,6 +252,27 @@ def _verify(
         "missing" if against else lowered_state(module.module, module.lowered),
         tuple(parts_outside(module)),
     )
+
+
+def _file_judge(path: Path, module: QModule) -> FileJudge:
+    """What runs a LiteRT file beside its module, after the samples in the .qmod and noise."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror}") from error
+    judge = FileJudge(module.module, data, (*available(), SHOWN))
+    for inputs, _ in module.samples:
+        judge.compare(inputs)
+    judge.compare_noise(_NOISE)
+    return judge
+
+
+def _file_comparisons(path: Path, judge: FileJudge) -> list[Comparison]:
+    """One for each interpreter."""
+    return [
+        Comparison(f"{path.name} in {name}", judge.runs, judge.elements, differing, judge.runs)
+        for name, differing in judge.differing.items()
+    ]
 
 
 def _finding_row(finding: Finding) -> dict[str, Any]:
@@ -306,7 +347,7 @@ def declared_types(source: str, module: IRModule) -> tuple[Finding, ...]:
 
 
 def _evaluate(
-    path: Path, module: QModule, source: DataSource
+    path: Path, module: QModule, source: DataSource, judge: FileJudge | None
 ) -> tuple[Comparison, dict[str, Any], tuple[Finding, ...]]:
     """Both executors on every sample of the data; score and hash of the reference's outputs."""
     if source.preprocess is None and RunFolder(path.parent).preprocess.is_file():
@@ -318,6 +359,8 @@ def _evaluate(
         ours = module.run(inputs, "reference", core=True)
         both = differing_elements(ours, module.run(inputs, "integer", core=True))
         elements, differing = elements + both[0], differing + both[1]
+        if judge is not None:
+            judge.compare(inputs)
         return ours
 
     core = Runnable(

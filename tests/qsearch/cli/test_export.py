@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from compiler.runtime.artifact import load_qmod
 from compiler.targets.c.toolchain import find_compiler
 from qsearch.cli.main import run
 from tests.compiler.export.to_onnx.qdq_graphs import residual_network
-from tests.needs import NEEDS_C, skip
+from tests.needs import NEEDS_C, missing, skip
 
 
 @pytest.fixture(scope="module")
@@ -245,3 +246,67 @@ def test_options_of_another_format_are_refused(
 ) -> None:
     assert run(["export", str(digits), *words, "-o", str(tmp_path / "x")]) == 2
     assert said in capfd.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def for_tflm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for package in ("ai_edge_litert", "tflite_micro"):
+        pytest.importorskip(package, reason=missing("the Python packages of the tests"))
+    path = tmp_path_factory.mktemp("tflm") / "digits.qmod"
+    qsearch.quantize("digits", qconfig="auto,requantization=tflite").save(path)
+    return path
+
+
+def test_a_litert_file_is_written_checked_and_verified(
+    for_tflm: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "d.tflite"
+    words = ["export", str(for_tflm), "--format", "tflite", "-o", str(target), "--json"]
+    assert run(words) == 0
+    facts = json.loads(capfd.readouterr().out)
+    assert target.read_bytes()[4:8] == b"TFL3"
+    assert facts["bytes"] == target.stat().st_size
+    assert facts["self_check"].startswith("0 of ")
+    assert "input input" in facts
+    proof = tmp_path / "p.json"
+    assert run(["verify", str(for_tflm), "--tflite", str(target), "-o", str(proof)]) == 0
+    shown = capfd.readouterr().out
+    for judge in ("d.tflite in TFLM", "d.tflite in LiteRT's reference kernels"):
+        (line,) = (line for line in shown.splitlines() if judge in line)
+        assert ", 0 of" in line
+    assert "d.tflite in XNNPACK" in shown
+
+
+def test_verify_counts_the_integers_of_a_file_of_another_module(
+    for_tflm: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.qmod"
+    qsearch.quantize("digits", qconfig="requantization=tflite,calibrate_mode=max").save(other)
+    target = tmp_path / "d.tflite"
+    assert run(["export", str(other), "--format", "tflite", "-o", str(target)]) == 0
+    proof = tmp_path / "p.json"
+    assert run(["verify", str(for_tflm), "--tflite", str(target), "-o", str(proof)]) == 1
+    found = json.loads(proof.read_text())
+    assert {one["check"] for one in found["findings"]} == {"tflite"}
+
+
+def test_a_litert_file_comes_as_a_c_array_too(
+    for_tflm: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "model.cc"
+    words = ["export", str(for_tflm), "--format", "tflite", "--io", "float", "-o", str(target)]
+    assert run([*words, "--json"]) == 0
+    facts = json.loads(capfd.readouterr().out)
+    text = target.read_text()
+    assert "alignas(16) extern const unsigned char model[] = {" in text
+    assert f"model_len = {facts['bytes']};" in text
+    assert text.count("0x") == facts["bytes"]
+    assert "1 x DEQUANTIZE" in facts["operators"]
+
+
+def test_without_its_packages_a_litert_file_names_the_extra(
+    digits: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.schema_py_generated", None)
+    assert run(["export", str(digits), "--format", "tflite"]) == 2
+    assert "pip install 'qsearch[tflite]'" in capfd.readouterr().err

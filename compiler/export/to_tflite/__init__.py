@@ -1,0 +1,1 @@
+"""Integer modules as LiteRT files, for TFLM and LiteRT's reference kernels."""

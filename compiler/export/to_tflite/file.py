@@ -1,0 +1,166 @@
+"""A LiteRT file as it grows: tensors, buffers and operators; the schema is ai-edge-litert's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import TfliteExportError
+
+_VERSION: Final = 3
+_IDENTIFIER: Final = b"TFL3"
+_DTYPES: Final = {"float32": "FLOAT32", "int32": "INT32", "int8": "INT8", "uint8": "UINT8"}
+
+
+def schema() -> Any:
+    """The module of the schema's classes.
+
+    Raises:
+        TfliteExportError: ai-edge-litert or flatbuffers is not installed.
+    """
+    try:
+        return import_module("ai_edge_litert.schema_py_generated")
+    except ImportError as error:
+        raise TfliteExportError(
+            "LiteRT files are written with the packages flatbuffers and ai-edge-litert",
+            where=str(error),
+            fix="pip install 'qsearch[tflite]'",
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What the integers of a tensor stand for: real value = scale * (integer - zero).
+
+    Attributes:
+        scale: one, or one per index of ``axis``.
+        zero: the same for all.
+    """
+
+    scale: tuple[float, ...]
+    zero: int = 0
+    axis: int = 0
+
+
+class FileWriter:
+    """Tensors and operators of one subgraph, numbered in the order in which they are made."""
+
+    def __init__(self) -> None:
+        self._schema = schema()
+        self.tensors: list[Any] = []
+        self._buffers = [self._schema.BufferT()]
+        self._operators: list[Any] = []
+        self._codes: dict[str, int] = {}
+        self._constants: dict[tuple[Any, ...], int] = {}
+
+    def tensor(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: str,
+        grid: Grid | None = None,
+        data: NDArray[Any] | None = None,
+    ) -> int:
+        """The number of a new tensor; with ``data`` a constant."""
+        made = self._schema.TensorT()
+        made.name, made.shape, made.hasRank = name, [int(n) for n in shape], True
+        made.type = getattr(self._schema.TensorType, _DTYPES[dtype])
+        if grid is not None:
+            made.quantization = self._schema.QuantizationParametersT()
+            made.quantization.scale = np.asarray(grid.scale, np.float32)
+            made.quantization.zeroPoint = np.full(len(grid.scale), grid.zero, np.int64)
+            made.quantization.quantizedDimension = grid.axis
+        if data is not None:
+            buffer = self._schema.BufferT()
+            little = np.ascontiguousarray(data, np.dtype(dtype).newbyteorder("<"))
+            buffer.data = np.frombuffer(little.tobytes(), np.uint8)
+            made.buffer = len(self._buffers)
+            self._buffers.append(buffer)
+        self.tensors.append(made)
+        return len(self.tensors) - 1
+
+    def constant(self, data: NDArray[Any], dtype: str, grid: Grid | None = None) -> int:
+        """A constant tensor; equal ones are one."""
+        key = (data.shape, dtype, grid, data.astype(dtype).tobytes())
+        if key not in self._constants:
+            name = f"constant_{len(self._constants)}"
+            self._constants[key] = self.tensor(name, data.shape, dtype, grid, data)
+        return self._constants[key]
+
+    def operator(
+        self, name: str, inputs: Sequence[int], output: int, options: str = "", **fields: Any
+    ) -> None:
+        """One operator with one result.
+
+        Args:
+            name: of the BuiltinOperator, such as "CONV_2D".
+            options: of the BuiltinOptions, such as "Conv2DOptions"; "" for none.
+            fields: of the options.
+        """
+        made = self._schema.OperatorT()
+        made.opcodeIndex = self._codes.setdefault(name, len(self._codes))
+        made.inputs, made.outputs = list(inputs), [output]
+        if options:
+            made.builtinOptionsType = getattr(self._schema.BuiltinOptions, options)
+            made.builtinOptions = getattr(self._schema, f"{options}T")()
+            for field, value in fields.items():
+                assert hasattr(made.builtinOptions, field), field
+                setattr(made.builtinOptions, field, value)
+        self._operators.append(made)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Operators by name, with their number."""
+        names = list(self._codes)
+        found = [names[made.opcodeIndex] for made in self._operators]
+        return {name: found.count(name) for name in names}
+
+    def finish(
+        self, inputs: dict[str, int], outputs: dict[str, int], description: str = "qsearch"
+    ) -> bytes:
+        """The file, with one signature."""
+        flatbuffers = import_module("flatbuffers")
+        schema = self._schema
+        graph = schema.SubGraphT()
+        graph.name, graph.tensors, graph.operators = "main", self.tensors, self._operators
+        graph.inputs, graph.outputs = list(inputs.values()), list(outputs.values())
+        signature = schema.SignatureDefT()
+        signature.signatureKey = "serving_default"
+        signature.inputs = [self._named(*pair) for pair in inputs.items()]
+        signature.outputs = [self._named(*pair) for pair in outputs.items()]
+        model = schema.ModelT()
+        model.version, model.description = _VERSION, description
+        model.subgraphs, model.buffers = [graph], self._buffers
+        model.operatorCodes = [self._code(name) for name in self._codes]
+        model.signatureDefs = [signature]
+        builder = flatbuffers.Builder(1 << 16)
+        builder.Finish(model.Pack(builder), file_identifier=_IDENTIFIER)
+        return bytes(builder.Output())
+
+    def _named(self, name: str, tensor: int) -> Any:
+        made = self._schema.TensorMapT()
+        made.name, made.tensorIndex = name, tensor
+        return made
+
+    def _code(self, name: str) -> Any:
+        made = self._schema.OperatorCodeT()
+        made.builtinCode = getattr(self._schema.BuiltinOperator, name)
+        # Readers older than the long codes look here; 127 says that the other one counts.
+        made.deprecatedBuiltinCode = min(made.builtinCode, 127)
+        made.version = _VERSIONS.get(name, 2)
+        return made
+
+
+_VERSIONS: Final = {
+    "CONV_2D": 3,
+    "DEPTHWISE_CONV_2D": 3,
+    "RESHAPE": 1,
+    "QUANTIZE": 2,
+    "PADV2": 2,
+}
+"""Versions of the operators whose int8 form is not the second one."""

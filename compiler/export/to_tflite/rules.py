@@ -1,0 +1,368 @@
+"""What each operator of an integer module is in a LiteRT file; ``FToTflite`` holds a rule for each.
+
+    nn.conv2d(x, w) + bias, clip, fixed_point_rescale, clip, cast      CONV_2D, DEPTHWISE_CONV_2D
+    nn.dense(x, w)                                                     CONV_2D of 1x1
+    nn.global_avg_pool2d(x * count), fixed_point_rescale               DEPTHWISE_CONV_2D with ones
+    fixed_point_rescale(x << 20) + fixed_point_rescale(y << 20), ...   ADD, SUB
+    fixed_point_rescale(x)                                             QUANTIZE
+
+A rule gives the form of the result, or None where it has none here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from compiler.export.to_tflite.emitter import TfliteEmitter
+from compiler.export.to_tflite.values import (
+    Form,
+    Ints,
+    Narrow,
+    Operand,
+    Padded,
+    Product,
+    Raw,
+    Scaled,
+    Sum,
+)
+from compiler.ir.dataflow import Step, Value
+from compiler.ir.op import OpRule
+from compiler.ops.nn.avg_pool2d import window_counts
+from compiler.ops.tensor.fixed_point_rescale import rescaled_twice
+from compiler.ops.transform.strided_slice import slices_of
+
+TfliteRule = Callable[[Step, TfliteEmitter], Form | None]
+
+FToTflite: OpRule[TfliteRule] = OpRule(
+    "FToTflite", asked_by="to_tflite", defined_in="compiler/export/to_tflite"
+)
+
+_LEFT_SHIFT: Final = 20
+
+
+@FToTflite.register("annotation.stop_fusion", "annotation.cast_hint", "on_device", "copy")
+def same(step: Step, graph: TfliteEmitter) -> Form | None:
+    """The value itself."""
+    return graph.form(step.args[0])
+
+
+@FToTflite.register("cast")
+def cast(step: Step, graph: TfliteEmitter) -> Form | None:
+    """Narrow again, or wide from now on."""
+    form, dtype = graph.form(step.args[0]), step.result.type.dtype
+    if dtype in ("int32", "int64"):
+        if isinstance(form, (Narrow, Padded)):
+            return Raw(graph.tensor(form))
+        return form
+    if dtype not in ("int8", "uint8"):
+        return None
+    if isinstance(form, (Narrow, Padded)):
+        return form if step.args[0].type.dtype == dtype else None
+    if isinstance(form, Raw) and form.factor == 1:
+        form = Scaled(form, _NO_FACTOR, _NO_FACTOR, form.source.scale)
+    if isinstance(form, Scaled):
+        return graph.narrowed(form, 128 if dtype == "uint8" else 0, step.result.type)
+    return None
+
+
+_NO_FACTOR: Final = np.zeros(0, np.int64)
+
+
+@FToTflite.register("left_shift", "multiply")
+def raised(step: Step, graph: TfliteEmitter) -> Form | None:
+    """A tensor as many times as fine."""
+    form, amount = graph.form(step.args[0]), _number(step.args[1])
+    if not isinstance(form, Raw) or form.factor != 1 or amount is None:
+        return None
+    return replace(form, factor=1 << amount if step.name == "left_shift" else amount)
+
+
+@FToTflite.register("add")
+def add(step: Step, graph: TfliteEmitter) -> Form | None:
+    """A bias, a zero point, or the sum of two tensors."""
+    lhs, rhs = step.args
+    if lhs.data is not None:
+        lhs, rhs = rhs, lhs
+    form = graph.form(lhs)
+    if isinstance(form, Product) and rhs.data is not None and form.low is None:
+        return _with_bias(form, rhs)
+    moved = _number(rhs)
+    if isinstance(form, Scaled) and moved is not None:
+        return replace(form, zero=form.zero + moved)
+    return _sum("ADD", step, graph)
+
+
+@FToTflite.register("subtract")
+def subtract(step: Step, graph: TfliteEmitter) -> Form | None:
+    """A tensor without its zero point, or the difference of two."""
+    form, zero = graph.form(step.args[0]), _number(step.args[1])
+    if isinstance(form, Scaled) and zero is not None and zero == form.zero:
+        narrow = graph.narrowed(form, 0, step.result.type)
+        form = None if narrow is None else Raw(narrow)
+    if isinstance(form, Raw) and form.factor == 1 and zero is not None:
+        return replace(form, zero=form.zero + zero)
+    return _sum("SUB", step, graph)
+
+
+def _sum(name: str, step: Step, graph: TfliteEmitter) -> Form | None:
+    lhs, rhs = (graph.form(arg) for arg in step.args)
+    if not isinstance(lhs, Operand) or not isinstance(rhs, Operand):
+        return None
+    return Sum(name, lhs, rhs, step.result.type.concrete_shape)
+
+
+def _with_bias(form: Product, bias: Value) -> Product | None:
+    assert bias.data is not None
+    channels = form.shape[-1]
+    if bias.data.size not in (1, channels) or (
+        bias.data.ndim and bias.data.shape[-1] == 1 < channels
+    ):
+        return (
+            None
+            if bias.data.size != 1
+            else replace(form, bias=form.bias + int(bias.data.ravel()[0]))
+        )
+    return replace(form, bias=form.bias + bias.data.reshape(-1).astype(np.int64))
+
+
+@FToTflite.register("nn.relu", "clip", "maximum", "minimum")
+def limited(step: Step, graph: TfliteEmitter) -> Form | None:
+    """Limits of sums, one for each channel, or of a result."""
+    form = graph.form(step.args[0])
+    low, high = _limits(step)
+    if form is None or (low is None and high is None):
+        return None
+    if isinstance(form, (Product, Sum)):
+        low = low if form.low is None else form.low if low is None else np.maximum(low, form.low)
+        high = (
+            high
+            if form.high is None
+            else form.high
+            if high is None
+            else np.minimum(high, form.high)
+        )
+        return replace(form, low=low, high=high)
+    if isinstance(form, (Narrow, Padded)):
+        own = graph.tensor(form)
+        begins, ends = own.offset - 128, own.offset + 127
+        inside = (low is None or (low <= begins).all()) and (high is None or (high >= ends).all())
+        if inside:
+            return form
+        made = _limited(Scaled(Raw(own), _NO_FACTOR, _NO_FACTOR, own.scale), low, high)
+        return None if made is None else graph.narrowed(made, own.offset, step.result.type)
+    if isinstance(form, Raw) and form.factor == 1:
+        form = Scaled(form, _NO_FACTOR, _NO_FACTOR, form.source.scale)
+    return _limited(form, low, high) if isinstance(form, Scaled) else None
+
+
+def _limited(form: Scaled, low: Ints | None, high: Ints | None) -> Scaled | None:
+    if any(limit is not None and limit.size != 1 for limit in (low, high)):
+        return None
+    lowest = form.low if low is None else max(form.low, int(low.ravel()[0]) - form.zero)
+    highest = form.high if high is None else min(form.high, int(high.ravel()[0]) - form.zero)
+    return replace(form, low=lowest, high=highest)
+
+
+def _limits(step: Step) -> tuple[Ints | None, Ints | None]:
+    if step.name == "nn.relu":
+        return np.zeros(1, np.int64), None
+    if step.name == "clip":
+        bounds = (math.ceil(step.attrs.a_min), math.floor(step.attrs.a_max))
+        low, high = (np.array([bound], np.int64) for bound in bounds)
+        return low, high
+    data = step.args[1].data
+    if data is None:
+        return None, None
+    limit = data.astype(np.int64).reshape(-1)
+    return (limit, None) if step.name == "maximum" else (None, limit)
+
+
+@FToTflite.register("fixed_point_rescale")
+def rescale(step: Step, graph: TfliteEmitter) -> Form | None:
+    """The way back of a wide value, or one side of a sum on its way there."""
+    form, attrs = graph.form(step.args[0]), step.attrs
+    numbers = [arg.data for arg in step.args[1:]]
+    if any(data is None for data in numbers):
+        return None
+    multiplier, shift = (np.asarray(data, np.int64) for data in numbers)
+    rank = len(step.result.type.concrete_shape)
+    if attrs.axis is not None and attrs.axis % rank != rank - 1:
+        return None
+    if isinstance(form, Raw) and form.factor == 1 << _LEFT_SHIFT and multiplier.size == 1:
+        graph.check_zero(form, step)
+        return Operand(form.source, int(multiplier[0]), int(shift[0]))
+    if isinstance(form, Raw) and form.factor == 1:
+        graph.check_zero(form, step)
+    elif not isinstance(form, (Product, Sum)):
+        return None
+    made = Scaled(form, multiplier, shift, attrs.scale)
+    if isinstance(form, Raw):
+        return made
+    bounds: list[Ints | None] = []
+    for limit in (form.low, form.high):
+        if limit is not None:
+            after = np.unique(rescaled_twice(limit, multiplier, shift))
+            if after.size != 1:
+                return None
+            bounds.append(after)
+        else:
+            bounds.append(None)
+    return _limited(made, *bounds)
+
+
+# ---- products and windows ----------------------------------------------------------------------
+
+
+@FToTflite.register("nn.conv2d")
+def conv2d(step: Step, graph: TfliteEmitter) -> Form | None:
+    """Dense, grouped or depthwise; padding in front of it is its own."""
+    attrs: Any = step.attrs
+    form, weight = graph.form(step.args[0]), step.args[1].data
+    narrow = isinstance(form, (Narrow, Padded)) and step.args[1].type.dtype == "int8"
+    if (
+        not narrow
+        or weight is None
+        or (attrs.data_layout, attrs.out_layout or "NHWC")
+        != (
+            "NHWC",
+            "NHWC",
+        )
+    ):
+        return None
+    assert isinstance(form, (Narrow, Padded))
+    source, padding = graph.unpadded(form, attrs.padding)
+    laid = weight.transpose([attrs.kernel_layout.index(letter) for letter in "OHWI"])
+    depthwise = attrs.groups > 1 and attrs.groups == source.shape[-1]
+    return Product(
+        source,
+        laid.transpose(3, 1, 2, 0) if depthwise else laid,
+        np.zeros(laid.shape[0], np.int64),
+        step.result.type.concrete_shape,
+        attrs.strides,
+        attrs.dilation,
+        padding,
+        depthwise,
+    )
+
+
+@FToTflite.register("nn.dense")
+def dense(step: Step, graph: TfliteEmitter) -> Form | None:
+    """A convolution of 1x1 over rows: LiteRT's FULLY_CONNECTED rounds otherwise than TFLM's."""
+    form, weight = graph.form(step.args[0]), step.args[1].data
+    if not isinstance(form, (Narrow, Padded)) or weight is None or weight.dtype != np.int8:
+        return None
+    source = graph.tensor(form)
+    rows = math.prod(source.shape[:-1])
+    laid = graph.reshaped(source, (1, rows, 1, source.shape[-1]))
+    bias = np.zeros(weight.shape[0], np.int64)
+    return Product(laid, weight[:, None, None, :], bias, step.result.type.concrete_shape)
+
+
+@FToTflite.register("nn.global_avg_pool2d", "nn.avg_pool2d")
+def average(step: Step, graph: TfliteEmitter) -> Form | None:
+    """The sum of each window, where its mean has been made exact: a convolution with ones."""
+    form, attrs = graph.form(step.args[0]), step.attrs
+    if not isinstance(form, Raw) or attrs.layout != "NHWC":
+        return None
+    graph.check_zero(form, step)
+    _, height, width, channels = form.source.shape
+    if step.name == "nn.global_avg_pool2d":
+        size, more = (height, width), {}
+        counts = np.array([height * width])
+    else:
+        size, counts = attrs.pool_size, window_counts(attrs, height, width)
+        more = {"strides": attrs.strides, "dilation": attrs.dilation, "padding": attrs.padding}
+    if (counts != form.factor).any():
+        return None
+    ones = np.ones((1, *size, channels), np.int8)
+    shape = step.result.type.concrete_shape
+    # What is added has been centred, as the kernel does it.
+    bias = np.full(channels, -form.zero * math.prod(size), np.int64)
+    return Product(form.source, ones, bias, shape, depthwise=True, **more)
+
+
+@FToTflite.register("nn.max_pool2d")
+def max_pool2d(step: Step, graph: TfliteEmitter) -> Form | None:
+    """Padding holds the smallest value."""
+    attrs: Any = step.attrs
+    form = graph.form(step.args[0])
+    if not isinstance(form, (Narrow, Padded)) or attrs.layout != "NHWC" or max(attrs.dilation) > 1:
+        return None
+    return graph.max_pool(graph.tensor(form), attrs, step.result.type.concrete_shape)
+
+
+# ---- moves -------------------------------------------------------------------------------------
+
+
+@FToTflite.register("nn.pad")
+def pad(step: Step, graph: TfliteEmitter) -> Form | None:
+    """Kept for the convolution behind it, where it is one of an image with zeros."""
+    form, value = graph.form(step.args[0]), _number(step.args[1])
+    width = step.attrs.pad_width
+    if not isinstance(form, (Narrow, Padded)) or value is None:
+        return None
+    source = graph.tensor(form)
+    if len(width) == 4 and not any((*width[0], *width[3])) and value == source.zero:
+        (top, bottom), (left, right) = width[1:3]
+        return Padded(source, (top, left, bottom, right))
+    return graph.padded(source, width, value - source.offset)
+
+
+@FToTflite.register("reshape")
+def reshape(step: Step, graph: TfliteEmitter) -> Form | None:
+    """RESHAPE."""
+    form = graph.form(step.args[0])
+    if not isinstance(form, (Narrow, Padded)):
+        return None
+    return graph.reshaped(graph.tensor(form), step.result.type.concrete_shape)
+
+
+@FToTflite.register("transpose")
+def transpose(step: Step, graph: TfliteEmitter) -> Form | None:
+    """TRANSPOSE."""
+    form = graph.form(step.args[0])
+    if not isinstance(form, (Narrow, Padded)):
+        return None
+    rank = len(step.result.type.concrete_shape)
+    axes = [axis % rank for axis in step.attrs.axes or range(rank)[::-1]]
+    return graph.moved("TRANSPOSE", [graph.tensor(form)], step.result.type, [axes])
+
+
+@FToTflite.register("strided_slice")
+def strided_slice(step: Step, graph: TfliteEmitter) -> Form | None:
+    """STRIDED_SLICE, forward."""
+    form = graph.form(step.args[0])
+    shape, out = step.args[0].type.concrete_shape, step.result.type.concrete_shape
+    cuts = slices_of(shape, step.attrs)
+    if not isinstance(form, (Narrow, Padded)) or any(by < 0 for _, _, by in cuts.values()):
+        return None
+    begins, strides = [0] * len(shape), [1] * len(shape)
+    for axis, (begin, _end, by) in cuts.items():
+        begins[axis], strides[axis] = begin % shape[axis], by
+    ends = [begin + (n - 1) * by + 1 for begin, n, by in zip(begins, out, strides)]
+    lists = [begins, ends, strides]
+    source = graph.tensor(form)
+    return graph.moved("STRIDED_SLICE", [source], step.result.type, lists, "StridedSliceOptions")
+
+
+@FToTflite.register("concatenate")
+def concatenate(step: Step, graph: TfliteEmitter) -> Form | None:
+    """CONCATENATION of tensors at one scale."""
+    forms = [graph.form(arg) for arg in step.args]
+    parts = [graph.tensor(f) for f in forms if isinstance(f, (Narrow, Padded))]
+    kinds = {(part.scale, part.zero, part.offset) for part in parts}
+    if len(parts) != len(forms) or len(kinds) != 1:
+        return None
+    axis = step.attrs.axis % len(step.result.type.concrete_shape)
+    how = {"options": "ConcatenationOptions", "axis": axis}
+    return graph.moved("CONCATENATION", parts, step.result.type, [], **how)
+
+
+def _number(value: Value) -> int | None:
+    """A constant of one element."""
+    return None if value.data is None or value.data.size != 1 else int(value.data.reshape(-1)[0])

@@ -1,0 +1,1 @@
+"""LiteRT files run by the interpreters that judge them."""

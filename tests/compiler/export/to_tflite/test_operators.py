@@ -1,0 +1,147 @@
+"""Every operator of a LiteRT file gives the module's integers in TFLM and in LiteRT's reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler import relay
+from compiler.errors import TfliteExportError
+from compiler.export.to_tflite.module import TfliteFile, to_tflite
+from compiler.ir.inference.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import run_named
+from compiler.passes.convert_layout import ConvertLayout
+from compiler.quantize import Calibration, QConfig
+from compiler.targets.tflite.interpreters import JUDGES, FileJudge
+from tests.needs import missing
+
+pytest.importorskip("ai_edge_litert", reason=missing("the Python packages of the tests"))
+pytest.importorskip("tflite_micro", reason=missing("the Python packages of the tests"))
+
+Build = Callable[[Any, np.random.Generator], Any]
+op, nn = relay.op, relay.op.nn
+SHAPE = (1, 6, 9, 8)
+
+
+def weight(rng: np.random.Generator, *shape: int) -> Any:
+    return relay.const(rng.normal(0, 0.4, shape).astype("float32"))
+
+
+def biased(rng: np.random.Generator, value: Any, channels: int) -> Any:
+    return op.add(value, weight(rng, channels, 1, 1))
+
+
+def conv(value: Any, rng: np.random.Generator, channels: int = 6, **how: Any) -> Any:
+    made = nn.conv2d(value, weight(rng, channels, 6 // how.get("groups", 1), 3, 3), **how)
+    return biased(rng, made, channels)
+
+
+def residual(join: Any, value: Any, rng: np.random.Generator) -> Any:
+    first = conv(value, rng)
+    return join(conv(nn.relu(first), rng, padding=(1, 1)), first)
+
+
+BUILDS: dict[str, tuple[Build, str]] = {
+    "convolution, odd padding": (lambda x, rng: conv(x, rng, padding=(1, 0, 0, 2)), "PAD"),
+    "convolution, SAME": (lambda x, rng: nn.relu(conv(x, rng, padding=(1, 1))), "CONV_2D"),
+    "strides": (lambda x, rng: conv(x, rng, strides=(2, 2), padding=(1, 1)), "CONV_2D"),
+    "dilation": (lambda x, rng: conv(x, rng, dilation=(2, 1), padding=(2, 1)), "CONV_2D"),
+    "groups": (lambda x, rng: conv(x, rng, groups=3), "CONV_2D"),
+    "depthwise": (lambda x, rng: conv(x, rng, groups=6), "DEPTHWISE_CONV_2D"),
+    "two of a channel": (lambda x, rng: conv(x, rng, 12, groups=6), "DEPTHWISE_CONV_2D"),
+    "clip of 6": (lambda x, rng: op.clip(conv(x, rng), a_min=0.0, a_max=6.0), "CONV_2D"),
+    "sum": (lambda x, rng: residual(op.add, x, rng), "ADD"),
+    "difference": (lambda x, rng: residual(op.subtract, x, rng), "SUB"),
+    "sum, relu": (lambda x, rng: nn.relu(residual(op.add, x, rng)), "ADD"),
+    "max pool": (
+        lambda x, rng: nn.max_pool2d(conv(x, rng), pool_size=(3, 2), strides=(2, 2)),
+        "MAX_POOL_2D",
+    ),
+    "padded max pool": (
+        lambda x, rng: nn.max_pool2d(conv(x, rng), pool_size=(3, 3), padding=(1, 1, 1, 1)),
+        "MAX_POOL_2D",
+    ),
+    "mean of windows": (
+        lambda x, rng: nn.avg_pool2d(conv(x, rng), pool_size=(2, 3), strides=(2, 3)),
+        "DEPTHWISE_CONV_2D",
+    ),
+    "mean of an image": (lambda x, rng: nn.global_avg_pool2d(conv(x, rng)), "DEPTHWISE_CONV_2D"),
+    "dense": (
+        lambda x, rng: nn.dense(nn.batch_flatten(conv(x, rng)), weight(rng, 5, 6 * 7 * 6)),
+        "CONV_2D",
+    ),
+    "concatenation": (
+        lambda x, rng: conv(op.concatenate([conv(x, rng, 3), conv(x, rng, 3)], axis=1), rng),
+        "CONCATENATION",
+    ),
+    "transposition": (lambda x, rng: op.transpose(conv(x, rng), axes=(0, 3, 1, 2)), "TRANSPOSE"),
+    "slice": (
+        lambda x, rng: op.strided_slice(
+            conv(x, rng), begin=(1, 0), end=(7, 5), strides=(2, 1), axes=(2, 3)
+        ),
+        "STRIDED_SLICE",
+    ),
+}
+
+
+def module_of(build: Build, scheme: str, **changes: Any) -> IRModule:
+    rng = np.random.default_rng(5)
+    x = relay.var("x", SHAPE)
+    mod = relay.module(relay.Function([x], build(x, rng)))
+    data = [{"x": rng.normal(0.3, 1, SHAPE).astype("float32")} for _ in range(4)]
+    asked = QConfig.recommended(
+        **{"requantization": "tflite", "calibrate_mode": "mse", "activation_scheme": scheme}
+        | changes
+    )
+    return Calibration(mod, data).candidate(asked).module
+
+
+def file_of(mod: IRModule, io: str = "int8") -> TfliteFile:
+    laid = run_named(infer_module(mod), (ConvertLayout(),), "export")
+    return to_tflite(laid, ["x"], ["y"], io)
+
+
+@pytest.mark.parametrize("scheme", ["symmetric", "unsigned", "asymmetric"])
+@pytest.mark.parametrize("name", BUILDS)
+def test_both_interpreters_give_the_integers_of_the_module(name: str, scheme: str) -> None:
+    build, operator = BUILDS[name]
+    mod = module_of(build, scheme)
+    made = file_of(mod)
+    assert operator in made.operators
+    judge = FileJudge(mod, made.data, JUDGES)
+    judge.compare_noise(12)
+    assert judge.differing == dict.fromkeys(JUDGES, 0)
+    assert judge.elements > 50
+
+
+def test_a_file_of_uint8_gives_the_same_integers_128_higher() -> None:
+    mod = module_of(BUILDS["sum"][0], "asymmetric")
+    made = file_of(mod, "uint8")
+    assert made.operators["QUANTIZE"] == 2
+    judge = FileJudge(mod, made.data, JUDGES)
+    judge.compare_noise(4)
+    assert judge.differing == dict.fromkeys(JUDGES, 0)
+
+
+@pytest.mark.parametrize("changes", [{"requantization": "float_product"}, {"nbit_input": 6}])
+def test_what_is_not_the_same_integer_for_integer_is_refused_with_a_cure(
+    changes: dict[str, Any],
+) -> None:
+    mod = module_of(lambda x, rng: conv(nn.relu(conv(x, rng)), rng), "unsigned", **changes)
+    with pytest.raises(TfliteExportError) as caught:
+        file_of(mod)
+    assert "8 bit" in str(caught.value)
+
+
+def test_another_files_integers_are_refused_and_float_files_have_none() -> None:
+    mod = module_of(BUILDS["depthwise"][0], "unsigned")
+    other = module_of(BUILDS["dense"][0], "unsigned")
+    with pytest.raises(TfliteExportError, match="int8 or uint8"):
+        FileJudge(mod, file_of(mod, "float").data, JUDGES)
+    judge = FileJudge(mod, file_of(other).data, JUDGES)
+    with pytest.raises(TfliteExportError, match="does not take the module's integers"):
+        judge.compare_noise(1)
