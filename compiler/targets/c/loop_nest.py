@@ -37,11 +37,15 @@ from compiler.targets.c.lines import Lines
 from compiler.targets.c.loop_bounds import Bounds, bounds_of
 from compiler.targets.c.loop_order import Loop, Order, join_loops, row_of
 from compiler.targets.c.scalar_printer import ScalarPrinter, axes_in, position_text
+from compiler.targets.c.source_file import ROLLED
 
 LONGEST_ROW = 512
 """Accumulators kept at once: 2 KiB of int32, beside the rows that are read in the first cache."""
 TERMS_AT_ONCE = 4
 """Terms that join an accumulator between reading and writing it."""
+
+_SHORT = 8
+"""Iterations of an innermost loop that stays a loop."""
 
 MOST_COPIES = 7
 """Iterations of a loop that may be written out: the width of a kernel."""
@@ -89,7 +93,7 @@ class _Nest:
         if not any(isinstance(node, Acc) for node in post_order(self._result)):
             # No reduction, or one whose epilogue does without it.
             self._conditions = []
-            with self._loops(self._order.axes):
+            with self._loops(self._order.axes, rolled=True):
                 self._store(self._result, "")
             return
         reduced = [id(n) for n in loads(self._expr) if id(n) in self._order.positions]
@@ -315,22 +319,27 @@ class _Nest:
         return self._block.combiner not in _ARG and row_of(self._order, reduced) is not None
 
     @contextmanager
-    def _loops(self, loops: Sequence[Loop], last_step: int = 1) -> Iterator[None]:
-        """Loops around what is written meanwhile; the innermost goes ``last_step`` at a time."""
+    def _loops(
+        self, loops: Sequence[Loop], last_step: int = 1, rolled: bool = False
+    ) -> Iterator[None]:
+        """Loops around what is written meanwhile; the innermost goes ``last_step`` at a time, and
+        stays a loop if it is short and ``rolled``."""
         if not loops:
             yield
             return
         whole = ("0", str(loops[0].extent))
         bounds = bounds_of(loops[0], whole, self._bounding(loops[0]), self._extents, self._use)
         with (
-            self._for(loops[0], bounds, last_step if len(loops) == 1 else 1),
-            self._loops(loops[1:], last_step),
+            self._for(loops[0], bounds, last_step if len(loops) == 1 else 1, rolled),
+            self._loops(loops[1:], last_step, rolled),
         ):
             yield
 
     @contextmanager
-    def _for(self, loop: Loop, bounds: Bounds, step: int) -> Iterator[None]:
+    def _for(self, loop: Loop, bounds: Bounds, step: int, rolled: bool = False) -> Iterator[None]:
         name = loop.name
+        if rolled and loop == self._order.axes[-1] and loop.extent <= _SHORT:
+            self._lines(ROLLED)
         first, behind = bounds
         if "(" in first or " " in first:
             self._lines(f"const int32_t {name}_from = {first};")

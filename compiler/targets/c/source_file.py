@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import Final
 
 from compiler.lir.nodes import PrimFunc
 from compiler.targets.c.arithmetic import Arithmetic
 from compiler.targets.c.constants import ConstantPool
+
+ROLLED: Final = "KEEP_LOOP"
+"""In front of a loop that the compiler does not unroll: GCC 12 does not end on some of int64."""
 
 
 def source_text(
@@ -30,6 +34,11 @@ def source_text(
     parts.append("\n".join(includes) + "\n")
     # Some compilers would fuse a * b + c into one rounding, and give other bits.
     parts.append("#if defined(__clang__)\n#pragma STDC FP_CONTRACT OFF\n#endif\n")
+    if any(ROLLED in definition for definition in definitions):
+        parts.append(
+            f'#if defined(__GNUC__) && __GNUC__ >= 8\n#define {ROLLED} _Pragma("GCC unroll 1")\n'
+            f"#else\n#define {ROLLED}\n#endif\n"
+        )
     parts += use.definitions()
     parts += pool.definitions()
     parts += definitions

@@ -95,3 +95,18 @@ def test_no_index_is_named_whose_loops_were_joined() -> None:
     text = kernels_of(relay.op.right_shift(product, relay.const(np.int32(3))), x, y)
     assert loops(text) == ["k_l"]
     assert " * 28" not in text
+
+
+@NEEDS_C
+def test_a_short_loop_of_elements_is_not_unrolled_and_a_long_one_may_be() -> None:
+    """GCC 12 with -O3 -march=native does not end on some short loops of 64-bit shifts."""
+    for width, kept in ((4, 1), (12, 0)):
+        x, by = relay.var("x", (30, width), "int64"), relay.var("by", (width,), "int64")
+        body = relay.op.right_shift(x, by)
+        assert kernels_of(body, x, by).count("KEEP_LOOP") == kept
+        data = np.arange(30 * width, dtype=np.int64).reshape(30, width) << 30
+        by_data = np.arange(width, dtype=np.int64)
+        made = CExecutor(infer_module(relay.module(relay.Function((x, by), body)))).run(
+            [data, by_data]
+        )
+        np.testing.assert_array_equal(made[0], data >> by_data)
