@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -43,6 +44,21 @@ def power2_scale(rows: Rows, largest: NDArray[np.float32], nbit: int) -> NDArray
     exponent = np.where(fraction == 0.5, exponent - 1, exponent)
     ranges = np.where(largest == 0, 1.0, np.ldexp(1.0, exponent))
     return np.asarray(ranges, np.float32)
+
+
+@weight_scales.register("pairs")
+def pairs_scale(rows: Rows, largest: NDArray[np.float32], nbit: int) -> NDArray[np.float32]:
+    """ "mse", and 8-bit levels of two neighbours with one sign sum to at most 128.
+
+    So the products of two bytes with them fit in 16 bits: ``vpmaddubsw`` of AVX2 does not saturate.
+    """
+    chosen = mse_scale(rows, largest, nbit)
+    if nbit != 8 or rows.shape[1] % 2:
+        return chosen
+    both = [np.maximum(rows * sign, 0).reshape(len(rows), -1, 2).sum(axis=2) for sign in (1, -1)]
+    sums = np.maximum(*both).max(axis=1, initial=0)
+    # Rounding adds less than one to a sum of 127.
+    return np.asarray(np.maximum(chosen, sums * np.float32(128 / 127)), np.float32)
 
 
 _COARSE = np.linspace(0.3, 1.0, 15)
@@ -132,7 +148,11 @@ def weight_range(
     whole = np.asarray(values, np.float32)
     rows = whole.reshape(1, -1)
     if axis is not None:
-        rows = np.moveaxis(whole, axis, 0).reshape(whole.shape[axis], -1)
+        moved = np.moveaxis(whole, axis, 0)
+        rows = moved.reshape(len(moved), -1)
+        if mode == "pairs" and moved.ndim > 2:  # neighbours are channels, as kernels read them
+            taps = moved.reshape(*moved.shape[:2], prod(moved.shape[2:]))
+            rows = taps.swapaxes(1, 2).reshape(rows.shape)
     largest = np.zeros(len(rows), np.float32)
     if rows.shape[1]:
         largest = np.maximum(rows.max(axis=1), -rows.min(axis=1))
