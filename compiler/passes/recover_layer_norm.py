@@ -29,7 +29,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ops.op_call import op_call
-from compiler.passes.recovered_calls import args_of, factors_of, with_recovered_calls
+from compiler.passes.recovered_calls import args_of, factors_of, quotient_of, with_recovered_calls
 
 
 @register_pass("RecoverLayerNorm", opt_level=0, required=("InferType",))
@@ -113,9 +113,10 @@ def _standardized(node: Expr) -> _Norm | None:
     """(x - mean) / sqrt(variance + epsilon), or times rsqrt; gamma may multiply either part."""
     if not is_op_call(node, "divide", "multiply"):
         return None
-    root = "sqrt" if is_op_call(node, "divide") else "rsqrt"
-    parts, gammas = list(args_of(node)), []
-    for at in range(1 if root == "sqrt" else 2):
+    quotient = quotient_of(node)
+    root = "sqrt" if quotient else "rsqrt"
+    parts, gammas = list(quotient or args_of(node)), []
+    for at in range(1 if quotient else 2):
         inner = _with_constant(parts[at], "multiply")
         if inner is not None:
             parts[at], gamma = inner

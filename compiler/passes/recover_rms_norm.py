@@ -5,8 +5,9 @@
     %1 = mean(%0, axis=[2], keepdims=True);
     divide(%x, sqrt(add(%1, 1e-5f)))
 
-The root may also be that of a sum (an L2 norm), kept away from 0 by an add or a maximum in front of
-it or behind it; the result is then divided by the root of the number of summands.
+The quotient may be a product with rsqrt or with 1 / sqrt (as PyTorch exports rsqrt). The root may
+also be that of a sum (an L2 norm), kept away from 0 by an add or a maximum in front of it or behind
+it; the result is then divided by the root of the number of summands.
 Fires for one axis. Not handled: several axes, a bound of more than 1e-3 under a maximum, which is
 another function than an addend.
 """
@@ -24,7 +25,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ops.op_call import op_call
-from compiler.passes.recovered_calls import args_of, factors_of, with_recovered_calls
+from compiler.passes.recovered_calls import args_of, factors_of, quotient_of, with_recovered_calls
 
 _SMALL = 1e-3
 
@@ -59,9 +60,9 @@ def _call(norm: _Norm, new: Mapping[Expr, Expr], node: Expr) -> Expr:
 
 def _rms_norm(node: Expr) -> _Norm | None:
     """What ``node`` divides by the root of its own squares."""
-    if is_op_call(node, "divide"):
-        data, divisor = args_of(node)
-        return _by_root(data, divisor)
+    quotient = quotient_of(node)
+    if quotient is not None:
+        return _by_root(*quotient)
     if is_op_call(node, "multiply"):
         for data, factor in (args_of(node), args_of(node)[::-1]):
             if is_op_call(factor, "rsqrt"):

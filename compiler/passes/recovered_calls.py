@@ -59,3 +59,17 @@ def factors_of(node: Expr) -> tuple[Expr, ...]:
     if not isinstance(exponent, Constant) or exponent.data.size != 1:
         return ()
     return (base, base) if float(exponent.data.reshape(())) == 2.0 else ()
+
+
+def quotient_of(node: Expr) -> tuple[Expr, Expr] | None:
+    """(x, y) of x / y, also where it is written as x * (1 / y)."""
+    if is_op_call(node, "divide"):
+        numerator, denominator = args_of(node)
+        return numerator, denominator
+    if is_op_call(node, "multiply"):
+        for data, factor in (args_of(node), args_of(node)[::-1]):
+            if is_op_call(factor, "divide"):
+                one, denominator = args_of(factor)
+                if isinstance(one, Constant) and one.data.size == 1 and one.data.item() == 1:
+                    return data, denominator
+    return None

@@ -41,6 +41,13 @@ def by_square_and_rsqrt(x: Expr) -> Expr:
     return op.multiply(op.rsqrt(op.add(variance, number(1e-3))), c)
 
 
+def by_square_and_reciprocal(x: Expr) -> Expr:
+    """As PyTorch exports rsqrt."""
+    c = centred(x)
+    variance = op.mean(op.multiply(c, c), axis=(-1,), keepdims=True)
+    return op.multiply(c, op.divide(number(1), op.sqrt(op.add(variance, number(1e-3)))))
+
+
 def by_mean_of_squares(x: Expr) -> Expr:
     """As Flax writes it."""
     mean = op.mean(x, axis=(2,), keepdims=True)
@@ -92,7 +99,7 @@ def norms(mod: IRModule) -> list[Call]:
     "build",
     [
         *(by_power, by_square_and_rsqrt, by_mean_of_squares, scaled, moved, with_one_gamma),
-        *(with_gamma_before_the_root, with_gamma_at_the_root),
+        *(by_square_and_reciprocal, with_gamma_before_the_root, with_gamma_at_the_root),
     ],
     ids=lambda b: b.__name__,
 )

@@ -31,6 +31,9 @@ def length(x: Expr) -> Expr:
 FOUND: dict[str, Callable[[Expr], Expr]] = {
     "divided": lambda x: op.divide(x, op.sqrt(op.add(mean_square(x), number(1e-3)))),
     "times rsqrt": lambda x: op.multiply(op.rsqrt(op.add(number(1e-3), mean_square(x))), x),
+    "times 1 / root": lambda x: op.multiply(
+        x, op.divide(number(1), op.sqrt(op.add(mean_square(x), number(1e-3))))
+    ),
     "l2": lambda x: op.nn.l2_normalize(x, eps=1e-6, axis=(2,)),
     "by its length": lambda x: op.divide(x, op.maximum(op.sqrt(length(x)), number(1e-6))),
     "clipped and spread": lambda x: op.divide(
