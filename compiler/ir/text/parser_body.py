@@ -81,6 +81,15 @@ class BodyParser(ExprParser):
         self._depth -= 1
         return result
 
+    def _nested_body(self) -> Expr:
+        """``(let %x = …; …)``."""
+        self._stream.expect("(")
+        self._deeper()
+        result = _drive(self._body())
+        self._depth -= 1
+        self._stream.expect(")")
+        return result
+
     def _at_scope(self) -> bool:
         return self._stream.token.text in SCOPE_WORDS
 
@@ -121,8 +130,10 @@ class BodyParser(ExprParser):
             elif token.kind == "word" and token.text == "free_var":
                 self._free_var()
             else:
-                break
-        result = (yield self._value()) if self._at_scope() else self.expr()
+                result = (yield self._value()) if self._at_scope() else self.expr()
+                if not stream.take(";"):
+                    break
+                lets.append(_LetLine(Var("_"), result, self._span(token.start)))  # ``e1; e2``
         self._leave(mark)
         for line in reversed(lets):
             result = Let(line.var, line.value, result, span=line.span)

@@ -83,6 +83,10 @@ class ExprParser(ABC):
     def _nested_scope(self) -> Expr:
         """A function literal, if, match or braced block that stands inside another expression."""
 
+    @abstractmethod
+    def _nested_body(self) -> Expr:
+        """Lets and their result in parentheses."""
+
     def expr(self, strength: int = 0) -> Expr:
         """An expression whose infix operators bind tighter than ``strength``."""
         start = self._stream.token.start
@@ -141,7 +145,7 @@ class ExprParser(ABC):
         if token.text == "-":
             return self._minus()
         if token.text == "(":
-            return self._tuple()
+            return self._nested_body() if stream.peek().text == "let" else self._tuple()
         return stream.fail(f"expected an expression, found {stream.shown()}")
 
     def _unbound(self, token: Token, name: str, legal: list[str]) -> None:

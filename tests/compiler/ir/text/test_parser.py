@@ -231,7 +231,7 @@ class TestErrors:
             ("def @main(%x: int8) {\n nn.conv2dd(%x)\n}", "2:2", ["nn.conv2dd", "nn.conv2d"]),
             ("def @main() { %y }", "1:15", ["%y", "free_var"]),
             ("def @main(%val: int8) { %vla }", "1:25", ["did you mean %val"]),
-            ("def @main() { let %x = 1; { let %y = %x; %y }; %y }", "1:46", ["'}'"]),
+            ("def @main() { let %x = 1; { let %y = %x; %y }; %y }", "1:48", ["%y is not defined"]),
             ("def @main() { 1 } def @main() { 2 }", "1:23", ["@main", "twice"]),
             ("def @main() { meta[relay.Constant][3] }", "1:15", ["meta[relay.Constant][3]"]),
             ("def @main(%x: Tensor[(2), float23]) { %x }", "1:27", ["float23", "float32"]),
@@ -330,3 +330,24 @@ def test_the_caret_stands_under_the_unknown_attribute(call: str, column: int) ->
     with pytest.raises(ParseError) as caught:
         parse(f"{HEAD}def @main(%x: Tensor[(2), float32]) {{ {call} }}")
     assert f"2:{column}:" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("nn.relu(%x); exp(%x)", "let %_ = nn.relu(%x); exp(%x)"),
+        ("(let %a = exp(%x); %a)", "let %a = exp(%x); %a"),
+        (
+            "add((let %a = exp(%x); add(%a, %a)), %x)",
+            "%0 = {let %a = exp(%x); add(%a, %a)}; add(%0, %x)",
+        ),
+    ],
+)
+def test_lets_without_a_name_and_in_parentheses_are_relays(written: str, meant: str) -> None:
+    head = '#[version = "0.0.5"]\ndef @main(%x: Tensor[(2), float32]) {'
+    assert structural_equal(parse(f"{head}{written}}}"), parse(f"{head}{meant}}}"))
+
+
+def test_a_line_without_a_result_is_an_error() -> None:
+    with pytest.raises(ParseError):
+        parse_expr("(let %a = 1f; )")
