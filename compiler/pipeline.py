@@ -8,12 +8,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError, legal_names
+from compiler.export.to_tflite.module import TfliteFile, to_tflite
 from compiler.fusion.fuse_ops import FuseOps
 from compiler.fusion.preparation import BEFORE_FUSION
 from compiler.ir.expr import Expr
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Pass, run_named
+from compiler.ir.ty import tensor_fields
 from compiler.lowering.lower_te import LowerTE
 from compiler.passes.convert_layout import ConvertLayout
 from compiler.passes.eta_expand import EtaExpand
@@ -73,6 +75,24 @@ def evaluate(
         return lower(mod, target=executor).run(inputs, function=function)
     run = ReferenceExecutor(mod, function, tap)
     return run.run(inputs)
+
+
+def tflite_file(
+    mod: IRModule, inputs: Sequence[str] = (), outputs: Sequence[str] = (), io: str = "int8"
+) -> TfliteFile:
+    """A module of ``requantization`` "tflite" as a LiteRT file, images in NHWC.
+
+    Args:
+        inputs, outputs: names of its signature; those of the module, and numbers, without them.
+        io: what the file takes and gives: "int8", "uint8" or "float".
+    Raises:
+        TfliteExportError: an operator has no such form, or packages are missing.
+    """
+    laid = run_named(infer_module(mod), (ConvertLayout(),), "export")
+    main = laid["main"]
+    results = len(tensor_fields(main.body.checked_type))
+    names = inputs or [param.name_hint for param in main.params]
+    return to_tflite(laid, names, outputs or [f"output_{n}" for n in range(results)], io)
 
 
 def fuse_for_c(mod: IRModule) -> IRModule:

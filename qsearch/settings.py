@@ -363,7 +363,7 @@ class Settings(BaseSettings):
         "qmod",
         alias="for",
         description="the form of the module whose constants size counts; layers of a search for "
-        "qdq have 2, 4 or 8 bits, which QDQ files hold",
+        "qdq have 2, 4 or 8 bits, which QDQ files hold; one for tflite is for TFLM",
     )
     at_most: Annotated[
         tuple[tuple[str, float], ...],

@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.errors import CodegenError
-from compiler.ir.inference.infer_type import infer_module
-from compiler.ir.pass_infra import run_named
-from compiler.ir.ty import tensor_fields
 from compiler.named_table import NamedTable
+from compiler.pipeline import tflite_file
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.targets.c.names import c_name
 from qsearch.errors import RunFolderError, SettingsError
@@ -387,19 +385,13 @@ def export_commands(module: QModule, to: ExportTarget) -> ExportedFiles:
 @export_formats.register("tflite")
 def export_tflite(module: QModule, to: ExportTarget) -> ExportedFiles:
     """A LiteRT file; the module's first sample and noise are run in the interpreters at hand."""
-    from compiler.export.to_tflite.module import to_tflite
-    from compiler.passes.convert_layout import ConvertLayout
     from compiler.targets.tflite.interpreters import FileJudge, available
 
     io = to.options.io if isinstance(to.options, Tflite) else "int8"
-    laid = run_named(infer_module(module.module), (ConvertLayout(),), "export")
     interface = None if module.pipeline is not None else module.interface
-    results = tensor_fields(laid["main"].checked_type.ret_type)
-    names = [f"output_{place}" for place in range(len(results))]
-    if interface is not None:
-        names = [port.name for port in interface.outputs]
-    made = to_tflite(laid, module.input_names, names, io)
-    integers = made if io == "int8" else to_tflite(laid, module.input_names, names)
+    names = () if interface is None else tuple(port.name for port in interface.outputs)
+    made = tflite_file(module.module, module.input_names, names, io)
+    integers = made if io == "int8" else tflite_file(module.module, module.input_names)
     judge = FileJudge(module.module, integers.data, available())
     if module.samples:
         judge.compare(module.samples[0][0])

@@ -26,10 +26,12 @@ import yaml
 
 from compiler.errors import CompilerError, legal_names
 from compiler.ir.module import IRModule
+from compiler.pipeline import tflite_file
 from compiler.qtypes.layer_choices import POINT_BITS, WEIGHT_BITS, LayerChoices, layer_choices
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import (
     FLOAT_BITS,
+    build_candidate,
     diagnose,
     given_points,
     sequential_products,
@@ -397,14 +399,18 @@ def searched_space(
         costs = {metric, *settings.minimize, *dict(settings.at_most)}
         counts = settings.max_size is not None or bool(costs.intersection(_OF_SIZE))
         of_form = _QDQ_BITS if settings.for_ == "qdq" else LAYER_BITS
-        bits = of_form if counts else ()
+        # Files for TFLM hold bytes, and nothing between operators has more than 8 bits.
+        tflm = settings.for_ == "tflite"
+        bits = of_form if counts and not tflm else ()
         products = sequential_products(module)
         # Units of accelerators take 8 bits, a quantized model those of its points.
-        given = settings.hw is not None or bool(given_points(module).count)
+        given = tflm or settings.hw is not None or bool(given_points(module).count)
         wide = wide_inputs(module) if weighted and not given else WideInputs()
         tiny = {} if counts or settings.minimize else wide.tiny
         modules = {source.name for each in code for source in each.sources}
         choices: dict[str, tuple[Value, ...]] = {"calibrate_mode": modes_of(modules)}
+        if tflm:
+            choices["requantization"] = ("tflite",)
         if settings.allow_float:
             choices["partition_conversions"] = ("fully_integral", "enabled", "disabled")
         if not weighted:
@@ -418,6 +424,8 @@ def searched_space(
         asked = SpaceFile(space, bits, tuple(elements), layer_choices("layers", wide.layers))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))
     start = start.with_overrides(layers=asked.inputs)
+    if settings.for_ == "tflite":
+        _refuse_without_file(start, module)
     if len(asked.weight_bits) < 2 or not asked.layers:
         return SearchedSpace(asked.space, start, None)
     layers = LayerSpace({name: elements[name] for name in asked.layers}, asked.weight_bits)
@@ -425,6 +433,23 @@ def searched_space(
         return SearchedSpace(asked.space, start, layers)
     whole = Space((*asked.space.parameters, *layers.raw()))
     return SearchedSpace(whole, fitting_start(whole, start), layers)
+
+
+def _refuse_without_file(start: QConfig, module: IRModule) -> None:
+    """Refuse a model that has no LiteRT file, before a search for one.
+
+    Raises:
+        SettingsError: the space holds modules that are not for TFLM.
+        TfliteExportError: an operator has no form there.
+    """
+    if start.requantization != "tflite":
+        raise SettingsError(
+            f"a LiteRT file has no requantization {start.requantization}",
+            where="--space, with --for tflite",
+            fix="write requantization: [tflite] there, or leave --for out",
+        )
+    plain = start.with_overrides(calibrate_mode="global_scale", weight_rounding="nearest")
+    tflite_file(build_candidate(module, plain.with_overrides(smooth_alpha=None), None).module)
 
 
 def _mixed(space: Space) -> QConfig:

@@ -1,7 +1,7 @@
 """Costs "size" and "bit_operations": bytes of the constants of what ships, and bit operations.
 
 The bytes are those of one form of the module, computed from the module: the member ``tensors.bin``
-of its .qmod, the constants of its C package, or the initializers of its QDQ file.
+of its .qmod, the constants of its C package, the initializers of its QDQ file, or its LiteRT file.
 """
 
 from __future__ import annotations
@@ -37,10 +37,17 @@ def _qdq(module: IRModule, candidate: Candidate) -> int:
     return initializer_bytes(to_qdq_onnx(module, maxima=candidate.channel_maxima).model)
 
 
+def _tflite(module: IRModule, _: Candidate) -> int:
+    from compiler.pipeline import tflite_file
+
+    return len(tflite_file(module).data)
+
+
 FORMS: Final[dict[str, Callable[[IRModule, Candidate], int]]] = {
     "qmod": _qmod,
     "c": _c,
     "qdq": _qdq,
+    "tflite": _tflite,
 }
 """Bytes of the constants of a candidate's module, by the form that holds them."""
 

@@ -108,7 +108,7 @@ def _emit(step: Step, graph: TfliteEmitter) -> None:
             raise TfliteExportError(
                 f"{step.name} has no form in a LiteRT file that gives the same integers here",
                 where=f"{step.result.type}",
-                fix=_CURE,
+                fix=f"{_CURE}; --format c has a form of every operator",
                 span=step.span,
             )
         graph.bind(word.result, form)

@@ -12,6 +12,8 @@ import yaml
 
 import qsearch
 from compiler import relay
+from compiler.errors import TfliteExportError
+from compiler.export.to_onnx.float_model import to_onnx
 from compiler.qtypes.layer_choices import SUMS, layer_choices
 from compiler.qtypes.qconfig import QConfig
 from qsearch.config import resolve
@@ -28,6 +30,7 @@ from qsearch.search.space_file import (
 from qsearch.search.study import prepare_study
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
+from tests.needs import missing
 
 LAYERS = ("conv_0", "conv_1", "gemm_0")
 
@@ -244,6 +247,31 @@ def test_layers_of_a_search_for_qdq_have_the_bits_that_it_stores() -> None:
     own = {"fields": {"calibrate_mode": ["mse"]}, "layers": {"nbit_weight": [3, 4, 8]}}
     with pytest.raises(SettingsError, match="no 3 bits"):
         prepare_study(resolve({**asked, "space": own}).settings, find_model("digits"))
+
+
+def test_a_search_for_tflite_holds_only_what_has_such_a_file(tmp_path: Path) -> None:
+    pytest.importorskip("ai_edge_litert", reason=missing("the Python packages of the tests"))
+    study = prepare_study(resolve({"for": "tflite"}).settings, find_model("digits"))
+    (named,) = (p for p in study.space.parameters if p.name == "requantization")
+    assert named.choices == ("tflite",)
+    assert study.start.requantization == "tflite"
+    assert not study.start.layers
+    own = {"for": "tflite", "space": {"fields": {"calibrate_mode": ["mse"]}}}
+    with pytest.raises(SettingsError, match="no requantization float_product"):
+        prepare_study(resolve(own).settings, find_model("digits"))
+
+
+def test_a_model_without_a_litert_file_is_refused_before_a_search_for_one(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("ai_edge_litert", reason=missing("the Python packages of the tests"))
+    x = relay.var("x", (1, 4, 5, 5))
+    weight = relay.const(np.ones((4, 4, 1, 1), "float32"))
+    made = relay.op.sigmoid(relay.op.nn.conv2d(x, weight))
+    mod = relay.module(relay.Function([x], relay.op.nn.conv2d(made, weight)))
+    onnx.save(to_onnx(mod), str(tmp_path / "m.onnx"))
+    with pytest.raises(TfliteExportError, match="has no form in a LiteRT file"):
+        prepare_study(resolve({"for": "tflite"}).settings, find_model(str(tmp_path / "m.onnx")))
 
 
 def test_last_layers_read_more_bits_where_no_accelerator_is_named() -> None:

@@ -15,6 +15,7 @@ from compiler.ir.module import IRModule
 from compiler.quantize import Calibration, QConfig
 from compiler.runtime.archive import read_archive
 from compiler.runtime.artifact import TENSORS, QModule
+from tests.needs import missing
 from workers.metrics.size import FORMS, size_figures
 
 RNG = np.random.default_rng(0)
@@ -54,7 +55,8 @@ def test_size_is_what_the_constants_take_in_each_form(
     rounding = "sequential" if bits % 2 else "nearest"
     config = QConfig.recommended(nbit_weight=bits, weight_rounding=rounding)
     candidate = Calibration(network(), DATA).candidate(config)
-    sizes = {form: size_figures(candidate, form)["model_bytes"] for form in FORMS}
+    forms = FORMS.keys() - {"tflite"}
+    sizes = {form: size_figures(candidate, form)["model_bytes"] for form in forms}
     samples = [(DATA[0], QModule(candidate.module).run(DATA[0]))]
     file = tmp_path / "m.qmod"
     QModule(candidate.module, samples=samples).save(file)
@@ -64,3 +66,17 @@ def test_size_is_what_the_constants_take_in_each_form(
     written = qsearch.export(file, "qdq", tmp_path / "m.onnx")
     graph = onnx.load(written.files[0]).graph
     assert sizes["qdq"] == sum(len(one.raw_data) for one in graph.initializer)
+
+
+def test_the_size_for_tflite_is_that_of_the_file(tmp_path: Path) -> None:
+    pytest.importorskip("ai_edge_litert", reason=missing("the Python packages of the tests"))
+    x = relay.var("x", (1, 4, 6, 6))
+    weight = relay.const(np.linspace(-1, 1, 288).reshape(8, 4, 3, 3).astype("float32"))
+    mod = relay.module(relay.Function([x], relay.op.nn.relu(relay.op.nn.conv2d(x, weight))))
+    sample = {"x": np.linspace(-1, 1, 144).reshape(1, 4, 6, 6).astype("float32")}
+    config = QConfig.recommended(requantization="tflite")
+    candidate = Calibration(mod, [sample]).candidate(config)
+    module = QModule(candidate.module)
+    QModule(candidate.module, samples=[(sample, module.run(sample))]).save(tmp_path / "m.qmod")
+    (written,) = qsearch.export(tmp_path / "m.qmod", "tflite", tmp_path).files
+    assert size_figures(candidate, "tflite")["model_bytes"] == written.stat().st_size

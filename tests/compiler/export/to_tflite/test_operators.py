@@ -10,11 +10,9 @@ import pytest
 
 from compiler import relay
 from compiler.errors import TfliteExportError
-from compiler.export.to_tflite.module import TfliteFile, to_tflite
-from compiler.ir.inference.infer_type import infer_module
+from compiler.export.to_tflite.module import TfliteFile
 from compiler.ir.module import IRModule
-from compiler.ir.pass_infra import run_named
-from compiler.passes.convert_layout import ConvertLayout
+from compiler.pipeline import tflite_file
 from compiler.quantize import Calibration, QConfig
 from compiler.targets.tflite.interpreters import JUDGES, FileJudge
 from tests.needs import missing
@@ -101,8 +99,7 @@ def module_of(build: Build, scheme: str, **changes: Any) -> IRModule:
 
 
 def file_of(mod: IRModule, io: str = "int8") -> TfliteFile:
-    laid = run_named(infer_module(mod), (ConvertLayout(),), "export")
-    return to_tflite(laid, ["x"], ["y"], io)
+    return tflite_file(mod, ["x"], ["y"], io)
 
 
 @pytest.mark.parametrize("scheme", ["symmetric", "unsigned", "asymmetric"])
