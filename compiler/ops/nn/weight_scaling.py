@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from compiler.ir.expr import Call, Constant, Expr, Var, is_op_call
+from compiler.ir.expr import Call, Expr
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.scale_axis import (
     ArgChange,
@@ -123,20 +123,8 @@ def dense_push(
 
 @FScaleAxisForwardPrep.register("nn.dense")
 def dense_takes_scale_before(call: Call, message: Message | None) -> Messages:
-    """A scale on the features; that of an input stays there, so that each has its own steps."""
-    taken = _is_matrix(call) and not _is_scaled_input(call.args[0])
-    return (Message((1,)) if taken else None), None
-
-
-def _is_scaled_input(value: Expr) -> bool:
-    """True for an input beside constants."""
-    while is_op_call(value, "add", "subtract", "multiply"):
-        assert isinstance(value, Call)
-        read = [arg for arg in value.args if not isinstance(arg, Constant)]
-        if len(read) != 1:
-            return False
-        (value,) = read
-    return isinstance(value, Var)
+    """A scale on the features."""
+    return (Message((1,)) if _is_matrix(call) else None), None
 
 
 @FScaleAxisForwardRewrite.register("nn.dense")

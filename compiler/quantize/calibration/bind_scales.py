@@ -267,7 +267,9 @@ class _Binder:
         nbit = self._nbit(point)
         name = f"the weight of {describe(consumer)}" if consumer is not None else "a weight"
         mode = self.qconfig.weight_scale
-        range_s = range_on_few_levels(data.data, nbit, axis)
+        # Relay's own rules, without integer_tables, know no grid that a weight brings along.
+        tables = self.qconfig.integer_tables
+        range_s = range_on_few_levels(data.data, nbit, axis) if tables else None
         if range_s is not None and at_least is not None and np.any(range_s < at_least):
             range_s = None
         if range_s is None and self.keeps_grids:

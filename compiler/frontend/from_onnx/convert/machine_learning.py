@@ -367,7 +367,10 @@ def _linear(node: OnnxNode, targets: int) -> Expr:
     share = np.abs(weight).max(axis=0)
     share[share == 0] = 1
     data = node.call("multiply", data, node.const(share[None], "float32"))
-    scores = node.call("nn.dense", data, node.const(weight / share, "float32"))
+    # FoldScaleAxis passes no reshape, so each feature keeps its own steps.
+    rows = node.call("expand_dims", data, axis=1)
+    products = node.call("nn.dense", rows, node.const(weight / share, "float32"))
+    scores = node.call("squeeze", products, axis=(1,))
     bias = node.attr("intercepts", None)
     return scores if bias is None else node.call("add", scores, node.const(bias, "float32"))
 
