@@ -41,8 +41,10 @@ def range_on_few_levels(
                 break
             steps.append(step)
         if len(steps) == len(rows):
-            found = np.asarray(steps, np.float32) * np.float32(levels)
-            return found if axis is not None else found[0]
+            found = np.asarray(steps, np.float64) * levels
+            if found.max() > np.finfo(np.float32).max:
+                return None
+            return np.float32(found if axis is not None else found[0])
     return None
 
 

@@ -19,6 +19,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.walk import nodes_of
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import prerequisite_optimize
+from compiler.quantize.calibration.weight_grid import range_on_few_levels
 
 ROWS, COLUMNS = 12, 64
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -147,3 +148,10 @@ def test_activations_of_two_bits_are_refused() -> None:
     ]
     with pytest.raises(CompilerError, match="2 bits are read as weights only"):
         load(model_of(nodes, held, 25).SerializeToString())
+
+
+def test_a_grid_whose_range_leaves_float32_is_none() -> None:
+    """As of -3.4e38, with which masks fill what is not there."""
+    filled = np.full((2, 8), np.finfo(np.float32).min)
+    assert range_on_few_levels(filled, 8, None) is None
+    assert range_on_few_levels(np.full((2, 8), np.float32(0.5)), 8, None) is not None
