@@ -598,6 +598,11 @@ CASES: Final[dict[str, Case]] = {
         inputs={"x": ((1, 6), "float32")},
         outputs=("label", "y"),
     ),
+    "Conv, rounded twice": Case(
+        [node("Conv", ["x", "w0"], ["a"]), node("Add", ["a", "x"], ["y"])],
+        {"w0": weights(4, 4, 1, 1)},
+        qconfig={"requantization": "tflite"},
+    ),
     "Relu alone": Case([node("Relu", ["x"], ["y"])], {}),
     "Relu behind Add first": Case(
         [

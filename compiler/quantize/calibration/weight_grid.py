@@ -44,7 +44,7 @@ def range_on_few_levels(
             found = np.asarray(steps, np.float64) * levels
             if found.max() > np.finfo(np.float32).max:
                 return None
-            return np.float32(found if axis is not None else found[0])
+            return (found if axis is not None else found[0]).astype(np.float32)
     return None
 
 

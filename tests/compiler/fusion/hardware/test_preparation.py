@@ -130,5 +130,5 @@ def test_simplifications_can_be_limited_to_some_operators() -> None:
     body = relay.op.add(relay.op.cast(x, dtype="float32"), relay.const(np.float32(0)))
     left = names_of_calls(SimplifyExpr(ops=("cast",))(relay.module(body)))
     assert left == ["add"]
-    with pytest.raises(CompilerError, match="no rule for operator 'exp'"):
-        SimplifyExpr(ops=("exp",))(relay.module(body))
+    with pytest.raises(CompilerError, match="no rule for operator 'ceil'"):
+        SimplifyExpr(ops=("ceil",))(relay.module(body))
