@@ -138,7 +138,8 @@ def after_launch(
         if exit_code == EXIT_TARGET_MISSED:
             steps.append(_insight_step(settings, str(summary["module"])))
         else:
-            steps.append(export_step(place, summary["best"]["qconfig"]["partition_conversions"]))
+            conversions = summary["best"]["qconfig"]["partition_conversions"]
+            steps.append(export_step(place, conversions, settings.for_))
     steps.append(_dashboard_step(place, settings))
     return "next      " + "\n          ".join(steps)
 
@@ -166,9 +167,15 @@ def _dashboard_step(place: str, settings: Settings) -> str:
     return "qsearch dashboard  # where QSEARCH_STORAGE holds the URL of this storage"
 
 
-def export_step(place: str, conversions: str) -> str:
-    """How to export a module; ``conversions`` is its configuration's partition_conversions."""
-    return f"qsearch export {place} --format {'c' if conversions == _INTEGERS else 'float'}"
+def export_step(place: str, conversions: str, form: str = "c") -> str:
+    """How to export a module.
+
+    Args:
+        conversions: its configuration's partition_conversions.
+        form: that the search was for; a .qmod is exported as C.
+    """
+    told = "c" if form == "qmod" else form
+    return f"qsearch export {place} --format {told if conversions == _INTEGERS else 'float'}"
 
 
 @contextlib.contextmanager

@@ -71,6 +71,14 @@ def test_launch_ends_with_commands_that_work(tmp_path: Path, capfd: Output) -> N
     assert list(folder.rglob("main.c"))
 
 
+def test_the_next_export_is_of_the_form_that_the_search_was_for(
+    tmp_path: Path, capfd: Output
+) -> None:
+    place = shlex.quote(str(tmp_path / "r"))
+    assert run(["launch", *TINY, "--for", "qdq", "-o", str(tmp_path / "r")]) == 0
+    assert f"qsearch export {place} --format qdq" in next_lines(capfd.readouterr().out)
+
+
 @pytest.mark.slow
 def test_a_missed_target_and_an_interrupt_name_commands_that_work(searched: Path) -> None:
     settings = Settings(model="digits")
