@@ -15,7 +15,7 @@ import contextlib
 import ctypes
 import gc
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from threading import Lock
 from typing import ParamSpec, TypeVar
 
@@ -68,4 +68,9 @@ def give_back_memory() -> None:
     """Return what was freed to the system, where glibc would keep it: a process that has loaded a
     network of 100 MB several times keeps holes of 800."""
     with contextlib.suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
+        _c_library().malloc_trim(0)
+
+
+@cache
+def _c_library() -> ctypes.CDLL:
+    return ctypes.CDLL(None)  # each one is a cycle
