@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,9 +23,8 @@ from compiler.export.to_tflite.values import (
 )
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import TensorType
-from compiler.ops.rules.fixed_point import multiplier_and_small_shift
+from compiler.ops.rules.fixed_point import SUM_SHIFT, multiplier_and_small_shift
 
-_LEFT_SHIFT = 20
 _ACTIVATIONS = {"NONE": 0, "RELU": 1, "RELU6": 3}
 _SAME, _VALID = 0, 1
 
@@ -130,10 +129,10 @@ class TfliteEmitter:
 
     def max_pool(self, source: Narrow, attrs: Any, shape: tuple[int, ...]) -> Narrow:
         """MAX_POOL_2D; other padding than SAME is a tensor's."""
-        sizes = source.shape[1:3], attrs.pool_size, attrs.strides, (1, 1), shape[1:3]
-        place = _padding(attrs.padding, *sizes)
+        windows = _Windows(source.shape[1:3], attrs.pool_size, attrs.strides, (1, 1), shape[1:3])
+        place = _padding(attrs.padding, windows)
         if place is None:
-            width = _behind(attrs.padding, *sizes)
+            width = _behind(attrs.padding, windows)
             source, place = self.padded(source, width, -128), _VALID
         made = self.new(source, shape)
         self.writer.operator(
@@ -174,8 +173,7 @@ class TfliteEmitter:
         return self._product(source, form, like)
 
     def _activation(self, form: Scaled, grid: Grid) -> str:
-        moved = form.zero - (form.zero - grid.zero)
-        limits = max(form.low + moved, -128), min(form.high + moved, 127)
+        limits = max(form.low + grid.zero, -128), min(form.high + grid.zero, 127)
         zero = max(grid.zero, -128)
         six = grid.zero + math.floor(float(np.float32(6) / np.float32(grid.scale[0])) + 0.5)
         known = {"NONE": (-128, 127), "RELU": (zero, 127), "RELU6": (zero, min(six, 127))}
@@ -219,7 +217,7 @@ class TfliteEmitter:
             _is(side.multiplier, side.shift, np.asarray(side.source.scale / twice))
             for side in sides
         )
-        factor = twice / ((1 << _LEFT_SHIFT) * like.scale)
+        factor = twice / ((1 << SUM_SHIFT) * like.scale)
         if not exact or not _is(form.multiplier, form.shift, np.asarray(factor)):
             return None
         made = self.new(like, like.shape)
@@ -245,18 +243,19 @@ class TfliteEmitter:
         scales = _weight_scales(form.multiplier, form.shift, data.scale, like.scale, channels)
         if scales is None:
             return None
-        window = weight.shape[1:3]
         out = (1, math.prod(like.shape[:-1]), 1, channels) if len(like.shape) < 4 else like.shape
-        sizes = data.shape[1:3], window, source.strides, source.dilation, out[1:3]
-        place = _padding(source.padding, *sizes)
+        windows = _Windows(
+            data.shape[1:3], weight.shape[1:3], source.strides, source.dilation, out[1:3]
+        )
+        place = _padding(source.padding, windows)
         if place is None:
-            width = _behind(source.padding, *sizes)
+            width = _behind(source.padding, windows)
             data = self.padded(data, width, data.zero - data.offset)
             place = _VALID
         # The kernel subtracts the zero of its input, the module's bias has it already.
-        axes = tuple(axis for axis in range(4) if axis != (3 if source.depthwise else 0))
-        bias = source.bias + data.zero * weight.astype(np.int64).sum(axis=axes)
         axis = 3 if source.depthwise else 0
+        others = tuple(other for other in range(4) if other != axis)
+        bias = source.bias + data.zero * weight.astype(np.int64).sum(axis=others)
         kernel = self.writer.constant(weight, "int8", Grid(scales, 0, axis))
         units = tuple(float(np.float32(data.scale * scale)) for scale in scales)
         more = self.writer.constant(bias.astype(np.int32), "int32", Grid(units))
@@ -296,43 +295,42 @@ def _weight_scales(
     return tuple(np.broadcast_to(scales, channels).tolist())
 
 
-def _padding(
-    padding: Sequence[int],
-    data: Sequence[int],
-    window: Sequence[int],
-    strides: Sequence[int],
-    dilation: Sequence[int],
-    out: Sequence[int],
-) -> int | None:
+class _Windows(NamedTuple):
+    """How windows lie over an image; a pair of numbers each, for rows and columns."""
+
+    data: Sequence[int]
+    window: Sequence[int]
+    strides: Sequence[int]
+    dilation: Sequence[int]
+    out: Sequence[int]
+
+    @property
+    def beyond(self) -> list[int]:
+        """Elements that the windows span beyond the data; below 0 where they leave some."""
+        return [
+            (out - 1) * stride + (taps - 1) * apart + 1 - size
+            for size, taps, stride, apart, out in zip(*self, strict=True)
+        ]
+
+
+def _padding(padding: Sequence[int], windows: _Windows) -> int | None:
     """SAME or VALID, where one of them is this padding; None where neither is."""
-    if not any(padding) and not any(_missing(padding, data, window, strides, dilation, out)):
+    if not any(padding) and not any(_missing(padding, windows)):
         return _VALID
     for axis, (before, after) in enumerate(zip(padding[:2], padding[2:])):
-        reach = (out[axis] - 1) * strides[axis] + (window[axis] - 1) * dilation[axis] + 1
-        whole = max(reach - data[axis], 0)
-        if out[axis] != -(-data[axis] // strides[axis]) or before != whole // 2:
-            return None
-        if after < whole - before:
+        whole = max(windows.beyond[axis], 0)
+        same = -(-windows.data[axis] // windows.strides[axis])
+        if windows.out[axis] != same or before != whole // 2 or after < whole - before:
             return None
     return _SAME
 
 
-def _missing(
-    padding: Sequence[int],
-    data: Sequence[int],
-    window: Sequence[int],
-    strides: Sequence[int],
-    dilation: Sequence[int],
-    out: Sequence[int],
-) -> list[int]:
+def _missing(padding: Sequence[int], windows: _Windows) -> list[int]:
     """Elements behind the data and its leading padding that the last windows reach."""
-    return [
-        max((out[k] - 1) * strides[k] + (window[k] - 1) * dilation[k] + 1 - padding[k] - data[k], 0)
-        for k in (0, 1)
-    ]
+    return [max(more - before, 0) for more, before in zip(windows.beyond, padding)]
 
 
-def _behind(padding: Sequence[int], *sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
+def _behind(padding: Sequence[int], windows: _Windows) -> tuple[tuple[int, int], ...]:
     """Padding of every axis of an image that windows do not reach beyond."""
-    rows, columns = _missing(padding, *sizes)
+    rows, columns = _missing(padding, windows)
     return (0, 0), (padding[0], rows), (padding[1], columns), (0, 0)

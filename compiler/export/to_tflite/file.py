@@ -120,9 +120,7 @@ class FileWriter:
         found = [names[made.opcodeIndex] for made in self._operators]
         return {name: found.count(name) for name in names}
 
-    def finish(
-        self, inputs: dict[str, int], outputs: dict[str, int], description: str = "qsearch"
-    ) -> bytes:
+    def finish(self, inputs: dict[str, int], outputs: dict[str, int]) -> bytes:
         """The file, with one signature."""
         flatbuffers = import_module("flatbuffers")
         schema = self._schema
@@ -134,7 +132,7 @@ class FileWriter:
         signature.inputs = [self._named(*pair) for pair in inputs.items()]
         signature.outputs = [self._named(*pair) for pair in outputs.items()]
         model = schema.ModelT()
-        model.version, model.description = _VERSION, description
+        model.version, model.description = _VERSION, "qsearch"
         model.subgraphs, model.buffers = [graph], self._buffers
         model.operatorCodes = [self._code(name) for name in self._codes]
         model.signatureDefs = [signature]
@@ -160,7 +158,5 @@ _VERSIONS: Final = {
     "CONV_2D": 3,
     "DEPTHWISE_CONV_2D": 3,
     "RESHAPE": 1,
-    "QUANTIZE": 2,
-    "PADV2": 2,
 }
 """Versions of the operators whose int8 form is not the second one."""

@@ -33,6 +33,7 @@ from compiler.export.to_tflite.values import (
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
 from compiler.ops.nn.avg_pool2d import window_counts
+from compiler.ops.rules.fixed_point import SUM_SHIFT
 from compiler.ops.tensor.fixed_point_rescale import rescaled_twice
 from compiler.ops.transform.strided_slice import slices_of
 
@@ -41,8 +42,6 @@ TfliteRule = Callable[[Step, TfliteEmitter], Form | None]
 FToTflite: OpRule[TfliteRule] = OpRule(
     "FToTflite", asked_by="to_tflite", defined_in="compiler/export/to_tflite"
 )
-
-_LEFT_SHIFT: Final = 20
 
 
 @FToTflite.register("annotation.stop_fusion", "annotation.cast_hint", "on_device", "copy")
@@ -63,14 +62,20 @@ def cast(step: Step, graph: TfliteEmitter) -> Form | None:
         return None
     if isinstance(form, (Narrow, Padded)):
         return form if step.args[0].type.dtype == dtype else None
-    if isinstance(form, Raw) and form.factor == 1:
-        form = Scaled(form, _NO_FACTOR, _NO_FACTOR, form.source.scale)
+    form = _as_scaled(form)
     if isinstance(form, Scaled):
         return graph.narrowed(form, 128 if dtype == "uint8" else 0, step.result.type)
     return None
 
 
 _NO_FACTOR: Final = np.zeros(0, np.int64)
+
+
+def _as_scaled(form: Form | None) -> Form | None:
+    """A tensor that was made wide only, as a value that keeps its scale."""
+    if isinstance(form, Raw) and form.factor == 1:
+        return Scaled(form, _NO_FACTOR, _NO_FACTOR, form.source.scale)
+    return form
 
 
 @FToTflite.register("left_shift", "multiply")
@@ -113,21 +118,15 @@ def _sum(name: str, step: Step, graph: TfliteEmitter) -> Form | None:
     lhs, rhs = (graph.form(arg) for arg in step.args)
     if not isinstance(lhs, Operand) or not isinstance(rhs, Operand):
         return None
-    return Sum(name, lhs, rhs, step.result.type.concrete_shape)
+    return Sum(name, lhs, rhs)
 
 
 def _with_bias(form: Product, bias: Value) -> Product | None:
     assert bias.data is not None
-    channels = form.shape[-1]
-    if bias.data.size not in (1, channels) or (
-        bias.data.ndim and bias.data.shape[-1] == 1 < channels
-    ):
-        return (
-            None
-            if bias.data.size != 1
-            else replace(form, bias=form.bias + int(bias.data.ravel()[0]))
-        )
-    return replace(form, bias=form.bias + bias.data.reshape(-1).astype(np.int64))
+    added = bias.data.astype(np.int64)
+    if added.size != 1 and not added.shape[-1] == added.size == form.bias.size:
+        return None  # not one for each channel
+    return replace(form, bias=form.bias + added.reshape(-1))
 
 
 @FToTflite.register("nn.relu", "clip", "maximum", "minimum")
@@ -138,15 +137,11 @@ def limited(step: Step, graph: TfliteEmitter) -> Form | None:
     if form is None or (low is None and high is None):
         return None
     if isinstance(form, (Product, Sum)):
-        low = low if form.low is None else form.low if low is None else np.maximum(low, form.low)
-        high = (
-            high
-            if form.high is None
-            else form.high
-            if high is None
-            else np.minimum(high, form.high)
+        return replace(
+            form,
+            low=_of_both(np.maximum, low, form.low),
+            high=_of_both(np.minimum, high, form.high),
         )
-        return replace(form, low=low, high=high)
     if isinstance(form, (Narrow, Padded)):
         own = graph.tensor(form)
         begins, ends = own.offset - 128, own.offset + 127
@@ -155,9 +150,14 @@ def limited(step: Step, graph: TfliteEmitter) -> Form | None:
             return form
         made = _limited(Scaled(Raw(own), _NO_FACTOR, _NO_FACTOR, own.scale), low, high)
         return None if made is None else graph.narrowed(made, own.offset, step.result.type)
-    if isinstance(form, Raw) and form.factor == 1:
-        form = Scaled(form, _NO_FACTOR, _NO_FACTOR, form.source.scale)
+    form = _as_scaled(form)
     return _limited(form, low, high) if isinstance(form, Scaled) else None
+
+
+def _of_both(choose: Any, one: Ints | None, other: Ints | None) -> Ints | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return np.asarray(choose(one, other), np.int64)
 
 
 def _limited(form: Scaled, low: Ints | None, high: Ints | None) -> Scaled | None:
@@ -193,7 +193,7 @@ def rescale(step: Step, graph: TfliteEmitter) -> Form | None:
     rank = len(step.result.type.concrete_shape)
     if attrs.axis is not None and attrs.axis % rank != rank - 1:
         return None
-    if isinstance(form, Raw) and form.factor == 1 << _LEFT_SHIFT and multiplier.size == 1:
+    if isinstance(form, Raw) and form.factor == 1 << SUM_SHIFT and multiplier.size == 1:
         graph.check_zero(form, step)
         return Operand(form.source, int(multiplier[0]), int(shift[0]))
     if isinstance(form, Raw) and form.factor == 1:
@@ -205,13 +205,10 @@ def rescale(step: Step, graph: TfliteEmitter) -> Form | None:
         return made
     bounds: list[Ints | None] = []
     for limit in (form.low, form.high):
-        if limit is not None:
-            after = np.unique(rescaled_twice(limit, multiplier, shift))
-            if after.size != 1:
-                return None
-            bounds.append(after)
-        else:
-            bounds.append(None)
+        after = None if limit is None else np.unique(rescaled_twice(limit, multiplier, shift))
+        if after is not None and after.size != 1:
+            return None
+        bounds.append(after)
     return _limited(made, *bounds)
 
 
@@ -224,15 +221,8 @@ def conv2d(step: Step, graph: TfliteEmitter) -> Form | None:
     attrs: Any = step.attrs
     form, weight = graph.form(step.args[0]), step.args[1].data
     narrow = isinstance(form, (Narrow, Padded)) and step.args[1].type.dtype == "int8"
-    if (
-        not narrow
-        or weight is None
-        or (attrs.data_layout, attrs.out_layout or "NHWC")
-        != (
-            "NHWC",
-            "NHWC",
-        )
-    ):
+    layouts = {attrs.data_layout, attrs.out_layout or "NHWC"}
+    if not narrow or weight is None or layouts != {"NHWC"}:
         return None
     assert isinstance(form, (Narrow, Padded))
     source, padding = graph.unpadded(form, attrs.padding)
@@ -242,7 +232,6 @@ def conv2d(step: Step, graph: TfliteEmitter) -> Form | None:
         source,
         laid.transpose(3, 1, 2, 0) if depthwise else laid,
         np.zeros(laid.shape[0], np.int64),
-        step.result.type.concrete_shape,
         attrs.strides,
         attrs.dilation,
         padding,
@@ -260,7 +249,7 @@ def dense(step: Step, graph: TfliteEmitter) -> Form | None:
     rows = math.prod(source.shape[:-1])
     laid = graph.reshaped(source, (1, rows, 1, source.shape[-1]))
     bias = np.zeros(weight.shape[0], np.int64)
-    return Product(laid, weight[:, None, None, :], bias, step.result.type.concrete_shape)
+    return Product(laid, weight[:, None, None, :], bias)
 
 
 @FToTflite.register("nn.global_avg_pool2d", "nn.avg_pool2d")
@@ -280,10 +269,9 @@ def average(step: Step, graph: TfliteEmitter) -> Form | None:
     if (counts != form.factor).any():
         return None
     ones = np.ones((1, *size, channels), np.int8)
-    shape = step.result.type.concrete_shape
     # What is added has been centred, as the kernel does it.
     bias = np.full(channels, -form.zero * math.prod(size), np.int64)
-    return Product(form.source, ones, bias, shape, depthwise=True, **more)
+    return Product(form.source, ones, bias, depthwise=True, **more)
 
 
 @FToTflite.register("nn.max_pool2d")

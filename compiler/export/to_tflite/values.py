@@ -75,7 +75,6 @@ class Product:
     source: Narrow
     weight: NDArray[np.int8]
     bias: Ints
-    shape: tuple[int, ...]
     strides: tuple[int, ...] = (1, 1)
     dilation: tuple[int, ...] = (1, 1)
     padding: tuple[int, ...] = (0, 0, 0, 0)
@@ -100,7 +99,6 @@ class Sum:
     name: str
     lhs: Operand
     rhs: Operand
-    shape: tuple[int, ...]
     low: Ints | None = None
     high: Ints | None = None
 
@@ -110,7 +108,7 @@ class Scaled:
     """A wide value on its way back: rescaled, limited, and moved by its zero point.
 
     Attributes:
-        multiplier, shift: one, or one for each channel; None where the value has its old scale.
+        multiplier, shift: one, or one for each channel; empty where the value keeps its scale.
         scale: real value of a step.
         low, high: limits of the result, its zero point not yet added.
         zero: what has been added.

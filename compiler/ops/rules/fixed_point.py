@@ -5,7 +5,7 @@ Source: Relay v0.10 quantize/realize.cc; Jacob et al., 2018, section 2.2 (gemmlo
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ Ints = NDArray[np.int64]
 
 TIES: dict[str, Ties] = {"UPWARD": "up", "TONEAREST": "away", "TONEAREST_EVEN": "even"}
 """Where halves go, by QConfig.rounding."""
+
+SUM_SHIFT: Final = 20
+"""Bits by which TFLM's ADD and SUB make their operands finer before they scale them."""
 
 
 def exact_log2(factor: NDArray[np.float32]) -> Ints | None:

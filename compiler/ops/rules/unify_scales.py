@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 from compiler.ir.expr import Call, Constant, Expr
 from compiler.ir.ty import bits
 from compiler.ops.rules.dom_scale import DomScale, as_scale
-from compiler.ops.rules.fixed_point import exact_log2, scaled, scaled_twice, within_contract
+from compiler.ops.rules.fixed_point import (
+    SUM_SHIFT,
+    exact_log2,
+    scaled,
+    scaled_twice,
+    within_contract,
+)
 from compiler.ops.rules.integer_calls import (
     add,
     along_axis,
@@ -102,23 +108,20 @@ def unify_for_add(
     return (result[0], result[1]), scale
 
 
-_LEFT_SHIFT: Final = 20
-
-
 def _rounded_apart(
     ref_call: Call, operands: tuple[QRealizeIntExpr, QRealizeIntExpr], qconfig: QConfig
 ) -> tuple[tuple[QRealizeIntExpr, QRealizeIntExpr], DomScale]:
     """Narrow operands as TFLM's ADD and SUB bring them together: 2^20 times as fine, then each to
     2^-20 of twice the larger scale."""
     largest = max(float(value.scale.values) for value in operands)
-    scale = DomScale(as_scale(2 * largest / (1 << _LEFT_SHIFT)), wide=True)
+    scale = DomScale(as_scale(2 * largest / (1 << SUM_SHIFT)), wide=True)
     acc, result = qconfig.dtype_activation, []
     for ref_arg, operand in zip(ref_call.args, operands):
         value = _as_accumulator(ref_arg, operand, acc, qconfig)
-        raised = left_shift(value.data, scalar(_LEFT_SHIFT, acc))
+        raised = left_shift(value.data, scalar(SUM_SHIFT, acc))
         factor = np.asarray(float(value.scale.values) / (2 * largest))
         data = scaled_twice(raised, factor, None, len(ref_arg.tensor_type.shape))
-        room = math.ceil((value.bound << _LEFT_SHIFT) * float(factor)) + 1
+        room = math.ceil((value.bound << SUM_SHIFT) * float(factor)) + 1
         result.append(integers(data, scale, acc, -room, room))
     require_fits(result[0].bound + result[1].bound, acc, ref_call)
     return (result[0], result[1]), scale
