@@ -10,6 +10,8 @@ rows lie on a grid of a few bits, as of int4 and int2 weights, that is theirs.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,19 +34,10 @@ def range_on_few_levels(
     some = np.abs(rows[0, : 1 << _FEW_BITS[-1]])
     if rows.shape[1] < _LEAST_TAPS or len(np.unique(some)) > 1 << (_FEW_BITS[-1] - 1):
         return None
-    levels = 1 << (nbit - 1)
     for few in (bits for bits in _FEW_BITS if bits < nbit):
-        steps: list[np.float32] = []
-        for row in rows:
-            step = _step(row, 1 << (few - 1), one_more=True)
-            if step is None:
-                break
-            steps.append(step)
-        if len(steps) == len(rows):
-            found = np.asarray(steps, np.float64) * levels
-            if found.max() > np.finfo(np.float32).max:
-                return None
-            return (found if axis is not None else found[0]).astype(np.float32)
+        found = _ranges(rows, 1 << (few - 1), nbit, one_more=True)
+        if found is not None:
+            return found if axis is not None else np.asarray(found[0])
     return None
 
 
@@ -62,16 +55,28 @@ def range_on_grid(
         float32, rank 0, or one value per channel.
     """
     levels = 1 << (nbit - 1)
-    whole = _step(weight.reshape(-1), levels)
+    whole = _ranges(weight.reshape(1, -1), levels, nbit)
     if axis is None:
-        return None if whole is None else np.asarray(whole * np.float32(levels))
+        return None if whole is None else np.asarray(whole[0])
     channels = np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1)
     if whole is not None:
-        return np.full(len(channels), whole * np.float32(levels), np.float32)
-    steps = [_step(row, levels) for row in channels]
-    if any(step is None for step in steps):
-        return None
-    return np.asarray(steps, np.float32) * np.float32(levels)
+        return np.full(len(channels), whole[0], np.float32)
+    return _ranges(channels, levels, nbit)
+
+
+def _ranges(
+    rows: NDArray[np.float32], levels: int, nbit: int, one_more: bool = False
+) -> NDArray[Any] | None:
+    """S of every row, float32; None where a row has no step, or a range leaves float32."""
+    steps: list[np.float32] = []
+    for row in rows:
+        with np.errstate(over="ignore"):  # what leaves float32 is equal to no weight
+            step = _step(row, levels, one_more)
+        if step is None:
+            return None
+        steps.append(step)
+    found = np.asarray(steps, np.float64) * (1 << (nbit - 1))
+    return None if found.max(initial=0) > np.finfo(np.float32).max else found.astype(np.float32)
 
 
 def _step(values: NDArray[np.float32], levels: int, one_more: bool = False) -> np.float32 | None:

@@ -19,7 +19,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.walk import nodes_of
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import prerequisite_optimize
-from compiler.quantize.calibration.weight_grid import range_on_few_levels
+from compiler.quantize.calibration.weight_grid import range_on_few_levels, range_on_grid
 
 ROWS, COLUMNS = 12, 64
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -154,4 +154,6 @@ def test_a_grid_whose_range_leaves_float32_is_none() -> None:
     """As of -3.4e38, with which masks fill what is not there."""
     filled = np.full((2, 8), np.finfo(np.float32).min)
     assert range_on_few_levels(filled, 8, None) is None
+    assert range_on_grid(filled, 8, None) is None
+    assert range_on_grid(filled, 8, 0) is None
     assert range_on_few_levels(np.full((2, 8), np.float32(0.5)), 8, None) is not None
