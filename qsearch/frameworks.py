@@ -48,9 +48,10 @@ def model_file(model: Any, samples: Any, folder: Path) -> tuple[str | os.PathLik
     """The path of a model, and the samples that it is given, of which none is lost.
 
     Args:
-        model: a path as it is; an ONNX ModelProto or its bytes, a torch.nn.Module, a keras.Model.
-        samples: data as of ``launch``; the first of them are the example that a module of torch is
-            exported with, and those that it is compared on.
+        model: a path as it is; an ONNX ModelProto or its bytes, a torch.nn.Module, a keras.Model;
+            or a pair of it and an example: its inputs, as ``torch.onnx.export`` takes them.
+        samples: data as of ``launch``; without an example the first of them are the one that a
+            module of torch is exported with and compared on.
         folder: where ``model.onnx`` of a model in memory is written.
     Raises:
         ModelFileError: a module cannot be run or exported, or its file computes something else.
@@ -58,6 +59,11 @@ def model_file(model: Any, samples: Any, folder: Path) -> tuple[str | os.PathLik
     """
     if isinstance(model, str | os.PathLike):
         return model, samples
+    if isinstance(model, tuple) and len(model) == 2 and not isinstance(model[0], tuple):
+        model, example = model
+        if isinstance(example, tuple):
+            example = example[0] if len(example) == 1 else [example]
+        return model_file(model, example, folder)[0], samples
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"
     if _is(model, "keras", "Model") or _is(model, "tf_keras", "Model"):
@@ -233,7 +239,8 @@ def _stored(path: str | os.PathLike[str] | None) -> Any:
         raise ModelFileError(
             f"a model in memory is exported with a few of its inputs; calib gives none: {error}",
             where=f"calib is {path!r}",
-            fix="give calib as an array, a mapping, a DataLoader, or the path of an .npz",
+            fix="give the model as (module, torch.zeros(1, 3, 224, 224)), or calib as "
+            "an array, a mapping, a DataLoader, or the path of an .npz",
         ) from error
 
 

@@ -111,7 +111,8 @@ def launch(
         model: path of an ONNX file or of a folder with ``model.onnx``, the name of a shipped model
             ("digits"), a torch.nn.Module, a keras.Model, a ModelProto or its bytes; the run folder
             (``runs/model`` unless told) keeps those as ``model.onnx``. A module of torch is
-            exported with the first samples of ``calib``, and compared on them.
+            exported with the first samples of ``calib``, and compared on them; where ``calib`` is
+            a folder or a file of texts, give ``(module, example)``.
         calib: calibration inputs: a path (.npz, .npy, folder of images), an array, a mapping of
             arrays, a tuple (inputs, labels), an iterable of mappings or (inputs, labels) pairs
             such as a torch DataLoader, a Hugging Face data set, ``qsearch.Dataset(items,

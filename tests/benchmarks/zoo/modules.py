@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import soundfile
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -103,6 +105,16 @@ def test_a_search_goes_on_with_the_same_module(tmp_path: Path) -> None:
     qsearch.launch(model, trials=1, **options)
     result = qsearch.launch(model, trials=2, **options)
     assert [trial.number for trial in result.trials] == [0, 1]
+
+
+def test_files_are_data_of_a_module_that_is_given_with_an_example(tmp_path: Path) -> None:
+    for number, wave in enumerate(np.random.default_rng(0).normal(0, 0.1, (8, 400))):
+        soundfile.write(tmp_path / f"{number}.wav", wave, 8000)
+    (tmp_path / "pre.yaml").write_text("rate: 8000")
+    model = nn.Sequential(nn.Conv1d(1, 4, 8, stride=4), nn.ReLU(), nn.Flatten(), nn.Linear(396, 3))
+    sounds = qsearch.DataSource(tmp_path, preprocess=tmp_path / "pre.yaml")
+    module = qsearch.quantize((model, (torch.zeros(1, 1, 400),)), sounds)
+    assert module(torch.zeros(2, 1, 400)).shape == (2, 3)
 
 
 def test_what_tracing_gets_wrong_is_seen_and_exported_in_another_way() -> None:
