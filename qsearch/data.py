@@ -141,7 +141,7 @@ def open_data(
         described = f"{type(given).__name__} from Python"
     check_exists(path, name)
     contents = Contents(path)
-    kind = _kind(path, preprocess or {})
+    kind = _kind(path, preprocess or {}, inputs)
     if kind != "npz":
         options = {"path": str(path.absolute()), "preprocess": preprocess}
         ref = DatasetRef(kind, options, contents.sha256)
@@ -197,8 +197,8 @@ def read_preprocess(path: str | os.PathLike[str] | None) -> dict[str, Any] | Non
     return fields
 
 
-def _kind(path: Path, preprocess: Mapping[str, Any]) -> str:
-    """The kind of a data set: by a field of ``--preprocess``, else by the files."""
+def _kind(path: Path, preprocess: Mapping[str, Any], inputs: Sequence[InputSpec]) -> str:
+    """The kind of a data set: by a field of ``--preprocess``, else by the files and the inputs."""
     by_field = {"tokenizer": "text", "rate": "audio", "columns": "table"}
     by_field |= {BOXES: "detection", MASKS: "segmentation"}
     for field_name, kind in by_field.items():
@@ -215,7 +215,8 @@ def _kind(path: Path, preprocess: Mapping[str, Any]) -> str:
         sounds = any(each.suffix.lower() in audio.SUFFIXES for each in path.rglob("*"))
         return "audio" if sounds else "image_folder"
     suffix = path.suffix.lower()
-    if suffix == ".csv" and (path.parent / "tokenizer.json").is_file():
+    tokenized = len(inputs) > 1 or (path.parent / "tokenizer.json").is_file()
+    if suffix == ".csv" and tokenized and text.takes_tokens(inputs):
         return "text"
     if suffix in table.SUFFIXES:
         return "table"

@@ -183,7 +183,7 @@ def _metric(settings: Settings, data: PreparedData, has_labels: bool) -> str:
     metric = settings.metric or ("top1" if has_labels else "sqnr")
     if metric == "top1" and not has_labels:
         raise SettingsError(
-            "the metric top1 needs labels",
+            "the metric top1 needs labels that are classes",
             where=f"evaluation data: {data.described}",
             fix="give --eval with labels (an array `labels`, or class folders), "
             "or use --metric agreement|sqnr",

@@ -93,6 +93,18 @@ def test_a_field_names_the_kind_of_data(regression: Path, preprocess: Any, told:
         open_data(regression / "reg.csv", [spec], name="calib", preprocess=preprocess)
 
 
+@pytest.mark.parametrize(("model", "told"), [("row", "3 columns"), ("tokens", "the tokenizer of")])
+def test_a_csv_is_what_the_model_reads(regression: Path, model: str, told: str) -> None:
+    row = [InputSpec("x", (1, 2), "float32")]
+    tokens = [InputSpec(name, (1, 6), "int64") for name in ("input_ids", "attention_mask")]
+    if model == "row":
+        (regression / "tokenizer.json").write_text("{}")
+    path = regression / "t.csv"
+    path.write_text("text,a,b\n1,2,3\n")
+    with pytest.raises(CompilerError, match=told):
+        open_data(path, row if model == "row" else tokens, name="calib")
+
+
 def test_a_tokenizer_is_looked_for_beside_the_preprocess_file(regression: Path) -> None:
     path = regression / "pre.yaml"
     path.write_text("tokenizer: away/tokenizer.json\n")

@@ -45,13 +45,13 @@ def open_text(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Datase
     """
     given, preprocess = take_options("text", options, path=..., preprocess=None)
     path, fields = Path(given), known_fields(preprocess, FIELDS)
-    roles = {spec.name: _role(spec) for spec in inputs}
-    if list(roles.values()).count("ids") != 1:
+    if not takes_tokens(inputs):
         raise DatasetError(
             f"texts feed models with one input of tokens, not {', '.join(map(str, inputs))}",
             where=str(path),
             fix="name the others attention_mask, token_type_ids or position_ids, or give an .npz",
         )
+    roles = {spec.name: _role(spec) for spec in inputs}
     sizes = {spec.shape[1] for spec in inputs}
     if len(sizes) > 1:
         raise DatasetError(f"inputs of different lengths: {', '.join(map(str, inputs))}")
@@ -85,6 +85,12 @@ def open_text(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Datase
             real = sum(tokenizer.encode(*text).attention_mask)
             labels[place, : real - 1] = sample(place)[name][1:real]
     return ListedDataset(sample, labels, [path], inputs, len(texts))
+
+
+def takes_tokens(inputs: Sequence[InputSpec]) -> bool:
+    """Whether a model reads tokens, and what else texts have."""
+    roles = [_role(spec) for spec in inputs]
+    return roles.count("ids") == 1 and all(roles) and all(spec.shape[1] > 1 for spec in inputs)
 
 
 def _role(spec: InputSpec) -> str:
