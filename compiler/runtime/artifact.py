@@ -179,7 +179,7 @@ class QModule:
                 numpy; "engine", the same by kernels compiled once per machine; "integer", the same
                 on onnxruntime (slow; an independent check); "c", the same compiled from the C of
                 ``qsearch export``.
-            threads: that share the samples of a batch on the engine.
+            threads: that share the samples of a batch on the engine, or the steps of one sample.
             core: run the module alone: its inputs and outputs are those at the cut.
         Raises:
             EvaluationError: names, shapes or dtypes do not fit; both sides are named.

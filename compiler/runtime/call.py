@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ class Call:
         executor: of the module's ``main``.
         types: of its parameters, by name.
         interface: of the model it was made from.
-        threads: that share the samples of a batch.
+        threads: that share the samples of a batch, or the steps of one sample.
     """
 
     def __init__(
@@ -43,6 +44,8 @@ class Call:
         self._fitting: Callable[[list[Array]], list[Array]] = executor.run
         if isinstance(executor, BatchExecutor):
             self._fitting = executor.run_arrays
+            if threads > 1:
+                self._fitting = partial(executor.run_arrays, threads=threads)
         # None for sizes that are not known: such inputs never fit as they are.
         shapes = [
             None if any(isinstance(d, AnyDim) for d in t.shape) else t.shape for t in self._types

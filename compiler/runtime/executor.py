@@ -39,8 +39,12 @@ class Executor(Protocol):
 class BatchExecutor(Executor, Protocol):
     """An executor that runs many samples at once."""
 
-    def run_arrays(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """``run`` of arrays in order that are known to have the parameters' dtypes and shapes."""
+    def run_arrays(self, arrays: Sequence[NDArray[Any]], threads: int = 1) -> list[NDArray[Any]]:
+        """``run`` of arrays in order that are known to have the parameters' dtypes and shapes.
+
+        Args:
+            threads: that share every step.
+        """
         ...
 
     def run_batch(

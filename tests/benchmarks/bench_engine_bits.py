@@ -92,6 +92,7 @@ def differing(mod: IRModule, inputs: Sequence[Array], isas: Sequence[str]) -> Co
     for isa, engine in engines.items():
         batch = engine.run_batch([np.concatenate(inputs)], len(inputs), threads=2)
         found[f"{isa}, 2 threads"] += unequal(joined, batch)
+        found[f"{isa}, 2 threads"] += unequal(wanted[0], engine.run_together([inputs[0]], 2))
     return found
 
 

@@ -203,9 +203,9 @@ static void qk_run_elementwise(const qk_elementwise_step *e, const qk_memory *m)
 {
     const qk_op *program = (const qk_op *)(m->blob + e->program);
     const int64_t n = e->columns < QK_BLOCK ? e->columns : QK_BLOCK, rows = QK_BLOCK / ((n + 15) / 16 * 16);
-    for (int64_t i0 = 0; i0 < e->d0; i0++)
-        for (int64_t i1 = 0; i1 < e->d1; i1 += rows)
-            for (int64_t c = 0; c < e->columns; c += n)
+    for (int64_t i0 = e->first_0; i0 < e->d0; i0++)
+        for (int64_t i1 = e->first_1; i1 < e->d1; i1 += rows)
+            for (int64_t c = e->first_column; c < e->columns; c += n)
                 qk_run_block(program, e->count, m, i0, i1, e->d1 - i1 < rows ? e->d1 - i1 : rows, c,
                              e->columns - c < n ? e->columns - c : n);
 }

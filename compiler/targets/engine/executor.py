@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -31,11 +32,14 @@ from compiler.runtime.executor import Inputs, ordered_inputs
 from compiler.targets.engine.library import load_library
 from compiler.targets.engine.plan import Plan, StepInfo
 from compiler.targets.engine.planner import plan_function
-from compiler.targets.engine.steps import aligned
-from compiler.targets.engine.views import View
+from compiler.targets.engine.steps import SLACK, aligned
+from compiler.targets.engine.views import ALIGN, View
 from compiler.targets.reference.inputs import checked_inputs
 
 Array = NDArray[Any]
+
+_LANE_MACS: Final = 20_000_000
+"""Multiplications for each thread of a sample; with fewer it takes longer to begin than to run."""
 
 
 class EngineExecutor:
@@ -64,6 +68,9 @@ class EngineExecutor:
         self._steps = len(self.plan.rows)
         self._rows_at, self._blob_at = _address(self.plan.rows), _address(self.plan.blob)
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
+        self._work = sum(info.macs for info in self.plan.infos)
+        self._together = threading.Lock()
+        self._lane_arenas: Arena | None = None
         self._in = [(t.concrete_shape, np.dtype(t.dtype)) for t in self.plan.input_types]
         self._out = [(t.concrete_shape, np.dtype(t.dtype)) for t in self.plan.output_types]
         ins, outs = ([prod(s) * d.itemsize for s, d in side] for side in (self._in, self._out))
@@ -94,8 +101,11 @@ class EngineExecutor:
         """
         return self.run_arrays(self._checked(inputs))
 
-    def run_arrays(self, arrays: Sequence[Array]) -> list[Array]:
+    def run_arrays(self, arrays: Sequence[Array], threads: int = 1) -> list[Array]:
         """The results of arrays that are known to fit, in order."""
+        lanes = min(threads, os.cpu_count() or 1, self._work // _LANE_MACS)
+        if lanes > 1:
+            return self.run_together(arrays, lanes)
         held = [a if a.flags.c_contiguous else np.ascontiguousarray(a) for a in arrays]
         made = [np.empty(shape, dtype) for shape, dtype in self._out]
         lane = self._lane()
@@ -104,6 +114,28 @@ class EngineExecutor:
             self._library.run(lane.call)
         finally:
             self._lanes.append(lane)
+        return made
+
+    def run_together(self, arrays: Sequence[Array], lanes: int) -> list[Array]:
+        """As ``run_arrays``: one sample in ``lanes`` threads, each with its share of every step."""
+        held = [np.ascontiguousarray(array) for array in arrays]
+        made = [np.empty(shape, dtype) for shape, dtype in self._out]
+        batch, come = Batch(*self._sizes).fill(held, made), ctypes.c_size_t(0)
+        pitch = self.plan.arena_bytes + -self.plan.arena_bytes % ALIGN + SLACK
+        span, at = (0, self._steps), ctypes.addressof(come)
+        with self._together:
+            if self._lane_arenas is None or len(self._lane_arenas.bytes) < pitch * lanes:
+                self._lane_arenas = Arena(pitch * lanes)
+            own, *calls = (
+                self._call(span, batch, self._lane_arenas, lane=(lane, lanes, pitch, at))
+                for lane in range(lanes)
+            )
+            others = [threading.Thread(target=self._library.run, args=(call,)) for call in calls]
+            for other in others:
+                other.start()
+            self._library.run(own)
+            for other in others:
+                other.join()
         return made
 
     def run_batch(self, inputs: Sequence[Array], samples: int, threads: int = 1) -> list[Array]:
@@ -201,14 +233,15 @@ class EngineExecutor:
         batch: Batch,
         arena: Arena | None = None,
         seconds: Array | None = None,
+        lane: tuple[int, int, int, int] = (0, 1, 0, 0),
     ) -> Any:
         """The arguments of the kernels, which say nothing about how long they live."""
         first, last = span
-        return (ctypes.c_int64 * 15)(
+        return (ctypes.c_int64 * 19)(
             self._rows_at + first * self.plan.rows.strides[0], last - first,
             arena.address if arena else 0, self.plan.arena_bytes,
             self._blob_at, self.plan.blob_bytes, *batch.tables, batch.samples, batch.taken,
-            0 if seconds is None else seconds.ctypes.data + 8 * first,
+            0 if seconds is None else seconds.ctypes.data + 8 * first, *lane,
         )  # fmt: skip
 
 

@@ -24,6 +24,7 @@
 #include "general.h"
 #include "moves.h"
 #include "rows.h"
+#include "share.h"
 
 #define QK_EXPORT __attribute__((visibility("default")))
 
@@ -182,8 +183,9 @@ static int qk_check_depthwise(const qk_depthwise_step *d, const qk_limits *l)
 
 static int qk_check_elementwise(const qk_elementwise_step *e, const qk_limits *l)
 {
-    if (!qk_small(e->d0) || !qk_small(e->d1) || e->columns < 1 || e->columns >= QK_MOST || e->count < 1 ||
-        e->count > 64 || e->program % 8 || !qk_span(l->blob, e->program, e->count * (int64_t)sizeof(qk_op)))
+    if (!qk_small(e->d0) || !qk_small(e->d1) || e->columns < 1 || e->columns >= QK_MOST || e->first_0 ||
+        e->first_1 || e->first_column || e->count < 1 || e->count > 64 || e->program % 8 ||
+        !qk_span(l->blob, e->program, e->count * (int64_t)sizeof(qk_op)))
         return 0;
     const qk_op *op = (const qk_op *)(l->constants + e->program);
     const int64_t padded = (e->columns + 15) / 16 * 16;
@@ -310,7 +312,8 @@ static int qk_check(const qk_step *s, const qk_limits *l)
         const int64_t size = qk_size_of(q->type);
         const int64_t sizes[3] = {q->planes, q->rows, q->row_items};
         const int64_t strides[3] = {q->out_plane, q->out_row, q->out_item};
-        return q->input >= 0 && q->input < l->inputs && q->type >= QK_U8 && q->type <= (q->raw ? QK_S64 : QK_S32) &&
+        return q->input >= 0 && q->input < l->inputs && q->type >= QK_U8 &&
+               q->type <= (q->raw ? QK_S64 : QK_S32) && !q->first_row && !q->rows_left &&
                qk_small(q->planes) && qk_small(q->rows) && q->row_items >= 1 && q->row_items < QK_MOST &&
                q->planes * q->rows < QK_MOST && q->low > -(1 << 24) && q->high < (1 << 24) && q->low <= q->high &&
                q->row_items <= l->input_bytes[q->input] / ((q->raw ? size : 4) * q->planes * q->rows) &&
@@ -430,7 +433,9 @@ static void qk_one(const qk_step *s, const qk_memory *m)
 /* What is run, as many int64: ctypes takes longer over fifteen arguments than a small network runs.
  * The next sample's inputs and outputs lie input_bytes and output_bytes further on. Lengths are those of
  * the arrays without QK_SLACK. taken, if given, counts the samples that the threads of a batch have begun:
- * each takes the next. seconds, if given, takes the CPU time of every step, added over the samples. */
+ * each takes the next. seconds, if given, takes the CPU time of every step, added over the samples. With
+ * lanes > 1 these many calls run one sample together; each has its scratch pitch bytes behind the one
+ * before, and come, 0 at first, counts how often they have met. */
 typedef struct {
     const qk_step *steps;
     int64_t count;
@@ -446,6 +451,8 @@ typedef struct {
     int64_t output_count, samples;
     size_t *taken;
     double *seconds;
+    int64_t lane, lanes, pitch;
+    size_t *come;
 } qk_call;
 
 /* Whether every step stays within memory of such lengths, once for all calls with them, since checks
@@ -464,6 +471,16 @@ QK_EXPORT int64_t qk_check_call(const qk_call *c)
 QK_EXPORT void qk_run_call(const qk_call *c)
 {
     size_t alone = 0, *const next = c->taken ? c->taken : &alone;
+    if (c->lanes > 1) {
+        const qk_memory memory = {c->arena, c->blob, c->inputs, c->outputs, c->input_bytes, c->output_bytes, 0};
+        for (int64_t i = 0; i < c->count; i++) {
+            qk_step share = c->steps[i];
+            if (qk_take_share(&share, c->lane, c->lanes, c->lane * c->pitch))
+                qk_one(&share, &memory);
+            qk_meet(c->come, (size_t)((i + 1) * c->lanes));
+        }
+        return;
+    }
     for (int64_t sample; (sample = (int64_t)__atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < c->samples;) {
         const qk_memory memory = {c->arena, c->blob, c->inputs, c->outputs, c->input_bytes, c->output_bytes, sample};
         for (int64_t i = 0; i < c->count; i++) {

@@ -330,7 +330,7 @@ static void qk_run_quantize(const qk_quantize_step *q, const qk_memory *m)
     int32_t whole[QK_CHUNK];
     uint8_t plane[3][QK_CHUNK];
 
-    for (int64_t r = 0; r < q->rows; r++)
+    for (int64_t r = q->first_row; r < q->rows - q->rows_left; r++)
         for (int64_t first = 0; first < q->row_items; first += QK_CHUNK) {
             const int64_t left = q->row_items - first, n = left < QK_CHUNK ? left : QK_CHUNK;
             for (int64_t p = 0; p < q->planes; p++) {

@@ -86,6 +86,7 @@ typedef struct {
 typedef struct {
     int64_t kind, program, count; /* blob: count x QK_OP_FIELDS int64 */
     int64_t d0, d1, columns;
+    int64_t first_0, first_1, first_column; /* 0, but in the share of a lane */
 } qk_elementwise_step;
 
 #define QK_OP_FIELDS 12
@@ -200,6 +201,7 @@ typedef struct {
     int64_t scale, per_plane;                        /* blob: float32 */
     int64_t low, high, zero, none, type;             /* none: what NaN gives before zero is added */
     int64_t raw;                                     /* 1: the input holds integers of this type */
+    int64_t first_row, rows_left;                    /* 0, but in the share of a lane */
 } qk_quantize_step;
 
 typedef struct {

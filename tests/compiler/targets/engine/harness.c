@@ -1,4 +1,4 @@
-/* Runs plans from a file and compares their outputs: for instruction sets under an emulator, and
+/* Runs plans from a file, in one thread and in three, and compares their outputs: for instruction sets under an emulator, and
  * for sanitizers. The memory of every run is exactly as large as its step table says.
  *
  * The file holds int64: plans, then per plan steps, arena, blob, inputs, outputs, the bytes of each
@@ -6,6 +6,7 @@
  */
 #include "kernels.c"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -34,6 +35,37 @@ static int64_t read_number(FILE *file)
     return number;
 }
 
+static void *run_lane(void *call)
+{
+    qk_run_call((const qk_call *)call);
+    return 0;
+}
+
+/* One sample by threads together, each with scratch of its own. */
+static void run_together(const qk_call *call)
+{
+    enum { lanes = 3 };
+    const int64_t pitch = (call->arena_bytes + 63) / 64 * 64 + QK_SLACK;
+    uint8_t *arena = aligned_bytes(lanes * pitch);
+    size_t come = 0;
+    qk_call calls[lanes];
+    pthread_t threads[lanes];
+    memset(arena, 0xA5, (size_t)(lanes * pitch));
+    for (int lane = 0; lane < lanes; lane++) {
+        calls[lane] = *call;
+        calls[lane].arena = arena;
+        calls[lane].lane = lane;
+        calls[lane].lanes = lanes;
+        calls[lane].pitch = pitch;
+        calls[lane].come = &come;
+        if (pthread_create(&threads[lane], 0, run_lane, &calls[lane]))
+            exit(6);
+    }
+    for (int lane = 0; lane < lanes; lane++)
+        pthread_join(threads[lane], 0);
+    free(arena);
+}
+
 int main(int argc, char **argv)
 {
     FILE *file = argc > 1 ? fopen(argv[1], "rb") : 0;
@@ -58,16 +90,23 @@ int main(int argc, char **argv)
         for (int64_t i = 0; i < head[4]; i++)
             out[i] = aligned_bytes(out_bytes[i]);
         const qk_call call = {(const qk_step *)rows, head[0], arena, head[1], blob, head[2],
-                              (const uint8_t *const *)in, in_bytes, head[3], out, out_bytes, head[4], 1, 0, 0};
+                              (const uint8_t *const *)in, in_bytes, head[3], out, out_bytes, head[4], 1, 0, 0, 0, 1, 0, 0};
         const int64_t failed = qk_check_call(&call);
-        if (failed)
-            printf("step %lld refused\n", (long long)failed - 1);
-        else
-            qk_run_call(&call);
+        uint8_t *wanted[64];
+        for (int64_t i = 0; i < head[4]; i++)
+            wanted[i] = read_bytes(file, out_bytes[i], 0);
+        for (int together = 0; together < 2; together++) {
+            for (int64_t i = 0; i < head[4]; i++)
+                memset(out[i], 0xA5, (size_t)out_bytes[i]);
+            if (failed)
+                printf("step %lld refused\n", (long long)failed - 1);
+            else
+                (together ? run_together : qk_run_call)(&call);
+            for (int64_t i = 0; i < head[4]; i++)
+                wrong += failed || memcmp(wanted[i], out[i], (size_t)out_bytes[i]) != 0;
+        }
         for (int64_t i = 0; i < head[4]; i++) {
-            uint8_t *wanted = read_bytes(file, out_bytes[i], 0);
-            wrong += failed || memcmp(wanted, out[i], (size_t)out_bytes[i]) != 0;
-            free(wanted);
+            free(wanted[i]);
             free(out[i]);
         }
         for (int64_t i = 0; i < head[3]; i++)

@@ -20,13 +20,16 @@ EXTREMES = {"uint8": [0, 255], "int8": [-128, 127], "int16": [-32768, 32767]}
 
 
 def agree(mod: IRModule, *inputs: Array) -> EngineExecutor:
-    """Every instruction set gives the reference's integers; the last executor."""
+    """Every instruction set gives the reference's integers, in one thread and in three; the last
+    executor."""
     wanted = ReferenceExecutor(mod).run(list(inputs))
     executor = None
     for isa in available_isas():
         executor = EngineExecutor(mod, isa=isa)
-        for left, right in zip(wanted, executor.run(list(inputs)), strict=True):
+        alone, together = executor.run(list(inputs)), executor.run_together(list(inputs), 3)
+        for left, right, shared in zip(wanted, alone, together, strict=True):
             np.testing.assert_array_equal(left, right, err_msg=isa)
+            np.testing.assert_array_equal(left, shared, err_msg=f"{isa}, three threads")
     assert executor is not None
     return executor
 

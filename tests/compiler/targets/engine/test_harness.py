@@ -135,7 +135,8 @@ def write_plans(path: Path, isa: str) -> None:
 def build_harness(path: Path, isa: str, command: Sequence[str], flags: Sequence[str]) -> None:
     build = [
         *command, "-std=gnu99", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Werror",
-        "-I", str(HERE), f"-D{ISAS[isa].macro}", *flags, str(HARNESS), "-lm", "-o", str(path),
+        "-I", str(HERE), f"-D{ISAS[isa].macro}", *flags, str(HARNESS), "-lm", "-pthread",
+        "-o", str(path),
     ]  # fmt: skip
     done = subprocess.run(build, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -165,6 +166,11 @@ def needs(*programs: str) -> str:
 @pytest.mark.slow
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     run_plans(tmp_path, "generic", [needs("gcc")], SANITIZERS)
+
+
+@pytest.mark.slow
+def test_threads_that_share_a_sample_do_not_race(tmp_path: Path) -> None:
+    run_plans(tmp_path, "generic", [needs("gcc")], ["-O1", "-g", "-fsanitize=thread"])
 
 
 @pytest.mark.slow
