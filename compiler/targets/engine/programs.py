@@ -194,10 +194,10 @@ def simplified(ops: list[Operation]) -> list[Operation]:
             args = args[::-1]
         chain, number = Chain(op.chain.op, args, params), _number(args[-1])
         if chain.op in ("ADD", "SUB") and number is not None and args[0].data is None:
-            added, inner = number if chain.op == "ADD" else -number, args[0]
+            added, inner = _wrapped(number if chain.op == "ADD" else -number), args[0]
             under = by.get(inner) if read[inner] == 1 else None
             if under is not None and under.op == "ADD" and _number(under.args[1]) is not None:
-                added, inner = added + under.args[1].low, under.args[0]
+                added, inner = _wrapped(added + under.args[1].low), under.args[0]
                 under = by.get(inner) if read[inner] == 1 else None
             chain = Chain("ADD", (inner, constant(added)))
             if under is not None and under.op == "CLIP":
@@ -214,6 +214,11 @@ def simplified(ops: list[Operation]) -> list[Operation]:
         else:
             by[op.to] = chain
     return _needed(ops[-1].to, by)
+
+
+def _wrapped(number: int) -> int:
+    """The int64 that gives the same sums, which wrap."""
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def _number(item: Item) -> int | None:

@@ -238,3 +238,13 @@ def test_an_operand_that_is_loaded_last_may_be_multiplied_by_a_number() -> None:
     result = op.cast(op.clip(scaled, a_min=-127, a_max=127), dtype="int8")
     rng = np.random.default_rng(0)
     agree(relay.module(result), drawn(rng, shape, "int8", False), drawn(rng, shape, "int8", False))
+
+
+@pytest.mark.parametrize("name", ["add", "subtract"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_the_lowest_int64_is_a_number_as_others(name: str, times: int) -> None:
+    x = relay.var("x", (1, 5), "int16")
+    total = relay.op.cast(x, dtype="int64")
+    for _ in range(times):
+        total = getattr(relay.op, name)(total, relay.const(np.int64(-(2**63))))
+    agree(relay.module(total), drawn(np.random.default_rng(0), (1, 5), "int16", True))
