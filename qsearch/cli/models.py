@@ -310,8 +310,6 @@ def insight_command(
             worst = f"; {output.worst_told}" if output.worst_told else ""
             print(wrapped(f"{told}, agreement {agreement}{worst}"))
     print_legend(("SQNR", "agreement"))
-    for warning in found.warnings:
-        print(f"note: {warning}")
     if out is not None:
         print(out)
     return EXIT_OK

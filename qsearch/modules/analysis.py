@@ -174,7 +174,6 @@ class ModelInsight:
         qconfig: the configuration examined.
         calib, evaluation: the data, described.
         insight: the figures.
-        warnings: ranges that cut off much, in sentences.
     """
 
     model: str
@@ -182,7 +181,6 @@ class ModelInsight:
     calib: str
     evaluation: str
     insight: Insight
-    warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; a ratio without noise is None."""
@@ -191,7 +189,6 @@ class ModelInsight:
             "qconfig": self.qconfig.to_dict(),
             "calib": self.calib,
             "eval": self.evaluation,
-            "warnings": list(self.warnings),
             **self.insight.to_dict(),
         }
 
@@ -211,8 +208,6 @@ class ModelInsight:
             "configuration": "recommended"
             + "".join(f", {name}={value}" for name, value in changed.items()),
         }
-        if self.warnings:
-            facts["to be looked at"] = "; ".join(self.warnings)
         mode = self.qconfig.calibrate_mode
         return insight_page(f"Insight: {Path(self.model).name}", facts, self.insight, mode)
 
@@ -275,7 +270,6 @@ def _examined(
             examined = stack.enter_context(other.opened(inputs, "eval", source.pipeline))
         calibration = Calibration(module, Batches(measured, inputs))
         batches = list(Batches(examined, inputs, samples))
-        warnings = calibration.clipping_of(config)
         stats, channels = calibration.stats_for(config), calibration.channels_for(config)
         found = examine(module, config, stats, batches, channels=channels, progress=progress)
     names = [port.name for port in declared_interface(source.content).outputs]
@@ -284,9 +278,7 @@ def _examined(
         simulated=_named(found.simulated, names),
         integer=None if found.integer is None else _named(found.integer, names),
     )
-    return ModelInsight(
-        source.name, config, measured.described, examined.described, named, warnings
-    )
+    return ModelInsight(source.name, config, measured.described, examined.described, named)
 
 
 def _named(output: OutputInsight, names: Sequence[str]) -> OutputInsight:

@@ -132,8 +132,6 @@ def _quantized(
                 "no calibration data was given: activation ranges come from random inputs "
                 "and will not fit real ones"
             )
-        for note in calibration.clipping_of(config):
-            log.warning("%s", note)
         shipped = build_winner(calibration, config)
         for call in shipped.float_ops:
             log.info("stays float: %s", call)

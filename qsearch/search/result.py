@@ -265,7 +265,7 @@ def finish(
         t.number: t.outcome.score for t in trials if t.state == "complete" and t.outcome.score
     }
     luck = None if best is None else objective.explained(best.number, scores)
-    warnings = (*prepared.warnings, *winner.clipped, *([luck] if luck else ()))
+    warnings = (*prepared.warnings, *([luck] if luck else ()))
     score = emitted or (best.outcome.score if best is not None else None) or {}
     baseline = study.baseline or {}
     kept = best is not None and keeps_accuracy(score, baseline, settings.max_drop)

@@ -451,8 +451,7 @@ class Session:
         if best is not None:
             emitted = self._checked(best)
             self._write(best, None if emitted is None else emitted.get("outputs_sha256"))
-            clipped = self._calibration.clipping_of(QConfig.from_dict(best.qconfig))
-            winner = Winner(self._float_ops, clipped, emitted)
+            winner = Winner(self._float_ops, emitted)
         self._context.progress.close()
         costs = self._costs(trials)
         return finish(

@@ -75,12 +75,10 @@ class Winner:
 
     Attributes:
         float_ops: operators that stayed in float, each with the reason.
-        clipped: what the ranges cut off, in sentences.
         emitted: what the final check found; None if it did not take place.
     """
 
     float_ops: tuple[str, ...] = ()
-    clipped: tuple[str, ...] = ()
     emitted: Mapping[str, Any] | None = None
 
 

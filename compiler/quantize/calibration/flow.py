@@ -29,7 +29,6 @@ from compiler.quantize._run_context import context_or_new
 from compiler.quantize.calibration.activation_scales import activation_scales
 from compiler.quantize.calibration.bind_scales import measured_points
 from compiler.quantize.calibration.channel_stats import ChannelStats
-from compiler.quantize.calibration.clipping import clipping_note, heavily_clipped
 from compiler.quantize.calibration.collect_stats import Batch, require_reiterable
 from compiler.quantize.calibration.measurement import (
     CalibrationData,
@@ -213,12 +212,6 @@ class Calibration:
             return None
         return self._calibrated(qconfig).scales
 
-    def clipping_of(self, qconfig: QConfig) -> tuple[str, ...]:
-        """What the ranges of ``scales_for`` cut off, where it is much, in sentences."""
-        if qconfig.calibrate_mode == "global_scale":
-            return ()
-        return clipping_note(self._calibrated(qconfig).clipped, qconfig.calibrate_mode)
-
     def choose(self) -> tuple[QConfig, tuple[Decision, ...]]:
         """The configuration that the statistics suggest, with reasons; see ``choice.choose``.
 
@@ -277,9 +270,7 @@ class Calibration:
             return CalibratedScales.from_arrays(arrays)
         stats = self.stats_for(qconfig)
         chosen = activation_scales(stats, qconfig)
-        found = CalibratedScales(
-            tuple(float(scale) for scale in chosen), tuple(heavily_clipped(stats, chosen))
-        )
+        found = CalibratedScales(tuple(float(scale) for scale in chosen))
         self._store.save(SCALES, fields, found)
         return found
 

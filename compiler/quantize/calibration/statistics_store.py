@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize.calibration.clipping import Clipping
 from compiler.quantize.calibration.measurement import Ranges
 
 CHANNELS: Final = "channels"
@@ -65,19 +64,13 @@ class NoStore:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedScales:
-    """Scales of one configuration, and the ranges among them that cut off much."""
+    """Scales of one configuration."""
 
     scales: Ranges
-    clipped: tuple[Clipping, ...]
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Flat arrays."""
-        return {
-            "scales": np.asarray(self.scales, np.float64),
-            "clipped_label": np.asarray([one.label for one in self.clipped], dtype=np.str_),
-            "clipped_share": np.asarray([one.share for one in self.clipped], np.float64),
-            "clipped_range": np.asarray([one.range_share for one in self.clipped], np.float64),
-        }
+        return {"scales": np.asarray(self.scales, np.float64)}
 
     @staticmethod
     def from_arrays(arrays: Arrays) -> CalibratedScales:
@@ -87,12 +80,9 @@ class CalibratedScales:
             CalibrationError: an array is missing.
         """
         try:
-            names = ("clipped_label", "clipped_share", "clipped_range")
-            rows = zip(*(arrays[name].tolist() for name in names), strict=True)
-            scales = tuple(float(scale) for scale in arrays["scales"])
+            return CalibratedScales(tuple(float(scale) for scale in arrays["scales"]))
         except KeyError as error:
             raise CalibrationError(f"the arrays hold no scales: {error} is missing") from error
-        return CalibratedScales(scales, tuple(Clipping(*row) for row in rows))
 
 
 def statistics_fields(qconfig: QConfig) -> dict[str, Any]:
