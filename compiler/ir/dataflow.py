@@ -12,7 +12,7 @@ The reference executor (``targets/reference/plan.py``) and the wiring check of t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -30,9 +30,11 @@ from compiler.ir.expr import (
     TupleGetItem,
     Var,
     describe,
+    is_op_call,
 )
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, TupleType, Type, is_dynamic, tensor_fields
+from compiler.ir.walk import mentions
 from compiler.span import AnySpan
 
 Array = NDArray[Any]
@@ -57,13 +59,17 @@ class Value:
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """One operator call; tuple arguments and tuple results are flattened."""
+    """One operator call; tuple arguments and tuple results are flattened.
+
+    ``body`` is what a scan runs in every step: its inputs are one step of the arguments.
+    """
 
     op: Op
     attrs: Any
     args: tuple[Value, ...]
     results: tuple[Value, ...] = ()
     span: AnySpan | None = None
+    body: Dataflow | None = None
 
     @property
     def name(self) -> str:
@@ -98,6 +104,9 @@ class Form:
     fix: str | None = None
 
 
+SCAN = "scan"
+"""The operator whose first argument is a function."""
+
 LISTED = Form("dataflow", DataflowError)
 
 
@@ -113,6 +122,8 @@ class Dataflow:
         """Steps forget their values, when all has been read: both know each other, and so reference
         counts alone would not free them."""
         for step in self.steps:
+            if step.body is not None:
+                step.body.unlink()
             step.args = step.results = ()
 
 
@@ -227,7 +238,7 @@ class _Flattener:
             stack.append(("close", node, scope, None))
             operands: Sequence[Expr] = node.operands()
             if isinstance(node, Call):
-                operands = node.args
+                operands = node.args[1:] if is_op_call(node, SCAN) else node.args
                 single = self.single(node)
                 if single is not None:
                     self.singles[node] = single
@@ -256,6 +267,9 @@ class _Flattener:
                 name, args = self.singles[node]
                 scope[node] = self._step(node, Op(name), args, scope)
                 return
+            if isinstance(node.op, Op) and node.op.name == SCAN:
+                scope[node] = self._loop(node, scope)
+                return
             if isinstance(node.op, Op):
                 scope[node] = self._step(node, node.op, node.args, scope)
                 return
@@ -275,6 +289,22 @@ class _Flattener:
         bodies = [extra[0] for state, _, _, extra in stack if state == "copy"]
         if callee.body in bodies:
             raise self.form.error(f"a recursive function has no {self.form.name} form")
+
+    def _loop(self, node: Call, scope: Env) -> Result:
+        """A scan with the flow of its body."""
+        body = node.args[0]
+        if not isinstance(body, Function):
+            raise self._no_form(node)
+        if mentions(body, (SCAN,)):
+            raise self.form.error(f"a loop within a loop has no {self.form.name} form")
+        result = self._step(node, Op.get(SCAN), node.args[1:], scope)
+        step = self.steps[-1]
+        step.body = flatten_function(body, self.mod, self.single, replace(self.form, tuples=True))
+        states = len(step.body.outputs) - len(step.attrs.reverse_outputs)
+        constants = states + len(step.attrs.reverse_inputs)
+        for value, arg in zip(step.body.inputs[constants:], step.args[constants:], strict=True):
+            value.data = arg.data  # what is known in front of the loop is known in it
+        return result
 
     def _step(self, node: Call, op: Op, read: Sequence[Expr], scope: Mapping[Expr, Any]) -> Result:
         args = tuple(v for a in read for v in _flat(scope[a]))

@@ -103,6 +103,7 @@ import compiler.ops.transform.one_hot
 import compiler.ops.transform.reshape
 import compiler.ops.transform.reshape_pairs
 import compiler.ops.transform.row_major
+import compiler.ops.transform.scan
 import compiler.ops.transform.scatter
 import compiler.ops.transform.sort
 import compiler.ops.transform.split

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError
 from compiler.ir.attrs import Attrs
+from compiler.ir.dataflow import Dataflow, Step
+from compiler.ir.dataflow import Value as FlowValue
 from compiler.ir.expr import Call, Op
 from compiler.ir.ty import TensorType, TupleType, Type
 from compiler.ops.rules.numpy_compute import FNumpyCompute, NumpyCompute
@@ -68,6 +70,30 @@ def evaluate_call(call: Call, args: Sequence[Value]) -> Value:
     if not isinstance(call.op, Op):
         raise EvaluationError("evaluate_call runs operators only", span=call.span)
     return evaluate_op(call.op, call.attrs, args, call.checked_type)
+
+
+def evaluate_flow(flow: Dataflow, args: Sequence[NDArray[Any]]) -> Value:
+    """The results of the steps of a flow, each by ``evaluate_step``."""
+    held = dict(zip(flow.inputs, args, strict=True))
+
+    def operand(value: FlowValue) -> NDArray[Any]:
+        return held[value] if value.data is None else value.data
+
+    for step in flow.steps:
+        made = evaluate_step(step, [operand(arg) for arg in step.args])
+        held.update(zip(step.results, made, strict=True))
+    return tuple(operand(value) for value in flow.outputs)
+
+
+def evaluate_step(step: Step, args: Sequence[Value]) -> list[NDArray[Any]]:
+    """The results of a step of a flow."""
+    types = tuple(result.type for result in step.results)
+    out_type = types[0] if len(types) == 1 and step.body is None else TupleType(types)
+    body = step.body
+    if body is not None:
+        callee: Any = lambda *given: evaluate_flow(body, given)  # noqa: E731
+        args = [callee, *args]
+    return flatten([evaluate_op(step.op, step.attrs, args, out_type)])
 
 
 def flatten(values: Sequence[Value]) -> list[NDArray[Any]]:

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from compiler.errors import CompilerError, EvaluationError
 from compiler.ir.dataflow import Dataflow, Step, Value, dataflow
 from compiler.ir.module import IRModule
-from compiler.ir.ty import TupleType
-from compiler.ops.evaluate import evaluate_op, flatten
+from compiler.ops.evaluate import evaluate_step
 from compiler.proof.drives import ROUNDS, Drives
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX
 from compiler.proof.work import Work, replay_inputs, run_seconds
@@ -314,14 +313,8 @@ class _Needed:
 
         leaves = set(self.leaves[stage])
         for step in self._between[stage]:
-            types = tuple(result.type for result in step.results)
-            made = evaluate_op(
-                step.op,
-                step.attrs,
-                [operand(arg) for arg in step.args],
-                types[0] if len(types) == 1 else TupleType(types),
-            )
-            held.update(zip(step.results, flatten([made]), strict=True))
+            made = evaluate_step(step, [operand(arg) for arg in step.args])
+            held.update(zip(step.results, made, strict=True))
         return [
             operand(value) if lain or value.producer is None else held[source(value)]
             for value, lain in zip(self._form.stages[stage], self._lain[stage])

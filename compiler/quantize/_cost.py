@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from compiler.ir.expr import Call, Expr
+from compiler.ir.loops import turns_of
 from compiler.ir.module import IRModule
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.product_shape import FQProductShape
@@ -88,7 +89,7 @@ def module_cost(marked: IRModule, qconfig: QConfig) -> ModuleCost:
         ConfigValueError: QConfig.layers names a layer that the module does not have.
     """
     main = marked["main"]
-    bits_of = chosen_bits(main, qconfig)
+    bits_of, turns = chosen_bits(main, qconfig), turns_of(main)
     found = []
     counted: set[Expr] = set()
     for call, name in named_layers(main).items():
@@ -102,7 +103,7 @@ def module_cost(marked: IRModule, qconfig: QConfig) -> ModuleCost:
             nbit_weight = bits_of.get(weight, qconfig.nbit_weight) if is_weight else nbit_input
         elements = _elements(weight) if has_weight(call) and weight not in counted else 0
         counted.add(weight)
-        work = call.tensor_type.num_elements * terms
+        work = call.tensor_type.num_elements * terms * turns[call]
         found.append(LayerCost(name, elements, work, nbit_weight, nbit_input))
     return ModuleCost(tuple(found))
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from compiler.ir.analysis import free_vars
 from compiler.ir.expr import Call, Expr, Function, Tuple, Var
 from compiler.ir.inference.infer_type import infer_module
+from compiler.ir.loops import looped
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import TensorType
@@ -34,7 +35,7 @@ Values = dict[Expr, list[NDArray[Any]]]
 
 
 class PrefixRuns:
-    """Both forms of a simulated function over a sample of its inputs.
+    """Both forms of a simulated function over a sample of its inputs, up to its loops.
 
     Args:
         main: function of a module that ``bind_scales`` has made.
@@ -50,8 +51,9 @@ class PrefixRuns:
         self._sample = sample
         self._varies = set[Expr](main.params)
         self._order: list[Expr] = []
+        late = looped(main)
         for node in nodes_of(main):
-            if any(child in self._varies for child in node.operands()):
+            if node not in late and any(child in self._varies for child in node.operands()):
                 self._varies.add(node)
                 self._order.append(node)
         self._place = {node: place for place, node in enumerate(self._order)}
@@ -74,7 +76,8 @@ class PrefixRuns:
         return self._count
 
     def __contains__(self, node: Expr) -> bool:
-        """Whether the node depends on an input; others have one value in all runs."""
+        """Whether the node depends on an input, and on no loop; what depends on no input has one
+        value in all runs."""
         return node in self._place
 
     def advance(self, call: Expr) -> None:

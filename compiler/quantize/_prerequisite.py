@@ -21,6 +21,7 @@ import compiler.passes.simplify_inference  # noqa: F401  (the passes named below
 from compiler.ir.expr import Constant, Expr, Function
 from compiler.ir.garbage import collector_rests
 from compiler.ir.inference.infer_type import infer_module
+from compiler.ir.loops import opened
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
 from compiler.ir.rebuild import substitute
@@ -58,6 +59,7 @@ def prerequisite_optimize(
     """
     if params:
         mod = bind_params(mod, params)
+    mod = opened(mod)
     if simplify:
         mod = in_single_precision(mod)
     scope = nullcontext() if opt_level is None else PassContext.current().inner(opt_level=opt_level)

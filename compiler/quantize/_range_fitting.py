@@ -36,8 +36,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, Var
+from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, Var, is_op_call
 from compiler.ir.inference.infer_type import infer_module
+from compiler.ir.loops import STATE, STEP
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float, tensor_fields
 from compiler.ir.walk import nodes_of
@@ -200,7 +201,7 @@ class RangeFitting:
             node = waiting.pop()
             for user in dict.fromkeys(self._uses.get(node, ())):
                 alone = _with_constants(user, node, new[node])
-                if alone is None or len(new) == _NEAR:
+                if alone is None or is_op_call(user, STATE, STEP) or len(new) == _NEAR:
                     results.append(new[node])
                 elif _hands_on(user, node):
                     new[user] = new[node] if quantize_kind(user) is not None else alone

@@ -9,6 +9,7 @@ layers in front are rounded already. With H = Y Y^T and C = (X - Y) Y^T this is,
 
 so a weight may leave its level by more than one, and ``reconstructed`` finds Q. With
 corrected biases H and C are of deviations from the mean, and the bias takes the mean error.
+Layers in loops and behind them have no layer before all others; they are rounded to the nearest.
 Scales stay. The damping l, 0.2 of the mean square of a tap, keeps W* near W where the sample says
 little. Rows of X and Y are bounded; they are taken in steps of 2^-15 of the largest magnitude of a
 channel, so that sums are exact in any order.
@@ -131,7 +132,7 @@ def round_sequentially(
         if fitting is not None and call in fitted and call in runs:
             runs.advance(call)
             fitting.fit(call, runs)
-        if call not in layers:
+        if call not in layers or call not in runs:
             continue
         (place, rule, one), point = layers[call], call.args[1]
         if rule is None or quantize_kind(point) != QAnnotateKind.WEIGHT or point in runs.replaced:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -22,14 +22,15 @@ import compiler.passes.outline_formulas
 import compiler.passes.recover_layer_norm
 import compiler.passes.recover_rms_norm  # noqa: F401  (passes that are named below)
 from compiler.errors import QuantizeError
-from compiler.ir.expr import Call, Constant, Expr, Function, Op, is_op_call
+from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, is_op_call
 from compiler.ir.garbage import collector_rests
 from compiler.ir.inference.infer_type import infer_module
+from compiler.ir.loops import END, closed
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
-from compiler.ir.rebuild import with_operands
+from compiler.ir.rebuild import rebuilt, with_operands
 from compiler.ir.ty import TensorType, is_integer
-from compiler.ir.walk import nodes_of
+from compiler.ir.walk import mentions, nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import PARAMETERS, quantize_kind
 from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.integer_calls import along_axis, subtract
@@ -152,6 +153,44 @@ def mark(
         return Sequential([QuantizePartition(run), QuantizeAnnotate(run)], name="mark")(mod), run
 
 
+def tied_states(simulated: IRModule) -> IRModule:
+    """One scale for a state in front of the first step and behind every step.
+
+    before                                    after
+    %0 = simulated_quantize(%h, s, …);        %h = scan.state(simulated_quantize(%h0, s, …));
+    scan.end((%0,), (%next,), …)              scan.end((%h,), (simulated_quantize(%next, s, …),), …)
+    """
+    main: Function = simulated["main"]
+    if not mentions(main, (END,)):
+        return simulated
+    held: set[Expr] = set()
+    for node in nodes_of(main):
+        if isinstance(node, Call) and is_op_call(node, END):
+            held.update(state for state in node.args[0].operands() if quantize_kind(state))
+
+    def tied(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
+        if node in held:
+            assert isinstance(node, Call)
+            state = node.args[0]
+            assert isinstance(state, Call)
+            point = node.with_fields(args=(new[state.args[0]], *node.args[1:]))
+            return state.with_fields(args=(point,))
+        if not isinstance(node, Call) or not is_op_call(node, END):
+            return None
+        points = node.args[0].operands()
+        following = [
+            point.with_fields(args=(new[one], *point.args[1:])) if point in held else new[one]
+            for point, one in zip(points, node.args[1].operands())
+            if isinstance(point, Call)
+        ]
+        return node.with_fields(
+            args=(new[node.args[0]], Tuple(tuple(following)), new[node.args[2]])
+        )
+
+    body = rebuilt(nodes_of(main), tied)[main.body]
+    return infer_module(simulated.with_function("main", main.with_fields(body=body)))
+
+
 @collector_rests
 def build_candidate(
     mod: IRModule,
@@ -184,8 +223,10 @@ def build_candidate(
     simulated = corrected(simulated, run, fitting)
     if qconfig.do_simulation:
         return Candidate(simulated, None, None, run, run.report)
+    simulated = tied_states(simulated)
     with PassContext.current().inner(opt_level=3, required_pass=_REQUIRED):
         integer = Sequential([QuantizeRealize(run), "FoldConstant"], name="realize")(simulated)
+    integer = closed(integer)
     cut = None
     if qconfig.partition_conversions != "disabled":
         whole = qconfig.partition_conversions == "fully_integral"

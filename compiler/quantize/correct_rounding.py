@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from threadpoolctl import threadpool_limits
 
+from compiler.ir.loops import END
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import ModulePass, PassContext, register_pass
+from compiler.ir.walk import mentions
 from compiler.qtypes.context import QuantizeContext
 from compiler.quantize._bias_correction import correct_biases
 from compiler.quantize._range_fitting import RangeFitting
@@ -53,7 +55,8 @@ def corrected(
         # More threads win nothing for matrices of this size and burn several times the CPU; and
         # the last bits of a solution depend on their number.
         with threadpool_limits(1, user_api="blas"):
-            return round_sequentially(
+            simulated = round_sequentially(
                 simulated, ranges, run.input_sample, corrects, run.rounded, fitting
             )
+        corrects &= mentions(simulated["main"], (END,))  # the layers that are left
     return correct_biases(simulated, ranges) if corrects else simulated

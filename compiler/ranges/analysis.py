@@ -195,8 +195,44 @@ def analyse_step(step: Step, ctx: RangeContext) -> None:
     forget(words, step)
 
 
+def _analyse_loop(step: Step, body: Dataflow, ctx: RangeContext) -> None:
+    """Record bounds that hold in every step of a scan, however many there are.
+
+    What the body makes of any state at all, joined with the first state, holds all states: what it
+    makes of these lies within. A state that nothing limits is anything its dtype holds, and what
+    may overflow then is a finding.
+    """
+    outputs = len(step.attrs.reverse_outputs)
+    states = len(body.outputs) - outputs
+    inputs = states + len(step.attrs.reverse_inputs)
+    for place, (value, arg) in enumerate(zip(body.inputs, step.args, strict=True)):
+        held = ctx.of(arg)
+        if place < states:
+            held = constant_interval(*dtype_range(value.type.dtype), len(value.type.shape))
+        elif place < inputs:
+            held = held.along([0])
+            held = Interval(held.low[0], held.high[0])
+        ctx.set(value, held)
+    whole = ctx.findings[:], ctx.intermediates[:]
+    for inner in body.steps:
+        analyse_step(inner, ctx)
+    ctx.findings[:], ctx.intermediates[:] = whole
+    for value, arg, made in zip(body.inputs, step.args, body.outputs[:states]):
+        ctx.set(value, ctx.of(arg).union(ctx.of(made)))
+    for inner in body.steps:
+        analyse_step(inner, ctx)
+    for place, (value, made) in enumerate(zip(step.results, body.outputs, strict=True)):
+        found = ctx.of(made)
+        if place >= states:
+            found = Interval(found.low[None], found.high[None])
+        ctx.set(value, found)
+
+
 def analyse_word(step: Step, ctx: RangeContext) -> bool:
     """Record the bounds of a word; False where it may wrap, and be anything its dtype holds."""
+    if step.body is not None:
+        _analyse_loop(step, step.body, ctx)
+        return True
     rule = FRange.get(step.op)
     if rule is None:
         ctx.report(step, "no range rule is known for this operator, so nothing can be proved of it")

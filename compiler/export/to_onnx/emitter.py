@@ -10,7 +10,7 @@ import numpy as np
 from compiler.core.legalize import forget, words_of
 from compiler.errors import OnnxExportError
 from compiler.export.to_onnx.graph_writer import GraphWriter
-from compiler.ir.dataflow import Form, Step, Value
+from compiler.ir.dataflow import Dataflow, Form, Step, Value
 from compiler.ir.op import OpRule
 
 ONNX: Final = Form("ONNX", OnnxExportError)
@@ -26,6 +26,18 @@ class Emitter:
     def bind(self, value: Value, name: str) -> None:
         """The ONNX tensor that holds a value."""
         self._names[value] = name
+
+    def within(self, writer: GraphWriter) -> Emitter:
+        """An emitter of the same kind for a graph in this one."""
+        return Emitter(writer)
+
+    def emit(self, step: Step) -> None:
+        """Write one step.
+
+        Raises:
+            OnnxExportError: it has no form.
+        """
+        emit_step(step, self)
 
     def name(self, value: Value) -> str:
         """ONNX tensor of a value."""
@@ -95,12 +107,46 @@ FToOnnx: OpRule[ToOnnx] = OpRule(
 )
 
 
+def emit_loop(step: Step, body: Dataflow, emitter: Emitter) -> None:
+    """Write a scan as the operator Scan, whose graph is the body.
+
+    Raises:
+        OnnxExportError: a step of the body has no form.
+    """
+    states = len(body.outputs) - len(step.attrs.reverse_outputs)
+    moving = states + len(step.attrs.reverse_inputs)
+    inner = emitter.within(GraphWriter("body", emitter.writer))
+    for place, (value, arg) in enumerate(zip(body.inputs, step.args, strict=True)):
+        if place < moving:
+            inner.bind(value, inner.writer.input(value.name, value.type))
+        elif value.data is None:
+            inner.bind(value, emitter.name(arg))
+    for one in body.steps:
+        inner.emit(one)
+    for value in body.outputs:
+        inner.writer.output("output", inner.name(value), value.type)
+    names = emitter.writer.nodes(
+        "Scan",
+        [emitter.name(arg) for arg in step.args[:moving]],
+        len(body.outputs),
+        body=inner.writer.graph(),
+        num_scan_inputs=moving - states,
+        scan_input_directions=list(step.attrs.reverse_inputs) or None,
+        scan_output_directions=list(step.attrs.reverse_outputs) or None,
+    )
+    for value, name in zip(step.results, names, strict=True):
+        emitter.bind(value, name)
+
+
 def emit_step(step: Step, emitter: Emitter) -> None:
     """Write one step by its rule, or in words, and bind its results.
 
     Raises:
         OnnxExportError: the operator has neither.
     """
+    if step.body is not None:
+        emit_loop(step, step.body, emitter)
+        return
     rule = FToOnnx.get(step.op)
     if rule is not None and step.name in _SINGLE and step.results[0].type.dtype == "float16":
         single = rule(step, _InSingle(emitter))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,16 +65,18 @@ class GraphWriter:
         renamed: tensors that took the name of an output, and that name.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, outer: GraphWriter | None = None) -> None:
         self._graph_name = name
+        self._outer = outer
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: dict[str, Array] = {}
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
         self._output_sources: dict[str, str] = {}
         self.renamed: dict[str, str] = {}
-        self._taken: set[str] = set()
-        self._next: dict[str, int] = {}
+        # Names in a graph within a graph are like no other name around it.
+        self._taken: set[str] = set() if outer is None else outer._taken
+        self._next: dict[str, int] = {} if outer is None else outer._next
         self._small: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
     def unique(self, hint: str) -> str:
@@ -145,6 +147,21 @@ class GraphWriter:
         Args:
             large: takes the constants of more than ``LARGE_BYTES`` by name; the message then names
                 them and lacks their data. None leaves all of them in the message.
+        """
+        model = helper.make_model(
+            self.graph(large),
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            producer_name="qsearch",
+        )
+        model.ir_version = IR_VERSION
+        return model
+
+    def graph(self, large: dict[str, NDArray[Any]] | None = None) -> onnx.GraphProto:
+        """The graph alone, as a node that is a loop holds it; ``large`` as for ``finish``.
+
+        Args:
+            large: takes the constants of more than ``LARGE_BYTES`` by name; the message then names
+                them and lacks their data. None leaves all of them in the message.
 
         Nodes and constants that no output depends on are left out: rules write a form at once and
         a later rule may replace it by a fused one.
@@ -154,7 +171,7 @@ class GraphWriter:
         nodes: list[onnx.NodeProto] = []
         for node in reversed(self._nodes):
             if needed.intersection(node.output):
-                needed.update(node.input)
+                needed.update(*(inner.input for inner in _with_inner(node)))
                 nodes.append(node)
         initializers = []
         for name, array in self._initializers.items():
@@ -165,14 +182,9 @@ class GraphWriter:
             else:
                 large[name] = array
                 initializers.append(_without_data(name, array))
-        graph = helper.make_graph(
+        return helper.make_graph(
             nodes[::-1], self._graph_name, self._inputs, self._outputs, initializers
         )
-        model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="qsearch"
-        )
-        model.ir_version = IR_VERSION
-        return model
 
     def _name_outputs(self) -> None:
         """Results of nodes take the names of the outputs; only what cannot is copied.
@@ -185,7 +197,8 @@ class GraphWriter:
             if source in results and source not in renamed:
                 renamed[source] = name
         for node in self._nodes:
-            node.input[:] = [renamed.get(name, name) for name in node.input]
+            for inner in _with_inner(node):
+                inner.input[:] = [renamed.get(name, name) for name in inner.input]
             node.output[:] = [renamed.get(name, name) for name in node.output]
         for name, source in self._output_sources.items():
             source = renamed.get(source, source)
@@ -193,3 +206,13 @@ class GraphWriter:
                 node = helper.make_node("Identity", [source], [name], name=f"Identity_{name}")
                 self._nodes.append(node)
         self._output_sources.clear()
+
+
+def _with_inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """A node and those of the graphs in it, which may read what is around them."""
+    waiting = [node]
+    while waiting:
+        found = waiting.pop()
+        yield found
+        for attribute in found.attribute:
+            waiting += attribute.g.node

@@ -60,7 +60,7 @@ def integer_model(flow: Dataflow, name: str) -> tuple[onnx.ModelProto, dict[Valu
     for value in flow.inputs:
         emitter.bind(value, emitter.writer.input(value.name, value.type))
     for step in flow.steps:
-        emitter.emit_words(step)
+        emitter.emit(step)
     write_outputs(flow, emitter)
     model = emitter.writer.finish()
     own = {*flow.inputs, *(value for step in flow.steps for value in step.results)}

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from compiler.core.legalize import forget, is_integral, words_of
-from compiler.export.to_onnx.emitter import Emitter, emit_step
+from compiler.export.to_onnx.emitter import Emitter, emit_loop, emit_step
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
@@ -67,6 +67,10 @@ class IntegerEmitter(Emitter):
         self._casts: dict[tuple[str, str], str] = {}
         self._exact = False
         """The word at hand wraps nowhere."""
+
+    def within(self, writer: GraphWriter) -> IntegerEmitter:
+        """An emitter of the same kind for a graph in this one."""
+        return IntegerEmitter(writer, self._ranges)
 
     # ---- values ------------------------------------------------------------------------------
 
@@ -161,7 +165,7 @@ class IntegerEmitter(Emitter):
 
     # ---- nodes -------------------------------------------------------------------------------
 
-    def emit_words(self, step: Step) -> None:
+    def emit(self, step: Step) -> None:
         """Write an operator word by word, by their integer rules; a float one by its plain rule.
 
         Raises:
@@ -182,6 +186,9 @@ class IntegerEmitter(Emitter):
         forget(words, step)
 
     def _emit_word(self, word: Step) -> None:
+        if word.body is not None:
+            emit_loop(word, word.body, self)
+            return
         whole = [v for v in (*word.args, *word.results) if is_integer(v.type.dtype)]
         rule = FToInteger.get(word.op) if whole else None
         if rule is not None:

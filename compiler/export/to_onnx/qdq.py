@@ -145,7 +145,7 @@ def _emit(
         elif not is_integral(step):
             for value in filter(is_whole, step.args):
                 graph.native(value)
-            graph.emit_words(step)
+            graph.emit(step)
         return
     rule = FToQdq.get(step.op) or move
     made = real if step in clips else rule(step, graph)

@@ -224,7 +224,7 @@ class QdqEmitter(IntegerEmitter):
             if needed:
                 waiting += needed
             else:
-                self.emit_words(step)
+                self.emit(step)
         return self.name(value)
 
     def _rounded(self, value: Value) -> str | None:

@@ -22,6 +22,7 @@ from compiler.frontend.from_onnx.model_file import MAX_MODEL_BYTES, read_model
 from compiler.frontend.from_onnx.opsets import OLDEST_OPSET, STANDARD_DOMAINS
 from compiler.ir.garbage import collector_rests
 from compiler.ir.inference.infer_type import infer_module
+from compiler.ir.loops import closed
 from compiler.ir.module import IRModule
 from compiler.ops.number_format import Array
 
@@ -57,7 +58,7 @@ def load(
     model = inline_definitions(inline_functions(model), opsets[""])
     shapes = InputShapes(dict(dims or {}), dict(input_shapes or {}), keep_dynamic)
     main, params = import_graph(model.graph, opsets, shapes)
-    return infer_module(IRModule({"main": main})), params
+    return closed(infer_module(IRModule({"main": main}))), params
 
 
 def _opsets(model: onnx.ModelProto) -> dict[str, int]:

@@ -48,8 +48,7 @@ class GraphValues:
 
     An initializer becomes a named parameter when an expression first reads it; a form derived from
     it (transposed, reshaped) takes its name where it is the only reader. ``quantized`` remembers
-    results of QuantizeLinear by tensor name, ``unrolled_steps`` counts steps of recurrences that
-    are written out.
+    results of QuantizeLinear by tensor name.
     """
 
     def __init__(self, initializers: dict[str, onnx.TensorProto], uses: Counter[str]) -> None:
@@ -64,7 +63,6 @@ class GraphValues:
         self._attrs: dict[tuple[type[Attrs], str], Attrs] = {}
         self._types: dict[tuple[tuple[int, ...], str], TensorType] = {}
         self.quantized: dict[str, Quantized] = {}
-        self.unrolled_steps = 0
 
     def attrs(self, kind: type[Attrs], given: dict[str, Any]) -> Attrs:
         """The record of these values, one for all calls that are given the same numbers and words.

@@ -160,13 +160,13 @@ def _constant_behind_reshapes(expr: Expr) -> Constant | None:
     return expr if isinstance(expr, Constant) else None
 
 
-_HEAVY = (OpPattern.OUT_ELEMWISE_FUSABLE, OpPattern.COMM_REDUCE)
+_HEAVY = (OpPattern.OUT_ELEMWISE_FUSABLE, OpPattern.COMM_REDUCE, OpPattern.OPAQUE)
 _LOOKED_AT = 64
 
 
 def _is_gate(scale: Expr) -> bool:
-    """True when the scale is itself made by a convolution, product or pool: it is no part of the
-    weights, and one sample's gate says nothing about another's.
+    """True when the scale is itself made by a convolution, product, pool or loop: it is no part of
+    the weights, and one sample's gate says nothing about another's.
 
     A deep graph of other operators counts as a gate as well; what folds has a few.
     """
@@ -199,6 +199,9 @@ def scale_of(call: Call, args: Sequence[Expr], message: Message | None, data: in
     data_ty, factor_ty = call.args[data].tensor_type, call.args[1 - data].tensor_type
     if not is_per_axis(data_ty, factor_ty, message.axes) or _is_gate(call.args[1 - data]):
         return None
+    known = _constant_behind_reshapes(args[1 - data])
+    if known is not None and not known.data.any():
+        return None  # a first state of zeros: the weight stays one for all steps
     if message.require_positive and not positive_constant(args[1 - data]):
         return None
     return squeeze_to_axes(args[1 - data], data_ty, factor_ty, message.axes, call.span)

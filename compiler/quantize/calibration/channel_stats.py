@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from compiler.errors import CalibrationError
 from compiler.ir.expr import Expr, Function, Tuple, describe
 from compiler.ir.inference.infer_type import infer_module
+from compiler.ir.loops import closed, ends_of
 from compiler.ir.module import IRModule
 from compiler.ops.op_call import op_call
 from compiler.qtypes.channel_ranges import ChannelRanges
@@ -137,6 +138,10 @@ class ChannelCollector:
                 "no convolution or dense layer with a constant weight: no channels to measure",
                 fix="leave smooth_alpha and weight_rounding unset for this model",
             )
+        read = dict.fromkeys(call.args[0] for call, _ in calls)
+        whole = Function(main.params, Tuple((*read, *ends_of(main))))
+        whole = closed(infer_module(IRModule.from_expr(whole)))["main"]
+        given = dict(zip(read, whole.body.operands()))
         outputs: dict[tuple[Expr, int], int] = {}
         reductions: list[Expr] = []
         self._place: list[int] = []
@@ -146,9 +151,11 @@ class ChannelCollector:
             if key not in outputs:
                 outputs[key] = len(reductions)
                 others: dict[str, Any] = {"axis": (response.data_axis,), "exclude": True}
-                reductions += [op_call(name, data, **others) for name in ("min", "max", "mean")]
+                reductions += [
+                    op_call(name, given[data], **others) for name in ("min", "max", "mean")
+                ]
             self._place.append(outputs[key])
-        profile = Function(main.params, Tuple(tuple(reductions)))
+        profile = Function(whole.params, Tuple(tuple(reductions)))
         self.profile: IRModule = infer_module(IRModule.from_expr(profile))
         self._labels = tuple(f"{k}: {describe(call)}" for k, (call, _) in enumerate(calls))
         sizes = [c.args[0].tensor_type.concrete_shape[r.data_axis] for c, r in calls]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError, OnnxExportError
+from compiler.ir.loops import closed
 from compiler.ir.module import IRModule
 from compiler.quantize.calibration.profile_function import profile_function
 from compiler.runtime.executor import Executor
@@ -32,6 +33,7 @@ def float_executor(mod: IRModule, *, arena: bool = True) -> Executor:
     from compiler.targets.ort.segments import SegmentedExecutor
     from compiler.targets.reference.executor import ReferenceExecutor
 
+    mod = closed(mod)
     try:
         large: dict[str, NDArray[Any]] = {}
         return SegmentedExecutor(to_onnx(mod, large=large), arena=arena, large=large)

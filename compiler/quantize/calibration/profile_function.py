@@ -21,9 +21,19 @@ import numpy as np
 
 from compiler.errors import InternalQuantizeError
 from compiler.ir.analysis import free_vars
-from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, describe, is_op_call
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    Tuple,
+    TupleGetItem,
+    describe,
+    is_op_call,
+)
 from compiler.ir.garbage import collector_rests
 from compiler.ir.inference.infer_type import infer_module
+from compiler.ir.loops import closed, ends_of
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.ir.walk import nodes_of
@@ -61,27 +71,35 @@ def profile_function(annotated: IRModule) -> tuple[IRModule, PointMap]:
         InternalQuantizeError: there is nothing to measure, or a point lies on a constant.
     """
     main: Function = annotated["main"]
-    _, tensors, points = _measured(main)
-    return _returning(main, tensors), points
+    _, tensors, ends, points = _measured(main)
+    return _returning(main, tensors, ends), points
 
 
 @collector_rests
 def whole_profile(annotated: IRModule) -> tuple[IRModule, PointMap]:
     """``profile_function`` with the result of the network in front of the measured tensors."""
     main: Function = annotated["main"]
-    result, tensors, points = _measured(main)
-    return _returning(main, (result, *tensors)), points
+    result, tensors, ends, points = _measured(main)
+    return _returning(main, (result, *tensors), ends), points
 
 
-def _returning(main: Function, values: tuple[Expr, ...]) -> IRModule:
-    body = Tuple(values)
+def _returning(main: Function, values: Sequence[Expr], ends: Sequence[Expr]) -> IRModule:
+    body = Tuple((*values, *ends))
     used = set(free_vars(body))
     params = tuple(param for param in main.params if param in used)
-    return infer_module(IRModule.from_expr(Function(params, body)))
+    mod = infer_module(IRModule.from_expr(Function(params, body)))
+    if not ends:
+        return mod
+    whole: Function = closed(mod)["main"]
+    fields = whole.body.operands()[: len(values)]
+    return infer_module(IRModule.from_expr(whole.with_fields(body=Tuple(fields))))
 
 
-def _measured(main: Function) -> tuple[Expr, tuple[Expr, ...], PointMap]:
-    """The result without points, the distinct measured tensors, and the tensor of each point."""
+def _measured(
+    main: Function,
+) -> tuple[Expr, tuple[Expr, ...], tuple[Expr, ...], PointMap]:
+    """The result without points, the distinct measured tensors, ends of loops, and the tensor of
+    each point."""
     plain: dict[Expr, Expr] = {}
     tensors: dict[Expr, int] = {}
     labels: list[str] = []
@@ -127,7 +145,8 @@ def _measured(main: Function) -> tuple[Expr, tuple[Expr, ...], PointMap]:
         np.asarray(point_kind, np.int64),
         tuple(readers),
     )
-    return plain[main.body], tuple(tensors), points
+    ends = tuple(TupleGetItem(plain[end.tuple], 0) for end in ends_of(main))
+    return plain[main.body], tuple(tensors), ends, points
 
 
 def _read_by_softmax(nodes: Sequence[Expr], result: Expr) -> dict[Expr, int]:

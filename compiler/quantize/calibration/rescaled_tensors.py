@@ -25,11 +25,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.dataflow import SCAN
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
 from compiler.ir.module import IRModule
 from compiler.ir.structural import structural_equal, structural_hash
 from compiler.ir.structural_digest import constant_digest
-from compiler.ir.walk import nodes_of, post_order
+from compiler.ir.walk import mentions, nodes_of, post_order
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.quantize._centring import Centring
 from compiler.quantize._channel_groups import find_groups
@@ -164,6 +165,8 @@ def rescaled_tensors(
         centred: whether the network was centred first.
     """
     mod = plain
+    if mentions(mod["main"], (SCAN,)):
+        return None  # in the closed form layers have other places
     found: list[_Along | None] = [None] * (len(_fields(plain)) - 1)
     shifts = list(found)
     if centred:

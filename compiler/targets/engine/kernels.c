@@ -396,6 +396,15 @@ static int qk_check(const qk_step *s, const qk_limits *l)
         return qk_check_gather(&s->gather, l);
     case QK_TAKE:
         return qk_check_take(&s->take, l);
+    case QK_PART: {
+        const qk_part_step *p = &s->part;
+        return p->count >= 1 && p->count < QK_MOST &&
+               qk_span2(l->arena, p->source, p->bytes, p->takes ? p->count : 1, p->bytes, 1, 0) &&
+               qk_span2(l->arena, p->out, p->bytes, p->takes ? 1 : p->count, p->bytes, 1, 0);
+    }
+    case QK_LOOP:
+    case QK_REPEAT: /* qk_loops looks at them */
+        return 1;
     default:
         return 0;
     }
@@ -428,6 +437,37 @@ static void qk_one(const qk_step *s, const qk_memory *m)
     case QK_GATHER: qk_run_gather(&s->gather, m); break;
     case QK_TAKE: qk_run_take(&s->take, m); break;
     }
+}
+
+/* The number of the first step that is a part outside of a loop, or a loop or its end that do not belong
+ * together or lie within another; count where there is none. */
+static int64_t qk_loops(const qk_step *steps, int64_t count)
+{
+    int64_t begun = -1;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t kind = steps[i].field[0];
+        if (kind == QK_LOOP ? begun >= 0 : (kind == QK_PART || kind == QK_REPEAT) && begun < 0)
+            return i;
+        if (kind == QK_LOOP)
+            begun = i;
+        if (kind != QK_REPEAT)
+            continue;
+        const qk_repeat_step *r = &steps[i].repeat;
+        if (r->rows != i - begun || r->count < 1 || r->count >= QK_MOST)
+            return i;
+        for (int64_t j = begun; j < i; j++)
+            if (steps[j].field[0] == QK_PART && steps[j].part.count != r->count)
+                return j;
+        begun = -1;
+    }
+    return begun < 0 ? count : begun;
+}
+
+static void qk_run_part(const qk_part_step *p, const qk_memory *m, int64_t turn)
+{
+    const int64_t place = (p->back ? p->count - 1 - turn : turn) * p->bytes;
+    memcpy(m->arena + p->out + (p->takes ? 0 : place), m->arena + p->source + (p->takes ? place : 0),
+           (size_t)p->bytes);
 }
 
 /* What is run, as many int64: ctypes takes longer over fifteen arguments than a small network runs.
@@ -464,6 +504,9 @@ QK_EXPORT int64_t qk_check_call(const qk_call *c)
     for (int64_t i = 0; i < c->count; i++)
         if (!qk_check(&c->steps[i], &limits))
             return i + 1;
+    const int64_t wrong = qk_loops(c->steps, c->count);
+    if (wrong < c->count)
+        return wrong + 1;
     return 0;
 }
 
@@ -483,11 +526,19 @@ QK_EXPORT void qk_run_call(const qk_call *c)
     }
     for (int64_t sample; (sample = (int64_t)__atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < c->samples;) {
         const qk_memory memory = {c->arena, c->blob, c->inputs, c->outputs, c->input_bytes, c->output_bytes, sample};
-        for (int64_t i = 0; i < c->count; i++) {
+        for (int64_t i = 0, turn = 0; i < c->count; i++) {
             const double before = c->seconds ? qk_seconds() : 0;
-            qk_one(&c->steps[i], &memory);
+            const int64_t ran = i;
+            if (c->steps[i].field[0] == QK_PART)
+                qk_run_part(&c->steps[i].part, &memory, turn);
+            else if (c->steps[i].field[0] != QK_REPEAT)
+                qk_one(&c->steps[i], &memory);
+            else if (++turn < c->steps[i].repeat.count)
+                i -= c->steps[i].repeat.rows;
+            else
+                turn = 0;
             if (c->seconds)
-                c->seconds[i] += qk_seconds() - before;
+                c->seconds[ran] += qk_seconds() - before;
         }
     }
 }

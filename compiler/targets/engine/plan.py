@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, Protocol
@@ -94,7 +94,10 @@ class Plan:
 
 
 class Emitter:
-    """Collects ``actions``; ``finish`` makes a plan of those that are needed: ``kept``."""
+    """Collects ``actions``; ``finish`` makes a plan of those that are needed: ``kept``.
+
+    ``turns`` is how often the steps to come are run.
+    """
 
     def __init__(self, library: Library, flow: Dataflow) -> None:
         self.library = library
@@ -102,6 +105,7 @@ class Emitter:
         self.actions: list[Action] = []
         self.kept: list[Action] = []
         self.span: Step | None = None
+        self.turns = 1
         self.copies: set[Buffer] = set()
         self._blob = Blob()
         self._constants: set[Buffer] = set()
@@ -253,7 +257,7 @@ class Emitter:
             kind,
             span.name if span else "",
             str(span.span) if span and span.span else "",
-            macs,
+            macs * self.turns,
             constants,
             span.results[0].type.concrete_shape if span else (),
         )
@@ -349,16 +353,23 @@ class Emitter:
             for buffer in (*action.reads, *action.writes):
                 if isinstance(buffer, Buffer) and buffer not in self._constants:
                     memory.touch(buffer, place)
+        for first, last in _loops(kept):
+            memory.hold(first, last)
         arena = memory.place()
         if arena > MOST_ARENA:
             raise PlanError(
                 f"the engine would need {arena / 2**30:.1f} GiB for one run",
                 fix='run it with executor="reference", or with a smaller batch',
             )
-        rows = [
-            row(action.kind, **{name: self._resolved(v) for name, v in action.fields.items()})
-            for action in kept
-        ]
+        rows: list[list[int]] = []
+        begun = 0
+        for action in kept:
+            fields = {name: self._resolved(value) for name, value in action.fields.items()}
+            if action.kind == "loop":
+                begun = len(rows)
+            elif action.kind == "repeat":
+                fields["rows"] = len(rows) - begun
+            rows.append(row(action.kind, **fields))
         blob, size = self._blob.array()
         table = np.array(rows, np.int64).reshape(len(rows), row_fields())
         return Plan(
@@ -378,6 +389,16 @@ class Emitter:
             numbers = [[self._resolved(v) for v in operation] for operation in value]
             return self.put(np.array(numbers, np.int64))
         return int(value)
+
+
+def _loops(actions: Sequence[Action]) -> Iterator[tuple[int, int]]:
+    """Places where each loop begins and ends."""
+    begun = 0
+    for place, action in enumerate(actions):
+        if action.kind == "loop":
+            begun = place
+        elif action.kind == "repeat":
+            yield begun, place
 
 
 class Planning(Protocol):

@@ -116,22 +116,22 @@ class Planner:
         placed: an item and its view -> how many actions there were when it lay there.
     """
 
-    def __init__(self, flow: Dataflow, library: Library) -> None:
+    def __init__(self, flow: Dataflow, library: Library, emitter: Emitter | None = None) -> None:
         self.flow = flow
         self.library = library
-        self.emitter = Emitter(library, flow)
+        self.emitter = Emitter(library, flow) if emitter is None else emitter
         self.items: dict[FlowValue, Item] = {}
         self.folded: set[FlowValue] = set()
         self.placed: dict[tuple[Item, View], int] = {}
 
     def run(self) -> None:
         """Plan every step, then the outputs."""
-        steps = self._distinct_steps()
+        steps = self.distinct_steps()
         for number, value in enumerate(self.flow.inputs):
             self.items[value] = self._input(number, value)
         for step in steps:
             self.emitter.span = step
-            self._plan(step)
+            self.plan(step)
         # All lie in memory before one is written, so that each is read after all of them.
         outputs = [
             (number, *self._output(value))
@@ -147,7 +147,7 @@ class Planner:
         """A copy in the arena, of floats their bits; who quantizes an input reads itself."""
         dtype, shape = value.type.dtype, value.type.concrete_shape
         stored = dtype[1:] if dtype in _UNSIGNED else dtype
-        item = Item(shape, *_bounds_of(stored), stored=RAW_DTYPES.get(stored))
+        item = Item(shape, *bounds_of(stored), stored=RAW_DTYPES.get(stored))
         if not all(shape):
             return constants(np.zeros(shape, np.int64))
         item.readers = self.behind.get(value, [])
@@ -164,11 +164,11 @@ class Planner:
         """What is known of a value."""
         if value not in self.items:
             assert value.data is not None
-            _bounds_of(value.type.dtype)
+            bounds_of(value.type.dtype)
             self.items[value] = constants(bits_of(value.data))
         return self.items[value]
 
-    def _distinct_steps(self) -> list[Step]:
+    def distinct_steps(self) -> list[Step]:
         """The steps that are needed, equal steps once; counts the readers of each value.
 
         A step that only moves or casts shares the item of its operand, so equal steps after it are
@@ -179,7 +179,7 @@ class Planner:
         kept: list[Step] = []
         for step in self._in_words():
             args = tuple(self.root(a) for a in step.args)
-            key = (step.name, _attrs_key(step.attrs), args, _types_key(step))
+            key = (step.name, _attrs_key(step.attrs), args, _types_key(step), step.body)
             first = seen.get(key)
             if first is not None:
                 for mine, other in zip(step.results, first.results):
@@ -263,7 +263,15 @@ class Planner:
 
     # ---- steps -----------------------------------------------------------------------------
 
-    def _plan(self, step: Step) -> None:
+    def enter(self, value: FlowValue, item: Item) -> None:
+        """Say what an input of the flow is that another planner computes."""
+        item.readers, item.uses = self.behind.get(value, []), self._uses(value)
+        if item.view is not None:
+            item.stored = item.view.buffer.type, item.view.buffer.zero
+        self.items[value] = item
+
+    def plan(self, step: Step) -> None:
+        """Plan one step."""
         args = [self.item(self.root(a)) for a in step.args]
         some = any(all(value.type.concrete_shape) for value in step.results)
         if some and step.name == "concatenate":
@@ -317,7 +325,7 @@ class Planner:
         for arg in step.args:
             self.item(self.root(arg)).uses += sum(word.args.count(arg) for word in words) - 1
         for word in words:
-            self._plan(word)
+            self.plan(word)
         for value, made in same.items():
             self.items[value] = self.item(made)
         return True
@@ -329,7 +337,7 @@ class Planner:
 
     def _holds(self, result: FlowValue) -> bool:
         """Whether the dtype holds the bounds."""
-        item, (low, high) = self.items[result], _bounds_of(result.type.dtype)
+        item, (low, high) = self.items[result], bounds_of(result.type.dtype)
         return low <= item.low and item.high <= high
 
     def elementwise(self, step: Step, op: str, args: Sequence[Item], *params: Any) -> bool:
@@ -361,7 +369,7 @@ class Planner:
 
     def _wrapped(self, item: Item, dtype: str, shape: Shape) -> Item:
         """An item broadcast to a shape, within what a dtype holds."""
-        low, high = _bounds_of(dtype)
+        low, high = bounds_of(dtype)
         if item.low < low or item.high > high:
             item = self.compose("WRAP", (item,), dtype)
         if item.data is not None:
@@ -520,7 +528,7 @@ RAW_DTYPES: Final = {
 """Dtypes of inputs and outputs, and the type and zero of what their bytes are copied to."""
 
 
-def _bounds_of(dtype: str) -> tuple[int, int]:
+def bounds_of(dtype: str) -> tuple[int, int]:
     """Bounds of what buffers hold of a dtype.
 
     Raises:

@@ -14,7 +14,8 @@
 #define QK_SLACK 256
 
 enum { QK_QUANTIZE, QK_DEQUANTIZE, QK_GEMM, QK_DEPTHWISE, QK_ELEMENTWISE, QK_POOL, QK_COPY, QK_FILL,
-       QK_LOOKUP, QK_SOFTMAX, QK_STANDARDIZE, QK_PACK, QK_WIDE, QK_REDUCE, QK_GATHER, QK_TAKE, QK_KINDS };
+       QK_LOOKUP, QK_SOFTMAX, QK_STANDARDIZE, QK_PACK, QK_WIDE, QK_REDUCE, QK_GATHER, QK_TAKE,
+       QK_LOOP, QK_PART, QK_REPEAT, QK_KINDS };
 
 /* Element types of activations. QK_S64: copies, inputs, outputs, and the steps of general.h. A float32 is
  * QK_S32, its bits. */
@@ -209,6 +210,20 @@ typedef struct {
     int64_t raw;
 } qk_dequantize_step;
 
+/* A loop: the steps behind QK_LOOP up to QK_REPEAT, `rows` behind it, run `count` times. A part is a copy of
+ * one of `count` runs of bytes, one behind the other: that of the turn, or of the turn counted from the end. */
+typedef struct {
+    int64_t kind;
+} qk_loop_step;
+
+typedef struct {
+    int64_t kind, source, out, bytes, count, takes, back; /* takes: the runs are the source, else out */
+} qk_part_step;
+
+typedef struct {
+    int64_t kind, rows, count;
+} qk_repeat_step;
+
 typedef union {
     int64_t field[QK_FIELDS];
     qk_gemm_step gemm;
@@ -225,6 +240,8 @@ typedef union {
     qk_reduce_step reduce;
     qk_gather_step gather;
     qk_take_step take;
+    qk_part_step part;
+    qk_repeat_step repeat;
     qk_quantize_step quantize;
     qk_dequantize_step dequantize;
 } qk_step;

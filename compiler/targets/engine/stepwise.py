@@ -11,6 +11,7 @@ later row reads is noise.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -141,9 +142,12 @@ class SteppedEngine(EngineExecutor):
 
     def _run_until(self, stop: int) -> None:
         while self._at < stop:
-            span = self._at, self._at + 1
-            self.kernels(span, self._batch, self._arena)
-            for buffer in self._dying.get(self._at, ()):
+            last = self._at
+            while self._actions[self._at].kind == "loop" and self._actions[last].kind != "repeat":
+                last += 1  # a loop runs as a whole
+            self.kernels((self._at, last + 1), self._batch, self._arena)
+            dying = [self._dying.get(at, ()) for at in range(self._at, last + 1)]
+            for buffer in chain.from_iterable(dying):
                 lost = slice(buffer.place, buffer.place + buffer.size)
                 self._arena.bytes[lost] = self._noise[lost]
-            self._at += 1
+            self._at = last + 1

@@ -188,6 +188,13 @@ class Memory:
         first, last = self.spans.get(buffer, (step, step))
         self.spans[buffer] = (min(first, step), max(last, step))
 
+    def hold(self, first: int, last: int) -> None:
+        """Let what lives across an end of a loop live as long as the loop, whose steps are run
+        again."""
+        for buffer, (begin, end) in self.spans.items():
+            if end >= first and begin <= last and (begin < first or end > last):
+                self.spans[buffer] = (min(begin, first), max(end, last))
+
     def place(self) -> int:
         """Give every buffer its place; returns the bytes of the arena."""
         lives = [Lifetime(buffer.size, *span) for buffer, span in self.spans.items()]

@@ -19,6 +19,7 @@ from compiler.errors import CompilerError, EvaluationError
 from compiler.ir.adt import Constructor, Pattern, PatternConstructor, PatternTuple, PatternVar
 from compiler.ir.expr import Expr, Function, GlobalVar, Op, Var, describe
 from compiler.ir.inference.infer_type import infer_module
+from compiler.ir.loops import closed
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, TupleType, Type
@@ -34,10 +35,16 @@ Kernel = Callable[[list[NDArray[Any]]], list[NDArray[Any]]]
 
 @dataclass(slots=True, eq=False)
 class Closure:
-    """A function with the values it captured, in the order of ``plan.captures``."""
+    """A function with the values it captured, in the order of ``plan.captures``; operators such as
+    scan call it with ``run``."""
 
     plan: Plan
     captured: list[Any]
+    run: Callable[[Closure, list[Any]], Any]
+
+    def __call__(self, *args: Any) -> Any:
+        """The value for values of the parameters."""
+        return self.run(self, list(args))
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +86,8 @@ class ReferenceExecutor:
     ) -> None:
         if mod[function].checked_type_or_none is None:
             mod = infer_module(mod)
+        if function == "main":
+            mod = closed(mod)
         self._mod = mod
         self._function: Function = mod[function]
         self._tap = tap
@@ -153,15 +162,28 @@ class _Machine:
         plan_of: Callable[[str], Plan],
         kernel: Callable[[str], Kernel | None],
         tap: Tap | None,
+        inner: bool = False,
     ) -> None:
         self._plan_of = plan_of
         self._kernel = kernel
         self._tap = tap
+        self._inner = inner
         self._frames: list[_Frame] = []
 
-    def run(self, plan: Plan, args: list[Any]) -> Any:
+    def call(self, closure: Closure, args: list[Any]) -> Any:
+        """A function that an operator calls, on a machine of its own.
+
+        Raises:
+            EvaluationError: such a function calls another one so.
+        """
+        if self._inner:
+            raise EvaluationError("a loop within a loop is not evaluated")
+        inner = _Machine(self._plan_of, self._kernel, self._tap, inner=True)
+        return inner.run(closure.plan, args, closure.captured)
+
+    def run(self, plan: Plan, args: list[Any], captured: Any = ()) -> Any:
         result: list[Any] = [None]
-        self._enter_function(plan, (), args, None, result)
+        self._enter_function(plan, captured, args, None, result)
         frames = self._frames
         while frames:
             frame = frames[-1]
@@ -208,6 +230,9 @@ class _Machine:
         elif do in _CONTROL:
             self._control(step, slots)
             return
+        elif do is Do.CLOSURE:
+            plan: Plan = step.detail
+            value = Closure(plan, [slots[outer] for outer, _ in plan.captures], self.call)
         else:
             value = _make(step, slots)
         self._finish(step, slots, value)
@@ -292,11 +317,8 @@ def _shaped_like(arrays: Iterator[NDArray[Any]], ty: Type) -> Any:
 
 
 def _make(step: Step, slots: list[Any]) -> Any:
-    """Values of closures, constructors and references."""
+    """Values of constructors and references."""
     args = [slots[a] for a in step.args]
-    if step.do is Do.CLOSURE:
-        plan: Plan = step.detail
-        return Closure(plan, [slots[outer] for outer, _ in plan.captures])
     if step.do is Do.CONSTRUCT:
         return AdtValue(step.detail, tuple(args))
     if step.do is Do.REF_CREATE:

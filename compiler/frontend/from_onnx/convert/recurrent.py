@@ -1,14 +1,15 @@
-"""RNN, GRU and LSTM, written out over the steps of a sequence of known length.
+"""RNN, GRU and LSTM as loops.
 
 One nn.dense multiplies the inputs of all steps; each step adds nn.dense of the hidden state by one
-shared weight and applies its activations. A first state of zeros is not computed with.
+shared weight and applies its activations. The marks of open loops are written (``ir/loops.py``);
+the importer closes them at its end.
 
-Source of the formulas: ONNX operators RNN, GRU, LSTM. Relay v0.10 writes recurrences out as well.
+Source of the formulas: ONNX operators RNN, GRU, LSTM.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -19,9 +20,6 @@ from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import find_converter, from_onnx
 from compiler.ir.expr import Expr
 from compiler.ops.number_format import Array
-
-MAX_UNROLLED_STEPS = 4096
-"""Steps of all recurrences of a model together; a step of an LSTM is 12 calls."""
 
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 """Whether each direction goes from the last step to the first."""
@@ -40,8 +38,8 @@ _ACTIVATIONS: dict[str, dict[str, float]] = {
 }
 
 _Activation = Callable[[Expr], Expr]
-_States = tuple[Expr | None, ...]
-"""Hidden state and, in an LSTM, cell state, each (batch, hidden); None stands for zeros."""
+_States = tuple[Expr, ...]
+"""Hidden state and, in an LSTM, cell state, each (batch, hidden)."""
 _Step = Callable[[Expr, _States], tuple[Expr, ...]]
 """From what the inputs give to the gates (batch, gates * hidden) and the states: next states."""
 
@@ -82,12 +80,11 @@ class _Direction:
         ]
         return reduce(lambda a, b: node.call("add", a, b), parts) if parts else whole
 
-    def start(self, place: int) -> Expr | None:
-        """The first state (batch, hidden) in input ``place``; None for zeros."""
-        known = self.node.known(place)
-        if not self.node.has_input(place) or (known is not None and not known.any()):
-            return None
-        return self.part(place, axis=self.node.attr("layout", 0))
+    def start(self, place: int, batch: int, dtype: str) -> Expr:
+        """The first state (batch, hidden) in input ``place``, or zeros."""
+        if self.node.has_input(place):
+            return self.part(place, axis=self.node.attr("layout", 0))
+        return self.node.const(np.zeros((batch, self.hidden)), dtype)
 
     def gates(self, data: Expr, count: int) -> list[Expr]:
         """Equal pieces of the last axis."""
@@ -99,7 +96,7 @@ class _Direction:
         return self.node.call("nn.dense", state, weight, units=self.node.shape(weight)[0])
 
 
-@from_onnx("RNN")
+@from_onnx("RNN", folds=False)
 def rnn(node: OnnxNode) -> list[Expr]:
     """H = f(X W + H R + b)."""
 
@@ -108,17 +105,15 @@ def rnn(node: OnnxNode) -> list[Expr]:
         weight = run.part(2)
 
         def step(gates: Expr, states: _States) -> tuple[Expr, ...]:
-            (state,) = states
-            if state is not None:
-                gates = node.call("add", gates, run.product(state, weight))
+            gates = node.call("add", gates, run.product(states[0], weight))
             return (activation(gates),)
 
         return step
 
-    return _unrolled(node, 1, ("Tanh",), cell, ((0, 1), (1, 2)))
+    return _recurrence(node, 1, ("Tanh",), cell, ((0, 1), (1, 2)))
 
 
-@from_onnx("GRU")
+@from_onnx("GRU", folds=False)
 def gru(node: OnnxNode) -> list[Expr]:
     """z, r = f(X W + H R + b); n = g(X W + (r H) R + b); H = n + z (H - n).
 
@@ -135,30 +130,27 @@ def gru(node: OnnxNode) -> list[Expr]:
             (state,) = states
             z, r, n = run.gates(gates, 3)
             if late:
-                product = bias if state is None else run.product(state, weights[0])
-                if product is not None:
-                    if state is not None and bias is not None:
-                        product = node.call("add", product, bias)
-                    of_z, of_r, of_n = run.gates(product, 3)
-                    z, r = node.call("add", z, of_z), node.call("add", r, of_r)
-                    n = node.call("add", n, node.call("multiply", f(r), of_n))
-            elif state is not None:
+                product = run.product(state, weights[0])
+                if bias is not None:
+                    product = node.call("add", product, bias)
+                of_z, of_r, of_n = run.gates(product, 3)
+                z, r = node.call("add", z, of_z), node.call("add", r, of_r)
+                n = node.call("add", n, node.call("multiply", f(r), of_n))
+            else:
                 of_z, of_r = run.gates(run.product(state, weights[0]), 2)
                 z, r = node.call("add", z, of_z), node.call("add", r, of_r)
                 kept = node.call("multiply", f(r), state)
                 n = node.call("add", n, run.product(kept, weights[1]))
             z, n = f(z), g(n)
-            if state is None:
-                return (node.call("subtract", n, node.call("multiply", z, n)),)
             change = node.call("multiply", z, node.call("subtract", state, n))
             return (node.call("add", n, change),)
 
         return step
 
-    return _unrolled(node, 3, ("Sigmoid", "Tanh"), cell, ((0, 3),) if late else ((0, 3), (3, 6)))
+    return _recurrence(node, 3, ("Sigmoid", "Tanh"), cell, ((0, 3),) if late else ((0, 3), (3, 6)))
 
 
-@from_onnx("LSTM")
+@from_onnx("LSTM", folds=False)
 def lstm(node: OnnxNode) -> list[Expr]:
     """i, o, f, c = X W + H R + b; C = f(f) C + f(i) g(c); H = f(o) h(C)."""
     if node.attr("input_forget", 0):
@@ -169,27 +161,25 @@ def lstm(node: OnnxNode) -> list[Expr]:
         weight = run.part(2)
         peepholes = [run.part(7, (k, k + 1)) for k in range(3)] if node.has_input(7) else None
 
-        def seen(gate: Expr, peephole: int, state: Expr | None) -> Expr:
-            if peepholes is None or state is None:
+        def seen(gate: Expr, peephole: int, state: Expr) -> Expr:
+            if peepholes is None:
                 return gate
             return node.call("add", gate, node.call("multiply", peepholes[peephole], state))
 
         def step(gates: Expr, states: _States) -> tuple[Expr, ...]:
             hidden, state = states
-            if hidden is not None:
-                gates = node.call("add", gates, run.product(hidden, weight))
+            gates = node.call("add", gates, run.product(hidden, weight))
             i, o, forget, c = run.gates(gates, 4)
             new = node.call("multiply", f(seen(i, 0, state)), g(c))
-            if state is not None:
-                new = node.call("add", node.call("multiply", f(seen(forget, 2, state)), state), new)
+            new = node.call("add", node.call("multiply", f(seen(forget, 2, state)), state), new)
             return node.call("multiply", f(seen(o, 1, new)), h(new)), new
 
         return step
 
-    return _unrolled(node, 4, ("Sigmoid", "Tanh", "Tanh"), cell, ((0, 4), (4, 8)))
+    return _recurrence(node, 4, ("Sigmoid", "Tanh", "Tanh"), cell, ((0, 4), (4, 8)))
 
 
-def _unrolled(
+def _recurrence(
     node: OnnxNode,
     gates: int,
     activations: Sequence[str],
@@ -215,10 +205,13 @@ def _unrolled(
         data = node.call("transpose", data, axes=(1, 0, 2))
     steps, batch, features = node.shape(data)
     hidden = node.shape(node.arg(2))[2]
-    _check(node, steps, len(directions))
+    if not steps:
+        raise node.error("the sequence has no step")
+    running = _running(node, steps, batch)
     rows = node.call("reshape", data, newshape=(steps * batch, features))
     functions = _activations(node, activations, len(directions))
     places = (5, 6) if len(activations) == 3 else (5,)
+    dtype = data.tensor_type.dtype
     sequences: list[Expr] = []
     last: list[tuple[Expr, ...]] = []
     for index, backwards in enumerate(directions):
@@ -226,16 +219,26 @@ def _unrolled(
         inputs = run.product(rows, run.part(1))
         if node.has_input(3):
             inputs = node.call("add", inputs, run.part(3, *bias))
-        step = cell(run)
-        states: _States = tuple(run.start(place) for place in places)
-        found: dict[int, Expr] = {}
-        for at, given in _steps(node, inputs, steps, backwards):
-            states = done = step(given, states)
-            found[at] = done[0]
-        last.append(done)
-        together = [found[at] for at in range(steps)]
-        joined = _joined(node, together, 0)
-        sequences.append(node.call("reshape", joined, newshape=(steps, 1, batch, hidden)))
+        inputs = node.call("reshape", inputs, newshape=(steps, batch, gates * hidden))
+        name = next(output for output in node.proto.output if output)
+        marks = {"loop": f"{name}:{index}", "length": steps}
+        backward = (int(backwards),)
+        states = [
+            node.call("scan.state", run.start(place, batch, dtype), **marks) for place in places
+        ]
+        given = node.call("scan.step", inputs, **marks, reverse=backward)
+        done = cell(run)(given, tuple(states))
+        output = done[0]
+        if running is not None:
+            now = node.call("scan.step", running, **marks, reverse=backward)
+            done = tuple(node.call("where", now, new, old) for new, old in zip(done, states))
+            zeros = node.const(np.zeros((batch, hidden)), dtype)
+            output = node.call("where", now, output, zeros)
+        groups = [node.tuple(group) for group in (states, done, (output,))]
+        end = node.call("scan.end", *groups, **marks, reverse=backward)
+        last.append(tuple(node.field(end, place) for place in range(len(states))))
+        sequence = node.field(end, len(states))
+        sequences.append(node.call("reshape", sequence, newshape=(steps, 1, batch, hidden)))
     results = [_joined(node, sequences, 1)]
     for kind in zip(*last):
         each = [node.call("reshape", state, newshape=(1, batch, hidden)) for state in kind]
@@ -246,46 +249,23 @@ def _unrolled(
     return [node.call("transpose", r, axes=a) for r, a in zip(results, axes)]
 
 
-def _steps(node: OnnxNode, inputs: Expr, steps: int, backwards: bool) -> Iterator[tuple[int, Expr]]:
-    """Each step and its rows of ``inputs``, in the order of computation."""
-    if steps == 1:
-        yield 0, inputs
-        return
-    pieces = node.call("split", inputs, indices_or_sections=steps, axis=0)
-    for at in reversed(range(steps)) if backwards else range(steps):
-        yield at, node.field(pieces, at)
-
-
 def _joined(node: OnnxNode, parts: list[Expr], axis: int) -> Expr:
     if len(parts) == 1:
         return parts[0]
     return node.call("concatenate", node.tuple(parts), axis=axis)
 
 
-def _check(node: OnnxNode, steps: int, directions: int) -> None:
-    """Refuse sequences of unequal or no length, and more steps than are written out.
-
-    Raises:
-        OnnxImportError: what is wrong with the sequence.
-    """
-    if not steps:
-        raise node.error("the sequence has no step")
-    if node.has_input(4):
-        lengths = node.ints(4, "sequence_lens")
-        if any(length != steps for length in lengths):
-            raise node.error(
-                f"sequence_lens {lengths[:8]} are shorter than the {steps} steps of the input",
-                "leave sequence_lens out and give sequences of one length; --dim sets it",
-            )
-    values = node.values
-    values.unrolled_steps += steps * directions
-    if values.unrolled_steps > MAX_UNROLLED_STEPS:
-        raise node.error(
-            f"{values.unrolled_steps} steps are more than {MAX_UNROLLED_STEPS}, which is what the "
-            f"recurrences of a model may have together (here: {steps} steps, {directions} "
-            f"direction{'s' if directions > 1 else ''})",
-            "give a shorter sequence, with --dim where its length is free",
-        )
+def _running(node: OnnxNode, steps: int, batch: int) -> Expr | None:
+    """Whether each step belongs to each sequence (steps, batch, 1); None where all do."""
+    if not node.has_input(4):
+        return None
+    known = node.known(4)
+    if known is not None and (known >= steps).all():
+        return None
+    lengths = node.call(
+        "reshape", node.call("cast", node.arg(4), dtype="int64"), newshape=(1, -1, 1)
+    )
+    return node.call("less", node.const(np.arange(steps).reshape(-1, 1, 1), "int64"), lengths)
 
 
 def _activations(

@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM: written out over their steps, against onnxruntime and ONNX's reference."""
+"""RNN, GRU and LSTM: loops, against onnxruntime and ONNX's reference."""
 
 from __future__ import annotations
 
@@ -9,19 +9,26 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from compiler.errors import OnnxImportError
+from compiler import parse, relay, text
+from compiler.errors import CompilerError, LoweringError, OnnxImportError
+from compiler.export.to_onnx.integer import to_integer_onnx
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import Call, Constant, is_op_call
+from compiler.ir.expr import Call, Constant, Expr, Op, is_op_call
 from compiler.ir.module import IRModule
+from compiler.ir.structural import structural_equal
+from compiler.ir.walk import mentions
+from compiler.ops.transform.scan import ScanAttrs
 from compiler.pipeline import evaluate
+from compiler.proof.ranges import analyse
 from compiler.quantize import Candidate, QConfig, prerequisite_optimize
 from compiler.targets.c.executor import CExecutor
+from compiler.targets.engine.executor import EngineExecutor
+from compiler.targets.ort.session import OrtExecutor
 from tests.compiler.frontend.from_onnx.test_load import (
     assert_same_as_onnxruntime,
     imported,
     model,
     node,
-    op_names,
 )
 from tests.compiler.quantize.candidates import assert_same_integers, calibrated, sqnr_db
 
@@ -152,23 +159,24 @@ def test_lengths_that_are_all_the_whole_sequence_are_taken() -> None:
     assert_same_as_onnxruntime(proto, {"x": drawn(STEPS, BATCH, FEATURES)})
 
 
-def test_states_of_zeros_are_not_computed_with() -> None:
-    zeros = {"h": np.zeros((1, BATCH, HIDDEN), np.float32)}
-    mod, _ = imported(whole("RNN", weights("RNN") | zeros, "x w r b - h"))
-    assert op_names(mod).count("nn.dense") == STEPS
+@pytest.mark.parametrize("kind", GATES)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_sequences_of_their_own_lengths_end_where_they_end(kind: str, direction: str) -> None:
+    held = weights(kind, 2 if direction == "bidirectional" else 1)
+    held["n"] = np.array([3, 5], np.int32)
+    proto = whole(kind, held, "x w r b n", direction=direction)
+    assert_same_as_onnxruntime(proto, {"x": drawn(STEPS, BATCH, FEATURES)})
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_a_longer_sequence_is_the_same_text_with_other_numbers(kind: str) -> None:
+    texts = [text(imported(whole(kind, weights(kind), steps=n))[0]) for n in (28, 2800)]
+    sizes = [len(one.splitlines()) for one in texts]
+    assert sizes[0] == sizes[1]
+    assert structural_equal(parse(texts[1]), imported(whole(kind, weights(kind), steps=2800))[0])
 
 
 REFUSED: dict[str, tuple[onnx.ModelProto, str, str]] = {
-    "shorter sequences": (
-        whole("GRU", weights("GRU") | {"n": np.array([3, 5], np.int32)}, "x w r b n"),
-        r"sequence_lens \[3, 5\] are shorter than the 5 steps",
-        "sequences of one length",
-    ),
-    "many steps": (
-        whole("LSTM", weights("LSTM", 2), steps=3000, direction="bidirectional"),
-        "6000 steps are more than 4096",
-        "a shorter sequence",
-    ),
     "another activation": (
         whole("RNN", weights("RNN"), activations=["Affine"]),
         "activation 'Affine' is not one of Tanh, Sigmoid",
@@ -194,7 +202,7 @@ REFUSED: dict[str, tuple[onnx.ModelProto, str, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_written_out_is_refused_with_what_to_do(name: str) -> None:
+def test_what_is_refused_says_what_to_do(name: str) -> None:
     proto, what, fix = REFUSED[name]
     with pytest.raises(OnnxImportError, match=what) as error:
         imported(proto)
@@ -234,8 +242,83 @@ def test_integers_only_with_one_copy_of_the_weights(kind: str) -> None:
     assert all(isinstance(weight, Constant) for weight in held)
     assert len(held) == (3 if kind == "GRU" else 2)  # a GRU has two products of its state
     assert_same_integers(module, data[:1])
-    (found,), (wanted,) = CExecutor(module).run(data[0]), evaluate(module, data[0])
-    np.testing.assert_array_equal(found, wanted)
+    assert structural_equal(parse(text(module)), module)
+    (wanted,) = evaluate(module, data[0])
+    for form in (CExecutor(module), EngineExecutor(module), OrtExecutor(to_integer_onnx(module))):
+        np.testing.assert_array_equal(form.run(data[0])[0], wanted)
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_bounds_hold_in_every_step_however_many_there_are(kind: str) -> None:
+    found = []
+    for steps in (5, 400):
+        _, candidate, _ = quantized(kind, steps)
+        assert candidate.partitioned is not None
+        found.append(analyse(candidate.partitioned))
+    assert not found[0].findings
+    assert not found[1].findings
+    assert len(found[0].values) == len(found[1].values)
+
+
+def test_the_cost_of_a_loop_grows_with_its_steps() -> None:
+    short, long = (quantized("GRU", steps)[1].cost for steps in (5, 50))
+    assert long.bit_operations == 10 * short.bit_operations
+    assert long.weight_bytes == short.weight_bytes
+
+
+def test_what_has_no_loops_says_how_many_steps_are_too_many() -> None:
+    _, candidate, _ = quantized("GRU", 2_000)
+    module = candidate.partitioned
+    assert module is not None
+    with pytest.raises(LoweringError, match="too many to be written out"):
+        CExecutor(module)
+
+
+def test_a_loop_within_a_loop_is_refused() -> None:
+    state, zeros = relay.var("state", (3,), "int8"), relay.const(np.zeros(3, np.int8))
+
+    def loop(body: Expr, first: Expr) -> Call:
+        groups = (relay.Tuple((first,)), relay.Tuple(()), relay.Tuple(()))
+        return relay.Call(Op.get("scan"), (body, *groups), ScanAttrs(4))
+
+    alone = relay.Function((state,), relay.Tuple((state,)))
+    outer = relay.var("outer", (3,), "int8")
+    inner = relay.Tuple((relay.TupleGetItem(loop(alone, outer), 0),))
+    mod = relay.module(relay.TupleGetItem(loop(relay.Function((outer,), inner), zeros), 0))
+    for form in (EngineExecutor, analyse, to_integer_onnx):
+        with pytest.raises(CompilerError, match="a loop within a loop"):
+            form(mod, "main")
+    with pytest.raises(CompilerError, match="a loop within a loop"):
+        evaluate(mod, {})
+
+
+def test_a_state_that_nothing_limits_is_not_proved() -> None:
+    total, one = relay.var("total", (3,), "int32"), relay.var("one", (3,), "int8")
+    step = relay.op.add(total, relay.op.cast(one, "int32"))
+    body = relay.Function((total, one), relay.Tuple((step,)))
+    states = relay.Tuple((relay.const(np.zeros(3, np.int32)),))
+    inputs = relay.Tuple((relay.var("x", (9, 3), "int8"),))
+    attrs = ScanAttrs(9, (0,), ())
+    loop = relay.Call(Op.get("scan"), (body, states, inputs, relay.Tuple(())), attrs)
+    mod = relay.module(relay.TupleGetItem(loop, 0))
+    x = np.arange(27, dtype=np.int8).reshape(9, 3)
+    (found,) = evaluate(mod, {"x": x})
+    np.testing.assert_array_equal(found, x.astype(np.int32).sum(axis=0))
+    findings = analyse(mod, "main").findings
+    assert any("int32 ends at" in finding.what for finding in findings)
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_a_stream_of_many_steps_has_the_integers_of_every_form_with_loops(kind: str) -> None:
+    prepared, candidate, data = quantized(kind, 400)
+    module = candidate.partitioned
+    assert module is not None
+    assert mentions(module["quantized_main"], ("scan",))
+    assert structural_equal(parse(text(module)), module)
+    (wanted,) = evaluate(module, data[0])
+    for form in (EngineExecutor(module), OrtExecutor(to_integer_onnx(module))):
+        np.testing.assert_array_equal(form.run(data[0])[0], wanted)
+    assert sqnr_db(prepared, module, data[:2]) >= 28
 
 
 def test_errors_do_not_grow_with_the_steps() -> None:
