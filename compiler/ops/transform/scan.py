@@ -236,7 +236,10 @@ def state_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
 
 @FQAnnotateRewrite.register(scan_step)
 def step_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """A step of narrow integers: all steps are quantized at once, in front of the loop."""
+    """A step of what is there: sums as they are; what is float is quantized in front of the loop,
+    all steps at once."""
+    if kind_of(args[0]) == QAnnotateKind.ACTIVATION:
+        return QAnnotateExpr(with_args(ref_call, (unannotated(args[0]),)), QAnnotateKind.ACTIVATION)
     call = with_args(ref_call, (as_input(args[0], ctx),))
     return QAnnotateExpr(call, QAnnotateKind.INPUT)
 

@@ -510,35 +510,42 @@ QK_EXPORT int64_t qk_check_call(const qk_call *c)
     return 0;
 }
 
+/* All steps of one sample, or what a lane does of them. */
+static void qk_run_sample(const qk_call *c, int64_t sample)
+{
+    const qk_memory memory = {c->arena, c->blob, c->inputs, c->outputs, c->input_bytes, c->output_bytes, sample};
+    size_t met = 0;
+    for (int64_t i = 0, turn = 0; i < c->count; i++) {
+        const double before = c->seconds ? qk_seconds() : 0;
+        const int64_t ran = i;
+        const qk_step *s = &c->steps[i];
+        if (s->field[0] == QK_REPEAT) {
+            turn = turn + 1 < s->repeat.count ? turn + 1 : 0;
+            i -= turn ? s->repeat.rows : 0;
+        } else if (s->field[0] == QK_PART) {
+            if (!c->lane)
+                qk_run_part(&s->part, &memory, turn);
+        } else if (c->lanes > 1) {
+            qk_step share = *s;
+            if (qk_take_share(&share, c->lane, c->lanes, c->lane * c->pitch))
+                qk_one(&share, &memory);
+        } else {
+            qk_one(s, &memory);
+        }
+        if (c->lanes > 1)
+            qk_meet(c->come, ++met * (size_t)c->lanes);
+        if (c->seconds)
+            c->seconds[ran] += qk_seconds() - before;
+    }
+}
+
 /* Run checked steps on samples one after the other; arena and blob are aligned to 64 bytes. */
 QK_EXPORT void qk_run_call(const qk_call *c)
 {
     size_t alone = 0, *const next = c->taken ? c->taken : &alone;
-    if (c->lanes > 1) {
-        const qk_memory memory = {c->arena, c->blob, c->inputs, c->outputs, c->input_bytes, c->output_bytes, 0};
-        for (int64_t i = 0; i < c->count; i++) {
-            qk_step share = c->steps[i];
-            if (qk_take_share(&share, c->lane, c->lanes, c->lane * c->pitch))
-                qk_one(&share, &memory);
-            qk_meet(c->come, (size_t)((i + 1) * c->lanes));
-        }
-        return;
-    }
-    for (int64_t sample; (sample = (int64_t)__atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < c->samples;) {
-        const qk_memory memory = {c->arena, c->blob, c->inputs, c->outputs, c->input_bytes, c->output_bytes, sample};
-        for (int64_t i = 0, turn = 0; i < c->count; i++) {
-            const double before = c->seconds ? qk_seconds() : 0;
-            const int64_t ran = i;
-            if (c->steps[i].field[0] == QK_PART)
-                qk_run_part(&c->steps[i].part, &memory, turn);
-            else if (c->steps[i].field[0] != QK_REPEAT)
-                qk_one(&c->steps[i], &memory);
-            else if (++turn < c->steps[i].repeat.count)
-                i -= c->steps[i].repeat.rows;
-            else
-                turn = 0;
-            if (c->seconds)
-                c->seconds[ran] += qk_seconds() - before;
-        }
-    }
+    if (c->lanes > 1)
+        qk_run_sample(c, 0);
+    else
+        for (int64_t sample; (sample = (int64_t)__atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < c->samples;)
+            qk_run_sample(c, sample);
 }

@@ -387,7 +387,19 @@ class Planner:
         return made
 
     def write(self, item: Item, target: View) -> None:
-        """Copy an item into memory of its shape."""
+        """Copy an item into memory of its shape, or compute it there."""
+        if (
+            item.view is None
+            and item.chain is not None
+            and item.storage
+            == (
+                target.buffer.type,
+                target.buffer.zero,
+            )
+        ):
+            item.view, item.depth = emit_program(self, item, target), 0
+            self._lies(item)
+            return
         view = self.materialise(item)
         if (view.buffer.type, view.buffer.zero) == (target.buffer.type, target.buffer.zero):
             self.emitter.copy(view, target)

@@ -86,9 +86,13 @@ class _Direction:
             return self.part(place, axis=self.node.attr("layout", 0))
         return self.node.const(np.zeros((batch, self.hidden)), dtype)
 
-    def gates(self, data: Expr, count: int) -> list[Expr]:
-        """Equal pieces of the last axis."""
-        pieces = self.node.call("split", data, indices_or_sections=count, axis=-1)
+    def gates(self, data: Expr, count: int, alike: int = 1) -> list[Expr]:
+        """Pieces of the last axis, the first as long as ``alike`` of the others together."""
+        cuts: int | tuple[int, ...] = count
+        if alike > 1:
+            cuts = tuple(place * self.hidden for place in range(alike, count))
+            count -= alike - 1
+        pieces = self.node.call("split", data, indices_or_sections=cuts, axis=-1)
         return [self.node.field(pieces, i) for i in range(count)]
 
     def product(self, state: Expr, weight: Expr) -> Expr:
@@ -128,20 +132,19 @@ def gru(node: OnnxNode) -> list[Expr]:
 
         def step(gates: Expr, states: _States) -> tuple[Expr, ...]:
             (state,) = states
-            z, r, n = run.gates(gates, 3)
+            both, n = run.gates(gates, 3, alike=2)
+            product = of_both = run.product(state, weights[0])
             if late:
-                product = run.product(state, weights[0])
                 if bias is not None:
                     product = node.call("add", product, bias)
-                of_z, of_r, of_n = run.gates(product, 3)
-                z, r = node.call("add", z, of_z), node.call("add", r, of_r)
-                n = node.call("add", n, node.call("multiply", f(r), of_n))
+                of_both, of_n = run.gates(product, 3, alike=2)
+            z, r = run.gates(f(node.call("add", both, of_both)), 2)
+            if late:
+                n = node.call("add", n, node.call("multiply", r, of_n))
             else:
-                of_z, of_r = run.gates(run.product(state, weights[0]), 2)
-                z, r = node.call("add", z, of_z), node.call("add", r, of_r)
-                kept = node.call("multiply", f(r), state)
+                kept = node.call("multiply", r, state)
                 n = node.call("add", n, run.product(kept, weights[1]))
-            z, n = f(z), g(n)
+            n = g(n)
             change = node.call("multiply", z, node.call("subtract", state, n))
             return (node.call("add", n, change),)
 
@@ -162,17 +165,18 @@ def lstm(node: OnnxNode) -> list[Expr]:
         peepholes = [run.part(7, (k, k + 1)) for k in range(3)] if node.has_input(7) else None
 
         def seen(gate: Expr, peephole: int, state: Expr) -> Expr:
-            if peepholes is None:
+            if peepholes is None:  # f was applied to all three gates
                 return gate
-            return node.call("add", gate, node.call("multiply", peepholes[peephole], state))
+            return f(node.call("add", gate, node.call("multiply", peepholes[peephole], state)))
 
         def step(gates: Expr, states: _States) -> tuple[Expr, ...]:
             hidden, state = states
             gates = node.call("add", gates, run.product(hidden, weight))
-            i, o, forget, c = run.gates(gates, 4)
-            new = node.call("multiply", f(seen(i, 0, state)), g(c))
-            new = node.call("add", node.call("multiply", f(seen(forget, 2, state)), state), new)
-            return node.call("multiply", f(seen(o, 1, new)), h(new)), new
+            three, c = run.gates(gates, 4, alike=3)
+            i, o, forget = run.gates(f(three) if peepholes is None else three, 3)
+            new = node.call("multiply", seen(i, 0, state), g(c))
+            new = node.call("add", node.call("multiply", seen(forget, 2, state), state), new)
+            return node.call("multiply", seen(o, 1, new), h(new)), new
 
         return step
 
