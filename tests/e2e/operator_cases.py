@@ -598,6 +598,28 @@ CASES: Final[dict[str, Case]] = {
         inputs={"x": ((1, 6), "float32")},
         outputs=("label", "y"),
     ),
+    "LSTM": after(
+        node("Reshape", ["a", "by_step"], ["s"]),
+        node(
+            "LSTM",
+            ["s", "w", "r", "b"],
+            ["y", "last", "cell"],
+            hidden_size=5,
+            direction="bidirectional",
+        ),
+        outputs=("y", "last", "cell"),
+        by_step=ints(6, 1, 24),
+        w=0.2 * weights(2, 20, 24),
+        r=0.4 * weights(2, 20, 5, seed=6),
+        b=weights(2, 40, seed=7),
+    ),
+    "GRU": after(
+        node("Reshape", ["a", "by_step"], ["s"]),
+        node("GRU", ["s", "w", "r"], ["", "y"], hidden_size=5, linear_before_reset=1),
+        by_step=ints(6, 1, 24),
+        w=0.2 * weights(1, 15, 24),
+        r=0.4 * weights(1, 15, 5, seed=6),
+    ),
     "Conv, rounded twice": Case(
         [node("Conv", ["x", "w0"], ["a"]), node("Add", ["a", "x"], ["y"])],
         {"w0": weights(4, 4, 1, 1)},
