@@ -13,7 +13,7 @@ from compiler.fusion.fuse_ops import FuseOps
 from compiler.fusion.preparation import BEFORE_FUSION
 from compiler.ir.expr import Expr
 from compiler.ir.inference.infer_type import infer_module
-from compiler.ir.loops import unrolled
+from compiler.ir.loops import lifted
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Pass, run_named
 from compiler.ir.ty import tensor_fields
@@ -98,7 +98,7 @@ def tflite_file(
 
 def fuse_for_c(mod: IRModule) -> IRModule:
     """What ``lower`` makes of a module for target ``c`` before it lowers its kernels."""
-    return run_named(unrolled(infer_module(mod)), BEFORE_C, "lower")
+    return run_named(lifted(infer_module(mod)), BEFORE_C, "lower")
 
 
 def lower(
@@ -126,9 +126,7 @@ def lower(
     config = CompilationConfig.of(target, targets_by_kind)
     to_c = (config.default_primitive.target or "").partition(" ")[0] == "c"
     fused = (
-        fuse_for_c(mod)
-        if to_c
-        else run_named(unrolled(infer_module(mod)), BEFORE_LOWERING, "lower")
+        fuse_for_c(mod) if to_c else run_named(lifted(infer_module(mod)), BEFORE_LOWERING, "lower")
     )
     lowered = LowerTE(mod_name, config=config)(fused)
     by_kind = {kind: str(one) for kind, one in config.targets_by_kind.items()}

@@ -244,6 +244,8 @@ class _Flattener:
                     self.singles[node] = single
                     operands = single[1]
             stack.extend(("visit", arg, scope, None) for arg in reversed(operands))
+        elif isinstance(node, GlobalVar) and isinstance(self.mod[node], Function):
+            scope[node] = self.mod[node]  # the body of a loop
         elif isinstance(node, Var):
             raise self.form.error(
                 f"%{node.name_hint} is free in the exported function",
@@ -292,7 +294,7 @@ class _Flattener:
 
     def _loop(self, node: Call, scope: Env) -> Result:
         """A scan with the flow of its body."""
-        body = node.args[0]
+        body = scope.get(node.args[0], node.args[0])
         if not isinstance(body, Function):
             raise self._no_form(node)
         if mentions(body, (SCAN,)):

@@ -8,7 +8,7 @@
 
 Texts and executors have the closed form. Passes over a function read and rewrite the open one as
 they do any other dataflow: what lies between the marks of a loop belongs to it, so what does not
-depend on a step leaves the loop by itself. ``unrolled`` writes all steps out.
+depend on a step leaves the loop by itself. Lowered modules hold the body as a function: ``lifted``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import count
 from math import prod
-from typing import Any, Final
+from typing import Any
 
 from compiler.errors import CompilerError, LoweringError
 from compiler.ir.dataflow import SCAN
@@ -37,9 +37,6 @@ from compiler.ir.module import IRModule
 from compiler.ir.rebuild import rebuilt, substitute
 from compiler.ir.ty import TupleType
 from compiler.ir.walk import mentions, nodes_of, post_order
-
-MAX_UNROLLED_NODES: Final = 50_000
-"""Of all loops together, where a form has none; a step of an LSTM on integers has 50."""
 
 STATE, STEP, END = "scan.state", "scan.step", "scan.end"
 
@@ -65,29 +62,29 @@ def opened(mod: IRModule) -> IRModule:
     return mod
 
 
-def unrolled(mod: IRModule) -> IRModule:
-    """Every step of every scan written out, in all functions; the module itself where it has none.
+def lifted(mod: IRModule) -> IRModule:
+    """Every body of a scan as a function of the module; the module itself where it has none.
 
     Raises:
-        LoweringError: more than ``MAX_UNROLLED_NODES``.
+        LoweringError: a loop within a loop.
         CompilerError: the body of a scan is no function literal.
     """
-    left = MAX_UNROLLED_NODES
-    for name, function in list(mod.functions.items()):
-        while isinstance(function, Function) and mentions(function, (SCAN,)):
-            scans = _outermost(function)
-            left -= sum(_attrs(call).length * _size(call.args[0]) for call in scans)
-            if left < 0:
-                raise LoweringError(
-                    f"the steps of the loops have more than {MAX_UNROLLED_NODES} operators "
-                    "together, too many to be written out",
-                    fix="give a shorter sequence, or use the engine or ONNX, which have loops",
-                    span=scans[0].span,
-                )
-            function = function.with_fields(body=_rewritten(function, _written_out))
-            mod = infer_module(mod.with_function(name.name_hint, function))
-            function = mod[name]
-    return mod
+    functions: dict[str, Function] = {}
+
+    def called(call: Call, body: Function, *groups: Sequence[Expr]) -> Expr:
+        if mentions(body, (SCAN,)):
+            raise LoweringError("a loop within a loop has no C form", span=call.span)
+        name = next(f"loop_{n}" for n in count(len(functions)) if f"loop_{n}" not in mod)
+        functions[name] = body
+        return call.with_fields(args=(GlobalVar(name), *(Tuple(tuple(group)) for group in groups)))
+
+    for name, function in mod.functions.items():
+        if isinstance(function, Function) and mentions(function, (SCAN,)):
+            body = _rewritten(function, called)
+            functions[name.name_hint] = function.with_fields(body=body)
+    for key, made in functions.items():
+        mod = mod.with_function(key, made)
+    return infer_module(mod) if functions else mod
 
 
 def ends_of(main: Function) -> tuple[TupleGetItem, ...]:
@@ -143,10 +140,6 @@ def closed(mod: IRModule) -> IRModule:
 def _attrs(call: Expr) -> Any:
     assert isinstance(call, Call)
     return call.attrs
-
-
-def _size(body: Expr) -> int:
-    return sum(1 for _ in post_order(body))
 
 
 def _call(name: str, *args: Expr, **attrs: Any) -> Call:
@@ -222,38 +215,6 @@ def _marked(
         END, Tuple(held), Tuple(following), Tuple(outputs), **mark, reverse=attrs.reverse_outputs
     )
     return end.with_fields(span=call.span)
-
-
-def _written_out(
-    call: Call,
-    body: Function,
-    states: Sequence[Expr],
-    inputs: Sequence[Expr],
-    constants: Sequence[Expr],
-) -> Expr:
-    """A scan as the operators of all its steps."""
-    attrs = _attrs(call)
-    length = attrs.length
-    pieces = [_call("split", one, indices_or_sections=length, axis=0) for one in inputs]
-    outputs: list[list[Expr]] = [[] for _ in attrs.reverse_outputs]
-    results = Tuple(_results(body))
-    for step in range(length):
-        places = step, length - 1 - step
-        read = [
-            _call("squeeze", TupleGetItem(piece, places[back]), axis=(0,))
-            for piece, back in zip(pieces, attrs.reverse_inputs)
-        ]
-        given = dict(zip(body.params, (*states, *read, *constants), strict=True))
-        made = substitute(results, given)
-        assert isinstance(made, Tuple)
-        states = made.fields[: len(states)]
-        for output, one in zip(outputs, made.fields[len(states) :], strict=True):
-            output.append(_call("expand_dims", one, axis=0))
-    together = [
-        _call("concatenate", Tuple(tuple(output[:: -1 if back else 1])), axis=0)
-        for output, back in zip(outputs, attrs.reverse_outputs)
-    ]
-    return Tuple((*states, *together), span=call.span)
 
 
 def _closed(main: Function) -> Function:

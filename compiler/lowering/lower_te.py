@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 from compiler.errors import DynamicShapeError, LoweringError
 from compiler.ir.attrs import DictAttrs
+from compiler.ir.dataflow import SCAN
 from compiler.ir.expr import (
     Call,
     Expr,
@@ -76,7 +77,8 @@ class LowerTensorExprMutator(DeviceAwareExprMutator):
 
         callee                              becomes
         1  Function with Primitive          call_lowered of a PrimFunc made for the device of the
-                                            call; one that only copies: a plain device_copy
+                                            call; one that only copies: a plain device_copy;
+                                            a scan: itself, its body is a function of the module
         2  … and with Compiler              call_lowered of its global_symbol, compiled later
         3  GlobalVar of a PrimFunc          call_lowered of it, as it is
         4  any other Function               stays an ordinary call
@@ -174,6 +176,8 @@ class LowerTensorExprMutator(DeviceAwareExprMutator):
         copy = get_device_copy_props(primitive.body)
         if copy is not None and len(args) == 1 and "Compiler" not in primitive.attrs:
             return make_device_copy(args[0], copy.src_virtual_device, copy.dst_virtual_device)
+        if is_op_call(primitive.body, SCAN):
+            return primitive.body.with_fields(args=args)
         return self._call_function(call, primitive, args)
 
     def _call_function(self, call: Call, function: Function, args: list[Expr]) -> Expr:

@@ -279,7 +279,7 @@ class _Writer:
             self._shared[step.callee].update(taken)
         word = "run" if function == "main" else function
         symbol = self._names.fresh(f"{self._name}_{word}")
-        scope = Names(["arena"])
+        scope = Names(["arena", "t"])
         outputs = ["output"] if len(program.results) == 1 else []
         outputs = outputs or [f"output{n}" for n in range(len(program.results))]
         names = [scope.fresh(value.name) for value in program.params]
@@ -348,12 +348,59 @@ class _Writer:
         if kernel is None:
             callee = self._entries[step.callee]
             first = ["arena"] if callee.placement.arena_bytes else []
+            if step.loop is not None:
+                temps = placement.temps[number]
+                return [*lines, *self._loop_lines(callee.symbol, first, step, args, temps)]
             return [*lines, *call_lines(callee.symbol, [*first, *args])]
         if step.callee not in self._symbols:
             self._symbols[step.callee] = self._names.fresh(step.callee)
         for buffer, offset in zip(kernel.temps, placement.temps[number]):
             args.append(_arena_place(buffer.dtype, offset))
         return [*lines, *call_lines(self._symbols[step.callee], args)]
+
+    def _loop_lines(
+        self,
+        symbol: str,
+        first: Sequence[str],
+        step: Step,
+        words: Sequence[str],
+        temps: Sequence[int],
+    ) -> list[str]:
+        """A call for each step; states go from the results of one to the operands of the next."""
+        loop, states = step.loop, step.states
+        assert loop is not None
+        self._use.uses_memcpy = True
+        given, made = words[: len(step.args)], words[len(step.args) :]
+        inputs = step.args[len(states) : len(states) + len(loop.reverse_inputs)]
+        following = [_arena_place(v.dtype, at) for v, at in zip(states, temps, strict=True)]
+
+        def turn(word: str, value: Value, back: int) -> str:
+            place = f"({loop.length - 1} - t)" if back else "t"
+            return f"{word} + {place} * {value.size // loop.length}"
+
+        behind = len(states) + len(inputs)
+        words = [
+            *first,
+            *made[: len(states)],
+            *map(turn, given[len(states) :], inputs, loop.reverse_inputs),
+            *given[behind:],
+            *following,
+            *map(turn, made[len(states) :], step.outs[len(states) :], loop.reverse_outputs),
+        ]
+
+        def moved(targets: Sequence[str], sources: Sequence[str]) -> list[str]:
+            return [
+                f"memcpy({target}, {source}, {value.nbytes});"
+                for target, source, value in zip(targets, sources, states)
+            ]
+
+        body = [*call_lines(symbol, words), *moved(made, following)]
+        return [
+            *moved(made, given),
+            f"for (int32_t t = 0; t < {loop.length}; ++t) {{",
+            *(f"    {line}" for line in body),
+            "}",
+        ]
 
     def _unpack_lines(self, array: Array, form: Form, target: str) -> list[str]:
         dtype, packed = str(array.dtype), self._pool.packed(array, form)

@@ -22,7 +22,7 @@ class Placement:
     Attributes:
         program: the program.
         offsets: byte offset in the arena of every value that lies there.
-        temps: byte offsets of the temporaries of each step's kernel.
+        temps: byte offsets of the temporaries of each step's kernel, or of a loop's next states.
         shared: for each step, parameters of its kernel whose memory the result takes over.
         arena_bytes: of the whole arena, called functions included.
         lower_bound_bytes: the largest set of values alive at once, called functions included; no
@@ -85,7 +85,7 @@ def place(
                 last[home[out]] = max(last[home[out]], end)
             else:
                 home[out] = new(out.nbytes, number, end)
-        scratch = kernel.temps if kernel is not None else ()
+        scratch = kernel.temps if kernel is not None else step.states
         temps.append(tuple(new(buffer.nbytes, number, number) for buffer in scratch))
         if step.callee in called:
             below = max(below, called[step.callee].arena_bytes)

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
 from compiler.ir import dataflow as flat
-from compiler.ir.dataflow import Form, flatten_function
-from compiler.ir.expr import Call, Expr, Function, GlobalVar, Op, describe
+from compiler.ir.dataflow import SCAN, Form, flatten_function
+from compiler.ir.expr import Call, Expr, Function, GlobalVar, Op, describe, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, tensor_fields
 from compiler.ops.lowered.call_lowered import get_call_lowered_props
 from compiler.ops.number_format import storage_dtype
+from compiler.ops.transform.scan import ScanAttrs
 
 Array = NDArray[Any]
 Place = Literal["param", "const", "computed"]
@@ -67,6 +68,8 @@ class Step:
         outs: written.
         comment: operators and where they came from.
         number: of the call in the function; -1 of a copy that no call asks for.
+        loop: the callee is the body of this scan; ``args`` are its states, inputs and constants,
+            ``outs`` the last states and the outputs of all steps.
     """
 
     callee: str
@@ -74,6 +77,12 @@ class Step:
     outs: tuple[Value, ...]
     comment: str = ""
     number: int = -1
+    loop: ScanAttrs | None = None
+
+    @property
+    def states(self) -> tuple[Value, ...]:
+        """Of a loop, as they are after it; the next ones lie in temporaries."""
+        return () if self.loop is None else self.outs[: -len(self.loop.reverse_outputs) or None]
 
 
 @dataclass(slots=True, eq=False)
@@ -131,7 +140,8 @@ def program_of(mod: IRModule, name: str) -> Program:
         outs = tuple(_value(result.type, "computed") for result in step.results)
         values.update(zip(step.results, outs))
         comment = "" if step.span is None else str(step.span)
-        program.steps.append(Step(step.name, read, outs, comment, number))
+        loop = step.attrs if isinstance(step.attrs, ScanAttrs) else None
+        program.steps.append(Step(step.name, read, outs, comment, number, loop))
     results = [_read(output, values) for output in flow.outputs]
     _finish(program, results, tensor_fields(function.body.checked_type))
     return program
@@ -151,6 +161,8 @@ def _callee(call: Call, mod: IRModule, name: str) -> tuple[str, Sequence[Expr]]:
     lowered = get_call_lowered_props(call)
     callee: Expr = call.op if lowered is None else lowered.lowered_func
     args = call.args if lowered is None else lowered.arguments
+    if is_op_call(call, SCAN):
+        callee, args = call.args[0], call.args[1:]
     if isinstance(callee, Op) and callee.name == _COPY:
         return _COPY, args
     if not isinstance(callee, GlobalVar) or not mod.contains(callee.name_hint):

@@ -20,8 +20,9 @@ from compiler.ir import dataflow as flat
 from compiler.ir.dataflow import flatten_function
 from compiler.ir.expr import Call, Function, GlobalVar
 from compiler.ir.module import IRModule
+from compiler.ops.transform.scan import ScanAttrs
 from compiler.targets.c.executor import KERNELS, CExecutor
-from compiler.targets.c.program import C_FORM, Value
+from compiler.targets.c.program import C_FORM, Step, Value
 
 Array = NDArray[Any]
 
@@ -110,8 +111,10 @@ class SteppedC(CExecutor):
             for home in (*step.args, *step.outs)
         ]
         places += [start + offset for offset in self._placement.temps[number]]
-        call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(places))(self._symbols[step.callee])
-        call(*places)
+        if step.loop is None:
+            _function(self._symbols[step.callee], len(places))(*places)
+        else:
+            self._run_loop(step, step.loop, start, places)
         found = []
         for value, home in zip(self.stages[stage], step.outs, strict=True):
             made = others.get(home)
@@ -120,3 +123,34 @@ class SteppedC(CExecutor):
                 made = arena.view(np.uint8)[at : at + home.nbytes].view(home.dtype)
             found.append(made.reshape(value.type.concrete_shape))
         return found
+
+    def _run_loop(self, step: Step, loop: ScanAttrs, arena: int, places: Sequence[int]) -> None:
+        """As the C does it: the function of the body for each step."""
+        count, states = len(step.args), len(step.states)
+        args, outs, following = places[:count], places[count:][: len(step.outs)], places[-states:]
+        moving = states + len(loop.reverse_inputs)
+        entry = self.package.entries[step.callee]
+        first = [arena] if entry.placement.arena_bytes else []
+        symbol = ctypes.cast(getattr(self._library, entry.symbol), ctypes.c_void_p).value or 0
+        call = _function(symbol, len(first) + count + len(step.outs))
+
+        def moved(targets: Sequence[int], sources: Sequence[int]) -> None:
+            for target, source, value in zip(targets, sources, step.states):
+                ctypes.memmove(target, source, value.nbytes)
+
+        def turns(
+            turn: int, at: Sequence[int], values: Sequence[Value], back: Sequence[int]
+        ) -> list[int]:
+            steps = (loop.length - 1 - turn if b else turn for b in back)
+            return [p + n * v.nbytes // loop.length for p, n, v in zip(at, steps, values)]
+
+        moved(outs, args)
+        for turn in range(loop.length):
+            read = turns(turn, args[states:moving], step.args[states:moving], loop.reverse_inputs)
+            made = turns(turn, outs[states:], step.outs[states:], loop.reverse_outputs)
+            call(*first, *outs[:states], *read, *args[moving:], *following, *made)
+            moved(outs, following)
+
+
+def _function(address: int, arguments: int) -> Any:
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)(address)

@@ -205,6 +205,12 @@ class _Machine:
                 raise
         return result[0]
 
+    def _callable(self, value: Any) -> Any:
+        """A function of the module as what operators call; other values as they are."""
+        if isinstance(value, GlobalVar):
+            return Closure(self._plan_of(value.name_hint), [], self.call)
+        return value
+
     def _finish(self, step: Step, slots: list[Any], value: Any) -> None:
         slots[step.out] = value
         if self._tap is not None and step.do not in (Do.MOVE, Do.CLOSURE):
@@ -217,7 +223,7 @@ class _Machine:
         value: Any
         if do is Do.OPERATOR:
             compute, op, attrs, out_type = step.detail
-            args = [slots[a] for a in step.args]
+            args = [self._callable(slots[a]) for a in step.args]
             value = apply_rule(compute, op, attrs, args, out_type)
         elif do is Do.MOVE:
             value = slots[step.args[0]]

@@ -10,7 +10,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from compiler import parse, relay, text
-from compiler.errors import CompilerError, LoweringError, OnnxImportError
+from compiler.errors import CompilerError, OnnxImportError
 from compiler.export.to_onnx.integer import to_integer_onnx
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Op, is_op_call
@@ -18,10 +18,11 @@ from compiler.ir.module import IRModule
 from compiler.ir.structural import structural_equal
 from compiler.ir.walk import mentions
 from compiler.ops.transform.scan import ScanAttrs
-from compiler.pipeline import evaluate
+from compiler.pipeline import evaluate, lower
 from compiler.proof.ranges import analyse
 from compiler.quantize import Candidate, QConfig, prerequisite_optimize
 from compiler.targets.c.executor import CExecutor
+from compiler.targets.c.package import c_package
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.ort.session import OrtExecutor
 from tests.compiler.frontend.from_onnx.test_load import (
@@ -266,12 +267,17 @@ def test_the_cost_of_a_loop_grows_with_its_steps() -> None:
     assert long.weight_bytes == short.weight_bytes
 
 
-def test_what_has_no_loops_says_how_many_steps_are_too_many() -> None:
-    _, candidate, _ = quantized("GRU", 2_000)
-    module = candidate.partitioned
-    assert module is not None
-    with pytest.raises(LoweringError, match="too many to be written out"):
-        CExecutor(module)
+@pytest.mark.parametrize("kind", GATES)
+def test_the_c_of_a_longer_sequence_is_as_long(kind: str) -> None:
+    packages = []
+    for steps in (28, 280):
+        _, candidate, _ = quantized(kind, steps)
+        assert candidate.partitioned is not None
+        packages.append(c_package(lower(candidate.partitioned).mod, "m"))
+        assert f"t < {steps};" in packages[-1].files["m.c"]
+    short, long = packages
+    assert short.kernels == long.kernels
+    assert len(long.files["m.c"]) < 1.05 * len(short.files["m.c"])
 
 
 def test_a_loop_within_a_loop_is_refused() -> None:
@@ -285,7 +291,7 @@ def test_a_loop_within_a_loop_is_refused() -> None:
     outer = relay.var("outer", (3,), "int8")
     inner = relay.Tuple((relay.TupleGetItem(loop(alone, outer), 0),))
     mod = relay.module(relay.TupleGetItem(loop(relay.Function((outer,), inner), zeros), 0))
-    for form in (EngineExecutor, analyse, to_integer_onnx):
+    for form in (EngineExecutor, CExecutor, analyse, to_integer_onnx):
         with pytest.raises(CompilerError, match="a loop within a loop"):
             form(mod, "main")
     with pytest.raises(CompilerError, match="a loop within a loop"):
