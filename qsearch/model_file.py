@@ -314,11 +314,11 @@ def load_model(
         try:
             mod, params = load_onnx(found.content, dims=rest)
         except OnnxImportError as error:
-            if at.until or at.from_ or not error.nodes or left_out.issuperset(error.nodes):
+            if at.until or not error.nodes or left_out.issuperset(error.nodes):
                 raise
             reason = error
             left_out.update(error.nodes)
-            parts = cut_around(graph, left_out)
+            parts = cut_around(graph, left_out, at.from_)
         else:
             return found, mod, params
     assert reason is not None
@@ -352,7 +352,7 @@ def without_floats(
         source, module: of ``import_model``.
         diagnosis: of the module.
     """
-    if diagnosis.fully_integral or at.until or at.from_:
+    if diagnosis.fully_integral or at.until:
         return source, module, diagnosis
     if any(one.reason.partition(":")[0] in _CONFIGURED for one in diagnosis.operators):
         return source, module, diagnosis  # the user wants floats there
@@ -363,11 +363,12 @@ def without_floats(
     if source.parts is not None:
         kept = {node.name for node in read_model(source.parts.core).graph.node}
         left_out = {node.name for node in graph.nodes} - kept
+    least = _WORTH * (source.parts.share if at.from_ and source.parts is not None else 1)
     found = diagnosis
     for _ in range(_ROUNDS):
         left_out |= {name for one in found.operators if _root(one) for name in one.onnx_nodes}
-        parts = cut_around(graph, left_out)
-        if parts is None or parts.share < _WORTH:
+        parts = cut_around(graph, left_out, at.from_)
+        if parts is None or parts.share < least:
             break
         try:
             cut_source = _cut_source(source, graph, parts)

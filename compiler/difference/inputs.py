@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from compiler.errors import EvaluationError
 from compiler.ir.expr import Function, Var
 from compiler.ir.module import IRModule
-from compiler.ir.ty import TensorType, is_dynamic
+from compiler.ir.ty import TensorType, is_dynamic, is_float
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -63,16 +63,23 @@ def random_inputs(mod: IRModule, rng: np.random.Generator) -> Arrays:
 def named_for(mod: IRModule, batch: Mapping[str, NDArray[Any]]) -> Arrays:
     """``batch`` under the parameter names of ``mod``: by name, or by order where names differ.
 
+    Floats come in the dtype of the parameter: a module of a float16 model takes float32.
+
     Raises:
         EvaluationError: another number of inputs.
     """
-    names = [param.name_hint for param, _ in main_inputs(mod)]
+    types = {param.name_hint: ty.dtype for param, ty in main_inputs(mod)}
+    names = list(types)
     if set(names) == set(batch):
-        return dict(batch)
+        return {name: _as_float(array, types[name]) for name, array in batch.items()}
     if len(names) != len(batch):
         raise EvaluationError(
             f"the module has {len(names)} inputs and {len(batch)} are given",
             where=f"inputs {', '.join(names)}; given {', '.join(batch)}",
             fix="compare modules with the same inputs",
         )
-    return dict(zip(names, batch.values()))
+    return {name: _as_float(array, types[name]) for name, array in zip(names, batch.values())}
+
+
+def _as_float(array: NDArray[Any], dtype: str) -> NDArray[Any]:
+    return array.astype(dtype) if array.dtype.kind == "f" and is_float(dtype) else array

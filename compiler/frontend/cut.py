@@ -113,14 +113,7 @@ def cut(graph: Graph, until: Sequence[str] = (), from_: Sequence[str] = ()) -> P
     if ends:
         written = {graph.writer[name] for name in values if name in graph.writer}
         after |= graph.floats_behind(graph.products() - after | kept | written)
-    starts = list(graph.named(from_, "--from"))
-    writers = [
-        graph.writer[name]
-        for place, given in starts
-        for name in ((given,) if place is None else graph.reads[place])
-        if name in graph.writer
-    ]
-    before = graph.above(writers)
+    before = _in_front(graph, from_)
     after -= before - graph.below(kept, values)
     if mixed := before & after:
         raise OnnxImportError(
@@ -130,7 +123,18 @@ def cut(graph: Graph, until: Sequence[str] = (), from_: Sequence[str] = ()) -> P
     return _parts(graph, before, after)
 
 
-def cut_around(graph: Graph, left_out: Collection[str]) -> Parts | None:
+def _in_front(graph: Graph, from_: Sequence[str]) -> set[int]:
+    """What the nodes and tensors of ``--from`` need."""
+    writers = [
+        graph.writer[name]
+        for place, given in graph.named(from_, "--from")
+        for name in ((given,) if place is None else graph.reads[place])
+        if name in graph.writer
+    ]
+    return graph.above(writers)
+
+
+def cut_around(graph: Graph, left_out: Collection[str], from_: Sequence[str] = ()) -> Parts | None:
     """The cut that keeps most multiplications in a core without some nodes.
 
     Nodes in front of all products stay in front; where a node stands between products, the side
@@ -138,17 +142,18 @@ def cut_around(graph: Graph, left_out: Collection[str]) -> Parts | None:
 
     Args:
         left_out: names of nodes that cannot be in the core.
+        from_: what the user says that the core begins with; the head is found.
     Returns:
         None where no product would be left.
     """
     bad = {place for place in graph.places(left_out) if graph.live[place]}
     if not bad:
         return None
-    products = graph.products()
+    products, given = graph.products(), _in_front(graph, from_)
     behind, in_front = graph.below(products), graph.above(products)
     found = []
     for early in ({p for p in bad if p not in behind}, {p for p in bad if p in in_front}):
-        before = graph.above(early)
+        before = graph.above(early) | given
         after = graph.below(bad - before) - before
         core = products - before - after
         found.append((sum(map(graph.multiplications, core)), before, after, core))

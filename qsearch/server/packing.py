@@ -104,7 +104,8 @@ def data_file(
         raise DataError(
             f"{path.name} is no file of data that can be sent",
             where=str(path.absolute()),
-            fix="give an .npz, an .npy or a folder of images",
+            fix="a server takes an .npz, an .npy or a folder of images; with texts, sounds, "
+            "tables, boxes or masks run qsearch launch where they lie",
         )
     return path
 

@@ -388,20 +388,13 @@ class Planner:
 
     def write(self, item: Item, target: View) -> None:
         """Copy an item into memory of its shape, or compute it there."""
-        if (
-            item.view is None
-            and item.chain is not None
-            and item.storage
-            == (
-                target.buffer.type,
-                target.buffer.zero,
-            )
-        ):
+        stored = target.buffer.type, target.buffer.zero
+        if item.view is None and item.chain is not None and item.storage == stored:
             item.view, item.depth = emit_program(self, item, target), 0
             self._lies(item)
             return
         view = self.materialise(item)
-        if (view.buffer.type, view.buffer.zero) == (target.buffer.type, target.buffer.zero):
+        if (view.buffer.type, view.buffer.zero) == stored:
             self.emitter.copy(view, target)
         else:
             same = Chain("CLIP", (item,), (item.low, item.high))

@@ -119,6 +119,17 @@ def test_integers_are_compared_up_to_their_scale() -> None:
     assert 20 < node.snr_db < 60
 
 
+def test_a_module_of_float32_takes_the_inputs_of_one_of_float16() -> None:
+    half, single = (infer_module(IRModule({"main": _relu(d)})) for d in ("float16", "float32"))
+    found = compare_modules(half, single, batches(half), rtol=1e-3)
+    assert (found.outputs[0].dtype_a, found.outputs[0].dtype_b) == ("float16", "float32")
+
+
+def _relu(dtype: str) -> Function:
+    x = Var("x", TensorType((1, 4, 3), dtype))
+    return Function((x,), op_call("nn.relu", x))
+
+
 def test_nan_agrees_with_nan_only() -> None:
     mod = network()
     inputs = [{"x": np.full((1, 4, 3), np.nan, np.float32)}]

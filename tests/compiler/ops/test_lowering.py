@@ -26,7 +26,7 @@ from tests.compiler.lowered_calls import lower_call
 from tests.compiler.random_graphs import accepted_calls, random_value, result_type
 
 # Its callee is lowered already.
-# A scan is written out before it is lowered; its marks are the importer's.
+# The body of a scan is a function of the lowered module; its marks are the importer's.
 WITHOUT_LOOPS = {"call_lowered", "debug", "scan", "scan.end", "scan.state", "scan.step"}
 LOOPS = (FLower, FBody, FSimplifyInference)
 OPS = [op for op in all_ops() if any(op in table for table in LOOPS)]

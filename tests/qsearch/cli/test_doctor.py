@@ -116,6 +116,20 @@ def two_convolutions(path: Path) -> Path:
     return path
 
 
+def test_a_beginning_that_is_named_leaves_the_head_to_be_found(
+    tmp_path: Path, capfd: Output
+) -> None:
+    model = onnx.load(two_convolutions(tmp_path / "m.onnx"))
+    model.graph.node.insert(0, helper.make_node("Tanh", ["image"], ["x"], name="prepared"))
+    model.graph.node.append(helper.make_node("NonZero", ["y"], ["z"], name="head"))
+    model.graph.input[0].name = "image"
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("z", TensorProto.INT64, None))
+    onnx.save(model, tmp_path / "m.onnx")
+    assert run(["doctor", str(tmp_path / "m.onnx"), "--from", "first", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert [one["onnx_nodes"] for one in found["operators"]] == [["first"], ["second"]]
+
+
 def test_a_quantized_file_that_onnxruntime_saturates_is_warned_of(
     tmp_path: Path, capfd: Output
 ) -> None:
