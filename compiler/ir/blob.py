@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,6 @@ from compiler.ir.expr import dtype_name
 from compiler.ir.garbage import collector_rests
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.text.metadata import little_endian
 from compiler.ir.text.parser import parse
 from compiler.ir.text.printer import text
 
@@ -47,19 +47,7 @@ class ModuleBlob:
         Raises:
             CompilerError: the module holds something that has no text.
         """
-        arrays: dict[str, NDArray[Any]] = {}
-        source = text(mod, show_types=False, external_data=arrays).encode()
-        index: dict[str, tuple[str, list[int], int]] = {}
-        chunks: list[bytes | memoryview] = []
-        at = 0
-        for key, array in arrays.items():
-            index[key] = (dtype_name(array.dtype), list(array.shape), at)
-            padding = bytes(-array.nbytes % ALIGNMENT)
-            chunks += [little_endian(array), padding]
-            at += array.nbytes + len(padding)
-        listed = json.dumps({"arrays": index, **spans_of(mod)}, separators=(",", ":")).encode()
-        head = MAGIC + _LENGTHS.pack(len(source), len(listed), at)
-        return ModuleBlob(b"".join([head, source, listed, *chunks]))
+        return ModuleBlob(b"".join(_pieces(mod)))
 
     @collector_rests
     def unpack(self) -> IRModule:
@@ -99,3 +87,33 @@ class ModuleBlob:
         source = self.data[at : at + text_bytes].decode()
         at += text_bytes
         return source, json.loads(self.data[at : at + index_bytes]), at + index_bytes
+
+
+@collector_rests
+def module_sha256(mod: IRModule) -> str:
+    """``ModuleBlob.pack(mod).sha256``, without a copy of the constants.
+
+    Raises:
+        CompilerError: the module holds something that has no text.
+    """
+    digest = hashlib.sha256()
+    for piece in _pieces(mod):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _pieces(mod: IRModule) -> Iterator[bytes | memoryview]:
+    """The bytes of a packed module, those of its constants where they are."""
+    arrays: dict[str, NDArray[Any]] = {}
+    source = text(mod, show_types=False, external_data=arrays).encode()
+    index: dict[str, tuple[str, list[int], int]] = {}
+    at = 0
+    for key, array in arrays.items():
+        index[key] = (dtype_name(array.dtype), list(array.shape), at)
+        at += array.nbytes + -array.nbytes % ALIGNMENT
+    listed = json.dumps({"arrays": index, **spans_of(mod)}, separators=(",", ":")).encode()
+    yield MAGIC + _LENGTHS.pack(len(source), len(listed), at) + source + listed
+    for array in arrays.values():
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        yield little.reshape(-1).view(np.uint8).data
+        yield bytes(-array.nbytes % ALIGNMENT)

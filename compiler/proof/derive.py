@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import CompilerError
-from compiler.ir.blob import ModuleBlob
+from compiler.ir.blob import module_sha256
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.proof.dtypes import check_dtypes, count_values
@@ -161,7 +161,7 @@ def derive_static(mod: IRModule) -> Proof:
     Args:
         mod: typed; partitioned, or it is refuted for that.
     """
-    sha256 = ModuleBlob.pack(mod).sha256
+    sha256 = module_sha256(mod)
     findings = list(check_dtypes(mod))
     if any(f.what.startswith("is missing") for f in findings):
         claim = Claim("integers only", False, f"there is no @{CORE} to look at")

@@ -12,8 +12,10 @@ ops/rules/channel_factors.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +30,8 @@ from compiler.ops.rules.channel_factors import RESULT, Absorber, ChannelFactors,
 
 Factors = NDArray[np.float64]
 
+_BLOCK: Final = 1 << 20
+"""Elements of a constant that are float64 at a time."""
 
 _Change = tuple[Absorber, int, int]
 """A constant, the group whose factors it takes up, and its axes behind that of the channels."""
@@ -41,14 +45,30 @@ class Bridge:
         call: the operator.
         before: group of the data, if it has one.
         after: group of the result, if it has one.
-        magnitudes: max|w| for each (channel of the result, channel of the data); rank 1 where the
-            constant has one axis for both (depthwise).
+        weight: the constant, a view: channels of the result, channels of the data, other axes;
+            the first two are one axis where the constant has one for both (depthwise).
+        pairs: whether they are two.
     """
 
     call: Call
     before: int | None
     after: int | None
-    magnitudes: NDArray[np.float64]
+    weight: NDArray[Any]
+    pairs: bool
+
+    def proportions(self) -> Factors:
+        """Largest part of the range of its row (a channel of the result) that each channel of the
+        data has; 1 for each where both are one axis."""
+        if not self.pairs:
+            return np.ones(self.weight.shape[0])
+        largest = np.zeros(self.weight.shape[1])
+        for rows in _blocks(self.weight.shape):
+            block = np.abs(self.weight[rows]).max(axis=tuple(range(2, self.weight.ndim)))
+            magnitudes = block.astype(np.float64)
+            ranges = magnitudes.max(axis=1, keepdims=True)
+            magnitudes /= np.where(ranges == 0, 1.0, ranges)
+            np.maximum(largest, magnitudes.max(axis=0), out=largest)
+        return largest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,16 +116,35 @@ class ChannelGroups:
 
 def _absorbed(call: Call, changes: tuple[_Change, ...], factors: Sequence[Factors]) -> Call:
     args = list(call.args)
-    values: dict[int, NDArray[np.float64]] = {}
+    by_operand: dict[int, list[tuple[Factors, bool]]] = {}
     for absorber, group, trailing in changes:
-        constant = args[absorber.operand]
-        assert isinstance(constant, Constant)
-        held = values.get(absorber.operand, constant.data.astype(np.float64))
         factor = factors[group].reshape(-1, *(1,) * trailing)
-        values[absorber.operand] = held / factor if absorber.divides else held * factor
-    for operand, value in values.items():
-        args[operand] = Constant(value.astype(np.float32), span=args[operand].span)
+        by_operand.setdefault(absorber.operand, []).append((factor, absorber.divides))
+    for operand, taken in by_operand.items():
+        constant = args[operand]
+        assert isinstance(constant, Constant)
+        args[operand] = Constant(_times(constant.data, taken), span=constant.span)
     return call.with_fields(args=tuple(args))
+
+
+def _times(data: NDArray[Any], taken: Sequence[tuple[Factors, bool]]) -> NDArray[np.float32]:
+    """``data`` multiplied by factors, or divided by them, in float64."""
+    shape = np.broadcast_shapes(data.shape, *(factor.shape for factor, _ in taken))
+    found = np.empty(shape, np.float32)
+    for rows in _blocks(shape):
+        held = np.broadcast_to(data, shape)[rows].astype(np.float64)
+        for factor, divides in taken:
+            change = np.divide if divides else np.multiply
+            change(held, np.broadcast_to(factor, shape)[rows], out=held)
+        found[rows] = held
+    found.flags.writeable = False  # so a Constant need not copy it
+    return found
+
+
+def _blocks(shape: Sequence[int]) -> Iterator[slice]:
+    """Rows of an array, some ``_BLOCK`` elements at a time."""
+    count = max(1, _BLOCK * shape[0] // max(1, math.prod(shape)))
+    return (slice(start, start + count) for start in range(0, shape[0], count))
 
 
 def find_groups(main: Function) -> ChannelGroups:
@@ -246,7 +285,7 @@ class _Finder:
 
 
 def _bridge(call: Call, flow: ChannelFactors, groups: Mapping[int, int]) -> Bridge:
-    """With the constant's magnitudes over the axes that its absorbers name, largest first."""
+    """With the constant's axes in the order of its absorbers' places."""
     axes: dict[int, int] = {}
     constant = call.args[flow.absorbers[0].operand]
     assert isinstance(constant, Constant)
@@ -257,14 +296,10 @@ def _bridge(call: Call, flow: ChannelFactors, groups: Mapping[int, int]) -> Brid
             trailing = len(value.tensor_type.shape) - flow.own[absorber.place] - 1
         axes[absorber.place] = constant.data.ndim - trailing - 1
     kept = tuple(dict.fromkeys(axes[place] for place in (RESULT, 0, 1) if place in axes))
-    magnitudes = np.abs(constant.data.astype(np.float64))
-    rest = tuple(axis for axis in range(magnitudes.ndim) if axis not in kept)
-    reduced = magnitudes.max(axis=rest) if rest else magnitudes
-    if len(kept) == 2 and kept[0] > kept[1]:
-        reduced = reduced.T
+    weight = np.moveaxis(constant.data, kept, range(len(kept)))
     data = next((place for place in flow.own if place != RESULT), None)
     before = None if data is None else groups.get(data)
-    return Bridge(call, before, groups.get(RESULT), reduced)
+    return Bridge(call, before, groups.get(RESULT), weight, len(kept) == 2)
 
 
 def _is_float32(value: Expr) -> bool:

@@ -24,7 +24,7 @@ import numpy as np
 
 from compiler.ir.module import IRModule
 from compiler.qtypes.channel_ranges import ChannelRanges
-from compiler.quantize._channel_groups import Bridge, ChannelGroups, Factors, find_groups
+from compiler.quantize._channel_groups import ChannelGroups, Factors, find_groups
 from compiler.quantize.calibration.weight_grid import range_on_few_levels
 from compiler.quantize.calibration.weighted_calls import weight_of, weighted_calls
 
@@ -67,7 +67,7 @@ def smoothing_factors(
         if bridge.before is None or bridge.call not in data:
             continue
         group = bridge.before
-        weight[group] = np.maximum(weight[group], _proportions(bridge))
+        weight[group] = np.maximum(weight[group], bridge.proportions())
         activation[group] = np.maximum(activation[group], data[bridge.call])
         held = weight_of(bridge.call)
         kept[group] |= held is not None and range_on_few_levels(held.data, 8, 0) is not None
@@ -79,15 +79,6 @@ def smoothing_factors(
         exponent = (1 - alpha) * np.log(_floored(weight[group])) - alpha * np.log(_floored(largest))
         factors[group][seen] = np.exp(exponent - exponent[seen].mean())[seen]
     return factors
-
-
-def _proportions(bridge: Bridge) -> Factors:
-    """Largest part of its row's range that each column of the weight has."""
-    magnitudes = bridge.magnitudes
-    if magnitudes.ndim == 1:
-        return np.ones(magnitudes.size)
-    rows = magnitudes.max(axis=1, keepdims=True)
-    return np.asarray((magnitudes / np.where(rows == 0, 1.0, rows)).max(axis=0))
 
 
 def _floored(values: Factors) -> Factors:

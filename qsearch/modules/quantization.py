@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import NotFullyIntegralError
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
-from compiler.ir.blob import ModuleBlob
+from compiler.ir.blob import module_sha256
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Decision, diagnose
@@ -120,7 +120,7 @@ def _quantized(
     with given.opened(inputs, "calib", source.pipeline) as data:
         # Both hold the whole model for a moment: before calibration holds more.
         kept = source.kept
-        module_sha256 = ModuleBlob.pack(module).sha256
+        digest = module_sha256(module)
         calibration = Calibration(module, Batches(data, inputs))
         decisions: tuple[Decision, ...] = ()
         if config is None:
@@ -141,7 +141,7 @@ def _quantized(
             config,
             provenance={
                 "model_sha256": source.sha256,
-                "module_sha256": module_sha256,
+                "module_sha256": digest,
                 "calib_sha256": data.sha256,
                 "seed": int(given.seed),
                 **({"decisions": [str(one) for one in decisions]} if decisions else {}),

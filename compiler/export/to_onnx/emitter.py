@@ -17,10 +17,16 @@ ONNX: Final = Form("ONNX", OnnxExportError)
 
 
 class Emitter:
-    """Tensor names by value; constants are written when a rule first asks for their name."""
+    """Tensor names by value; constants are written when a rule first asks for their name.
 
-    def __init__(self, writer: GraphWriter) -> None:
+    Args:
+        writer: of the graph.
+        folds: who reads the model folds its constants: none is computed here.
+    """
+
+    def __init__(self, writer: GraphWriter, folds: bool = False) -> None:
         self.writer = writer
+        self.folds = folds
         self._names: dict[Value, str] = {}
 
     def bind(self, value: Value, name: str) -> None:
@@ -29,7 +35,7 @@ class Emitter:
 
     def within(self, writer: GraphWriter) -> Emitter:
         """An emitter of the same kind for a graph in this one."""
-        return Emitter(writer)
+        return Emitter(writer, self.folds)
 
     def emit(self, step: Step) -> None:
         """Write one step.

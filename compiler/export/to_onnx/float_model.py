@@ -31,7 +31,7 @@ def to_onnx(
         mod: a typed module; simulated_quantize is written out as division, clip, round half away
             from zero, product.
         function: a function of the module, or a typed function that may call such functions.
-        large: as of ``GraphWriter.finish``.
+        large: as of ``GraphWriter.finish``; none of them is a copy.
     Raises:
         OnnxExportError: an operator, layout or dtype without ONNX form; integer convolutions
             (``integer.to_integer_onnx`` exports such modules).
@@ -39,7 +39,7 @@ def to_onnx(
     fn = mod[function] if isinstance(function, str) else function
     flow = flatten_function(fn, mod, form=ONNX)
     writer = GraphWriter(function if isinstance(function, str) else "main")
-    emitter = Emitter(writer)
+    emitter = Emitter(writer, folds=large is not None)
     for value in flow.inputs:
         emitter.bind(value, writer.input(value.name, value.type))
     for step in flow.steps:

@@ -10,7 +10,7 @@ import compiler
 from compiler.errors import CompilerError
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.analysis import bind, post_order
-from compiler.ir.blob import ModuleBlob
+from compiler.ir.blob import ModuleBlob, module_sha256
 from compiler.ir.expr import Constant, Function, Tuple, Var
 from compiler.ir.module import IRModule
 from compiler.ir.structural import assert_structural_equal
@@ -34,6 +34,10 @@ def test_a_module_comes_back_with_types_and_the_same_bits() -> None:
     assert_structural_equal(back, mod)
     assert compiler.structural_hash(back) == compiler.structural_hash(mod)
     assert isinstance(back["main"].body.checked_type.fields[0], TensorType)
+
+
+def test_the_digest_of_a_module_is_that_of_its_packed_bytes() -> None:
+    assert module_sha256(module()) == ModuleBlob.pack(module()).sha256
 
 
 def test_the_same_module_gives_the_same_bytes() -> None:

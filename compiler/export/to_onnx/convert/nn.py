@@ -68,8 +68,9 @@ def conv2d_transpose(step: Step, e: Emitter) -> str:
 
 
 def transposed(value: Value, e: Emitter) -> str:
-    """A tensor with its last two axes exchanged; a constant is exchanged here and now."""
-    if value.data is not None:
+    """A tensor with its last two axes exchanged; a constant is exchanged here and now, if nobody
+    else does it: a session lets go of what it has packed, we could not."""
+    if value.data is not None and not e.folds:
         return e.writer.constant(np.swapaxes(value.data, -1, -2))
     rank = len(value.type.shape)
     perm = [*range(rank - 2), rank - 1, rank - 2]
