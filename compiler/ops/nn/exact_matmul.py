@@ -19,7 +19,9 @@ def absolute_sum(weight: Array, axes: tuple[int, ...]) -> int:
     if weight.size == 0:
         return 0
     if weight.dtype.itemsize <= 4:
-        wide = np.abs(weight.astype(np.float64)).sum(axis=axes)
+        # Not through abs, which the least int8 has none of.
+        wide = np.maximum(weight, 0).sum(axis=axes, dtype=np.int64)
+        wide = wide - np.minimum(weight, 0).sum(axis=axes, dtype=np.int64)
     else:
         wide = np.abs(weight.astype(object)).sum(axis=axes)
     return int(np.max(wide))

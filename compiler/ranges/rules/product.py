@@ -21,12 +21,16 @@ from compiler.ranges.analysis import FRange, RangeContext, dtype_range
 from compiler.ranges.interval import Bound, Interval, constant_interval, exact, interval
 
 _INT64_ROOM = 1 << 62
+_FLOAT64_ROOM = 1 << 53
+_BLOCK = 1 << 20
+"""Weights that are looked at together."""
 
 
 def weighted_sum(positive: Array, negative: Array, on_positive: Bound, on_negative: Bound) -> Bound:
     """sum_k positive[g,o,k] * on_positive[g,k] + negative[g,o,k] * on_negative[g,k], exactly.
 
-    Weights in int64 are summed there only where no sum can leave it, else as Python integers.
+    The sums are of float64 or int64 only where none can leave what that holds exactly, else of
+    Python integers.
 
     Args:
         positive: (G, O, K), sums of the weights above 0.
@@ -38,10 +42,11 @@ def weighted_sum(positive: Array, negative: Array, on_positive: Bound, on_negati
     """
     reach = max(map(abs, (*on_positive.flat, *on_negative.flat)), default=0)
     weight = (largest(positive) + largest(negative)) * positive.shape[2]
-    kind = np.int64 if max(reach, 1) * max(weight, 1) < _INT64_ROOM else object
-    total = np.einsum("gok,gk->go", positive.astype(kind), on_positive.astype(kind))
-    total = total + np.einsum("gok,gk->go", negative.astype(kind), on_negative.astype(kind))
-    return exact(total).reshape(-1)
+    room = max(reach, 1) * max(weight, 1)
+    kind = object if room >= _INT64_ROOM else np.int64 if room >= _FLOAT64_ROOM else np.float64
+    total = positive.astype(kind) @ on_positive.astype(kind)[..., None]
+    total = total + negative.astype(kind) @ on_negative.astype(kind)[..., None]
+    return exact(total if kind is object else total.astype(np.int64)).reshape(-1)
 
 
 def largest(weight: Array) -> int:
@@ -53,23 +58,35 @@ def signed_sums(weight: Array) -> tuple[Array, Array]:
     """Sums of the positive and of the negative weights over the last axis; never wrapped."""
     fits = largest(weight) * max(weight.shape[-1], 1) < _INT64_ROOM
     wide = weight.astype(np.int64 if fits else object)
-    return np.maximum(wide, 0).sum(axis=-1), np.minimum(wide, 0).sum(axis=-1)
+    parts = np.maximum(wide, 0), np.minimum(wide, 0)
+    if weight.shape[-1] == 1:  # numpy takes longer to add up one number than many
+        return parts[0][..., 0], parts[1][..., 0]
+    return parts[0].sum(axis=-1), parts[1].sum(axis=-1)
 
 
 def _bounded(
     step: Step, ctx: RangeContext, weight: Array, low: Bound, high: Bound, padded: bool
 ) -> tuple[Bound, Bound]:
     """Bounds per output channel; weight is (G, O, K, taps), low and high are (G, K)."""
+    groups, outputs, *rest = weight.shape
+    rows = max(1, _BLOCK // max(1, groups * math.prod(rest)))
+    blocks = [
+        [ends.reshape(groups, -1) for ends in _ends(weight[:, start : start + rows], low, high)]
+        for start in range(0, max(outputs, 1), rows)
+    ]
+    least, most, bottom, top = (np.concatenate(ends, axis=1).reshape(-1) for ends in zip(*blocks))
+    _check_widened(step, ctx)
+    ctx.fits(step, "the accumulator", Interval(least, most), step.result.type.dtype)
+    return (least, most) if padded else (bottom, top)
+
+
+def _ends(weight: Array, low: Bound, high: Bound) -> tuple[Bound, Bound, Bound, Bound]:
+    """Ends of the partial sums, and of the sums."""
     positive, negative = signed_sums(weight)
     bottom, top = np.minimum(low, 0), np.maximum(high, 0)
-    partial = Interval(
-        weighted_sum(positive, negative, bottom, top), weighted_sum(positive, negative, top, bottom)
-    )
-    _check_widened(step, ctx)
-    ctx.fits(step, "the accumulator", partial, step.result.type.dtype)
-    if padded:
-        return partial.low, partial.high
     return (
+        weighted_sum(positive, negative, bottom, top),
+        weighted_sum(positive, negative, top, bottom),
         weighted_sum(positive, negative, low, high),
         weighted_sum(positive, negative, high, low),
     )
