@@ -38,7 +38,10 @@ MAX_ERRORS = 20
 
 
 def import_graph(
-    graph: onnx.GraphProto, opsets: Mapping[str, int], inputs: InputShapes
+    graph: onnx.GraphProto,
+    opsets: Mapping[str, int],
+    inputs: InputShapes,
+    mapped: Mapping[str, Array],
 ) -> tuple[Function, dict[str, Array]]:
     """The graph as a function of its inputs and weights.
 
@@ -46,6 +49,7 @@ def import_graph(
         graph: its nodes may stand in any order.
         opsets: version by domain ("" for the standard one).
         inputs: values for unknown dimensions.
+        mapped: initializers whose data the graph lacks.
     Returns:
         function whose parameters are the graph inputs, then the weights; and the weights by name.
     Raises:
@@ -56,7 +60,7 @@ def import_graph(
     stored = (*graph.initializer, *map(dense, graph.sparse_initializer))
     initializers = {tensor.name: tensor for tensor in stored}
     uses = Counter(name for node in graph.node for name in node.input)
-    values = GraphValues(initializers, uses)
+    values = GraphValues(initializers, uses, mapped)
     params = bind_inputs(graph, inputs, values)
     _convert_nodes(graph, opsets, values)
     body = _outputs(graph, values)

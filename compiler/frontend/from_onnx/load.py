@@ -47,17 +47,19 @@ def load(
         max_bytes: largest file that is read.
     Returns:
         module whose @main has the graph inputs and then the weights as parameters, all typed; and
-        the weights by parameter name (initializer name). Outputs are one tensor or a tuple.
+        the weights by parameter name (initializer name), mapped where external data has their
+        form. Outputs are one tensor or a tuple.
     Raises:
         OnnxImportError: the file is missing, damaged or not ONNX; operators or attributes that are
             not supported (all of them in one message); a dimension without a value. An unknown
             leading dimension is taken as 1.
     """
-    model = read_model(source, max_bytes)
+    mapped: dict[str, Array] = {}
+    model = read_model(source, max_bytes, mapped=mapped)
     opsets = _opsets(model)
     model = inline_definitions(inline_functions(model), opsets[""])
     shapes = InputShapes(dict(dims or {}), dict(input_shapes or {}), keep_dynamic)
-    main, params = import_graph(model.graph, opsets, shapes)
+    main, params = import_graph(model.graph, opsets, shapes, mapped)
     return closed(infer_module(IRModule({"main": main}))), params
 
 

@@ -1,4 +1,4 @@
-"""From a file or bytes to a ModelProto that holds all its weights, without trusting either.
+"""From a file or bytes to a ModelProto and all its weights, without trusting either.
 
 External data is read only from plain files inside the model's own folder: no absolute path, no
 ``..``, no symbolic or hard link; lengths are checked against the file before anything is read.
@@ -6,6 +6,7 @@ External data is read only from plain files inside the model's own folder: no ab
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator
@@ -13,13 +14,22 @@ from functools import cache
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
+import numpy as np
 import onnx
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from compiler.errors import OnnxImportError
+from compiler.ops.number_format import Array
 
 MAX_MODEL_BYTES = 2 << 30
+_MAPPED_BYTES = 1 << 20
+"""External data of an initializer that is mapped, not read."""
+_MAPPED: dict[int, str] = {
+    onnx.TensorProto.FLOAT: "<f4",
+    onnx.TensorProto.INT8: "i1",
+    onnx.TensorProto.UINT8: "u1",
+}
 
 # Field 1 (ir_version) as varint: what every ModelProto written by a protobuf library begins with.
 _FIRST_BYTE = 0x08
@@ -29,6 +39,7 @@ def read_model(
     source: str | os.PathLike[str] | bytes,
     max_bytes: int = MAX_MODEL_BYTES,
     kinds: Collection[int] | None = None,
+    mapped: dict[str, Array] | None = None,
 ) -> onnx.ModelProto:
     """Parse an ONNX model; external data is copied into the returned message.
 
@@ -36,11 +47,13 @@ def read_model(
         source: path of a ``.onnx`` file, or its content.
         max_bytes: bound on the file and on each external data file.
         kinds: data types of TensorProto whose external data is read; of others it is checked only.
+        mapped: takes the large initializers of external data by name, read-only and as they are in
+            the file; the message then lacks their data.
     Raises:
         OnnxImportError: missing, too large, not ONNX, cut off, or external data outside the folder.
     """
     if isinstance(source, bytes):
-        return _parse(source, "model given as bytes", None, max_bytes, kinds)
+        return _parse(source, "model given as bytes", None, max_bytes, kinds, mapped)
     path = Path(source)
     if not path.exists():
         raise OnnxImportError(
@@ -61,7 +74,7 @@ def read_model(
         raise OnnxImportError(
             f"{path} cannot be read: {error.strerror}", fix="check its permissions"
         ) from error
-    return _parse(data, str(path), path.parent, max_bytes, kinds)
+    return _parse(data, str(path), path.parent, max_bytes, kinds, mapped)
 
 
 def _parse(
@@ -70,6 +83,7 @@ def _parse(
     folder: Path | None,
     max_bytes: int,
     kinds: Collection[int] | None,
+    mapped: dict[str, Array] | None,
 ) -> onnx.ModelProto:
     if not data:
         raise OnnxImportError(f"{name} is empty", fix="export the model again")
@@ -94,6 +108,9 @@ def _parse(
         raise _not_onnx(name)
     messages = list(_messages(model))
     _make_text_of_names(model, messages, name)
+    if mapped is not None:
+        for tensor in model.graph.initializer:
+            _map_external_data(tensor, name, folder, max_bytes, mapped)
     for tensor in messages:
         if isinstance(tensor, onnx.TensorProto):
             wanted = kinds is None or tensor.data_type in kinds
@@ -195,6 +212,40 @@ def _load_external_data(
 ) -> None:
     if tensor.data_location != onnx.TensorProto.EXTERNAL:
         return
+    file, start, length = _external_place(tensor, name, folder, max_bytes)
+    if not wanted:
+        return
+    with file.open("rb") as stream:
+        stream.seek(start)
+        tensor.raw_data = stream.read(length)
+    del tensor.external_data[:]
+    tensor.data_location = onnx.TensorProto.DEFAULT
+
+
+def _map_external_data(
+    tensor: onnx.TensorProto,
+    name: str,
+    folder: Path | None,
+    max_bytes: int,
+    mapped: dict[str, Array],
+) -> None:
+    mapped.pop(tensor.name, None)  # the last one of a name is the one that counts
+    dtype = np.dtype(_MAPPED.get(tensor.data_type, "V"))
+    size = math.prod(tensor.dims) * dtype.itemsize
+    if tensor.data_location != onnx.TensorProto.EXTERNAL or size < _MAPPED_BYTES:
+        return
+    file, start, length = _external_place(tensor, name, folder, max_bytes)
+    if length == size and start % dtype.itemsize == 0 and min(tensor.dims) > 0:
+        data = np.memmap(file, dtype, "r", start, tuple(tensor.dims))
+        mapped[tensor.name] = data.view(np.ndarray).astype(dtype.newbyteorder("="), copy=False)
+        del tensor.external_data[:]
+        tensor.data_location = onnx.TensorProto.DEFAULT
+
+
+def _external_place(
+    tensor: onnx.TensorProto, name: str, folder: Path | None, max_bytes: int
+) -> tuple[Path, int, int]:
+    """The file of external data, its first byte and its length."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     where = f"tensor {tensor.name!r} of {name}, location {location!r}"
@@ -210,13 +261,7 @@ def _load_external_data(
         raise OnnxImportError(
             f"external data of {length} bytes; the limit is {max_bytes}", where=where
         )
-    if not wanted:
-        return
-    with file.open("rb") as stream:
-        stream.seek(start)
-        tensor.raw_data = stream.read(length)
-    del tensor.external_data[:]
-    tensor.data_location = onnx.TensorProto.DEFAULT
+    return file, start, length
 
 
 def _inside(folder: Path, location: str, where: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,12 +51,17 @@ class GraphValues:
     results of QuantizeLinear by tensor name.
     """
 
-    def __init__(self, initializers: dict[str, onnx.TensorProto], uses: Counter[str]) -> None:
+    def __init__(
+        self,
+        initializers: dict[str, onnx.TensorProto],
+        uses: Counter[str],
+        mapped: Mapping[str, Array],
+    ) -> None:
         self.params: dict[str, Array] = {}
         self.param_vars: list[Var] = []
         self._initializers = initializers
         self._uses = uses
-        self._arrays: dict[str, Array] = {}
+        self._arrays = dict(mapped)
         self._large = ""
         self._exprs: dict[str, Expr] = {}
         self._forms: dict[tuple[str, str], Var] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -149,6 +150,45 @@ def test_ranges_outside_the_data_file_are_refused(tmp_path: Path, extra: dict[st
     (tmp_path / "w.bin").write_bytes(WEIGHT.tobytes())
     with pytest.raises(OnnxImportError, match="outside the file"):
         load(with_external_weight(tmp_path, "w.bin", **extra))
+
+
+def with_large_weight(folder: Path, rows: int = 512) -> tuple[Path, np.ndarray[Any, Any]]:
+    """A model whose weight of (rows, 1024) floats begins 8 bytes into the file beside it."""
+    weight = np.random.default_rng(1).normal(size=(rows, 1024)).astype("float32")
+    (folder / "w.bin").write_bytes(b"12345678" + weight.tobytes())
+    path = with_external_weight(folder, "w.bin", offset="8", length=str(weight.nbytes))
+    model = onnx.load(path, load_external_data=False)
+    model.graph.initializer[0].dims[:] = weight.shape
+    model.graph.node[0].op_type = "Gather"
+    model.graph.node[0].input[:] = ["w", "x"]
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    model.graph.output[0].type.tensor_type.shape.dim.extend(
+        helper.make_tensor_value_info(
+            "y", TensorProto.FLOAT, [1, 2, 1024]
+        ).type.tensor_type.shape.dim
+    )
+    path.write_bytes(model.SerializeToString())
+    return path, weight
+
+
+def test_large_external_data_is_mapped_and_not_copied(tmp_path: Path) -> None:
+    path, weight = with_large_weight(tmp_path)
+    _, params = load(path)
+    np.testing.assert_array_equal(params["w"], weight)
+    assert not params["w"].flags.writeable
+    with (tmp_path / "w.bin").open("r+b") as file:  # a copy would not see it
+        file.seek(8)
+        file.write(np.float32(7).tobytes())
+    assert params["w"][0, 0] == 7
+
+
+def test_large_external_data_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    path, _ = with_large_weight(tmp_path)
+    with (tmp_path / "w.bin").open("r+b") as file:
+        file.truncate(1 << 20)
+    with pytest.raises(OnnxImportError, match="outside the file"):
+        load(path)
 
 
 def test_bytes_cannot_have_external_data(tmp_path: Path) -> None:
