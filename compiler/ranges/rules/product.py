@@ -26,8 +26,10 @@ _BLOCK = 1 << 20
 """Weights that are looked at together."""
 
 
-def weighted_sum(positive: Array, negative: Array, on_positive: Bound, on_negative: Bound) -> Bound:
-    """sum_k positive[g,o,k] * on_positive[g,k] + negative[g,o,k] * on_negative[g,k], exactly.
+def weighted_sums(
+    positive: Array, negative: Array, on_positive: Bound, on_negative: Bound
+) -> tuple[Bound, ...]:
+    """sum_k positive[g,o,k] * on_positive[g,k,e] + negative[g,o,k] * on_negative[g,k,e], exactly.
 
     The sums are of float64 or int64 only where none can leave what that holds exactly, else of
     Python integers.
@@ -35,18 +37,19 @@ def weighted_sum(positive: Array, negative: Array, on_positive: Bound, on_negati
     Args:
         positive: (G, O, K), sums of the weights above 0.
         negative: the same of the values below 0.
-        on_positive: (G, K), the bound that each positive weight meets.
-        on_negative: (G, K), the bound that each negative weight meets.
+        on_positive: (G, K, E), the bounds that each positive weight meets.
+        on_negative: (G, K, E), the bounds that each negative weight meets.
     Returns:
-        (G * O,) Python integers.
+        E arrays of (G, O) Python integers.
     """
     reach = max(map(abs, (*on_positive.flat, *on_negative.flat)), default=0)
     weight = (largest(positive) + largest(negative)) * positive.shape[2]
     room = max(reach, 1) * max(weight, 1)
     kind = object if room >= _INT64_ROOM else np.int64 if room >= _FLOAT64_ROOM else np.float64
-    total = positive.astype(kind) @ on_positive.astype(kind)[..., None]
-    total = total + negative.astype(kind) @ on_negative.astype(kind)[..., None]
-    return exact(total if kind is object else total.astype(np.int64)).reshape(-1)
+    total = positive.astype(kind) @ on_positive.astype(kind)
+    total = total + negative.astype(kind) @ on_negative.astype(kind)
+    ends = exact(total if kind is object else total.astype(np.int64))
+    return tuple(np.moveaxis(ends, -1, 0))
 
 
 def largest(weight: Array) -> int:
@@ -70,26 +73,18 @@ def _bounded(
     """Bounds per output channel; weight is (G, O, K, taps), low and high are (G, K)."""
     groups, outputs, *rest = weight.shape
     rows = max(1, _BLOCK // max(1, groups * math.prod(rest)))
+    bottom, top = np.minimum(low, 0), np.maximum(high, 0)
+    on_positive = np.stack([bottom, top, low, high], axis=-1)
+    on_negative = np.stack([top, bottom, high, low], axis=-1)
     blocks = [
-        [ends.reshape(groups, -1) for ends in _ends(weight[:, start : start + rows], low, high)]
+        weighted_sums(*signed_sums(weight[:, start : start + rows]), on_positive, on_negative)
         for start in range(0, max(outputs, 1), rows)
     ]
-    least, most, bottom, top = (np.concatenate(ends, axis=1).reshape(-1) for ends in zip(*blocks))
+    ends = [np.concatenate(parts, axis=1).reshape(-1) for parts in zip(*blocks)]
+    partial, whole = (ends[0], ends[1]), (ends[2], ends[3])
     _check_widened(step, ctx)
-    ctx.fits(step, "the accumulator", Interval(least, most), step.result.type.dtype)
-    return (least, most) if padded else (bottom, top)
-
-
-def _ends(weight: Array, low: Bound, high: Bound) -> tuple[Bound, Bound, Bound, Bound]:
-    """Ends of the partial sums, and of the sums."""
-    positive, negative = signed_sums(weight)
-    bottom, top = np.minimum(low, 0), np.maximum(high, 0)
-    return (
-        weighted_sum(positive, negative, bottom, top),
-        weighted_sum(positive, negative, top, bottom),
-        weighted_sum(positive, negative, low, high),
-        weighted_sum(positive, negative, high, low),
-    )
+    ctx.fits(step, "the accumulator", Interval(*partial), step.result.type.dtype)
+    return partial if padded else whole
 
 
 @FRange.register("nn.conv2d")
