@@ -20,7 +20,13 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from compiler.errors import legal_names
 from qsearch.errors import SettingsError
 from workers.metrics.library import LIBRARY
-from workers.metrics.registry import cost_options, metric_options, option_named, spellings
+from workers.metrics.registry import (
+    by_option,
+    cost_options,
+    metric_options,
+    option_named,
+    spellings,
+)
 from workers.metrics.size import FORMS
 
 COSTS: Final = cost_options()
@@ -252,12 +258,15 @@ def _costs(raw: Any) -> tuple[str, ...]:
 
 def _limits(raw: Any) -> tuple[tuple[str, float], ...]:
     legal = OneOf(tuple(name for name in cost_options() if name != "size"))
-    found = {}
+    found: dict[str, float] = {}
     for name, value in _pairs(raw):
         if option_named(name) == "size":
             raise ValueError("size has a limit of its own, --max-size")
         cost = legal.check(name)
-        found[cost] = _finite(value, f"a number for {name}, such as 39")
+        if by_option(cost).unit == "bytes":
+            found[cost] = parse_bytes(value)
+        else:
+            found[cost] = _finite(value, f"a number for {name}, such as 39")
         if found[cost] < 0:
             raise ValueError(f"no module has a {name} below 0")
     return tuple(sorted(found.items()))
@@ -369,7 +378,9 @@ class Settings(BaseSettings):
         tuple[tuple[str, float], ...],
         BeforeValidator(_limits),
         Flag(OBJECTIVE, "COST=N", repeatable=True),
-    ] = Field((), description="limit of another cost: hw_groups=39, latency=5 (ms); repeatable")
+    ] = Field(
+        (), description="limit of another cost: hw_groups=39, latency=5 (ms), ram=64k; repeatable"
+    )
     hw: Annotated[Text | None, Flag(OBJECTIVE, "FILE|opu|opu_q|npu")] = Field(
         None, description="group operators for this accelerator, and score every trial with it"
     )

@@ -18,8 +18,9 @@ from workers.datasets.registry import OpenDatasets
 from workers.errors import DatasetError, DifferingOutputsError, WorkerError
 from workers.messages import EvaluationRequest, EvaluationResult, Range
 from workers.metrics.hardware import hardware_figures
-from workers.metrics.latency import latency_figures
+from workers.metrics.latency import TIMED, latency_figures
 from workers.metrics.protocol import Outputs
+from workers.metrics.ram import ram_figures
 from workers.metrics.registry import MetricSums, of_answers
 from workers.object_store import ObjectStore
 from workers.process import CpuClock, peak_rss_bytes
@@ -216,7 +217,7 @@ class _Evaluation:
                 )
 
     def asked_costs(self, collapsed: bool) -> dict[str, float]:
-        """What the request asks of what ships: its cost on an accelerator, its time here.
+        """What the request asks of what ships: its cost on an accelerator, its memory, its time.
 
         Args:
             collapsed: the candidate is not timed.
@@ -227,9 +228,12 @@ class _Evaluation:
         if module is None:
             return {}
         found = hardware_figures(module, request.hardware) if request.hardware else {}
-        if request.latency and not collapsed:
+        if "ram" in request.asked:
+            found |= ram_figures(module)
+        timed = [name for name in TIMED if name in request.asked]
+        if timed and not collapsed:
             inputs = self._batch(self._runs[0]).inputs
-            found |= latency_figures(request.latency, module, inputs, self._size)
+            found |= latency_figures(timed, module, inputs, self._size)
         return found
 
     def outputs(self) -> Rows:

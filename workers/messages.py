@@ -153,7 +153,8 @@ class EvaluationRequest:
             outputs of all parts in order.
         hardware: text of a hardware description and the name of its file, as ``parse_hdfg`` takes
             them, where the candidate's cost on that accelerator is wanted.
-        latency: time the candidate on the engine ("latency") and as C ("c_latency").
+        asked: costs beside the size: time on the engine ("latency") and as C ("c_latency"), memory
+            of the C ("ram").
         spot_check: run one of the samples, or of the model's runs where its batch is larger, by the
             exact reference too and compare all outputs, where the evaluator computes integers.
         return_rounding: send back the rounded weights, so that they need not be computed again.
@@ -171,7 +172,7 @@ class EvaluationRequest:
     return_outputs: bool = False
     part: tuple[int, int] = (0, 1)
     hardware: tuple[str, str] | None = None
-    latency: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
     spot_check: bool = False
     return_rounding: bool = False
     head: bytes | Handle | None = None
@@ -194,8 +195,8 @@ class EvaluationResult:
         float_ops: operators that stayed float, with the reason, for the report.
         run_samples: samples of one run of the model (its batch size).
         cost: ``model_bytes`` (packed constants) and ``bit_operations``, and where they were asked
-            for ``HardwareCost.totals``, ``latency_ms`` and ``c_latency_ms``, CPU milliseconds a
-            sample; None for the float model.
+            for ``HardwareCost.totals``, ``ram_bytes`` (the arena of the C), ``latency_ms``
+            and ``c_latency_ms``, CPU milliseconds a sample; None for the float model.
         rounding: arrays of ``Rounding``, where they were asked for.
     """
 

@@ -136,7 +136,7 @@ class Evaluator:
         parts: requests of one trial, that idle workers may share; see ``merge``.
         hardware: description whose cost is part of the score, see EvaluationRequest.
         form: whose bytes are their size, see Build.
-        latency: how candidates are timed, see EvaluationRequest.
+        asked: costs beside the size, see EvaluationRequest.
         compared: what a score of so many samples holds beside the module's own figures.
         seed: of the study; chooses the trials that are spot-checked.
         head: the pool's handle of the float parts around the module, see EvaluationRequest.
@@ -153,7 +153,7 @@ class Evaluator:
     parts: int = 1
     hardware: tuple[str, str] | None = None
     form: str = "qmod"
-    latency: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
     compared: Callable[[Score, int], Mapping[str, float]] | None = None
     seed: int = 0
     head: Any = None
@@ -185,7 +185,7 @@ class Evaluator:
             reference=self.reference,
             collapse_after=COLLAPSE_AFTER if len(self.samples) > COLLAPSE_AFTER else None,
             hardware=self.hardware,
-            latency=self.latency,
+            asked=self.asked,
             spot_check=spot_check,
             return_rounding=True,
             head=self.head,

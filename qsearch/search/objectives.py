@@ -18,9 +18,9 @@ Score = Mapping[str, float | None]
 """Metric name → value: ``top1`` and ``agreement`` as fractions 0..1, ``sqnr_db`` in dB.
 
 None: ``top1`` is absent without labels; ``sqnr_db`` is infinite (outputs equal the float model's).
-``model_bytes`` are bytes of packed constants, ``bit_operations`` those of a run and ``latency_ms``
-and ``c_latency_ms`` the CPU time of a sample on the worker's machine, by the engine and in C, where
-they are asked for. With ``--hw`` also
+``model_bytes`` are bytes of packed constants, ``bit_operations`` those of a run; where they are
+asked for, ``ram_bytes`` is the arena of the C, ``latency_ms`` and ``c_latency_ms`` the CPU time of
+a sample on the worker's machine, by the engine and in C. With ``--hw`` also
 ``hw_groups``, ``hw_traffic`` (bytes), ``hw_cycles`` and ``hw_host_calls``. Metrics of the user are
 under their import path.
 """

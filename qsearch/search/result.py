@@ -202,8 +202,24 @@ class SearchResult:
             )
         return (
             f"no trial stayed within {limits}\n"
-            f"{_INDENT}{has}; more --trials or a looser limit may help"
+            f"{_INDENT}{has}; {self._least()}more --trials or a looser limit may help"
         )
+
+    def _least(self) -> str:
+        """The least of each cost with a limit that a trial has."""
+        told = []
+        for each in map(by_option, self.objective.limited):
+            had = [
+                (value, trial.number)
+                for trial in self.trials
+                if (value := (trial.outcome.score or {}).get(each.name)) is not None
+            ]
+            if had:
+                value, number = min(had)
+                told.append(
+                    f"the least {each.option} is {each.formatted(value)} (trial {number}); "
+                )
+        return "".join(told)
 
     def _best(self) -> Trial:
         best = self.objective.best(self.trials)

@@ -271,7 +271,7 @@ class Session:
             parts=self._parts(reference),
             hardware=prepared.hardware,
             form=prepared.settings.for_,
-            latency=tuple(name for name in TIMED if name in costs),
+            asked=tuple(name for name in ("ram", *TIMED) if name in costs),
             seed=prepared.settings.seed,
             compared=lambda score, samples: comparisons(score, baseline, samples, max_drop),
             head=self._head,

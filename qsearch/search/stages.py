@@ -143,7 +143,7 @@ class Sensitivities:
 
     def _request(self, qconfig: QConfig, scales: tuple[float, ...] | None) -> EvaluationRequest:
         first = self.evaluator.requests(qconfig, scales)[0]
-        return replace(first, collapse_after=None, return_outputs=False, hardware=None, latency=())
+        return replace(first, collapse_after=None, return_outputs=False, hardware=None, asked=())
 
     def _filled(self, alone: Mapping[tuple[str, int], float], base: float, full: int) -> Damage:
         damage: Damage = {}

@@ -78,7 +78,7 @@ def test_the_first_part_times_what_ships_and_changes_no_score(study, baseline, s
     plain = study.evaluation(
         "engine", activation_scales=scales, metrics=ALL, reference=baseline.outputs
     )
-    timed = replace(plain, latency=("latency", "c_latency"))
+    timed = replace(plain, asked=("latency", "c_latency"))
     first, second = (evaluate_shard(replace(timed, part=(part, 2))) for part in range(2))
     both = {"latency_ms", "c_latency_ms"}
     assert all(first.cost[name] > 0 for name in both)

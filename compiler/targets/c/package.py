@@ -154,7 +154,7 @@ class CPackage:
     @property
     def arena_bytes(self) -> int:
         """Size of the arena type."""
-        return max((rounded(e.placement.arena_bytes) for e in self.entries.values()), default=0)
+        return _arena_bytes(self.entries)
 
     def write(self, folder: Path) -> list[Path]:
         """Write the files; existing ones of these names are replaced.
@@ -200,6 +200,15 @@ def c_package(
     return _Writer(mod, c_name(name), remark, unpack).package(function, sample, exact)
 
 
+def arena_bytes(mod: IRModule, function: str = "main") -> int:
+    """``CPackage.arena_bytes`` of a lowered module, without its files.
+
+    Raises:
+        CodegenError: a step has no C form.
+    """
+    return _Writer(mod, "module", "", "run").planned(function)
+
+
 class _Writer:
     """Collects the parts of the files."""
 
@@ -222,8 +231,7 @@ class _Writer:
     def package(
         self, function: str, sample: tuple[Sequence[Array], Sequence[Array]] | None, exact: bool
     ) -> CPackage:
-        for callee in self._callees_first(function):
-            self._plan(callee)
+        self.planned(function)
         bodies = [self._entry_text(entry) for entry in self._entries.values()]
         kernels = [self._kernel_text(name) for name in self._kernels]
         load = self._load_text()
@@ -245,6 +253,12 @@ class _Writer:
             self._use.uses_libm,
             dict(self._symbols),
         )
+
+    def planned(self, function: str) -> int:
+        """Bytes of the arena, after the memory of all functions is planned."""
+        for callee in self._callees_first(function):
+            self._plan(callee)
+        return _arena_bytes(self._entries)
 
     def _callees_first(self, root: str) -> list[str]:
         """Functions reachable from ``root``, callees before callers; kernels are noted aside."""
@@ -451,7 +465,7 @@ class _Writer:
 
     def _header(self) -> str:
         guard = f"{self._name.upper()}_H"
-        size = max((rounded(e.placement.arena_bytes) for e in self._entries.values()), default=0)
+        size = _arena_bytes(self._entries)
         parts = [comment(self._overview(size))]
         parts.append(f"#ifndef {guard}\n#define {guard}\n\n#include <stdint.h>\n")
         parts.append('#ifdef __cplusplus\nextern "C" {\n#endif\n')
@@ -509,6 +523,10 @@ class _Writer:
             count = f"{upper}_ARENA_BYTES" + (f" / {width}" if width > 1 else "")
             lines.append(f"    {members[key]}[{count}];")
         return "\n".join([*lines, f"}} {self._name}_arena;"]) + "\n"
+
+
+def _arena_bytes(entries: Mapping[str, Entry]) -> int:
+    return max((rounded(e.placement.arena_bytes) for e in entries.values()), default=0)
 
 
 def _with_unpacking(program: Program) -> Program:

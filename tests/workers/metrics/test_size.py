@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from compiler.quantize import Calibration, QConfig
 from compiler.runtime.archive import read_archive
 from compiler.runtime.artifact import TENSORS, QModule
 from tests.needs import missing
+from workers.metrics.ram import ram_figures
 from workers.metrics.size import FORMS, size_figures
 
 RNG = np.random.default_rng(0)
@@ -80,3 +82,17 @@ def test_the_size_for_tflite_is_that_of_the_file(tmp_path: Path) -> None:
     QModule(candidate.module, samples=[(sample, module.run(sample))]).save(tmp_path / "m.qmod")
     (written,) = qsearch.export(tmp_path / "m.qmod", "tflite", tmp_path).files
     assert size_figures(candidate, "tflite")["model_bytes"] == written.stat().st_size
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("network", [_plain, _residual, _dense])
+def test_ram_is_the_arena_that_the_exported_header_defines(
+    network: Any, bits: int, tmp_path: Path
+) -> None:
+    config = QConfig.recommended(nbit_weight=bits)
+    module = Calibration(network(), DATA).candidate(config).module
+    QModule(module, samples=[(DATA[0], QModule(module).run(DATA[0]))]).save(tmp_path / "m.qmod")
+    qsearch.export(tmp_path / "m.qmod", "c", tmp_path)
+    header = (tmp_path / "m.h").read_text()
+    (defined,) = re.findall(r"#define M_ARENA_BYTES (\d+)", header)
+    assert ram_figures(module) == {"ram_bytes": float(defined)}

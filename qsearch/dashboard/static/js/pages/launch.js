@@ -12,7 +12,7 @@ const PRESETS = {
   look: ["A quick look (8 trials)", { trials: 8, drop: "5%", minimize: [] }],
 };
 const METRICS = [["", "top-1 with labels, else SQNR"], ["top1", "top-1"], ["agreement", "agreement with the float model"], ["sqnr", "SQNR"]];
-const COSTS = [["size", "bytes of constants"], ["latency", "CPU time on the engine"], ["c_latency", "CPU time in C"]];
+const COSTS = [["size", "bytes of constants"], ["latency", "CPU time on the engine"], ["c_latency", "CPU time in C"], ["ram", "memory in C"]];
 const KINDS = { onnx: "onnx", npz: "npz", npy: "npy", zip: "zip" };
 
 export async function launchPage(page) {
