@@ -109,6 +109,21 @@ class TfliteEmitter:
         self.writer.operator(name, inputs, made.tensor, options, **fields)
         return made
 
+    def gathered(self, source: Narrow, entries: Ints, like: Narrow) -> Narrow:
+        """The entries at the places that the integers of a tensor are, -128 the first one."""
+        writer = self.writer
+        wide, places = (
+            writer.tensor(f"{kind}_{len(writer.tensors)}", source.shape, "int32")
+            for kind in ("wide", "places")
+        )
+        writer.operator("CAST", [source.tensor], wide, "CastOptions")
+        lowest = writer.constant(np.array([128]), "int32")
+        writer.operator("ADD", [wide, lowest], places, "AddOptions")
+        made = self.new(like, source.shape)
+        table = writer.constant(entries, "int8", like.grid)
+        writer.operator("GATHER", [table, places], made.tensor, "GatherOptions", axis=0)
+        return made
+
     def _list(self, numbers: Any) -> int:
         return self.writer.constant(np.asarray(numbers), "int32")
 

@@ -5,6 +5,7 @@
     nn.global_avg_pool2d(x * count), fixed_point_rescale               DEPTHWISE_CONV_2D with ones
     fixed_point_rescale(x << 20) + fixed_point_rescale(y << 20), ...   ADD, SUB
     fixed_point_rescale(x)                                             QUANTIZE
+    lookup(x, table)                                                   CAST, ADD of 128, GATHER
 
 A rule gives the form of the result, or None where it has none here.
 """
@@ -336,6 +337,18 @@ def strided_slice(step: Step, graph: TfliteEmitter) -> Form | None:
     lists = [begins, ends, strides]
     source = graph.tensor(form)
     return graph.moved("STRIDED_SLICE", [source], step.result.type, lists, "StridedSliceOptions")
+
+
+@FToTflite.register("lookup")
+def lookup(step: Step, graph: TfliteEmitter) -> Form | None:
+    """Any function of 8 bits: GATHER from its 256 entries, at the integer as a place."""
+    form, table, attrs = graph.form(step.args[0]), step.args[1].data, step.attrs
+    offset = {"int8": 0, "uint8": 128}.get(step.result.type.dtype)
+    if not isinstance(form, (Narrow, Padded)) or offset is None or table is None or not attrs.unit:
+        return None
+    entries = table[np.minimum(np.arange(256), table.size - 1)].astype(np.int64) - offset
+    like = Narrow(-1, (), attrs.scale, attrs.zero_point, offset)
+    return graph.gathered(graph.tensor(form), entries, like)
 
 
 @FToTflite.register("concatenate")

@@ -110,8 +110,7 @@ def fixed_point_rescale(
         axis: of the data, along which factors vary; None for one factor.
         scale: what a step of the result is worth, a float32; 0 where that is of no use.
     """
-    fraction, exponent = math.frexp(scale)
-    unit = int(math.ldexp(fraction, _FLOAT_DIGITS))
+    unit, exponent = _worth(scale)
     return op_call(
         "fixed_point_rescale",
         data,
@@ -119,13 +118,26 @@ def fixed_point_rescale(
         Constant(np.asarray(shift, np.int32).reshape(-1)),
         axis=axis,
         unit=unit,
-        exponent=exponent - _FLOAT_DIGITS if unit else 0,
+        exponent=exponent,
     )
 
 
-def lookup(data: Expr, table: Constant) -> Call:
-    """The entries of a table, the first one for the smallest value of the dtype of ``data``."""
-    return op_call("lookup", data, table)
+def _worth(scale: float) -> tuple[int, int]:
+    """A float32 as unit * 2^exponent."""
+    fraction, exponent = math.frexp(scale)
+    unit = int(math.ldexp(fraction, _FLOAT_DIGITS))
+    return unit, exponent - _FLOAT_DIGITS if unit else 0
+
+
+def lookup(data: Expr, table: Constant, scale: float = 0.0, zero_point: int = 0) -> Call:
+    """The entries of a table, the first one for the smallest value of the dtype of ``data``.
+
+    Args:
+        scale: what a step of the entries is worth, a float32; 0 where that is of no use.
+        zero_point: the entry that stands for 0, where the scale is given.
+    """
+    unit, exponent = _worth(scale)
+    return op_call("lookup", data, table, unit=unit, exponent=exponent, zero_point=zero_point)
 
 
 def sum_over_others(data: Expr, axis: int) -> Call:

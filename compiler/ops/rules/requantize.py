@@ -93,7 +93,8 @@ def _at_another_scale(
     shift = zero_point_for(*clipped, qconfig)
     narrow = storage_dtype(clipped[0] + shift, clipped[1] + shift, qconfig)
     dtype = narrow or value.dtype
-    data, low, high = table.at(float(out.values), *clipped, dtype, shift)
+    told = qconfig.requantization == "tflite"
+    data, low, high = table.at(float(out.values), *clipped, dtype, shift, told=told)
     return integers(data, out, dtype, low, high, table=table, zero_point=shift)
 
 

@@ -51,17 +51,26 @@ class RealTable:
         return np.asarray(away.astype(np.int64))
 
     def at(
-        self, scale: float, low: int, high: int, dtype: str, zero_point: int = 0
+        self,
+        scale: float,
+        low: int,
+        high: int,
+        dtype: str,
+        zero_point: int = 0,
+        *,
+        told: bool = False,
     ) -> tuple[Expr, int, int]:
         """The lookup at one scale, and the range of its result.
 
         Args:
             low, high: bounds of the entries in units of ``scale``.
             zero_point: added to all entries.
+            told: whether the call says its scale and zero point.
         """
         entries = self.rounded(scale, low, high) + zero_point
         # Entries that nothing reaches repeat the nearest one, so that the table tells its range.
         entries[: self.first] = entries[self.first]
         entries[self.last + 1 :] = entries[self.last]
         table: Any = Constant(entries.astype(dtype))
-        return lookup(self.data, table), int(entries.min()), int(entries.max())
+        meaning = (scale, zero_point) if told else ()
+        return lookup(self.data, table, *meaning), int(entries.min()), int(entries.max())

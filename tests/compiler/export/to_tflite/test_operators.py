@@ -76,6 +76,14 @@ BUILDS: dict[str, tuple[Build, str]] = {
         lambda x, rng: conv(op.concatenate([conv(x, rng, 3), conv(x, rng, 3)], axis=1), rng),
         "CONCATENATION",
     ),
+    "sigmoid": (lambda x, rng: conv(op.sigmoid(conv(x, rng)), rng), "GATHER"),
+    "tanh last": (lambda x, rng: op.tanh(conv(x, rng)), "GATHER"),
+    "sum of a table": (
+        lambda x, rng: residual(
+            lambda a, b: op.add(op.tanh(a), conv(b, rng, padding=(1, 1))), x, rng
+        ),
+        "GATHER",
+    ),
     "transposition": (lambda x, rng: op.transpose(conv(x, rng), axes=(0, 3, 1, 2)), "TRANSPOSE"),
     "slice": (
         lambda x, rng: op.strided_slice(
