@@ -24,6 +24,7 @@ from compiler.export.to_tflite.values import (
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import TensorType
 from compiler.ops.rules.fixed_point import SUM_SHIFT, multiplier_and_small_shift
+from compiler.ops.tensor.fixed_point_rescale import rescaled_twice
 
 _ACTIVATIONS = {"NONE": 0, "RELU": 1, "RELU6": 3}
 _SAME, _VALID = 0, 1
@@ -227,12 +228,16 @@ class TfliteEmitter:
 
     def _sum(self, source: Sum, form: Scaled, like: Narrow) -> Narrow | None:
         sides = source.lhs, source.rhs
-        twice = 2 * max(side.source.scale for side in sides)
-        exact = all(
-            _is(side.multiplier, side.shift, np.asarray(side.source.scale / twice))
-            for side in sides
-        )
-        factor = twice / ((1 << SUM_SHIFT) * like.scale)
+        if source.name == "MUL":
+            factor = sides[0].source.scale * sides[1].source.scale / like.scale
+            exact = _same_in_float(factor, *(side.source for side in sides))
+        else:
+            twice = 2 * max(side.source.scale for side in sides)
+            exact = all(
+                _is(side.multiplier, side.shift, np.asarray(side.source.scale / twice))
+                for side in sides
+            )
+            factor = twice / ((1 << SUM_SHIFT) * like.scale)
         if not exact or not _is(form.multiplier, form.shift, np.asarray(factor)):
             return None
         made = self.new(like, like.shape)
@@ -295,6 +300,18 @@ def _is(multiplier: Any, shift: Any, factor: Any) -> bool:
     """Whether TFLM prepares these numbers for a real factor (QuantizeMultiplier)."""
     wanted = multiplier_and_small_shift(np.asarray(factor, np.float64))
     return bool((multiplier == wanted[0]).all() and (shift == wanted[1]).all())
+
+
+def _same_in_float(factor: float, lhs: Narrow, rhs: Narrow) -> bool:
+    """Whether no product of two tensors tells a factor from its float32, which LiteRT takes."""
+    held = (np.arange(-128, 128) - side.grid.zero for side in (lhs, rhs))
+    products = np.unique(np.multiply.outer(*held))
+    ours, theirs = (
+        rescaled_twice(products, *map(np.atleast_1d, multiplier_and_small_shift(np.asarray(real))))
+        for real in (factor, float(np.float32(factor)))
+    )
+    # Beyond 255 every result ends at a limit of 8 bits.
+    return bool((np.clip(ours, -255, 255) == np.clip(theirs, -255, 255)).all())
 
 
 def _weight_scales(

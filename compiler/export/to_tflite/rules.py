@@ -5,6 +5,7 @@
     nn.global_avg_pool2d(x * count), fixed_point_rescale               DEPTHWISE_CONV_2D with ones
     fixed_point_rescale(x << 20) + fixed_point_rescale(y << 20), ...   ADD, SUB
     fixed_point_rescale(x)                                             QUANTIZE
+    fixed_point_rescale(x * y)                                         MUL
     lookup(x, table)                                                   CAST, ADD of 128, GATHER
 
 A rule gives the form of the result, or None where it has none here.
@@ -81,8 +82,13 @@ def _as_scaled(form: Form | None) -> Form | None:
 
 @FToTflite.register("left_shift", "multiply")
 def raised(step: Step, graph: TfliteEmitter) -> Form | None:
-    """A tensor as many times as fine."""
+    """A tensor as many times as fine, or times another one."""
     form, amount = graph.form(step.args[0]), _number(step.args[1])
+    other = graph.form(step.args[1])
+    if isinstance(form, Raw) and isinstance(other, Raw) and form.factor == other.factor == 1:
+        for side in (form, other):
+            graph.check_zero(side, step)
+        return Sum("MUL", Operand(form.source, 0, 0), Operand(other.source, 0, 0))
     if not isinstance(form, Raw) or form.factor != 1 or amount is None:
         return None
     return replace(form, factor=1 << amount if step.name == "left_shift" else amount)

@@ -94,7 +94,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Two operands, added ("ADD") or subtracted ("SUB")."""
+    """Two operands, added ("ADD"), subtracted ("SUB") or multiplied ("MUL", unscaled)."""
 
     name: str
     lhs: Operand

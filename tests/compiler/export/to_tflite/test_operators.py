@@ -84,6 +84,11 @@ BUILDS: dict[str, tuple[Build, str]] = {
         ),
         "GATHER",
     ),
+    "product": (lambda x, rng: conv(residual(op.multiply, x, rng), rng), "MUL"),
+    "gate": (
+        lambda x, rng: residual(lambda a, b: op.multiply(op.sigmoid(a), b), x, rng),
+        "MUL",
+    ),
     "transposition": (lambda x, rng: op.transpose(conv(x, rng), axes=(0, 3, 1, 2)), "TRANSPOSE"),
     "slice": (
         lambda x, rng: op.strided_slice(
