@@ -43,8 +43,10 @@ from compiler.targets.c.guards import conditions_of, decided
 from compiler.targets.c.loop_order import Loop, Order, join_loops
 from compiler.targets.c.scalar_printer import axes_in
 
+LEAST_TILE = 1 << 14
 TILE_BYTES = 1 << 16
-"""Rows and sums of a tile: what a second-level cache holds beside the weights."""
+"""Rows and sums of a tile: as many bytes as its data and its result, but within these limits. The
+least leaves enough rows for a copied column, the most is what a second-level cache holds."""
 COLUMNS = 4
 """Columns of sums at a time."""
 _FEWEST = 4
@@ -108,7 +110,9 @@ class Product:
     @property
     def rows_at_once(self) -> int:
         """Rows of a tile, the same number in every tile where that is possible."""
-        most = max(_FEWEST, TILE_BYTES // (2 * self.depth + 4 * self.column.extent))
+        around = self.data.load.buffer.nbytes + self.block.out.nbytes
+        tile = min(max(LEAST_TILE, around), TILE_BYTES)
+        most = max(_FEWEST, tile // (2 * self.depth + 4 * self.column.extent))
         tiles = -(-self.row.extent // most)
         return -(-self.row.extent // tiles)
 

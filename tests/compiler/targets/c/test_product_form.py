@@ -12,7 +12,7 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.lir.nodes import PrimFunc
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.kernel_library import kernels_text
-from compiler.targets.c.product_form import TILE_BYTES, with_scratch
+from compiler.targets.c.product_form import LEAST_TILE, TILE_BYTES, with_scratch
 from compiler.targets.c.toolchain import EXACT_FLAGS, Command, cpu_features
 
 op = relay.op
@@ -146,10 +146,11 @@ def test_a_depthwise_convolution_is_one_expression_of_its_taps() -> None:
     assert text.count("+ (int32_t)rows0[") == 8
 
 
-def test_scratch_memory_is_bounded() -> None:
+@pytest.mark.parametrize(("size", "most"), [(512, TILE_BYTES), (10, LEAST_TILE + 2 * 4 * 576)])
+def test_scratch_memory_is_bounded_and_small_beside_small_images(size: int, most: int) -> None:
     weight = relay.const(np.ones((64, 64, 3, 3), "int8"))
-    x = relay.var("x", (1, 64, 512, 512), "int8")
+    x = relay.var("x", (1, 64, size, size), "int8")
     mod = lower(relay.module(op.nn.conv2d(x, weight, out_dtype="int32"))).mod
     for func in mod.functions.values():
         if isinstance(func, PrimFunc):
-            assert sum(temp.nbytes for temp in with_scratch(func).temps) <= 1.2 * TILE_BYTES
+            assert sum(temp.nbytes for temp in with_scratch(func).temps) <= 1.2 * most
