@@ -22,7 +22,7 @@ from compiler.proof.dtypes import check_dtypes, count_values
 from compiler.proof.ranges import Ranges, ValueRange, analyse
 from compiler.proof.record import FORMAT, contents_of, conversion_record, value_record
 from compiler.proof.replay import Comparison, c_flags, replay, replay_samples
-from compiler.proof.steps import Tested, check_forms, rounds_of
+from compiler.proof.steps import Tested, built_in_c, check_forms, rounds_of
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX, check_wiring, passed_through
 from compiler.proof.work import KINDS, declared_work, replay_inputs
 from compiler.ranges.analysis import Intermediate
@@ -219,8 +219,9 @@ def _tested(
             found = replay_samples(mod, samples, _inputs(mod))
             return proof.with_comparison(found, "samples")
         rng = np.random.default_rng(_SEED)
-        comparisons, findings = replay(mod, bounds, samples, rng, compiled, _inputs(mod))
-        steps, more = check_forms(mod, _rounds(mod), _SEED, c_flags(mod) if compiled else None)
+        in_c = built_in_c(mod, c_flags(mod)) if compiled else None
+        comparisons, findings = replay(mod, bounds, samples, rng, in_c, _inputs(mod))
+        steps, more = check_forms(mod, _rounds(mod), _SEED, in_c)
     except CompilerError as error:
         return proof.with_findings(Finding("samples", "a stored sample", f"cannot be run: {error}"))
     return replace(

@@ -125,7 +125,7 @@ def replay(
     ranges: Sequence[tuple[int, int]],
     samples: Sequence[Sample],
     rng: np.random.Generator,
-    compiled: bool = False,
+    in_c: Callable[[], CExecutor] | None = None,
     most: int | None = None,
 ) -> tuple[tuple[Comparison, ...], tuple[Finding, ...]]:
     """main and quantized_main on the reference, and in every form that ships.
@@ -137,7 +137,7 @@ def replay(
         mod: partitioned, typed, and not refuted.
         ranges: bounds of each parameter of quantized_main.
         samples: real inputs of main with the outputs stored for them.
-        compiled: also as the C that export writes, if it has such a form; needs a C compiler.
+        in_c: gives main as the C that export writes, if it has such a form; None leaves it out.
         most: inputs to run; where there are more, a real one, special floats and the ends of the
             bounds come first. None runs all.
     Raises:
@@ -155,7 +155,7 @@ def replay(
     real = samples[: len(taken[MAIN, REAL])]
     found = [_compare_samples(reference[MAIN], real, len(samples))]
     findings = [*found[0].finding("samples")]
-    for form, make in _forms(mod, compiled).items():
+    for form, make in _forms(mod, in_c).items():
         try:
             executors = make()
         except CompilerError as error:
@@ -190,19 +190,18 @@ def _taken(
     }
 
 
-def _forms(mod: IRModule, compiled: bool) -> dict[str, Callable[[], dict[str, Executor]]]:
+def _forms(
+    mod: IRModule, in_c: Callable[[], CExecutor] | None
+) -> dict[str, Callable[[], dict[str, Executor]]]:
     """Form → what makes its executors of main and quantized_main."""
-
-    def in_c() -> dict[str, Executor]:
-        made = CExecutor(mod, MAIN, c_flags(mod))
-        return {MAIN: made, CORE: made.callee(CORE)}
-
     forms: dict[str, Callable[[], dict[str, Executor]]] = {
         EXACT: lambda: {name: IntegerExecutor(mod, name) for name in (MAIN, CORE)},
     }
     if is_available():
         forms[ENGINE] = lambda: {name: EngineExecutor(mod, name) for name in (MAIN, CORE)}
-    return {**forms, IN_C: in_c} if compiled else forms
+    if in_c is not None:
+        forms[IN_C] = lambda: {MAIN: (made := in_c()), CORE: made.callee(CORE)}
+    return forms
 
 
 def c_flags(mod: IRModule) -> tuple[str, ...]:

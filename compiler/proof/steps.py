@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -132,15 +133,20 @@ def rounds_of(work: Work) -> int:
     return max(1, min(_ROUNDS, int(replayed / (_INPUTS_PER_ROUND * seconds))))
 
 
+def built_in_c(mod: IRModule, flags: Sequence[str]) -> Callable[[], SteppedC]:
+    """The C of a partitioned module, built once, when it is asked for."""
+    return cache(lambda: SteppedC(mod, PREFIX, CORE, flags))
+
+
 def check_forms(
-    mod: IRModule, rounds: int, seed: int, flags: Sequence[str] | None = None
+    mod: IRModule, rounds: int, seed: int, in_c: Callable[[], Form] | None = None
 ) -> tuple[tuple[Tested, ...], tuple[Finding, ...]]:
     """``check_bounds`` and ``check_steps`` for every form of a proved module.
 
     Args:
         mod: partitioned and typed.
         rounds: of each stage; 1 at least.
-        flags: of the C compiler; None leaves the C out.
+        in_c: gives the C; None leaves it out.
     """
     tested: list[Tested] = []
     findings: list[Finding] = []
@@ -148,8 +154,8 @@ def check_forms(
         SteppedEngine.name: lambda: SteppedEngine(mod),
         SteppedOnnx.name: lambda: SteppedOnnx(mod),
     }
-    if flags is not None:
-        forms[SteppedC.name] = lambda: SteppedC(mod, PREFIX, CORE, flags)
+    if in_c is not None:
+        forms[SteppedC.name] = in_c
     own = dataflow(mod)
     proved = value_bounds(own)
     for name, make in forms.items():

@@ -19,7 +19,7 @@ import numpy as np
 
 from compiler.proof.derive import derive_static
 from compiler.proof.replay import c_flags, replay
-from compiler.proof.steps import check_forms, rounds_of
+from compiler.proof.steps import built_in_c, check_forms, rounds_of
 from compiler.proof.work import declared_work, replay_inputs
 from compiler.runtime.artifact import load_qmod
 from tests.compiler.inner_values import ENGINE, ONNX
@@ -46,9 +46,10 @@ def costs(path: str) -> tuple[float, float, int]:
     bounds = [(low, high) for _, low, high in derive_static(mod).inputs]
     begin = _cpu_s()
     rng = np.random.default_rng(0)
-    _, replayed = replay(mod, bounds, module.samples, rng, compiled=True, most=most)
+    in_c = built_in_c(mod, c_flags(mod))
+    _, replayed = replay(mod, bounds, module.samples, rng, in_c, most)
     middle = _cpu_s()
-    _, stepped = check_forms(mod, rounds_of(work), 0, c_flags(mod))
+    _, stepped = check_forms(mod, rounds_of(work), 0, in_c)
     return middle - begin, _cpu_s() - middle, len(replayed) + len(stepped)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import CodegenError
+from compiler.errors import EvaluationError
 from compiler.ir import dataflow as flat
 from compiler.ir.dataflow import flatten_function
 from compiler.ir.expr import Call, Function, GlobalVar
@@ -35,6 +35,7 @@ class SteppedC(CExecutor):
         prefix, core: names of the function that gives the operands of the other.
     Raises:
         LoweringError, CodegenError: as ``CExecutor``.
+        EvaluationError: the C has other kernels than the graph that it is made of.
     """
 
     name = "generated C"
@@ -52,7 +53,7 @@ class SteppedC(CExecutor):
         self._numbers = [n for n, step in enumerate(program.steps) if step.number >= 0]
         steps = [program.steps[n] for n in self._numbers]
         if max((step.number for step in steps), default=-1) >= len(kernels):
-            raise CodegenError("the C has other kernels than the graph that it is made of")
+            raise EvaluationError("the C has other kernels than the graph that it is made of")
         self.stages: Sequence[Sequence[flat.Value]] = [kernels[step.number] for step in steps]
         self.starts: Sequence[flat.Value] = calls[before][1]
         inputs, results = (

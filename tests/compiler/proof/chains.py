@@ -21,7 +21,8 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.text.parser import parse
 from compiler.proof.derive import derive_static
-from compiler.proof.replay import replay
+from compiler.proof.replay import c_flags, replay
+from compiler.proof.steps import built_in_c
 from tests.compiler.proof.exact_integers import Unsupported, ends
 from tests.compiler.proof.forged import contradiction
 
@@ -438,6 +439,8 @@ def search(seed: int, indices: Iterator[int] | range, compiled: bool) -> Found:
         if told is not None:
             found.missed.append(f"{place}: {told}")
         ranges = [(low, high) for _, low, high in proof.inputs]
-        _, findings = replay(mod, ranges, (), rng, compiled)
+        _, findings = replay(
+            mod, ranges, (), rng, built_in_c(mod, c_flags(mod)) if compiled else None
+        )
         found.missed += [f"{place}: {finding}" for finding in findings]
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from compiler.ops.number_format import storage_dtype
 from compiler.proof import replay
 from compiler.proof.derive import derive
 from compiler.proof.replay import (
+    c_flags,
     compare_executors,
     differing_elements,
     extreme_inputs,
@@ -26,6 +28,7 @@ from compiler.proof.replay import (
     random_inputs,
 )
 from compiler.proof.replay import replay as replay_module
+from compiler.proof.steps import built_in_c
 from compiler.runtime.artifact import Sample
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.engine.library import is_available
@@ -56,7 +59,7 @@ def test_extremes_are_the_ends_of_each_parameter(integral: IRModule) -> None:
 RANGES = [(-127, 127)]
 
 
-def replayed(mod: IRModule, samples: list[Sample], **how: int):  # type: ignore[no-untyped-def]
+def replayed(mod: IRModule, samples: list[Sample], **how: Any):  # type: ignore[no-untyped-def]
     return replay_module(mod, RANGES, samples, np.random.default_rng(0), **how)
 
 
@@ -109,7 +112,9 @@ def test_a_large_module_runs_as_many_inputs_as_its_work_allows(
 
 @NEEDS_C
 def test_the_generated_c_is_compared_as_well(integral: IRModule, samples: list[Sample]) -> None:
-    comparisons, findings = replayed(integral, samples, compiled=True)
+    comparisons, findings = replayed(
+        integral, samples, in_c=built_in_c(integral, c_flags(integral))
+    )
     assert findings == ()
     in_c = [c for c in comparisons if "generated C" in c.what]
     assert [(c.runs, c.differing) for c in in_c] == [(n, 0) for n in (2, 2, 1, 2, 4, 5)]
@@ -171,9 +176,8 @@ def @main(%x: Tensor[(2, 50), {given}]) {{
 """)
     )
     compiled = find_compiler() is not None and given == "float32"
-    found, findings = replay_module(
-        mod, [(-128, 127)], [], np.random.default_rng(1), compiled=compiled
-    )
+    in_c = built_in_c(mod, c_flags(mod)) if compiled else None
+    found, findings = replay_module(mod, [(-128, 127)], [], np.random.default_rng(1), in_c)
     assert findings == ()
     engine = is_available() and given == "float32"
     assert sum("special floats" in one.what for one in found) == 1 + compiled + engine

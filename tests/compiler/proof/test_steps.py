@@ -12,7 +12,7 @@ from compiler.ir.module import IRModule
 from compiler.ops.evaluate import evaluate_step
 from compiler.proof import steps
 from compiler.proof.derive import derive_static
-from compiler.proof.steps import CHECK, check_forms
+from compiler.proof.steps import CHECK, built_in_c, check_forms
 from compiler.targets.engine.stepwise import SteppedEngine
 from tests.compiler.inner_values import ENGINE, ONNX, Case, whole_module
 from tests.compiler.mends import DEFECTS, put_back
@@ -80,7 +80,7 @@ def test_a_border_that_a_producer_leaves_out_is_found(monkeypatch: pytest.Monkey
 def test_every_form_is_compared_with_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a reference that computes something else, the step is found in each of them."""
     mod = CASES["ties along an axis that is not the channels'"].mod
-    tested, found = check_forms(mod, 2, 0, QUICK_FLAGS)
+    tested, found = check_forms(mod, 2, 0, built_in_c(mod, QUICK_FLAGS))
     assert found == ()
     assert [one.form for one in tested] == ["engine", "integer ONNX", "generated C"]
     assert [(one.steps, one.of) for one in tested] == [(9, 9), (9, 9), (8, 8)]
@@ -90,7 +90,7 @@ def test_every_form_is_compared_with_the_reference(monkeypatch: pytest.MonkeyPat
         return [result + 1 if step.name == "right_shift" else result]
 
     monkeypatch.setattr(steps, "evaluate_step", shifted)
-    found = check_forms(mod, 2, 0, QUICK_FLAGS)[1]
+    found = check_forms(mod, 2, 0, built_in_c(mod, QUICK_FLAGS))[1]
     for form in ("engine", "integer ONNX", "generated C"):
         assert any(f"the {form} computes other numbers" in one.what for one in found), form
     assert all("right_shift" in one.node for one in found)
