@@ -229,8 +229,10 @@ class TfliteEmitter:
     def _sum(self, source: Sum, form: Scaled, like: Narrow) -> Narrow | None:
         sides = source.lhs, source.rhs
         if source.name == "MUL":
-            factor = sides[0].source.scale * sides[1].source.scale / like.scale
-            exact = _same_in_float(factor, *(side.source for side in sides))
+            lhs, rhs = (side.source for side in sides)
+            factor = lhs.scale * rhs.scale / like.scale
+            single = np.float32(lhs.scale) * np.float32(rhs.scale) / np.float32(like.scale)
+            exact = _same_products(factor, float(single), lhs, rhs)
         else:
             twice = 2 * max(side.source.scale for side in sides)
             exact = all(
@@ -302,13 +304,13 @@ def _is(multiplier: Any, shift: Any, factor: Any) -> bool:
     return bool((multiplier == wanted[0]).all() and (shift == wanted[1]).all())
 
 
-def _same_in_float(factor: float, lhs: Narrow, rhs: Narrow) -> bool:
-    """Whether no product of two tensors tells a factor from its float32, which LiteRT takes."""
+def _same_products(double: float, single: float, lhs: Narrow, rhs: Narrow) -> bool:
+    """Whether no product of two tensors tells TFLM's factor from LiteRT's, computed in float32."""
     held = (np.arange(-128, 128) - side.grid.zero for side in (lhs, rhs))
     products = np.unique(np.multiply.outer(*held))
     ours, theirs = (
         rescaled_twice(products, *map(np.atleast_1d, multiplier_and_small_shift(np.asarray(real))))
-        for real in (factor, float(np.float32(factor)))
+        for real in (double, single)
     )
     # Beyond 255 every result ends at a limit of 8 bits.
     return bool((np.clip(ours, -255, 255) == np.clip(theirs, -255, 255)).all())
