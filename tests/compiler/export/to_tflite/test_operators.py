@@ -43,6 +43,10 @@ def residual(join: Any, value: Any, rng: np.random.Generator) -> Any:
     return join(conv(nn.relu(first), rng, padding=(1, 1)), first)
 
 
+def silu(value: Any) -> Any:
+    return op.multiply(value, op.sigmoid(value))
+
+
 BUILDS: dict[str, tuple[Build, str]] = {
     "convolution, odd padding": (lambda x, rng: conv(x, rng, padding=(1, 0, 0, 2)), "PAD"),
     "convolution, SAME": (lambda x, rng: nn.relu(conv(x, rng, padding=(1, 1))), "CONV_2D"),
@@ -84,6 +88,9 @@ BUILDS: dict[str, tuple[Build, str]] = {
         ),
         "GATHER",
     ),
+    "exp": (lambda x, rng: conv(op.exp(conv(x, rng)), rng), "GATHER"),
+    "erf last": (lambda x, rng: op.erf(conv(x, rng)), "GATHER"),
+    "silu": (lambda x, rng: conv(silu(conv(x, rng)), rng), "GATHER"),
     "product": (lambda x, rng: conv(residual(op.multiply, x, rng), rng), "MUL"),
     "gate": (
         lambda x, rng: residual(lambda a, b: op.multiply(op.sigmoid(a), b), x, rng),
