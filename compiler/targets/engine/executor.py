@@ -104,9 +104,10 @@ class EngineExecutor:
 
     def run_arrays(self, arrays: Sequence[Array], threads: int = 1) -> list[Array]:
         """The results of arrays that are known to fit, in order."""
-        lanes = min(threads, os.cpu_count() or 1, self._work // _LANE_MACS)
-        if lanes > 1:
-            return self.run_together(arrays, lanes)
+        if threads > 1:  # asked first: how many cores there are takes microseconds to find out
+            lanes = min(threads, os.cpu_count() or 1, self._work // _LANE_MACS)
+            if lanes > 1:
+                return self.run_together(arrays, lanes)
         held = [a if a.flags.c_contiguous else np.ascontiguousarray(a) for a in arrays]
         made = [np.empty(shape, dtype) for shape, dtype in self._out]
         lane = self._lane()
