@@ -302,8 +302,7 @@ class _Flattener:
         result = self._step(node, Op.get(SCAN), node.args[1:], scope)
         step = self.steps[-1]
         step.body = flatten_function(body, self.mod, self.single, replace(self.form, tuples=True))
-        states = len(step.body.outputs) - len(step.attrs.reverse_outputs)
-        constants = states + len(step.attrs.reverse_inputs)
+        _, constants = step.attrs.borders(len(step.body.outputs))
         for value, arg in zip(step.body.inputs[constants:], step.args[constants:], strict=True):
             value.data = arg.data  # what is known in front of the loop is known in it
         return result

@@ -7,6 +7,7 @@ no floating-point warning reaches the user.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -72,7 +73,7 @@ def evaluate_call(call: Call, args: Sequence[Value]) -> Value:
     return evaluate_op(call.op, call.attrs, args, call.checked_type)
 
 
-def evaluate_flow(flow: Dataflow, args: Sequence[NDArray[Any]]) -> Value:
+def evaluate_flow(flow: Dataflow, *args: NDArray[Any]) -> Value:
     """The results of the steps of a flow, each by ``evaluate_step``."""
     held = dict(zip(flow.inputs, args, strict=True))
 
@@ -89,11 +90,8 @@ def evaluate_step(step: Step, args: Sequence[Value]) -> list[NDArray[Any]]:
     """The results of a step of a flow."""
     types = tuple(result.type for result in step.results)
     out_type = types[0] if len(types) == 1 and step.body is None else TupleType(types)
-    body = step.body
-    if body is not None:
-        callee: Any = lambda *given: evaluate_flow(body, given)  # noqa: E731
-        args = [callee, *args]
-    return flatten([evaluate_op(step.op, step.attrs, args, out_type)])
+    called: list[Any] = [] if step.body is None else [partial(evaluate_flow, step.body)]
+    return flatten([evaluate_op(step.op, step.attrs, [*called, *args], out_type)])
 
 
 def flatten(values: Sequence[Value]) -> list[NDArray[Any]]:

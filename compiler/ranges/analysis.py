@@ -202,14 +202,12 @@ def _analyse_loop(step: Step, body: Dataflow, ctx: RangeContext) -> None:
     makes of these lies within. A state that nothing limits is anything its dtype holds, and what
     may overflow then is a finding.
     """
-    outputs = len(step.attrs.reverse_outputs)
-    states = len(body.outputs) - outputs
-    inputs = states + len(step.attrs.reverse_inputs)
+    states, moving = step.attrs.borders(len(body.outputs))
     for place, (value, arg) in enumerate(zip(body.inputs, step.args, strict=True)):
         held = ctx.of(arg)
         if place < states:
             held = constant_interval(*dtype_range(value.type.dtype), len(value.type.shape))
-        elif place < inputs:
+        elif place < moving:
             held = held.along([0])
             held = Interval(held.low[0], held.high[0])
         ctx.set(value, held)

@@ -119,8 +119,7 @@ def emit_loop(step: Step, body: Dataflow, emitter: Emitter) -> None:
     Raises:
         OnnxExportError: a step of the body has no form.
     """
-    states = len(body.outputs) - len(step.attrs.reverse_outputs)
-    moving = states + len(step.attrs.reverse_inputs)
+    states, moving = step.attrs.borders(len(body.outputs))
     inner = emitter.within(GraphWriter("body", emitter.writer))
     for place, (value, arg) in enumerate(zip(body.inputs, step.args, strict=True)):
         if place < moving:

@@ -69,6 +69,12 @@ class ScanAttrs(OpAttrs):
     reverse_inputs: tuple[int, ...] = ()
     reverse_outputs: tuple[int, ...] = ()
 
+    def borders(self, results: int) -> tuple[int, int]:
+        """How many of the operands of a body are states, and how many states or inputs: constants
+        are behind them. ``results`` are those of the body, which begin with as many states."""
+        states = results - len(self.reverse_outputs)
+        return states, states + len(self.reverse_inputs)
+
 
 @define_op(
     "scan",
@@ -135,10 +141,10 @@ def scan_numpy(attrs: ScanAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """Step after step; in front of the arrays stands the body, which the executor can call."""
     assert isinstance(out_type, TupleType)
     body: Any = args[0]
-    first = 1 + len(out_type.fields) - len(attrs.reverse_outputs)
-    last = first + len(attrs.reverse_inputs)
-    states, inputs, constants = list(args[1:first]), args[first:last], args[last:]
-    outputs = [np.empty(ty.concrete_shape, ty.dtype) for ty in tensor_fields(out_type)[first - 1 :]]
+    first, last = attrs.borders(len(out_type.fields))
+    given = args[1:]
+    states, inputs, constants = list(given[:first]), given[first:last], given[last:]
+    outputs = [np.empty(ty.concrete_shape, ty.dtype) for ty in tensor_fields(out_type)[first:]]
     for step in range(attrs.length):
         places = step, attrs.length - 1 - step
         read = [one[places[back]] for one, back in zip(inputs, attrs.reverse_inputs)]

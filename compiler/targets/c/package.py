@@ -381,34 +381,33 @@ class _Writer:
         temps: Sequence[int],
     ) -> list[str]:
         """A call for each step; states go from the results of one to the operands of the next."""
-        loop, states = step.loop, step.states
+        loop = step.loop
         assert loop is not None
+        states, moving = loop.borders(len(step.outs))
         self._use.uses_memcpy = True
         given, made = words[: len(step.args)], words[len(step.args) :]
-        inputs = step.args[len(states) : len(states) + len(loop.reverse_inputs)]
-        following = [_arena_place(v.dtype, at) for v, at in zip(states, temps, strict=True)]
+        following = [_arena_place(v.dtype, at) for v, at in zip(step.states, temps, strict=True)]
 
         def turn(word: str, value: Value, back: int) -> str:
             place = f"({loop.length - 1} - t)" if back else "t"
             return f"{word} + {place} * {value.size // loop.length}"
 
-        behind = len(states) + len(inputs)
-        words = [
+        operands = [
             *first,
-            *made[: len(states)],
-            *map(turn, given[len(states) :], inputs, loop.reverse_inputs),
-            *given[behind:],
+            *made[:states],
+            *map(turn, given[states:], step.args[states:], loop.reverse_inputs),
+            *given[moving:],
             *following,
-            *map(turn, made[len(states) :], step.outs[len(states) :], loop.reverse_outputs),
+            *map(turn, made[states:], step.outs[states:], loop.reverse_outputs),
         ]
 
         def moved(targets: Sequence[str], sources: Sequence[str]) -> list[str]:
             return [
                 f"memcpy({target}, {source}, {value.nbytes});"
-                for target, source, value in zip(targets, sources, states)
+                for target, source, value in zip(targets, sources, step.states)
             ]
 
-        body = [*call_lines(symbol, words), *moved(made, following)]
+        body = [*call_lines(symbol, operands), *moved(made, following)]
         return [
             *moved(made, given),
             f"for (int32_t t = 0; t < {loop.length}; ++t) {{",

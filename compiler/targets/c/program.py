@@ -82,7 +82,7 @@ class Step:
     @property
     def states(self) -> tuple[Value, ...]:
         """Of a loop, as they are after it; the next ones lie in temporaries."""
-        return () if self.loop is None else self.outs[: -len(self.loop.reverse_outputs) or None]
+        return () if self.loop is None else self.outs[: self.loop.borders(len(self.outs))[0]]
 
 
 @dataclass(slots=True, eq=False)

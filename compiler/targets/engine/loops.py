@@ -26,8 +26,7 @@ def scan(planner: Planner, step: Step, args: list[Item]) -> bool:
     body, attrs, emitter = step.body, step.attrs, planner.emitter
     if body is None or any(value.type.dtype not in RAW_DTYPES for value in body.inputs):
         return False
-    states = len(body.outputs) - len(attrs.reverse_outputs)
-    moving = states + len(attrs.reverse_inputs)
+    states, moving = attrs.borders(len(body.outputs))
     inner = Planner(body, planner.library, emitter)
     steps = inner.distinct_steps()
     held = [

@@ -353,7 +353,8 @@ class Emitter:
             for buffer in (*action.reads, *action.writes):
                 if isinstance(buffer, Buffer) and buffer not in self._constants:
                     memory.touch(buffer, place)
-        for first, last in _loops(kept):
+        begun = {last: first for first, last in _loops(kept)}
+        for last, first in begun.items():
             memory.hold(first, last)
         arena = memory.place()
         if arena > MOST_ARENA:
@@ -362,13 +363,10 @@ class Emitter:
                 fix='run it with executor="reference", or with a smaller batch',
             )
         rows: list[list[int]] = []
-        begun = 0
-        for action in kept:
+        for place, action in enumerate(kept):
             fields = {name: self._resolved(value) for name, value in action.fields.items()}
-            if action.kind == "loop":
-                begun = len(rows)
-            elif action.kind == "repeat":
-                fields["rows"] = len(rows) - begun
+            if place in begun:
+                fields["rows"] = place - begun[place]
             rows.append(row(action.kind, **fields))
         blob, size = self._blob.array()
         table = np.array(rows, np.int64).reshape(len(rows), row_fields())
