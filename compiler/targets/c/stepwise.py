@@ -128,7 +128,8 @@ class SteppedC(CExecutor):
     def _run_loop(self, step: Step, loop: ScanAttrs, arena: int, places: Sequence[int]) -> None:
         """As the C does it: the function of the body for each step."""
         count, (states, moving) = len(step.args), loop.borders(len(step.outs))
-        args, outs, following = places[:count], places[count:][: len(step.outs)], places[-states:]
+        behind = count + len(step.outs)
+        args, outs, following = places[:count], places[count:behind], places[behind:]
         entry = self.package.entries[step.callee]
         first = [arena] if entry.placement.arena_bytes else []
         symbol = ctypes.cast(getattr(self._library, entry.symbol), ctypes.c_void_p).value or 0

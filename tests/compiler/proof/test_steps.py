@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from compiler.errors import CompilerError
+from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.ir.text.parser import parse
 from compiler.ops.evaluate import evaluate_step
 from compiler.proof import steps
 from compiler.proof.derive import derive_static
@@ -17,6 +19,7 @@ from compiler.targets.engine.stepwise import SteppedEngine
 from tests.compiler.inner_values import ENGINE, ONNX, Case, whole_module
 from tests.compiler.mends import DEFECTS, put_back
 from tests.compiler.proof import chains
+from tests.needs import NEEDS_C
 
 CASES: Mapping[str, Case] = {**ENGINE, **ONNX}
 ROUNDS = 16
@@ -123,3 +126,30 @@ def test_an_operand_that_is_prepared_long_before_it_is_read_is_given_in_time() -
         {"TABLE": np.arange(256, dtype=np.int32)},
     )
     assert findings(mod, 4) == []
+
+
+@NEEDS_C
+def test_the_c_of_a_loop_without_a_state_is_stepped() -> None:
+    mod = infer_module(
+        parse("""
+#[version = "0.0.5"]
+def @quantize_inputs(%x: Tensor[(4, 3), float32]) {
+  let %q = cast(clip(round(multiply(%x, 2f)), a_min=-127f, a_max=127f), dtype="int8");
+  (%q,)
+}
+def @quantized_main(%q: Tensor[(4, 3), int8]) {
+  %0 = fn (%s: Tensor[(3), int8]) { (negative(cast(%s, dtype="int32")),) };
+  %1 = scan(%0, (), (%q,), (), length=4, reverse_inputs=[1], reverse_outputs=[0]);
+  %1.0
+}
+def @dequantize_outputs(%r: Tensor[(4, 3), int32]) { multiply(cast(%r, dtype="float32"), 0.5f) }
+def @main(%x: Tensor[(4, 3), float32]) {
+  let %a = @quantize_inputs(%x);
+  let %b = @quantized_main(%a.0);
+  @dequantize_outputs(%b)
+}
+""")
+    )
+    tested, found = check_forms(mod, 2, 0, built_in_c(mod, QUICK_FLAGS))
+    assert found == ()
+    assert [one.without for one in tested] == ["", "", ""]
