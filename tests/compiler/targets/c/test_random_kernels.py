@@ -32,8 +32,8 @@ pytestmark = NEEDS_C
 # Wrapping, shifting and dividing are what C leaves open: let the sanitizer watch.
 CHECKED = ("-O1", "-ffp-contract=off", "-fsanitize=undefined", "-fno-sanitize-recover=all")
 STRICT = ("-Wall", "-Wextra", "-Werror", "-pedantic")
-# What only senseless expressions bring about: (x & 1) == 2; GCC takes the ~ of x <= ~(uint64_t)y for
-# one of a promoted int.
+# What only senseless expressions bring about: (x & 1) == 2; GCC takes the ~ of
+# x <= ~(uint64_t)y for one of a promoted int.
 SENSELESS = (
     "-Wno-tautological-compare",
     "-Wno-bool-compare",
