@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import NotFullyIntegralError, QuantizeError
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.lru_cache import LRUCache
+from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Candidate, ChannelStats, build_candidate
 from compiler.quantize.calibration.collect_stats import float_executor
@@ -84,6 +86,7 @@ class Builder:
         self._modules: LRUCache[IRModule] = LRUCache(2)
         self._made: LRUCache[Runnable] = LRUCache(2)
         self._channels: LRUCache[ChannelStats] = LRUCache(1)
+        self._ranges: LRUCache[NDArray[np.float32] | None] = LRUCache(8)
 
     def runnable(self, build: Build) -> tuple[Runnable, float]:
         """What was asked for, and the CPU seconds spent on it now (0: it was held).
@@ -124,7 +127,14 @@ class Builder:
             return Runnable(inputs, float_executor(mod), None, (), clock.seconds)
         qconfig = QConfig.from_dict(dict(build.qconfig))
         channels = self._channel_stats(build) if qconfig.needs_channels else None
-        candidate = build_candidate(mod, qconfig, build.activation_scales, channels)
+        whole = qconfig.with_whole_weights()
+        measured = "" if build.channels is None else self._values.key(build.channels)
+        key = (blob_key, measured, repr(sorted(whole.to_dict().items())), build.activation_scales)
+        run = QuantizeContext(qconfig)
+        if whole != qconfig:
+            run.rounded.ranges = self._ranges.get(key, lambda: None)
+        candidate = build_candidate(mod, qconfig, build.activation_scales, channels, run)
+        self._ranges.put(key, run.rounded.ranges)
         return Runnable(
             inputs,
             _EVALUATORS[build.evaluator](candidate),

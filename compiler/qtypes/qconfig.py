@@ -182,6 +182,18 @@ class QConfig(RelayConfig):
         _check_names(type(self), overrides)
         return dataclasses.replace(self, **overrides)
 
+    def with_whole_weights(self) -> QConfig:
+        """The same with at least 8 bits for every weight."""
+        layers = {
+            name: dataclasses.replace(one, nbit_weight=None)
+            if one.nbit_weight is not None and one.nbit_weight < _WHOLE
+            else one
+            for name, one in self.layers.items()
+        }
+        return self.with_overrides(
+            nbit_weight=max(self.nbit_weight, _WHOLE), layers=LayerChoices(layers)
+        )
+
     def calibration_fields(self) -> dict[str, Any]:
         """The fields that decide which tensors are measured: the key of cached statistics.
 
@@ -248,6 +260,9 @@ class QConfig(RelayConfig):
         _check_names(QConfig, found)
         return found
 
+
+_WHOLE = 8
+"""Bits of a weight that is rounded as finely as any."""
 
 _STACK: ContextVar[tuple[QConfig, ...]] = ContextVar("qconfig", default=())
 

@@ -21,7 +21,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import TensorType
 from compiler.ir.walk import nodes_of
-from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.ops.annotation.attach_simulated_quantize import point_attrs, quantize_kind
 from compiler.qtypes.input_sample import InputSample
 from compiler.quantize.calibration.collect_stats import float_executor
 
@@ -80,20 +80,29 @@ class PrefixRuns:
         value in all runs."""
         return node in self._place
 
-    def advance(self, call: Expr) -> None:
-        """Run all that stands in front of a call; the call itself runs with the next one."""
+    def advance(self, call: Expr, wanted: int) -> None:
+        """Run all that stands in front of a call; the call itself runs with the next one.
+
+        Args:
+            wanted: runs that the call needs; there are fewer where memory or the sample ends.
+        """
         start, self._done = self._done, self._place[call]
         known = (*self._quantized, *self._order[start : self._done])
         live = [n for n in known if _held(n) and self._last.get(n, -1) >= self._done]
         self._quantized = self._values(start, self._quantized, live, quantized=True)
         sources = list(dict.fromkeys(map(source_of, live)))
         self._float = self._values(start, self._float, sources, quantized=False)
-        self._run_more(sum(_elements(node) for node in live))
+        if wanted > self._count:
+            self._run_more(wanted, sum(_elements(node) for node in live))
 
-    def _run_more(self, elements: int) -> None:
-        """Twice as many samples or more, through the whole prefix, where the values have room."""
-        count = min(len(self._sample.runs), _HELD_ELEMENTS // max(elements, 1))
-        if count < min(2 * self._count, len(self._sample.runs)) or count == self._count:
+    def _run_more(self, wanted: int, elements: int) -> None:
+        """Twice as many samples or more, through the whole prefix, where the values have room.
+
+        One session for the prefix takes less time than a session for each layer.
+        """
+        runs, room = len(self._sample.runs), _HELD_ELEMENTS // max(elements, 1)
+        count = min(runs, room, max(wanted, 2 * self._count))
+        if count < min(2 * self._count, runs) or count == self._count:
             return
         inputs = self._inputs(range(self._count, count))
         for values, quantized in ((self._quantized, True), (self._float, False)):
@@ -139,7 +148,12 @@ class PrefixRuns:
                 operands.append(self.replaced.get(child, child))
             else:
                 operands.append(source_of(child))
-        return with_operands(node, operands)
+        made = with_operands(node, operands)
+        attrs = point_attrs(made)
+        if attrs is None:
+            return made
+        # Halves go to either side: onnxruntime has an operator for this one.
+        return made.with_fields(attrs=attrs.with_values(rounding="round_even"))
 
     def _tuple(self, node: Expr, new: dict[Expr, Expr], quantized: bool) -> Expr:
         waiting = [node]

@@ -129,13 +129,17 @@ class RangeFitting:
             fine = Constant(step / parts), Constant(low * room), Constant(high * room)
             runs.replaced.update(zip(point.args[1:], fine, strict=True))
 
+    @staticmethod
+    def samples(point: Expr) -> int:
+        """Runs that the range of a point is fitted to."""
+        size = max(point.tensor_type.num_elements, 1)
+        return max(min(_IMAGES // max(_images(point), 1), _VALUES // size), 1)
+
     def fit(self, point: Expr, runs: PrefixRuns) -> None:
         """Choose the range of one of ``points`` that ``runs`` has advanced to."""
         assert isinstance(point, Call)
         images = max(_images(point), 1)
-        count = max(_IMAGES // images, 1)
-        size = point.tensor_type.num_elements
-        pairs = list(islice(runs.pairs(point.args[0]), max(min(count, _VALUES // max(size, 1)), 1)))
+        pairs = list(islice(runs.pairs(point.args[0]), self.samples(point)))
         read = self._reading(point)
         wanted = [read(x) for _, x in pairs]
         powers = [sum(float(np.square(f[k]).sum()) for f in wanted) for k in range(len(wanted[0]))]
@@ -329,6 +333,6 @@ def _ends(constants: Sequence[Expr]) -> list[float]:
     return [float(c.data) for c in constants[1:] if isinstance(c, Constant)]
 
 
-def _images(point: Call) -> int:
+def _images(point: Expr) -> int:
     shape = point.tensor_type.concrete_shape
     return shape[0] if len(shape) > 1 else 1

@@ -130,7 +130,7 @@ def round_sequentially(
         fitting.begin(runs)
     for call in nodes_of(main):
         if fitting is not None and call in fitted and call in runs:
-            runs.advance(call)
+            runs.advance(call, fitting.samples(call))
             fitting.fit(call, runs)
         if call not in layers or call not in runs:
             continue
@@ -143,7 +143,7 @@ def round_sequentially(
         if held.is_whole:
             continue  # a grid that came with the model
         if place not in known:
-            runs.advance(call)
+            runs.advance(call, _runs_for(rule))
             seen = _Seen.of(runs, call.args[0], rule, units_of(one))
             known[place] = _rounded(held, seen, bias is not None)
         levels, error = known[place].levels, known[place].mean_error
@@ -239,12 +239,8 @@ class _Seen:
     @staticmethod
     def of(runs: PrefixRuns, data: Expr, rule: InputColumns, units: Floats) -> _Seen:
         halves = _Sums.of(rule), _Sums.of(rule)
-        taps = halves[0].sums.shape[2]
-        # Whole runs are left out first, but not below a few: neighbouring positions are alike.
-        rows = min(_ROWS, _ROWS_OF_A_TAP * taps)
-        positions = math.prod(rule.images)
-        used = min(runs.count, max(_FEW_RUNS, rows // positions))
-        stride = -(-positions * used // rows)
+        positions, used = math.prod(rule.images), min(runs.count, _runs_for(rule))
+        stride = -(-positions * used // _rows_for(rule))
         for number, both in enumerate(islice(runs.pairs(data), used)):
             y, x = (_steps(values, units, rule.data_axis) for values in both)
             x -= y
@@ -288,6 +284,17 @@ class _Seen:
         more = (self.more / count * self.gram.unit).reshape(groups, -1)
         got = np.einsum("gok,gk->go", levels - rows, read)
         return np.asarray(got - np.einsum("gok,gk->go", rows, more))
+
+
+def _rows_for(rule: InputColumns) -> int:
+    """Positions that a layer is fitted to."""
+    return min(_ROWS, _ROWS_OF_A_TAP * blocked(rule)[1])
+
+
+def _runs_for(rule: InputColumns) -> int:
+    """Runs that have them. Whole runs are left out first, but not below a few: neighbouring
+    positions are alike."""
+    return max(_FEW_RUNS, _rows_for(rule) // math.prod(rule.images))
 
 
 def _off_diagonal(one: Floats, other: Floats) -> Floats:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -35,6 +35,7 @@ from compiler.ops.annotation.attach_simulated_quantize import PARAMETERS, quanti
 from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.integer_calls import along_axis, subtract
 from compiler.ops.rules.product_shape import FQProductShape
+from compiler.qtypes.channel_ranges import Rounding
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import QuantizeReport
@@ -201,13 +202,17 @@ def build_candidate(
 ) -> Candidate:
     """The simulated and the integer module of one QConfig.
 
+    Ranges that are fitted on the way (``RangeFitting``) are those of weights of 8 bits, whatever
+    bits the weights have: with fewer the SQNR differs by less than 0.1 dB in the mean of four
+    networks, and configurations that differ in the bits of weights share them.
+
     Args:
         mod: result of ``prerequisite_optimize``.
         activation_scales: range S of each INPUT or ACTIVATION point in binding order, in the units
             of its tensor; None stands for ``global_scale``.
         channels: statistics of ``mod`` channel by channel, where ``qconfig.needs_channels`` or
             ``Candidate.channel_maxima`` is to hold them.
-        context: the run to work in; a new one without it.
+        context: the run to work in; a new one without it. ``rounded`` may hold fitted ranges.
 
     Raises:
         CalibrationError: the ranges do not belong to this module and QConfig.
@@ -217,10 +222,17 @@ def build_candidate(
     annotated, run = mark(mod, qconfig, channels, context)
     fits = qconfig.sequential and sequential_products(mod) <= MOST_PRODUCTS
     ranges, joined = shared_ranges(annotated, run.qconfig, activation_scales, fits)
-    simulated, fitting = bind_scales(annotated, run, ranges), None
-    if fits and ranges is not None and len(ranges):
-        fitting = RangeFitting(simulated, ranges, partial(bind_scales, annotated, run), joined)
-    simulated = corrected(simulated, run, fitting)
+    of_whole = run.qconfig.with_whole_weights()
+    if not fits or ranges is None or not len(ranges):
+        simulated = corrected(bind_scales(annotated, run, ranges), run)
+    elif of_whole == run.qconfig:
+        simulated = _fitted(annotated, run, ranges, joined)
+    else:
+        if run.rounded.ranges is None:
+            other = replace(run, qconfig=of_whole, rounded=Rounding(), report=QuantizeReport())
+            _fitted(annotated, other, ranges, joined)
+            run.rounded.ranges = other.rounded.ranges
+        simulated = corrected(bind_scales(annotated, run, run.rounded.ranges), run)
     if qconfig.do_simulation:
         return Candidate(simulated, None, None, run, run.report)
     simulated = tied_states(simulated)
@@ -232,6 +244,17 @@ def build_candidate(
         whole = qconfig.partition_conversions == "fully_integral"
         cut = partition_conversions(integer, integer_dtypes(run.qconfig), whole)
     return Candidate(truncating(simulated, run), integer, cut, run, run.report)
+
+
+def _fitted(
+    annotated: IRModule,
+    run: QuantizeContext,
+    ranges: Sequence[float] | NDArray[np.float32],
+    joined: Mapping[int, int],
+) -> IRModule:
+    """The simulated module with rounded weights, its ranges fitted on the way."""
+    simulated, bind = bind_scales(annotated, run, ranges), partial(bind_scales, annotated, run)
+    return corrected(simulated, run, RangeFitting(simulated, ranges, bind, joined))
 
 
 def refuse_integer_products(mod: IRModule) -> None:

@@ -9,14 +9,22 @@ import pytest
 
 from compiler import evaluate
 from compiler.errors import QuantizeError
-from compiler.quantize import QConfig, build_candidate
+from compiler.quantize import (
+    ChannelStats,
+    QConfig,
+    activation_scales,
+    build_candidate,
+    calibration_stats,
+    channel_stats,
+    mark,
+)
 from compiler.runtime.executor import Executor
 from tests.needs import NEEDS_C
-from tests.workers.shards import evaluate_shard
+from tests.workers.shards import NOTHING_STORED, evaluate_shard
 from workers import candidates
 from workers.errors import DifferingOutputsError, MetricError, WorkerError
 from workers.evaluation import EvaluationActor
-from workers.messages import EvaluationResult, Handle, Range
+from workers.messages import EvaluationRequest, EvaluationResult, Handle, Range
 from workers.metrics.registry import merge_sums, results
 from workers.object_store import ObjectStore
 
@@ -102,6 +110,28 @@ def test_shards_of_one_candidate_merge_to_the_whole(study, baseline, scales) -> 
         shards.append(evaluate_shard(replace(request, samples=part, reference=reference)))
     merged = results(merge_sums(shard.sums for shard in shards))
     assert merged == pytest.approx(results(whole.sums), rel=1e-12)
+
+
+def test_a_worker_fits_ranges_once_for_all_bits_of_weights_and_gets_the_same_bits(study) -> None:
+    batches = [{"x": image[None]} for image in study.images]
+    channels = channel_stats(study.mod, batches, sample=True).to_arrays()
+
+    def request(bits: int) -> EvaluationRequest:
+        config = study.qconfig.with_overrides(weight_rounding="sequential", nbit_weight=bits)
+        stats = calibration_stats(
+            mark(study.mod, config, ChannelStats.from_arrays(channels))[0], batches
+        )
+        scales = tuple(float(one) for one in activation_scales(stats, config))
+        fields = {"qconfig": config.to_dict(), "channels": channels, "activation_scales": scales}
+        return study.evaluation("engine", return_rounding=True, **fields)
+
+    together = EvaluationActor(ObjectStore(NOTHING_STORED))
+    for bits in (4, 8, 3):
+        ours, alone = together.run(request(bits)), evaluate_shard(request(bits))
+        assert ours.outputs_sha256 == alone.outputs_sha256
+        assert ours.rounding.keys() == alone.rounding.keys()
+        for name, found in alone.rounding.items():
+            np.testing.assert_array_equal(ours.rounding[name], found, err_msg=name)
 
 
 def test_a_collapsed_candidate_stops_early(study, baseline, scales) -> None:

@@ -65,7 +65,7 @@ def _has_form(op: Op, attrs: Attrs | None, operands: tuple[Type, ...]) -> bool:
     mod = infer_module(IRModule({"main": Function(params, Call(op, params, attrs))}))
     fields = [field for ty in operands for field in tensor_fields(ty)]
     try:
-        session = OrtExecutor(to_onnx(mod))
+        session = OrtExecutor(to_onnx(mod), fused_grids=False)
         zeros = [np.zeros(ty.concrete_shape, ty.dtype) for ty in fields]
         session.run(dict(zip(session.input_names, zeros, strict=True)))
     except (OnnxExportError, CodegenError, EvaluationError, ValueError):
@@ -96,7 +96,7 @@ class OrtModule:
 
         self._symbol = symbol
         self._model = model
-        self._session: Executor = OrtExecutor(model, threads=threads)
+        self._session: Executor = OrtExecutor(model, threads=threads, fused_grids=False)
 
     @property
     def symbols(self) -> tuple[str, ...]:

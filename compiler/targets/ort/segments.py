@@ -53,7 +53,8 @@ class SegmentedExecutor:
         for part in segments(model, nodes):
             names = {tensor.name for tensor in part.graph.initializer}
             held = {name: array for name, array in (large or {}).items() if name in names}
-            self._sessions.append(OrtExecutor(part, arena=arena, large=held))
+            session = OrtExecutor(part, arena=arena, fused_grids=False, large=held)
+            self._sessions.append(session)
 
     def run(self, inputs: Inputs) -> list[NDArray[Any]]:
         """See OrtExecutor."""

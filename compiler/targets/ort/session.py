@@ -47,6 +47,8 @@ class OrtExecutor:
         optimize: False runs the graph exactly as written, for comparison.
         arena: memory stays with the session, for its next run; False is faster where the outputs of
             many runs are held, and then dropped one after the other.
+        fused_grids: False computes what stands between DequantizeLinear and QuantizeLinear in
+            float, as it is written.
         large: constants whose data the model lacks, by name; they are read where they are.
     Raises:
         CodegenError: onnxruntime refuses the model.
@@ -60,6 +62,7 @@ class OrtExecutor:
         threads: int = 1,
         optimize: bool = True,
         arena: bool = True,
+        fused_grids: bool = True,
         large: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
         options = onnxruntime.SessionOptions()
@@ -67,6 +70,7 @@ class OrtExecutor:
         options.inter_op_num_threads = 1
         options.log_severity_level = _LOG_SEVERITY
         options.enable_cpu_mem_arena = arena
+        options.add_session_config_entry("session.disable_quant_qdq", str(int(not fused_grids)))
         if not optimize:
             level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             options.graph_optimization_level = level

@@ -184,6 +184,22 @@ def test_parts_of_a_fitted_network_have_its_ranges_and_the_float_weights() -> No
         assert np.sort(one.data, axis=None).tobytes() in weights
 
 
+def test_bits_of_weights_do_not_change_ranges() -> None:
+    rng = np.random.default_rng(5)
+    mod, data = blocks(rng, 1), pictures(rng, 6)
+    channels = channel_stats(mod, data, sample=True)
+    found = []
+    for config in (
+        SEQUENTIAL,
+        SEQUENTIAL.with_overrides(nbit_weight=3),
+        SEQUENTIAL.with_overrides(layers={"conv2d_1": {"nbit_weight": 2}}),
+    ):
+        ranges = calibrated(mod, config, data, channels).context.rounded.ranges
+        assert ranges is not None
+        found.append(ranges.tobytes())
+    assert len(set(found)) == 1
+
+
 def test_only_sums_of_computed_values_count_as_residual() -> None:
     assert wide_inputs(blocks(np.random.default_rng(0), 1)).searched == {SUMS: 16}
     assert wide_inputs(blocks(np.random.default_rng(0), 0)).searched == {}

@@ -155,6 +155,21 @@ def test_simulated_quantization_rounds_halves_away_from_zero_bit_for_bit(limit: 
             np.testing.assert_array_equal(run.run({"x": values})[0], expected)
 
 
+@pytest.mark.parametrize("ends", [(-128, 127), (0, 255), (-255, 0), (-100, 155), (-127, 127)])
+def test_simulated_quantization_to_8_bits_rounds_halves_to_even_bit_for_bit(
+    ends: tuple[int, int],
+) -> None:
+    rng = np.random.default_rng(0)
+    ties = (rng.integers(-600, 600, 4000) / 2 * 0.0625).astype("float32")
+    x = relay.var("x", (4000,))
+    for scale in (0.0625, 0.0301):
+        mod = module(x, simulated(x, scale, *ends, kind=1, rounding="round_even"))
+        run = OrtExecutor(to_onnx(mod), fused_grids=False)
+        for values in (ties, rng.normal(0, 1e5, 4000).astype("float32")):
+            (expected,) = evaluate(mod, {"x": values})
+            np.testing.assert_array_equal(run.run({"x": values})[0], expected)
+
+
 def test_simulated_quantization_by_channel() -> None:
     x = relay.var("x", (2, 3, 4, 4))
     mod = module(x, simulated(x, [0.1, 0.02, 0.7], -127, 127, kind=2, axis=1))
