@@ -209,7 +209,7 @@ def _analyse_loop(step: Step, body: Dataflow, ctx: RangeContext) -> None:
             held = constant_interval(*dtype_range(value.type.dtype), len(value.type.shape))
         elif place < moving:
             held = held.along([0])
-            held = Interval(held.low[0], held.high[0])
+            held = Interval(held.low[0, ...], held.high[0, ...])
         ctx.set(value, held)
     whole = ctx.findings[:], ctx.intermediates[:]
     for inner in body.steps:

@@ -104,6 +104,34 @@ def two(*nodes: NodeProto, **constants: Array) -> Case:
     return replace(case, constants={**case.constants, **constants})
 
 
+def _body(
+    inputs: Sequence[tuple[str, int]],
+    first: Sequence[NodeProto],
+    outputs: Sequence[tuple[str, int]],
+) -> onnx.GraphProto:
+    """A step of Scan or Loop that reads "now" and the state "h"."""
+    cell = [
+        node("MatMul", ["h", "r"], ["hr"]),
+        node("Add", ["hr", "now"], ["sum"]),
+        node("Tanh", ["sum"], ["next"]),
+        node("Relu", ["sum"], ["seen"]),
+    ]
+    ends = [
+        [helper.make_tensor_value_info(name, kind, None) for name, kind in names]
+        for names in (inputs, outputs)
+    ]
+    return helper.make_graph([*first, *cell], "body", *ends)
+
+
+_REAL, _WHOLE, _TRUTH = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+_STEP = _body([("h", _REAL), ("now", _REAL)], [], [("next", _REAL), ("seen", _REAL)])
+_TURN = _body(
+    [("i", _WHOLE), ("on", _TRUTH), ("h", _REAL)],
+    [node("Gather", ["s", "i"], ["now"], axis=0), node("Identity", ["on"], ["goes_on"])],
+    [("goes_on", _TRUTH), ("next", _REAL), ("seen", _REAL)],
+)
+
+
 def unary(op: str, **attributes: Any) -> Case:
     """Conv → ``op`` → Conv."""
     return between(node(op, ["a"], ["b"], **attributes))
@@ -619,6 +647,23 @@ CASES: Final[dict[str, Case]] = {
         by_step=ints(6, 1, 24),
         w=0.2 * weights(1, 15, 24),
         r=0.4 * weights(1, 15, 5, seed=6),
+    ),
+    "Scan": after(
+        node("Reshape", ["a", "by_step"], ["s"]),
+        node("Scan", ["h", "s"], ["y", "all"], body=_STEP, num_scan_inputs=1),
+        outputs=("y", "all"),
+        by_step=ints(6, 1, 24),
+        h=weights(1, 24),
+        r=0.2 * weights(24, 24, seed=6),
+    ),
+    "Loop": after(
+        node("Reshape", ["a", "by_step"], ["s"]),
+        node("Loop", ["count", "", "h"], ["y", "all"], body=_TURN),
+        outputs=("y", "all"),
+        by_step=ints(6, 1, 24),
+        count=np.array(6),
+        h=weights(1, 24),
+        r=0.2 * weights(24, 24, seed=6),
     ),
     "Conv, rounded twice": Case(
         [node("Conv", ["x", "w0"], ["a"]), node("Add", ["a", "x"], ["y"])],

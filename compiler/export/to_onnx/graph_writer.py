@@ -171,7 +171,7 @@ class GraphWriter:
         nodes: list[onnx.NodeProto] = []
         for node in reversed(self._nodes):
             if needed.intersection(node.output):
-                needed.update(*(inner.input for inner in _with_inner(node)))
+                needed.update(*(inner.input for inner in with_inner(node)))
                 nodes.append(node)
         initializers = []
         for name, array in self._initializers.items():
@@ -197,7 +197,7 @@ class GraphWriter:
             if source in results and source not in renamed:
                 renamed[source] = name
         for node in self._nodes:
-            for inner in _with_inner(node):
+            for inner in with_inner(node):
                 inner.input[:] = [renamed.get(name, name) for name in inner.input]
             node.output[:] = [renamed.get(name, name) for name in node.output]
         for name, source in self._output_sources.items():
@@ -208,7 +208,7 @@ class GraphWriter:
         self._output_sources.clear()
 
 
-def _with_inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+def with_inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
     """A node and those of the graphs in it, which may read what is around them."""
     waiting = [node]
     while waiting:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import onnx
 
 from compiler.errors import CompilerError, OnnxImportError, TypeInferenceError
 from compiler.frontend.from_onnx.branches import is_branching, taken_branch
 from compiler.frontend.from_onnx.graph_inputs import InputShapes, bind_inputs
+from compiler.frontend.from_onnx.loops import LoopEnd, body_of, is_loop
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS, find_converter, instead_of, is_kept
 from compiler.frontend.from_onnx.values import (
@@ -32,6 +34,9 @@ from compiler.span import ONNX, Span
 
 _Named = tuple[str, onnx.NodeProto]
 """A node with the name that errors and spans give it."""
+_Waiting = tuple[str, onnx.NodeProto, LoopEnd | None]
+"""A named node; with an end, a loop whose body is converted."""
+Result = TypeVar("Result")
 
 MAX_FOLDED_ELEMENTS = 4096
 MAX_ERRORS = 20
@@ -71,7 +76,7 @@ def _refuse_unsupported(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> No
     missing: dict[tuple[str, str], list[str]] = {}
     for index, node in enumerate(graph.node):
         if (
-            not is_branching(node)
+            not (is_branching(node) or is_loop(node))
             and find_converter(node.op_type, _opset(node, opsets), node.domain) is None
         ):
             domain = "" if node.domain in STANDARD_DOMAINS else node.domain
@@ -109,21 +114,24 @@ def _convert_nodes(graph: onnx.GraphProto, opsets: Mapping[str, int], values: Gr
     errors: list[OnnxImportError] = []
     failed: set[str] = set()
     named = [(node_name(proto, index), proto) for index, proto in enumerate(graph.node)]
-    pending = deque(in_order(named))
+    pending: deque[_Waiting] = deque((*one, None) for one in in_order(named))
     while pending:
-        name, proto = pending.popleft()
+        name, proto, end = pending.popleft()
         node = OnnxNode(proto, _opset(proto, opsets), Span(ONNX + name, 0, 0, 0, 0), values)
-        if failed.intersection(proto.input):
+        if failed.intersection(proto.input if end is None else end.reads):
             failed.update(proto.output)
             continue
         try:
-            if is_branching(proto):
-                nodes, initializers = taken_branch(node, name)
+            if end is None and (is_branching(proto) or is_loop(proto)):
+                _check_reads(node, proto.input)
+                inside, initializers, end = _guarded(node, partial(_inlined, name=name))
                 values.add_initializers(initializers)
-                inlined = [(n.name or f"{name}/{n.op_type}", n) for n in nodes]
-                pending.extendleft(reversed(in_order(inlined)))
+                inlined = in_order([(n.name or f"{name}/{n.op_type}", n) for n in inside])
+                if end is not None:
+                    pending.appendleft((name, proto, end))
+                pending.extendleft((*one, None) for one in reversed(inlined))
                 continue
-            results = _convert(node)
+            results = _convert(node) if end is None else _guarded(node, end.results)
         except OnnxImportError as error:
             errors.append(error)
             error.nodes = (name,)
@@ -210,24 +218,39 @@ def _circle(
     )
 
 
+def _inlined(
+    node: OnnxNode, name: str
+) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto], LoopEnd | None]:
+    """Nodes and initializers of a branch or a body, and what stands behind a body."""
+    return body_of(node, name) if is_loop(node.proto) else (*taken_branch(node, name), None)
+
+
 def _convert(node: OnnxNode) -> Sequence[Expr]:
-    for name in node.proto.input:
+    _check_reads(node, node.proto.input)
+    return _guarded(node, _converted)
+
+
+def _check_reads(node: OnnxNode, names: Iterable[str]) -> None:
+    for name in names:
         if name and not node.values.has(name):
             raise node.error(
                 f"reads tensor {name!r}, which no node computes",
                 fix="the file is damaged; export it again",
             )
-    return _converted(node)
 
 
 def _converted(node: OnnxNode) -> Sequence[Expr]:
-    """Results of the node; every error names the node."""
+    if _all_known(node) and not is_kept(node.op_type, node.proto.domain):
+        folded = [_fold(r) for r in _run_converter(replace(node, on_constants=True))]
+        if all(isinstance(r, Constant) for r in folded):
+            return folded
+    return _run_converter(node)
+
+
+def _guarded(node: OnnxNode, made: Callable[[OnnxNode], Result]) -> Result:
+    """What is made of the node; every error names the node."""
     try:
-        if _all_known(node) and not is_kept(node.op_type, node.proto.domain):
-            folded = [_fold(r) for r in _run_converter(replace(node, on_constants=True))]
-            if all(isinstance(r, Constant) for r in folded):
-                return folded
-        return _run_converter(node)
+        return made(node)
     except OnnxImportError:
         raise
     except TypeInferenceError as error:

@@ -113,8 +113,6 @@ def _instead_of_one(domain: str, name: str) -> str:
             f"{name} is read from opset {versions[0]} on: convert the model with "
             "onnx.version_converter.convert_version(model, 17)"
         )
-    if not domain and name in ("Loop", "Scan"):
-        return f"write the steps of {name} out before the export (Keras: unroll=True)"
     if not domain and name in _SIZED_BY_DATA:
         return sized_by_data(name)
     close = nearest(name, supported_operators())

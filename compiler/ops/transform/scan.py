@@ -26,7 +26,7 @@ import numpy as np
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Args, Call, Expr, Tuple, TupleGetItem, is_op_call
 from compiler.ir.op import NON_COMPUTATIONAL, OpPattern, define_op
-from compiler.ir.ty import FuncType, TensorType, TupleType, Type, tensor_fields
+from compiler.ir.ty import FuncType, TensorType, TupleType, Type, is_float, tensor_fields
 from compiler.ops.annotation.attach_simulated_quantize import as_input, point_attrs
 from compiler.ops.annotation.wide_point import wide_point
 from compiler.ops.arg_types import Types, tensor
@@ -254,15 +254,29 @@ def step_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
 def end_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """``tied_states`` quantizes next states from what they are in front of points of others."""
     states, following, outputs = (_fields_of(arg) for arg in args)
-    kinds = [kind_of(field) or QAnnotateKind.INPUT for field in outputs]
+    # Counters and masks are integers already.
+    real = [is_float(ty.dtype) for ty in tensor_fields(ref_call.checked_type)]
+
+    def state(field: Expr, has_scale: bool) -> Expr:
+        held = unannotated(field)
+        return wide_point(held, ctx) if has_scale else held
+
+    def output(field: Expr, has_scale: bool) -> Expr:
+        held = unannotated(field)
+        return as_input(field, ctx) if has_scale and not kind_of(field) else held
+
     groups = (
-        tuple(wide_point(unannotated(field), ctx) for field in states),
+        tuple(map(state, states, real)),
         tuple(_unrounded(unannotated(field)) for field in following),
-        tuple(unannotated(f) if kind_of(f) else as_input(f, ctx) for f in outputs),
+        tuple(map(output, outputs, real[len(states) :])),
     )
     call = with_args(ref_call, tuple(Tuple(group) for group in groups))
-    found = [*(QAnnotateKind.ACTIVATION for _ in states), *kinds]
-    return Tuple(tuple(QAnnotateExpr(p, kind) for p, kind in zip(_pieces(ref_call, call), found)))
+    kinds = [
+        *(QAnnotateKind.ACTIVATION for _ in states),
+        *(kind_of(field) or QAnnotateKind.INPUT for field in outputs),
+    ]
+    pieces = zip(_pieces(ref_call, call), kinds, real)
+    return Tuple(tuple(QAnnotateExpr(p, kind) if has_scale else p for p, kind, has_scale in pieces))
 
 
 def _unrounded(value: Expr) -> Expr:

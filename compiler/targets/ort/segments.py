@@ -14,6 +14,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from compiler.export.to_onnx.graph_writer import with_inner
 from compiler.runtime.executor import Inputs, ordered_inputs
 from compiler.targets.ort.session import OrtExecutor
 
@@ -87,7 +88,7 @@ def segments(model: onnx.ModelProto, nodes: int) -> Iterator[onnx.ModelProto]:
             continue
         part, begin = graph.node[begin:end], end
         made = {name for node in part for name in node.output}
-        read = dict.fromkeys(name for node in part for name in node.input if name not in made)
+        read = dict.fromkeys(name for node in part for name in _read(node) if name not in made)
         whole = helper.make_graph(
             part,
             graph.name,
@@ -110,9 +111,9 @@ def _borders(graph: onnx.GraphProto, known: Collection[str]) -> Iterator[int]:
     tied: dict[str, int] = {}  # the last one that may be fused with what made it
     for place, node in enumerate(graph.node):
         apart = node.op_type in _APART and all(name in known for name in node.input if name)
-        last.update(dict.fromkeys(node.input, place))
+        last.update(dict.fromkeys(_read(node), place))
         if not apart:
-            tied.update(dict.fromkeys(node.input, place))
+            tied.update(dict.fromkeys(_read(node), place))
     reach = 0  # the last node that must be in the session of an earlier one
     for place, node in enumerate(graph.node):
         if reach < place:
@@ -120,3 +121,8 @@ def _borders(graph: onnx.GraphProto, known: Collection[str]) -> Iterator[int]:
         for name in node.output:
             crosses = node.op_type in _APART and name in known
             reach = max(reach, (tied if crosses else last).get(name, 0))
+
+
+def _read(node: onnx.NodeProto) -> list[str]:
+    """What a node reads, and what the graphs in it do."""
+    return [name for inner in with_inner(node) for name in inner.input]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from compiler.export.to_onnx.emitter import ONNX
-from compiler.export.to_onnx.graph_writer import onnx_type
+from compiler.export.to_onnx.graph_writer import onnx_type, with_inner
 from compiler.export.to_onnx.integer import integer_model
 from compiler.ir.dataflow import Value, dataflow
 from compiler.ir.module import IRModule
@@ -115,15 +115,21 @@ class SteppedOnnx:
             node = onnx.NodeProto()
             node.CopyFrom(self._nodes[name])
             nodes[node.name] = node
-            for place, read in enumerate(node.input):
-                value = taken.get(read) or self._values.get(read)
-                if read in self._constants:
-                    constants.add(read)
-                elif value is not None and (value.producer is None or self.may_give(value)):
-                    node.input[place] = f"{read}'"
-                    inputs[f"{read}'"] = value
-                elif read:
-                    waiting.append(read)
+            own = {info.name for a in node.attribute for info in a.g.input}
+            own.update(tensor.name for a in node.attribute for tensor in a.g.initializer)
+            own.update(made for inner in with_inner(node) for made in inner.output)
+            for reader in with_inner(node):
+                for place, read in enumerate(reader.input):
+                    value = taken.get(read) or self._values.get(read)
+                    if read in own:
+                        continue
+                    if read in self._constants:
+                        constants.add(read)
+                    elif value is not None and (value.producer is None or self.may_give(value)):
+                        reader.input[place] = f"{read}'"
+                        inputs[f"{read}'"] = value
+                    elif read:
+                        waiting.append(read)
         order = [n.name for n in self._nodes.values()]
         graph = helper.make_graph(
             [nodes[name] for name in dict.fromkeys(order) if name in nodes],

@@ -262,14 +262,10 @@ def test_an_unsupported_operator_is_told_with_the_nearest_names_only() -> None:
     assert "Conv" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "advice"),
-    [("NonZero", "end the model in front of NonZero"), ("Loop", "write the steps of Loop out")],
-)
-def test_what_has_no_static_form_is_told_with_what_to_do(name: str, advice: str) -> None:
-    with pytest.raises(OnnxImportError, match=name) as error:
-        imported(model([node(name, "x")], {"x": [1, 2]}))
-    assert advice in str(error.value.fix)
+def test_what_has_no_static_form_is_told_with_what_to_do() -> None:
+    with pytest.raises(OnnxImportError, match="NonZero") as error:
+        imported(model([node("NonZero", "x")], {"x": [1, 2]}))
+    assert "end the model in front of NonZero" in str(error.value.fix)
 
 
 @pytest.mark.parametrize("name", ["QGemm", "QLinearAdd", "DynamicQuantizeMatMul", "MatMulBnb4"])

@@ -1,0 +1,324 @@
+"""Scan, and Loop with a trip count that the importer knows: their bodies stand in their place.
+
+What the body reads of its state and of a step are the marks of an open loop (``ir/loops.py``); its
+nodes are converted among the others, under the loop's name, and ``LoopEnd`` then joins what they
+give. Counters, and what else a Loop hands on that depends on no input of the model, are computed
+here: they tell how many steps there are, and a step reads them. Source: ONNX operators Scan, Loop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from compiler.frontend.from_onnx.branches import renamed_node, renamed_tensor
+from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS
+from compiler.frontend.from_onnx.values import to_array
+from compiler.ir.expr import Expr
+from compiler.ops.number_format import Array
+from compiler.ops.transform.scan import MOST_STEPS
+
+_SCAN_SINCE: Final = 9
+"""Before, Scan had a batch of sequences of different lengths."""
+_MOST_COMPUTED: Final = 1 << 16
+_MOST_ELEMENTS: Final = 1 << 12
+"""Steps of a Loop that the importer computes, and elements of what it hands on."""
+_LOOPS: Final = ("GRU", "LSTM", "Loop", "RNN", "Scan")
+_COUNTING: Final = frozenset(
+    (
+        *("Add", "And", "Cast", "Constant", "Div", "Equal", "Greater", "GreaterOrEqual"),
+        *("Identity", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or"),
+        *("Squeeze", "Sub", "Unsqueeze", "Where"),
+    )
+)
+"""Operators that counters and conditions are made of."""
+_FIX: Final = "give it a constant number of steps, or end the model in front of it (--until)"
+
+
+def is_loop(proto: onnx.NodeProto) -> bool:
+    """True for the standard Scan and Loop."""
+    return proto.op_type in ("Loop", "Scan") and proto.domain in STANDARD_DOMAINS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoopEnd:
+    """What joins the results of a body.
+
+    Attributes:
+        states: in front of each step; what the importer knows is none.
+        last: what the node gives of each of its states; None for the next of ``states``.
+        reads: names of the tensors that a step gives: next states, outputs.
+        length: steps.
+        axes: of each output, where its steps lie.
+        reverse: whether each output is written from its end to its beginning.
+    """
+
+    states: Sequence[Expr]
+    last: Sequence[Expr | None]
+    reads: Sequence[str]
+    length: int
+    axes: Sequence[int]
+    reverse: Sequence[int]
+
+    def results(self, node: OnnxNode) -> list[Expr]:
+        """Last states, then all steps of each output.
+
+        Raises:
+            OnnxImportError: a step gives a state of another type than it takes.
+        """
+        given = [node.values.expr(name) for name in self.reads]
+        count = len(self.states)
+        for state, following in zip(self.states, given):
+            if state.tensor_type != following.tensor_type:
+                raise node.error(
+                    f"a state is {state.tensor_type} in front of a step and "
+                    f"{following.tensor_type} behind it",
+                    "write the steps out before the export",
+                )
+        groups = (self.states, given[:count], given[count:])
+        marks = {**_marks(node, self.length), "reverse": tuple(self.reverse)}
+        end = node.call("scan.end", *map(node.tuple, groups), **marks)
+        fields = iter([node.field(end, place) for place in range(len(given))])
+        found = [next(fields) if known is None else known for known in self.last]
+        for axis, field in zip(self.axes, fields, strict=True):
+            rank = node.rank(field)
+            order = [*range(1, rank)]
+            order.insert(node.axis(axis, rank), 0)
+            moved = order != [*range(rank)]
+            found.append(node.call("transpose", field, axes=tuple(order)) if moved else field)
+        return found
+
+
+def body_of(
+    node: OnnxNode, name: str
+) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto], LoopEnd]:
+    """Nodes and initializers of a step, whose inputs are bound, and what stands behind them.
+
+    Args:
+        node: a Scan or Loop.
+        name: a name no other node has.
+    Raises:
+        OnnxImportError: the number of steps is not known, or the body does not fit the node.
+    """
+    body: onnx.GraphProto | None = next(
+        (a.g for a in node.proto.attribute if a.name == "body" and a.HasField("g")), None
+    )
+    if body is None:
+        raise node.error("attribute 'body' is missing")
+    if body.sparse_initializer:
+        raise node.error("sparse initializers are not supported")
+    inner = next((one for one in _nodes_within(body) if one.op_type in _LOOPS), None)
+    if inner is not None:
+        raise node.error(
+            f"the {inner.op_type} in it is a loop within a loop, which has no integer form",
+            "write the steps of one of them out before the export",
+        )
+    local = {tensor.name for tensor in body.initializer}
+    local.update(info.name for info in body.input)
+    local.update(output for inner in body.node for output in inner.output if output)
+    renamed = {old: f"{name}/{old}" for old in local}
+    nodes = [renamed_node(inner, renamed, name) for inner in body.node]
+    begun = _scan if node.op_type == "Scan" else _loop
+    end = begun(node, body, renamed)
+    return nodes, [renamed_tensor(tensor, renamed) for tensor in body.initializer], end
+
+
+def _nodes_within(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a graph and of all graphs inside."""
+    graphs = [graph]
+    while graphs:
+        for node in graphs.pop().node:
+            yield node
+            for attribute in node.attribute:
+                graphs += [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
+
+
+def _scan(node: OnnxNode, body: onnx.GraphProto, renamed: Mapping[str, str]) -> LoopEnd:
+    if node.opset < _SCAN_SINCE:
+        raise node.error(
+            f"Scan of opset {node.opset} is not supported",
+            "convert the model with onnx.version_converter.convert_version(model, 17)",
+        )
+    inputs = int(node.attr("num_scan_inputs"))
+    count = node.num_inputs - inputs
+    outputs = len(body.output) - count
+    if not 0 < inputs <= node.num_inputs or len(body.input) != node.num_inputs or outputs < 0:
+        raise node.error("the body does not take or give what the node does")
+    axes = node.attr("scan_input_axes", [0] * inputs)
+    backwards = node.attr("scan_input_directions", [0] * inputs)
+    arrays = []
+    for place, axis in enumerate(axes):
+        array = node.arg(count + place)
+        rank = node.rank(array)
+        first = node.axis(axis, rank)
+        if first:
+            order = (first, *(one for one in range(rank) if one != first))
+            array = node.call("transpose", array, axes=order)
+        arrays.append(array)
+    lengths = {node.size(array, 0) for array in arrays}
+    if len(lengths) != 1:
+        raise node.error(f"inputs of {sorted(lengths)} steps")
+    length = _checked(node, lengths.pop())
+    marks = _marks(node, length)
+    states = [node.call("scan.state", node.arg(place), **marks) for place in range(count)]
+    steps = [
+        node.call("scan.step", array, **marks, reverse=(back,))
+        for array, back in zip(arrays, backwards, strict=True)
+    ]
+    for info, value in zip(body.input, (*states, *steps)):
+        node.values.bind(renamed[info.name], value)
+    return LoopEnd(
+        states,
+        [None] * count,
+        [renamed.get(info.name, info.name) for info in body.output],
+        length,
+        node.attr("scan_output_axes", [0] * outputs),
+        node.attr("scan_output_directions", [0] * outputs),
+    )
+
+
+def _loop(node: OnnxNode, body: onnx.GraphProto, renamed: Mapping[str, str]) -> LoopEnd:
+    count = node.num_inputs - 2
+    outputs = len(body.output) - 1 - count
+    if len(body.input) != count + 2 or outputs < 0:
+        raise node.error("the body does not take or give what the node does")
+    length, known = _computed(node, body)
+    marks = _marks(node, length)
+    numbers = node.const(np.arange(length), "int64")
+    number = node.call("scan.step", numbers, **marks, reverse=(0,))
+    inputs = [renamed[info.name] for info in body.input]
+    node.values.bind(inputs[0], number)
+    node.values.bind(inputs[1], node.const(np.array(True)))
+    states: list[Expr] = []
+    last: list[Expr | None] = []
+    reads: list[str] = []
+    for place in range(count):
+        taken, made = body.input[2 + place].name, body.output[1 + place].name
+        last.append(None)
+        if taken in known:
+            values = known[taken]
+            value: Expr = node.const(values[-1])
+            last[-1] = value
+            if any((one != values[0]).any() for one in values):
+                steps = node.const(np.stack(values[:-1]))
+                value = node.call("scan.step", steps, **marks, reverse=(0,))
+        elif taken == made:  # no step changes it
+            last[-1] = value = node.arg(2 + place)
+        else:
+            value = node.call("scan.state", node.arg(2 + place), **marks)
+            states.append(value)
+            reads.append(renamed.get(made, made))
+        node.values.bind(inputs[2 + place], value)
+    reads += [renamed.get(info.name, info.name) for info in list(body.output)[1 + count :]]
+    return LoopEnd(states, last, reads, length, [0] * outputs, [0] * outputs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Counting:
+    """The part of a Loop that depends on no input of the model.
+
+    Attributes:
+        states: by their names in the body, what they are in front of the first step.
+        nodes: of the body, in its order.
+        stored: what they read beside the states, the number of the step and the condition.
+    """
+
+    states: Mapping[str, Array]
+    nodes: Sequence[onnx.NodeProto]
+    stored: Mapping[str, Array]
+
+    @staticmethod
+    def of(node: OnnxNode, body: onnx.GraphProto) -> _Counting:
+        names, results = ([info.name for info in infos] for infos in (body.input, body.output))
+        local = {tensor.name for tensor in body.initializer}
+        local.update(names, *(one.output for one in body.node))
+        read = {name for one in body.node for name in one.input if name} - local
+        small = (t for t in body.initializer if math.prod(t.dims) <= _MOST_ELEMENTS)
+        stored = {tensor.name: to_array(tensor) for tensor in small}
+        for name in read:
+            array = node.values.known(name)
+            if array is not None and array.size <= _MOST_ELEMENTS:
+                stored[name] = array
+        given = ((name, node.known(place)) for place, name in enumerate(names[2:], start=2))
+        states = {n: a for n, a in given if a is not None and a.size <= _MOST_ELEMENTS}
+        while True:
+            held = {"", *names[:2], *states, *stored}
+            nodes = []
+            for one in body.node:
+                if one.op_type in _COUNTING and held.issuperset(one.input):
+                    nodes.append(one)
+                    held.update(one.output)
+            kept = [n for n, made in zip(names[2:], results[1:]) if n in states and made in held]
+            if len(kept) == len(states):
+                break
+            states = {name: states[name] for name in kept}
+        if results[0] not in held:
+            raise node.error(f"when it ends depends on the inputs (condition {results[0]!r})", _FIX)
+        used = {name for one in nodes for name in one.input}
+        return _Counting(states, nodes, {n: a for n, a in stored.items() if n in used})
+
+    def step(self, opset: int, inputs: Sequence[str], outputs: Sequence[str]) -> ReferenceEvaluator:
+        """What computes the outputs of one step from its inputs."""
+        ends = [[onnx.ValueInfoProto(name=name) for name in names] for names in (inputs, outputs)]
+        tensors = [numpy_helper.from_array(array, name) for name, array in self.stored.items()]
+        graph = helper.make_graph(self.nodes, "step", ends[0], ends[1], tensors)
+        opsets = [helper.make_opsetid("", opset)]
+        return ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets))
+
+
+def _computed(node: OnnxNode, body: onnx.GraphProto) -> tuple[int, dict[str, list[Array]]]:
+    """Steps of a Loop; and by their names the states that depend on no input of the model, in
+    front of each step and behind the last.
+
+    Raises:
+        OnnxImportError: the number of steps depends on the inputs, or is too large to be counted.
+    """
+    goes_on: Any = True
+    if node.has_input(1):
+        goes_on = node.require_known(1, "the condition to begin", _FIX).all()
+    most = MOST_STEPS + 1
+    if node.has_input(0):
+        most = int(node.require_known(0, "the number of steps", _FIX).reshape(()))
+    counting = _Counting.of(node, body)
+    states = dict(counting.states)
+    number, going, *names = (info.name for info in body.input)
+    made = dict(zip(names, [info.name for info in body.output][1:]))
+    wanted = [body.output[0].name, *(made[name] for name in states)]
+    step = counting.step(node.opset, [number, going, *states], wanted)
+    counts = bool(states) or any(number in one.input for one in counting.nodes)
+    found = {name: [array] for name, array in states.items()}
+    length = 0
+    while goes_on and length < most:
+        if length and not counts:
+            length = most  # every step goes on
+            break
+        if length == _MOST_COMPUTED or any(a.size > _MOST_ELEMENTS for a in states.values()):
+            raise node.error(f"what counts its steps is too large after {length} of them", _FIX)
+        before = {number: np.array(length, np.int64), going: np.array(True), **states}
+        goes_on, *values = step.run(None, before)
+        states = dict(zip(states, map(np.asarray, values)))
+        for name, array in states.items():
+            found[name].append(array)
+        length += 1
+    return _checked(node, length), found
+
+
+def _checked(node: OnnxNode, length: int) -> int:
+    if length < 1:
+        raise node.error("it takes no step", "remove it from the model")
+    if length > MOST_STEPS:
+        raise node.error(f"it takes more than {MOST_STEPS} steps", _FIX)
+    return length
+
+
+def _marks(node: OnnxNode, length: int) -> dict[str, Any]:
+    name = next((output for output in node.proto.output if output), "")
+    return {"loop": name, "length": length}
