@@ -138,7 +138,9 @@ def cut_around(graph: Graph, left_out: Collection[str], from_: Sequence[str] = (
     """The cut that keeps most multiplications in a core without some nodes.
 
     Nodes in front of all products stay in front; where a node stands between products, the side
-    with more multiplications is the core. The head begins behind the last products that it needs.
+    with more multiplications is the core, but for a side that reads as many rows as the data say,
+    such as the regions that a detector proposes. The head begins behind the last products that it
+    needs.
 
     Args:
         left_out: names of nodes that cannot be in the core.
@@ -156,13 +158,31 @@ def cut_around(graph: Graph, left_out: Collection[str], from_: Sequence[str] = (
         before = graph.above(early) | given
         after = graph.below(bad - before) - before
         core = products - before - after
-        found.append((sum(map(graph.multiplications, core)), before, after, core))
-    most, before, after, core = max(found, key=lambda one: one[0])
-    if not core or not most:
+        if most := sum(map(graph.multiplications, core)):
+            read = set(range(len(graph.nodes))) - before - after
+            found.append((not _varies(graph, before, read), most, before, after, core))
+    if not found:
         return None
+    _, _, before, after, core = max(found, key=lambda one: one[:2])
     if after:
         after |= graph.floats_behind(core | before)
     return _parts(graph, before, after)
+
+
+def _varies(graph: Graph, before: set[int], core: set[int]) -> bool:
+    """Whether the core reads what has no sizes in front of a run, beside the model's free axes."""
+    free = {
+        dim.dim_param
+        for name in graph.inputs
+        for dim in graph.types[name].tensor_type.shape.dim
+        if dim.dim_param
+    }
+    for name in {name for place in core for name in graph.reads[place]}:
+        if graph.writer.get(name) in before and name in graph.types:
+            dims = graph.types[name].tensor_type.shape.dim
+            if any(not dim.dim_value and dim.dim_param not in free for dim in dims):
+                return True
+    return False
 
 
 def _parts(graph: Graph, before: set[int], after: set[int]) -> Parts:

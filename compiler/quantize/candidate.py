@@ -46,6 +46,7 @@ from compiler.quantize._masks import bounded_masks
 from compiler.quantize._range_fitting import RangeFitting
 from compiler.quantize._rescaling import rescaled
 from compiler.quantize._sequential_rounding import MOST_PRODUCTS, sequential_products
+from compiler.quantize.calibration.bias_room import with_own_biases
 from compiler.quantize.calibration.bind_scales import bind_scales
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.shared_ranges import shared_ranges
@@ -148,7 +149,7 @@ def mark(
     mod, run.channel_ranges = rescaled(mod, qconfig, channels)
     run.input_sample = None if channels is None else channels.sample
     if qconfig.integer_tables:
-        mod = bounded_masks(Sequential(RECOGNIZE, name="recognize")(mod))
+        mod = with_own_biases(bounded_masks(Sequential(RECOGNIZE, name="recognize")(mod)))
     begin_report(run, mod["main"])
     with PassContext.current().inner(opt_level=3, required_pass=_REQUIRED):
         return Sequential([QuantizePartition(run), QuantizeAnnotate(run)], name="mark")(mod), run

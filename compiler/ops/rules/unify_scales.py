@@ -207,7 +207,7 @@ def mul_and_div(
         ref_arg: the operand as the annotated graph has it, typed.
         rank: of the result of the operator.
     """
-    if (factor == 1).all():
+    if (factor == 1).all() or value.bound == 0:
         return integers(value.data, scale, value.dtype, value.low, value.high)
     trailing = scale.trailing if factor.ndim else None
     if factor.ndim:

@@ -10,13 +10,17 @@ make every sum as much longer, and the room grows with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.expr import Call, Constant, Expr
+from compiler.ir.expr import Call, Constant, Expr, Function
+from compiler.ir.inference.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.rebuild import rebuilt, with_operands
 from compiler.ir.ty import bits
+from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.product_shape import FQProductShape
@@ -31,6 +35,30 @@ def add_operands(node: Expr) -> tuple[tuple[Expr, Expr], ...]:
         lhs, rhs = node.args
         return (rhs, lhs), (lhs, rhs)
     return ()
+
+
+def with_own_biases(mod: IRModule) -> IRModule:
+    """The module without a bias that two products share: each is held at the scale of its own
+    product. The very same where none is shared; O(nodes).
+
+        add(nn.conv2d(%x, w), b); add(nn.conv2d(%y, w), b)      a head on two levels of a pyramid
+    """
+    main: Function = mod["main"]
+    taken: set[Expr] = set()
+
+    def own(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
+        for bias, other in add_operands(node):
+            if isinstance(bias, Constant) and isinstance(other, Call):
+                if FQProductShape.get(other.op) is not None and bias in taken:
+                    copies: dict[Expr, Expr] = {bias: Constant(bias.data, span=bias.span)}
+                    return with_operands(node, [copies.get(c, new[c]) for c in node.operands()])
+                taken.add(bias)
+        return None
+
+    body = rebuilt(nodes_of(main), own)[main.body]
+    if body is main.body:
+        return mod
+    return infer_module(mod.with_function("main", main.with_fields(body=body)))
 
 
 def weights_with_bias(

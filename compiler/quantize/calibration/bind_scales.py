@@ -32,6 +32,8 @@ from compiler.ops.rules.dom_scale import (
     FQDomScale,
     as_scale,
     chosen_scale,
+    moved_scale,
+    same_scale,
 )
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.context import QuantizeContext
@@ -164,11 +166,19 @@ class _Binder:
         """The smallest range that leaves room for the biases of all products of a weight."""
         floor: NDArray[np.float32] | None = None
         for product, bias_data in biased:
-            data = scales.get(product.args[0])
+            data = scales.get(product.args[0]) or self._scale_behind(product.args[0])
             nbits = self._nbit(weight), self._nbit(product)
             needed = range_for_bias(product, bias_data, data, axis is not None, nbits, self.qconfig)
             floor = needed if floor is None else np.maximum(floor, needed)
         return floor
+
+    def _scale_behind(self, data: Expr) -> DomScale | None:
+        """Of a value that a later product of a shared weight reads: of the point behind moves."""
+        while isinstance(data, Call) and data not in self.bound:
+            if FQDomScale.get(data.op) not in (moved_scale, same_scale):
+                return None
+            data = data.args[0]
+        return self.bound[data].scale if data in self.bound else None
 
     def _bind_measured(self) -> None:
         measured = [p for p in self.points if quantize_kind(p) in _MEASURED]

@@ -182,3 +182,36 @@ def test_a_long_chain_is_cut_without_recursion() -> None:
     parts = cut_around(Graph(onnx.helper.make_model(graph)), {"Relu_20000"})
     assert parts is not None
     assert parts.last == ("MatMul_0",)
+
+
+TWO_STAGES = """
+<ir_version: 8, opset_import: ["" : 17]>
+stages (float[1, 3, 4, 4] image) => (float[regions, 64] found)
+<float[2, 3, 1, 1] w, float[2, 64] v, float zero = {0}, int64[2] rows = {-1, 2}>
+{
+  [first] a = Conv (image, w)
+  turned = Transpose <perm = [0, 2, 3, 1]> (a)
+  points = Reshape (turned, rows)
+  likely = ReduceMax <axes = [1], keepdims = 0> (points)
+  kept = Greater (likely, zero)
+  regions = Compress <axis = 0> (points, kept)
+  [second] found = MatMul (regions, v)
+}
+"""
+
+
+def test_the_core_of_two_stages_is_the_one_whose_sizes_are_known() -> None:
+    """The second stage has as many rows as the first one finds, however dear a row is."""
+    rng = np.random.default_rng(0)
+    text = TWO_STAGES
+    for name, shape in (("w", (2, 3, 1, 1)), ("v", (2, 64))):
+        values = ", ".join(f"{x:.3f}" for x in rng.normal(0, 0.4, shape).reshape(-1))
+        head = f"float[{', '.join(map(str, shape))}] {name}"
+        text = text.replace(head, f"{head} = {{{values}}}")
+    graph = Graph(onnx.parser.parse_model(text))
+    outside = {node.name for node in graph.nodes if node.op_type == "Compress"}
+    parts = cut_around(graph, outside)
+    assert parts is not None
+    core = onnx.load_from_string(parts.core)
+    assert "first" in {node.name for node in core.graph.node}
+    assert "second" not in {node.name for node in core.graph.node}

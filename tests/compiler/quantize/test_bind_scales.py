@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler import evaluate
+from compiler import evaluate, relay
 from compiler.errors import CalibrationError
 from compiler.ir.module import IRModule
 from compiler.quantize import (
@@ -22,11 +22,13 @@ from compiler.quantize import (
     collect_stats,
     mark,
     measured_points,
+    prerequisite_optimize,
     qconfig,
     quantize,
     quantize_points,
 )
 from compiler.quantize.calibration.weight_scale import weight_range
+from tests.compiler.quantize.candidates import assert_same_integers, calibrated
 
 Graph = Callable[..., IRModule]
 
@@ -335,3 +337,31 @@ def @main(%x: (1,4) float32) {
     inputs = {"x": np.ones((1, 4), np.float32)}
     for found, exact in zip(evaluate(candidate.integer, inputs), evaluate(mod, inputs)):
         np.testing.assert_allclose(found, exact, atol=1e-4)
+
+
+def pyramid(offset: float, small: float) -> IRModule:
+    """A head with one weight and one bias on two levels, of which the second is small."""
+    op, nn = relay.op, relay.op.nn
+    rng = np.random.default_rng(2)
+    x = relay.var("x", (1, 3, 6, 6))
+    weight = relay.const(rng.normal(0, 0.4, (5, 3, 1, 1)).astype("f4"))
+    bias = relay.const((rng.normal(0, 0.3, (5, 1, 1)) + offset).astype("f4"))
+    levels = (x, op.multiply(x, relay.const(np.float32(small))))
+    heads = [op.add(nn.conv2d(level, weight), bias) for level in levels]
+    return prerequisite_optimize(relay.module(relay.Function([x], relay.Tuple(heads))), None, 3)
+
+
+@pytest.mark.parametrize(("offset", "small"), [(0.0, 0.1), (-4.6, 1e-2), (-4.6, 1e-5)])
+def test_a_bias_that_two_products_share_has_the_scale_of_each(offset: float, small: float) -> None:
+    """Where a level is next to nothing beside its bias, the weight's scale is coarse for all."""
+    mod = pyramid(offset, small)
+    rng = np.random.default_rng(3)
+    data = [{"x": rng.normal(0, 1, (1, 3, 6, 6)).astype("f4")} for _ in range(4)]
+    made = calibrated(mod, QConfig.recommended(calibrate_mode="max"), data)
+    assert_same_integers(made.partitioned, data)
+    assert made.partitioned is not None
+    for batch in data:
+        both = zip(evaluate(mod, batch), evaluate(made.partitioned, batch), strict=True)
+        for wanted, found in both:
+            lost = np.square(found - wanted).sum() / np.square(wanted).sum()
+            assert small == 1e-5 or lost < 1e-3

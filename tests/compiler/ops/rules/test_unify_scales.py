@@ -98,6 +98,12 @@ def test_the_scaled_side_is_saturated_where_the_sum_overflows_by_one(low: int, h
     assert found == [[fixed, -fixed], [2 * high, 2 * low]]
 
 
+def test_what_is_always_0_is_scaled_by_nothing() -> None:
+    operands = operand((2,), 2.0**-40, -127, 127), operand((2,), 1.0, 0, 0)
+    sides = unified(*operands, qconfig=QConfig.recommended())
+    assert results(sides, operands, ([127, -127], [0, 0]))[1] == [0, 0]
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_an_operand_without_the_channel_axis_is_scaled_per_channel(swapped: bool) -> None:
     order = slice(None, None, -1 if swapped else 1)
