@@ -3,7 +3,7 @@
     pip install -e .[zoo]     (README: torch as the CPU build)
     python -m tests.benchmarks.zoo [WORD …] [--folder DIR] [--seconds N] [--megabytes N]
 
-A WORD takes the networks whose key, family or library holds it. Each network is exported and
+A WORD takes the networks whose key, family, library or kind it is. Each network is exported and
 measured in a process of its own, with limits of time and memory; its figures are a JSON file in the
 folder, and a network that has one is not measured again. Then one table: family by family what was
 tried, imported, integral, proved and right, how `run()` compares with onnxruntime float (CPU time
@@ -157,7 +157,8 @@ def main() -> int:
     chosen = [
         row
         for row in rows()
-        if not options.words or any(w in (row.key, row.family, row.library) for w in options.words)
+        if not options.words
+        or any(w in (row.key, row.family, row.library, *row.words) for w in options.words)
     ]
     if options.exported:
         files = {row.key: options.folder / row.key / "model.onnx" for row in chosen}

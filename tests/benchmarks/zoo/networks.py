@@ -162,6 +162,12 @@ video mvit_v1_b video 224
 detection ssdlite320_mobilenet_v3_large heads 96
 detection retinanet_resnet50_fpn heads 64
 detection fcos_resnet50_fpn heads 64
+detection ssdlite320_mobilenet_v3_large boxes 320
+detection ssd300_vgg16 boxes 300
+detection retinanet_resnet50_fpn boxes 128
+detection fcos_resnet50_fpn boxes 128
+detection fasterrcnn_mobilenet_v3_large_320_fpn boxes 128
+detection maskrcnn_resnet50_fpn boxes 128
 """
 TRANSFORMERS = """
 language bert text
@@ -364,7 +370,7 @@ class Row:
     @property
     def key(self) -> str:
         """Unique."""
-        marks = [word for word in self.words if word in ("dynamo", "free")]
+        marks = [word for word in self.words if word in ("boxes", "dynamo", "free")]
         return ".".join([self.library, self.name, *marks])
 
     @property
@@ -476,6 +482,17 @@ class Heads(nn.Module):
         return tuple(flat(self.head(list(self.backbone(x).values()))))
 
 
+class Boxes(nn.Module):
+    """A detector of torchvision with its choice of boxes, for one image."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.model([x[0]])[0].values())
+
+
 def from_torchvision(row: Row) -> tuple[nn.Module, Inputs]:
     import torchvision
 
@@ -483,7 +500,7 @@ def from_torchvision(row: Row) -> tuple[nn.Module, Inputs]:
     named: dict[str, Any] = {"weights": None}
     if "backbone" in inspect.signature(torchvision.models.get_model_builder(row.name)).parameters:
         named["weights_backbone"] = None
-    if "weights_backbone" not in named and (kind == "heads" or row.family == "segmentation"):
+    if "weights_backbone" not in named and row.family in ("detection", "segmentation"):
         named["weights_backbone"] = None
     if row.name == "googlenet":
         named |= {"init_weights": False, "aux_logits": False}
@@ -492,7 +509,13 @@ def from_torchvision(row: Row) -> tuple[nn.Module, Inputs]:
             (size, size), 32, 4, [32, 64], [1, 1], 16, 0.0, num_classes=100
         )
         return model, every(x=image(1, 3, size, size))
+    if kind == "boxes":
+        named |= {"num_classes": 6}
+        if "ssd" not in row.name:  # SSDs have one size
+            named |= {"min_size": size, "max_size": size}
     model = torchvision.models.get_model(row.name, **named)
+    if kind == "boxes":
+        return Boxes(model), every(x=image(1, 3, size, size))
     if kind == "heads":
         return Heads(model), every(x=image(1, 3, size, size))
     if kind == "video":
