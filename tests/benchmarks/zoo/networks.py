@@ -483,14 +483,14 @@ class Heads(nn.Module):
 
 
 class Boxes(nn.Module):
-    """A detector of torchvision with its choice of boxes, for one image."""
+    """A detector of torchvision with its choice of boxes: those of the first image."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self.model([x[0]])[0].values())
+        return tuple(self.model(list(x))[0].values())
 
 
 def from_torchvision(row: Row) -> tuple[nn.Module, Inputs]:
