@@ -190,7 +190,10 @@ def _loop(node: OnnxNode, body: onnx.GraphProto, renamed: Mapping[str, str]) -> 
     outputs = len(body.output) - 1 - count
     if len(body.input) != count + 2 or outputs < 0:
         raise node.error("the body does not take or give what the node does")
-    length, known = _computed(node, body)
+    try:
+        length, known = _computed(node, body)
+    except (AttributeError, RuntimeError) as error:  # the evaluator trusts the file
+        raise node.error(f"its steps cannot be counted ({error})", _FIX) from error
     marks = _marks(node, length)
     numbers = node.const(np.arange(length), "int64")
     number = node.call("scan.step", numbers, **marks, reverse=(0,))
@@ -238,32 +241,38 @@ class _Counting:
     @staticmethod
     def of(node: OnnxNode, body: onnx.GraphProto) -> _Counting:
         names, results = ([info.name for info in infos] for infos in (body.input, body.output))
-        local = {tensor.name for tensor in body.initializer}
-        local.update(names, *(one.output for one in body.node))
-        read = {name for one in body.node for name in one.input if name} - local
-        small = (t for t in body.initializer if math.prod(t.dims) <= _MOST_ELEMENTS)
-        stored = {tensor.name: to_array(tensor) for tensor in small}
-        for name in read:
+        made = {out for one in body.node for out in one.output}
+        read = {*results, *(name for one in body.node for name in one.input)} - {""}
+        stored = {
+            tensor.name: to_array(tensor)
+            for tensor in body.initializer
+            if tensor.name in read and math.prod(tensor.dims) <= _MOST_ELEMENTS
+        }
+        for name in read - made - {*names, *(tensor.name for tensor in body.initializer)}:
             array = node.values.known(name)
             if array is not None and array.size <= _MOST_ELEMENTS:
                 stored[name] = array
         given = ((name, node.known(place)) for place, name in enumerate(names[2:], start=2))
         states = {n: a for n, a in given if a is not None and a.size <= _MOST_ELEMENTS}
-        while True:
-            held = {"", *names[:2], *states, *stored}
-            nodes = []
-            for one in body.node:
-                if one.op_type in _COUNTING and held.issuperset(one.input):
-                    nodes.append(one)
-                    held.update(one.output)
-            kept = [n for n, made in zip(names[2:], results[1:]) if n in states and made in held]
-            if len(kept) == len(states):
-                break
-            states = {name: states[name] for name in kept}
-        if results[0] not in held:
+        # What depends on a tensor, in the same step or in the next.
+        below: dict[str, list[str]] = {}
+        for result, taken in zip(results[1:], names[2:]):
+            below.setdefault(result, []).append(taken)
+        waiting = [*(read - made - {*names, *stored}), *(n for n in names[2:] if n not in states)]
+        for one in body.node:
+            waiting += () if one.op_type in _COUNTING else one.output
+            for name in one.input:
+                below.setdefault(name, []).extend(one.output)
+        varies: set[str] = set()
+        while waiting:
+            name = waiting.pop()
+            if name and name not in varies:
+                varies.add(name)
+                waiting += below.get(name, ())
+        if results[0] in varies:
             raise node.error(f"when it ends depends on the inputs (condition {results[0]!r})", _FIX)
-        used = {name for one in nodes for name in one.input}
-        return _Counting(states, nodes, {n: a for n, a in stored.items() if n in used})
+        nodes = [one for one in body.node if varies.isdisjoint(one.output)]
+        return _Counting({n: a for n, a in states.items() if n not in varies}, nodes, stored)
 
     def step(self, opset: int, inputs: Sequence[str], outputs: Sequence[str]) -> ReferenceEvaluator:
         """What computes the outputs of one step from its inputs."""

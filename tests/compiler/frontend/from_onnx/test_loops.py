@@ -246,3 +246,12 @@ def test_a_loop_that_cannot_be_one_is_refused_by_name(file: bytes, what: str) ->
         load(file)
     assert "ONNX node" in str(caught.value)
     assert caught.value.fix
+
+
+def test_a_counter_of_a_damaged_file_is_refused_by_name() -> None:
+    proto = onnx.load_from_string(MODELS["loop that counts"])
+    (body,) = (a.g for a in proto.graph.node[0].attribute)
+    (counter,) = (one for one in body.node if list(one.output) == ["k_next"])
+    counter.op_type = "Cast"  # which lacks its dtype
+    with pytest.raises(OnnxImportError, match="Loop: its steps cannot be counted"):
+        load(proto.SerializeToString())
