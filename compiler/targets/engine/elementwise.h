@@ -11,6 +11,8 @@
  * CLIP      to = a within p0 .. p1
  * LEFT      to = a << p0
  * TIMES     to = a times its factors, p0 added
+ * TABLE     to = the entry of a: p0 address in the blob, p2 type, S16 or S32; the last bits of a, under the
+ *           mask p1, say where it lies
  * STORE     a; p0 address, p1 type, p2 and p3 strides; times its factors, b added, within low .. high
  *
  * Factors are float32 and round as QK_REAL: scaled 0: there are none, 1: sixteen times one, 2: one a column.
@@ -18,6 +20,20 @@
 #include "step.h"
 
 #define QK_BLOCK 512
+
+#ifndef QK_ENTRIES /* sixteen entries of a table */
+#define QK_ENTRIES(name, type)                                           \
+    static inline qk_vec name(const uint8_t *table, qk_vec at)           \
+    {                                                                    \
+        int32_t place[16], entry[16];                                    \
+        qk_store(place, at);                                             \
+        for (int i = 0; i < 16; i++)                                     \
+            entry[i] = ((const type *)table)[place[i]];                  \
+        return qk_load(entry);                                           \
+    }
+QK_ENTRIES(qk_entries_16, int16_t)
+QK_ENTRIES(qk_entries_32, int32_t)
+#endif
 
 /* All lanes of a block; and row by row: i counts the columns, `row` lanes lie in front of the first one. */
 #define QK_EACH(expression)                     \
@@ -151,6 +167,17 @@ static void qk_run_block(const qk_op *op, int64_t count, const qk_memory *m, int
             QK_EACH_COLUMN(QK_SCALED(qk_load(a + row + i), less));
         }
 #endif
+        case QK_TABLE: {
+            const uint8_t *table = m->blob + op->p0;
+            const int32_t last = (int32_t)op->p1;
+            if (op->p2 == QK_S16)
+                for (int64_t i = 0; i < lanes; i += 16)
+                    qk_store(to + i, qk_entries_16(table, qk_and(qk_load(a + i), qk_all(last))));
+            else
+                for (int64_t i = 0; i < lanes; i += 16)
+                    qk_store(to + i, qk_entries_32(table, qk_and(qk_load(a + i), qk_all(last))));
+            break;
+        }
         case QK_STORE: {
             uint8_t *out = m->arena + op->p0 + i0 * op->p2 + i1 * op->p3;
             const int32_t zero = (int32_t)op->b;
@@ -202,7 +229,8 @@ static void qk_run_block(const qk_op *op, int64_t count, const qk_memory *m, int
 static void qk_run_elementwise(const qk_elementwise_step *e, const qk_memory *m)
 {
     const qk_op *program = (const qk_op *)(m->blob + e->program);
-    const int64_t n = e->columns < QK_BLOCK ? e->columns : QK_BLOCK, rows = QK_BLOCK / ((n + 15) / 16 * 16);
+    const int64_t n = e->columns < QK_BLOCK ? e->columns : QK_BLOCK;
+    const int64_t rows = e->d1 > 1 ? QK_BLOCK / ((n + 15) / 16 * 16) : 1;
     for (int64_t i0 = e->first_0; i0 < e->d0; i0++)
         for (int64_t i1 = e->first_1; i1 < e->d1; i1 += rows)
             for (int64_t c = e->first_column; c < e->columns; c += n)

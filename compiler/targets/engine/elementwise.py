@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -34,12 +36,15 @@ from compiler.targets.engine.values import (
 from compiler.targets.engine.views import Address, NoProgramError, Shape, View, positions
 
 Array = NDArray[Any]
+Targets = Mapping[Item, View | None]
 Loops = list[tuple[int, Shape]]
 """Sizes, or indices, of loops, and the bytes from element to element of every operand."""
 
-_SLOTS = 6
+_SLOTS = 8
 _MOST = 64
-_BLOCK = 512
+_JOINED = 24
+"""Operators and operands that one program has about."""
+BLOCK = 512
 """Elements that a program computes at a time."""
 _WIDE_SLOTS = 32
 _WIDE_MOST = 256
@@ -54,19 +59,14 @@ def emit_program(planner: Planning, item: Item, target: View | None = None) -> V
     Returns:
         Where it lies.
     """
-    leaves: list[Item] = []
-    ops: list[Item] = []
-    _collect(planner, item, leaves, ops)
+    leaves, ops = _collected(planner, (item,), _JOINED)
     for width, emit in ((32, _emit_fast), (64, _emit_wide)):
         try:
-            written = [part for op in ops for part in spelled_out(op, width)]
-            if width == 32:
-                written = simplified(written)
-            fits = all(i.fits_int32 for i in (*leaves, *(o.to for o in written)))
+            written = _written(ops, (item,), width)
             kind = item.storage[0] if target is None else target.buffer.type
-            if width == 32 and (kind == "S64" or not fits):
+            if width == 32 and (kind == "S64" or not _fit(leaves, written)):
                 continue
-            return emit(planner, item, leaves, written, target)
+            return emit(planner, {item: target}, leaves, written)[0]
         except NoProgramError:
             continue
     if len(ops) == 1:
@@ -76,46 +76,93 @@ def emit_program(planner: Planning, item: Item, target: View | None = None) -> V
     return emit_program(planner, item, target)
 
 
+def emit_together(planner: Planning, targets: Mapping[Item, View | None]) -> bool:
+    """Write the elementwise operators behind some items of one shape as one step.
+
+    A result may lie where an operand does, element on element: that is read first.
+
+    Args:
+        targets: as of ``emit_program``. An item lies there behind it.
+    Returns:
+        False where there is no such step.
+    """
+    shapes = {item.shape for item in targets}
+    if len(shapes) != 1 or prod(*shapes) > BLOCK:
+        return False
+    try:
+        leaves, ops = _collected(planner, targets, _MOST)
+        written = _written(ops, targets, 32)
+        moved = any(
+            target is not None and leaf.view != target and leaf.view.buffer is target.buffer
+            for target in targets.values()
+            for leaf in leaves
+            if leaf.view is not None
+        )
+        if moved or not _fit(leaves, written):
+            return False
+        views = _emit_fast(planner, targets, leaves, written)
+    except NoProgramError:
+        return False
+    for item, view in zip(targets, views):
+        item.view, item.depth = view, 0
+    return True
+
+
+def _written(ops: Sequence[Item], results: Collection[Item], width: int) -> list[Operation]:
+    """Operators as those of one kind of program."""
+    written = [part for op in ops for part in spelled_out(op, width)]
+    return simplified(written, results) if width == 32 else written
+
+
+def _fit(leaves: Sequence[Item], ops: Sequence[Operation]) -> bool:
+    return all(i.fits_int32 for i in (*leaves, *(o.to for o in ops)))
+
+
 @dataclass(frozen=True, slots=True)
 class _Operands:
-    """What the programs of one expression read and write.
+    """What the programs of some expressions read and write.
 
-    Operand 0 is the result, then come the leaves, then the factors by channel.
+    First come the results, then the leaves, then the factors by channel.
 
     Attributes:
-        ops: in the order of execution.
-        out: where the result goes.
+        ops: in the order of execution; a result is stored behind the one that computes it.
+        outs: where the results go.
         views: of the leaves; None for a constant number.
-        strides: of each operand, along the axes of the result.
+        strides: of each operand, along the axes of the results.
     """
 
     planner: Planning
-    item: Item
+    results: list[Item]
     leaves: list[Item]
     ops: list[Operation]
-    out: View
+    outs: list[View]
     views: list[View | None]
     strides: list[Shape]
 
     @staticmethod
     def of(
-        planner: Planning, item: Item, leaves: list[Item], ops: list[Operation], target: View | None
+        planner: Planning, targets: Targets, leaves: list[Item], ops: list[Operation]
     ) -> _Operands:
-        """Leaves and result in memory; the result at ``target`` where one is given."""
+        """Leaves and results in memory; a result at its target where it has one."""
         leaves = with_constants(leaves, ops)
-        out = target or planner.emitter.allocate(item, order_of(leaves, item.shape))
-        views, read = views_of(planner, leaves, item.shape)
-        return _Operands(planner, item, leaves, ops, out, views, [out.strides, *read])
+        outs = [
+            target or planner.emitter.allocate(item, order_of(leaves, item.shape))
+            for item, target in targets.items()
+        ]
+        results = list(targets)
+        views, read = views_of(planner, leaves, results[0].shape)
+        strides = [*(out.strides for out in outs), *read]
+        return _Operands(planner, results, leaves, ops, outs, views, strides)
 
     def loops(self, most: int) -> tuple[Loops, Loops]:
         """The loops around the steps, and the innermost ones, as many as a step has."""
-        loops = loops_of(self.item, self.out, self.strides)
+        loops = loops_of(self.results[0], self.outs[0], self.strides)
         loops = [(1, (0,) * len(self.strides))] * (most - len(loops)) + loops
         return loops[:-most], loops[-most:]
 
     def memory(self, operand: int, shifts: Loops) -> tuple[Address, int, int]:
         """Address at a position of the outer loops, type with its space, and zero of an operand."""
-        view = self.views[operand - 1] if operand else self.out
+        view = [*self.outs, *self.views][operand]
         assert view is not None
         space = 16 if self.planner.emitter.is_constant(view) else 0
         address = Address(view.buffer, view.offset + _moved(operand, shifts))
@@ -125,8 +172,8 @@ class _Operands:
         """Write a program as a step."""
         emitter = self.planner.emitter
         read = [view.buffer for view in self.views if view and not emitter.is_constant(view)]
-        count = len(program)
-        emitter.step(kind, read, [self.out.buffer], program=program, count=count, **sizes)
+        written = [out.buffer for out in self.outs]
+        emitter.step(kind, read, written, program=program, count=len(program), **sizes)
 
 
 def _moved(operand: int, shifts: Loops) -> int:
@@ -135,36 +182,45 @@ def _moved(operand: int, shifts: Loops) -> int:
 
 
 def _emit_fast(
-    planner: Planning, item: Item, leaves: list[Item], ops: list[Operation], target: View | None
-) -> View:
+    planner: Planning, targets: Targets, leaves: list[Item], ops: list[Operation]
+) -> list[View]:
     """A program of vectors of int32.
 
     Raises:
         NoProgramError: an operator, or operands in such an order, have none.
     """
-    operands = _Operands.of(planner, item, leaves, ops, target)
+    operands = _Operands.of(planner, targets, leaves, ops)
+    rank = len(operands.results[0].shape)
     for op in ops:
         if op.chain.op in BY_CHANNEL:
             axis = op.chain.params[-1]
-            places = [0] * len(item.shape)
+            places = [0] * rank
             if axis is not None:
-                places[axis + len(item.shape) - len(op.to.shape)] = 1
+                places[axis + rank - len(op.to.shape)] = 1
             operands.strides.append(tuple(places))
     repeated, near = operands.loops(3)
     columns, strides = near[-1]
-    if near[1][0] < near[0][0] and near[1][0] * columns < _BLOCK:
+    if near[1][0] < near[0][0] and near[1][0] * columns < BLOCK:
         near[:2] = near[1::-1]  # more rows run together
-    if columns > 1 and not _inner_fits(strides, operands.out, operands.views):
-        return _copied_first(planner, item, operands.leaves, operands.views, target)
+    if columns > 1 and not _inner_fits(strides, operands):
+        return _copied_first(operands, targets)
     for shifts in positions(repeated):
         program = _program(operands, near, shifts)
         operands.write("elementwise", program, d0=near[0][0], d1=near[1][0], columns=columns)
-    return operands.out
+    return operands.outs
 
 
-def _collect(planner: Planning, item: Item, leaves: list[Item], ops: list[Item]) -> None:
-    """Operators in the order of execution, and what they read; at most as many as slots allow."""
-    stack: list[tuple[Item, bool]] = [(item, False)]
+def _collected(
+    planner: Planning, results: Collection[Item], most: int
+) -> tuple[list[Item], list[Item]]:
+    """What the operators behind some items read, and these in the order of execution.
+
+    Args:
+        most: operators, and what waits to be one of them.
+    """
+    leaves: list[Item] = []
+    ops: list[Item] = []
+    stack = [(item, False) for item in reversed(list(results))]
     while stack:
         top, ready = stack.pop()
         if top in ops or top in leaves:
@@ -172,8 +228,8 @@ def _collect(planner: Planning, item: Item, leaves: list[Item], ops: list[Item])
         if ready:
             ops.append(top)
             continue
-        joined = top.chain is not None and top.view is None and len(ops) + len(stack) < 24
-        if top is not item and (not joined or scaled_epilogue(top) is not None):
+        joined = top.chain is not None and top.view is None and len(ops) + len(stack) < most
+        if top not in results and (not joined or scaled_epilogue(top) is not None):
             leaves.append(top)
             continue
         stack.append((top, True))
@@ -182,30 +238,34 @@ def _collect(planner: Planning, item: Item, leaves: list[Item], ops: list[Item])
     for leaf in leaves:
         if leaf.data is None:
             planner.materialise(leaf)
+    return leaves, ops
 
 
-def _inner_fits(strides: Shape, out: View, views: list[View | None]) -> bool:
-    if strides[0] != out.buffer.item:
+def _inner_fits(strides: Shape, operands: _Operands) -> bool:
+    """Whether the innermost loop runs along elements of the results, and of what varies in it."""
+    views = [*operands.outs, *operands.views]
+    if any(view.buffer.item != stride for view, stride in zip(operands.outs, strides)):
         return False
-    for stride, view in zip(strides[1:], views):
+    for stride, view in zip(strides, views):
         if view is not None and stride not in (0, view.buffer.item):
             return False
-    return all(stride in (0, 1) for stride in strides[1 + len(views) :])
+    return all(stride in (0, 1) for stride in strides[len(views) :])
 
 
-def _copied_first(
-    planner: Planning, item: Item, leaves: list[Item], views: list[View | None], target: View | None
-) -> View:
+def _copied_first(operands: _Operands, targets: Targets) -> list[View]:
     """The program after copies of the operands that lie in another order."""
-    if not any(v is not None and not planner.emitter.is_constant(v) for v in views) or any(
-        leaf.view is not None and leaf.view.buffer in planner.emitter.copies for leaf in leaves
-    ):
+    emitter = operands.planner.emitter
+    read = list(zip(operands.leaves, operands.views))
+    if len(targets) > 1 or not any(v is not None and not emitter.is_constant(v) for _, v in read):
         raise NoProgramError("operands in orders that no copy joins")
-    for leaf, view in zip(leaves, views):
+    if any(leaf.view is not None and leaf.view.buffer in emitter.copies for leaf, _ in read):
+        raise NoProgramError("operands in orders that no copy joins")
+    for leaf, view in read:
         if view is not None and leaf.data is None:
-            leaf.view = planner.emitter.contiguous(view, always=True)
+            leaf.view = emitter.contiguous(view, always=True)
             leaf.border = None  # what lies around it stays behind
-    return emit_program(planner, item, target)
+    ((item, target),) = targets.items()
+    return [emit_program(operands.planner, item, target)]
 
 
 def _program(operands: _Operands, near: Loops, shifts: Loops) -> list[list[Any]]:
@@ -213,7 +273,9 @@ def _program(operands: _Operands, near: Loops, shifts: Loops) -> list[list[Any]]
     slots = Slots(operands.ops, _SLOTS)
     program: list[list[Any]] = []
     (_, rows), (_, lines), (_, inner) = near
-    factor_at = 1 + len(operands.leaves)
+    first_leaf = len(operands.outs)
+    factor_at = first_leaf + len(operands.leaves)
+    clips: list[bool] = []
 
     def access(name: str, operand: int, **slot: int) -> None:
         address, kind, zero = operands.memory(operand, shifts)
@@ -222,37 +284,48 @@ def _program(operands: _Operands, near: Loops, shifts: Loops) -> list[list[Any]]
             operation(name, "op", b=zero, p0=address, p1=kind, p2=ends[0], p3=ends[1], **slot)
         )
 
+    def load(item: Item) -> None:
+        place = operands.leaves.index(item)
+        slot = slots.take(item)
+        if operands.views[place] is None:
+            program.append(operation("CONSTANT", to=slot, a=1, p0=item.low))
+        else:
+            operand = first_leaf + place
+            access("LOAD", operand, to=slot, a=int(inner[operand] == 0))
+
+    written = {out.buffer for out in operands.outs}
+    for leaf, view in zip(operands.leaves, operands.views):
+        if view is not None and view.buffer in written:
+            load(leaf)
     for op in operands.ops:
         chain = op.chain
         number_of = None
         if chain.op in BINARY and chain.args[1].data is not None and chain.args[1].data.size == 1:
             number_of = chain.args[1].low
         for arg in chain.args[:1] if number_of is not None else chain.args:
-            if slots.of(arg) is not None:
-                continue
-            place = operands.leaves.index(arg)
-            slot = slots.take(arg)
-            if operands.views[place] is None:
-                program.append(operation("CONSTANT", to=slot, a=1, p0=arg.low))
-            else:
-                access("LOAD", 1 + place, to=slot, a=int(inner[1 + place] == 0))
+            if slots.of(arg) is None:
+                load(arg)
         args = [slots.of(arg) for arg in chain.args]
         slots.release(op)
         slot = slots.take(op.to)
-        if number_of is not None:
-            program.append(operation(chain.op, to=slot, a=args[0], p0=number_of, p1=1))
-            continue
         along = False
         if chain.op in BY_CHANNEL:
             fixed = rows[factor_at], lines[factor_at], _moved(factor_at, shifts)
             along = inner[factor_at] == 1 and not any(fixed)
             factor_at += 1
-        program.append(_operation(operands.planner, chain, slot, args, along))
-    low, high = (0, 255) if operands.out.buffer.type == "U8" else INT32
-    access("STORE", 0, a=slots.of(operands.item) or 0, low=low, high=high)
-    # A store adds the zero of its storage before it limits.
-    most = operands.ops[-1].chain.args[0].high + operands.out.buffer.zero
-    return of_length(joined(program, clips=most <= INT32[1]), _MOST)
+        if number_of is not None:
+            program.append(operation(chain.op, to=slot, a=args[0], p0=number_of, p1=1))
+        else:
+            program.append(_operation(operands.planner, chain, slot, args, along))
+        if op.to in operands.results:
+            place = operands.results.index(op.to)
+            stored = operands.outs[place].buffer
+            low, high = (0, 255) if stored.type == "U8" else INT32
+            access("STORE", place, a=slot, low=low, high=high)
+            # A store adds the zero of its storage before it limits.
+            clips.append(chain.args[0].high + stored.zero <= INT32[1])
+            slots.release_result(op.to)
+    return of_length(joined(program, clips), _MOST)
 
 
 def _operation(
@@ -272,6 +345,12 @@ def _operation(
         return operation(
             "ROUND_SHIFT", to=slot, a=args[0], p0=emitter.put(zeros), p2=emitter.put(bits)
         )
+    if chain.op == "TABLE":
+        entries = chain.params[0]
+        dtype = np.int16 if max(-entries.min() - 1, entries.max()) < 1 << 15 else np.int32
+        last, kind = len(entries) - 1, number("S16" if dtype is np.int16 else "S32")
+        table = emitter.put(entries.astype(dtype))
+        return operation("TABLE", to=slot, a=args[0], p0=table, p1=last, p2=kind)
     if chain.op not in BY_CHANNEL:
         return operation(chain.op, to=slot, a=args[0], b=args[1])
     left, scaled = 0, None
@@ -308,19 +387,19 @@ def _operation(
 
 
 def _emit_wide(
-    planner: Planning, item: Item, leaves: list[Item], ops: list[Operation], target: View | None
-) -> View:
+    planner: Planning, targets: Targets, leaves: list[Item], ops: list[Operation]
+) -> list[View]:
     """A program over int64, which every operator has: see general.h.
 
     Raises:
         NoProgramError: too many values are needed at a time.
     """
-    operands = _Operands.of(planner, item, leaves, ops, target)
+    operands = _Operands.of(planner, targets, leaves, ops)
     repeated, near = operands.loops(_DIMS)
     sizes = {f"size_{axis}": size for axis, (size, _) in enumerate(near)}
     for shifts in positions(repeated):
         operands.write("wide", _wide_program(operands, near, shifts), **sizes)
-    return operands.out
+    return operands.outs
 
 
 def _wide_program(operands: _Operands, near: Loops, shifts: Loops) -> list[list[Any]]:
@@ -351,5 +430,5 @@ def _wide_program(operands: _Operands, near: Loops, shifts: Loops) -> list[list[
             params = {"p0": bits(dtype), "p1": int(not dtype.startswith("u"))}
         to, name = slots.take(op.to), f"WIDE_{chain.op}"
         program.append(operation(name, "wide_op", to=to, **places, **params))
-    access("WIDE_STORE", 0, a=slots.of(operands.item) or 0)
+    access("WIDE_STORE", 0, a=slots.of(operands.results[0]) or 0)
     return of_length(program, _WIDE_MOST)

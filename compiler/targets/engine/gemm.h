@@ -391,6 +391,18 @@ static inline void qk_finish(const qk_requantize *rq, const uint8_t *blob, int64
 #undef QK_SAME
 }
 
+/* The same of sums that are only clipped: all vectors of a row. */
+static inline void qk_finish_plain(const qk_requantize *rq, const int32_t *sums, int64_t nv, int64_t rows,
+                                   uint8_t *const *out, int64_t channel, int64_t columns)
+{
+    const qk_vec low = qk_all((int32_t)rq->low), high = qk_all((int32_t)rq->high);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < nv; i++, sums += 16) {
+            const int64_t at = channel + 16 * i, left = columns - at;
+            qk_store_s32(out[r] + 4 * at, qk_max(qk_min(qk_load(sums), high), low), left < 16 ? (int)left : 16);
+        }
+}
+
 #define QK_BLOCK_BYTES 147456
 #define QK_BLOCK_ROWS 240
 #define QK_SUM_ROWS 48 /* whose sums are kept before they are requantized; a few more at the end */
@@ -398,6 +410,8 @@ static inline void qk_finish(const qk_requantize *rq, const uint8_t *blob, int64
 /* Rows of one block; `steps` of all segments together. compiler/targets/engine/packing.py: same. */
 static int64_t qk_block_rows(int64_t rows, int64_t steps)
 {
+    if (rows == 1)
+        return 1;
     int64_t most = QK_BLOCK_BYTES / (steps * QK_KU * (int64_t)sizeof(qk_act));
     most = most < 24 ? 24 : most > QK_BLOCK_ROWS ? QK_BLOCK_ROWS : most;
     const int64_t blocks = (rows + most - 1) / most;
@@ -406,10 +420,11 @@ static int64_t qk_block_rows(int64_t rows, int64_t steps)
 
 static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
 {
-    const int64_t unit = QK_UNIT(g), rows = g->height * g->width, steps = (g->seg_items + unit - 1) / unit;
+    const uint32_t unit = QK_UNIT(g); /* divisions of 32 bits: they take as long as a small product */
+    const int64_t rows = g->height * g->width, steps = ((uint32_t)g->seg_items + unit - 1) / unit;
     const int64_t segments = g->seg_y * g->seg_x, block = qk_block_rows(rows, steps * segments);
     const int64_t vectors = (g->columns + 15) / 16, panels = (vectors + QK_NV - 1) / QK_NV;
-    const int64_t wide = vectors % panels, least = vectors / panels; /* the first `wide` have one more */
+    const int64_t least = (uint32_t)vectors / (uint32_t)panels, wide = vectors - least * panels; /* the first `wide` have one more */
     int64_t segment[QK_MAX_SEGMENTS];
     const uint8_t *start[QK_BLOCK_ROWS];
     uint8_t *out[QK_BLOCK_ROWS];
@@ -430,7 +445,8 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
         aside[r] = beyond + r * 16 * QK_NV * size;
 #endif
 
-    for (int64_t s = 0; s < segments; s++)
+    segment[0] = 0;
+    for (int64_t s = 1; s < segments; s++)
         segment[s] = s / g->seg_x * g->seg_row + s % g->seg_x * g->seg_pixel;
 #if QK_WIDEN /* rows that lie one behind the other are widened at once */
     const int copies = qk_copies(g), pairs = g->type == QK_S16;
@@ -450,7 +466,7 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
                               group * vectors * 16;
         for (int64_t first = 0; first < rows; first += block) {
             const int64_t count = rows - first < block ? rows - first : block;
-            int64_t y = first / g->width, x = first % g->width;
+            int64_t y = first ? first / g->width : 0, x = first - y * g->width;
 #if QK_WIDEN
             if (together)
                 qk_widen((qk_act *)(m->arena + g->scratch), in + first * g->in_pixel, count * steps * QK_KU);
@@ -468,7 +484,8 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
             qk_act *const widened = (qk_act *)(m->arena + g->scratch);
             int band = 0; /* windows overlap: all bytes between the first and the last are widened once */
 #ifndef QK_OWN_TILES
-            const int64_t top = first / g->width, bottom = (first + count - 1) / g->width;
+            const int64_t top = first ? first / g->width : 0;
+            const int64_t bottom = rows > 1 ? (first + count - 1) / g->width : 0;
             const int64_t bytes_between = (bottom - top) * g->in_row + (g->width - 1) * g->in_pixel +
                                           segment[segments - 1] + g->seg_items;
             band = segments > 1 && copies && bytes_between <= count * steps * segments * QK_KU;
@@ -542,6 +559,10 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
                     if (real)
                         break;
 #endif
+                    if (g->rq.kind == QK_PLAIN && g->rq.type == QK_S32 && !g->rq.by_channel) {
+                        qk_finish_plain(&g->rq, sums, nv, n, out + r, v * 16, g->columns);
+                        continue;
+                    }
                     for (int64_t i = 0; i < nv; i++) {
                         const int64_t channel = (v + i) * 16, left = g->columns - channel;
                         qk_finish(&g->rq, m->blob, group * vectors * 16 + channel, sums + i * 16, nv * 16, n, out + r,

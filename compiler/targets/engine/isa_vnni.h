@@ -46,6 +46,16 @@ static inline qk_vec qk_max(qk_vec a, qk_vec b) { return _mm512_max_epi32(a, b);
 
 static inline qk_vec qk_and(qk_vec a, qk_vec b) { return _mm512_and_si512(a, b); }
 
+#ifndef QK_SCALAR_INTRINSICS
+#define QK_ENTRIES
+static inline qk_vec qk_entries_16(const uint8_t *table, qk_vec at) /* may read two bytes behind the table */
+{
+    return _mm512_srai_epi32(_mm512_slli_epi32(_mm512_i32gather_epi32(at, table, 2), 16), 16);
+}
+
+static inline qk_vec qk_entries_32(const uint8_t *table, qk_vec at) { return _mm512_i32gather_epi32(at, table, 4); }
+#endif
+
 static inline qk_weight qk_load_weight(const void *p) { return _mm512_loadu_si512(p); }
 
 static inline qk_spread qk_spread4(const void *p) /* QK_KU activations, in every lane */

@@ -221,7 +221,10 @@ static int qk_check_elementwise(const qk_elementwise_step *e, const qk_limits *l
             (op->op == QK_TO_EVEN &&
              (!qk_span(l->blob, op->p0, 4 * lanes) || !qk_span(l->blob, op->p1, 4 * lanes) ||
               !qk_span(l->blob, op->p2, 4 * lanes))) ||
-            (op->op == QK_LEFT && (op->p0 < 0 || op->p0 > 31)))
+            (op->op == QK_LEFT && (op->p0 < 0 || op->p0 > 31)) ||
+            (op->op == QK_TABLE &&
+             ((op->p2 != QK_S16 && op->p2 != QK_S32) || op->p1 < 0 || op->p1 > UINT16_MAX || (op->p1 & (op->p1 + 1)) ||
+              !qk_span(l->blob, op->p0, (op->p1 + 1) * qk_size_of(op->p2)))))
             return 0;
     }
     return 1;

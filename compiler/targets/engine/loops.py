@@ -3,7 +3,7 @@
     loop                      where a turn begins
     part   xs[t] → x          one step of each input
     …                         the body, which reads x and the states
-    copy   next → state
+    copy   next → state       not where the last program of the body writes the states themselves
     part   y → ys[t]
     repeat                    back to the loop, until all steps are done
 
@@ -15,6 +15,8 @@ from __future__ import annotations
 from math import prod
 
 from compiler.ir.dataflow import Step
+from compiler.targets.engine.elementwise import emit_together
+from compiler.targets.engine.epilogue import scaled_epilogue
 from compiler.targets.engine.planner import RAW_DTYPES, Planner, bounds_of, rule
 from compiler.targets.engine.values import Item
 from compiler.targets.engine.views import Buffer, View, row_major
@@ -54,24 +56,53 @@ def scan(planner: Planner, step: Step, args: list[Item]) -> bool:
         inner.plan(one)
     emitter.span = step
     found = [inner.item(inner.root(value)) for value in body.outputs]
-    following = [_memory(one.shape, (one.buffer.type, one.buffer.zero)) for one in held]
-    for item, after in zip(found, following):
-        inner.write(item, after)
-    results = list(held)
-    for item, back in zip(found[states:], attrs.reverse_outputs):
-        made = _row_major(inner, item)
-        whole = _memory((attrs.length, *made.shape), (made.buffer.type, made.buffer.zero))
-        _move(planner, whole, made, attrs.length, back, takes=False)
-        results.append(whole)
-    for after, state in zip(following, held):
+    together = _together(found, held)
+    following: list[tuple[View, View]] = []
+    results: dict[int, View] = dict(enumerate(held))
+    # What else reads a state stands in front of the program that writes it.
+    for joint in (False, True):
+        written = joint and emit_together(inner, together)
+        for place, item in enumerate(found):
+            if (item in together) is not joint:
+                continue
+            if place >= states:
+                back = attrs.reverse_outputs[place - states]
+                made = _row_major(inner, item)
+                whole = _memory((attrs.length, *made.shape), (made.buffer.type, made.buffer.zero))
+                _move(planner, whole, made, attrs.length, back, takes=False)
+                results[place] = whole
+            elif not written:
+                state = held[place]
+                after = _memory(state.shape, (state.buffer.type, state.buffer.zero))
+                inner.write(item, after)
+                following.append((after, state))
+    for after, state in following:
         emitter.copy(after, state)
     emitter.turns = 1
     emitter.step("repeat", [state.buffer for state in held], [token], count=attrs.length)
-    for place, (item, lies) in enumerate(zip(found, results, strict=True)):
+    for place, item in enumerate(found):
+        lies = results[place]
         stored = lies.buffer.type, lies.buffer.zero
         made_of = Item(lies.shape, item.low, item.high, view=lies, stored=stored)
         planner.define(step, made_of, place)
     return True
+
+
+def _together(found: list[Item], held: list[View]) -> dict[Item, View | None]:
+    """What one program computes at the end of a turn, and the states that lie where they did."""
+    waiting = [
+        item
+        for item in found
+        if item.view is None and item.chain is not None and scaled_epilogue(item) is None
+    ]
+    made: dict[Item, View | None] = {i: None for i in waiting if i.shape == waiting[0].shape}
+    states = found[: len(held)]
+    for item, state in zip(states, held):
+        if states.count(item) > 1 or state.buffer.type == "S64":
+            made.pop(item, None)
+        elif item in made:
+            made[item] = state
+    return made
 
 
 def _memory(shape: tuple[int, ...], stored: tuple[str, int]) -> View:

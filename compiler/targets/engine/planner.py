@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +25,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.ty import TupleType, integer_range
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.rules.numpy_compute import FNumpyCompute
-from compiler.targets.engine.elementwise import emit_program
+from compiler.targets.engine.elementwise import BLOCK, emit_program
 from compiler.targets.engine.epilogue import scaled_epilogue
 from compiler.targets.engine.layouts import MOVES, factors_moved, moved, pad_of
 from compiler.targets.engine.library import Library
@@ -65,6 +66,9 @@ _ASKED: Final = 32
 """Readers of a value whose layout and border are considered."""
 _MOST_DEPTH: Final = 16
 """Elementwise operators that wait at most: programs stay short, and nothing recurses deeply."""
+_MOST_IN_LOOP: Final = 40
+"""The same of few elements in a loop, also where more than one operator reads a value: what its
+turn ends with is one program."""
 
 
 _ANY_LAYOUT: Final = ("nn.conv2d", "nn.max_pool2d", "nn.matmul", "nn.batch_matmul")
@@ -114,12 +118,14 @@ class Planner:
         items: what is known of the values of ``flow``.
         folded: what is computed here, of values that bounds have made constant.
         placed: an item and its view -> how many actions there were when it lay there.
+        in_loop: this is the body of a loop, whose steps go to the emitter of what is around it.
     """
 
     def __init__(self, flow: Dataflow, library: Library, emitter: Emitter | None = None) -> None:
         self.flow = flow
         self.library = library
         self.emitter = Emitter(library, flow) if emitter is None else emitter
+        self.in_loop = emitter is not None
         self.items: dict[FlowValue, Item] = {}
         self.folded: set[FlowValue] = set()
         self.placed: dict[tuple[Item, View], int] = {}
@@ -281,7 +287,9 @@ class Planner:
             return
         for arg in args:
             # Products of 64 bits are computed again rather than stored.
-            if arg.depth > _MOST_DEPTH or (arg.uses > 1 and arg.fits_int32):
+            waits = self.in_loop and arg.chain is not None and prod(arg.shape) <= BLOCK
+            again = arg.uses > 1 and arg.fits_int32 and not waits
+            if again or arg.depth > (_MOST_IN_LOOP if waits else _MOST_DEPTH):
                 self.materialise(arg)
         own, words = (rules, general) if is_integral(step) else (reals, {})
         if self._ruled(own, step, args) or self._planned_in_words(step):

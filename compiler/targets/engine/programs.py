@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +24,11 @@ from compiler.targets.engine.views import NoProgramError, Shape, View, merged_ax
 
 Array = NDArray[Any]
 
-_FAST = ("ADD", "SUB", "MUL", "MIN", "MAX", "CLIP", "RESCALE", "SHIFT", "TO_EVEN")
+_FAST = ("ADD", "SUB", "MUL", "MIN", "MAX", "CLIP", "RESCALE", "SHIFT", "TO_EVEN", "TABLE")
 """Operators of the programs of int32."""
 BINARY = ("ADD", "SUB", "MUL", "MIN", "MAX")
 """Micro operations of two slots, or of a slot and a number."""
-_UNARY = ("RESCALE", "ROUND_SHIFT", "CLIP", "STORE", "LEFT", "TO_EVEN", "TIMES")
+_UNARY = ("RESCALE", "ROUND_SHIFT", "CLIP", "STORE", "LEFT", "TO_EVEN", "TIMES", "TABLE")
 
 
 def of_length(program: list[list[Any]], most: int) -> list[list[Any]]:
@@ -41,15 +42,15 @@ def of_length(program: list[list[Any]], most: int) -> list[list[Any]]:
     return program
 
 
-def joined(program: list[list[Any]], clips: bool) -> list[list[Any]]:
+def joined(program: list[list[Any]], clips: Sequence[bool]) -> list[list[Any]]:
     """The program of int32 with fewer passes.
 
     Factors, sums and products right behind a load become a part of it if nothing else reads what
-    it loads; factors, numbers that are added and clips right before the store become a part of
-    that, and numbers right behind factors a part of these.
+    it loads; factors, numbers that are added and clips right before a store that nothing else
+    reads become a part of that, and numbers right behind factors a part of these.
 
     Args:
-        clips: a clip may become a part of the store.
+        clips: a clip may become a part of the store, for each of them.
     """
     fields, numbers, _ = layout()
     ops = [dict(zip(fields["op"], row)) for row in program]
@@ -57,6 +58,7 @@ def joined(program: list[list[Any]], clips: bool) -> list[list[Any]]:
         numbers[name] for name in ("LOAD", "ADD", "MUL", "CLIP", "TIMES", "STORE")
     )
     made: list[dict[str, Any]] = []
+    stores = iter(clips)
     for place, op in enumerate(ops):
         last = made[-1] if made else op
         kind, slot = op["op"], last["to"]
@@ -79,8 +81,9 @@ def joined(program: list[list[Any]], clips: bool) -> list[list[Any]]:
         ):
             last |= {"to": op["to"], "low": kind, "high": op["a"] + op["b"] - slot}
             continue
-        while kind == store and last["to"] == op["a"]:
-            if last["op"] == clip and clips:
+        clip_joins = kind == store and next(stores)
+        while kind == store and last["to"] == op["a"] and not _read(ops[place:], op, op["a"]):
+            if last["op"] == clip and clip_joins:
                 op["low"] = max(op["low"], last["p0"] + op["b"])
                 op["high"] = min(op["high"], last["p1"] + op["b"])
             elif last["op"] == add and last["p1"] and not op["scaled"]:
@@ -89,7 +92,7 @@ def joined(program: list[list[Any]], clips: bool) -> list[list[Any]]:
                 op |= {"b": op["b"] + last["p0"], **{n: last[n] for n in ("scaled", "factors")}}
             else:
                 break
-            clips = False  # of the last operator only
+            clip_joins = False  # of the last operator only
             op["a"] = made.pop()["a"]
             last = made[-1]
         made.append(op)
@@ -133,7 +136,7 @@ def spelled_out(op: Item, width: int) -> list[Operation]:
     Args:
         width: 32 for the fast programs, 64 for the wide ones.
     Raises:
-        NoProgramError: fast programs do not have it.
+        NoProgramError: such programs do not have it.
     """
     made: list[Operation] = []
     chain = op.chain
@@ -146,6 +149,8 @@ def spelled_out(op: Item, width: int) -> list[Operation]:
 
     args, name = chain.args, chain.op
     if width == 64:
+        if name == "TABLE":
+            raise NoProgramError("no programs of int64 have tables")
         if name == "CLIP":
             low, high = (constant(v) for v in chain.params)
             do("MAX", do("MIN", args[0], high), low)
@@ -182,13 +187,13 @@ def spelled_out(op: Item, width: int) -> list[Operation]:
     return [*made[:-1], Operation(op, made[-1].chain)]
 
 
-def simplified(ops: list[Operation]) -> list[Operation]:
-    """The same result by fewer operators: numbers added one after the other are one, and stand in
+def simplified(ops: list[Operation], results: Collection[Item]) -> list[Operation]:
+    """The same results by fewer operators: numbers added one after the other are one, and stand in
     front of a clip; what bounds decide is left out."""
     same: dict[Item, Item] = {}
     by: dict[Item, Chain] = {}
-    read = Counter(arg for op in ops for arg in op.chain.args)
-    for place, op in enumerate(ops):
+    read = Counter((*results, *(arg for op in ops for arg in op.chain.args)))
+    for op in ops:
         args, params = tuple(same.get(arg, arg) for arg in op.chain.args), op.chain.params
         if op.chain.op in ("ADD", "MUL", "MIN", "MAX") and _number(args[0]) is not None:
             args = args[::-1]
@@ -208,12 +213,12 @@ def simplified(ops: list[Operation]) -> list[Operation]:
                     read[moved] = 1
                     chain = Chain("CLIP", (moved,), tuple(end + added for end in under.params))
         inner = chain.args[0]
-        if inner.shape == op.to.shape and place < len(ops) - 1 and _does_nothing(chain):
+        if inner.shape == op.to.shape and op.to not in results and _does_nothing(chain):
             same[op.to] = inner
             read[inner] += read[op.to] - 1
         else:
             by[op.to] = chain
-    return _needed(ops[-1].to, by)
+    return _needed(results, by)
 
 
 def _wrapped(number: int) -> int:
@@ -236,10 +241,10 @@ def _does_nothing(chain: Chain) -> bool:
     return {"ADD": number == 0, "MAX": number <= low, "MIN": number >= high}.get(chain.op, False)
 
 
-def _needed(result: Item, by: dict[Item, Chain]) -> list[Operation]:
-    """The operators behind a result, in the order of execution."""
+def _needed(results: Collection[Item], by: dict[Item, Chain]) -> list[Operation]:
+    """The operators behind results, in the order of execution."""
     made: dict[Item, Operation] = {}
-    stack = [(result, False)]
+    stack = [(result, False) for result in reversed(list(results))]
     while stack:
         item, ready = stack.pop()
         if item in made or item not in by:
@@ -319,6 +324,11 @@ class Slots:
     def release(self, op: Operation) -> None:
         """Free the slots of operands that nothing behind ``op`` reads."""
         for item in [i for i in self._held if self._last.get(i) is op]:
+            del self._held[item]
+
+    def release_result(self, item: Item) -> None:
+        """Free the slot of what is stored, where nothing reads it."""
+        if item not in self._last:
             del self._held[item]
 
 

@@ -92,8 +92,8 @@ typedef struct {
 
 #define QK_OP_FIELDS 12
 enum { QK_LOAD, QK_CONSTANT, QK_ADD, QK_SUB, QK_MUL, QK_MIN, QK_MAX, QK_RESCALE, QK_ROUND_SHIFT,
-       QK_CLIP, QK_STORE, QK_LEFT, QK_TO_EVEN, QK_TIMES, QK_OPS };
-#define QK_SLOTS 6
+       QK_CLIP, QK_STORE, QK_LEFT, QK_TO_EVEN, QK_TIMES, QK_TABLE, QK_OPS };
+#define QK_SLOTS 8
 typedef struct {
     int64_t op, to, a, b;       /* slots */
     int64_t p0, p1, p2, p3;     /* see elementwise.h */

@@ -93,13 +93,14 @@ class Chain:
     """An elementwise operator.
 
     Attributes:
-        op: "ADD", "SUB", "MUL", "MIN", "MAX", "CLIP", "RESCALE", "SHIFT", "TO_EVEN" have fast
-            kernels; "AND", "OR", "LEFT", "RIGHT", "LESS", "EQUAL", "FLOORED", "ROOT", "SELECT",
-            "WRAP" are those of general.h, and for floats "FADD", "FSUB", "FMUL", "FMIN", "FMAX",
-            "FROUND", "FEVEN", "TO_REAL", "TO_INT".
+        op: "ADD", "SUB", "MUL", "MIN", "MAX", "CLIP", "RESCALE", "SHIFT", "TO_EVEN", "TABLE" have
+            fast kernels, the last one no other; "AND", "OR", "LEFT", "RIGHT", "LESS", "EQUAL",
+            "FLOORED", "ROOT", "SELECT", "WRAP" are those of general.h, and for floats "FADD",
+            "FSUB", "FMUL", "FMIN", "FMAX", "FROUND", "FEVEN", "TO_REAL", "TO_INT".
         args: operands, broadcast to the result's shape.
         params: CLIP: (low, high); SHIFT: bits to the right; RESCALE: (multiplier, shift, axis or
-            None); TO_EVEN: (bits to the right, axis or None); WRAP: the dtype; TO_INT: the dtype,
+            None); TO_EVEN: (bits to the right, axis or None); TABLE: entries, where the last
+            bits of an operand say; WRAP: the dtype; TO_INT: the dtype,
             and bounds that are known.
     """
 
@@ -172,6 +173,8 @@ def chain_bounds(op: str, args: Sequence[Item], params: tuple[Any, ...]) -> tupl
     if op == "CLIP":
         low, high = params
         return max(min(a.low, high), low), max(min(a.high, high), low)
+    if op == "TABLE":
+        return int(params[0].min()), int(params[0].max())
     if op == "SHIFT":
         return a.low >> params[0], a.high >> params[0]
     if op == "RESCALE":

@@ -29,6 +29,8 @@ _PLAIN: Final = ((1, 1), (1, 1), (0, 0, 0, 0))
 """Strides, dilation and padding of a pool without them."""
 _FEW_CHANNELS: Final = 8
 """Fewer are no vectors, so nothing is gained by their order."""
+_FEW: Final = 128
+"""Elements that are looked up one by one."""
 _TOGETHER: Final = 2048
 """Elements of a softmax whose entries are looked up at once."""
 
@@ -239,22 +241,25 @@ def _in_table(data: Item) -> tuple[Item, list[Chain]]:
 def lookup(planner: Planner, step: Step, args: list[Item]) -> bool:
     """A table over all that is stored: of 256 entries for bytes, else for all that bounds allow.
 
-    The entry of a value lies where the last bits of what is stored say. Sums and clips in front of
+    Few values are looked up by the program of the operators around them. The entry of a value lies
+    where the last bits of what is stored say. Sums and clips in front of
     a lookup of more than 8 bits are part of its table.
     """
     data, table = args
     smallest = integer_range(step.args[0].type.dtype)[0]
     source, links = _in_table(data)
+    few = prod(data.shape) <= _FEW and source.high - source.low < 1 << 16 and table.fits_int32
+    if few and table.data is not None:
+        entries = _entries(links, table.data, smallest, source.low, source.high)
+        return planner.settle(
+            step, planner.compose("TABLE", (source,), _placed(entries, source.low))
+        )
     view = planner.materialise(source)
     in_kind, in_zero = view.buffer.type, view.buffer.zero
     low, high = (-in_zero, 255 - in_zero) if in_kind == "U8" else (source.low, source.high)
     if table.data is None or not table.fits_int32 or in_kind == "S64" or high - low >= 1 << 16:
         return taken(planner, step, table, data, (1, table.shape[0], smallest, False))
-    values = np.arange(low, high + 1)
-    for link in links:
-        numbers = [values if a.data is None else a.data for a in link.args]
-        values = _IN_TABLES[link.op](*numbers, *link.params)
-    found = table.data[np.clip(values - smallest, 0, table.data.size - 1)].astype(np.int64)
+    found = _entries(links, table.data, smallest, low, high)
     entries = _placed(found, low + in_zero)
     item = planner.define(step, Item(data.shape, int(found.min()), int(found.max())))
     item.image_layout = data.image_layout
@@ -290,6 +295,15 @@ def lookup(planner: Planner, step: Step, args: list[Item]) -> bool:
         **_lines(planner, entries + zero, in_kind, kind),
     )
     return True
+
+
+def _entries(links: list[Chain], table: Array, smallest: int, low: int, high: int) -> Array:
+    """The entry of every value from ``low`` to ``high``, with the operators in front of it."""
+    values = np.arange(low, high + 1)
+    for link in links:
+        numbers = [values if a.data is None else a.data for a in link.args]
+        values = _IN_TABLES[link.op](*numbers, *link.params)
+    return table[np.clip(values - smallest, 0, table.size - 1)].astype(np.int64)
 
 
 def _placed(found: Array, first: int) -> Array:
