@@ -11,7 +11,7 @@ so a weight may leave its level by more than one, and ``reconstructed`` finds Q.
 corrected biases H and C are of deviations from the mean, and the bias takes the mean error.
 Layers in loops and behind them have no layer before all others; they are rounded to the nearest.
 Scales stay. The damping l, 0.2 of the mean square of a tap, keeps W* near W where the sample says
-little. Rows of X and Y are bounded; they are taken in steps of 2^-15 of the largest magnitude of a
+little. Rows of X and Y are bounded; they are taken in steps of 2^-11 of the largest magnitude of a
 channel, so that sums are exact in any order.
 
 Two's complement of b bits goes from -2^(b - 1) to 2^(b - 1) - 1. Below 8 bits, a row with a scale
@@ -45,7 +45,6 @@ from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
-from compiler.ops.nn.window import pad_spatial
 from compiler.ops.rules.input_columns import InputColumns
 from compiler.qtypes.channel_ranges import (
     ChannelRanges,
@@ -69,10 +68,11 @@ from compiler.quantize._taps import (
 from compiler.quantize._weight_rows import PointRows, cut_rows, joined_rows
 from compiler.quantize.calibration.bind_scales import quantize_points
 from compiler.quantize.calibration.kernels.choice import choose_kernels
-from compiler.quantize.calibration.kernels.numpy_kernels import on_grid
+from compiler.quantize.calibration.kernels.numpy_kernels import PADDED, on_grid, padded_taps
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 Floats = NDArray[np.float64]
+Words = NDArray[np.int16]
 
 _DAMPING: Final = 0.2
 _ROWS: Final = 1 << 13
@@ -80,7 +80,7 @@ _ROWS_OF_A_TAP: Final = 64
 """Positions that one layer is fitted to: so many for each tap, and at most ``_ROWS``."""
 _FEW_RUNS: Final = 16
 _TOGETHER: Final = 2048
-_ELEMENTS: Final = 1 << 21
+_ELEMENTS: Final = 1 << 23
 _INPUTS: Final = 1 << 23
 """Values of the inputs in the runs for weights of 8 bits; fewer bits use the whole sample."""
 _FEW_LEVELS: Final = 127
@@ -303,8 +303,8 @@ def _off_diagonal(one: Floats, other: Floats) -> Floats:
     return np.asarray(whole - np.einsum("gii,gii->g", one, other))
 
 
-def _steps(data: NDArray[np.float32], units: Floats, axis: int) -> Floats:
-    found = channel_steps(choose_kernels(), data, units, axis, math.inf)
+def _steps(data: NDArray[np.float32], units: Floats, axis: int) -> Words:
+    found = channel_steps(choose_kernels(), data, units, axis)
     if found is None:
         raise CalibrationError("a calibration input makes values that are not numbers")
     return found
@@ -329,7 +329,7 @@ class _Sums:
     crossed: NDArray[np.int64]
     sums: NDArray[np.int64]
     count: int = 0
-    _waiting: dict[int, tuple[Floats, int]] = field(default_factory=dict)
+    _waiting: dict[int, tuple[Words, int]] = field(default_factory=dict)
 
     @staticmethod
     def of(rule: InputColumns) -> _Sums:
@@ -338,39 +338,28 @@ class _Sums:
         sums = np.zeros((2, groups, taps), np.int64)
         return _Sums(rule, groups // rule.channels.shape[0], products, crossed, sums)
 
-    def add(self, read: Floats, more: Floats, some: slice) -> None:
+    def add(self, read: Words, more: Words, some: slice) -> None:
         """One run: the data of the quantized network, and what those of the float one are more.
 
         Args:
             read, more: whole steps, of the shape of the layer's data.
             some: positions of each image.
         """
-        rule = self.rule
-        if rule.depthwise is None or self.blocks > 1:
-            pieces = zip(rule.columns(read, some), rule.columns(more, some), strict=True)
-            for (first, one), (_, other) in pieces:
-                self._hold(first, one, other)
-            return
-        axes, window = rule.depthwise
-        padded = [pad_spatial(each.transpose(axes), window.padding, 0.0) for each in (read, more)]
-        reads = window.reads(padded[0].shape[3], some)
-        for both in zip(*padded, strict=True):
-            one, other = (np.ascontiguousarray(each).reshape(len(each), -1) for each in both)
-            into = self.products, self.crossed, self.sums
-            choose_kernels().paired_products(one, other, reads, *into)
-            self.count += reads.shape[1]
+        pieces = zip(self.rule.columns(read, some), self.rule.columns(more, some), strict=True)
+        for (first, one), (_, other) in pieces:
+            self._hold(first, one, other)
 
-    def _hold(self, first: int, read: Floats, more: Floats) -> None:
-        groups, taps, positions = read.shape
+    def _hold(self, first: int, read: Words, more: Words) -> None:
+        groups, taps, positions = len(read) * self.blocks, self.sums.shape[2], read.shape[2]
         self.count += positions if first == 0 else 0
         enough = min(_TOGETHER, -(-_ELEMENTS // (groups * taps)))
-        room = np.empty((2, groups, taps, 0)), 0
-        both, filled = self._waiting.get(first, room)
+        both, filled = self._waiting.get(first, (np.zeros((2, groups, taps, 0), np.int16), 0))
         if filled + positions > both.shape[3]:
             self._multiply(first)
-            both, filled = np.empty((2, groups, taps, enough + positions)), 0
-        for columns, held in zip((read, more), both[..., filled : filled + positions], strict=True):
-            held[...] = columns
+            room = -(-(enough + positions) // PADDED) * PADDED
+            both, filled = np.zeros((2, groups, padded_taps(taps), room), np.int16), 0
+        for columns, held in zip((read, more), both, strict=True):
+            held[:, :taps, filled : filled + positions] = columns.reshape(groups, taps, positions)
         self._waiting[first] = both, filled + positions
         if filled + positions >= enough:
             self._multiply(first)
@@ -379,18 +368,17 @@ class _Sums:
         """What was added, columns that still wait included."""
         for first in list(self._waiting):
             self._multiply(first)
-        gram = InputGram(self.products, self.sums[0], self.count, unit)
+        lower = np.tril(self.products)
+        products = lower + np.tril(lower, -1).transpose(0, 2, 1)
+        gram = InputGram(products, self.sums[0], self.count, unit)
         return _Seen(gram, self.crossed, self.sums[1])
 
     def _multiply(self, first: int) -> None:
-        both, filled = self._waiting.get(first, (np.empty(0), 0))
+        both, filled = self._waiting.get(first, (np.empty(0, np.int16), 0))
         if not filled:
             return
         self._waiting[first] = both, 0
-        columns = both[..., :filled].reshape(2, -1, self.sums.shape[2], filled)
-        place = slice(first * self.blocks, first * self.blocks + columns.shape[1])
-        across = columns[0].transpose(0, 2, 1)
-        # Whole numbers below 2^53: exact in any order.
-        self.products[place] += (columns[0] @ across).astype(np.int64)
-        self.crossed[place] += (columns[1] @ across).astype(np.int64)
-        self.sums[:, place] += columns.sum(axis=3).astype(np.int64)
+        place = slice(first * self.blocks, first * self.blocks + both.shape[1])
+        both[..., filled:] = 0
+        into = self.products[place], self.crossed[place], (self.sums[0, place], self.sums[1, place])
+        choose_kernels().products(both, filled, *into)

@@ -1,6 +1,6 @@
 """What the taps of a weight read: how layers read their data, in whole steps of each channel.
 
-Data are taken in steps of 2^-15 of the largest magnitude of their channel, which are whole numbers,
+Data are taken in steps of 2^-11 of the largest magnitude of their channel, which are whole numbers,
 so that sums of their products are exact: in any order and by any number of threads they have the
 same bits. Weights with very many taps are seen in blocks of at most ``MAX_TAPS``, as if what one
 block reads had nothing to do with another.
@@ -23,7 +23,7 @@ from compiler.quantize.calibration.weighted_calls import weighted_calls
 MAX_TAPS: Final = 1536
 """Taps of one block: 18 MB of products."""
 
-_STEPS: Final = 1 << 15
+_STEPS: Final = 1 << 11
 
 
 def blocks_of(taps: int) -> int:
@@ -47,11 +47,10 @@ def channel_steps(
     data: NDArray[np.float32],
     units: NDArray[np.float64],
     axis: int,
-    limit: float,
-) -> NDArray[np.float64] | None:
+) -> NDArray[np.int16] | None:
     """Data of any shape in whole steps of the unit of their channel, as ``Kernels.steps`` does."""
     shape = (math.prod(data.shape[:axis]), data.shape[axis], math.prod(data.shape[axis + 1 :]))
-    found = kernels.steps(np.ascontiguousarray(data, np.float32).reshape(shape), units, limit)
+    found = kernels.steps(np.ascontiguousarray(data, np.float32).reshape(shape), units)
     return None if found is None else found.reshape(data.shape)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.ir.expr import Call
 from compiler.ops.nn.window import axes_of, pad_spatial, tap
@@ -15,7 +14,6 @@ from compiler.ops.rules.input_columns import (
     EVERY_POSITION,
     FQInputColumns,
     InputColumns,
-    Window,
 )
 
 _PIECE_BYTES: Final = 1 << 25
@@ -40,25 +38,31 @@ def conv2d_columns(call: Call) -> InputColumns | None:
     groups, taps = attrs.groups, inputs * height * width
     channels = np.arange(groups * inputs, dtype=np.int64).reshape(groups, inputs)
 
-    def columns(
-        data: Array, some: slice = EVERY_POSITION
-    ) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    def reads_of(line: int, some: slice) -> Array:
+        """(taps, positions): places that windows read of a padded channel of such lines."""
+        places = np.arange(size[0] * size[1])[some]
+        down, right = (step * np.arange(n) for step, n in zip(attrs.dilation, (height, width)))
+        row, column = places // size[1] * attrs.strides[0], places % size[1]
+        starts = row * line + column * attrs.strides[1]
+        return np.asarray((down[:, None] * line + right).reshape(-1, 1) + starts)
+
+    def columns(data: Array, some: slice = EVERY_POSITION) -> Iterator[tuple[int, Array]]:
         positions = len(range(size[0] * size[1])[some])
-        step = max(_PIECE_BYTES // (8 * max(positions, 1) * taps), 1)
+        most = -(-size[0] * size[1] // (some.step or 1))  # the same pieces wherever it begins
+        step = max(_PIECE_BYTES // (8 * most * taps), 1)
         padded = pad_spatial(data.transpose(data_axes), attrs.padding, 0)
         if some != EVERY_POSITION:
-            reads = window.reads(padded.shape[3], some)
+            reads = reads_of(padded.shape[3], some)
             for flat in padded.reshape(*padded.shape[:2], -1):
                 for first in range(0, groups, step):
                     part = flat[first * inputs : (first + step) * inputs]
-                    piece = part.take(reads.reshape(-1), axis=1).astype(np.float64, copy=False)
-                    yield first, piece.reshape(-1, taps, positions)
+                    yield first, part.take(reads.reshape(-1), axis=1).reshape(-1, taps, positions)
             return
         for image in padded[:, None]:
             for first in range(0, groups, step):
                 part = image[:, first * inputs : (first + step) * inputs]
                 count = part.shape[1] // inputs
-                piece = np.empty((count, inputs, height, width, positions))
+                piece = np.empty((count, inputs, height, width, positions), data.dtype)
                 for r in range(height):
                     for s in range(width):
                         at = r * attrs.dilation[0], s * attrs.dilation[1]
@@ -74,10 +78,8 @@ def conv2d_columns(call: Call) -> InputColumns | None:
         return np.asarray(plain.transpose(np.argsort(kernel_axes)))
 
     repeated = np.repeat(channels, height * width, axis=1)
-    window = Window(attrs.padding, (height, width), attrs.strides, attrs.dilation, size)
-    depthwise = (tuple(data_axes), window) if inputs == 1 else None
     images = result[out_axes[0]], size[0] * size[1]
-    return InputColumns(data_axes[1], repeated, columns, rows, weight, images, depthwise)
+    return InputColumns(data_axes[1], repeated, columns, rows, weight, images)
 
 
 @FQInputColumns.register("nn.dense")
@@ -85,13 +87,11 @@ def dense_columns(call: Call) -> InputColumns | None:
     """A column for every row of the data."""
     units, features = call.args[1].tensor_type.concrete_shape
 
-    def columns(
-        data: Array, some: slice = EVERY_POSITION
-    ) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    def columns(data: Array, some: slice = EVERY_POSITION) -> Iterator[tuple[int, Array]]:
         flat = data.reshape(-1, features)[some]
         step = max(_PIECE_BYTES // (8 * features), 1)
         for first in range(0, len(flat), step):
-            yield 0, flat[first : first + step].T.astype(np.float64)[None]
+            yield 0, flat[first : first + step].T[None]
 
     def rows(weight: Array) -> Array:
         return weight.reshape(1, units, features)

@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 from compiler.errors import CodegenError
 from compiler.quantize.calibration.kernels.choice import choose_kernels
 from compiler.quantize.calibration.kernels.numpy_kernels import (
+    MOST_STEPS,
+    PADDED,
     UPPER_COUNTERS,
     Kernels,
     key_value,
     log_series,
     order_key,
+    padded_taps,
 )
 from compiler.quantize.calibration.stats import bin_edges
 from tests.needs import skip
@@ -159,39 +162,42 @@ def test_unknown_kernels_are_refused_with_the_legal_names() -> None:
         choose_kernels("cuda")  # type: ignore[arg-type]
 
 
-LIMIT = float(1 << 15)
-
-
 def test_steps_are_quotients_rounded_half_to_even(kernels: Kernels) -> None:
     rng = np.random.default_rng(11)
     for shape in ((3, 5, 41), (7, 12, 1)):
         values = rng.integers(-400, 400, shape).astype(np.float32) / 2
+        values[0, :2] = [[np.inf], [-1e9]]
         units = rng.choice([0.5, 1.0, 0.3, 1e-2], shape[1])
-        found = kernels.steps(values, units, LIMIT)
-        np.testing.assert_array_equal(found, np.rint(values.astype(np.float64) / units[:, None]))
+        steps = np.rint(values.astype(np.float64) / units[:, None])
+        wanted = np.clip(steps, -MOST_STEPS, MOST_STEPS)
+        np.testing.assert_array_equal(kernels.steps(values, units), wanted)
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, -2.0])
-def test_steps_beyond_the_limit_are_no_steps(kernels: Kernels, wrong: float) -> None:
+def test_what_is_no_number_has_no_steps(kernels: Kernels) -> None:
     values = np.ones((1, 9, 36), np.float32)
-    units = np.full(9, 1 / LIMIT)
-    assert kernels.steps(values, units, LIMIT) is not None
-    values[0, 8, 35] = wrong
-    assert kernels.steps(values, units, LIMIT) is None
+    assert kernels.steps(values, np.ones(9)) is not None
+    values[0, 8, 35] = np.nan
+    assert kernels.steps(values, np.ones(9)) is None
 
 
-@pytest.mark.parametrize(("taps", "positions"), [(25, 70), (9, 32), (33, 1), (1, 5), (4, 0)])
-def test_paired_products_are_those_of_what_taps_read(
-    kernels: Kernels, taps: int, positions: int
-) -> None:
+def drawn_words(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int16]:
+    """Steps, and differences of two; half of them as large as they can be."""
+    most = np.array([MOST_STEPS, 2 * MOST_STEPS]).reshape(2, *[1] * len(shape))
+    drawn = rng.integers(-most, most + 1, (2, *shape))
+    return np.where(rng.random(shape) < 0.5, most, drawn).astype(np.int16)
+
+
+@pytest.mark.parametrize(("taps", "positions"), [(25, 5000), (9, 32), (33, 1), (1, 5), (4, 2048)])
+def test_products_are_those_of_two_taps(kernels: Kernels, taps: int, positions: int) -> None:
     rng = np.random.default_rng(taps)
-    one, other = rng.integers(-LIMIT, LIMIT + 1, (2, 3, 60)).astype(np.float64)
-    reads = rng.integers(0, 60, (taps, positions))
+    both = np.zeros((2, 3, padded_taps(taps), -(-positions // PADDED) * PADDED), np.int16)
+    both[:, :, :taps, :positions] = drawn_words(rng, (3, taps, positions))
     products, crossed = np.ones((2, 3, taps, taps), np.int64)
     sums = np.ones((2, 3, taps), np.int64)
-    kernels.paired_products(one, other, reads, products, crossed, sums)
-    read, more = one[:, reads].astype(np.int64), other[:, reads].astype(np.int64)
-    np.testing.assert_array_equal(products - 1, np.einsum("gkp,glp->gkl", read, read))
+    kernels.products(both, positions, products, crossed, (sums[0], sums[1]))
+    read, more = both[:, :, :taps].astype(np.int64)
+    lower = np.tril(np.einsum("gkp,glp->gkl", read, read))
+    np.testing.assert_array_equal(np.tril(products - 1), lower)
     np.testing.assert_array_equal(crossed - 1, np.einsum("gkp,glp->gkl", more, read))
     np.testing.assert_array_equal(sums - 1, [read.sum(2), more.sum(2)])
 

@@ -14,8 +14,10 @@ from compiler.errors import CodegenError
 from compiler.quantize.calibration.kernels.numpy_kernels import (
     F32,
     F64,
+    I16,
     I32,
     I64,
+    PADDED,
     UPPER_COUNTERS,
     Kernels,
     KeyTimes,
@@ -23,10 +25,8 @@ from compiler.quantize.calibration.kernels.numpy_kernels import (
 from compiler.targets.c.toolchain import build_library
 
 _SOURCES = [Path(__file__).with_name(name) for name in ("calibrate.c", "products.c")]
-_LANES = 4  # LANES, TEAM, the largest GROUP and PAIRED of the sources
+_LANES = 4  # LANES and TEAM of the sources
 _TEAM = 8
-_GROUP = 8
-_PAIRED = 32
 
 
 def _pointer(array: NDArray[Any]) -> ctypes.c_void_p:
@@ -57,20 +57,19 @@ class NativeKernels(Kernels):
         self._divergences = library.qs_divergences_float32
         self._group_terms = library.qs_group_terms
         self._steps = library.qs_steps
-        self._paired_products = library.qs_paired_products
+        self._products = library.qs_products
         self._grid_errors = library.qs_grid_errors
         self._round_columns = library.qs_round_columns
         self._move_rows = library.qs_move_rows
         for function in (
             *(self._count_ranges, self._histogram, self._divergences),
             *(self._group_terms, self._grid_errors),
-            *(self._round_columns, self._move_rows, self._paired_products),
+            *(self._round_columns, self._move_rows, self._products),
         ):
             function.restype = None
         self._lock = threading.Lock()
         self._upper_scratch = np.zeros(_LANES * UPPER_COUNTERS, np.uint32)
         self._bin_scratch = np.zeros(0, np.uint32)
-        self._paired_scratch = np.empty(0, np.float64)
         self._low, self._slot = np.empty(0, np.uint16), np.empty(0, np.uint8)
         self._times = np.empty(0, np.int32)
 
@@ -163,38 +162,26 @@ class NativeKernels(Kernels):
         )
         return out
 
-    def steps(self, values: F32, units: F64, limit: float) -> F64 | None:
-        out = np.empty(values.shape, np.float64)
-        fits = self._steps(
+    def steps(self, values: F32, units: F64) -> I16 | None:
+        out = np.empty(values.shape, np.int16)
+        numbers = self._steps(
             _pointer(values),
             *(ctypes.c_int64(size) for size in values.shape),
             _pointer(units),
-            ctypes.c_double(limit),
             _pointer(out),
         )
-        return out if fits else None
+        return out if numbers else None
 
-    def paired_products(
-        self,
-        one: F64,
-        other: F64,
-        reads: I64,
-        products: I64,
-        crossed: I64,
-        sums: I64,
+    def products(
+        self, both: I16, positions: int, products: I64, crossed: I64, sums: tuple[I64, I64]
     ) -> None:
-        taps, positions = reads.shape
-        size = 2 * (_PAIRED + taps) * (taps + 4 * _GROUP) + _GROUP
-        with self._lock:
-            if self._paired_scratch.size < size:
-                self._paired_scratch = np.empty(size, np.float64)
-            self._paired_products(
-                *(_pointer(one), _pointer(other)),
-                *(ctypes.c_int64(number) for number in one.shape),
-                *(_pointer(reads), ctypes.c_int64(taps), ctypes.c_int64(positions)),
-                _pointer(self._paired_scratch),
-                *(_pointer(products), _pointer(crossed), _pointer(sums)),
-            )
+        groups, taps, _ = products.shape
+        self._products(
+            *map(_pointer, both),
+            *(ctypes.c_int64(size) for size in (groups, taps, both.shape[3])),
+            ctypes.c_int64(-(-positions // PADDED) * PADDED),
+            *(_pointer(products), _pointer(crossed), *map(_pointer, sums)),
+        )
 
     def grid_errors(self, magnitudes: F32, scale: F32, levels: float, out: F32) -> None:
         self._grid_errors(

@@ -9,11 +9,17 @@ from numpy.typing import NDArray
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
+I16 = NDArray[np.int16]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
 UPPER_COUNTERS = 32768
 """Values that the upper 16 bits of a float32 pattern take once its sign is cleared."""
+
+MOST_STEPS = 2896
+"""The largest number of steps: its product with a difference of two is below 2^24."""
+PADDED = 32
+"""Positions of products are padded to a multiple."""
 
 KeyTimes = tuple[NDArray[np.uint16], I32]
 """Keys, and how often each entry occurred; same shape."""
@@ -22,12 +28,15 @@ _MAGNITUDE = np.int32(0x7FFFFFFF)
 _EPS = np.float32(0.0001)
 # Values binned at a time: their intermediates stay in cache.
 _BLOCK = 1 << 16
-# Columns of windows are made in pieces of about this size.
-_PIECE_BYTES = 1 << 25
 # Logarithms taken at a time: their operands stay in cache.
 _TERMS = 8192
 _TINY = 1e-300
 _SERIES = (*(1.0 / k for k in range(21, 2, -2)), 1.0)
+
+
+def padded_taps(taps: int) -> int:
+    """Rows that ``Kernels.products`` takes for so many taps."""
+    return -(-taps // 4) * 4
 
 
 def log_series(x: F64) -> F64:
@@ -149,37 +158,33 @@ class Kernels:
                 out[part] += np.add.accumulate(terms, axis=0)[-1]
         return out
 
-    def steps(self, values: F32, units: F64, limit: float) -> F64 | None:
+    def steps(self, values: F32, units: F64) -> I16 | None:
         """``values`` (outer, channels, inner) in whole steps of the unit of their channel, rounded
-        half to even; None where one is beyond ``limit`` or not a number.
+        half to even, at most ``MOST_STEPS``; None where one is not a number.
         """
         steps = np.rint(values / units[:, None])
-        return steps if np.abs(steps).max(initial=0) <= limit else None
+        if np.isnan(steps).any():
+            return None
+        return np.clip(steps, -MOST_STEPS, MOST_STEPS).astype(np.int16)
 
-    def paired_products(
-        self,
-        one: F64,
-        other: F64,
-        reads: I64,
-        products: I64,
-        crossed: I64,
-        sums: I64,
+    def products(
+        self, both: I16, positions: int, products: I64, crossed: I64, sums: tuple[I64, I64]
     ) -> None:
-        """Add to products and crossed (groups, taps, taps) those of what two taps read of ``one``,
-        and of what the first reads of ``other`` and the second of ``one``; to sums (2, groups,
-        taps) those of either. ``one`` and ``other`` (groups, places) hold whole numbers, ``reads``
-        (taps, positions) names places.
+        """Add to products and crossed (groups, taps, taps) those of two taps of ``both[0]``, and of
+        the first of ``both[1]`` and the second of ``both[0]``; to sums (groups, taps) those of
+        either. Of products only the lower triangle counts.
+
+        Args:
+            both: (2, groups, taps, positions), whole steps and their differences; zeros pad taps
+                as ``padded_taps`` says and positions to a multiple of ``PADDED``.
         """
-        some = max(_PIECE_BYTES // (8 * max(reads.size, 1)), 1)
-        for first in range(0, len(one), some):
-            part = slice(first, first + some)
-            read, more = (np.take(values[part], reads, axis=1) for values in (one, other))
-            across = read.transpose(0, 2, 1)
-            # Whole numbers below 2^53: exact in any order.
-            products[part] += (read @ across).astype(np.int64)
-            crossed[part] += (more @ across).astype(np.int64)
-            for total, values in zip(sums, (read, more), strict=True):
-                total[part] += values.sum(axis=2).astype(np.int64)
+        read, more = both[:, :, : products.shape[1], :positions].astype(np.float64)
+        across = read.transpose(0, 2, 1)
+        # Whole numbers below 2^53: exact in any order.
+        products += (read @ across).astype(np.int64)
+        crossed += (more @ across).astype(np.int64)
+        for total, values in zip(sums, (read, more), strict=True):
+            total += values.sum(axis=2).astype(np.int64)
 
     def grid_errors(self, magnitudes: F32, scale: F32, levels: float, out: F32) -> None:
         """out[r, k] = what ``magnitudes`` (rows, columns) lose on a grid, 0 to ``levels`` times the

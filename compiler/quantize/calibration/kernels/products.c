@@ -4,95 +4,134 @@
  */
 #include <math.h>
 #include <stdint.h>
-#include <string.h>
-
-/* Vectors of GROUP channels, as many doubles as a register holds. */
-#if defined(__AVX512F__)
-#define GROUP 8
-#elif defined(__AVX__)
-#define GROUP 4
-#else
-#define GROUP 2
+#if defined(__SSE2__)
+#include <immintrin.h>
 #endif
-typedef double Group __attribute__((vector_size(8 * GROUP), aligned(8)));
+
 #define TO_WHOLE 6755399441055744.0 /* 1.5 * 2^52: adding it rounds halves to even, as rint does */
 
-/* out = rint(x / unit), unit of each channel; x, out: (outer, channels, inner).
- * Returns whether all |out| <= limit; NaN is not.
+#define LIMIT 2896.0 /* Products of words, and of one with a difference of two, are below 2^24. */
+
+/* out = rint(x / unit) within LIMIT, unit of each channel; x, out: (outer, channels, inner).
+ * Returns whether every x is a number.
  */
 int32_t qs_steps(const float *x, int64_t outer, int64_t channels, int64_t inner,
-                 const double *unit, double limit, double *out) {
-    int fits = 1;
+                 const double *unit, int16_t *out) {
+    int numbers = 1;
     for (int64_t row = 0; row < outer * channels; row += inner > 1 ? 1 : channels) {
         int64_t count = inner > 1 ? inner : channels, shared = inner > 1 ? 0 : 1;
         const float *from = x + row * inner;
         const double *by = unit + (inner > 1 ? row % channels : 0);
-        double *to = out + row * inner;
+        int16_t *to = out + row * inner;
         int all = 1;
-        if (shared)
-            for (int64_t i = 0; i < count; i++) {
-                to[i] = (double)from[i] / by[i] + TO_WHOLE - TO_WHOLE;
-                all &= (to[i] <= limit) & (to[i] >= -limit);
-            }
-        else
-            for (int64_t i = 0; i < count; i++) {
-                to[i] = (double)from[i] / *by + TO_WHOLE - TO_WHOLE;
-                all &= (to[i] <= limit) & (to[i] >= -limit);
-            }
-        fits &= all;
+        for (int64_t i = 0; i < count; i++) {
+            double steps = (double)from[i] / by[shared * i] + TO_WHOLE - TO_WHOLE;
+            all &= from[i] == from[i];
+            steps = steps < LIMIT ? steps : LIMIT;
+            to[i] = (int16_t)(steps > -LIMIT ? steps : -LIMIT);
+        }
+        numbers &= all;
     }
-    return fits;
+    return numbers;
 }
 
-#define PAIRED 32 /* positions that are read together, which stay in the first cache */
-#define TILE (4 * GROUP)
+/* Words of a register, sums of the products of pairs of them, and how the sums are added. */
+#if defined(__AVX512VNNI__) && defined(__AVX512F__)
+#define BYTES 64
+#define PAIRS(sum, x, y) (Sums)_mm512_dpwssd_epi32((__m512i)(sum), (__m512i)(x), (__m512i)(y))
+#elif defined(__AVX2__)
+#define BYTES 32
+#define PAIRS(sum, x, y) ((sum) + (Sums)_mm256_madd_epi16((__m256i)(x), (__m256i)(y)))
+#elif defined(__SSE2__)
+#define BYTES 16
+#define PAIRS(sum, x, y) ((sum) + (Sums)_mm_madd_epi16((__m128i)(x), (__m128i)(y)))
+#else
+#define BYTES 16
+#define PAIRS(sum, x, y) pairs(sum, x, y)
+#endif
+typedef int16_t Words __attribute__((vector_size(BYTES), aligned(2), may_alias));
+typedef int32_t Sums __attribute__((vector_size(BYTES)));
+typedef int64_t Wide __attribute__((vector_size(BYTES)));
+#define WORDS (BYTES / 2)
+#define TOGETHER (64 * WORDS) /* positions whose sums stay below 2^31 in every lane */
+#define TILE 4
+#define NEAR 64 /* taps whose words stay in the second cache */
+#define PADDED 32 /* positions are padded to so many: the largest WORDS */
 
-/* products[g][k][l] += sum over the positions of what taps k and l read of one[g], and crossed[g][k][l]
- * of what k reads of other[g] and l of one[g]; sums: (2, groups, taps), of either. one, other: (groups,
- * size), whole numbers; reads: (taps, positions), places in them.
- * scratch: 2 * (PAIRED + taps) * (taps + TILE) + GROUP doubles.
- */
-void qs_paired_products(const double *one, const double *other, int64_t groups, int64_t size,
-                        const int64_t *reads, int64_t taps, int64_t positions, double *scratch,
-                        int64_t *products, int64_t *crossed, int64_t *sums) {
-    int64_t line = (taps + TILE - 1) / TILE * TILE;
-    double *read = (double *)(((uintptr_t)scratch + sizeof(Group) - 1) & ~(sizeof(Group) - 1));
-    double *more = read + PAIRED * line, *own = more + PAIRED * line, *both = own + taps * line;
-    memset(read, 0, sizeof(double) * (size_t)(2 * PAIRED * line));
-    for (int64_t g = 0; g < groups; g++, one += size, other += size) {
-        memset(own, 0, sizeof(double) * (size_t)(2 * taps * line));
-        for (int64_t first = 0; first < positions; first += PAIRED) {
-            int64_t count = positions - first < PAIRED ? positions - first : PAIRED;
-            for (int64_t k = 0; k < taps; k++) {
-                double total = 0.0, rest = 0.0;
-                for (int64_t p = 0; p < count; p++) {
-                    int64_t place = reads[k * positions + first + p];
-                    total += read[p * line + k] = one[place];
-                    rest += more[p * line + k] = other[place];
-                }
-                sums[g * taps + k] += (int64_t)total;
-                sums[(groups + g) * taps + k] += (int64_t)rest;
-            }
-            for (int64_t k = 0; k < taps; k++)
-                for (int64_t l = 0; l < line; l += TILE) {
-                    Group *a = (Group *)(own + k * line + l), *b = (Group *)(both + k * line + l);
-                    Group a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3];
-                    Group b0 = b[0], b1 = b[1], b2 = b[2], b3 = b[3];
-                    for (int64_t p = 0; p < count; p++) {
-                        const Group *y = (const Group *)(read + p * line + l);
-                        double s = read[p * line + k], t = more[p * line + k];
-                        a0 += s * y[0], a1 += s * y[1], a2 += s * y[2], a3 += s * y[3];
-                        b0 += t * y[0], b1 += t * y[1], b2 += t * y[2], b3 += t * y[3];
-                    }
-                    a[0] = a0, a[1] = a1, a[2] = a2, a[3] = a3;
-                    b[0] = b0, b[1] = b1, b[2] = b2, b[3] = b3;
-                }
+#ifndef __SSE2__
+static inline Sums pairs(Sums sum, Words x, Words y) {
+    for (int i = 0; i < WORDS; i++) sum[i / 2] += x[i] * y[i];
+    return sum;
+}
+#endif
+
+static inline int64_t total(Sums sums) {
+    Wide wide = (Wide)sums, both = (wide >> 32) + ((Wide)((uint64_t __attribute__((vector_size(BYTES))))wide << 32) >> 32);
+    int64_t found = 0;
+    for (int i = 0; i < BYTES / 8; i++) found += both[i];
+    return found;
+}
+
+/* found[k][l] = sum of a[k][p] * b[l][p], p < count, TILE rows each. */
+static inline void tile(const int16_t *a, const int16_t *b, int64_t length, int64_t count,
+                        int64_t found[TILE][TILE]) {
+    Sums sums[TILE][TILE] = {0};
+    for (int64_t p = 0; p < count; p += WORDS) {
+        Words y[TILE];
+        for (int l = 0; l < TILE; l++) y[l] = *(const Words *)(b + l * length + p);
+        for (int k = 0; k < TILE; k++) {
+            Words x = *(const Words *)(a + k * length + p);
+            for (int l = 0; l < TILE; l++) sums[k][l] = PAIRS(sums[k][l], x, y[l]);
         }
-        for (int64_t k = 0; k < taps; k++)
-            for (int64_t l = 0; l < taps; l++) {
-                products[(g * taps + k) * taps + l] += (int64_t)own[k * line + l];
-                crossed[(g * taps + k) * taps + l] += (int64_t)both[k * line + l];
+    }
+    for (int k = 0; k < TILE; k++)
+        for (int l = 0; l < TILE; l++) found[k][l] = total(sums[k][l]);
+}
+
+/* The same, added to the matrix (taps, taps) at k and l. */
+static inline void add_tile(const int16_t *a, const int16_t *b, int64_t length, int64_t count,
+                            int64_t *matrix, int64_t taps, int64_t k, int64_t l) {
+    int64_t found[TILE][TILE];
+    tile(a + k * length, b + l * length, length, count, found);
+    int64_t rows = taps - k < TILE ? taps - k : TILE, columns = taps - l < TILE ? taps - l : TILE;
+    matrix += k * taps + l;
+    for (int64_t i = 0; i < rows; i++, matrix += taps)
+        if (columns == TILE)
+            for (int64_t j = 0; j < TILE; j++) matrix[j] += found[i][j];
+        else
+            for (int64_t j = 0; j < columns; j++) matrix[j] += found[i][j];
+}
+
+/* products[g][k][l] += sum over the positions of one[g][k] * one[g][l], at least where l <= k,
+ * crossed[g][k][l] of other[g][k] * one[g][l], and read[g][k], more[g][k] of either. one, other: (groups, taps, length), both padded with
+ * zeros: taps to TILE, positions to PADDED.
+ */
+void qs_products(const int16_t *one, const int16_t *other, int64_t groups, int64_t taps,
+                 int64_t length, int64_t positions, int64_t *products, int64_t *crossed,
+                 int64_t *read, int64_t *more) {
+    int64_t lines = (taps + TILE - 1) / TILE * TILE, size = taps * taps;
+    for (int64_t g = 0; g < groups; g++, products += size, crossed += size) {
+        for (int64_t first = 0; first < positions; first += TOGETHER) {
+            int64_t count = positions - first < TOGETHER ? positions - first : TOGETHER;
+            const int16_t *x = one + first, *y = other + first;
+            for (int64_t block = 0; block < taps; block += NEAR)
+                for (int64_t k = 0; k < taps; k += TILE)
+                    for (int64_t l = block; l < taps && l < block + NEAR; l += TILE) {
+                        add_tile(y, x, length, count, crossed, taps, k, l);
+                        if (l <= k) add_tile(x, x, length, count, products, taps, k, l);
+                    }
+        }
+        for (int64_t k = 0; k < taps; k++) {
+            int64_t of_one = 0, of_other = 0;
+            for (int64_t p = 0; p < positions; p++) {
+                of_one += one[k * length + p];
+                of_other += other[k * length + p];
             }
+            *read++ += of_one;
+            *more++ += of_other;
+        }
+        one += lines * length;
+        other += lines * length;
     }
 }
 
