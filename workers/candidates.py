@@ -13,6 +13,7 @@ from compiler.errors import NotFullyIntegralError, QuantizeError
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.lru_cache import LRUCache
+from compiler.qtypes.channel_ranges import FloatSide
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Candidate, ChannelStats, build_candidate
@@ -87,6 +88,7 @@ class Builder:
         self._made: LRUCache[Runnable] = LRUCache(2)
         self._channels: LRUCache[ChannelStats] = LRUCache(1)
         self._ranges: LRUCache[NDArray[np.float32] | None] = LRUCache(8)
+        self._float_sides: LRUCache[FloatSide] = LRUCache(1)
 
     def runnable(self, build: Build) -> tuple[Runnable, float]:
         """What was asked for, and the CPU seconds spent on it now (0: it was held).
@@ -133,6 +135,7 @@ class Builder:
         run = QuantizeContext(qconfig)
         if whole != qconfig:
             run.rounded.ranges = self._ranges.get(key, lambda: None)
+            run.rounded.float_side = self._float_sides.get(key, FloatSide)
         candidate = build_candidate(mod, qconfig, build.activation_scales, channels, run)
         self._ranges.put(key, run.rounded.ranges)
         return Runnable(

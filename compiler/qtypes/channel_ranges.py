@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Levels = NDArray[np.int8 | np.int32]
+T = TypeVar("T")
 
 
 def narrowed(levels: NDArray[np.float64]) -> Levels:
@@ -32,6 +33,31 @@ class RoundedWeight:
     mean_error: NDArray[np.float64] | None = None
 
 
+class FloatSide:
+    """What layers read in the float network, for candidates that differ in their weights only.
+
+    Args:
+        most: bytes that are kept; what comes later is made each time.
+    """
+
+    def __init__(self, most: int = 1 << 28) -> None:
+        self._held: dict[Any, list[Any]] = {}
+        self._room = most
+
+    def get(self, key: Hashable, make: Callable[[], Iterable[T]]) -> list[T]:
+        """What was kept of the runs of a layer, else what ``make`` gives: arrays, or lists of
+        (number, array)."""
+        held = self._held.get(key)
+        if held is None:
+            held = list(make())
+            parts = (each if isinstance(each, list) else [(0, each)] for each in held)
+            size = sum(array.nbytes for part in parts for _, array in part)
+            if size <= self._room:
+                self._held[key] = held
+                self._room -= size
+        return held
+
+
 @dataclass(slots=True, eq=False)
 class Rounding:
     """What rounding has found for a network.
@@ -40,13 +66,15 @@ class Rounding:
         weights: of weighted operators, by their place in visiting order.
         ranges: of activations, which ``fit_ranges`` chose on the way, float32 in the order of
             ``activation_scales``; None where it was not asked.
+        float_side: where what the float network says is kept; None where it is not.
     """
 
     weights: dict[int, RoundedWeight] = field(default_factory=dict)
     ranges: NDArray[np.float32] | None = None
+    float_side: FloatSide | None = None
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Flat arrays; no pickle."""
+        """Flat arrays of weights and ranges; no pickle."""
         arrays: dict[str, NDArray[Any]] = {} if self.ranges is None else {"ranges": self.ranges}
         for place, one in self.weights.items():
             arrays[f"levels.{place}"] = one.levels

@@ -8,7 +8,7 @@ more samples run through the whole prefix. So memory is bounded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from numpy.typing import NDArray
@@ -41,8 +41,11 @@ class PrefixRuns:
         main: function of a module that ``bind_scales`` has made.
         sample: inputs of the runs.
 
+    The float form runs when somebody asks for its values, in the same pieces as the quantized one.
+
     Attributes:
         replaced: points of constants → what stands for them in the quantized form from now on.
+        pieces: nodes and runs at the end of each piece: equal ones give equal float values.
     """
 
     def __init__(self, main: Function, sample: InputSample) -> None:
@@ -65,10 +68,23 @@ class PrefixRuns:
         self._count = min(_FEWEST, len(sample.runs))
         self._quantized = self._inputs(range(self._count))
         self._float = dict(self._quantized)
+        self._late: list[Callable[[], None]] = []
+        self.pieces: tuple[tuple[int, int], ...] = ()
 
     def pairs(self, node: Expr) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         """(quantized, float) values of an operand of the call that was advanced to, run by run."""
-        return zip(self._quantized[node], self._float[source_of(node)], strict=True)
+        return zip(self.values(node), self.float_values(node), strict=True)
+
+    def values(self, node: Expr) -> list[NDArray[Any]]:
+        """The values of the quantized form."""
+        return self._quantized[node]
+
+    def float_values(self, node: Expr) -> list[NDArray[Any]]:
+        """The values of the float form."""
+        for piece in self._late:
+            piece()
+        self._late.clear()
+        return self._float[source_of(node)]
 
     @property
     def count(self) -> int:
@@ -89,11 +105,17 @@ class PrefixRuns:
         start, self._done = self._done, self._place[call]
         known = (*self._quantized, *self._order[start : self._done])
         live = [n for n in known if _held(n) and self._last.get(n, -1) >= self._done]
-        self._quantized = self._values(start, self._quantized, live, quantized=True)
+        done = self._done
+        self._quantized = self._values((start, done), self._quantized, live, quantized=True)
         sources = list(dict.fromkeys(map(source_of, live)))
-        self._float = self._values(start, self._float, sources, quantized=False)
+
+        def go_on() -> None:
+            self._float = self._values((start, done), self._float, sources, quantized=False)
+
+        self._late.append(go_on)
         if wanted > self._count:
             self._run_more(wanted, sum(_elements(node) for node in live))
+        self.pieces += ((done, self._count),)
 
     def _run_more(self, wanted: int, elements: int) -> None:
         """Twice as many samples or more, through the whole prefix, where the values have room.
@@ -104,18 +126,24 @@ class PrefixRuns:
         count = min(runs, room, max(wanted, 2 * self._count))
         if count < min(2 * self._count, runs) or count == self._count:
             return
-        inputs = self._inputs(range(self._count, count))
-        for values, quantized in ((self._quantized, True), (self._float, False)):
-            more = self._values(0, inputs, list(values), quantized)
+        inputs, span = self._inputs(range(self._count, count)), (0, self._done)
+
+        def go_on(values: Values, quantized: bool) -> None:
+            more = self._values(span, inputs, list(values), quantized)
             values.update({node: values[node] + more[node] for node in values})
+
+        go_on(self._quantized, True)
+        self._late.append(lambda: go_on(self._float, False))
         self._count = count
 
     def _inputs(self, runs: Iterable[int]) -> Values:
         taken = [self._sample.runs[run] for run in runs]
         return {param: [run[k] for run in taken] for k, param in enumerate(self._params)}
 
-    def _values(self, start: int, given: Values, wanted: list[Expr], quantized: bool) -> Values:
-        """Values of ``wanted``, from those in front of node ``start``."""
+    def _values(
+        self, span: tuple[int, int], given: Values, wanted: list[Expr], quantized: bool
+    ) -> Values:
+        """Values of ``wanted``, by the nodes of ``span``, from those in front of it."""
         fresh = [node for node in wanted if node not in given]
         found = {node: given[node] for node in wanted if node in given}
         if not fresh:
@@ -124,7 +152,7 @@ class PrefixRuns:
             node: Var(f"value{k}", node.checked_type) for k, node in enumerate(given)
         }
         new: dict[Expr, Expr] = dict(params)
-        for node in self._order[start : self._done]:
+        for node in self._order[slice(*span)]:
             if node not in new:
                 new[node] = self._rebuilt(node, new, quantized)
         body = Tuple(tuple(new[node] for node in fresh))

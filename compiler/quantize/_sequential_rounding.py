@@ -30,9 +30,8 @@ shrinkage approach to large-scale covariance matrix estimation", 2005 (the diago
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -48,6 +47,7 @@ from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.input_columns import InputColumns
 from compiler.qtypes.channel_ranges import (
     ChannelRanges,
+    FloatSide,
     InputGram,
     RoundedWeight,
     Rounding,
@@ -73,6 +73,7 @@ from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 Floats = NDArray[np.float64]
 Words = NDArray[np.int16]
+Piece = tuple[int, Words]
 
 _DAMPING: Final = 0.2
 _ROWS: Final = 1 << 13
@@ -144,7 +145,7 @@ def round_sequentially(
             continue  # a grid that came with the model
         if place not in known:
             runs.advance(call, _runs_for(rule))
-            seen = _Seen.of(runs, call.args[0], rule, units_of(one))
+            seen = _Seen.of(runs, call.args[0], rule, units_of(one), found.float_side)
             known[place] = _rounded(held, seen, bias is not None)
         levels, error = known[place].levels, known[place].mean_error
         runs.replaced[point] = held.point_of(levels)
@@ -237,14 +238,27 @@ class _Seen:
     halves: tuple[_Seen, ...] = ()
 
     @staticmethod
-    def of(runs: PrefixRuns, data: Expr, rule: InputColumns, units: Floats) -> _Seen:
+    def of(
+        runs: PrefixRuns, data: Expr, rule: InputColumns, units: Floats, kept: FloatSide | None
+    ) -> _Seen:
         halves = _Sums.of(rule), _Sums.of(rule)
         positions, used = math.prod(rule.images), min(runs.count, _runs_for(rule))
         stride = -(-positions * used // _rows_for(rule))
-        for number, both in enumerate(islice(runs.pairs(data), used)):
-            y, x = (_steps(values, units, rule.data_axis) for values in both)
-            x -= y
-            halves[number % 2].add(y, x, slice(number % stride, None, stride))
+        some = [slice(number % stride, None, stride) for number in range(used)]
+        shape = data.tensor_type.concrete_shape
+        as_columns = rule.channels.size * positions // stride < math.prod(shape)
+
+        def of_float() -> Iterator[Words | list[Piece]]:
+            for values, part in zip(runs.float_values(data), some, strict=False):
+                steps = _steps(values, units, rule.data_axis)
+                yield list(rule.columns(steps, part)) if as_columns else steps
+
+        wanted = of_float() if kept is None else kept.get(runs.pieces, of_float)
+        both = zip(runs.values(data), wanted, some, strict=False)
+        for number, (values, held, part) in enumerate(both):
+            read = rule.columns(_steps(values, units, rule.data_axis), part)
+            pieces = held if isinstance(held, list) else rule.columns(held, part)
+            halves[number % 2].add(read, pieces)
         channels = rule.channels.reshape(halves[0].sums.shape[1:])
         one, other = (sums.seen(units[channels]) for sums in halves)
         if not other.gram.count:
@@ -338,16 +352,10 @@ class _Sums:
         sums = np.zeros((2, groups, taps), np.int64)
         return _Sums(rule, groups // rule.channels.shape[0], products, crossed, sums)
 
-    def add(self, read: Words, more: Words, some: slice) -> None:
-        """One run: the data of the quantized network, and what those of the float one are more.
-
-        Args:
-            read, more: whole steps, of the shape of the layer's data.
-            some: positions of each image.
-        """
-        pieces = zip(self.rule.columns(read, some), self.rule.columns(more, some), strict=True)
-        for (first, one), (_, other) in pieces:
-            self._hold(first, one, other)
+    def add(self, read: Iterable[Piece], wanted: Iterable[Piece]) -> None:
+        """One run: columns of the quantized network, and of the float one, in whole steps."""
+        for (first, one), (_, other) in zip(read, wanted, strict=True):
+            self._hold(first, one, other - one)
 
     def _hold(self, first: int, read: Words, more: Words) -> None:
         groups, taps, positions = len(read) * self.blocks, self.sums.shape[2], read.shape[2]
@@ -379,6 +387,6 @@ class _Sums:
             return
         self._waiting[first] = both, 0
         place = slice(first * self.blocks, first * self.blocks + both.shape[1])
-        both[..., filled:] = 0
+        both[..., filled : -(-filled // PADDED) * PADDED] = 0
         into = self.products[place], self.crossed[place], (self.sums[0, place], self.sums[1, place])
         choose_kernels().products(both, filled, *into)

@@ -18,6 +18,7 @@ from compiler.quantize import (
     channel_stats,
     mark,
 )
+from compiler.quantize._prefix_runs import PrefixRuns
 from compiler.runtime.executor import Executor
 from tests.needs import NEEDS_C
 from tests.workers.shards import NOTHING_STORED, evaluate_shard
@@ -112,7 +113,9 @@ def test_shards_of_one_candidate_merge_to_the_whole(study, baseline, scales) -> 
     assert merged == pytest.approx(results(whole.sums), rel=1e-12)
 
 
-def test_a_worker_fits_ranges_once_for_all_bits_of_weights_and_gets_the_same_bits(study) -> None:
+def test_a_worker_fits_ranges_and_runs_the_float_network_once_for_all_bits_of_weights(
+    study, monkeypatch: pytest.MonkeyPatch
+) -> None:
     batches = [{"x": image[None]} for image in study.images]
     channels = channel_stats(study.mod, batches, sample=True).to_arrays()
 
@@ -125,9 +128,20 @@ def test_a_worker_fits_ranges_once_for_all_bits_of_weights_and_gets_the_same_bit
         fields = {"qconfig": config.to_dict(), "channels": channels, "activation_scales": scales}
         return study.evaluation("engine", return_rounding=True, **fields)
 
+    asked: list[int] = []
+    float_values = PrefixRuns.float_values
+
+    def counted(runs: PrefixRuns, node: Any) -> Any:
+        asked.append(1)
+        return float_values(runs, node)
+
+    monkeypatch.setattr(PrefixRuns, "float_values", counted)
     together = EvaluationActor(ObjectStore(NOTHING_STORED))
     for bits in (4, 8, 3):
-        ours, alone = together.run(request(bits)), evaluate_shard(request(bits))
+        asked.clear()
+        ours = together.run(request(bits))
+        assert bool(asked) is (bits != 3), "what the float network says is known by then"
+        alone = evaluate_shard(request(bits))
         assert ours.outputs_sha256 == alone.outputs_sha256
         assert ours.rounding.keys() == alone.rounding.keys()
         for name, found in alone.rounding.items():

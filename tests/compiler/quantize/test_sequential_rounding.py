@@ -201,14 +201,15 @@ def test_little_memory_fits_to_fewer_samples(monkeypatch: pytest.MonkeyPatch) ->
     rng = np.random.default_rng(3)
     mod, data = network(rng), batches(rng, count=30)
     counts: list[int] = []
-    pairs = prefix_runs.PrefixRuns.pairs
+    float_values = prefix_runs.PrefixRuns.float_values
 
     def counted(runs: prefix_runs.PrefixRuns, node: Any) -> Any:
-        found = list(pairs(runs, node))
+        found = float_values(runs, node)
+        assert len(found) == len(runs.values(node))
         counts.append(len(found))
-        return iter(found)
+        return found
 
-    monkeypatch.setattr(prefix_runs.PrefixRuns, "pairs", counted)
+    monkeypatch.setattr(prefix_runs.PrefixRuns, "float_values", counted)
     few = candidate_of(mod, SEQUENTIAL, data[:8]).simulated
     monkeypatch.setattr(prefix_runs, "_HELD_ELEMENTS", 16 * 6 * 2 * 4 * 4)
     grown = candidate_of(mod, SEQUENTIAL, data).simulated
