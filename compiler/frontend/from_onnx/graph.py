@@ -27,7 +27,7 @@ from compiler.frontend.from_onnx.values import (
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
 from compiler.ir.op import has_op
-from compiler.ir.ty import TensorType, is_dynamic
+from compiler.ir.ty import TensorType, is_dynamic, is_float
 from compiler.ops.evaluate import evaluate_call
 from compiler.ops.number_format import Array
 from compiler.span import ONNX, Span
@@ -39,6 +39,9 @@ _Waiting = tuple[str, onnx.NodeProto, LoopEnd | None]
 Result = TypeVar("Result")
 
 MAX_FOLDED_ELEMENTS = 4096
+"""Of floats; larger ones are computed when weights are bound."""
+MAX_FOLDED_PLACES = 1 << 20
+"""Of integers and booleans: attention of images writes to that many places."""
 MAX_ERRORS = 20
 
 
@@ -285,7 +288,11 @@ def _all_known(node: OnnxNode) -> bool:
     """True when the node computes small constants from small constants."""
     inputs = [i for i in range(node.num_inputs) if node.has_input(i)]
     known = [node.known(i) for i in inputs]
-    return bool(inputs) and all(k is not None and k.size <= MAX_FOLDED_ELEMENTS for k in known)
+    return bool(inputs) and all(k is not None and _is_small(k.size, str(k.dtype)) for k in known)
+
+
+def _is_small(elements: int, dtype: str) -> bool:
+    return elements <= (MAX_FOLDED_ELEMENTS if is_float(dtype) else MAX_FOLDED_PLACES)
 
 
 def _fold(expr: Expr) -> Expr:
@@ -293,7 +300,7 @@ def _fold(expr: Expr) -> Expr:
     ty = expr.checked_type
     if isinstance(expr, Constant) or not isinstance(ty, TensorType):
         return expr
-    if is_dynamic(ty) or ty.num_elements > MAX_FOLDED_ELEMENTS:
+    if is_dynamic(ty) or not _is_small(ty.num_elements, ty.dtype):
         return expr
     memo: dict[Expr, Any] = {}
     for node in post_order(expr):

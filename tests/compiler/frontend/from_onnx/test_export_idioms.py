@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -118,3 +120,45 @@ def test_a_classifier_of_scikit_learn_gives_labels_and_probabilities() -> None:
     found = compiler.evaluate(compiler.quantize.bind_params(mod, params), {"x": x})
     np.testing.assert_array_equal(found[0], labels)
     np.testing.assert_allclose(found[1], chances, rtol=1e-5)
+
+
+def slice_assignment(rows: int, columns: int) -> onnx.ModelProto:
+    """``x[1:, 1:] = y`` as torch writes it: a place for every element, computed from numbers."""
+    shape = np.array([rows - 1, columns - 1])
+    arrays = {
+        "down": np.arange(1, rows)[:, None],
+        "right": np.arange(1, columns)[None],
+        "shape": shape,
+        "last": np.array([-1]),
+    }
+    nodes = [
+        node("Expand", ["down", "shape"], ["d"]),
+        node("Expand", ["right", "shape"], ["r"]),
+        node("Unsqueeze", ["d", "last"], ["du"]),
+        node("Unsqueeze", ["r", "last"], ["ru"]),
+        node("Concat", ["du", "ru"], ["at"], axis=-1),
+        node("ScatterND", ["x", "at", "y"], ["z"]),
+    ]
+    value = functools.partial(helper.make_tensor_value_info, elem_type=onnx.TensorProto.FLOAT)
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [value("x", shape=[rows, columns]), value("y", shape=shape.tolist())],
+        [value("z", shape=[rows, columns])],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_an_assignment_to_many_places_is_no_scatter() -> None:
+    proto = slice_assignment(70, 90)
+    mod, params = load(proto.SerializeToString())
+    calls = [n.op for n in post_order(mod["main"]) if isinstance(n, Call)]
+    assert "scatter_nd" not in {op.name for op in calls if isinstance(op, Op)}
+    rng = np.random.default_rng(0)
+    given = {"x": rng.normal(0, 1, (70, 90)), "y": rng.normal(0, 1, (69, 89))}
+    given = {name: array.astype(np.float32) for name, array in given.items()}
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    (wanted,) = session.run(None, given)
+    (found,) = compiler.evaluate(mod, {**given, **params})
+    np.testing.assert_array_equal(found, wanted)
