@@ -289,7 +289,9 @@ class _Seen:
         means = self.crossed / count
         if centred:
             means -= (self.more / count)[:, :, None] * (self.gram.sums / count)[:, None, :]
-        return np.asarray(means * unit[:, :, None] * unit[:, None, :])
+        means *= unit[:, :, None]
+        means *= unit[:, None, :]
+        return np.asarray(means)
 
     def mean_error(self, rows: Floats, levels: Floats) -> Floats:
         """What the mean output is too large by, (groups, outputs), in units of the scale."""
@@ -364,13 +366,13 @@ class _Sums:
         both, filled = self._waiting.get(first, (np.zeros((2, groups, taps, 0), np.int16), 0))
         if filled + positions > both.shape[3]:
             self._multiply(first)
-            room = -(-(enough + positions) // PADDED) * PADDED
-            both, filled = np.zeros((2, groups, padded_taps(taps), room), np.int16), 0
+            filled = 0
+        if positions > both.shape[3]:
+            room = -(-max(enough, positions) // PADDED) * PADDED
+            both = np.zeros((2, groups, padded_taps(taps), room), np.int16)
         for columns, held in zip((read, more), both, strict=True):
             held[:, :taps, filled : filled + positions] = columns.reshape(groups, taps, positions)
         self._waiting[first] = both, filled + positions
-        if filled + positions >= enough:
-            self._multiply(first)
 
     def seen(self, unit: Floats) -> _Seen:
         """What was added, columns that still wait included."""

@@ -75,23 +75,26 @@ static inline int64_t total(Sums sums) {
 /* found[k][l] = sum of a[k][p] * b[l][p], p < count, TILE rows each. */
 static inline void tile(const int16_t *a, const int16_t *b, int64_t length, int64_t count,
                         int64_t found[TILE][TILE]) {
-    Sums sums[TILE][TILE] = {0};
-    for (int64_t p = 0; p < count; p += WORDS) {
-        Words y[TILE];
-        for (int l = 0; l < TILE; l++) y[l] = *(const Words *)(b + l * length + p);
-        for (int k = 0; k < TILE; k++) {
-            Words x = *(const Words *)(a + k * length + p);
-            for (int l = 0; l < TILE; l++) sums[k][l] = PAIRS(sums[k][l], x, y[l]);
+    for (int64_t first = 0; first < count; first += TOGETHER) {
+        int64_t end = count - first < TOGETHER ? count : first + TOGETHER;
+        Sums sums[TILE][TILE] = {0};
+        for (int64_t p = first; p < end; p += WORDS) {
+            Words y[TILE];
+            for (int l = 0; l < TILE; l++) y[l] = *(const Words *)(b + l * length + p);
+            for (int k = 0; k < TILE; k++) {
+                Words x = *(const Words *)(a + k * length + p);
+                for (int l = 0; l < TILE; l++) sums[k][l] = PAIRS(sums[k][l], x, y[l]);
+            }
         }
+        for (int k = 0; k < TILE; k++)
+            for (int l = 0; l < TILE; l++) found[k][l] += total(sums[k][l]);
     }
-    for (int k = 0; k < TILE; k++)
-        for (int l = 0; l < TILE; l++) found[k][l] = total(sums[k][l]);
 }
 
 /* The same, added to the matrix (taps, taps) at k and l. */
 static inline void add_tile(const int16_t *a, const int16_t *b, int64_t length, int64_t count,
                             int64_t *matrix, int64_t taps, int64_t k, int64_t l) {
-    int64_t found[TILE][TILE];
+    int64_t found[TILE][TILE] = {0};
     tile(a + k * length, b + l * length, length, count, found);
     int64_t rows = taps - k < TILE ? taps - k : TILE, columns = taps - l < TILE ? taps - l : TILE;
     matrix += k * taps + l;
@@ -111,16 +114,12 @@ void qs_products(const int16_t *one, const int16_t *other, int64_t groups, int64
                  int64_t *read, int64_t *more) {
     int64_t lines = (taps + TILE - 1) / TILE * TILE, size = taps * taps;
     for (int64_t g = 0; g < groups; g++, products += size, crossed += size) {
-        for (int64_t first = 0; first < positions; first += TOGETHER) {
-            int64_t count = positions - first < TOGETHER ? positions - first : TOGETHER;
-            const int16_t *x = one + first, *y = other + first;
-            for (int64_t block = 0; block < taps; block += NEAR)
-                for (int64_t k = 0; k < taps; k += TILE)
-                    for (int64_t l = block; l < taps && l < block + NEAR; l += TILE) {
-                        add_tile(y, x, length, count, crossed, taps, k, l);
-                        if (l <= k) add_tile(x, x, length, count, products, taps, k, l);
-                    }
-        }
+        for (int64_t block = 0; block < taps; block += NEAR)
+            for (int64_t k = 0; k < taps; k += TILE)
+                for (int64_t l = block; l < taps && l < block + NEAR; l += TILE) {
+                    add_tile(other, one, length, positions, crossed, taps, k, l);
+                    if (l <= k) add_tile(one, one, length, positions, products, taps, k, l);
+                }
         for (int64_t k = 0; k < taps; k++) {
             int64_t of_one = 0, of_other = 0;
             for (int64_t p = 0; p < positions; p++) {
