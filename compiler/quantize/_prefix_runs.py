@@ -8,6 +8,7 @@ more samples run through the whole prefix. So memory is bounded.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
@@ -45,7 +46,8 @@ class PrefixRuns:
 
     Attributes:
         replaced: points of constants → what stands for them in the quantized form from now on.
-        pieces: nodes and runs at the end of each piece: equal ones give equal float values.
+        pieces: digest of nodes and runs at the end of each piece: equal ones give equal float
+            values.
     """
 
     def __init__(self, main: Function, sample: InputSample) -> None:
@@ -69,7 +71,7 @@ class PrefixRuns:
         self._quantized = self._inputs(range(self._count))
         self._float = dict(self._quantized)
         self._late: list[Callable[[], None]] = []
-        self.pieces: tuple[tuple[int, int], ...] = ()
+        self.pieces = b""
 
     def pairs(self, node: Expr) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         """(quantized, float) values of an operand of the call that was advanced to, run by run."""
@@ -115,7 +117,8 @@ class PrefixRuns:
         self._late.append(go_on)
         if wanted > self._count:
             self._run_more(wanted, sum(_elements(node) for node in live))
-        self.pieces += ((done, self._count),)
+        end = f"{done} {self._count}".encode()
+        self.pieces = hashlib.sha256(self.pieces + end).digest()
 
     def _run_more(self, wanted: int, elements: int) -> None:
         """Twice as many samples or more, through the whole prefix, where the values have room.
