@@ -87,7 +87,7 @@ def emit_together(planner: Planning, targets: Mapping[Item, View | None]) -> boo
         False where there is no such step.
     """
     shapes = {item.shape for item in targets}
-    if len(shapes) != 1 or prod(*shapes) > BLOCK:
+    if len(shapes) != 1 or prod(*shapes) > BLOCK or len(targets) > _MOST:
         return False
     try:
         leaves, ops = _collected(planner, targets, _MOST)
@@ -256,9 +256,9 @@ def _copied_first(operands: _Operands, targets: Targets) -> list[View]:
     """The program after copies of the operands that lie in another order."""
     emitter = operands.planner.emitter
     read = list(zip(operands.leaves, operands.views))
-    if len(targets) > 1 or not any(v is not None and not emitter.is_constant(v) for _, v in read):
-        raise NoProgramError("operands in orders that no copy joins")
-    if any(leaf.view is not None and leaf.view.buffer in emitter.copies for leaf, _ in read):
+    copied = any(leaf.view is not None and leaf.view.buffer in emitter.copies for leaf, _ in read)
+    varies = any(view is not None and not emitter.is_constant(view) for _, view in read)
+    if len(targets) > 1 or copied or not varies:
         raise NoProgramError("operands in orders that no copy joins")
     for leaf, view in read:
         if view is not None and leaf.data is None:

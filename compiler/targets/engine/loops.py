@@ -12,6 +12,7 @@ States lie in the dtype that the module gives them, so their bounds hold in ever
 
 from __future__ import annotations
 
+from collections import Counter
 from math import prod
 
 from compiler.ir.dataflow import Step
@@ -96,9 +97,9 @@ def _together(found: list[Item], held: list[View]) -> dict[Item, View | None]:
         if item.view is None and item.chain is not None and scaled_epilogue(item) is None
     ]
     made: dict[Item, View | None] = {i: None for i in waiting if i.shape == waiting[0].shape}
-    states = found[: len(held)]
-    for item, state in zip(states, held):
-        if states.count(item) > 1 or state.buffer.type == "S64":
+    times = Counter(found[: len(held)])
+    for item, state in zip(found, held):
+        if times[item] > 1 or state.buffer.type == "S64":
             made.pop(item, None)
         elif item in made:
             made[item] = state
