@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from compiler.errors import CodegenError
 
 C_TYPES = {
@@ -52,7 +54,15 @@ def int_literal(value: int, dtype: str) -> str:
     return f"(-{-value - 1} - 1)" if value == -(1 << 31) else str(value)
 
 
+APART: Final = "NO_INLINE"
+"""In front of a function that compilers do not write where it is called."""
+
+
 def function_text(kind: str, head: str, body: str, note: str = "") -> str:
-    """A static function of a file, under a comment if there is a note."""
+    """A static function of a file, under a comment if there is a note.
+
+    One that returns nothing has loops: compilers write its call, and not all of it at each place.
+    """
     comment = f"/* {note} */\n" if note else ""
-    return f"{comment}static inline {kind} {head}\n{{\n    {body}\n}}\n"
+    how = APART if kind == "void" else "inline"
+    return f"{comment}static {how} {kind} {head}\n{{\n    {body}\n}}\n"

@@ -38,6 +38,7 @@ from compiler.targets.c.placement import Placement, place
 from compiler.targets.c.product_form import with_scratch
 from compiler.targets.c.program import Program, Step, Value, callees, program_of
 from compiler.targets.c.source_file import comment, kernel_comment, source_text
+from compiler.targets.c.work import Counts, Work, work_of
 
 Array = NDArray[Any]
 
@@ -209,6 +210,31 @@ def arena_bytes(mod: IRModule, function: str = "main") -> int:
     return _Writer(mod, "module", "", "run").planned(function)
 
 
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What the C of a module takes; nothing is compiled for it.
+
+    Attributes:
+        arena_bytes: as ``CPackage.arena_bytes``.
+        constant_bytes: of all weights and tables, packed.
+        work: ``times`` of one call of the function, ``places`` of all of the file.
+    """
+
+    arena_bytes: int
+    constant_bytes: int
+    work: Work
+
+
+@collector_rests
+def footprint(mod: IRModule, function: str = "main") -> Footprint:
+    """Memory and work of the C that ``c_package`` gives for a function.
+
+    Raises:
+        CodegenError: something in the module has no C form.
+    """
+    return _Writer(mod, "module", "", "run").footprint(function)
+
+
 class _Writer:
     """Collects the parts of the files."""
 
@@ -253,6 +279,18 @@ class _Writer:
             self._use.uses_libm,
             dict(self._symbols),
         )
+
+    def footprint(self, function: str) -> Footprint:
+        arena = self.planned(function)
+        bodies = {entry.symbol: self._entry_text(entry) for entry in self._entries.values()}
+        kernels = {self._symbols[name]: self._kernel_text(name) for name in self._kernels}
+        whole, known = Work(), dict[str, Counts]()
+        for symbol, text in {**kernels, **bodies}.items():
+            work = work_of(text, known)
+            known[symbol] = whole.times = work.times
+            for kind, count in work.places.items():
+                whole.places[kind] += count
+        return Footprint(arena, self._pool.nbytes, whole)
 
     def planned(self, function: str) -> int:
         """Bytes of the arena, after the memory of all functions is planned."""

@@ -8,6 +8,7 @@ from typing import Final
 
 from compiler.lir.nodes import PrimFunc
 from compiler.targets.c.arithmetic import Arithmetic
+from compiler.targets.c.c_types import APART
 from compiler.targets.c.constants import ConstantPool
 
 ROLLED: Final = "KEEP_LOOP"
@@ -39,7 +40,13 @@ def source_text(
             f'#if defined(__GNUC__) && __GNUC__ >= 8\n#define {ROLLED} _Pragma("GCC unroll 1")\n'
             f"#else\n#define {ROLLED}\n#endif\n"
         )
-    parts += use.definitions()
+    written = use.definitions()
+    if any(APART in definition for definition in written):
+        parts.append(
+            f"#if defined(__GNUC__)\n#define {APART} __attribute__((noinline))\n"
+            f"#else\n#define {APART}\n#endif\n"
+        )
+    parts += written
     parts += pool.definitions()
     parts += definitions
     return "\n".join(parts)

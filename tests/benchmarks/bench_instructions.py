@@ -1,0 +1,433 @@
+"""Instructions and bytes of code of exported C on small cores, counted and predicted.
+
+    python -m tests.benchmarks.bench_instructions [--cores NAME …] [--fit] [--json FILE]
+
+Each network is compiled, exported, built for the core and run once under QEMU, where an instruction
+takes one nanosecond (``-icount shift=0``) and a timer is read around it. The table compares that,
+and the size of the object's code, with what ``compiler/targets/c/cores.py`` predicts, for networks
+that the weights were not fitted to: the shapes of MLPerf Tiny and, where ../shared/data is, the
+Fashion networks. ``--fit`` counts the kernels of the other networks one by one, fits the weights
+and writes ``cores.toml``.
+
+Debian: qemu-system-arm qemu-system-misc gcc-arm-none-eabi libnewlib-arm-none-eabi
+gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf. The fit needs scipy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnx
+
+import compiler.targets.c
+import qsearch
+from compiler.pipeline import lower
+from compiler.targets.c.cores import CORES
+from compiler.targets.c.package import CPackage, c_package, footprint
+from compiler.targets.c.work import KINDS, Work, work_of
+from tests.benchmarks import mlperf_tiny, real_models, unseen_networks
+
+TOO_LARGE: Final = ("vgg", "painter", "upsampler", "convnext", "sequence")
+"""Of the unseen networks: more constants or memory than the boards have, or minutes under QEMU."""
+PACKED: Final = "densenet"
+"""The one that is fitted with weights of 4 bits, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A machine of QEMU with a core.
+
+    Attributes:
+        compiler: command and flags, the same ones for code that is counted and measured.
+        machine: QEMU's name of it.
+        flash, ram, large: where code, data and arenas lie: address and bytes.
+        per_tick: instructions for a tick of its timer.
+    """
+
+    compiler: tuple[str, ...]
+    machine: str
+    flash: tuple[int, int]
+    ram: tuple[int, int]
+    large: tuple[int, int]
+    per_tick: float
+
+    @property
+    def arm(self) -> bool:
+        """Whether the core is a Cortex-M."""
+        return self.compiler[0].startswith("arm")
+
+
+_ARM: Final = ("arm-none-eabi-gcc", "-mthumb", "-O2")
+_FOUR: Final = ((0, 4 << 20), (0x20000000, 4 << 20))
+BOARDS: Final = {
+    "cortex-m3": Board(
+        (*_ARM, "-mcpu=cortex-m3"), "mps2-an385", *_FOUR, (0x21000000, 16 << 20), 40
+    ),
+    "cortex-m4": Board(
+        (*_ARM, "-mcpu=cortex-m4", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16"),
+        "mps2-an386", *_FOUR, (0x21000000, 16 << 20), 40,
+    ),
+    "cortex-m7": Board(
+        (*_ARM, "-mcpu=cortex-m7", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16"),
+        "mps2-an500", *_FOUR, (0x60000000, 16 << 20), 40,
+    ),
+    "cortex-m33": Board(
+        (*_ARM, "-mcpu=cortex-m33", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16"),
+        "mps2-an505", (0x10000000, 4 << 20), (0x38000000, 4 << 20), (0x80000000, 16 << 20), 50,
+    ),
+    "cortex-m55": Board(
+        (*_ARM, "-mcpu=cortex-m55+nomve", "-mfloat-abi=hard"),
+        "mps3-an547", (0x10000000, 512 << 10), (0x30000000, 512 << 10), (0x70000000, 64 << 20),
+        31.25,
+    ),
+    "rv32imc": Board(
+        ("riscv64-unknown-elf-gcc", "-march=rv32imc", "-misa-spec=2.2", "-mabi=ilp32",
+         "-mcmodel=medany", "--specs=picolibc.specs", "-O2"),
+        "virt", (0x80000000, 32 << 20), (0x82000000, 32 << 20), (0x84000000, 32 << 20), 1,
+    ),
+}  # fmt: skip
+
+_ARM_START = """
+#define CONTROL (*(volatile unsigned *)0xE000E010)
+#define RELOAD (*(volatile unsigned *)0xE000E014)
+#define LEFT (*(volatile unsigned *)0xE000E018)
+static volatile unsigned wraps;
+static void tick(void) { wraps++; }
+static unsigned long long now(void)
+{
+    unsigned before, left;
+    do { before = wraps; left = LEFT; } while (before != wraps);
+    return ((unsigned long long)before << 24) + (0xFFFFFFu - left);
+}
+static void host(unsigned number, const void *what)
+{
+    register unsigned r0 __asm("r0") = number;
+    register const void *r1 __asm("r1") = what;
+    __asm volatile("bkpt 0xAB" : "+r"(r0) : "r"(r1) : "memory");
+}
+static void put(char c) { host(3, &c); }
+static void fault(void) { for (;;) host(0x18, (void *)0x20024); }
+static int work(void);
+extern unsigned char stack_top[];
+static void start(void)
+{
+    *(volatile unsigned *)0xE000ED88 |= 0xFu << 20; /* floats */
+    __asm volatile("dsb; isb");
+    RELOAD = 0xFFFFFF; LEFT = 0; CONTROL = 7;
+    while (!LEFT) {}
+    work();
+    for (;;) host(0x18, (void *)0x20026);
+}
+__attribute__((section(".vectors"), used)) static const void *const vectors[16] = {
+    stack_top, (void *)start, (void *)fault, (void *)fault, (void *)fault, (void *)fault,
+    (void *)fault, 0, 0, 0, 0, (void *)fault, (void *)fault, 0, (void *)fault, (void *)tick,
+};
+"""
+_RISCV_START = """
+static unsigned long long now(void)
+{
+    unsigned high, low, again;
+    do {
+        __asm volatile("csrr %0, minstreth" : "=r"(high));
+        __asm volatile("csrr %0, minstret" : "=r"(low));
+        __asm volatile("csrr %0, minstreth" : "=r"(again));
+    } while (high != again);
+    return (unsigned long long)high << 32 | low;
+}
+static void put(char c) { *(volatile unsigned char *)0x10000000 = (unsigned char)c; }
+static int work(void);
+__attribute__((used)) static void begin(void)
+{
+    work();
+    *(volatile unsigned *)0x100000 = 0x5555;
+    for (;;) {}
+}
+__attribute__((naked, section(".vectors"), used)) static void start(void)
+{
+    __asm volatile("la sp, stack_top\\n call begin");
+}
+"""
+_COUNTED = """
+static unsigned long long begun, total[{count}];
+static unsigned calls[{count}];
+static __attribute__((noinline)) void enter(void) {{ begun = now(); }}
+static __attribute__((noinline)) void leave(int k) {{ total[k] += now() - begun; calls[k]++; }}
+"""
+_MAIN = """
+static void number(unsigned long long value)
+{{
+    char digits[24];
+    int n = 0;
+    do {{ digits[n++] = (char)('0' + value % 10); value /= 10; }} while (value);
+    while (n) put(digits[--n]);
+    put(' ');
+}}
+static int work(void)
+{{
+    const unsigned long long first = now();
+    {call};
+    number(now() - first);
+    for (int k = 0; k < {count}; ++k) {{ number(total[k]); number(calls[k]); }}
+    put('\\n');
+    return 0;
+}}
+"""
+_LINKED = """MEMORY {{
+ flash (rx) : ORIGIN = {flash[0]}, LENGTH = {flash[1]}
+ ram (rwx) : ORIGIN = {ram[0]}, LENGTH = {ram[1]}
+ large (rwx) : ORIGIN = {large[0]}, LENGTH = {large[1]}
+}}
+SECTIONS {{
+ .vectors : {{ KEEP(*(.vectors)) }} >flash
+ .text : {{ *(.text*) }} >flash
+ .rodata : {{ *(.rodata*) *(.srodata*) }} >{constants}
+ .data : {{ *(.data*) *(.sdata*) }} >ram
+ .bss (NOLOAD) : {{ *(.bss*) *(.sbss*) *(COMMON) }} >large
+ .stack (NOLOAD) : {{ . = . + 0x10000; . = ALIGN(16); stack_top = .; }} >ram
+ /DISCARD/ : {{ *(.ARM.exidx*) *(.eh_frame*) *(.comment) }}
+}}
+"""
+
+
+_ENTRY = re.compile(r"^void \w+\([^;{=]*\)\n\{\n.*?^\}\n", re.M | re.S)
+_KERNEL = re.compile(r"^static void m_\w+\([^;{=]*\)\n\{\n.*?^\}\n", re.M | re.S)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One network on one core.
+
+    Attributes:
+        instructions: of one call of its function.
+        code_bytes: of its object.
+        kernels: instructions of a call and bytes of each kernel, and of what unpacks constants, by
+            name in C; empty where they were not counted apart.
+    """
+
+    instructions: float
+    code_bytes: int
+    kernels: dict[str, tuple[float, int]]
+
+
+def counted(package: CPackage, board: Board, folder: Path, apart: bool) -> Counted:
+    """Build and run the C of a network.
+
+    Args:
+        apart: count its kernels one by one, which keeps the compiler from inlining them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    package.write(folder)
+    name, text = package.name, package.files[f"{package.name}.c"]
+    kernels = [*package.functions.values(), *_unpackers(text)] if apart else []
+    if apart:
+        text = re.sub(
+            r"^static void (?=m_|unpack_)",
+            "static __attribute__((noinline)) void ",
+            text,
+            flags=re.M,
+        )
+        macros = "".join(
+            f"#define {kernel}(...) (enter(), {kernel}(__VA_ARGS__), leave({number}))\n"
+            for number, kernel in enumerate(kernels)
+        )
+        first = re.search(r"^void ", text, re.M)
+        assert first is not None
+        text = text[: first.start()] + macros + text[first.start() :]
+    entry = package.entries["main"]
+    arena = ["&arena"] if package.arena_bytes else []
+    held = [f"static {name}_arena arena;"] if arena else []
+    arguments = []
+    for number, value in enumerate((*entry.params, *entry.results)):
+        held.append(f"static _Alignas(8) unsigned char held{number}[{max(value.nbytes, 1)}];")
+        arguments.append(f"(void *)held{number}")
+    count = max(1, len(kernels))
+    parts = [
+        _ARM_START if board.arm else _RISCV_START,
+        _COUNTED.format(count=count),
+        text,
+        "\n".join(held),
+        _MAIN.format(call=f"{entry.symbol}({', '.join([*arena, *arguments])})", count=len(kernels)),
+    ]
+    (folder / "counted.c").write_text("\n".join(parts))
+    constants = "large" if board.flash[1] < 1 << 20 else "flash"
+    script = _LINKED.format(
+        flash=board.flash, ram=board.ram, large=board.large, constants=constants
+    )
+    (folder / "counted.ld").write_text(script)
+    flags = ("-std=gnu99", "-ffp-contract=off", "-w")
+    program, plain = folder / "counted.elf", folder / "plain.o"
+    link = ("-nostartfiles", "-T", str(folder / "counted.ld"), "-o", str(program))
+    subprocess.run([*board.compiler, *flags, str(folder / "counted.c"), *link], check=True)
+    subprocess.run(
+        [*board.compiler, *flags, "-c", str(folder / f"{name}.c"), "-o", str(plain)], check=True
+    )
+    kind = "arm" if board.arm else "riscv32"
+    words = [f"qemu-system-{kind}", "-machine", board.machine, "-nographic", "-monitor", "none"]
+    words += ["-icount", "shift=0", "-kernel", str(program)]
+    if board.arm:
+        words += ["-serial", "null", "-semihosting-config", "enable=on,target=native"]
+    else:
+        words += ["-serial", "stdio", "-bios", "none"]
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=600
+    )
+    numbers = [int(word) for word in re.findall(r"\d+", done.stdout + done.stderr)]
+    if len(numbers) != 1 + 2 * len(kernels):
+        raise RuntimeError(f"{name} on {board.machine}: {done.stdout[:200]}{done.stderr[:200]}")
+    sizes = dict(_sizes(board, program))
+    found = {
+        kernel: (total * board.per_tick / calls, sizes.get(kernel, 0))
+        for kernel, total, calls in zip(kernels, numbers[1::2], numbers[2::2])
+        if calls
+    }
+    code = sum(size for _, size in _sizes(board, plain))
+    return Counted(numbers[0] * board.per_tick, code, found)
+
+
+def _unpackers(text: str) -> list[str]:
+    """The functions of a file that unpack constants."""
+    return re.findall(r"^static NO_INLINE void (unpack_\w+)", text, re.M)
+
+
+def _sizes(board: Board, file: Path) -> Iterable[tuple[str, int]]:
+    """Functions of an object and their bytes."""
+    tool = board.compiler[0].removesuffix("gcc") + "nm"
+    done = subprocess.run([tool, "-S", str(file)], capture_output=True, text=True, check=True)
+    for line in done.stdout.splitlines():
+        words = line.split()
+        if len(words) == 4 and words[2] in "tT":
+            yield words[3].split(".")[0], int(words[1], 16)
+
+
+def packaged(
+    name: str, model: onnx.ModelProto, folder: Path, qconfig: str = "auto"
+) -> tuple[CPackage, Work]:
+    """The C of a network that ``compile`` quantizes with samples of noise, and its work."""
+    path = folder / f"{name}.onnx"
+    onnx.save(model, path)
+    rng = np.random.default_rng(3)
+    held = {tensor.name for tensor in model.graph.initializer}
+    data: dict[str, Any] = {}
+    for entry in model.graph.input:
+        if entry.name not in held:
+            shape = [dim.dim_value or 1 for dim in entry.type.tensor_type.shape.dim]
+            if entry.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
+                data[entry.name] = rng.normal(size=(8, *shape[1:])).astype("float32")
+            else:
+                data[entry.name] = rng.integers(0, 16, (8, *shape[1:]))
+    lowered = lower(qsearch.quantize(path, data, qconfig).module, target="c").mod
+    return c_package(lowered, name), footprint(lowered).work
+
+
+def fitted(rows: Sequence[tuple[list[float], float]], least: float) -> dict[str, float]:
+    """Weights of the kinds, none below 0, with small relative errors.
+
+    Args:
+        rows: counts of the kinds, and what they take together.
+        least: below it an error counts as if the sum were that.
+    """
+    from scipy.optimize import nnls
+
+    counts, wanted = np.array([c for c, _ in rows]), np.array([w for _, w in rows])
+    trust = np.maximum(wanted, least) ** -0.75
+    weights, _ = nnls(counts * trust[:, None], wanted * trust)
+    return {kind: round(float(w), 3) for kind, w in zip(KINDS, weights) if w > 5e-4}
+
+
+def fit(cores: Sequence[str], folder: Path) -> None:
+    """Count kernels, fit the weights, write ``cores.toml``."""
+    table = "# Written by python -m tests.benchmarks.bench_instructions --fit\n"
+    packages = {
+        name: packaged(name, make(), folder)[0]
+        for name, make in unseen_networks.NETWORKS.items()
+        if name not in TOO_LARGE
+    }
+    make = unseen_networks.NETWORKS[PACKED]
+    packages |= {"packed": packaged("packed", make(), folder, "auto,nbit_weight=4")[0]}
+    for core in cores:
+        times: list[tuple[list[float], float]] = []
+        places: list[tuple[list[float], float]] = []
+        with ThreadPoolExecutor(2) as pool:
+            runs = list(
+                pool.map(
+                    lambda package, core=core: counted(
+                        package, BOARDS[core], folder / core / package.name, apart=True
+                    ),
+                    packages.values(),
+                )
+            )
+        for (name, package), run in zip(packages.items(), runs):
+            text, found = package.files[f"{name}.c"], run.kernels
+            rest = dict.fromkeys(KINDS, 0.0)
+            for body in _ENTRY.findall(text):
+                for kind, count in work_of(body, {kernel: {} for kernel in found}).places.items():
+                    rest[kind] += count
+            inside = sum(found[kernel][1] for kernel in package.functions.values())
+            places.append((list(rest.values()), float(run.code_bytes - inside)))
+            for definition in _KERNEL.findall(text):
+                kernel = definition[len("static void ") : definition.index("(")]
+                if kernel in found:
+                    work, (instructions, size) = work_of(definition), found[kernel]
+                    times.append((list(work.times.values()), instructions))
+                    places.append((list(work.places.values()), float(size)))
+            for unpacker in _unpackers(text):
+                sizes = re.findall(rf"^ +{unpacker}\(\s*[^,]+,\s+(\d+),", text, re.M)
+                if sizes and unpacker in found:
+                    mean = sum(map(int, sizes)) / len(sizes)
+                    one = {**dict.fromkeys(KINDS, 0.0), "unpacked": mean}
+                    times.append((list(one.values()), found[unpacker][0]))
+        print(f"{core}: {len(times)} kernels", flush=True)
+        table += f"\n[{core}]\ncompiler = {json.dumps(' '.join(BOARDS[core].compiler))}\n"
+        for key, rows, least in (("instructions", times, 1000), ("code_bytes", places, 100)):
+            inner = ", ".join(f"{kind} = {weight}" for kind, weight in fitted(rows, least).items())
+            table += f"{key} = {{ {inner} }}\n"
+    (Path(compiler.targets.c.__path__[0]) / "cores.toml").write_text(table)
+
+
+def main() -> int:
+    """Fit, or compare."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cores", nargs="+", choices=tuple(BOARDS), default=list(BOARDS))
+    parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-instructions-") as scratch:
+        folder = Path(scratch)
+        if args.fit:
+            fit(args.cores, folder)
+            return 0
+        models = {name: make() for name, make in mlperf_tiny.MODELS.items()}
+        if real_models.DATA.is_dir():
+            names = [n for n in real_models.MODELS if n.startswith("fashion")]
+            models |= {name: onnx.load(real_models.DATA / f"{name}.onnx") for name in names}
+        rows = []
+        print("network      core         M instructions, predicted      code bytes, predicted")
+        for name, model in models.items():
+            package, work = packaged(name, model, folder)
+            for core in args.cores:
+                made = counted(package, BOARDS[core], folder / core / name, apart=False)
+                told, size = CORES[core].instructions_of(work), CORES[core].code_bytes_of(work)
+                rows.append({"network": name, "core": core, "instructions": made.instructions,
+                             "predicted": round(told), "code_bytes": made.code_bytes,
+                             "predicted_bytes": round(size)})  # fmt: skip
+                print(f"{name:<18} {core:<11} {made.instructions / 1e6:8.2f} {told / 1e6:8.2f} "
+                      f"{told / made.instructions - 1:+7.1%}  {made.code_bytes:8} {size:8.0f} "
+                      f"{size / made.code_bytes - 1:+7.1%}", flush=True)  # fmt: skip
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
