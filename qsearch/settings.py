@@ -372,14 +372,17 @@ class Settings(BaseSettings):
         "qmod",
         alias="for",
         description="the form of the module whose constants size counts; layers of a search for "
-        "qdq have 2, 4 or 8 bits, which QDQ files hold; one for tflite is for TFLM",
+        "qdq have 2, 4 or 8 bits, which QDQ files hold; one for tflite is for TFLM; a core means "
+        "its C, and adds ram, flash and instructions to every trial",
     )
     at_most: Annotated[
         tuple[tuple[str, float], ...],
         BeforeValidator(_limits),
         Flag(OBJECTIVE, "COST=N", repeatable=True),
     ] = Field(
-        (), description="limit of another cost: hw_groups=39, latency=5 (ms), ram=64k; repeatable"
+        (),
+        description="limit of another cost: hw_groups=39, latency=5 (ms), ram=64k, flash=256k; "
+        "repeatable",
     )
     hw: Annotated[Text | None, Flag(OBJECTIVE, "FILE|opu|opu_q|npu")] = Field(
         None, description="group operators for this accelerator, and score every trial with it"

@@ -11,16 +11,17 @@ from numpy.typing import NDArray
 
 from compiler.lru_cache import LRUCache
 from compiler.runtime.pipeline import Pipeline
+from compiler.targets.c.cores import CORES
 from workers.batching import ModelBatch, batch_size, hash_outputs, model_batches
 from workers.candidates import Builder, Runnable
 from workers.datasets.protocol import Dataset
 from workers.datasets.registry import OpenDatasets
 from workers.errors import DatasetError, DifferingOutputsError, WorkerError
 from workers.messages import EvaluationRequest, EvaluationResult, Range
+from workers.metrics.device import DEVICE, device_figures
 from workers.metrics.hardware import hardware_figures
 from workers.metrics.latency import TIMED, latency_figures
 from workers.metrics.protocol import Outputs
-from workers.metrics.ram import ram_figures
 from workers.metrics.registry import MetricSums, of_answers
 from workers.object_store import ObjectStore
 from workers.process import CpuClock, peak_rss_bytes
@@ -228,8 +229,9 @@ class _Evaluation:
         if module is None:
             return {}
         found = hardware_figures(module, request.hardware) if request.hardware else {}
-        if "ram" in request.asked:
-            found |= ram_figures(module)
+        if set(DEVICE).intersection(request.asked):
+            core = request.build.form if request.build.form in CORES else None
+            found |= device_figures(module, core)
         timed = [name for name in TIMED if name in request.asked]
         if timed and not collapsed:
             inputs = self._batch(self._runs[0]).inputs

@@ -154,7 +154,7 @@ class EvaluationRequest:
         hardware: text of a hardware description and the name of its file, as ``parse_hdfg`` takes
             them, where the candidate's cost on that accelerator is wanted.
         asked: costs beside the size: time on the engine ("latency") and as C ("c_latency"), memory
-            of the C ("ram").
+            of the C ("ram"), "flash" and "instructions" on the core that ``build.form`` names.
         spot_check: run one of the samples, or of the model's runs where its batch is larger, by the
             exact reference too and compare all outputs, where the evaluator computes integers.
         return_rounding: send back the rounded weights, so that they need not be computed again.
@@ -195,8 +195,9 @@ class EvaluationResult:
         float_ops: operators that stayed float, with the reason, for the report.
         run_samples: samples of one run of the model (its batch size).
         cost: ``model_bytes`` (packed constants) and ``bit_operations``, and where they were asked
-            for ``HardwareCost.totals``, ``ram_bytes`` (the arena of the C), ``latency_ms``
-            and ``c_latency_ms``, CPU milliseconds a sample; None for the float model.
+            for ``HardwareCost.totals``, ``ram_bytes`` (the arena of the C), with a core
+            ``flash_bytes`` and ``instructions``, ``latency_ms`` and ``c_latency_ms``, CPU
+            milliseconds a sample; None for the float model.
         rounding: arrays of ``Rounding``, where they were asked for.
     """
 

@@ -172,9 +172,9 @@ def export_step(place: str, conversions: str, form: str = "c") -> str:
 
     Args:
         conversions: its configuration's partition_conversions.
-        form: that the search was for; a .qmod is exported as C.
+        form: that the search was for; a .qmod, and what a core runs, is exported as C.
     """
-    told = "c" if form == "qmod" else form
+    told = form if form in ("qdq", "tflite") else "c"
     return f"qsearch export {place} --format {told if conversions == _INTEGERS else 'float'}"
 
 

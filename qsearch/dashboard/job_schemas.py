@@ -124,11 +124,17 @@ class JobOut(Out):
 
 
 class QueueOut(Out):
-    """What a server runs its studies on; ``workers`` is the most that one study gets."""
+    """What a server runs its studies on; ``workers`` is the most that one study gets.
+
+    ``costs`` are what a study may minimise, with their names for people; ``forms`` what it may be
+    for.
+    """
 
     max_studies: int
     workers: int
     pools: list[str]
+    costs: dict[str, str]
+    forms: list[str]
     max_upload_bytes: int
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from compiler.errors import CompilerError, NotFullyIntegralError
 from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.exact_executor import SLOWER
+from compiler.targets.c.cores import CORES
 from qsearch.data import content_hash
 from qsearch.errors import SettingsError
 from qsearch.search.objectives import UNCERTAIN, WORST_OUTPUT, Score
@@ -76,12 +77,21 @@ def slow_evaluator(evaluator: EvaluatorName) -> tuple[str, ...]:
 def hardware_of(settings: Settings, costs: Sequence[str]) -> tuple[str, str] | None:
     """Text and name of the description that ``--hw`` names, checked before anything runs.
 
+    Costs on a core are checked as well.
+
     Args:
         costs: options of the metric and of all costs.
     Raises:
-        SettingsError: a cost needs ``--hw``.
+        SettingsError: a cost needs ``--hw``, or a core.
         HDFGError: the description is wrong.
     """
+    counted = [name for name in costs if by_option(name).needs == "core"]
+    if counted and settings.for_ not in CORES:
+        raise SettingsError(
+            f"{counted[0]} is counted on a core, and none is named",
+            where="--metric, --minimize, --at-most",
+            fix=f"add --for cortex-m4, or another one: {', '.join(CORES)}",
+        )
     if settings.hw is None:
         needs = [name for name in costs if by_option(name).needs == "hardware"]
         if needs:

@@ -19,7 +19,8 @@ Score = Mapping[str, float | None]
 
 None: ``top1`` is absent without labels; ``sqnr_db`` is infinite (outputs equal the float model's).
 ``model_bytes`` are bytes of packed constants, ``bit_operations`` those of a run; where they are
-asked for, ``ram_bytes`` is the arena of the C, ``latency_ms`` and ``c_latency_ms`` the CPU time of
+asked for, ``ram_bytes`` is the arena of the C, ``flash_bytes`` and ``instructions`` are what it
+takes on the core of ``--for``, ``latency_ms`` and ``c_latency_ms`` the CPU time of
 a sample on the worker's machine, by the engine and in C. With ``--hw`` also
 ``hw_groups``, ``hw_traffic`` (bytes), ``hw_cycles`` and ``hw_host_calls``. Metrics of the user are
 under their import path.
@@ -115,6 +116,11 @@ class Objective:
     def limited(self) -> tuple[str, ...]:
         """The costs that have a limit."""
         return (*(() if self.max_size is None else ("size",)), *(name for name, _ in self.at_most))
+
+    @property
+    def most_bytes(self) -> float | None:
+        """The limit of what weights with fewer bits make smaller; flash goes before size."""
+        return dict(self.at_most).get("flash", self.max_size)
 
     def goal(self, max_drop: MaxDrop) -> str:
         """What is searched for, in a sentence with every limit."""

@@ -21,6 +21,7 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration
 from compiler.runtime.interface import KEY as INTERFACE
 from compiler.runtime.pipeline import AFTER, BEFORE
+from compiler.targets.c.cores import CORES
 from qsearch.errors import StoreError
 from qsearch.report.build import Costs
 from qsearch.run_folder import RunFolder
@@ -78,6 +79,7 @@ from qsearch.store.artifacts import artifact_store
 from qsearch.store.records import StudyState, Trial
 from workers.batching import batch_size
 from workers.errors import BrokenRunError
+from workers.metrics.device import DEVICE
 from workers.metrics.latency import TIMED
 from workers.process import code_version
 
@@ -271,7 +273,11 @@ class Session:
             parts=self._parts(reference),
             hardware=prepared.hardware,
             form=prepared.settings.for_,
-            asked=tuple(name for name in ("ram", *TIMED) if name in costs),
+            asked=tuple(
+                name
+                for name in (*DEVICE, *TIMED)
+                if name in costs or (name in DEVICE and prepared.settings.for_ in CORES)
+            ),
             seed=prepared.settings.seed,
             compared=lambda score, samples: comparisons(score, baseline, samples, max_drop),
             head=self._head,
@@ -300,12 +306,13 @@ class Session:
             layers,
             [(prepared.start, scales), *self._first_guess()],
             self._calibration.scales_for,
+            "flash" in prepared.objective.limited,
         )
         self._stages.begin(SENSITIVITY, len(layers.elements))
         damage = measured.damages()
         self._worker_cpu_s += measured.cpu_s
         self._stages.end(SENSITIVITY, {"layers": len(damage), "cpu_s": round(measured.cpu_s, 3)})
-        most, full = prepared.objective.max_size, prepared.start.nbit_weight
+        most, full = prepared.objective.most_bytes, prepared.start.nbit_weight
         weights = None if most is None else most - measured.other_bytes
         return LayerPlan(layers, damage, weights, full)
 

@@ -347,7 +347,7 @@ LAYER_BITS: Final = (2, 3, 4, 5, 6, 7, 8)
 """Bits that layers may choose where size counts and no file says otherwise."""
 _QDQ_BITS: Final = (2, 4, 8)
 """Those that a QDQ file stores in as many bits."""
-_OF_SIZE: Final = ("size", "bit_operations")
+_OF_SIZE: Final = ("size", "bit_operations", "flash")
 _MOST_PRODUCTS_OF_A_TRIAL: Final = 2 * 10**11
 """Of sequential rounding, about 20 CPU seconds: of each trial where layers choose their bits, else
 of few trials (``Parameter.costly``)."""

@@ -64,6 +64,7 @@ class Sensitivities:
         bases: configurations, with their activation ranges, in one of which single layers are
             changed: the one that errs least, the first of equals.
         ranges_of: activation ranges of a configuration that leaves a layer in float.
+        flash: whether code counts as well.
     """
 
     context: StudyContext
@@ -71,10 +72,11 @@ class Sensitivities:
     layers: LayerSpace
     bases: Sequence[Base]
     ranges_of: Callable[[QConfig], Ranges]
+    flash: bool = False
     cpu_s: float = 0.0
     """CPU seconds that workers spent on it in this run."""
     other_bytes: float = 0.0
-    """Of the constants beside the packed weights of the layers, once damages are known."""
+    """Of all that counts beside the packed weights of the layers, once damages are known."""
 
     def damages(self) -> Damage:
         """Squared error over signal that each choice adds, by layer and bits; never negative."""
@@ -96,7 +98,7 @@ class Sensitivities:
         choices = self._to_measure(self.bases[0][0].nbit_weight)
         await_workers(self.context.pool, self.context.progress)
         self.context.progress.phase(SENSITIVITY, len(self.bases))
-        bases = self._results(self.bases)
+        bases = self._results(self.bases, ("flash",) if self.flash else ())
         noise, place = min((_noise(one.sums["sqnr"]), at) for at, one in enumerate(bases))
         base, scales = self.bases[place]
         changed = [
@@ -108,12 +110,18 @@ class Sensitivities:
         alone = {one: _noise(r.sums["sqnr"]) for one, r in zip(choices, results, strict=True)}
         sizes = dict(zip(choices, map(_bytes, results), strict=True))
         self.other_bytes = self._others(base.nbit_weight, _bytes(bases[place]), sizes)
+        if self.flash:
+            self.other_bytes += _bytes(bases[place], "flash_bytes") - _bytes(bases[place])
         damage = self._filled(alone, noise, base.nbit_weight)
         self._keep(damage, alone, noise)
         return damage
 
-    def _results(self, candidates: Sequence[Base]) -> list[EvaluationResult]:
-        requests = [self._request(qconfig, scales) for qconfig, scales in candidates]
+    def _results(
+        self, candidates: Sequence[Base], asked: tuple[str, ...] = ()
+    ) -> list[EvaluationResult]:
+        requests = [
+            replace(self._request(qconfig, scales), asked=asked) for qconfig, scales in candidates
+        ]
         return run_requests(self.context.pool, requests, SENSITIVITY, self._note)
 
     def _others(self, full: int, base: float, alone: Mapping[tuple[str, int], float]) -> float:
@@ -236,8 +244,8 @@ def _noise(state: Mapping[str, float]) -> float:
     return state["noise"] / state["signal"] if state["signal"] else 0.0
 
 
-def _bytes(result: EvaluationResult) -> float:
-    return 0.0 if result.cost is None else result.cost["model_bytes"]
+def _bytes(result: EvaluationResult, key: str = "model_bytes") -> float:
+    return 0.0 if result.cost is None else result.cost[key]
 
 
 def _db(noise: float) -> float | None:

@@ -49,10 +49,10 @@ from workers.user_code import hashes, import_user_code
 if TYPE_CHECKING:
     from qsearch.store.repository import Repository
 
-SOMETIMES_SCORED = ("cut", "hw", "ram", *TIMED, "max_drop", "imports")
-"""Parts of the spec that decide scores where they are there: the accelerator of ``--hw``,
-whether memory is counted, the machine that latency is measured on, the accuracy that may be lost,
-the user's modules."""
+SOMETIMES_SCORED = ("cut", "hw", "for", "ram", *TIMED, "max_drop", "imports")
+"""Parts of the spec that decide scores where they are there: the accelerator of ``--hw``, the form
+whose bytes count, whether memory is counted, the machine that latency is measured on, the accuracy
+that may be lost, the user's modules."""
 
 
 def prepare_study(
@@ -123,6 +123,7 @@ def prepare_study(
     timed: dict[str, Any] = {
         name: evaluators.timed_on(settings, name) for name in TIMED if name in costs
     }
+    # A core adds all of them, and is a part of the spec itself.
     if "ram" in costs:
         timed["ram"] = True
     layers: dict[str, Any] = {} if asked.layers is None else {"layers": asked.layers.to_dict()}

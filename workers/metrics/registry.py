@@ -21,7 +21,7 @@ from workers.errors import MetricError
 from workers.metrics.library import TITLES
 from workers.metrics.protocol import Metric, Outputs, State
 
-Needs = Literal["", "labels", "hardware", "compiler"]
+Needs = Literal["", "labels", "hardware", "core", "compiler"]
 Interval = Literal["", "wilson", "error"]
 
 
@@ -35,7 +35,7 @@ class Measure:
         title: name for people; empty is ``name``.
         unit: of the shown value. ``%`` shows a fraction (0..1) in percent.
         smaller_is_better: a cost.
-        needs: what must be there: labels, ``--hw``, or a C compiler.
+        needs: what must be there: labels, ``--hw``, a core that ``--for`` names, or a C compiler.
         interval: 95 % interval: Wilson's for fractions of decisions, or from a standard error that
             the score holds as ``<name>_error``.
         infinite: finite number that stands for an infinite value; None where values are finite.
@@ -154,9 +154,14 @@ def _plain(word: str) -> str:
     return "".join(letter for letter in word.lower() if letter.isalnum())
 
 
+def costs() -> tuple[Measure, ...]:
+    """What ``--minimize`` takes."""
+    return tuple(m for m in known_measures() if m.option and m.smaller_is_better)
+
+
 def cost_options() -> tuple[str, ...]:
-    """Words that ``--minimize`` takes."""
-    return tuple(m.option for m in known_measures() if m.option and m.smaller_is_better)
+    """The words of ``costs``."""
+    return tuple(m.option for m in costs())
 
 
 metrics: Final[NamedTable[Metric]] = NamedTable(

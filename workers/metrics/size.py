@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from compiler.targets.c.cores import CORES
 from workers.metrics.registry import Measure, measures
 
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ FORMS: Final[dict[str, Callable[[IRModule, Candidate], int]]] = {
     "c": _c,
     "qdq": _qdq,
     "tflite": _tflite,
+    **dict.fromkeys(CORES, _c),
 }
-"""Bytes of the constants of a candidate's module, by the form that holds them."""
+"""Bytes of the constants of a candidate's module, by the form, or the core, that holds them."""
 
 
 def size_figures(candidate: Candidate, form: str = "qmod") -> dict[str, float]:

@@ -27,6 +27,8 @@ from qsearch.server.submission import STUDY_NAME
 from qsearch.server.tokens import User
 from qsearch.server.uploads import blocks
 from qsearch.store.records import Job, Upload
+from workers.metrics.registry import costs
+from workers.metrics.size import FORMS
 
 router = APIRouter(tags=["queue"])
 
@@ -52,6 +54,8 @@ def get_me(found: SharedDep, user: UserDep) -> MeOut:
             max_studies=queue.options.max_studies,
             workers=queue.options.workers,
             pools=list(queue.options.pools),
+            costs={cost.option: cost.words for cost in costs() if cost.needs != "hardware"},
+            forms=list(FORMS),
             max_upload_bytes=found.policy.max_upload_bytes,
         ),
     )

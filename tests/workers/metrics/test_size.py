@@ -17,7 +17,7 @@ from compiler.quantize import Calibration, QConfig
 from compiler.runtime.archive import read_archive
 from compiler.runtime.artifact import TENSORS, QModule
 from tests.needs import missing
-from workers.metrics.ram import ram_figures
+from workers.metrics.device import device_figures
 from workers.metrics.size import FORMS, size_figures
 
 RNG = np.random.default_rng(0)
@@ -95,4 +95,4 @@ def test_ram_is_the_arena_that_the_exported_header_defines(
     qsearch.export(tmp_path / "m.qmod", "c", tmp_path)
     header = (tmp_path / "m.h").read_text()
     (defined,) = re.findall(r"#define M_ARENA_BYTES (\d+)", header)
-    assert ram_figures(module) == {"ram_bytes": float(defined)}
+    assert device_figures(module, None) == {"ram_bytes": float(defined)}

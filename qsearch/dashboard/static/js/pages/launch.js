@@ -12,7 +12,6 @@ const PRESETS = {
   look: ["A quick look (8 trials)", { trials: 8, drop: "5%", minimize: [] }],
 };
 const METRICS = [["", "top-1 with labels, else SQNR"], ["top1", "top-1"], ["agreement", "agreement with the float model"], ["sqnr", "SQNR"]];
-const COSTS = [["size", "bytes of constants"], ["latency", "CPU time on the engine"], ["c_latency", "CPU time in C"], ["ram", "memory in C"]];
 const KINDS = { onnx: "onnx", npz: "npz", npy: "npy", zip: "zip" };
 
 export async function launchPage(page) {
@@ -36,10 +35,12 @@ export async function launchPage(page) {
   const name = field("name", "text", { pattern: "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,63}", title: "letters, digits and . _ -", placeholder: "that of the model" });
   const preset = choice("preset", Object.entries(PRESETS).map(([key, [words]]) => [key, words]));
   const metric = choice("metric", METRICS);
-  const costs = COSTS.map(([key, words]) => [h("input", { type: "checkbox", id: `least-${key}`, value: key }), words]);
+  const costs = Object.entries(me.queue.costs).map(([key, words]) => [h("input", { type: "checkbox", id: `least-${key}`, value: key }), words]);
   const trials = field("trials", "number", { min: 1, max: 100000, value: 32, required: true });
   const drop = field("drop", "text", { required: true, pattern: "[0-9]{1,3}(\\.[0-9]{1,6})?%?", title: "a fraction or a share of the baseline: 0.01, 1%", value: "1%" });
-  const size = field("size", "text", { pattern: "[0-9]+(\\.[0-9]+)?[kKmMgG]?", title: "bytes: 300k, 2M", placeholder: "any" });
+  const atMost = (id) => field(id, "text", { pattern: "[0-9]+(\\.[0-9]+)?[kKmMgG]?", title: "bytes: 300k, 2M", placeholder: "any" });
+  const [size, ram, flash] = ["size", "ram", "flash"].map(atMost);
+  const shipped = choice("for", me.queue.forms.map((each) => [each, each]));
   const latency = field("latency", "number", { min: 0, step: "any", placeholder: "any" });
   const pool = choice("pool", me.queue.pools.map((each) => [each, each]));
   const workers = field("workers", "number", { min: 1, max: me.queue.workers, value: me.queue.workers });
@@ -67,7 +68,7 @@ export async function launchPage(page) {
   }
 
   function wanted() {
-    const found = { trials: Number(trials.value), max_drop: drop.value, pool: pool.value, priority: Number(priority.value) };
+    const found = { for: shipped.value, trials: Number(trials.value), max_drop: drop.value, pool: pool.value, priority: Number(priority.value) };
     const least = costs.filter(([box]) => box.checked).map(([box]) => box.value);
     if (workers.value) found.workers = Number(workers.value);
     if (name.value) found.name = name.value;
@@ -78,7 +79,8 @@ export async function launchPage(page) {
     if (metric.value) found.metric = metric.value;
     if (least.length) found.minimize = least;
     if (size.value) found.max_size = size.value;
-    if (latency.value) found.at_most = { latency: Number(latency.value) };
+    const limits = [latency, ram, flash].filter((input) => input.value);
+    if (limits.length) found.at_most = Object.fromEntries(limits.map((input) => [input.id, input.value]));
     return found;
   }
 
@@ -110,7 +112,8 @@ export async function launchPage(page) {
         ["eval", "Evaluation data (the same)", evaluation], ...CUTS.map(([key, words], place) => [key, words, cuts[place]])]), about),
       card("Objective and limits", { wide: true }, form([["preset", "Preset", preset], ["metric", "Maximise", metric],
         ["least-size", "Minimise as well", h("span", { class: "chips" }, costs.map(([box, words]) => h("label", { class: "chips" }, box, words)))],
-        ["drop", "Accuracy that may be lost", drop], ["size", "Most bytes of constants", size], ["latency", "Most CPU time of a sample (ms)", latency]])),
+        ["for", "For a file, or for the C of a core", shipped], ["drop", "Accuracy that may be lost", drop], ["size", "Most bytes of constants", size], ["latency", "Most CPU time of a sample (ms)", latency],
+        ["ram", "Most RAM of its C", ram], ["flash", "Most flash of its core", flash]])),
       card("Search", { wide: true }, form([["name", "Name", name], ["trials", "Trials", trials], ["pool", "Workers run on", pool], ["workers", "Workers", workers],
         ["priority", "Priority (10 is first)", priority]]), h("p", { class: "tools" }), button, told)));
 }
