@@ -99,7 +99,7 @@ class TfliteEmitter:
         name: str,
         parts: Sequence[Narrow],
         ty: TensorType,
-        lists: Sequence[Sequence[int]],
+        lists: Sequence[Any],
         options: str = "",
         **fields: Any,
     ) -> Narrow:

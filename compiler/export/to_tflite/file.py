@@ -155,6 +155,8 @@ class FileWriter:
 
 
 _VERSIONS: Final = {
+    "DEPTH_TO_SPACE": 1,
+    "SPACE_TO_DEPTH": 1,
     "CONV_2D": 3,
     "DEPTHWISE_CONV_2D": 3,
     "RESHAPE": 1,

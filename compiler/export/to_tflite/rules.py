@@ -7,6 +7,7 @@
     fixed_point_rescale(x)                                             QUANTIZE
     fixed_point_rescale(x * y)                                         MUL
     lookup(x, table)                                                   CAST, ADD of 128, GATHER
+    take(x, known places)                                              GATHER
 
 A rule gives the form of the result, or None where it has none here.
 """
@@ -34,6 +35,7 @@ from compiler.export.to_tflite.values import (
 )
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
+from compiler.ir.ty import TensorType
 from compiler.ops.nn.avg_pool2d import window_counts
 from compiler.ops.rules.fixed_point import SUM_SHIFT
 from compiler.ops.tensor.fixed_point_rescale import rescaled_twice
@@ -343,6 +345,62 @@ def strided_slice(step: Step, graph: TfliteEmitter) -> Form | None:
     lists = [begins, ends, strides]
     source = graph.tensor(form)
     return graph.moved("STRIDED_SLICE", [source], step.result.type, lists, "StridedSliceOptions")
+
+
+@FToTflite.register("nn.depth_to_space", "nn.space_to_depth")
+def sub_pixels(step: Step, graph: TfliteEmitter) -> Form | None:
+    """DEPTH_TO_SPACE, SPACE_TO_DEPTH, whose blocks lie outermost in the channels of NHWC."""
+    form, attrs, result = graph.form(step.args[0]), step.attrs, step.result.type
+    if not isinstance(form, (Narrow, Padded)) or attrs.layout not in ("NCHW", "NHWC"):
+        return None
+    source, shape = graph.tensor(form), result.concrete_shape
+    planes, growing = attrs.layout == "NCHW", step.name == "nn.depth_to_space"
+    if planes:
+        source = _arranged(graph, source, (0, 2, 3, 1), result.dtype)
+        shape = tuple(shape[axis] for axis in (0, 2, 3, 1))
+    wide, area = max(source.shape[3], shape[3]), attrs.block_size**2
+    order = np.arange(wide).reshape(wide // area, area).T.reshape(-1)
+    inner = attrs.mode == "CRD"
+    if inner and growing:
+        ty = TensorType(source.shape, result.dtype)
+        source = graph.moved("GATHER", [source], ty, [order], "GatherOptions", axis=3)
+    name = step.name.removeprefix("nn.").upper()
+    options = "DepthToSpaceOptions" if growing else "SpaceToDepthOptions"
+    ty, block = TensorType(shape, result.dtype), attrs.block_size
+    made = graph.moved(name, [source], ty, [], options, blockSize=block)
+    if inner and not growing:
+        made = graph.moved("GATHER", [made], ty, [np.argsort(order)], "GatherOptions", axis=3)
+    return _arranged(graph, made, (0, 3, 1, 2), result.dtype) if planes else made
+
+
+def _arranged(graph: TfliteEmitter, source: Narrow, axes: tuple[int, ...], dtype: str) -> Narrow:
+    ty = TensorType(tuple(source.shape[axis] for axis in axes), dtype)
+    return graph.moved("TRANSPOSE", [source], ty, [axes])
+
+
+@FToTflite.register("take")
+def take(step: Step, graph: TfliteEmitter) -> Form | None:
+    """GATHER at places that are known: nearest resizes, flips, rolls, repeats."""
+    form, places, attrs = graph.form(step.args[0]), step.args[1].data, step.attrs
+    if not isinstance(form, (Narrow, Padded)) or attrs.axis is None or attrs.batch_dims:
+        return None
+    if places is None:
+        return None
+    source = graph.tensor(form)
+    axis = attrs.axis % len(source.shape)
+    size = source.shape[axis]
+    inside = places % size if attrs.mode == "wrap" else np.clip(places, 0, size - 1)
+    return graph.moved("GATHER", [source], step.result.type, [inside], "GatherOptions", axis=axis)
+
+
+@FToTflite.register("broadcast_to")
+def broadcast_to(step: Step, graph: TfliteEmitter) -> Form | None:
+    """BROADCAST_TO."""
+    form, shape = graph.form(step.args[0]), step.result.type.concrete_shape
+    if not isinstance(form, (Narrow, Padded)):
+        return None
+    source, options = graph.tensor(form), "BroadcastToOptions"
+    return graph.moved("BROADCAST_TO", [source], step.result.type, [shape], options)
 
 
 @FToTflite.register("lookup")

@@ -47,6 +47,11 @@ def silu(value: Any) -> Any:
     return op.multiply(value, op.sigmoid(value))
 
 
+def swapped(value: Any) -> Any:
+    parts = op.split(value, indices_or_sections=3, axis=1)
+    return op.concatenate([relay.TupleGetItem(parts, at) for at in (2, 0, 1)], axis=1)
+
+
 BUILDS: dict[str, tuple[Build, str]] = {
     "convolution, odd padding": (lambda x, rng: conv(x, rng, padding=(1, 0, 0, 2)), "PAD"),
     "convolution, SAME": (lambda x, rng: nn.relu(conv(x, rng, padding=(1, 1))), "CONV_2D"),
@@ -97,6 +102,40 @@ BUILDS: dict[str, tuple[Build, str]] = {
         "MUL",
     ),
     "transposition": (lambda x, rng: op.transpose(conv(x, rng), axes=(0, 3, 1, 2)), "TRANSPOSE"),
+    "nearest resize": (
+        lambda x, rng: conv(
+            op.image.resize2d(conv(x, rng), size=(8, 21), method="nearest_neighbor"), rng
+        ),
+        "GATHER",
+    ),
+    "repeat": (lambda x, rng: conv(op.tile(conv(x, rng), reps=(1, 1, 2, 3)), rng), "GATHER"),
+    "broadcast": (
+        lambda x, rng: op.broadcast_to(nn.max_pool2d(conv(x, rng), pool_size=(7, 6)), (3, 6, 1, 5)),
+        "BROADCAST_TO",
+    ),
+    "some channels": (
+        lambda x, rng: op.take(conv(x, rng), relay.const(np.array([4, 0, 0, 2])), axis=1),
+        "GATHER",
+    ),
+    **{
+        f"depth to space, {mode}": (
+            lambda x, rng, mode=mode: conv(
+                nn.depth_to_space(conv(x, rng, 24), block_size=2, mode=mode), rng
+            ),
+            "DEPTH_TO_SPACE",
+        )
+        for mode in ("DCR", "CRD")
+    },
+    **{
+        f"space to depth, {mode}": (
+            lambda x, rng, mode=mode: nn.space_to_depth(
+                conv(x, rng, padding=(1, 1, 1, 2)), block_size=3, mode=mode
+            ),
+            "SPACE_TO_DEPTH",
+        )
+        for mode in ("DCR", "CRD")
+    },
+    "split": (lambda x, rng: swapped(conv(x, rng)), "STRIDED_SLICE"),
     "slice": (
         lambda x, rng: op.strided_slice(
             conv(x, rng), begin=(1, 0), end=(7, 5), strides=(2, 1), axes=(2, 3)
