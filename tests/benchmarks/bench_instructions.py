@@ -201,7 +201,7 @@ SECTIONS {{
 
 
 _ENTRY = re.compile(r"^void \w+\([^;{=]*\)\n\{\n.*?^\}\n", re.M | re.S)
-_KERNEL = re.compile(r"^static void m_\w+\([^;{=]*\)\n\{\n.*?^\}\n", re.M | re.S)
+_KERNEL = re.compile(r"^static NO_INLINE void m_\w+\([^;{=]*\)\n\{\n.*?^\}\n", re.M | re.S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,19 +224,13 @@ def counted(package: CPackage, board: Board, folder: Path, apart: bool) -> Count
     """Build and run the C of a network.
 
     Args:
-        apart: count its kernels one by one, which keeps the compiler from inlining them.
+        apart: count its kernels one by one.
     """
     folder.mkdir(parents=True, exist_ok=True)
     package.write(folder)
     name, text = package.name, package.files[f"{package.name}.c"]
     kernels = [*package.functions.values(), *_unpackers(text)] if apart else []
     if apart:
-        text = re.sub(
-            r"^static void (?=m_|unpack_)",
-            "static __attribute__((noinline)) void ",
-            text,
-            flags=re.M,
-        )
         macros = "".join(
             f"#define {kernel}(...) (enter(), {kernel}(__VA_ARGS__), leave({number}))\n"
             for number, kernel in enumerate(kernels)
@@ -376,7 +370,7 @@ def fit(cores: Sequence[str], folder: Path) -> None:
             inside = sum(found[kernel][1] for kernel in package.functions.values())
             places.append((list(rest.values()), float(run.code_bytes - inside)))
             for definition in _KERNEL.findall(text):
-                kernel = definition[len("static void ") : definition.index("(")]
+                kernel = definition[len("static NO_INLINE void ") : definition.index("(")]
                 if kernel in found:
                     work, (instructions, size) = work_of(definition), found[kernel]
                     times.append((list(work.times.values()), instructions))

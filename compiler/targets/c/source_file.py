@@ -41,7 +41,7 @@ def source_text(
             f"#else\n#define {ROLLED}\n#endif\n"
         )
     written = use.definitions()
-    if any(APART in definition for definition in written):
+    if any(APART in definition for definition in (*written, *definitions)):
         parts.append(
             f"#if defined(__GNUC__)\n#define {APART} __attribute__((noinline))\n"
             f"#else\n#define {APART}\n#endif\n"

@@ -144,7 +144,7 @@ def test_there_is_one_main_and_it_is_in_main_c(package: CPackage) -> None:
 
 
 def test_the_integer_core_holds_no_float(package: CPackage) -> None:
-    kernels = re.split(r"^static void ", package.files["net.c"], flags=re.M)[1:]
+    kernels = re.split(r"^static NO_INLINE void ", package.files["net.c"], flags=re.M)[1:]
     core = package.entries["quantized_main"].placement.program
     names = {step.callee for step in core.steps if step.callee}
     bodies = [
