@@ -111,7 +111,8 @@ class Sensitivities:
         sizes = dict(zip(choices, map(_bytes, results), strict=True))
         self.other_bytes = self._others(base.nbit_weight, _bytes(bases[place]), sizes)
         if self.flash:
-            self.other_bytes += _bytes(bases[place], "flash_bytes") - _bytes(bases[place])
+            code = _bytes(bases[place], "flash_bytes") - _bytes(bases[place])
+            self.other_bytes += max(0.0, code)
         damage = self._filled(alone, noise, base.nbit_weight)
         self._keep(damage, alone, noise)
         return damage
@@ -245,7 +246,7 @@ def _noise(state: Mapping[str, float]) -> float:
 
 
 def _bytes(result: EvaluationResult, key: str = "model_bytes") -> float:
-    return 0.0 if result.cost is None else result.cost[key]
+    return 0.0 if result.cost is None else result.cost.get(key, 0.0)
 
 
 def _db(noise: float) -> float | None:
