@@ -12,6 +12,8 @@ import onnxruntime
 
 from compiler.qtypes.layer_choices import LayerChoices
 from compiler.runtime.artifact import QModule
+from compiler.targets.engine.library import adds_pairs
+from compiler.targets.ort.session import OrtExecutor
 
 
 def sqnr_db(found: np.ndarray, wanted: np.ndarray) -> float:
@@ -56,6 +58,11 @@ def residual_network(
     data = [{"x": rng.normal(0, 1, (1, 8, 6, 6)).astype("float32")} for _ in range(8)]
     asked = QConfig.recommended(layers=LayerChoices().with_sums(bits == 16), calibrate_mode="mse")
     return QModule(Calibration(mod, data[:4]).candidate(asked).module), data
+
+
+def of_file(model: onnx.ModelProto) -> OrtExecutor:
+    """What a file computes: in floats where kernels for 8 bits saturate (no VNNI)."""
+    return OrtExecutor(model, fused_grids=not adds_pairs())
 
 
 def outputs_of(run: Any, data: list[dict[str, np.ndarray]]) -> np.ndarray:

@@ -15,7 +15,7 @@ from compiler.export.to_onnx.narrow_weights import initializer_bytes
 from compiler.export.to_onnx.qdq import to_qdq_onnx
 from compiler.runtime.artifact import QModule
 from compiler.targets.ort.session import OrtExecutor
-from tests.compiler.export.to_onnx.qdq_graphs import kernels, outputs_of, sqnr_db
+from tests.compiler.export.to_onnx.qdq_graphs import kernels, of_file, outputs_of, sqnr_db
 
 DATA = Path(qsearch.__file__).parent / "models" / "digits_dev.npz"
 
@@ -163,7 +163,7 @@ def test_averages_of_windows_are_convolutions_where_these_are_faster(
     if not border:
         assert kernels(made["onnxruntime"], tmp_path)["QLinearConv"] == 2
     wanted = outputs_of(module.run, data)
-    assert all(sqnr_db(outputs_of(OrtExecutor(m).run, data), wanted) > 30 for m in made.values())
+    assert all(sqnr_db(outputs_of(of_file(m).run, data), wanted) > 30 for m in made.values())
 
 
 def gated_block(rng: np.random.Generator) -> Any:
@@ -201,7 +201,7 @@ def test_zero_points_need_no_operators_of_their_own(runtime: str, tmp_path: Path
         assert (found["QLinearConv"], found["QLinearMul"], found["QLinearAdd"]) == (4, 1, 1)
         assert found["Mul"] == 1  # of the output, which is float
         assert not {"Pad", "Add", "Sub", "Clip", "IsNaN"} & found.keys()
-    wanted, found_ = (outputs_of(run, data) for run in (module.run, OrtExecutor(made.model).run))
+    wanted, found_ = (outputs_of(run, data) for run in (module.run, of_file(made.model).run))
     assert sqnr_db(found_, wanted) > 30
 
 

@@ -15,10 +15,10 @@ from compiler.qtypes.layer_choices import TABLES
 from compiler.quantize import prerequisite_optimize
 from compiler.runtime.artifact import QModule
 from compiler.span import Span
-from compiler.targets.ort.session import OrtExecutor
 from tests.compiler.export.to_onnx.qdq_graphs import (
     kernels,
     multiplier_and_shift,
+    of_file,
     outputs_of,
     residual_network,
     sqnr_db,
@@ -34,7 +34,7 @@ def test_residual_sums_of_16_bits_are_narrowed(runtime: str) -> None:
     assert narrow.narrowed > 0 == wide.narrowed
     wanted, near, far = (
         np.concatenate([run([batch["x"]])[0] for batch in data])
-        for run in (module.run, OrtExecutor(wide.model).run, OrtExecutor(narrow.model).run)
+        for run in (module.run, of_file(wide.model).run, of_file(narrow.model).run)
     )
     assert 20 < sqnr_db(far, wanted) < sqnr_db(near, wanted)
 
@@ -63,7 +63,7 @@ def test_sums_that_a_layer_norm_reads_keep_their_bits() -> None:
     made = to_qdq_onnx(module.module)
     wide = str(module.module).count("a_max=32767")
     assert (made.narrowed, wide) == (3, 4)
-    (wanted,), (found,) = (run([data[0]["x"]]) for run in (module.run, OrtExecutor(made.model).run))
+    (wanted,), (found,) = (run([data[0]["x"]]) for run in (module.run, of_file(made.model).run))
     assert sqnr_db(found, wanted) > 20
 
 
@@ -97,7 +97,7 @@ def test_last_layers_that_read_16_bits_are_computed_in_float_but_for_many_weight
     } | {one.data_type for one in made.model.graph.initializer}
     wanted, found = (
         np.concatenate([run([batch["x"]])[0] for batch in data])
-        for run in (module.run, OrtExecutor(made.model).run)
+        for run in (module.run, of_file(made.model).run)
     )
     # All 8 bits are steps of what was seen: there is no room for others, nor for a sign.
     assert sqnr_db(found, wanted) > 45
@@ -134,7 +134,7 @@ def test_tables_of_12_bits_read_8(runtime: str, tmp_path: Path) -> None:
             assert kernels(made.model, tmp_path)["QLinearConv"] == (3 if bits == 8 else 2)
         wanted, got = (
             np.concatenate([run([batch["x"]])[0] for batch in data])
-            for run in (module.run, OrtExecutor(made.model).run)
+            for run in (module.run, of_file(made.model).run)
         )
         (real,) = zip(*(evaluate(mod, batch) for batch in data))
         found[bits] = sqnr_db(got, np.concatenate(real)), sqnr_db(wanted, np.concatenate(real))
@@ -192,7 +192,7 @@ def test_inner_layers_that_read_16_bits_are_computed_in_8(
         assert kernels(made.model, tmp_path)["QLinearConv"] == 2
     wanted, found = (
         np.concatenate([run([batch["x"]])[0] for batch in data])
-        for run in (module.run, OrtExecutor(made.model).run)
+        for run in (module.run, of_file(made.model).run)
     )
     assert sqnr_db(found, wanted) > 30
 
@@ -251,7 +251,7 @@ def test_narrowed_channels_have_ranges_of_their_own(
     onnx.checker.check_model(made.model, full_check=True)
     assert (made.float_products, made.narrowed) == ((), 1)
     found, one_range, exact = (
-        outputs_of(OrtExecutor(one.model).run, data) for one in (made, plain, wide)
+        outputs_of(of_file(one.model).run, data) for one in (made, plain, wide)
     )
     assert sqnr_db(found, exact) > sqnr_db(one_range, exact) + 4
 
@@ -289,7 +289,7 @@ def test_no_maxima_break_a_graph(value: int) -> None:
     module, _, data = mobile_block(joined=True)
     made = to_qdq_onnx(module.module, maxima={"deep": [value] * 8})
     onnx.checker.check_model(made.model, full_check=True)
-    assert np.isfinite(outputs_of(OrtExecutor(made.model).run, data)).all()
+    assert np.isfinite(outputs_of(of_file(made.model).run, data)).all()
 
 
 FREE = 2**31 - 1
@@ -337,9 +337,7 @@ def test_clips_of_channels_that_8_bits_have_are_left_out(
     onnx.checker.check_model(made.model, full_check=True)
     assert (made.float_products == ()) == kept
     inputs = [{"x": rng.normal(0, 60, (1, 3, 6, 6)).astype("float32")} for _ in range(6)]
-    wanted, found = (
-        outputs_of(run, inputs) for run in (QModule(mod).run, OrtExecutor(made.model).run)
-    )
+    wanted, found = (outputs_of(run, inputs) for run in (QModule(mod).run, of_file(made.model).run))
     assert sqnr_db(found, wanted) > 30
 
 
@@ -365,4 +363,4 @@ def test_positions_behind_a_layer_norm_have_a_number_for_each_token() -> None:
     for runtime in ("onnxruntime", "openvino", "tensorrt"):
         made = to_qdq_onnx(module.module, runtime).model
         onnx.checker.check_model(made, full_check=True)
-        assert sqnr_db(outputs_of(OrtExecutor(made).run, data), wanted) > 20
+        assert sqnr_db(outputs_of(of_file(made).run, data), wanted) > 20
