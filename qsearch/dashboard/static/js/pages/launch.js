@@ -80,7 +80,7 @@ export async function launchPage(page) {
     if (least.length) found.minimize = least;
     if (size.value) found.max_size = size.value;
     const limits = [latency, ram, flash].filter((input) => input.value);
-    if (limits.length) found.at_most = Object.fromEntries(limits.map((input) => [input.id, input.value]));
+    if (limits.length) found.at_most = Object.fromEntries(limits.map((input) => [input.id, input.type === "number" ? Number(input.value) : input.value]));
     return found;
   }
 
