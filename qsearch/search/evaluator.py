@@ -74,16 +74,13 @@ def slow_evaluator(evaluator: EvaluatorName) -> tuple[str, ...]:
     return (f"no C compiler found: trials run {SLOWER}, with the same scores; {CURE}",)
 
 
-def hardware_of(settings: Settings, costs: Sequence[str]) -> tuple[str, str] | None:
-    """Text and name of the description that ``--hw`` names, checked before anything runs.
-
-    Costs on a core are checked as well.
+def check_core(settings: Settings, costs: Sequence[str]) -> None:
+    """Refuse a cost of a core where ``--for`` names none.
 
     Args:
         costs: options of the metric and of all costs.
     Raises:
-        SettingsError: a cost needs ``--hw``, or a core.
-        HDFGError: the description is wrong.
+        SettingsError: there is one.
     """
     counted = [name for name in costs if by_option(name).needs == "core"]
     if counted and settings.for_ not in CORES:
@@ -92,6 +89,17 @@ def hardware_of(settings: Settings, costs: Sequence[str]) -> tuple[str, str] | N
             where="--metric, --minimize, --at-most",
             fix=f"add --for cortex-m4, or another one: {', '.join(CORES)}",
         )
+
+
+def hardware_of(settings: Settings, costs: Sequence[str]) -> tuple[str, str] | None:
+    """Text and name of the description that ``--hw`` names, checked before anything runs.
+
+    Args:
+        costs: options of the metric and of all costs.
+    Raises:
+        SettingsError: a cost needs ``--hw``.
+        HDFGError: the description is wrong.
+    """
     if settings.hw is None:
         needs = [name for name in costs if by_option(name).needs == "hardware"]
         if needs:

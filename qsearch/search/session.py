@@ -258,6 +258,7 @@ class Session:
         prepared = self._prepared
         baseline = self._context.repository.study(self._context.study.name).baseline or {}
         costs = (*prepared.objective.names, *prepared.objective.limited)
+        costs += DEVICE if prepared.settings.for_ in CORES else ()
         max_drop = prepared.settings.max_drop if "max_drop" in prepared.spec else None
         return Evaluator(
             blob=self._baseline.blob,
@@ -273,11 +274,7 @@ class Session:
             parts=self._parts(reference),
             hardware=prepared.hardware,
             form=prepared.settings.for_,
-            asked=tuple(
-                name
-                for name in (*DEVICE, *TIMED)
-                if name in costs or (name in DEVICE and prepared.settings.for_ in CORES)
-            ),
+            asked=tuple(name for name in (*DEVICE, *TIMED) if name in costs),
             seed=prepared.settings.seed,
             compared=lambda score, samples: comparisons(score, baseline, samples, max_drop),
             head=self._head,

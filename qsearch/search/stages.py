@@ -110,9 +110,7 @@ class Sensitivities:
         alone = {one: _noise(r.sums["sqnr"]) for one, r in zip(choices, results, strict=True)}
         sizes = dict(zip(choices, map(_bytes, results), strict=True))
         self.other_bytes = self._others(base.nbit_weight, _bytes(bases[place]), sizes)
-        if self.flash:
-            code = _bytes(bases[place], "flash_bytes") - _bytes(bases[place])
-            self.other_bytes += max(0.0, code)
+        self.other_bytes += _code(bases[place])
         damage = self._filled(alone, noise, base.nbit_weight)
         self._keep(damage, alone, noise)
         return damage
@@ -120,9 +118,7 @@ class Sensitivities:
     def _results(
         self, candidates: Sequence[Base], asked: tuple[str, ...] = ()
     ) -> list[EvaluationResult]:
-        requests = [
-            replace(self._request(qconfig, scales), asked=asked) for qconfig, scales in candidates
-        ]
+        requests = [self._request(qconfig, scales, asked) for qconfig, scales in candidates]
         return run_requests(self.context.pool, requests, SENSITIVITY, self._note)
 
     def _others(self, full: int, base: float, alone: Mapping[tuple[str, int], float]) -> float:
@@ -150,9 +146,12 @@ class Sensitivities:
         measured += [bits for bits in self.layers.bits if bits > full]
         return [(name, bits) for name in self.layers.elements for bits in measured]
 
-    def _request(self, qconfig: QConfig, scales: tuple[float, ...] | None) -> EvaluationRequest:
+    def _request(
+        self, qconfig: QConfig, scales: tuple[float, ...] | None, asked: tuple[str, ...]
+    ) -> EvaluationRequest:
         first = self.evaluator.requests(qconfig, scales)[0]
-        return replace(first, collapse_after=None, return_outputs=False, hardware=None, asked=())
+        plain = replace(first, collapse_after=None, return_outputs=False, hardware=None)
+        return replace(plain, asked=asked)
 
     def _filled(self, alone: Mapping[tuple[str, int], float], base: float, full: int) -> Damage:
         damage: Damage = {}
@@ -245,8 +244,14 @@ def _noise(state: Mapping[str, float]) -> float:
     return state["noise"] / state["signal"] if state["signal"] else 0.0
 
 
-def _bytes(result: EvaluationResult, key: str = "model_bytes") -> float:
-    return 0.0 if result.cost is None else result.cost.get(key, 0.0)
+def _bytes(result: EvaluationResult) -> float:
+    return 0.0 if result.cost is None else result.cost["model_bytes"]
+
+
+def _code(result: EvaluationResult) -> float:
+    """Bytes of flash beside the constants, where flash was asked for."""
+    cost = result.cost or {}
+    return cost["flash_bytes"] - cost["model_bytes"] if "flash_bytes" in cost else 0.0
 
 
 def _db(noise: float) -> float | None:

@@ -95,6 +95,7 @@ def prepare_study(
     code = import_user_code(settings.imports)
     asked = searched_space(settings, module, metric, diagnosis.fully_integral, code)
     costs = (metric, *settings.minimize, *dict(settings.at_most))
+    evaluators.check_core(settings, costs)
     evaluator = evaluators.evaluator_of_flag(settings.evaluator)
     study = PreparedStudy(
         settings=settings,
