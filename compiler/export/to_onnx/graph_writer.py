@@ -74,6 +74,7 @@ class GraphWriter:
         self._outputs: list[onnx.ValueInfoProto] = []
         self._output_sources: dict[str, str] = {}
         self.renamed: dict[str, str] = {}
+        self._padded: set[str] = set()
         # Names in a graph within a graph are like no other name around it.
         self._taken: set[str] = set() if outer is None else outer._taken
         self._next: dict[str, int] = {} if outer is None else outer._next
@@ -127,7 +128,13 @@ class GraphWriter:
 
     def nodes(self, op_type: str, inputs: Sequence[str], outputs: int, **attrs: Any) -> list[str]:
         """A node with several outputs; attributes that are None are left out."""
+        if op_type == "MaxPool" and inputs[0] in self._padded:
+            # onnxruntime's Pad_Fusion makes the zeros of a Pad padding, which no maximum sees. It
+            # leaves a MaxPool that tells places, too.
+            outputs += 1
         names = [self.unique(f"t{len(self._nodes)}") for _ in range(outputs)]
+        if op_type == "Pad":
+            self._padded.update(names)
         given = {key: value for key, value in attrs.items() if value is not None and value != []}
         node = helper.make_node(op_type, list(inputs), names, name=f"{op_type}_{names[0]}", **given)
         # onnx cannot tell what kind of list an empty one is; ours are lists of axes.

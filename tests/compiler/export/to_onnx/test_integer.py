@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 
 from compiler import relay
 from compiler.core.words import WORDS, FBody
 from compiler.errors import OnnxExportError
+from compiler.export.to_onnx.float_model import to_onnx
 from compiler.export.to_onnx.integer import to_integer_onnx
 from compiler.export.to_onnx.integer_emitter import FToInteger
 from compiler.ir.expr import Expr
@@ -23,6 +26,7 @@ from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.pipeline import evaluate
 from compiler.proof.derive import derive_static
 from compiler.targets.ort.integer_executor import IntegerExecutor
+from compiler.targets.ort.session import OrtExecutor
 from tests.compiler.inner_values import ONNX, OTHERS
 
 op = relay.op
@@ -509,3 +513,35 @@ def test_standardizing_with_an_integer_root_is_exact(
     if flat:
         values[:, 1:] = values[:, :1]
     assert_same_bits(module([x], call), {"x": values})
+
+
+@pytest.mark.parametrize("writer", [to_integer_onnx, to_onnx])
+def test_a_maximum_sees_the_zeros_of_a_pad_in_front_of_it(writer: Any) -> None:
+    """onnxruntime's Pad_Fusion would make them padding."""
+    dtype = "int8" if writer is to_integer_onnx else "float32"
+    x = relay.var("x", (1, 2, 5, 5), dtype)
+    zero = relay.const(np.zeros((), dtype))
+    padded = op.nn.pad(x, zero, pad_width=((0, 0), (0, 0), (1, 1), (1, 1)))
+    mod = module((x,), op.nn.max_pool2d(padded, pool_size=(3, 3), strides=(2, 2)))
+    given = {"x": -np.ones((1, 2, 5, 5), dtype)}
+    (expected,) = evaluate(mod, given)
+    session = onnxruntime.InferenceSession(writer(mod).SerializeToString())
+    np.testing.assert_array_equal(session.run(None, given)[0], expected)
+    assert set(expected.flat) == {0, -1}
+
+
+def test_a_float_file_of_others_has_the_meaning_of_its_text() -> None:
+    nodes = [
+        helper.make_node("Pad", ["x", "pads"], ["padded"]),
+        helper.make_node("MaxPool", ["padded"], ["y"], kernel_shape=[3, 3]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "padded",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 4, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, 4, 4])],
+        [helper.make_tensor("pads", TensorProto.INT64, [8], [0, 0, 1, 1, 0, 0, 1, 1])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (y,) = OrtExecutor(model).run({"x": -np.ones((1, 1, 4, 4), "float32")})
+    np.testing.assert_array_equal(y[0, 0, [0, 1], [0, 1]], [0, -1])
