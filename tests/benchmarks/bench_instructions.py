@@ -7,7 +7,8 @@ takes one nanosecond (``-icount shift=0``) and a timer is read around it. The ta
 and the size of the object's code, with what ``compiler/targets/c/cores.py`` predicts, for networks
 that the weights were not fitted to: the shapes of MLPerf Tiny and, where ../shared/data is, the
 Fashion networks. ``--fit`` counts the kernels of the other networks one by one, fits the weights
-and writes ``cores.toml``.
+and writes ``cores.toml``. ``--cmsis-nn FOLDER`` compares RAM, flash and instructions of the shapes
+of MLPerf Tiny with calls of CMSIS-NN, whose sources are in the folder, and with TFLM's arena.
 
 Debian: qemu-system-arm qemu-system-misc gcc-arm-none-eabi libnewlib-arm-none-eabi
 gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf. The fit needs scipy.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -32,11 +34,12 @@ import onnx
 
 import compiler.targets.c
 import qsearch
-from compiler.pipeline import lower
+from compiler.pipeline import lower, tflite_file
 from compiler.targets.c.cores import CORES
 from compiler.targets.c.package import CPackage, c_package, footprint
 from compiler.targets.c.work import KINDS, Work, work_of
-from tests.benchmarks import mlperf_tiny, real_models, unseen_networks
+from tests.benchmarks import cmsis_nn, mlperf_tiny, real_models, unseen_networks
+from tests.benchmarks.unseen_networks import Network
 
 TOO_LARGE: Final = ("vgg", "painter", "upsampler", "convnext", "sequence")
 """Of the unseen networks: more constants or memory than the boards have, or minutes under QEMU."""
@@ -204,6 +207,18 @@ _ENTRY = re.compile(r"^void \w+\([^;{=]*\)\n\{\n.*?^\}\n", re.M | re.S)
 _KERNEL = re.compile(r"^static NO_INLINE void m_\w+\([^;{=]*\)\n\{\n.*?^\}\n", re.M | re.S)
 
 
+FLAGS: Final = ("-std=gnu99", "-ffp-contract=off", "-w")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A network by calls of CMSIS-NN: instructions of a call, bytes of RAM and flash."""
+
+    instructions: float
+    ram: int
+    flash: int
+
+
 @dataclass(frozen=True, slots=True)
 class Counted:
     """One network on one core.
@@ -220,10 +235,13 @@ class Counted:
     kernels: dict[str, tuple[float, int]]
 
 
-def counted(package: CPackage, board: Board, folder: Path, apart: bool) -> Counted:
+def counted(
+    package: CPackage, board: Board, folder: Path, apart: bool, function: str = "main"
+) -> Counted:
     """Build and run the C of a network.
 
     Args:
+        function: the one that is called.
         apart: count its kernels one by one.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -238,7 +256,7 @@ def counted(package: CPackage, board: Board, folder: Path, apart: bool) -> Count
         first = re.search(r"^void ", text, re.M)
         assert first is not None
         text = text[: first.start()] + macros + text[first.start() :]
-    entry = package.entries["main"]
+    entry = package.entries[function]
     arena = ["&arena"] if package.arena_bytes else []
     held = [f"static {name}_arena arena;"] if arena else []
     arguments = []
@@ -247,25 +265,44 @@ def counted(package: CPackage, board: Board, folder: Path, apart: bool) -> Count
         arguments.append(f"(void *)held{number}")
     count = max(1, len(kernels))
     parts = [
-        _ARM_START if board.arm else _RISCV_START,
         _COUNTED.format(count=count),
         text,
         "\n".join(held),
         _MAIN.format(call=f"{entry.symbol}({', '.join([*arena, *arguments])})", count=len(kernels)),
     ]
-    (folder / "counted.c").write_text("\n".join(parts))
+    numbers = ran(board, folder, "\n".join(parts))
+    if len(numbers) != 1 + 2 * len(kernels):
+        raise RuntimeError(f"{name} on {board.machine}: {numbers[:9]}")
+    plain, program = folder / "plain.o", folder / "counted.elf"
+    command = [*board.compiler, *FLAGS, "-c", str(folder / f"{name}.c"), "-o", str(plain)]
+    subprocess.run(command, check=True)
+    sizes = dict(_sizes(board, program))
+    found = {
+        kernel: (total * board.per_tick / calls, sizes.get(kernel, 0))
+        for kernel, total, calls in zip(kernels, numbers[1::2], numbers[2::2])
+        if calls
+    }
+    code = sum(size for _, size in _sizes(board, plain))
+    return Counted(numbers[0] * board.per_tick, code, found)
+
+
+def ran(board: Board, folder: Path, text: str, rest: Sequence[str] = ()) -> list[int]:
+    """Build a program for the board and run it; the numbers that it prints.
+
+    Args:
+        text: C with the function ``work``.
+        rest: further words for the compiler.
+    Raises:
+        subprocess.SubprocessError: it is not built, or does not end.
+    """
+    source, script, program = (folder / f"counted.{end}" for end in ("c", "ld", "elf"))
+    source.write_text((_ARM_START if board.arm else _RISCV_START) + text)
     constants = "large" if board.flash[1] < 1 << 20 else "flash"
-    script = _LINKED.format(
-        flash=board.flash, ram=board.ram, large=board.large, constants=constants
+    script.write_text(
+        _LINKED.format(flash=board.flash, ram=board.ram, large=board.large, constants=constants)
     )
-    (folder / "counted.ld").write_text(script)
-    flags = ("-std=gnu99", "-ffp-contract=off", "-w")
-    program, plain = folder / "counted.elf", folder / "plain.o"
-    link = ("-nostartfiles", "-T", str(folder / "counted.ld"), "-o", str(program))
-    subprocess.run([*board.compiler, *flags, str(folder / "counted.c"), *link], check=True)
-    subprocess.run(
-        [*board.compiler, *flags, "-c", str(folder / f"{name}.c"), "-o", str(plain)], check=True
-    )
+    link = ("-nostartfiles", "-T", str(script), *rest, "-o", str(program))
+    subprocess.run([*board.compiler, *FLAGS, str(source), *link], check=True)
     kind = "arm" if board.arm else "riscv32"
     words = [f"qemu-system-{kind}", "-machine", board.machine, "-nographic", "-monitor", "none"]
     words += ["-icount", "shift=0", "-kernel", str(program)]
@@ -276,17 +313,77 @@ def counted(package: CPackage, board: Board, folder: Path, apart: bool) -> Count
     done = subprocess.run(
         words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=600
     )
-    numbers = [int(word) for word in re.findall(r"\d+", done.stdout + done.stderr)]
-    if len(numbers) != 1 + 2 * len(kernels):
-        raise RuntimeError(f"{name} on {board.machine}: {done.stdout[:200]}{done.stderr[:200]}")
-    sizes = dict(_sizes(board, program))
-    found = {
-        kernel: (total * board.per_tick / calls, sizes.get(kernel, 0))
-        for kernel, total, calls in zip(kernels, numbers[1::2], numbers[2::2])
-        if calls
-    }
-    code = sum(size for _, size in _sizes(board, plain))
-    return Counted(numbers[0] * board.per_tick, code, found)
+    return [int(word) for word in re.findall(r"\d+", done.stdout + done.stderr)]
+
+
+def cmsis_nn_counted(model: onnx.ModelProto, board: Board, folder: Path, sources: Path) -> Peer:
+    """The same shapes through CMSIS-NN."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = cmsis_nn.runner(model)
+    built = []
+    for target, words in cmsis_nn.objects(sources, folder, (*board.compiler, *FLAGS)):
+        subprocess.run(words, check=True)
+        built.append(str(target))
+    text = made.text + _COUNTED.format(count=1)
+    text += _MAIN.format(call="network()", count=0).replace(
+        "put('\\n')", "number((unsigned)most_scratch); number((unsigned)failed)"
+    )
+    include = f"-I{sources / 'Include'}"
+    ticks, scratch, failed = ran(board, folder, text, [*built, include, "-Wl,--gc-sections"])
+    if failed:
+        raise RuntimeError(f"{failed} layers of {model.graph.name} were refused by CMSIS-NN")
+    code = sum(
+        size
+        for name, size in _sizes(board, folder / "counted.elf")
+        if name.startswith("arm_") or name == "network"
+    )
+    return Peer(ticks * board.per_tick, made.activation_bytes + scratch, made.constant_bytes + code)
+
+
+def tflm_ram(name: str, model: onnx.ModelProto, folder: Path) -> int:
+    """Bytes of the arena that TFLM reports for the module's LiteRT file."""
+    from tflite_micro.python.tflite_micro import runtime  # type: ignore[import-not-found]
+
+    module = quantized(name, model, folder, "auto,requantization=tflite")
+    file = tflite_file(module.module).data
+    interpreter = runtime.Interpreter.from_bytes(file, arena_size=1 << 21)
+    with tempfile.TemporaryFile() as log:
+        kept = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            interpreter.print_allocations()
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        log.seek(0)
+        found = re.search(rb"allocation total (\d+) bytes", log.read())
+    assert found is not None
+    return int(found[1])
+
+
+def compare(cores: Sequence[str], folder: Path, sources: Path) -> list[dict[str, Any]]:
+    """RAM, flash and instructions of the shapes of MLPerf Tiny beside the peers'."""
+    rows = []
+    print("network    core        RAM, CMSIS-NN, TFLM      flash, CMSIS-NN      M instructions")
+    for name, make in mlperf_tiny.MODELS.items():
+        model = make()
+        package, _ = packaged(name, model, folder)
+        tflm = tflm_ram(name, model, folder)
+        for core in cores:
+            # CMSIS-NN has integers only.
+            place = folder / core / name
+            ours = counted(package, BOARDS[core], place, apart=False, function="quantized_main")
+            peer = cmsis_nn_counted(model, BOARDS[core], folder / core / f"{name}-cmsis", sources)
+            flash = package.constant_bytes + ours.code_bytes
+            rows.append({"network": name, "core": core, "ram": package.arena_bytes,
+                         "cmsis_nn_ram": peer.ram, "tflm_ram": tflm, "flash": flash,
+                         "cmsis_nn_flash": peer.flash, "instructions": ours.instructions,
+                         "cmsis_nn_instructions": peer.instructions})  # fmt: skip
+            print(f"{name:<10} {core:<10} {package.arena_bytes:8} {peer.ram:8} {tflm:8} "
+                  f"{flash:8} {peer.flash:8} {ours.instructions / 1e6:8.2f} "
+                  f"{peer.instructions / 1e6:8.2f}"
+                  f"{ours.instructions / peer.instructions:6.2f}", flush=True)  # fmt: skip
+    return rows
 
 
 def _unpackers(text: str) -> list[str]:
@@ -304,10 +401,10 @@ def _sizes(board: Board, file: Path) -> Iterable[tuple[str, int]]:
             yield words[3].split(".")[0], int(words[1], 16)
 
 
-def packaged(
+def quantized(
     name: str, model: onnx.ModelProto, folder: Path, qconfig: str = "auto"
-) -> tuple[CPackage, Work]:
-    """The C of a network that ``compile`` quantizes with samples of noise, and its work."""
+) -> qsearch.QModule:
+    """What ``compile`` makes of a network with samples of noise."""
     path = folder / f"{name}.onnx"
     onnx.save(model, path)
     rng = np.random.default_rng(3)
@@ -320,7 +417,14 @@ def packaged(
                 data[entry.name] = rng.normal(size=(8, *shape[1:])).astype("float32")
             else:
                 data[entry.name] = rng.integers(0, 16, (8, *shape[1:]))
-    lowered = lower(qsearch.quantize(path, data, qconfig).module, target="c").mod
+    return qsearch.quantize(path, data, qconfig)
+
+
+def packaged(
+    name: str, model: onnx.ModelProto, folder: Path, qconfig: str = "auto"
+) -> tuple[CPackage, Work]:
+    """The C of a network, and its work."""
+    lowered = lower(quantized(name, model, folder, qconfig).module, target="c").mod
     return c_package(lowered, name), footprint(lowered).work
 
 
@@ -339,6 +443,15 @@ def fitted(rows: Sequence[tuple[list[float], float]], least: float) -> dict[str,
     return {kind: round(float(w), 3) for kind, w in zip(KINDS, weights) if w > 5e-4}
 
 
+def layers() -> onnx.ModelProto:
+    """Dense layers alone."""
+    graph = Network(9)
+    x, width = graph.input(1, 300), 300
+    for out in (96, 200, 24, 160):
+        x, width = graph.dense(x, width, out, "Relu"), out
+    return graph.model(graph.dense(x, width, 250))
+
+
 def fit(cores: Sequence[str], folder: Path) -> None:
     """Count kernels, fit the weights, write ``cores.toml``."""
     table = "# Written by python -m tests.benchmarks.bench_instructions --fit\n"
@@ -348,6 +461,7 @@ def fit(cores: Sequence[str], folder: Path) -> None:
         if name not in TOO_LARGE
     }
     make = unseen_networks.NETWORKS[PACKED]
+    packages["layers"] = packaged("layers", layers(), folder)[0]
     packages |= {"packed": packaged("packed", make(), folder, "auto,nbit_weight=4")[0]}
     for core in cores:
         times: list[tuple[list[float], float]] = []
@@ -379,7 +493,8 @@ def fit(cores: Sequence[str], folder: Path) -> None:
                 sizes = re.findall(rf"^ +{unpacker}\(\s*[^,]+,\s+(\d+),", text, re.M)
                 if sizes and unpacker in found:
                     mean = sum(map(int, sizes)) / len(sizes)
-                    one = {**dict.fromkeys(KINDS, 0.0), "unpacked": mean}
+                    kind = "wide_unpacked" if "64" in unpacker else "unpacked"
+                    one = {**dict.fromkeys(KINDS, 0.0), kind: mean}
                     times.append((list(one.values()), found[unpacker][0]))
         print(f"{core}: {len(times)} kernels", flush=True)
         table += f"\n[{core}]\ncompiler = {json.dumps(' '.join(BOARDS[core].compiler))}\n"
@@ -394,10 +509,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cores", nargs="+", choices=tuple(BOARDS), default=list(BOARDS))
     parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--cmsis-nn", type=Path, metavar="FOLDER", help="its sources: compare")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-instructions-") as scratch:
         folder = Path(scratch)
+        if args.cmsis_nn:
+            rows = compare(args.cores, folder, args.cmsis_nn)
+            if args.json:
+                args.json.write_text(json.dumps(rows, indent=1))
+            return 0
         if args.fit:
             fit(args.cores, folder)
             return 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 from compiler.targets.c.c_types import c_type, suffix
 from compiler.targets.c.float_functions import FLOAT_FUNCTIONS, float_to_int
 from compiler.targets.c.integer_functions import INTEGER_FUNCTIONS
+from compiler.targets.c.product_functions import PRODUCT_FUNCTIONS
 
 _ONE_ARGUMENT = {
     "exp": "exp", "log": "log", "sqrt": "sqrt", "tanh": "tanh", "erf": "erf", "sin": "sin",
@@ -19,6 +20,8 @@ _ONE_ARGUMENT = {
     "fmod": "fmod",
 }  # fmt: skip
 """Functions of <math.h> by intrinsic, for float64; float32 ones end in f."""
+
+_FUNCTIONS = INTEGER_FUNCTIONS | PRODUCT_FUNCTIONS | FLOAT_FUNCTIONS
 
 
 class Arithmetic:
@@ -42,7 +45,7 @@ class Arithmetic:
         Raises:
             CodegenError: the dtype has no C type.
         """
-        maker = INTEGER_FUNCTIONS.get(operation) or FLOAT_FUNCTIONS.get(operation)
+        maker = _FUNCTIONS.get(operation)
         if maker is None:
             self.uses_libm = True
             return _ONE_ARGUMENT[operation] + ("f" if dtype == "float32" else "")

@@ -55,14 +55,16 @@ def int_literal(value: int, dtype: str) -> str:
 
 
 APART: Final = "NO_INLINE"
-"""In front of a function that compilers do not write where it is called."""
+INLINED: Final = "INLINED"
+"""In front of functions that compilers do not write, or always write, where they are called."""
 
 
-def function_text(kind: str, head: str, body: str, note: str = "") -> str:
+def function_text(kind: str, head: str, body: str, note: str = "", how: str = "") -> str:
     """A static function of a file, under a comment if there is a note.
 
-    One that returns nothing has loops: compilers write its call, and not all of it at each place.
+    Without ``how``, one that returns nothing has loops: compilers write its call, and not all of it
+    at each place.
     """
     comment = f"/* {note} */\n" if note else ""
-    how = APART if kind == "void" else "inline"
+    how = how or (APART if kind == "void" else "inline")
     return f"{comment}static {how} {kind} {head}\n{{\n    {body}\n}}\n"

@@ -204,10 +204,14 @@ def _fixed_point_multiply(use: Functions, name: str, dtype: str) -> str:
     return function_text(kind, f"{name}({kind} x, int32_t multiplier, int32_t shift)", body, note)
 
 
+SHORT_BITS = 25
+"""Bits of numbers of which 32 hold one, wherever in a byte it begins."""
+
+
 def _unpack(use: Functions, name: str, dtype: str) -> str:
-    kind, wide = c_type(dtype), "uint32_t" if bits_of(dtype) <= 16 else "uint64_t"
-    value = f"((held & mask) << shift) + ({wide})low"
-    value = value if bits_of(dtype) == 64 or wide == "uint32_t" else f"(uint32_t)({value})"
+    kind, full = c_type(dtype), "uint64_t" if bits_of(dtype) == 64 else "uint32_t"
+    wide = "uint32_t" if "short" in name or bits_of(dtype) <= 16 else "uint64_t"
+    value = f"(({full})(held & mask) << shift) + ({full})low"
     body = (
         f"const {wide} mask = (({wide})1 << bits) - 1u;\n"
         f"    {wide} held = 0;\n"
@@ -250,5 +254,6 @@ INTEGER_FUNCTIONS: dict[str, Maker] = {
     "ipow": _ipow,
     "fixed_point_multiply": _fixed_point_multiply,
     "unpack": _unpack,
+    "unpack_short": _unpack,
     "negate_rows": _negate_rows,
 }

@@ -23,7 +23,7 @@ from compiler.targets.c.c_types import APART, c_type
 from compiler.targets.c.lines import Lines
 from compiler.targets.c.loop_nest import write_loops
 from compiler.targets.c.names import LOCALS, Names
-from compiler.targets.c.product_form import product_of
+from compiler.targets.c.product_form import SCRATCH, product_of
 from compiler.targets.c.product_writer import write_product
 from compiler.targets.c.routines import write_routine
 
@@ -91,7 +91,8 @@ def kernel_of(
                 write_routine(block, by_buffer, use, lines)
                 continue
             legal = _with_legal_axes(block, by_buffer)
-            product = product_of(legal)
+            given = [b.nbytes for b in func.temps if b.name in {f"{w}{number}" for w in SCRATCH}]
+            product = product_of(legal, sum(given))
             held = {} if product is None else {w: f"{w}{number}" for w in product.scratch()}
             if product is not None and all(name in by_buffer for name in held.values()):
                 scratch = {word: by_buffer[name] for word, name in held.items()}

@@ -31,11 +31,12 @@ from compiler.targets.c.arithmetic import Arithmetic
 from compiler.targets.c.c_types import c_type, int_literal, suffix
 from compiler.targets.c.constants import ConstantPool, array_text, packed_form
 from compiler.targets.c.entry import Entry, call_lines, signature
+from compiler.targets.c.integer_functions import SHORT_BITS
+from compiler.targets.c.joining import joined
 from compiler.targets.c.kernel import head_of, kernel_of
 from compiler.targets.c.memory_plan import rounded
 from compiler.targets.c.names import Names, c_name
-from compiler.targets.c.placement import Placement, place
-from compiler.targets.c.product_form import with_scratch
+from compiler.targets.c.placement import Placement, place, with_room
 from compiler.targets.c.program import Program, Step, Value, callees, program_of
 from compiler.targets.c.source_file import comment, kernel_comment, source_text
 from compiler.targets.c.work import Counts, Work, work_of
@@ -250,6 +251,7 @@ class _Writer:
         self._pool = ConstantPool(self._names)
         self._entries: dict[str, Entry] = {}
         self._kernels: dict[str, PrimFunc] = {}
+        self._programs: dict[str, Program] = {}
         self._symbols: dict[str, str] = {}
         # Parameters of each callee whose memory a result takes over in some step.
         self._shared: defaultdict[str, set[str]] = defaultdict(set)
@@ -313,17 +315,29 @@ class _Writer:
                 continue
             if name in open_:
                 raise CodegenError(f"@{name} calls itself", fix="C is generated without recursion")
-            function = self._mod[name]
-            if isinstance(function, PrimFunc):
-                self._kernels.setdefault(name, with_scratch(function))
+            if name in self._kernels:
                 continue
             open_[name] = None
             stack.append((name, True))
-            stack.extend((c, False) for c in reversed(callees(program_of(self._mod, name))))
+            stack.extend((c, False) for c in reversed(callees(self._program(name))))
         return list(done)
 
+    def _program(self, name: str) -> Program:
+        """The steps of a function, kernels joined; kernels are noted aside."""
+        plain = program_of(self._mod, name)
+        kernels = {
+            callee: function
+            for callee in callees(plain)
+            if isinstance(function := self._mod[callee], PrimFunc)
+        }
+        program, made = joined(plain, kernels)
+        found = with_room(_with_unpacking(program), kernels | made)
+        self._kernels = found | self._kernels
+        self._programs[name] = program
+        return program
+
     def _plan(self, function: str) -> None:
-        plain = program_of(self._mod, function)
+        plain = self._programs[function]
         for when, program in (("run", _with_unpacking(plain)), ("load", plain)):
             self._placed[when][function] = place(program, self._kernels, self._placed[when])
         placement = self._placed[self._unpack][function]
@@ -458,7 +472,8 @@ class _Writer:
         low, signs = int_literal(form.low, dtype), -(-len(form.negated) // 8)
         behind = f"{packed} + {signs}" if signs else packed
         facts = [behind, f"{array.size}", f"{form.bits}", f"{form.shift}", low, target]
-        lines = call_lines(self._use("unpack", dtype), facts)
+        operation = "unpack_short" if form.bits <= SHORT_BITS else "unpack"
+        lines = call_lines(self._use(operation, dtype), facts)
         if form.axis is not None:
             inner = math.prod(array.shape[form.axis + 1 :])
             facts = [packed, f"{array.shape[form.axis]}", f"{inner}", f"{array.size}", target]

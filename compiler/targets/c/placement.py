@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from compiler.lir.nodes import PrimFunc
 from compiler.targets.c.kernel import may_share
 from compiler.targets.c.memory_plan import ALIGNMENT, Lifetime, lower_bound, plan_memory
+from compiler.targets.c.product_form import with_scratch
 from compiler.targets.c.program import Program, Step, Value
 
 
@@ -105,6 +106,34 @@ def place(
         below + plan.arena_bytes,
         lower_bound([*lifetimes, *inner]),
     )
+
+
+def with_room(program: Program, kernels: Mapping[str, PrimFunc]) -> dict[str, PrimFunc]:
+    """Kernels with temporaries: as much as the largest step with few of them leaves to each."""
+    last_read = {value: n for n, step in enumerate(program.steps) for value in step.args}
+    alive, held = set[Value](), 0
+    taken: list[tuple[str, int]] = []
+    for number, step in enumerate(program.steps):
+        new = {v for v in step.outs if v not in program.results} - alive
+        alive |= new
+        held += sum(value.nbytes for value in new)
+        if step.callee in kernels:
+            taken.append((step.callee, held))
+        gone = {
+            v for v in (*step.args, *step.outs) if v in alive and last_read.get(v, -1) <= number
+        }
+        alive -= gone
+        held -= sum(value.nbytes for value in gone)
+    few = {name: _temps(with_scratch(kernels[name], 0)) for name, _ in taken}
+    most = max((held + few[name] for name, held in taken), default=0)
+    room: dict[str, int] = {}
+    for name, held in taken:
+        room[name] = min(room.get(name, most), most - held)
+    return {name: with_scratch(kernels[name], budget) for name, budget in room.items()}
+
+
+def _temps(kernel: PrimFunc) -> int:
+    return sum(buffer.nbytes for buffer in kernel.temps)
 
 
 def _index(kernel: PrimFunc | None, name: str) -> int:

@@ -1,19 +1,25 @@
-"""Blocks that are sums of products of narrow integers, in the two forms that C compilers turn into
-fast code. ``product_writer.py`` writes them.
+"""Blocks that are sums of products of narrow integers, in the three forms that C compilers turn
+into fast code. ``product_writer.py`` writes them.
 
 Matrix form: what one sum reads is laid out as a row of int16, for rows of the data and columns of
 the weight alike, padding included; then every sum is a dot product of two rows, eight at a time.
-Compilers know dot products of int16 (pmaddwd, smlal).
+Compilers know dot products of int16 (pmaddwd, smlal); for DSP instructions of Arm
+they are called by name.
 
-    for (x …) rows[x][k] = p0[…];                       a tile of rows
+    for (x …) rows[x][k] = p0[…];                       a tile of rows, of one or more lines
     for (o …; o += 4) {
         columns[0 … 3][k] = p1[…];                      four columns
         for (x …; x += 2) {
-            for (k …) { s0 += a0[k] * b0[k]; … s7 += a1[k] * b3[k]; }
-            sums[x][o] = s0; …
+            sums[x … x + 1][o … o + 3] = rows[x … x + 1] · columns[0 … 3];
         }
     }
     for (x …) for (o …) out[…] = …;                     the epilogue
+
+Row form: a single row, and a weight whose columns lie one behind the other.
+
+    row[k] = p0[…];
+    for (o …; o += 4) sums[o … o + 3] = row · p1[o … o + 3];
+    for (o …) out[…] = …;
 
 Taps form: a depthwise convolution, whose innermost loop is the channel. The lines of the image that
 one line of the result reads are copied with their padding; all taps are one expression.
@@ -32,6 +38,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from compiler.lir.affine import Affine, flat_index
 from compiler.lir.nodes import Compute, PrimFunc
@@ -43,17 +50,20 @@ from compiler.targets.c.guards import conditions_of, decided
 from compiler.targets.c.loop_order import Loop, Order, join_loops
 from compiler.targets.c.scalar_printer import axes_in
 
-LEAST_TILE = 1 << 14
-TILE_BYTES = 1 << 16
-"""Rows and sums of a tile: as many bytes as its data and its result, but within these limits. The
-least leaves enough rows for a copied column, the most is what a second-level cache holds."""
+LEAST_SCRATCH = 1 << 12
+MOST_SCRATCH = 1 << 16
+"""Bytes of rows, columns and sums of a tile; the most is what a second-level cache holds."""
 COLUMNS = 4
 """Columns of sums at a time."""
+_ROWS = 12
+"""Rows of a tile that make up for a copied column, where ``MOST_SCRATCH`` allows them."""
 _FEWEST = 4
 """Rows or columns below which dot products are not worth the copies."""
 _SHORTEST = 8
 """Products a sum."""
 _MOST_TAPS = 49
+SCRATCH = ("rows", "columns", "sums")
+"""Words that names of temporaries begin with."""
 _NARROW = ("int8", "uint8", "int16")
 
 
@@ -68,7 +78,12 @@ class Operand:
     @property
     def axes(self) -> set[str]:
         """Axes that it depends on."""
-        return set(self.position.terms).union(*(c.terms for c in self.conditions))
+        return self.guards.union(self.position.terms)
+
+    @property
+    def guards(self) -> set[str]:
+        """Axes that its conditions depend on."""
+        return set().union(*(c.terms for c in self.conditions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +97,10 @@ class Product:
         weight: the other one.
         result: what is stored.
         ranges: for the expressions of ``result``.
-        row: the loop along which sums share the weight.
-        taps: whether the innermost axis is one of both factors.
+        row: the innermost loop along which sums share the weight; of one turn in row form.
+        line: such a loop around it, where there is one.
+        form: matrix, row or taps.
+        budget: bytes that its scratch memory should not exceed.
     """
 
     block: Compute
@@ -93,7 +110,9 @@ class Product:
     result: Scalar
     ranges: ValueRanges
     row: Loop
-    taps: bool
+    line: Loop | None
+    form: Literal["matrix", "row", "taps"]
+    budget: int = MOST_SCRATCH
 
     @property
     def column(self) -> Loop:
@@ -101,24 +120,72 @@ class Product:
         return self.order.axes[-1]
 
     @property
+    def count(self) -> int:
+        """Products of a sum."""
+        return math.prod(loop.extent for loop in self.order.raxes)
+
+    @property
     def depth(self) -> int:
         """int16 values a row: the products of a sum, a few zeros behind them."""
-        count = math.prod(loop.extent for loop in self.order.raxes)
+        count = self.count
         wide = -(-count // 16) * 16
         return wide if wide * 100 <= count * 115 else -(-count // 8) * 8
 
     @property
+    def columns(self) -> int:
+        """Sums a row: the columns, a few more behind them."""
+        return -(-self.column.extent // COLUMNS) * COLUMNS
+
+    @property
+    def tile(self) -> tuple[Loop, int]:
+        """The loop that tiles divide, and how many of its turns one has: lines, where two fit."""
+        row = 2 * self.depth + 4 * self.columns
+        held = max(LEAST_SCRATCH, self.budget) - 2 * COLUMNS * self.depth
+        most = max(_FEWEST, min(_ROWS, MOST_SCRATCH // row), held // row)
+        loop = self.row
+        if self.line is not None and most >= 2 * loop.extent:
+            loop, most = self.line, most // loop.extent
+        tiles = -(-loop.extent // most)
+        turns = -(-loop.extent // tiles)
+        if loop == self.row:  # sums are computed for two rows at once
+            near = (*range(turns, 2, -1), *range(turns + 1, loop.extent + 1))
+            turns = next(turn for turn in near if loop.extent % turn != 1)
+        return loop, turns
+
+    @property
+    def inner(self) -> set[str]:
+        """Names of the loops of a sum."""
+        return {loop.name for loop in self.order.raxes}
+
+    def run(self, operand: Operand) -> int:
+        """Neighbours in memory that are neighbours in a row, too."""
+        count = 1
+        for loop in reversed(self.order.raxes):
+            if operand.position.terms.get(loop.name) != count or loop.name in operand.guards:
+                break
+            count *= loop.extent
+        return count
+
+    @property
+    def widens(self) -> bool:
+        """Whether both factors are copied by runs, with an order of their own in each four."""
+        runs = {self.run(self.data), self.run(self.weight)}
+        narrow = all(side.load.buffer.dtype != "int16" for side in (self.data, self.weight))
+        return (
+            narrow and min(runs) >= _SHORTEST and (len(runs) == 1 or not any(r % 4 for r in runs))
+        )
+
+    @property
     def rows_at_once(self) -> int:
-        """Rows of a tile, the same number in every tile where that is possible."""
-        around = self.data.load.buffer.nbytes + self.block.out.nbytes
-        tile = min(max(LEAST_TILE, around), TILE_BYTES)
-        most = max(_FEWEST, tile // (2 * self.depth + 4 * self.column.extent))
-        tiles = -(-self.row.extent // most)
-        return -(-self.row.extent // tiles)
+        """Rows of a tile."""
+        loop, turns = self.tile
+        return turns if loop == self.row else turns * self.row.extent
 
     def scratch(self) -> dict[str, tuple[str, int]]:
         """dtype and elements of the temporaries, by the words that their names begin with."""
-        if self.taps:
+        if self.form == "row":
+            return {"rows": ("int16", self.count), "sums": ("int32", self.column.extent)}
+        if self.form == "taps":
             lines = math.prod(loop.extent for loop in self.order.raxes if loop != self.along)
             size = lines * self.width * self.column.extent
             return {
@@ -128,7 +195,7 @@ class Product:
         return {
             "rows": ("int16", self.rows_at_once * self.depth),
             "columns": ("int16", COLUMNS * self.depth),
-            "sums": ("int32", self.rows_at_once * self.column.extent),
+            "sums": ("int32", self.rows_at_once * self.columns),
         }
 
     # Of the taps form.
@@ -167,11 +234,15 @@ def _along(data: Operand, order: Order, row: Loop) -> Loop | None:
     return min(order.raxes, key=lambda loop: data.position.terms.get(loop.name, 0), default=None)
 
 
-def with_scratch(func: PrimFunc) -> PrimFunc:
-    """The function with the temporaries that its products need."""
+def with_scratch(func: PrimFunc, budget: int = MOST_SCRATCH) -> PrimFunc:
+    """The function with the temporaries that its products need.
+
+    Args:
+        budget: bytes that each should not exceed; few rows of a tile are taken anyway.
+    """
     temps = list(func.temps)
     for number, block in enumerate(func.blocks):
-        product = product_of(block) if isinstance(block, Compute) else None
+        product = product_of(block, budget) if isinstance(block, Compute) else None
         if product is not None:
             temps += [
                 Buffer(f"{word}{number}", (size,), dtype, "temp")
@@ -180,8 +251,8 @@ def with_scratch(func: PrimFunc) -> PrimFunc:
     return func if len(temps) == len(func.temps) else replace(func, temps=tuple(temps))
 
 
-def product_of(block: Compute) -> Product | None:
-    """The block as a product; None where another form is better."""
+def product_of(block: Compute, budget: int = MOST_SCRATCH) -> Product | None:
+    """The block as a product with that much scratch memory; None where another form is better."""
     init, expr = block.init, block.expr
     if block.combiner != "sum" or not isinstance(init, IntImm) or init.value != 0:
         return None
@@ -205,7 +276,8 @@ def product_of(block: Compute) -> Product | None:
     # The weight has the innermost axis; where both have it, the data are what is padded.
     if column not in second.axes or (column in first.axes and second.conditions):
         first, second = second, first
-    return _chosen(block, order, first, second, result, ranges)
+    found = _chosen(block, order, first, second, result, ranges)
+    return None if found is None else replace(found, budget=min(budget, MOST_SCRATCH))
 
 
 def _chosen(
@@ -217,16 +289,29 @@ def _chosen(
     ranges: ValueRanges,
 ) -> Product | None:
     column = order.axes[-1]
-    taps = column.name in data.axes
     alone = [loop for loop in order.axes[:-1] if loop.name in data.axes - weight.axes]
     rows = [loop for loop in alone if loop.extent >= _FEWEST]
-    count = math.prod(loop.extent for loop in order.raxes)
-    if column.name not in weight.axes or column.extent < _FEWEST or not rows:
+    if column.name not in weight.axes or column.extent < _FEWEST:
         return None
-    found = Product(block, order, data, weight, result, ranges, rows[-1], taps)
-    if not taps:
-        return found if count >= _SHORTEST else None
-    return found if count <= _MOST_TAPS and _is_depthwise(found) else None
+    found = Product(block, order, data, weight, result, ranges, Loop("", 1), None, "row")
+    if not rows:
+        return found if _is_row(found) else None
+    found = replace(found, row=rows[-1])
+    if column.name in data.axes:
+        found = replace(found, form="taps")
+        return found if found.count <= _MOST_TAPS and _is_depthwise(found) else None
+    lines = alone[: alone.index(rows[-1])]
+    found = replace(found, form="matrix", line=lines[-1] if lines else None)
+    return found if found.count >= _SHORTEST else None
+
+
+def _is_row(product: Product) -> bool:
+    """Whether sums share the data, and both factors lie in memory as they are multiplied."""
+    data, weight, count = product.data, product.weight, product.count
+    if data.conditions or weight.conditions or product.column.name in data.axes:
+        return False
+    columns = weight.position.terms.get(product.column.name)
+    return count == product.run(data) == product.run(weight) == columns and count >= _SHORTEST
 
 
 def _is_depthwise(product: Product) -> bool:

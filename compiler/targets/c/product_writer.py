@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 
 from compiler.lir.affine import Affine
@@ -59,13 +59,13 @@ class _Writer:
     def write(self) -> None:
         product = self._product
         with ExitStack() as outer:
+            tiled = {product.row}
+            if product.form == "matrix":
+                tiled.add(product.tile[0])
             for loop in product.order.axes[:-1]:
-                if loop != product.row:
+                if loop not in tiled:
                     outer.enter_context(self._for(loop.name, "0", loop.extent))
-            if product.taps:
-                self._taps()
-            else:
-                self._tiles()
+            {"matrix": self._tiles, "row": self._one_row, "taps": self._taps}[product.form]()
 
     def _for(
         self, name: str, first: str, behind: object, step: object = 1
@@ -76,79 +76,106 @@ class _Writer:
     # The matrix form.
 
     def _tiles(self) -> None:
-        product, row = self._product, self._product.row
-        first, count = self._local["first"], self._local["count"]
-        if product.rows_at_once == row.extent:
+        (loop, turns), first, behind = (
+            self._product.tile,
+            self._local["first"],
+            self._local["behind"],
+        )
+        if turns == loop.extent:
             with self._lines.block(""):
-                self._lines(f"const int32_t {first} = 0, {count} = {row.extent};")
+                self._lines(f"const int32_t {first} = 0, {behind} = {turns};")
                 self._tile()
             return
-        with self._for(first, "0", row.extent, product.rows_at_once):
-            rest = f"{self._use('min', 'int32')}({row.extent} - {first}, {product.rows_at_once})"
-            self._lines(f"const int32_t {count} = {rest};")
+        with self._for(first, "0", loop.extent, turns):
+            end = f"{self._use('min', 'int32')}({loop.extent}, {first} + {turns})"
+            self._lines(f"const int32_t {behind} = {end};")
             self._tile()
 
     def _tile(self) -> None:
         product, local, lines = self._product, self._local, self._lines
-        row, column, depth = product.row.name, product.column, product.depth
-        first, count, at = local["first"], local["count"], local["at"]
-        with self._for(row, first, f"{first} + {count}"):
-            self._copy(product.data, f"{self._scratch['rows']} + ({row} - {first}) * {depth}")
-        group, line, next_line = local["group"], local["line"], local["next_line"]
+        row, column = product.row, product.column
+        first, behind, place = local["first"], local["behind"], local["place"]
+        with self._rows():
+            self._copy(product.data, f"{self._scratch['rows']} + {place} * {product.depth}")
+        group, line = local["group"], local["line"]
+        each = "" if product.tile[0] == row else f" * {row.extent}"
+        lines(f"const int32_t {local['count']} = ({behind} - {first}){each};")
         with self._for(group, "0", column.extent, COLUMNS):
             with self._for(line, "0", COLUMNS):
-                lines(f"const int32_t {column.name} = {self._within(f'{group} + {line}', column)};")
-                self._copy(product.weight, f"{self._scratch['columns']} + {line} * {depth}")
-            with self._for(line, "0", count, 2):
-                # The last row, and the last column, may be computed twice.
-                behind = f"{line} + 1 < {count} ? {line} + 1 : {line}"
-                lines(f"const int32_t {next_line} = {behind};")
-                self._dot_products(group, line, next_line, at)
-        with self._for(row, first, f"{first} + {count}"):
-            place = f"({row} - {first}) * {column.extent} + {column.name}"
-            self._epilogue(f"{self._scratch['sums']}[{place}]")
+                number = f"{group} + {line}"
+                if column.extent % COLUMNS:
+                    number = f"{self._use('min', 'int32')}({number}, {column.extent - 1})"
+                lines(f"const int32_t {column.name} = {number};")
+                self._copy(product.weight, f"{self._scratch['columns']} + {line} * {product.depth}")
+            with self._for(line, "0", local["count"], 2):
+                # The last row but one, and the last column, may be computed twice.
+                pair = f"{self._use('min', 'int32')}({line}, {local['count']} - 2)"
+                lines(f"const int32_t {local['pair']} = {pair};")
+                self._dot_products()
+        with self._rows():
+            sums = f"{place} * {product.columns} + {column.name}"
+            self._epilogue(f"{self._scratch['sums']}[{sums}]")
 
-    def _dot_products(self, group: str, line: str, next_line: str, at: str) -> None:
-        product, local, lines = self._product, self._local, self._lines
-        depth, column = product.depth, product.column
-        rows = [(local[f"a{n}"], name) for n, name in enumerate((line, next_line))]
-        columns = [(local[f"b{n}"], n) for n in range(COLUMNS)]
-        for pointer, name in rows:
-            lines(f"const int16_t *const {pointer} = {self._scratch['rows']} + {name} * {depth};")
-        for pointer, n in columns:
-            place = self._scratch["columns"] + (f" + {n * depth}" if n else "")
-            lines(f"const int16_t *const {pointer} = {place};")
-        sums = {(a, b): f"{local['s']}{a}{b}" for a in range(2) for b in range(COLUMNS)}
-        lines(f"int32_t {', '.join(f'{name} = 0' for name in sums.values())};")
-        with self._for(at, "0", depth):
-            for (a, b), name in sums.items():
-                factors = f"(int32_t){rows[a][0]}[{at}] * (int32_t){columns[b][0]}[{at}]"
-                lines(f"{name} += {factors};")
-        for (a, b), name in sums.items():
-            place = f"{rows[a][1]} * {column.extent} + {self._within(f'{group} + {b}', column)}"
-            lines(f"{self._scratch['sums']}[{place}] = {name};")
+    @contextmanager
+    def _rows(self) -> Iterator[None]:
+        """Around what is done for each row of a tile; ``place`` is its number there."""
+        product, local = self._product, self._local
+        (loop, _), row, first = product.tile, product.row, local["first"]
+        number = f"{loop.name} - {first}"
+        with ExitStack() as nest:
+            nest.enter_context(self._for(loop.name, first, local["behind"]))
+            if loop != row:
+                nest.enter_context(self._for(row.name, "0", row.extent))
+                number = f"({number}) * {row.extent} + {row.name}"
+            self._lines(f"const int32_t {local['place']} = {number};")
+            yield
 
-    def _within(self, place: str, column: Loop) -> str:
-        if column.extent % COLUMNS == 0:
-            return place
-        return f"{self._use('min', 'int32')}({place}, {column.extent - 1})"
+    def _dot_products(self) -> None:
+        product, held, local = self._product, self._scratch, self._local
+        rows = f"{held['rows']} + {local['pair']} * {product.depth}"
+        sums = f"{held['sums']} + {local['pair']} * {product.columns} + {local['group']}"
+        given = (rows, held["columns"], product.depth, sums, product.columns)
+        self._lines(f"{self._use('dots', 'int16')}({', '.join(map(str, given))});")
 
     def _copy(self, operand: Operand, target: str) -> None:
         """What one sum reads of a factor, as int16."""
         product, lines, pointer = self._product, self._lines, self._local["to"]
-        raxes = product.order.raxes
-        place = Affine()
-        for loop in raxes:
-            place = place.scaled(loop.extent) + Affine(0, {loop.name: 1})
-        count = math.prod(loop.extent for loop in raxes)
+        place, count = Affine(), 1
+        for loop in reversed(product.order.raxes):
+            place = place + Affine(0, {loop.name: count})
+            count *= loop.extent
         lines(f"int16_t *const {pointer} = {target};")
+        run = product.run(operand)
+        widens = product.widens
+        loops = list(product.order.raxes[:-1])
+        if widens:
+            while math.prod(loop.extent for loop in loops) * run > count:
+                loops.pop()
         with ExitStack() as nest:
-            for loop in raxes[:-1]:
+            for loop in loops:
                 nest.enter_context(self._for(loop.name, "0", loop.extent))
-            self._line(operand, raxes[-1], f"{pointer}[{place.text()}]", operand.position)
+            if widens:
+                gone = product.inner - {loop.name for loop in loops}
+                self._run(operand, run, _without(place, gone), _without(operand.position, gone))
+            else:
+                inner = product.order.raxes[-1]
+                self._line(operand, inner, f"{pointer}[{place.text()}]", operand.position)
         if count < product.depth:
             with self._for(self._local["at"], str(count), product.depth):
                 lines(f"{pointer}[{self._local['at']}] = 0;")
+
+    def _run(self, operand: Operand, count: int, place: Affine, position: Affine) -> None:
+        """Copies neighbours of a factor, or zeros where its conditions fail."""
+        buffer, to, at = operand.load.buffer, self._local["to"], self._local["at"]
+        source = f"{self._names[buffer.name]} + {position.text()}"
+        copied = f"{self._use('widen', buffer.dtype)}({source}, {count}, {to} + {place.text()});"
+        if not operand.conditions:
+            self._lines(copied)
+            return
+        with self._lines.block(f"if ({_all(operand.conditions)})"):
+            self._lines(copied)
+        with self._lines.block("else"), self._for(at, "0", count):
+            self._lines(f"{to}[{(place + Affine(0, {at: 1})).text()}] = 0;")
 
     def _line(self, operand: Operand, loop: Loop, target: str, position: Affine) -> None:
         """A loop that copies a factor, or zeros where its conditions fail."""
@@ -165,6 +192,27 @@ class _Writer:
             self._lines(f"{target} = {value};")
         with self._lines.block("else"), self._for(loop.name, "0", loop.extent):
             self._lines(f"{target} = 0;")
+
+    # The row form.
+
+    def _one_row(self) -> None:
+        product, held, group = self._product, self._scratch, self._local["group"]
+        data, weight, column = product.data.load.buffer, product.weight.load.buffer, product.column
+        source = (
+            f"{self._names[data.name]} + {_without(product.data.position, product.inner).text()}"
+        )
+        widen = self._use("widen", data.dtype)
+        self._lines(f"{widen}({source}, {product.count}, {held['rows']});")
+        with self._for(group, "0", column.extent, COLUMNS):
+            number = group
+            if column.extent % COLUMNS:
+                number = f"{self._use('min', 'int32')}({group}, {column.extent - COLUMNS})"
+            self._lines(f"const int32_t {column.name} = {number};")
+            place = _without(product.weight.position, product.inner).text()
+            given = f"{held['rows']}, {self._names[weight.name]} + {place}, {product.count}"
+            dots = self._use("row_dots", weight.dtype)
+            self._lines(f"{dots}({given}, {held['sums']} + {column.name});")
+        self._epilogue(f"{held['sums']}[{column.name}]")
 
     # The taps form.
 
@@ -235,10 +283,7 @@ class _Writer:
         return {*self._names.values(), *self._local.values()}
 
 
-_LOCALS = (
-    "first", "count", "group", "line", "next_line", "at", "to", "a0", "a1", "b0", "b1", "b2", "b3",
-    "s",
-)  # fmt: skip
+_LOCALS = ("first", "behind", "count", "place", "group", "line", "pair", "at", "to")
 
 
 def _all(conditions: Iterable[Affine]) -> str:

@@ -8,11 +8,18 @@ from typing import Final
 
 from compiler.lir.nodes import PrimFunc
 from compiler.targets.c.arithmetic import Arithmetic
-from compiler.targets.c.c_types import APART
+from compiler.targets.c.c_types import APART, INLINED
 from compiler.targets.c.constants import ConstantPool
 
 ROLLED: Final = "KEEP_LOOP"
 """In front of a loop that the compiler does not unroll: GCC 12 does not end on some of int64."""
+
+_MACROS: Final = {
+    ROLLED: (8, '_Pragma("GCC unroll 1")', ""),
+    APART: (3, "__attribute__((noinline))", ""),
+    INLINED: (3, "inline __attribute__((always_inline))", "inline"),
+}
+"""Words of the text: the first version of GCC that knows them, as what, and what others read."""
 
 
 def source_text(
@@ -35,17 +42,14 @@ def source_text(
     parts.append("\n".join(includes) + "\n")
     # Some compilers would fuse a * b + c into one rounding, and give other bits.
     parts.append("#if defined(__clang__)\n#pragma STDC FP_CONTRACT OFF\n#endif\n")
-    if any(ROLLED in definition for definition in definitions):
-        parts.append(
-            f'#if defined(__GNUC__) && __GNUC__ >= 8\n#define {ROLLED} _Pragma("GCC unroll 1")\n'
-            f"#else\n#define {ROLLED}\n#endif\n"
-        )
     written = use.definitions()
-    if any(APART in definition for definition in (*written, *definitions)):
-        parts.append(
-            f"#if defined(__GNUC__)\n#define {APART} __attribute__((noinline))\n"
-            f"#else\n#define {APART}\n#endif\n"
-        )
+    for macro, (least, text, other) in _MACROS.items():
+        if any(macro in definition for definition in (*written, *definitions)):
+            parts.append(
+                f"#if defined(__GNUC__) && __GNUC__ >= {least}\n#define {macro} {text}\n"
+                f"#else\n#define {macro} {other}".rstrip()
+                + "\n#endif\n"
+            )
     parts += written
     parts += pool.definitions()
     parts += definitions

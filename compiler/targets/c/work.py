@@ -32,9 +32,12 @@ KINDS: Final = {
     "float": "an operation of floats",
     "float_function": "a rounding, the least or the largest of floats",
     "dots": "a step of eight dot products",
+    "row_dots": "a step of four dot products with one row",
+    "widened": "a value copied as int16",
     "product": "a product that is added to one sum",
     "tap": "a product of a sum that is written out",
-    "unpacked": "a constant unpacked",
+    "unpacked": "a constant unpacked, of at most 32 bits",
+    "wide_unpacked": "one of 64",
 }
 """Kinds of work, and what they count."""
 
@@ -47,7 +50,8 @@ _LOOP = re.compile(
     r"(?:\w+ )?for \(int32_t (\w+) = ([^;]+); \w+ < ([^;]+); (?:\+\+\w+|\w+ \+= (\d+))\)"
 )
 _VALUE = re.compile(r"(\w+) = ([^,;]+)[,;]")
-_REST = re.compile(r"(\w+) = min_i32\((\d+) - (\w+), (\d+)\);")
+_END = re.compile(r"(\w+) = min_i32\((\d+), (\w+) \+ \d+\);")
+_TIMES = re.compile(r"\((.*)\) \* (\d+)")
 _PRODUCT = re.compile(r"\(int32_t\)\w+\[[^]]*\] \* \(int32_t\)\w+\[[^]]*\]")
 _CALL = re.compile(r"\b([a-z]\w*)\(")
 _INDEX = re.compile(r"\[[^][]*\]")
@@ -71,7 +75,12 @@ _OPERATIONS: Final = {
     ("division", "wide_division"): re.compile(r" [/%] "),
 }
 """Operators of at most 32 bits, and the same ones of 64."""
-_UNPACK = re.compile(r"unpack_\w+\([^,]+, (\d+),")
+_LONG = re.compile(r"\b(unpack_[iu]64|unpack|widen|dots|row_dots)\w*\(.*?, (\d+)[,)]")
+_LONG_KINDS: Final = {
+    "unpack_i64": "wide_unpacked", "unpack_u64": "wide_unpacked", "unpack": "unpacked",
+    "widen": "widened", "dots": "dots", "row_dots": "row_dots",
+}  # fmt: skip
+"""Calls that do their work as often as the first number among their arguments says."""
 
 
 @dataclass(slots=True)
@@ -142,14 +151,16 @@ class _Reader:
         self.work.add("turn", times * self._turns[name])
 
     def _names(self, line: str) -> None:
-        """Numbers that limits of loops name; of the last tile, what a tile has in the mean."""
-        if rest := _REST.search(line):
-            self._known[rest[1]] = float(rest[2]) / max(1.0, self._turns.get(rest[3], 1.0))
+        """Numbers that limits of loops name; of a tile's end, what a tile has in the mean."""
+        if end := _END.search(line):
+            self._known[end[1]] = float(end[2]) / max(1.0, self._turns.get(end[3], 1.0))
         elif line.startswith("const int32_t "):
             self._known |= {name: self._value(value) for name, value in _VALUE.findall(line)}
 
     def _value(self, text: str) -> float:
-        """A sum of numbers and names; 0 for what is unknown."""
+        """A sum of numbers and names, or a multiple of one; 0 for what is unknown."""
+        if product := _TIMES.fullmatch(text):
+            return self._value(product[1]) * float(product[2])
         total = 0.0
         for sign, term in _TERM.findall(text):
             value = float(term) if term.isdigit() else self._known.get(term, 0.0)
@@ -159,14 +170,14 @@ class _Reader:
     def _statement(self, line: str, times: float) -> None:
         add = self.work.add
         if products := len(_PRODUCT.findall(line)):
-            if step := re.match(r"s([01][0-3]) \+= ", line):
-                add("dots", times, step[1] == "00")
-                return
             add("product" if " += " in line else "tap", times, products)
             line = _PRODUCT.sub("0", line)
-        if unpack := _UNPACK.search(line):
-            add("call", times)
-            add("unpacked", times * float(unpack[1]))
+        if often := _LONG.search(line):
+            done = _LONG_KINDS[often[1]]
+            if done.endswith("unpacked"):
+                add("call", times)
+            self.work.times[done] += times * float(often[2])
+            self.work.places[done] += 1
             return
         for name in _CALL.findall(line):
             if name in self._called:

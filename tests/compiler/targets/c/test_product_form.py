@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,19 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.lir.nodes import PrimFunc
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.kernel_library import kernels_text
-from compiler.targets.c.product_form import LEAST_TILE, TILE_BYTES, with_scratch
+from compiler.targets.c.package import c_package
+from compiler.targets.c.product_form import with_scratch
 from compiler.targets.c.toolchain import EXACT_FLAGS, Command, cpu_features
 
 op = relay.op
-EXTREMES = {"int8": (-128, 127), "uint8": (0, 255)}
+EXTREMES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767)}
 
 
+DSP = ("-O2", "-D__ARM_FEATURE_DSP=1", f"-I{Path(__file__).parent / 'dsp'}")
 BUILDS = [
-    # Plain C, and every instruction set that this processor runs.
+    # Plain C, the form for DSP instructions, and every instruction set that this processor runs.
     ("-O2",),
+    DSP,
     *(
         ("-O2", *(f"-m{flag}" for flag in needed))
         for needed in (("avx2",), ("avx512bw",), ("avx512bw", "avx512vnni"))
@@ -70,7 +74,19 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("flags", BUILDS, ids=" ".join)
+def build_name(flags: tuple[str, ...]) -> str:
+    return "dsp" if flags == DSP else " ".join(flags)
+
+
+PRODUCTS = [
+    # rows, depth, columns
+    (9, 24, 5, "int8"), (4, 8, 4, "uint8"), (50, 17, 31, "int8"), (12, 40, 9, "int16"),
+    # A single row, and a few.
+    (1, 64, 10, "int8"), (1, 19, 7, "uint8"), (1, 30, 4, "int16"), (3, 16, 6, "int8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("flags", BUILDS, ids=build_name)
 def test_convolutions_of_all_shapes_are_exact(cc: Command, flags: tuple[str, ...]) -> None:
     rng = np.random.default_rng(5)
     params, bodies, given = [], [], []
@@ -94,17 +110,18 @@ def test_convolutions_of_all_shapes_are_exact(cc: Command, flags: tuple[str, ...
     agree(params, bodies, given, flags)
 
 
-def test_matrix_products_of_all_shapes_are_exact(cc: Command) -> None:
+@pytest.mark.parametrize("flags", [("-O2",), DSP], ids=build_name)
+def test_matrix_products_of_all_shapes_are_exact(cc: Command, flags: tuple[str, ...]) -> None:
     rng = np.random.default_rng(6)
     params, bodies, given = [], [], []
-    for n, (rows, depth, columns) in enumerate([(9, 24, 5), (4, 8, 4), (50, 17, 31), (1, 64, 10)]):
-        x = relay.var(f"x{n}", (rows, depth), "int8")
+    for n, (rows, depth, columns, dtype) in enumerate(PRODUCTS):
+        x = relay.var(f"x{n}", (rows, depth), dtype)
         dense = op.nn.dense(
             x, relay.const(numbers(rng, (columns, depth), "int8")), out_dtype="int32"
         )
         params.append(x)
         bodies.append(requantized(dense, columns, rng, 2))
-        given.append(numbers(rng, (rows, depth), "int8"))
+        given.append(numbers(rng, (rows, depth), dtype))
     for transposed in (True, False):
         a = relay.var(f"a{transposed}", (3, 10, 16), "int8")
         b = relay.var(f"b{transposed}", (3, 9, 16) if transposed else (3, 16, 9), "uint8")
@@ -113,7 +130,7 @@ def test_matrix_products_of_all_shapes_are_exact(cc: Command) -> None:
         given += [
             numbers(rng, v.type_annotation.concrete_shape, v.type_annotation.dtype) for v in (a, b)
         ]  # type: ignore[attr-defined]
-    agree(params, bodies, given)
+    agree(params, bodies, given, flags)
 
 
 def agree(
@@ -146,11 +163,26 @@ def test_a_depthwise_convolution_is_one_expression_of_its_taps() -> None:
     assert text.count("+ (int32_t)rows0[") == 8
 
 
-@pytest.mark.parametrize(("size", "most"), [(512, TILE_BYTES), (10, LEAST_TILE + 2 * 4 * 576)])
-def test_scratch_memory_is_bounded_and_small_beside_small_images(size: int, most: int) -> None:
+@pytest.mark.parametrize(
+    ("budget", "most"), [(0, 12 * 1408), (1 << 15, 1 << 15), (1 << 20, 1 << 16)]
+)
+@pytest.mark.parametrize("size", [512, 10])
+def test_scratch_memory_keeps_to_its_budget(size: int, budget: int, most: int) -> None:
     weight = relay.const(np.ones((64, 64, 3, 3), "int8"))
     x = relay.var("x", (1, 64, size, size), "int8")
     mod = lower(relay.module(op.nn.conv2d(x, weight, out_dtype="int32"))).mod
     for func in mod.functions.values():
         if isinstance(func, PrimFunc):
-            assert sum(temp.nbytes for temp in with_scratch(func).temps) <= 1.2 * most
+            temps = with_scratch(func, budget).temps
+            assert sum(temp.nbytes for temp in temps) <= most + 4 * 2 * 576
+
+
+def test_a_tensor_that_only_a_sum_reads_needs_no_memory(cc: Command) -> None:
+    x = relay.var("x", (1, 64, 25, 5), "uint8")
+    pooled = op.nn.global_avg_pool2d(op.multiply(op.cast(x, dtype="int32"), relay.const(125)))
+    mod = relay.module(relay.Function((x,), pooled))
+    package = c_package(lower(mod, target="c").mod, "pooled")
+    assert package.kernels == 1
+    assert package.arena_bytes == 0
+    rng = np.random.default_rng(7)
+    agree([x], [pooled], [numbers(rng, (1, 64, 25, 5), "uint8")])

@@ -99,8 +99,8 @@ def test_a_loop_whose_limits_are_names_runs_as_often_as_they_say() -> None:
     text = """static void f(const int8_t *p0, int8_t *o0)
 {
     for (int32_t first = 0; first < 49; first += 25) {
-        const int32_t count = min_i32(49 - first, 25);
-        for (int32_t j = first; j < first + count; ++j) {
+        const int32_t behind = min_i32(49, first + 25);
+        for (int32_t j = first; j < behind; ++j) {
             o0[j] = p0[j];
         }
     }
