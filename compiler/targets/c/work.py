@@ -32,10 +32,12 @@ KINDS: Final = {
     "float": "an operation of floats",
     "float_function": "a rounding, the least or the largest of floats",
     "dots": "a step of eight dot products",
+    "far_dots": "one whose columns lie too far apart for one register",
     "row_dots": "a step of four dot products with one row",
     "widened": "a value copied as int16",
     "product": "a product that is added to one sum",
     "tap": "a product of a sum that is written out",
+    "far_tap": "one that lies too far from the first for one register",
     "unpacked": "a constant unpacked, of at most 32 bits",
     "wide_unpacked": "one of 64",
 }
@@ -52,7 +54,10 @@ _LOOP = re.compile(
 _VALUE = re.compile(r"(\w+) = ([^,;]+)[,;]")
 _END = re.compile(r"(\w+) = min_i32\((\d+), (\w+) \+ \d+\);")
 _TIMES = re.compile(r"\((.*)\) \* (\d+)")
-_PRODUCT = re.compile(r"\(int32_t\)\w+\[[^]]*\] \* \(int32_t\)\w+\[[^]]*\]")
+_PRODUCT = re.compile(r"\(int32_t\)\w+\[([^]]*)\] \* \(int32_t\)\w+\[[^]]*\]")
+_FAR = re.compile(r"\+ (\d{4,})$")
+_REACH: Final = 4095
+"""Bytes from a register that a load reaches."""
 _CALL = re.compile(r"\b([a-z]\w*)\(")
 _INDEX = re.compile(r"\[[^][]*\]")
 _TYPE = re.compile(r"\((?:u?int\d+_t|float|double)\)|\b(?:const )?(?:u?int\d+_t|float|double) ")
@@ -169,11 +174,15 @@ class _Reader:
 
     def _statement(self, line: str, times: float) -> None:
         add = self.work.add
-        if products := len(_PRODUCT.findall(line)):
-            add("product" if " += " in line else "tap", times, products)
-            line = _PRODUCT.sub("0", line)
+        for place in _PRODUCT.findall(line):
+            far = _FAR.search(place)
+            tap = "far_tap" if far and int(far[1]) > _REACH else "tap"
+            add("product" if " += " in line else tap, times)
+        line = _PRODUCT.sub("0", line)
         if often := _LONG.search(line):
             done = _LONG_KINDS[often[1]]
+            if done == "dots" and 3 * 2 * int(often[2]) > _REACH:
+                done = "far_dots"
             if done.endswith("unpacked"):
                 add("call", times)
             self.work.times[done] += times * float(often[2])
