@@ -182,14 +182,15 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Constant(Expr):
-    """A tensor literal: a C-contiguous, read-only array."""
+    """A tensor literal: a read-only array, C-contiguous or (a weight as a file holds it) its
+    transpose."""
 
     data: Array
 
     def __post_init__(self) -> None:
         data = np.asarray(self.data)
         flags = data.flags
-        if not flags.c_contiguous or flags.writeable:
+        if not (flags.c_contiguous or flags.f_contiguous) or flags.writeable:
             data = data.copy(order="C")
             data.flags.writeable = False
         if data is not self.data:

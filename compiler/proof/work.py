@@ -373,7 +373,8 @@ def refusal_expected(mod: IRModule) -> str:
     held = sum(node.data.nbytes for node in post_order(mod["main"]) if isinstance(node, Constant))
     try:
         work = declared_work(mod)
-        check_work(replace(work, units=work.units - 9 * work.macs), held // 4)
+        bytes_of_c = work.c_text // 4
+        check_work(replace(work, units=work.units - 9 * work.macs, c_text=bytes_of_c), held // 4)
     except ArtifactError as error:
         return f"`qsearch verify` will refuse the module without --allow-large: {error.what}"
     return ""

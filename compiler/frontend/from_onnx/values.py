@@ -119,7 +119,8 @@ class GraphValues:
             title = name if alone else f"{name}.{form}"
             if title in self.params:
                 title = f"{name}.as_stored"
-            array = np.ascontiguousarray(array) if array.ndim else np.array(array)
+            if not array.ndim or not (array.flags.c_contiguous or array.flags.f_contiguous):
+                array = np.array(array, order="C")
             ty = self._type_of(array)
             var = Var(title, ty)
             var.set_checked_type(ty)

@@ -28,6 +28,8 @@ _APART: Final = frozenset(
     )
 )
 """Operators that onnxruntime fuses with no operand that is an output of the graph."""
+_COPIED_BYTES: Final = 1 << 30
+"""Of all weights, up to which sessions have copies of them, packed for their products."""
 
 
 class SegmentedExecutor:
@@ -51,10 +53,11 @@ class SegmentedExecutor:
         self.input_names = tuple(value.name for value in model.graph.input)
         self._outputs = [value.name for value in model.graph.output]
         self._sessions = []
+        copies = sum(array.nbytes for array in (large or {}).values()) <= _COPIED_BYTES
         for part in segments(model, nodes):
             names = {tensor.name for tensor in part.graph.initializer}
             held = {name: array for name, array in (large or {}).items() if name in names}
-            session = OrtExecutor(part, arena=arena, fused_grids=False, large=held)
+            session = OrtExecutor(part, arena=arena, fused_grids=False, large=held, copies=copies)
             self._sessions.append(session)
 
     def run(self, inputs: Inputs) -> list[NDArray[Any]]:

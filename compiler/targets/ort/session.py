@@ -49,7 +49,8 @@ class OrtExecutor:
             many runs are held, and then dropped one after the other.
         fused_grids: False computes what stands between DequantizeLinear and QuantizeLinear in
             float, as it is written.
-        large: constants whose data the model lacks, by name; they are read where they are.
+        large: constants whose data the model lacks, by name.
+        copies: whether it may copy them, which makes it faster.
     Raises:
         CodegenError: onnxruntime refuses the model.
     """
@@ -64,6 +65,7 @@ class OrtExecutor:
         arena: bool = True,
         fused_grids: bool = True,
         large: Mapping[str, NDArray[Any]] | None = None,
+        copies: bool = True,
     ) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -74,8 +76,11 @@ class OrtExecutor:
         if not optimize:
             level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             options.graph_optimization_level = level
-        self._large = dict(large or {})  # the session reads this memory
-        if large:
+        self._given: dict[str, NDArray[Any]] = {}
+        if large and not copies:
+            assert not isinstance(model, bytes)
+            model, self._given = _with_inputs(model, large), dict(large)
+        elif large:
             values = map(onnxruntime.OrtValue.ortvalue_from_numpy, large.values())
             options.add_external_initializers(list(large), list(values))
         data = model if isinstance(model, bytes) else model.SerializeToString()
@@ -93,6 +98,7 @@ class OrtExecutor:
         self._dtypes = {
             i.name: _NUMPY_TYPES.get(i.type, i.type[len("tensor(") : -1])
             for i in self._session.get_inputs()
+            if i.name not in self._given
         }
         self._shapes = {i.name: tuple(i.shape) for i in self._session.get_inputs()}
         # Calibration runs small graphs a hundred thousand times. onnxruntime takes a while to tell
@@ -139,7 +145,7 @@ class OrtExecutor:
         for name, array in arrays.items():
             self._check(name, array)
         try:
-            results = self._session.run(self._output_names, arrays)
+            results = self._session.run(self._output_names, arrays | self._given)
         except ORT_ERRORS as error:
             raise EvaluationError(f"onnxruntime failed: {error}") from error
         return [np.asarray(r) for r in results]
@@ -157,3 +163,18 @@ class OrtExecutor:
                 f"input {name!r} is {array.dtype} {array.shape}",
                 where=f"the model takes {self._dtypes[name]} {declared}",
             )
+
+
+def _with_inputs(model: onnx.ModelProto, large: Mapping[str, NDArray[Any]]) -> onnx.ModelProto:
+    """The model with constants as inputs; onnxruntime reads those where they are."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    kept = [tensor for tensor in made.graph.initializer if tensor.name not in large]
+    made.graph.input.extend(
+        onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in made.graph.initializer
+        if tensor.name in large
+    )
+    del made.graph.initializer[:]
+    made.graph.initializer.extend(kept)
+    return made

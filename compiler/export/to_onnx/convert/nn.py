@@ -68,10 +68,12 @@ def conv2d_transpose(step: Step, e: Emitter) -> str:
 
 
 def transposed(value: Value, e: Emitter) -> str:
-    """A tensor with its last two axes exchanged; a constant is exchanged here and now, if nobody
-    else does it: a session lets go of what it has packed, we could not."""
-    if value.data is not None and not e.folds:
-        return e.writer.constant(np.swapaxes(value.data, -1, -2))
+    """A tensor with its last two axes exchanged; a constant is exchanged here and now, if that is
+    free or nobody else does it: a session lets go of what it has packed, we could not."""
+    if value.data is not None:
+        exchanged = np.swapaxes(value.data, -1, -2)
+        if exchanged.flags.c_contiguous or not e.folds:
+            return e.writer.constant(exchanged)
     rank = len(value.type.shape)
     perm = [*range(rank - 2), rank - 1, rank - 2]
     return e.node("Transpose", [e.name(value)], perm=perm)

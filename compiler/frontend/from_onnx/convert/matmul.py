@@ -53,7 +53,7 @@ def matmul(node: OnnxNode) -> Expr:
     """numpy's matmul; leading axes broadcast."""
     known = node.known(1)
     if known is not None and known.ndim == 2 and node.rank(node.arg(0)) >= 1:
-        weight = node.weight(1, "dense", lambda b: np.ascontiguousarray(b.T))
+        weight = node.weight(1, "dense", lambda b: b.T)
         assert weight is not None
         return _dense(node, node.arg(0), weight)
     return product(node, node.arg(0), node.arg(1))
