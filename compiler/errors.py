@@ -179,6 +179,10 @@ class OnnxExportError(CompilerError):
     """A module that has no ONNX form."""
 
 
+class TooLargeError(OnnxExportError):
+    """A module whose ONNX form would be larger than an ONNX file can be."""
+
+
 class TfliteExportError(CompilerError):
     """A module that has no LiteRT file with the same integers, or what writes one is missing."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import CodegenError, CompilerError, LoweringError
+from compiler.errors import CodegenError, CompilerError, LoweringError, TooLargeError
 from compiler.ir.dataflow import dataflow
 from compiler.ir.expr import Var
 from compiler.ir.module import IRModule
@@ -42,7 +42,7 @@ _TURNS = (
 EXACT, IN_C = "integer ONNX", "generated C"
 ENGINE = "engine"
 _NO_FORM: dict[str, tuple[type[CompilerError], ...]] = {
-    EXACT: (),
+    EXACT: (TooLargeError,),
     IN_C: (LoweringError, CodegenError),
     ENGINE: (CodegenError,),
 }

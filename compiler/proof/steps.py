@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import CompilerError, EvaluationError
+from compiler.errors import CodegenError, CompilerError, EvaluationError
 from compiler.ir.dataflow import Dataflow, Step, Value, dataflow
 from compiler.ir.module import IRModule
 from compiler.ops.evaluate import evaluate_step
@@ -133,9 +133,21 @@ def rounds_of(work: Work) -> int:
     return max(1, min(_ROUNDS, int(replayed / (_INPUTS_PER_ROUND * seconds))))
 
 
+MOST_C_BYTES: Final = 1 << 28
+"""Of constants of a module that is compiled as C to be compared."""
+
+
 def built_in_c(mod: IRModule, flags: Sequence[str]) -> Callable[[], SteppedC]:
     """The C of a partitioned module, built once, when it is asked for."""
-    return cache(lambda: SteppedC(mod, PREFIX, CORE, flags))
+    held = {id(v): v.data for step in dataflow(mod).steps for v in step.args if v.data is not None}
+    size = sum(data.nbytes for data in held.values())
+
+    def build() -> SteppedC:
+        if size > MOST_C_BYTES:
+            raise CodegenError(f"a compiler would read {size} bytes of constants as text")
+        return SteppedC(mod, PREFIX, CORE, flags)
+
+    return cache(build)
 
 
 def check_forms(

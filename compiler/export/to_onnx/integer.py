@@ -15,10 +15,13 @@ other runtimes; it takes 2 to 4 times as long as the float model.
 
 from __future__ import annotations
 
+from typing import Final
+
 import onnx
 
 import compiler.export.to_onnx.convert
 import compiler.export.to_onnx.integer_rules  # noqa: F401  (fills the table)
+from compiler.errors import TooLargeError
 from compiler.export.to_onnx.emitter import ONNX
 from compiler.export.to_onnx.float_model import write_outputs
 from compiler.export.to_onnx.graph_writer import GraphWriter
@@ -27,6 +30,9 @@ from compiler.ir.dataflow import Dataflow, Value, dataflow
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.ranges.analysis import RangeContext
+
+MOST_BYTES: Final = (1 << 31) - (1 << 24)
+"""Of constants, which leaves the nodes some room in a message of 2 GB."""
 
 
 @collector_rests
@@ -55,7 +61,17 @@ def integer_model(flow: Dataflow, name: str) -> tuple[onnx.ModelProto, dict[Valu
         name: of the graph.
     Raises:
         OnnxExportError: an operator or dtype without an exact integer form.
+        TooLargeError: its constants do not fit into one message.
     """
+    constants = {id(v): v.data for step in flow.steps for v in step.args if v.data is not None}
+    # Factors of float products take 4 bytes each, whatever they have in the module.
+    size = sum(max(4, data.itemsize) * data.size for data in constants.values())
+    if size > MOST_BYTES:
+        raise TooLargeError(
+            f"the constants of the integer ONNX may take {size} bytes, a message has at most "
+            f"{MOST_BYTES}",
+            fix="the engine and the C have no such limit",
+        )
     emitter = IntegerEmitter(GraphWriter(name), RangeContext())
     for value in flow.inputs:
         emitter.bind(value, emitter.writer.input(value.name, value.type))
