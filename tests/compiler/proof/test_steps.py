@@ -153,3 +153,16 @@ def @main(%x: Tensor[(4, 3), float32]) {
     tested, found = check_forms(mod, 2, 0, built_in_c(mod, QUICK_FLAGS))
     assert found == ()
     assert [one.without for one in tested] == ["", "", ""]
+
+
+def test_forms_that_a_large_module_has_not_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest is compared as ever."""
+    mod = CASES[min(CASES)].mod
+    monkeypatch.setattr("compiler.proof.steps.MOST_C_BYTES", 0)
+    monkeypatch.setattr("compiler.export.to_onnx.integer.MOST_BYTES", 0)
+    tested, found = check_forms(mod, 2, 0, built_in_c(mod, QUICK_FLAGS))
+    assert found == ()
+    engine, exact, in_c = tested
+    assert engine.steps == engine.of
+    assert "a message has at most 0" in exact.without
+    assert "bytes of constants as text" in in_c.without

@@ -275,3 +275,19 @@ def test_indices_outside_are_clipped_before_onnxruntime_sees_them(dtype: str) ->
     assert_same(module((x, i), op.gather_nd(x, i)), values)
     long = relay.var("x", (300, 4))
     assert_same(module((long, i), op.gather(long, i, axis=0)), {**values, "x": draw(300, 4)})
+
+
+def test_a_session_may_read_large_constants_where_they_are() -> None:
+    rng = np.random.default_rng(4)
+    x = relay.var("x", (3, 256))
+    weight = rng.normal(size=(256, 300)).astype("float32").T
+    weight.flags.writeable = False
+    mod = module(x, op.nn.dense(x, relay.const(weight)))
+    assert np.shares_memory(mod["main"].body.args[1].data, weight)
+    given = {"x": rng.normal(size=(3, 256)).astype("float32")}
+    large: dict[str, np.ndarray] = {}
+    model = to_onnx(mod, large=large)
+    assert len(large) == 1
+    for copies in (True, False):
+        (found,) = OrtExecutor(model, large=large, copies=copies).run(given)
+        np.testing.assert_allclose(found, evaluate(mod, given)[0], rtol=1e-4, atol=1e-4)
