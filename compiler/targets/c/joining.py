@@ -93,7 +93,7 @@ def _joined(first: PrimFunc, second: PrimFunc, place: int) -> PrimFunc | None:
     block = replace(reader, expr=rewrite(reader.expr, read))
     return replace(
         second,
-        name=f"{second.name}_of_{first.name}",
+        name=f"{second.name}_of_{first.name}" + (f"_{place}" if place else ""),
         params=(*_without(second.params, param), *map(renamed, first.params)),
         consts=(*second.consts, *((renamed(buffer), array) for buffer, array in first.consts)),
         blocks=tuple(block if old is reader else old for old in second.blocks),

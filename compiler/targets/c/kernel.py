@@ -91,10 +91,12 @@ def kernel_of(
                 write_routine(block, by_buffer, use, lines)
                 continue
             legal = _with_legal_axes(block, by_buffer)
-            given = [b.nbytes for b in func.temps if b.name in {f"{w}{number}" for w in SCRATCH}]
-            product = product_of(legal, sum(given))
-            held = {} if product is None else {w: f"{w}{number}" for w in product.scratch()}
+            given = {b.name: b for b in func.temps if b.name in {f"{w}{number}" for w in SCRATCH}}
+            product = product_of(legal, sum(buffer.nbytes for buffer in given.values()))
+            wanted = {} if product is None else product.scratch()
+            held = {word: f"{word}{number}" for word in wanted}
             if product is not None and all(name in by_buffer for name in held.values()):
+                assert all(size <= given[held[word]].size for word, (_, size) in wanted.items())
                 scratch = {word: by_buffer[name] for word, name in held.items()}
                 write_product(product, by_buffer, scratch, use, lines)
             else:

@@ -3,8 +3,7 @@ into fast code. ``product_writer.py`` writes them.
 
 Matrix form: what one sum reads is laid out as a row of int16, for rows of the data and columns of
 the weight alike, padding included; then every sum is a dot product of two rows, eight at a time.
-Compilers know dot products of int16 (pmaddwd, smlal); for DSP instructions of Arm
-they are called by name.
+Compilers know dot products of int16 (pmaddwd, smlal); Arm's DSP instructions are called by name.
 
     for (x …) rows[x][k] = p0[…];                       a tile of rows, of one or more lines
     for (o …; o += 4) {

@@ -76,11 +76,8 @@ class _Writer:
     # The matrix form.
 
     def _tiles(self) -> None:
-        (loop, turns), first, behind = (
-            self._product.tile,
-            self._local["first"],
-            self._local["behind"],
-        )
+        loop, turns = self._product.tile
+        first, behind = self._local["first"], self._local["behind"]
         if turns == loop.extent:
             with self._lines.block(""):
                 self._lines(f"const int32_t {first} = 0, {behind} = {turns};")
