@@ -16,7 +16,7 @@ from compiler.frontend.from_onnx.declared_inputs import (
     declared_inputs,
     declared_interface,
 )
-from compiler.frontend.from_onnx.saturation import saturation_warnings
+from compiler.frontend.from_onnx.runtime_warnings import runtime_warnings
 from compiler.fusion.hardware.report import HardwareReport
 from compiler.insight import Insight, OutputInsight, examine
 from compiler.proof.work import refusal_expected
@@ -134,7 +134,7 @@ def _diagnosed(
     at: CutAt,
     search: Mapping[str, Any],
 ) -> ModelDiagnosis:
-    warnings = saturation_warnings(source.path)
+    warnings = runtime_warnings(source.path)
     try:
         source, module = import_model(source, dim, at)
         source, module, diagnosis = without_floats(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
 import compiler
-from compiler.frontend.from_onnx.saturation import saturation_warnings
+from compiler.frontend.from_onnx.runtime_warnings import runtime_warnings
 from compiler.ir.expr import Function
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
@@ -63,7 +63,7 @@ def disagreement(path: Path, mod: IRModule, params: dict[str, NDArray[Any]]) -> 
 
 
 def _run(path: Path, feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]] | None:
-    results = _run_exactly(path, feeds) if saturation_warnings(path) else _run_fast(path, feeds)
+    results = _run_exactly(path, feeds) if runtime_warnings(path) else _run_fast(path, feeds)
     if results is None or not all(isinstance(r, np.ndarray) for r in results):
         return None
     return results

@@ -108,7 +108,7 @@ def test_every_calibrate_mode_has_its_threshold() -> None:
         assert [p.thresholds[name] for p in measured] == [float(s) for s in chosen]
 
 
-def test_saturation_counts_what_the_clip_bounds_cut_off() -> None:
+def test_runtime_warnings_counts_what_the_clip_bounds_cut_off() -> None:
     mod, config, stats, batches = _prepared(
         models.mlp(), (1, 8), calibrate_mode="global_scale", global_scale=0.5
     )

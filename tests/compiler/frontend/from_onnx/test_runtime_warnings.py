@@ -1,4 +1,4 @@
-"""Files whose 8 bit products onnxruntime saturates on processors without VNNI are told apart.
+"""Files from which onnxruntime computes something else are told apart.
 
 What saturates was found by running onnxruntime 1.31 on an emulated Haswell, operator by operator.
 """
@@ -21,7 +21,7 @@ from onnxruntime.quantization import (
     quantize_static,
 )
 
-from compiler.frontend.from_onnx.saturation import saturation_warnings
+from compiler.frontend.from_onnx.runtime_warnings import runtime_warnings
 
 node = helper.make_node
 
@@ -81,7 +81,7 @@ MATRIX_PRODUCTS = (
 
 @pytest.mark.parametrize("op", MATRIX_PRODUCTS)
 def test_products_of_uint8_by_large_int8_are_named(op: str) -> None:
-    (told,) = saturation_warnings(integer_product(op, np.uint8, weights(np.int8, 8, 4)))
+    (told,) = runtime_warnings(integer_product(op, np.uint8, weights(np.int8, 8, 4)))
     assert "(product)" in told
     assert "without VNNI" in told
     assert "session.x64quantprecision=1" in told
@@ -91,33 +91,33 @@ def test_products_of_uint8_by_large_int8_are_named(op: str) -> None:
 @pytest.mark.parametrize("op", MATRIX_PRODUCTS)
 @pytest.mark.parametrize("weight", [weights(np.uint8, 8, 4), weights(np.int8, 8, 4, largest=64)])
 def test_unsigned_weights_and_seven_bits_are_not_named(op: str, weight: NDArray[Any]) -> None:
-    assert saturation_warnings(integer_product(op, np.uint8, weight)) == ()
+    assert runtime_warnings(integer_product(op, np.uint8, weight)) == ()
 
 
 @pytest.mark.parametrize("op", [op for op in MATRIX_PRODUCTS if not op.startswith("Dynamic")])
 def test_integer_products_of_one_type_are_not_named(op: str) -> None:
-    assert saturation_warnings(integer_product(op, np.int8, weights(np.int8, 8, 4))) == ()
+    assert runtime_warnings(integer_product(op, np.int8, weights(np.int8, 8, 4))) == ()
 
 
 def test_convolutions_are_named_unless_each_group_has_one_channel() -> None:
-    (told,) = saturation_warnings(
+    (told,) = runtime_warnings(
         integer_product("QLinearConv", np.uint8, weights(np.int8, 8, 4, 3, 3))
     )
     assert "(product)" in told
     depthwise = integer_product("QLinearConv", np.uint8, weights(np.int8, 8, 1, 3, 3), group=8)
-    assert saturation_warnings(depthwise) == ()
+    assert runtime_warnings(depthwise) == ()
     # Two channels out of one: not depthwise to onnxruntime.
     doubled = integer_product("QLinearConv", np.uint8, weights(np.int8, 8, 1, 3, 3), group=4)
-    assert len(saturation_warnings(doubled)) == 1
+    assert len(runtime_warnings(doubled)) == 1
 
 
 def test_conv_integer_saturates_the_other_way_round() -> None:
-    (told,) = saturation_warnings(
+    (told,) = runtime_warnings(
         integer_product("ConvInteger", np.int8, weights(np.uint8, 8, 4, 3, 3))
     )
     assert "give ConvInteger uint8 activations" in told
     other = integer_product("ConvInteger", np.uint8, weights(np.int8, 8, 4, 3, 3))
-    assert saturation_warnings(other) == ()
+    assert runtime_warnings(other) == ()
 
 
 def test_products_inside_of_branches_are_found() -> None:
@@ -131,7 +131,7 @@ def test_products_inside_of_branches_are_found() -> None:
         [numpy_helper.from_array(np.asarray(value), name) for name, value in tensors.items()],
     )
     chosen = node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
-    (told,) = saturation_warnings(packed([chosen], {"c": np.bool_, "q": np.uint8}))
+    (told,) = runtime_warnings(packed([chosen], {"c": np.bool_, "q": np.uint8}))
     assert "inner" in told
 
 
@@ -170,13 +170,13 @@ def dense(tmp_path: Path) -> Path:
 
 
 def test_what_quantize_dynamic_writes_is_named(dense: Path) -> None:
-    assert saturation_warnings(dense) == ()
+    assert runtime_warnings(dense) == ()
     quantize_dynamic(dense, dense.parent / "d.onnx")
-    (told,) = saturation_warnings(dense.parent / "d.onnx")
+    (told,) = runtime_warnings(dense.parent / "d.onnx")
     assert "first_quant, second_quant" in told
     for options in ({"reduce_range": True}, {"weight_type": QuantType.QUInt8}):
         quantize_dynamic(dense, dense.parent / "d.onnx", **options)
-        assert saturation_warnings(dense.parent / "d.onnx") == ()
+        assert runtime_warnings(dense.parent / "d.onnx") == ()
 
 
 @pytest.mark.parametrize("form", [QuantFormat.QDQ, QuantFormat.QOperator])
@@ -190,8 +190,32 @@ def test_what_quantize_static_writes_is_named(
         target = dense.parent / "s.onnx"
         types = {"activation_type": activations, "weight_type": QuantType.QInt8}
         quantize_static(dense, target, Samples(), quant_format=form, **types, **options)
-        return saturation_warnings(target)
+        return runtime_warnings(target)
 
     saturates = form == QuantFormat.QDQ or activations == QuantType.QUInt8
     assert len(told()) == saturates
     assert told(reduce_range=True) == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "value", "pooled", "told"),
+    [
+        ("Neg", {}, "MaxPool", True),
+        ("Neg", {"v": np.float32(0)}, "MaxPool", True),
+        ("Relu", {}, "MaxPool", False),
+        ("Neg", {"v": np.float32(-np.inf)}, "MaxPool", False),
+        ("Neg", {}, "AveragePool", False),
+    ],
+)
+def test_zeros_that_a_maximum_should_see_are_told(
+    before: str, value: dict[str, NDArray[Any]], pooled: str, told: bool
+) -> None:
+    pads = np.array([0, 0, 1, 1, 0, 0, 1, 1])
+    nodes = [
+        node(before, ["x"], ["a"]),
+        node("Pad", ["a", "p", *value], ["b"]),
+        node(pooled, ["b"], ["y"], name="pool", kernel_shape=[3, 3]),
+    ]
+    found = runtime_warnings(packed(nodes, {"x": np.float32}, p=pads, **value))
+    assert len(found) == told
+    assert all("Pad_Fusion" in one and "(pool)" in one for one in found)

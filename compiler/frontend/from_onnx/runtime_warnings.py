@@ -1,4 +1,4 @@
-"""Products of 8 bit integers in an ONNX file that onnxruntime saturates on some processors.
+"""What onnxruntime computes otherwise than an ONNX file says: saturated products, lost zeros.
 
 On x86 processors without VNNI onnxruntime's kernels for uint8 by int8 multiply with ``vpmaddubsw``,
 which adds two products in 16 bits and saturates: 255 * 127 + 255 * 127 becomes 32767. onnxruntime
@@ -7,6 +7,9 @@ around float operators (QDQ). Weights in [-64, 64] never saturate (2 * 255 * 64 
 kernels for two operands of one type. Measured with onnxruntime 1.31 on an emulated AVX2 processor.
 Source: onnxruntime, "Quantize ONNX models", section on U8S8; its session option
 ``session.x64quantprecision``.
+
+Its optimizer Pad_Fusion makes the zeros that a Pad puts in front of a MaxPool padding of that,
+which no maximum sees: where all values of a window are negative, it is another one (1.31).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from compiler.frontend.from_onnx.model_file import read_model
 from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS
@@ -48,10 +51,11 @@ _INTEGER_PRODUCTS: dict[str, _Operands] = {
 _DYNAMIC_PRODUCTS = {"DynamicQuantizeMatMul": (1,), "DynamicQuantizeLSTM": (1, 2)}
 _FLOAT_PRODUCTS = ("Conv", "MatMul", "Gemm")
 _CONVOLUTIONS = ("Conv", "QLinearConv")
+_NEVER_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Softplus", "Abs", "Exp")
 _SHOWN = 3
 
 
-def saturation_warnings(source: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
+def runtime_warnings(source: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
     """What a user of onnxruntime has to know of the file, one sentence per remedy; mostly none.
 
     Args:
@@ -62,6 +66,7 @@ def saturation_warnings(source: str | os.PathLike[str] | bytes) -> tuple[str, ..
     graph = read_model(source, kinds=(TensorProto.INT8,)).graph
     found: list[str] = []
     reversed_convolutions: list[str] = []
+    padded: list[str] = []
     for part in _graphs(graph):
         values = _Values(part)
         for node in part.node:
@@ -70,6 +75,8 @@ def saturation_warnings(source: str | os.PathLike[str] | bytes) -> tuple[str, ..
                 found.append(name)
             elif values.convolves_int8_by_uint8(node):
                 reversed_convolutions.append(name)
+            elif values.sees_zeros(node):
+                padded.append(name)
     warnings = []
     if found:
         warnings.append(
@@ -78,16 +85,26 @@ def saturation_warnings(source: str | os.PathLike[str] | bytes) -> tuple[str, ..
         )
     if reversed_convolutions:
         warnings.append(f"{_told(reversed_convolutions)}; give ConvInteger uint8 activations")
+    if padded:
+        warnings.append(
+            "onnxruntime computes something else from this file than it says: it takes the zeros "
+            f"of a Pad in front of a MaxPool for padding ({_names(padded)}); qsearch does not, nor "
+            'does onnxruntime with InferenceSession(…, disabled_optimizers=["Pad_Fusion"])'
+        )
     return tuple(warnings)
 
 
 def _told(names: list[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return (
         "on x86 processors without VNNI (AVX2 only) onnxruntime may compute something else from "
-        f"this file than qsearch: its 8 bit kernels saturate sums of two products ({shown}{more})"
+        "this file than qsearch: its 8 bit kernels saturate sums of two products "
+        f"({_names(names)})"
     )
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -151,6 +168,22 @@ class _Values:
         data = self._dtype(_input(node, 0), _input(node, 2))
         weight = self._dtype(_input(node, 1), _input(node, 3))
         return (data, weight) == (TensorProto.INT8, TensorProto.UINT8)
+
+    def sees_zeros(self, node: onnx.NodeProto) -> bool:
+        """A MaxPool of what a Pad puts zeros around, and that may be negative."""
+        pad = self._producers.get(_input(node, 0))
+        if node.op_type != "MaxPool" or pad is None or pad.op_type != "Pad":
+            return False
+        given = {a.name: helper.get_attribute_value(a) for a in pad.attribute}
+        value = self._constants.get(_input(pad, 2))
+        if given.get("mode", b"constant") != b"constant" or given.get("value", 0.0) != 0:
+            return False
+        if _input(pad, 2) and (value is None or value.data_location == TensorProto.EXTERNAL):
+            return False  # nobody knows it
+        if value is not None and numpy_helper.to_array(value).any():
+            return False
+        source = self._producers.get(_input(pad, 0))
+        return source is None or source.op_type not in _NEVER_NEGATIVE
 
     def _dequantized(self, name: str) -> onnx.NodeProto | None:
         node = self._producers.get(name)
