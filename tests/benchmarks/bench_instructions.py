@@ -182,6 +182,7 @@ static int work(void)
     {call};
     number(now() - first);
     for (int k = 0; k < {count}; ++k) {{ number(total[k]); number(calls[k]); }}
+    {more}
     put('\\n');
     return 0;
 }}
@@ -268,7 +269,9 @@ def counted(
         _COUNTED.format(count=count),
         text,
         "\n".join(held),
-        _MAIN.format(call=f"{entry.symbol}({', '.join([*arena, *arguments])})", count=len(kernels)),
+        _MAIN.format(
+            call=f"{entry.symbol}({', '.join([*arena, *arguments])})", count=len(kernels), more=""
+        ),
     ]
     numbers = ran(board, folder, "\n".join(parts))
     if len(numbers) != 1 + 2 * len(kernels):
@@ -321,13 +324,15 @@ def cmsis_nn_counted(model: onnx.ModelProto, board: Board, folder: Path, sources
     folder.mkdir(parents=True, exist_ok=True)
     made = cmsis_nn.runner(model)
     built = []
-    for target, words in cmsis_nn.objects(sources, folder, (*board.compiler, *FLAGS)):
-        subprocess.run(words, check=True)
+    library = folder.parent / "cmsis-nn"  # one for all networks of a core
+    library.mkdir(exist_ok=True)
+    for target, words in cmsis_nn.objects(sources, library, (*board.compiler, *FLAGS)):
+        if not target.exists():
+            subprocess.run(words, check=True)
         built.append(str(target))
     text = made.text + _COUNTED.format(count=1)
-    text += _MAIN.format(call="network()", count=0).replace(
-        "put('\\n')", "number((unsigned)most_scratch); number((unsigned)failed)"
-    )
+    more = "number((unsigned)most_scratch); number((unsigned)failed);"
+    text += _MAIN.format(call="network()", count=0, more=more)
     include = f"-I{sources / 'Include'}"
     ticks, scratch, failed = ran(board, folder, text, [*built, include, "-Wl,--gc-sections"])
     if failed:
