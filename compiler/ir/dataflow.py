@@ -118,6 +118,11 @@ class Dataflow:
     steps: tuple[Step, ...]
     outputs: tuple[Value, ...]
 
+    def constants(self) -> list[NDArray[Any]]:
+        """What its steps read that is known, each value once."""
+        read = {id(v): v.data for step in self.steps for v in step.args if v.data is not None}
+        return list(read.values())
+
     def unlink(self) -> None:
         """Steps forget their values, when all has been read: both know each other, and so reference
         counts alone would not free them."""

@@ -67,6 +67,11 @@ class Compute:
     hints: tuple[str, ...] = ()
 
     @property
+    def roots(self) -> tuple[Scalar, ...]:
+        """``expr``, and ``post`` where there is one."""
+        return (self.expr,) if self.post is None else (self.expr, self.post)
+
+    @property
     def acc_dtype(self) -> str:
         """Dtype of ``acc`` in ``post``."""
         if self.init is None:

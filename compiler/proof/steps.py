@@ -139,10 +139,9 @@ MOST_C_BYTES: Final = 1 << 28
 
 def built_in_c(mod: IRModule, flags: Sequence[str]) -> Callable[[], SteppedC]:
     """The C of a partitioned module, built once, when it is asked for."""
-    held = {id(v): v.data for step in dataflow(mod).steps for v in step.args if v.data is not None}
-    size = sum(data.nbytes for data in held.values())
 
     def build() -> SteppedC:
+        size = sum(data.nbytes for data in dataflow(mod).constants())
         if size > MOST_C_BYTES:
             raise CodegenError(f"a compiler would read {size} bytes of constants as text")
         return SteppedC(mod, PREFIX, CORE, flags)

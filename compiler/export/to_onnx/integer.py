@@ -63,9 +63,8 @@ def integer_model(flow: Dataflow, name: str) -> tuple[onnx.ModelProto, dict[Valu
         OnnxExportError: an operator or dtype without an exact integer form.
         TooLargeError: its constants do not fit into one message.
     """
-    constants = {id(v): v.data for step in flow.steps for v in step.args if v.data is not None}
     # Factors of float products take 4 bytes each, whatever they have in the module.
-    size = sum(max(4, data.itemsize) * data.size for data in constants.values())
+    size = sum(max(4, data.itemsize) * data.size for data in flow.constants())
     if size > MOST_BYTES:
         raise TooLargeError(
             f"the constants of the integer ONNX may take {size} bytes, a message has at most "

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from compiler.lir.affine import flat_index
-from compiler.lir.nodes import Compute, Extern, PrimFunc
+from compiler.lir.nodes import Block, Compute, Extern, PrimFunc
 from compiler.lir.scalars import Buffer, Load, Scalar
 from compiler.lir.walk import loads, rewrite, with_axes
 from compiler.targets.c.program import Program, Step
@@ -64,21 +64,19 @@ def _joined(first: PrimFunc, second: PrimFunc, place: int) -> PrimFunc | None:
     (source,) = first.blocks
     if not isinstance(source, Compute) or source.raxes or source.out_index != source.axes:
         return None
-    readers = [b for b in second.blocks if isinstance(b, Compute) and param in _read(b)]
-    if len(readers) != 1 or any(isinstance(b, Extern) and param in b.ins for b in second.blocks):
+    readers = [block for block in second.blocks if param in _read(block)]
+    reader = readers[0] if len(readers) == 1 else None
+    if not isinstance(reader, Compute):
         return None
-    (reader,) = readers
     found = [node for node in loads(reader.expr) if node.buffer == param]
     later = () if reader.post is None else loads(reader.post)
     if len(found) != 1 or any(node.buffer == param for node in later):
         return None
     if not reader.raxes or not _once(reader, found[0]):
         return None
-    names = {buffer.name: f"{buffer.name}_{first.name}" for buffer in first.params}
-    names |= {buffer.name: f"{buffer.name}_{first.name}" for buffer, _ in first.consts}
 
     def renamed(buffer: Buffer) -> Buffer:
-        return replace(buffer, name=names[buffer.name])
+        return replace(buffer, name=f"{buffer.name}_{first.name}")
 
     def own(node: Scalar) -> Scalar | None:
         return Load(renamed(node.buffer), node.index) if isinstance(node, Load) else None
@@ -100,9 +98,10 @@ def _joined(first: PrimFunc, second: PrimFunc, place: int) -> PrimFunc | None:
     )
 
 
-def _read(block: Compute) -> set[Buffer]:
-    roots = [block.expr] if block.post is None else [block.expr, block.post]
-    return {node.buffer for node in loads(*roots)}
+def _read(block: Block) -> set[Buffer]:
+    if isinstance(block, Extern):
+        return set(block.ins)
+    return {node.buffer for node in loads(*block.roots)}
 
 
 def _once(block: Compute, load: Load) -> bool:

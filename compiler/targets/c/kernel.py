@@ -91,13 +91,13 @@ def kernel_of(
                 write_routine(block, by_buffer, use, lines)
                 continue
             legal = _with_legal_axes(block, by_buffer)
-            given = {b.name: b for b in func.temps if b.name in {f"{w}{number}" for w in SCRATCH}}
-            product = product_of(legal, sum(buffer.nbytes for buffer in given.values()))
-            wanted = {} if product is None else product.scratch()
-            held = {word: f"{word}{number}" for word in wanted}
-            if product is not None and all(name in by_buffer for name in held.values()):
-                assert all(size <= given[held[word]].size for word, (_, size) in wanted.items())
-                scratch = {word: by_buffer[name] for word, name in held.items()}
+            temps = {b.name: b for b in func.temps}
+            given = {w: temps[f"{w}{number}"] for w in SCRATCH if f"{w}{number}" in temps}
+            product = product_of(legal, sum(b.nbytes for b in given.values())) if given else None
+            if product is not None:
+                wanted = product.scratch()
+                assert all(size <= given[word].size for word, (_, size) in wanted.items())
+                scratch = {word: by_buffer[given[word].name] for word in wanted}
                 write_product(product, by_buffer, scratch, use, lines)
             else:
                 write_loops(legal, by_buffer, use, lines)
@@ -171,8 +171,7 @@ def may_share(func: PrimFunc) -> tuple[str, ...]:
 def _reads_in_place(block: Compute | Extern, param: Buffer, out: Buffer) -> bool:
     if isinstance(block, Extern):
         return param not in block.ins
-    roots = [block.expr] if block.post is None else [block.expr, block.post]
-    reads = [node for node in loads(*roots) if node.buffer == param]
+    reads = [node for node in loads(*block.roots) if node.buffer == param]
     if not reads or block.out != out:
         # Blocks before the last one write temporaries: the output is not touched yet.
         return block.out != out or not reads

@@ -35,7 +35,7 @@ Scratch memory is a temporary of the kernel, so that the memory plan knows it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -85,6 +85,11 @@ class Operand:
         return set().union(*(c.terms for c in self.conditions))
 
 
+def turns_of(loops: Iterable[Loop]) -> int:
+    """Of loops within each other."""
+    return math.prod(loop.extent for loop in loops)
+
+
 @dataclass(frozen=True, slots=True)
 class Product:
     """A block as a sum of products.
@@ -121,7 +126,7 @@ class Product:
     @property
     def count(self) -> int:
         """Products of a sum."""
-        return math.prod(loop.extent for loop in self.order.raxes)
+        return turns_of(self.order.raxes)
 
     @property
     def depth(self) -> int:
@@ -156,19 +161,20 @@ class Product:
         """Names of the loops of a sum."""
         return {loop.name for loop in self.order.raxes}
 
-    def run(self, operand: Operand) -> int:
-        """Neighbours in memory that are neighbours in a row, too."""
-        count = 1
+    def run(self, operand: Operand) -> tuple[Loop, ...]:
+        """The innermost loops of a sum along which a factor is read as it lies in memory."""
+        found: tuple[Loop, ...] = ()
         for loop in reversed(self.order.raxes):
-            if operand.position.terms.get(loop.name) != count or loop.name in operand.guards:
+            step = operand.position.terms.get(loop.name)
+            if step != turns_of(found) or loop.name in operand.guards:
                 break
-            count *= loop.extent
-        return count
+            found = (loop, *found)
+        return found
 
     @property
     def widens(self) -> bool:
         """Whether both factors are copied by runs, with an order of their own in each four."""
-        runs = {self.run(self.data), self.run(self.weight)}
+        runs = {turns_of(self.run(self.data)), turns_of(self.run(self.weight))}
         narrow = all(side.load.buffer.dtype != "int16" for side in (self.data, self.weight))
         return (
             narrow and min(runs) >= _SHORTEST and (len(runs) == 1 or not any(r % 4 for r in runs))
@@ -310,7 +316,8 @@ def _is_row(product: Product) -> bool:
     if data.conditions or weight.conditions or product.column.name in data.axes:
         return False
     columns = weight.position.terms.get(product.column.name)
-    return count == product.run(data) == product.run(weight) == columns and count >= _SHORTEST
+    runs = [turns_of(product.run(operand)) for operand in (data, weight)]
+    return runs == [count, count] and columns == count >= _SHORTEST
 
 
 def _is_depthwise(product: Product) -> bool:

@@ -42,6 +42,12 @@ def _text(head: str, lines: list[str], note: str) -> str:
     return function_text("void", head, "\n".join(lines).lstrip(), note, INLINED)
 
 
+def _by_fours(place: str, behind: str, four: list[str]) -> list[str]:
+    """A loop over whole fours, for DSP instructions only."""
+    head = f"    for (; {place} + 4 <= {behind}; {place} += 4) {{"
+    return ["#ifdef SMLAD", head, *four, "    }", "#endif"]
+
+
 def _widen(use: Functions, name: str, dtype: str) -> str:
     use("pairs", "int16")
     if dtype == "int16":
@@ -57,11 +63,7 @@ def _widen(use: Functions, name: str, dtype: str) -> str:
         ]
     lines = [
         "    int32_t i = 0;",
-        "#ifdef SMLAD",
-        "    for (; i + 4 <= count; i += 4) {",
-        *four,
-        "    }",
-        "#endif",
+        *_by_fours("i", "count", four),
         "    for (; i < count; ++i) to[i] = from[i];",
     ]
     head = f"{name}(const {c_type(dtype)} *from, int32_t count, int16_t *to)"
@@ -88,11 +90,7 @@ def _row_dots(use: Functions, name: str, dtype: str) -> str:
             ]
     lines = [
         "    int32_t k = 0, s0 = 0, s1 = 0, s2 = 0, s3 = 0;",
-        "#ifdef SMLAD",
-        "    for (; k + 4 <= depth; k += 4) {",
-        *four,
-        "    }",
-        "#endif",
+        *_by_fours("k", "depth", four),
         "    for (; k < depth; ++k) {",
         *(f"        s{n} += (int32_t)a[k] * (int32_t)b[{at}];" for n, at in enumerate(_COLUMNS)),
         "    }",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
@@ -13,7 +12,7 @@ from compiler.targets.c.arithmetic import Arithmetic
 from compiler.targets.c.lines import Lines
 from compiler.targets.c.loop_order import Loop
 from compiler.targets.c.names import Names
-from compiler.targets.c.product_form import COLUMNS, Operand, Product
+from compiler.targets.c.product_form import COLUMNS, Operand, Product, turns_of
 from compiler.targets.c.scalar_printer import ScalarPrinter
 
 
@@ -142,21 +141,17 @@ class _Writer:
             place = place + Affine(0, {loop.name: count})
             count *= loop.extent
         lines(f"int16_t *const {pointer} = {target};")
-        run = product.run(operand)
-        widens = product.widens
-        loops = list(product.order.raxes[:-1])
-        if widens:
-            while math.prod(loop.extent for loop in loops) * run > count:
-                loops.pop()
+        raxes, widens = product.order.raxes, product.widens
+        run = product.run(operand) if widens else raxes[-1:]
         with ExitStack() as nest:
-            for loop in loops:
+            for loop in raxes[: len(raxes) - len(run)]:
                 nest.enter_context(self._for(loop.name, "0", loop.extent))
             if widens:
-                gone = product.inner - {loop.name for loop in loops}
-                self._run(operand, run, _without(place, gone), _without(operand.position, gone))
+                gone = {loop.name for loop in run}
+                start = _without(operand.position, gone)
+                self._run(operand, turns_of(run), _without(place, gone), start)
             else:
-                inner = product.order.raxes[-1]
-                self._line(operand, inner, f"{pointer}[{place.text()}]", operand.position)
+                self._line(operand, run[0], f"{pointer}[{place.text()}]", operand.position)
         if count < product.depth:
             with self._for(self._local["at"], str(count), product.depth):
                 lines(f"{pointer}[{self._local['at']}] = 0;")
