@@ -108,6 +108,11 @@ class Snapshot:
             return 0.0
         return 60.0 * (len(ended) - 1) / (ended[-1] - ended[0])
 
+    def outdate(self) -> None:
+        """Have the store read again: who has written to it sees what was written."""
+        with self.lock:
+            self.read_at = float("-inf")
+
     def derive(self, name: Any, compute: Callable[[], Any]) -> Any:
         """A value of this version, computed once."""
         if name not in self.derived:

@@ -43,6 +43,7 @@ def add_command(
         repository.add_command(study.study.id, asked.kind)
     finally:
         repository.close()
+        study.outdate()
     return CommandOut(kind=asked.kind, listening=heard)
 
 
@@ -62,6 +63,7 @@ def write_note(given: NoteIn, study: SnapshotDep, found: SharedDep, user: UserDe
         repository.add_event(study.study.id, NOTE, trial=given.trial, data=data, newest=True)
     finally:
         repository.close()
+        study.outdate()
     return Response(status_code=204)
 
 
