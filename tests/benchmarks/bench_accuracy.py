@@ -159,10 +159,16 @@ def measure_tool(
     dev: Split,
     reference: Any,
     half: int,
-    args: argparse.Namespace,
+    folder: Path,
+    how: str = "",
 ) -> list[tuple[str, Score, dict[str, Any]]]:
-    """Name, score and row of a tool's configurations; what its environment computes is kept."""
-    out = args.tools / "results" / f"{model.stem}-{len(calib)}-{len(dev)}"
+    """Name, score and row of a tool's configurations; what its environment computes is kept.
+
+    Args:
+        folder: environments and results of the tools.
+        how: as ``quantization_tools.measure`` takes it.
+    """
+    out = folder / "results" / f"{model.stem}-{len(calib)}-{len(dev)}{how and '-' + how}"
     kept = out / f"{tool}.json"
     if not kept.exists():
         out.mkdir(parents=True, exist_ok=True)
@@ -170,9 +176,9 @@ def measure_tool(
         np.save(out / "eval.npy", dev.images)
         paths = [str(path.resolve()) for path in (model, out / "calib.npy", out / "eval.npy", out)]
         script = str(Path(quantization_tools.__file__).resolve())
-        python = environment(args.tools, tool)
+        python = environment(folder, tool)
         told = subprocess.run(
-            [python, "-W", "ignore", script, tool, *paths, *(["untrained"] * args.untrained)],
+            [python, "-W", "ignore", script, tool, *paths, *([how] if how else [])],
             capture_output=True,
             cwd=out,
             text=True,
@@ -254,10 +260,11 @@ def measure_tools(model: Path, args: argparse.Namespace) -> dict[str, Any]:
         for name, fields in fields_without(winner[0].qconfig).items():
             made[name] = measure_alone(model, calib, Path(folder), fields)
     ours = {name: judged(name, one, model, dev, reference, half) for name, one in made.items()}
+    how = "untrained" if args.untrained else ""
     theirs = [
         row
         for tool in args.peers
-        for row in measure_tool(tool, model, calib, dev, reference, half, args)
+        for row in measure_tool(tool, model, calib, dev, reference, half, args.tools, how)
     ]
     result: dict[str, Any] = {
         "model": model.stem,

@@ -1,16 +1,19 @@
 """Searches for bytes: the files of the smallest module, and random points at equal bytes.
 
     python -m tests.benchmarks.bench_smallest --out DIR [--models NAME …] [--seeds 0 1 2]
-        [--trials 32] [--random 128] [--images N] [--data DIR]
+        [--trials 32] [--random 128] [--images N] [--tools FOLDER] [--data DIR]
 
 For every model and form: ``--minimize size --max-drop 0.5% --for FORM``, and the bytes of the file
-of its smallest module by those of what ``compile`` writes. Then, for every seed, random points of
-the same space: of all modules that no other random one beats in bytes and SQNR, by how many dB the
-best module of the search that is no larger differs from it. The same command with the same
-``--out`` goes on where it was stopped.
+of its smallest module by those of what ``compile`` writes. Then one set of random points of the
+same space, and a search of every seed: of all modules that no other random one beats in bytes and
+SQNR, by how many dB the best module of the search that is no larger differs from it. The same
+command with the same ``--out`` goes on where it was stopped. With ``--tools``, the folder of their
+environments (made where there are none), other tools with weights of 4 bits and activations of 8,
+beside the best of our modules that are no larger: a tool's bytes are those of its weights, and of
+an int32 bias and a float32 scale for each channel.
 
 Goals, which set the exit code: at most 0.6 of the bytes of 8 bits; in the median of each seed at
-most 0.3 dB below the random points.
+most 0.3 dB below the random points; no tool above ours.
 """
 
 from __future__ import annotations
@@ -20,12 +23,15 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import onnx
 
 import qsearch
+from tests.benchmarks.bench_accuracy import measure_tool, on_onnxruntime, outputs_of
 from tests.benchmarks.bench_bytes import code_bytes
+from tests.benchmarks.quantization_tools import FOUR
 from tests.benchmarks.real_models import DATA, read_split
 
 CALIBRATION_IMAGES = 96
@@ -43,7 +49,8 @@ class Searches:
         self._folder = asked.out / name
         self._folder.mkdir(parents=True, exist_ok=True)
         self.files = {}
-        for split, count in (("calib", CALIBRATION_IMAGES), ("dev", asked.images)):
+        self.read = (("calib", CALIBRATION_IMAGES), ("dev", asked.images))
+        for split, count in self.read:
             data = read_split(asked.data, name, split, count)
             self.files[split] = self._folder / f"{split}.npz"
             np.savez(self.files[split], input=data.images, labels=data.labels)
@@ -80,6 +87,41 @@ def front(points: Iterable[Point]) -> list[Point]:
     return kept
 
 
+WEIGHTED: Final = ("Conv", "Gemm", "MatMul")
+
+
+def four_bit_bytes(path: Path) -> int:
+    """Bytes of a model whose weights have 4 bits, with a bias and a scale for each channel."""
+    graph = onnx.load(path).graph
+    constants = {init.name: init.dims for init in graph.initializer}
+    total = 0
+    for node in graph.node:
+        if node.op_type in WEIGHTED and node.input[1] in constants:
+            dims = constants[node.input[1]]
+            by_row = node.op_type == "Conv" or any(
+                a.name == "transB" and a.i for a in node.attribute
+            )
+            total += int(np.prod(dims)) // 2 + 8 * dims[0 if by_row else -1]
+    return total
+
+
+def beside_tools(searches: Searches, ours: list[qsearch.SearchResult], tools: Path) -> bool:
+    """Print what the tools reach and our best that is no larger; whether none of them is better."""
+    name, most = searches.model.stem, four_bit_bytes(searches.model)
+    calib, dev = (read_split(searches.model.parent, name, *one) for one in searches.read)
+    reference = outputs_of(on_onnxruntime(searches.model), dev, 1)
+    scores = [t.outcome.score or {} for r in ours for t in r.trials if t.state == "complete"]
+    small = [s for s in scores if float(s["model_bytes"] or 0) <= most]
+    best = {key: max(float(s[key] or 0) for s in small) for key in ("top1", "sqnr_db")}
+    print(f"{name}, at most {most:,} bytes: {100 * best['top1']:.2f} %, {best['sqnr_db']:.2f} dB")
+    above = []
+    for tool in FOUR:
+        found = measure_tool(tool, searches.model, calib, dev, reference, len(dev), tools, "four")
+        for _, scored, _ in found:
+            above.append(scored.sqnr_db > best["sqnr_db"] or scored.top1 > 100 * best["top1"])
+    return not any(above)
+
+
 def main() -> int:
     """Print a line for every file and seed; 1 when a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -92,6 +134,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=32)
     parser.add_argument("--random", type=int, default=128)
     parser.add_argument("--images", type=int, default=2000)
+    parser.add_argument("--tools", type=Path)
     asked = parser.parse_args()
     missed = False
     for name in asked.models:
@@ -108,14 +151,17 @@ def main() -> int:
             share = sizes[0] / sizes[1]
             missed |= share > MOST_BYTES
             print(f"{name} {form}: {sizes[0]:,} of {sizes[1]:,} bytes, {share:.3f}", flush=True)
+        drawn: list[Point] = []
+        if asked.seeds:
+            theirs = searches.search("random", trials=asked.random, seed=7, sampler="random")
+            drawn = front(points_of(theirs))
+        ours = []
         for seed in asked.seeds:
-            ours = points_of(searches.search(f"ours_{seed}", trials=asked.trials, seed=seed))
-            theirs = searches.search(
-                f"random_{seed}", trials=asked.random, seed=seed, sampler="random"
-            )
+            ours.append(searches.search(f"ours_{seed}", trials=asked.trials, seed=seed))
+            points = points_of(ours[-1])
             differences = [
-                max((db for size, db in ours if size <= most), default=0.0) - wanted
-                for most, wanted in front(points_of(theirs))
+                max((db for size, db in points if size <= most), default=0.0) - wanted
+                for most, wanted in drawn
             ]
             missed |= median(differences) < -MOST_DB
             print(
@@ -123,6 +169,8 @@ def main() -> int:
                 f"{len(differences)} sizes, {min(differences):+.1f} at the worst",
                 flush=True,
             )
+        if asked.tools and ours:
+            missed |= not beside_tools(searches, ours, asked.tools)
     return int(missed)
 
 

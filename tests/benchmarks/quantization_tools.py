@@ -1,10 +1,11 @@
 """One quantization tool on one model, run by the Python of an environment that holds the tool.
 
-    ENV/bin/python quantization_tools.py TOOL MODEL CALIB EVAL OUT [untrained]
+    ENV/bin/python quantization_tools.py TOOL MODEL CALIB EVAL OUT [untrained | four]
 
 CALIB and EVAL are .npy files, float32 (N, C, H, W). For every configuration of the tool OUT gets
 an .npy file with the outputs of its float simulation, and ``TOOL.json`` with rows of name, CPU
-seconds, operators that were left in float, and file. Imports nothing of this project.
+seconds, operators that were left in float, and file. ``four``: weights of 4 bits for every channel,
+activations of 8. Imports nothing of this project.
 """
 
 from __future__ import annotations
@@ -223,6 +224,21 @@ def nncf(path: Path, calib: Array, out: Path, images: Array, train: bool) -> Mad
 
 def aimet(path: Path, calib: Array, out: Path, images: Array, train: bool) -> Made:
     """Qualcomm AIMET: ranges, granularity, equalization; sequential MSE and AdaRound."""
+    for plan in (
+        (False, False, "tf_enhanced", ""),
+        (True, False, "tf_enhanced", ""),
+        (True, True, "tf_enhanced", ""),
+        (True, True, "min_max", ""),
+        (True, True, "min_max", "sequential MSE"),
+        (True, True, "tf_enhanced", "AdaRound"),
+    )[: None if train else 4]:
+        yield _aimet(path, calib, plan, "int8")
+
+
+def _aimet(
+    path: Path, calib: Array, plan: tuple[bool, bool, str, str], weights: str
+) -> tuple[str, Any, Callable[[Array], Array]]:
+    """One configuration: whether equalized, whether per channel, ranges, what trains weights."""
     from aimet_onnx.adaround.adaround_weight import Adaround
     from aimet_onnx.common.quantsim_config.utils import (
         get_path_for_per_channel_config,
@@ -232,47 +248,45 @@ def aimet(path: Path, calib: Array, out: Path, images: Array, train: bool) -> Ma
     from aimet_onnx.quantsim import QuantizationSimModel
     from aimet_onnx.sequential_mse.seq_mse import apply_seq_mse
 
+    equalized, channels, scheme, fit = plan
     name = _input(path)
     batches = list(Batches(name, calib, BATCH))
-    for equalized, channels, scheme, fit in (
-        (False, False, "tf_enhanced", ""),
-        (True, False, "tf_enhanced", ""),
-        (True, True, "tf_enhanced", ""),
-        (True, True, "min_max", ""),
-        (True, True, "min_max", "sequential MSE"),
-        (True, True, "tf_enhanced", "AdaRound"),
-    )[: None if train else 4]:
-        model = onnx.load(path)
-        if equalized:
-            equalize_model(model)
-        kind = get_path_for_per_channel_config if channels else get_path_for_per_tensor_config
-        sim = QuantizationSimModel(
-            model,
-            quant_scheme=scheme,
-            config_file=kind(),
-            providers=["CPUExecutionProvider"],
-        )
-        if fit == "AdaRound":
-            Adaround.apply_adaround(sim, batches, num_iterations=1000)
-        elif fit:
-            apply_seq_mse(sim, batches)
-        sim.compute_encodings(batches)
-        outputs = {output.name for output in sim.model.model.graph.output}
-        for node in sim.model.model.graph.node:
-            if node.op_type == "QcQuantizeOp" and outputs.intersection(node.output):
-                sim.qc_quantize_op_dict[node.input[0]].enabled = False
-        session = sim.session
-        title = (
-            "CLE" if equalized else "",
-            "per channel" if channels else "per tensor",
-            scheme,
-            fit,
-        )
-        yield (
-            ", ".join(filter(None, title)),
-            _enabled(sim),
-            lambda images, session=session: session.run(None, {name: images})[0],
-        )
+    model = onnx.load(path)
+    if equalized:
+        equalize_model(model)
+    kind = get_path_for_per_channel_config if channels else get_path_for_per_tensor_config
+    sim = QuantizationSimModel(
+        model,
+        param_type=weights,
+        quant_scheme=scheme,
+        config_file=kind(),
+        providers=["CPUExecutionProvider"],
+    )
+    if fit == "AdaRound":
+        Adaround.apply_adaround(sim, batches, num_iterations=1000)
+    elif fit:
+        apply_seq_mse(sim, batches)
+    sim.compute_encodings(batches)
+    outputs = {output.name for output in sim.model.model.graph.output}
+    for node in sim.model.model.graph.node:
+        if node.op_type == "QcQuantizeOp" and outputs.intersection(node.output):
+            sim.qc_quantize_op_dict[node.input[0]].enabled = False
+    titles = ("CLE" if equalized else "", "per channel" if channels else "per tensor", scheme, fit)
+    return (
+        ", ".join(filter(None, titles)),
+        _enabled(sim),
+        lambda images: sim.session.run(None, {name: images})[0],
+    )
+
+
+def aimet_four(path: Path, calib: Array, out: Path, images: Array, train: bool) -> Made:
+    """AIMET with weights of 4 bits: plain, sequential MSE, AdaRound."""
+    for scheme, fit in (
+        ("tf_enhanced", ""),
+        ("min_max", "sequential MSE"),
+        ("tf_enhanced", "AdaRound"),
+    ):
+        yield _aimet(path, calib, (True, True, scheme, fit), "int4")
 
 
 def _enabled(sim: Any) -> onnx.ModelProto:
@@ -311,6 +325,9 @@ TOOLS: dict[str, Callable[[Path, Array, Path, Array, bool], Made]] = {
     "aimet": aimet,
     "modelopt": modelopt,
 }
+FOUR: dict[str, Callable[[Path, Array, Path, Array, bool], Made]] = {"aimet": aimet_four}
+"""Those that give the weights of any layer 4 bits: NNCF refuses other bits than 8 beside quantized
+activations, and of ONNX models Quark gives them to weights of MatMul only."""
 
 
 def _input(path: Path) -> str:
@@ -318,15 +335,15 @@ def _input(path: Path) -> str:
 
 
 def measure(
-    tool: str, model: Path, calib: Array, images: Array, out: Path, train: bool
+    tool: str, model: Path, calib: Array, images: Array, out: Path, how: str = ""
 ) -> list[dict[str, Any]]:
     """Rows of all configurations of one tool; a failure is a row with an error.
 
     Args:
-        train: whether to take configurations that train weights, too.
+        how: "untrained": none that train weights; "four": with weights of 4 bits.
     """
     rows: list[dict[str, Any]] = []
-    made = TOOLS[tool](model, calib, out, images, train)
+    made = (FOUR if how == "four" else TOOLS)[tool](model, calib, out, images, how != "untrained")
     while True:
         begin = time.process_time()
         try:
@@ -356,8 +373,7 @@ def main() -> int:
     tool, model, calib, images, out = sys.argv[1], *map(Path, sys.argv[2:6])
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with contextlib.redirect_stdout(sys.stderr):
-        train = "untrained" not in sys.argv[6:]
-        rows = measure(tool, model, np.load(calib), np.load(images), out, train)
+        rows = measure(tool, model, np.load(calib), np.load(images), out, *sys.argv[6:])
     (out / f"{tool}.json").write_text(json.dumps(rows))
     return 0
 
