@@ -87,7 +87,7 @@ class EvaluationActor:
             run.spot_check()
         run_cpu_s = clock.seconds
         cost = runnable.cost
-        if part == 0 and cost is not None:
+        if cost is not None:
             cost = {**cost, **run.asked_costs(collapsed)}
         return EvaluationResult(
             sums={**run.sums.sums, **run.whole_sums.sums},

@@ -14,6 +14,7 @@ from compiler.targets.c.cores import CORES
 from qsearch.data import content_hash
 from qsearch.errors import SettingsError
 from qsearch.search.objectives import UNCERTAIN, WORST_OUTPUT, Score
+from qsearch.search.pruner import LOOKS
 from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import Failure, Outcome, Trial
 from workers.batching import hash_outputs
@@ -27,7 +28,7 @@ from workers.messages import (
     Range,
 )
 from workers.metrics.custom import named_values
-from workers.metrics.latency import timed_by
+from workers.metrics.latency import TIMED, timed_by
 from workers.metrics.registry import (
     Measure,
     by_option,
@@ -227,7 +228,7 @@ class Evaluator:
             stopped: why it was stopped early by choice.
         """
         score = self.score_of(result.sums)
-        score.update(costs_of(result))
+        score.update(costs_of([result]))
         if self.compared is not None:
             score.update(self.compared(score, result.samples))
         wants_integers = trial.qconfig["partition_conversions"] == "fully_integral"
@@ -260,9 +261,16 @@ class Evaluator:
         )
 
 
-def costs_of(result: EvaluationResult) -> dict[str, float]:
-    """What a candidate costs, in the words of a score; any part of its evaluation knows."""
-    return dict(result.cost or {})
+def costs_of(parts: Sequence[EvaluationResult]) -> dict[str, float]:
+    """What a candidate costs, in the words of a score.
+
+    The first part knows; of times the shortest counts: what runs beside makes them longer.
+    """
+    costs = [part.cost or {} for part in parts]
+    found = dict(costs[0])
+    for key in (f"{name}_ms" for name in TIMED if f"{name}_ms" in found):
+        found[key] = min(cost[key] for cost in costs if key in cost)
+    return found
 
 
 def failed(error: Exception, attempts: int = 1, seconds: float | None = None) -> Outcome:
@@ -333,6 +341,8 @@ PART_SAMPLES: Final = 32
 """Fewest samples of a part: as many as a collapse is looked for in."""
 
 MOST_PARTS: Final = 32
+_TIMED_PARTS: Final = LOOKS[0]
+"""The first ones, by which a search may stop a trial, measure times."""
 
 
 def parts_of(samples: int, run_samples: int = 1) -> int:
@@ -347,7 +357,8 @@ def parts_of(samples: int, run_samples: int = 1) -> int:
 
 
 def split(request: EvaluationRequest, parts: int) -> list[EvaluationRequest]:
-    """The parts of a request, in order; the first looks for a collapse, the others do not.
+    """The parts of a request, in order; the first looks for a collapse and asks for costs, the
+    others do not, but the first few measure times.
 
     Parts return their outputs, whose hash must be taken in the order of the samples.
     """
@@ -360,6 +371,12 @@ def split(request: EvaluationRequest, parts: int) -> list[EvaluationRequest]:
             collapse_after=request.collapse_after if part == 0 else None,
             return_outputs=True,
             spot_check=request.spot_check and part == 0,
+            hardware=request.hardware if part == 0 else None,
+            asked=tuple(
+                name
+                for name in request.asked
+                if part == 0 or (name in TIMED and part < _TIMED_PARTS)
+            ),
             return_rounding=request.return_rounding and part == 0,
         )
         for part in range(parts)
@@ -389,6 +406,7 @@ def merge(results: Sequence[EvaluationResult]) -> EvaluationResult:
         outputs=None,
         compile_cpu_s=sum(result.compile_cpu_s for result in results),
         run_cpu_s=sum(result.run_cpu_s for result in results),
+        cost=costs_of(results),
         peak_rss_bytes=max(result.peak_rss_bytes for result in results),
     )
 

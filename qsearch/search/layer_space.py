@@ -104,11 +104,18 @@ def choice_of(bits: int) -> Value:
     return FLOAT_LAYER if bits == FLOAT_BITS else bits
 
 
-def weight_elements(module: IRModule, start: QConfig) -> dict[str, int]:
-    """Number of weights by layer, in visiting order; layers without weights are left out."""
+def weight_elements(module: IRModule, start: QConfig, rows: int | None = None) -> dict[str, int]:
+    """Number of weights by layer, in visiting order; layers without weights are left out.
+
+    Args:
+        rows: only layers that multiply every weight so many times in a run.
+    """
     annotated, _ = mark(module, without_data(start))
-    layers = module_cost(annotated, start).layers
-    return {layer.name: layer.weight_elements for layer in layers if layer.weight_elements}
+    return {
+        layer.name: layer.weight_elements
+        for layer in module_cost(annotated, start).layers
+        if layer.weight_elements and rows in (None, layer.multiplications / layer.weight_elements)
+    }
 
 
 @dataclass(frozen=True)

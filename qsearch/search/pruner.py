@@ -68,7 +68,7 @@ class SignFlipPruner:
     alpha: float
     parts: int
     seed: int
-    cost_of: Callable[[EvaluationResult], Mapping[str, float]]
+    cost_of: Callable[[Sequence[EvaluationResult]], Mapping[str, float]]
     _losses: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
     def reason_to_prune(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
@@ -76,7 +76,7 @@ class SignFlipPruner:
         looks = [look for look in LOOKS if look < self.parts]
         if self.alpha <= 0 or len(parts) not in looks:
             return None
-        rival = self._rival(trial, self.cost_of(parts[0]))
+        rival = self._rival(trial, self.cost_of(parts))
         if rival is None:
             return None
         metric = self.objective.decides(rival.outcome.score or {})

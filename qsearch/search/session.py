@@ -60,6 +60,7 @@ from qsearch.search.pruner import SignFlipPruner
 from qsearch.search.result import SearchResult, finish
 from qsearch.search.sampler import SamplerSpec, StudySampler, first_points
 from qsearch.search.space import to_qconfig
+from qsearch.search.space_file import faster_layers
 from qsearch.search.stages import LAYERS, SENSITIVITY, STAGES, Base, Sensitivities, StageTracker
 from qsearch.search.study import SOMETIMES_SCORED
 from qsearch.search.trial_queue import TrialQueue
@@ -334,9 +335,16 @@ class Session:
         return FirstChoice.of(self._context, self._prepared, self._calibration)
 
     def _foresee(self) -> None:
-        """Say in front of a short search of 8 bits that it can only repeat ``compile``."""
+        """Say in front of a search which layers fewer bits make faster, or of a short one of 8 bits
+        that it can only repeat ``compile``."""
         prepared, chosen = self._prepared, self._first.qconfig
         goal, settings = prepared.objective, prepared.settings
+        if "latency" in goal.minimize:
+            faster = ", ".join(faster_layers(prepared.module)) or "no layer"
+            self._context.progress.message(
+                f"prediction: 4 bits can make {faster} faster on this machine; they do so in "
+                "products of one row by many weights"
+            )
         other = prepared.layers is not None or goal.minimize or settings.sampler != AUTO
         if chosen is None or other or settings.trials > _FEW_TRIALS:
             return

@@ -39,6 +39,7 @@ from compiler.quantize import (
 from compiler.quantize._sequential_rounding import MOST_PRODUCTS
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 from compiler.quantize.wide_inputs import WideInputs, wide_inputs
+from compiler.targets.engine.library import is_available, load_library
 from qsearch.config import read_config_file
 from qsearch.errors import SettingsError
 from qsearch.search.layer_space import LayerSpace, choice_of, weight_elements
@@ -347,6 +348,8 @@ LAYER_BITS: Final = (2, 3, 4, 5, 6, 7, 8)
 """Bits that layers may choose where size counts and no file says otherwise."""
 _QDQ_BITS: Final = (2, 4, 8)
 """Those that a QDQ file stores in as many bits."""
+FASTER_BITS: Final = (4, 8)
+"""Those that layers may choose where only time counts."""
 _OF_SIZE: Final = ("size", "bit_operations", "flash")
 _MOST_PRODUCTS_OF_A_TRIAL: Final = 2 * 10**11
 """Of sequential rounding, about 20 CPU seconds: of each trial where layers choose their bits, else
@@ -401,7 +404,10 @@ def searched_space(
         of_form = _QDQ_BITS if settings.for_ == "qdq" else LAYER_BITS
         # Files for TFLM hold bytes, and nothing between operators has more than 8 bits.
         tflm = settings.for_ == "tflite"
-        bits = of_form if counts and not tflm else ()
+        bits: tuple[int, ...] = of_form if counts and not tflm else ()
+        if "latency" in costs and weighted and not bits and not tflm:
+            elements = faster_layers(module)
+            bits = FASTER_BITS if elements else ()
         products = sequential_products(module)
         # Units of accelerators take 8 bits, a quantized model those of its points.
         given = tflm or settings.hw is not None or bool(given_points(module).count)
@@ -450,6 +456,13 @@ def _refuse_without_file(start: QConfig, module: IRModule) -> None:
         )
     plain = start.with_overrides(calibrate_mode="global_scale", weight_rounding="nearest")
     tflite_file(build_candidate(module, plain.with_overrides(smooth_alpha=None), None).module)
+
+
+def faster_layers(module: IRModule) -> dict[str, int]:
+    """Number of weights of the layers that take less time on this machine with 4 bits."""
+    least = load_library().nibbles if is_available() else 0
+    found = weight_elements(module, QConfig.recommended(), rows=1) if least else {}
+    return {name: count for name, count in found.items() if count >= least}
 
 
 def _mixed(space: Space) -> QConfig:

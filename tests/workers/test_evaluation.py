@@ -20,6 +20,8 @@ from compiler.quantize import (
 )
 from compiler.quantize._prefix_runs import PrefixRuns
 from compiler.runtime.executor import Executor
+from qsearch.search.evaluator import merge, split
+from qsearch.search.pruner import LOOKS
 from tests.needs import NEEDS_C
 from tests.workers.shards import NOTHING_STORED, evaluate_shard
 from workers import candidates
@@ -83,16 +85,16 @@ def test_integer_evaluators_agree_with_the_reference_executor(study, baseline, s
 
 @pytest.mark.slow
 @NEEDS_C
-def test_the_first_part_times_what_ships_and_changes_no_score(study, baseline, scales) -> None:
+def test_a_part_times_what_ships_and_changes_no_score(study, baseline, scales) -> None:
     plain = study.evaluation(
         "engine", activation_scales=scales, metrics=ALL, reference=baseline.outputs
     )
     timed = replace(plain, asked=("latency", "c_latency"))
-    first, second = (evaluate_shard(replace(timed, part=(part, 2))) for part in range(2))
     both = {"latency_ms", "c_latency_ms"}
-    assert all(first.cost[name] > 0 for name in both)
-    assert not both & set(second.cost)
-    whole = evaluate_shard(timed)
+    times = [evaluate_shard(one).cost for one in split(timed, 8)]
+    assert [len(both & set(cost)) for cost in times] == [2] * LOOKS[0] + [0] * (8 - LOOKS[0])
+    whole = merge([evaluate_shard(one) for one in split(timed, 2)])
+    assert all(cost[name] > 0 for cost in times[:2] for name in both)
     expected = evaluate_shard(plain)
     assert (whole.sums, whole.outputs_sha256) == (expected.sums, expected.outputs_sha256)
     assert set(whole.cost) - set(expected.cost) == both

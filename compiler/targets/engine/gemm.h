@@ -32,7 +32,21 @@
 #define qk_dot_spread_pair qk_dot
 #endif
 #define QK_UNIT(g) ((g)->type == QK_S16 ? 2 : (g)->narrow ? 4 : QK_KU)
-#define QK_WEIGHT_VECTOR(g) (QK_PAIRS && (g)->type == QK_S16 ? 32 : 64) /* bytes of a dot step's weights */
+
+/* Weights of 4 bits, for products of one row, which take as long as their weights take to come: a vector of
+ * bytes holds those of two dot steps, counted from the least of their column. QK_NIBBLES is the number of
+ * weights from which these kernels are faster than those of bytes. */
+#ifndef QK_NIBBLES
+#define QK_NIBBLES 0
+#endif
+
+/* Bytes of the weights of sixteen columns. */
+static int64_t qk_weight_bytes(const qk_gemm_step *g, int64_t steps)
+{
+    if (g->narrow == QK_FOUR_BITS)
+        return 64 + (steps + 1) / 2 * 64;
+    return steps * (QK_PAIRS && g->type == QK_S16 ? 32 : 64);
+}
 
 /* Whether the rows of a block are copied to the scratch as int16 before they are multiplied. */
 #ifdef QK_OWN_TILES
@@ -299,7 +313,10 @@ static const qk_tile_function qk_tiles_of_eight[2][9] = {QK_EIGHT_NAMES(0), QK_E
 
 #ifdef QK_EIGHTS
 /* Whether the last vector of a product is half as wide; those of pack steps are not. */
-static int qk_ends_in_eight(const qk_gemm_step *g) { return !g->weight_in_arena && (g->columns - 1) % 16 < 8; }
+static int qk_ends_in_eight(const qk_gemm_step *g)
+{
+    return !g->weight_in_arena && g->narrow < QK_FOUR_BITS && (g->columns - 1) % 16 < 8;
+}
 #else
 #define qk_ends_in_eight(g) 0
 #endif
@@ -418,8 +435,83 @@ static int64_t qk_block_rows(int64_t rows, int64_t steps)
     return (rows + blocks - 1) / blocks;
 }
 
+/* What the sums of a panel of `nv` vectors become, the v-th vector of all groups the first. */
+static inline void qk_finish_panel(const qk_gemm_step *g, const qk_memory *m, const int32_t *sums, int64_t nv,
+                                   int64_t rows, uint8_t *const *out, int64_t group, int64_t v)
+{
+    if (g->rq.kind == QK_PLAIN && g->rq.type == QK_S32 && !g->rq.by_channel) {
+        qk_finish_plain(&g->rq, sums, nv, rows, out, v * 16, g->columns);
+        return;
+    }
+    for (int64_t i = 0; i < nv; i++) {
+        const int64_t channel = (v + i) * 16, left = g->columns - channel;
+        qk_finish(&g->rq, m->blob, group * ((g->columns + 15) / 16) * 16 + channel, sums + i * 16, nv * 16, rows, out,
+                  channel, left < 16 ? (int)left : 16);
+    }
+}
+
+#if QK_NIBBLES
+/* The sums of a panel: a row by weights that are counted from `least`, and its total times that. */
+static inline __attribute__((always_inline)) void qk_four_bits(
+    const int nv, const uint8_t *row, int32_t total, int64_t steps, const uint8_t *weight, const int32_t *bias,
+    int32_t *sums)
+{
+    const int32_t *const least = (const int32_t *)weight;
+    qk_vec c0 = qk_load(bias), c1 = nv > 1 ? qk_load(bias + 16) : c0, c2 = nv > 2 ? qk_load(bias + 32) : c0;
+    qk_vec c3 = nv > 3 ? qk_load(bias + 48) : c0;
+    weight += 64 * nv;
+    for (int64_t k = 0; k < steps; k += 2, weight += 64 * nv) {
+        const qk_spread a = qk_spread4(row + 4 * k), b = qk_spread4(k + 1 < steps ? row + 4 * k + 4 : row);
+        c0 = qk_dot_nibbles(c0, a, b, weight); /* of a step too many all weights are 0 */
+        if (nv > 1) c1 = qk_dot_nibbles(c1, a, b, weight + 64);
+        if (nv > 2) c2 = qk_dot_nibbles(c2, a, b, weight + 128);
+        if (nv > 3) c3 = qk_dot_nibbles(c3, a, b, weight + 192);
+    }
+    const qk_vec all = qk_all(total);
+    qk_store(sums, qk_add(c0, qk_mul(all, qk_load(least))));
+    if (nv > 1) qk_store(sums + 16, qk_add(c1, qk_mul(all, qk_load(least + 16))));
+    if (nv > 2) qk_store(sums + 32, qk_add(c2, qk_mul(all, qk_load(least + 32))));
+    if (nv > 3) qk_store(sums + 48, qk_add(c3, qk_mul(all, qk_load(least + 48))));
+}
+
+static void qk_run_four_bits(const qk_gemm_step *g, const qk_memory *m)
+{
+    const int64_t steps = (g->seg_items + 3) / 4, vectors = (g->columns + 15) / 16;
+    const int64_t panels = (vectors + QK_NV - 1) / QK_NV, least = vectors / panels, wide = vectors % panels;
+    int32_t sums[16 * QK_NV] __attribute__((aligned(64)));
+    for (int64_t group = 0; group < g->groups; group++) {
+        const uint8_t *row = m->arena + g->source + group * g->in_group;
+        const uint8_t *weight = m->blob + g->weight + group * g->weight_group;
+        const int32_t *bias = (const int32_t *)(m->blob + g->bias) + group * vectors * 16;
+        uint8_t *const out = m->arena + g->out + group * g->out_group;
+        uint32_t total = 0;
+        for (int64_t k = 0; k < g->seg_items; k++)
+            total += row[k];
+        for (int64_t p = 0, v = 0, nv; p < panels; p++, v += nv) {
+            nv = least + (p < wide);
+            switch (nv) {
+#if QK_NV > 1
+            case 4: qk_four_bits(4, row, (int32_t)total, steps, weight, bias + v * 16, sums); break;
+            case 3: qk_four_bits(3, row, (int32_t)total, steps, weight, bias + v * 16, sums); break;
+            case 2: qk_four_bits(2, row, (int32_t)total, steps, weight, bias + v * 16, sums); break;
+#endif
+            default: qk_four_bits(1, row, (int32_t)total, steps, weight, bias + v * 16, sums);
+            }
+            weight += nv * qk_weight_bytes(g, steps);
+            qk_finish_panel(g, m, sums, nv, 1, &out, group, v);
+        }
+    }
+}
+#endif
+
 static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
 {
+#if QK_NIBBLES
+    if (g->narrow == QK_FOUR_BITS) {
+        qk_run_four_bits(g, m);
+        return;
+    }
+#endif
     const uint32_t unit = QK_UNIT(g); /* divisions of 32 bits: they take as long as a small product */
     const int64_t rows = g->height * g->width, steps = ((uint32_t)g->seg_items + unit - 1) / unit;
     const int64_t segments = g->seg_y * g->seg_x, block = qk_block_rows(rows, steps * segments);
@@ -512,7 +604,7 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
 #endif
             for (int64_t p = 0, v = 0; p < panels; p++) {
                 const int64_t nv = least + (p < wide);
-                const uint8_t *weight = weights + v * steps * segments * QK_WEIGHT_VECTOR(g);
+                const uint8_t *weight = weights + v * qk_weight_bytes(g, steps * segments);
                 for (int64_t r = 0, n; r < count; r += n) {
                     n = count - r <= QK_SUM_ROWS + QK_MAX_ROWS ? count - r : QK_SUM_ROWS;
 #ifdef QK_OWN_TILES
@@ -559,15 +651,7 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
                     if (real)
                         break;
 #endif
-                    if (g->rq.kind == QK_PLAIN && g->rq.type == QK_S32 && !g->rq.by_channel) {
-                        qk_finish_plain(&g->rq, sums, nv, n, out + r, v * 16, g->columns);
-                        continue;
-                    }
-                    for (int64_t i = 0; i < nv; i++) {
-                        const int64_t channel = (v + i) * 16, left = g->columns - channel;
-                        qk_finish(&g->rq, m->blob, group * vectors * 16 + channel, sums + i * 16, nv * 16, n, out + r,
-                                  channel, left < 16 ? (int)left : 16);
-                    }
+                    qk_finish_panel(g, m, sums, nv, n, out + r, group, v);
                 }
                 v += nv;
             }

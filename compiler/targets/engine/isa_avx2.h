@@ -88,6 +88,23 @@ static inline qk_vec qk_dot_narrow(qk_vec acc, qk_spread a, qk_weight w)
     return acc;
 }
 
+/* Two dot steps by weights of 4 bits: four products of them fit in 16 bits. */
+#define QK_NIBBLES 1048576
+static inline __m256i qk_dot_half_nibbles(__m256i acc, __m256i a, __m256i b, __m256i w)
+{
+    const __m256i last = _mm256_set1_epi8(15), low = _mm256_and_si256(w, last);
+    const __m256i high = _mm256_and_si256(_mm256_srli_epi16(w, 4), last);
+    const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(a, low), _mm256_maddubs_epi16(b, high));
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+static inline qk_vec qk_dot_nibbles(qk_vec acc, qk_spread a, qk_spread b, const void *p)
+{
+    const qk_weight w = qk_load_weight(p);
+    acc.a = qk_dot_half_nibbles(acc.a, a, b, w.a);
+    acc.b = qk_dot_half_nibbles(acc.b, a, b, w.b);
+    return acc;
+}
+
 /* Eight columns: half a vector. */
 #define QK_EIGHTS
 typedef __m256i qk_eight;

@@ -72,6 +72,15 @@ static inline qk_vec qk_dot(qk_vec acc, qk_spread a, qk_weight w)
     return _mm512_dpbusd_epi32(acc, a, w);
 }
 
+/* Two dot steps by weights of 4 bits. */
+#define QK_NIBBLES 65536
+static inline qk_vec qk_dot_nibbles(qk_vec acc, qk_spread a, qk_spread b, const void *p)
+{
+    const __m512i w = _mm512_loadu_si512(p), last = _mm512_set1_epi8(15);
+    acc = _mm512_dpbusd_epi32(acc, a, _mm512_and_si512(w, last));
+    return _mm512_dpbusd_epi32(acc, b, _mm512_and_si512(_mm512_srli_epi64(w, 4), last));
+}
+
 /* Sixteen columns of up to four rows of bytes, the rows of a column side by side: 64 bytes. */
 static inline void qk_interleave(void *to, const uint8_t *const rows[4])
 {

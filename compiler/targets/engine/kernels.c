@@ -29,7 +29,8 @@
 #define QK_EXPORT __attribute__((visibility("default")))
 
 /* What planning must know: k unit, weight bytes, lanes of addends, widest panel, activation shift,
- * widened, columns innermost, kernels for narrow weights, float32 factors, last vectors of eight.
+ * widened, columns innermost, kernels for narrow weights, float32 factors, last vectors of eight, lines,
+ * weights from which products of one row take those of 4 bits.
  * Returns the name. */
 QK_EXPORT const char *qk_isa(int64_t *facts)
 {
@@ -60,6 +61,7 @@ QK_EXPORT const char *qk_isa(int64_t *facts)
 #else
     facts[10] = 0;
 #endif
+    facts[11] = QK_NIBBLES;
     return QK_NAME;
 }
 
@@ -120,11 +122,18 @@ static int qk_check_requantize(const qk_requantize *q, const qk_limits *l, int64
            (q->kind == QK_SHIFT || qk_span(l->blob, q->add, (q->kind == QK_FACTOR ? 8 : 4) * channels));
 }
 
+/* Of constant weights, one run of bytes in each group. */
+static int qk_is_row_of_four_bits(const qk_gemm_step *g)
+{
+    return QK_NIBBLES && g->height * g->width == 1 && g->seg_y * g->seg_x == 1 && !g->weight_in_arena && !g->bias_in_arena;
+}
+
 static int qk_check_gemm(const qk_gemm_step *g, const qk_limits *l)
 {
     if (!qk_small(g->height) || !qk_small(g->width) || !qk_small(g->groups) || !qk_small(g->columns) ||
         !qk_small(g->seg_y) || !qk_small(g->seg_x) || !qk_small(g->seg_items) ||
-        g->seg_y * g->seg_x > QK_MAX_SEGMENTS || g->narrow < 0 || g->narrow > QK_NARROW ||
+        g->seg_y * g->seg_x > QK_MAX_SEGMENTS || g->narrow < 0 || g->narrow > QK_FOUR_BITS ||
+        (g->narrow == QK_NARROW_PAIRS && !QK_NARROW) || (g->narrow == QK_FOUR_BITS && !qk_is_row_of_four_bits(g)) ||
         (g->type != QK_U8 && (g->type != QK_S16 || g->narrow)))
         return 0;
     const int64_t steps = (g->seg_items + QK_UNIT(g) - 1) / QK_UNIT(g) * g->seg_y * g->seg_x;
@@ -136,7 +145,7 @@ static int qk_check_gemm(const qk_gemm_step *g, const qk_limits *l)
     if (!qk_within(l->arena, g->source, g->seg_items * qk_size_of(g->type), 5, in_sizes, in_strides) ||
         !qk_within(l->arena, g->out, g->columns * qk_size_of(g->rq.type), 3, out_sizes, out_strides))
         return 0;
-    const int64_t bytes = (vectors * QK_WEIGHT_VECTOR(g) - (qk_ends_in_eight(g) ? 32 : 0)) * steps;
+    const int64_t bytes = vectors * qk_weight_bytes(g, steps) - (qk_ends_in_eight(g) ? 32 * steps : 0);
     if (g->weight_group < bytes && g->groups > 1)
         return 0;
     if (!qk_span2(g->weight_in_arena ? l->arena : l->blob, g->weight, bytes, g->groups, g->weight_group, 1, 0) ||

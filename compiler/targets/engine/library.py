@@ -36,6 +36,7 @@ class Library:
         lanes: 64-bit addends lie as the even lanes of so many, then the odd ones; 1: in order.
         panel_vectors: widest panel, in vectors of sixteen columns.
         activation_shift: what a dot step takes away from a stored byte.
+        nibbles: weights from which products of one row take those of 4 bits; 0: never.
         widens: rows are copied as int16 before the product.
         columns_outside: packed weights are [column][k] rather than [k][column][unit].
         has_narrow: there are kernels for weights whose pairs of products fit in 16 bits.
@@ -53,6 +54,7 @@ class Library:
     lanes: int
     panel_vectors: int
     activation_shift: int
+    nibbles: int
     widens: bool
     columns_outside: bool
     has_narrow: bool
@@ -127,13 +129,12 @@ def load_library(isa: str | None = None) -> Library:
 def open_library(path: Path) -> Library:
     """The kernels of one library file."""
     loaded = ctypes.CDLL(str(path))
-    facts = (ctypes.c_int64 * 11)()
+    facts = (ctypes.c_int64 * 12)()
     loaded.qk_isa.restype = ctypes.c_char_p
     name = loaded.qk_isa(facts).decode()
     check, run = loaded.qk_check_call, loaded.qk_run_call
     check.restype, run.restype = ctypes.c_int64, None
     check.argtypes = run.argtypes = [ctypes.c_void_p]
-    unit, weight_bytes, lanes, panel, shift, *flags = facts
-    return Library(
-        path, name, check, run, unit, weight_bytes, lanes, panel, shift, *map(bool, flags)
-    )
+    unit, weight_bytes, lanes, panel, shift, *flags, nibbles = facts
+    numbers = unit, weight_bytes, lanes, panel, shift, nibbles
+    return Library(path, name, check, run, *numbers, *map(bool, flags))

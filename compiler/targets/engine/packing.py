@@ -25,6 +25,7 @@ _FILLED_ROWS = {
 _NARROW_UNIT = 4
 _PAIR_UNIT = 2
 _MOST_PAIR = ((1 << 15) - 1) // 255
+_MOST_NIBBLE = 15
 
 
 def vectors_of(columns: int) -> int:
@@ -96,6 +97,34 @@ def pack_product(weight: Array, unit: int, library: Library) -> Array:
         for first, count in panels(columns, library)
     ]
     return np.concatenate(parts).view(np.uint8)
+
+
+def has_four_bits(weight: Array) -> bool:
+    """Whether the weights [columns, length] of each column are at most 15 apart."""
+    return bool((weight.max(axis=1) - weight.min(axis=1).astype(np.int32)).max() <= _MOST_NIBBLE)
+
+
+def pack_four_bits(weight: Array, library: Library) -> Array:
+    """Weights of one group of a product of one row, two in a byte.
+
+    Args:
+        weight: [columns, length], for which ``has_four_bits``.
+    Returns:
+        of each panel the least weight of every column, int32, then ``vectors x 64`` bytes for two
+        dot steps, see gemm.h.
+    """
+    columns, length = weight.shape
+    least = np.zeros(vectors_of(columns) * 16, np.int32)
+    least[:columns] = weight.min(axis=1)
+    above = np.zeros((len(least), -(-length // 8) * 8), np.uint8)
+    above[:columns, :length] = weight - least[:columns, None]
+    low, high = above.reshape(len(above), -1, 2, _NARROW_UNIT).transpose(2, 1, 0, 3)
+    packed = low | high << 4
+    parts = []
+    for first, count in panels(columns, library):
+        place = slice(first * 16, (first + count) * 16)
+        parts += [least[place].view(np.uint8), packed[:, place].reshape(-1)]
+    return np.concatenate(parts)
 
 
 def rows_together(kernel: int, stride: int, dilation: int, height: int, unit: int) -> int:

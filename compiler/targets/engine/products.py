@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 from compiler.errors import PlanError
 from compiler.ir.dataflow import Step
 from compiler.targets.engine.epilogue import put_epilogue, repeated
+from compiler.targets.engine.library import Library
 from compiler.targets.engine.packing import (
     dot_unit,
+    has_four_bits,
     is_narrow,
+    pack_four_bits,
     pack_product,
     product_scratch,
     vectors_of,
@@ -133,6 +136,11 @@ def zero_term(planner: Planner, view: View, weight: Array) -> Array:
     return np.asarray((shift - view.buffer.zero) * sums)
 
 
+def takes_four_bits(runs: Array, library: Library) -> bool:
+    """Whether a product of one row by weights [channels, runs, elements] takes them in 4 bits."""
+    return 0 < library.nibbles <= runs.size and runs.shape[1] == 1 and has_four_bits(runs[:, 0])
+
+
 def write_product(
     planner: Planner,
     runs: Array,
@@ -149,10 +157,15 @@ def write_product(
         raise PlanError("the engine would need GiB for columns of zeros", fix=FORM.fix)
     split = runs.reshape(groups, columns, *runs.shape[1:])
     kind = source.type
-    narrow = kind == "U8" and is_narrow(runs, library)
-    unit = dot_unit(kind, library, narrow)
-    packed = np.concatenate([pack_product(one, unit, library) for one in split])
     rows = places["height"] * places["width"]
+    narrow = int(kind == "U8" and is_narrow(runs, library))
+    if kind == "U8" and rows == 1 and takes_four_bits(runs, library):
+        narrow = number("FOUR_BITS")
+    unit = dot_unit(kind, library, narrow > 0)
+    if narrow == number("FOUR_BITS"):
+        packed = np.concatenate([pack_four_bits(one[:, 0], library) for one in split])
+    else:
+        packed = np.concatenate([pack_product(one, unit, library) for one in split])
     steps = -(-runs.shape[2] // unit) * runs.shape[1]
     copies = library.columns_outside or (kind == "U8" and not narrow)
     scratch = emitter.scratch(product_scratch(rows, steps, library) if copies else 0)
@@ -168,7 +181,7 @@ def write_product(
         seg_items=runs.shape[2],
         weight=emitter.put(packed),
         weight_group=len(packed) // groups,
-        narrow=int(narrow),
+        narrow=narrow,
         scratch=Address(scratch),
         **places,
         **fields,

@@ -16,6 +16,7 @@ from compiler.errors import TfliteExportError
 from compiler.export.to_onnx.float_model import to_onnx
 from compiler.qtypes.layer_choices import SUMS, layer_choices
 from compiler.qtypes.qconfig import QConfig
+from compiler.targets.engine.library import load_library
 from qsearch.config import resolve
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model
@@ -30,7 +31,7 @@ from qsearch.search.space_file import (
 from qsearch.search.study import prepare_study
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
-from tests.needs import missing
+from tests.needs import NEEDS_C, missing
 
 LAYERS = ("conv_0", "conv_1", "gemm_0")
 
@@ -328,3 +329,25 @@ def test_a_large_network_is_rounded_sequentially_in_few_trials_or_where_it_decid
     (rounding,) = (p for p in space.parameters if p.name == "weight_rounding")
     assert ("sequential" in rounding.choices) is there
     assert rounding.costly == (("sequential",) if costly else ())
+
+
+@NEEDS_C
+@pytest.mark.parametrize("asked", ["latency", "size", None])
+def test_layers_that_four_bits_make_faster_may_have_them_where_time_counts(
+    asked: str | None,
+) -> None:
+    """Products of one row by many weights, where the instruction set gains by it."""
+    least = load_library().nibbles
+    wide = max(least // 64, 64)
+    data = relay.var("x", (1, 64))
+    hidden = relay.op.nn.dense(data, relay.const(np.ones((wide, 64), np.float32)))
+    out = relay.op.nn.dense(hidden, relay.const(np.ones((2, wide), np.float32)))
+    module = relay.module(relay.Function([data], out))
+    settings = resolve({"minimize": [asked]} if asked else {}).settings
+    layers = searched_space(settings, module, "top1").layers
+    if asked == "latency":
+        assert (layers is None) == (least == 0)
+        assert layers is None or layers.bits == (4, 8)
+        assert layers is None or list(layers.elements.values()) == [64 * wide]
+    else:
+        assert (None if layers is None else len(layers.elements)) == {"size": 2, None: None}[asked]

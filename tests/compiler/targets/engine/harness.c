@@ -115,7 +115,7 @@ int main(int argc, char **argv)
         free(blob);
         free(arena);
     }
-    int64_t facts[11];
+    int64_t facts[12];
     printf("%s: %lld wrong\n", qk_isa(facts), (long long)wrong);
     fclose(file);
     return wrong != 0;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import available_isas, load_library, shipped_library
 from compiler.targets.engine.packing import as_real, make_factor
 from compiler.targets.engine.steps import layout
-from tests.compiler.targets.engine.kernel_cases import agree, drawn, shifted_to_even
+from tests.compiler.targets.engine.kernel_cases import agree, drawn, requantized, shifted_to_even
 from tests.needs import NEEDS_C
 
 pytestmark = NEEDS_C
@@ -97,6 +98,43 @@ def test_products_of_seven_bit_weights_agree(
     x = relay.var("x", (rows, length), "uint8")
     made = relay.op.nn.dense(x, relay.const(weight.astype("int8")), out_dtype="int32")
     agree(relay.module(made), drawn(rng, (rows, length), "uint8", extreme))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    length=st.integers(2, 700),
+    columns=st.integers(2, 150),
+    groups=st.integers(1, 3),
+    dtype=st.sampled_from(["uint8", "int8"]),
+    extreme=st.booleans(),
+    plain=st.booleans(),
+)
+def test_products_of_one_row_by_weights_of_four_bits_agree(
+    seed: int, length: int, columns: int, groups: int, dtype: str, extreme: bool, plain: bool
+) -> None:
+    """Rows of weights reach from -8 to 7, from -7 to 8, or lie elsewhere."""
+    rng = np.random.default_rng(seed)
+    size = (groups * columns, length, 1, 1)
+    least = rng.choice([-8, -7, rng.integers(-128, 113)], (size[0], 1, 1, 1))
+    weight = least + (rng.choice([0, 15], size) if extreme else rng.integers(0, 16, size))
+    x = relay.var("x", (1, groups * length, 1, 1), dtype)
+    product = relay.op.nn.conv2d(
+        x, relay.const(weight.astype("int8")), groups=groups, out_dtype="int32"
+    )
+    mod = relay.module(product if plain else requantized(product, size[0], 1, rng))
+    data = drawn(rng, (1, groups * length, 1, 1), dtype, extreme)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "compiler.targets.engine.executor.load_library",
+            lambda isa: replace(load_library(isa), nibbles=load_library(isa).nibbles and 1),
+        )
+        agree(mod, data)
+        engine = EngineExecutor(mod)
+    if engine.isa in ("vnni", "avx2") and min(length, columns) > 32:
+        place = layout()[0]["gemm"].index("narrow")
+        kinds = [step.kind for step in engine.steps]
+        assert engine.plan.rows[kinds.index("gemm")][place] == layout()[1]["FOUR_BITS"]
 
 
 @settings(max_examples=20, deadline=None)
