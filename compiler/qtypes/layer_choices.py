@@ -3,8 +3,9 @@
     {"conv_0": {"nbit_weight": 6}, "gemm_0": {"nbit_weight": 4, "nbit_input": 16}}
 
 A layer is a convolution or matrix product; ``compiler.quantize.layer_names`` lists the names that a
-module has. What a choice leaves open is as the QConfig has it for all layers. Two reserved names
-stand for points that no single layer reads; only ``nbit_input`` can be given to them:
+module has. What a choice leaves open is as the QConfig has it for all layers. A constant table that
+computed indices pick from (an embedding) has a name as well, and ``nbit_weight`` up to 16. Two
+reserved names stand for points that no single layer reads, and take ``nbit_input`` only:
 
     <sums>      what adds of two computed values join, and their sums, until a layer reads them: 16
     <tables>    values that only tables of activation functions (hard-swish, GELU) read: up to 12;
@@ -111,6 +112,8 @@ class LayerChoices(Mapping[str, LayerChoice]):
         return tuple(name for name, choice in self._items.items() if choice.float)
 
 
+TABLE_BITS: Final = 16
+"""The most bits of a table that indices pick from, whatever weights are stored as."""
 WEIGHT_BITS = (2, 16)
 _LAYER_BITS: Final = tuple(range(WEIGHT_BITS[0], WEIGHT_BITS[1] + 1))
 

@@ -66,7 +66,7 @@ class QuantizeReport:
     points: list[PointRecord] = field(default_factory=list)
     diagnostics: list[str] = field(default_factory=list)
 
-    def begin(self, main: Function, layers: Mapping[Expr, str]) -> None:
+    def begin(self, main: Function, layers: Mapping[Call, str]) -> None:
         """Start over for this float graph, whose layers have these names."""
         self.points = []
         self.calls = []

@@ -20,8 +20,8 @@ from compiler.ir.module import IRModule
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
-from compiler.quantize._layers import has_weight, named_layers
-from compiler.quantize.calibration.point_bits import chosen_bits
+from compiler.quantize._layers import has_weight, named_weights, reads_table, weight_operand
+from compiler.quantize.calibration.point_bits import chosen_bits, own_bits
 
 FLOAT_BITS: Final = 32
 """Bits of a layer that stays in float."""
@@ -29,7 +29,7 @@ FLOAT_BITS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class LayerCost:
-    """One convolution or matrix product.
+    """One convolution or matrix product, or a table that indices pick from.
 
     Attributes:
         name: as QConfig.layers calls it.
@@ -92,26 +92,21 @@ def module_cost(marked: IRModule, qconfig: QConfig) -> ModuleCost:
     bits_of, turns = chosen_bits(main, qconfig), turns_of(main)
     found = []
     counted: set[Expr] = set()
-    for call, name in named_layers(main).items():
+    for call, name in named_weights(main).items():
         assert isinstance(call, Call)
-        terms = FQProductShape.require(call.op)(call).terms
-        weight = _unmarked(call.args[1])
+        terms = 0 if reads_table(call) else FQProductShape.require(call.op)(call).terms
+        weight = weight_operand(call)
         nbit_weight = nbit_input = FLOAT_BITS
         if isinstance(weight, Call) and quantize_kind(weight) is not None:
             nbit_input = bits_of.get(call, qconfig.nbit_input)
             is_weight = quantize_kind(weight) == QAnnotateKind.WEIGHT
-            nbit_weight = bits_of.get(weight, qconfig.nbit_weight) if is_weight else nbit_input
+            own = own_bits(weight, qconfig) if is_weight else nbit_input
+            nbit_weight = bits_of.get(weight, own) if is_weight else own
         elements = _elements(weight) if has_weight(call) and weight not in counted else 0
         counted.add(weight)
         work = call.tensor_type.num_elements * terms * turns[call]
         found.append(LayerCost(name, elements, work, nbit_weight, nbit_input))
     return ModuleCost(tuple(found))
-
-
-def _unmarked(expr: Expr) -> Expr:
-    while isinstance(expr, Call) and getattr(expr.op, "name", "").startswith("annotation."):
-        expr = expr.args[0]
-    return expr
 
 
 def _elements(weight: Expr) -> int:

@@ -4,11 +4,15 @@ A layer is a convolution or matrix product. Its name is that of the ONNX node it
 without such a node is called after its operator and its place among the layers, as "conv2d_3"; a
 name that is taken already gets the place behind it. No quantization pass adds, removes or reorders
 layers, so a layer has one name from the prepared module to the simulated one.
+
+Names, and bits of their own, have constant tables as well that computed indices pick from:
+embeddings. They multiply nothing, so wherever products are meant they are no layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import TypeGuard
 
 from compiler.errors import legal_names
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, is_op_call
@@ -16,6 +20,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.product_shape import FQProductShape
+from compiler.ops.transform.moved_integers import PICKS
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import ConfigValueError
 from compiler.qtypes.layer_choices import POINT_BITS, LayerChoice, LayerChoices
@@ -29,17 +34,31 @@ def layer_names(mod: IRModule) -> tuple[str, ...]:
     Args:
         mod: result of ``prerequisite_optimize``, or of any quantization pass before realization.
     """
-    return tuple(named_layers(mod["main"]).values())
+    return tuple(named_weights(mod["main"]).values())
 
 
-def named_layers(main: Function) -> dict[Expr, str]:
+def named_layers(main: Function) -> dict[Call, str]:
     """Every layer of a function with its name, in visiting order; O(nodes)."""
-    found: dict[Expr, str] = {}
-    taken: set[str] = set()
-    for node in nodes_of(main):
-        if not isinstance(node, Call) or FQProductShape.get(node.op) is None:
-            continue
-        place = len(found)
+    return _named(
+        (
+            node
+            for node in nodes_of(main)
+            if isinstance(node, Call) and FQProductShape.get(node.op) is not None
+        ),
+        {},
+    )
+
+
+def named_weights(main: Function) -> dict[Call, str]:
+    """Every layer, and behind them everything that picks from a table, with names; O(nodes)."""
+    layers = named_layers(main)
+    return layers | _named((node for node in nodes_of(main) if reads_table(node)), layers)
+
+
+def _named(nodes: Iterable[Call], others: Mapping[Call, str]) -> dict[Call, str]:
+    found: dict[Call, str] = {}
+    taken = set(others.values())
+    for place, node in enumerate(nodes):
         name = next(iter(onnx_nodes(node.span)), "") or f"{_short(node)}_{place}"
         if name in taken:
             name = f"{name}#{place}"
@@ -48,7 +67,31 @@ def named_layers(main: Function) -> dict[Expr, str]:
     return found
 
 
-def choices_of(main: Function, choices: LayerChoices) -> dict[Expr, LayerChoice]:
+def reads_table(node: Expr) -> TypeGuard[Call]:
+    """Whether computed indices pick from a constant table, with or without its quantize point."""
+    if not isinstance(node, Call) or not is_op_call(node, *PICKS):
+        return False
+    table, indices = map(unmarked, node.args)
+    if isinstance(table, Call) and quantize_kind(table) == QAnnotateKind.WEIGHT:
+        table = table.args[0]
+    known = isinstance(indices, Constant)
+    return isinstance(table, Constant) and table.data.dtype.kind == "f" and not known
+
+
+def weight_operand(node: Call) -> Expr:
+    """The weight of a layer (the second operand, which may be no constant), or the table."""
+    return unmarked(node.args[0 if is_op_call(node, *PICKS) else 1])
+
+
+def unmarked(expr: Expr) -> Expr:
+    """A value without the annotations that hand it on."""
+    while is_op_call(expr, "annotation.cast_hint", "annotation.stop_fusion"):
+        assert isinstance(expr, Call)
+        expr = expr.args[0]
+    return expr
+
+
+def choices_of(main: Function, choices: LayerChoices) -> dict[Call, LayerChoice]:
     """What is chosen for each layer of a function that something is chosen for.
 
     Raises:
@@ -56,10 +99,16 @@ def choices_of(main: Function, choices: LayerChoices) -> dict[Expr, LayerChoice]
     """
     if not choices:
         return {}
-    layers = named_layers(main)
+    layers = named_weights(main)
     require_known(choices, layers)
     found = {call: choices[name] for call, name in layers.items() if name in choices}
     for call, choice in found.items():
+        if choice.nbit_input is not None and is_op_call(call, *PICKS):
+            raise ConfigValueError(
+                f"QConfig.layers gives nbit_input to {layers[call]!r}, which is a table",
+                where="indices pick from it",
+                fix="give it nbit_weight",
+            )
         if choice.nbit_weight is not None and not has_weight(call):
             raise ConfigValueError(
                 f"QConfig.layers gives nbit_weight to {layers[call]!r}, which has no weight",
@@ -75,12 +124,11 @@ def begin_report(run: QuantizeContext, main: Function) -> None:
     Raises:
         ConfigValueError: QConfig.layers names a layer that it does not have.
     """
-    layers = named_layers(main)
-    require_known(run.qconfig.layers, layers)
-    run.report.begin(main, layers)
+    require_known(run.qconfig.layers, named_weights(main))
+    run.report.begin(main, named_layers(main))
 
 
-def require_known(choices: LayerChoices, layers: Mapping[Expr, str]) -> None:
+def require_known(choices: LayerChoices, layers: Mapping[Call, str]) -> None:
     """Refuse names that no layer has.
 
     Raises:
@@ -94,13 +142,9 @@ def require_known(choices: LayerChoices, layers: Mapping[Expr, str]) -> None:
             )
 
 
-def has_weight(layer: Expr) -> bool:
-    """True where the second operand is a constant, with or without its quantize point."""
-    assert isinstance(layer, Call)
-    weight = layer.args[1]
-    while is_op_call(weight, "annotation.cast_hint", "annotation.stop_fusion"):
-        assert isinstance(weight, Call)
-        weight = weight.args[0]
+def has_weight(layer: Call) -> bool:
+    """True where the weight is a constant, with or without its quantize point."""
+    weight = weight_operand(layer)
     return isinstance(weight, Constant) or quantize_kind(weight) == QAnnotateKind.WEIGHT
 
 

@@ -121,7 +121,7 @@ class _Marked:
     """
 
     nodes: Sequence[Expr]
-    layers: Mapping[Expr, str]
+    layers: Mapping[Call, str]
     points: Mapping[Expr, Readers]
     values: Mapping[Expr, int]
     behind: frozenset[Expr]

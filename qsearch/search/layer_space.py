@@ -20,7 +20,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import FLOAT_BITS, mark, module_cost, without_data
+from compiler.quantize import FLOAT_BITS, LayerCost, mark, module_cost, without_data
 from qsearch.errors import SearchError
 from qsearch.search.space import (
     FLOAT_LAYER,
@@ -93,6 +93,15 @@ class LayerSpace:
         everywhere = f"with {min(self.bits)} bits everywhere they take {self.least:,.0f} bytes"
         return (f"no module's weights keep --max-size {most:g}: {everywhere}",)
 
+    def within(self, qconfig: QConfig) -> QConfig:
+        """A configuration whose tables have no more bits than may be chosen."""
+        most = max(self.bits)
+        given = {
+            name: replace(choice, nbit_weight=most) if (choice.nbit_weight or 0) > most else choice
+            for name, choice in qconfig.layers.items()
+        }
+        return qconfig.with_overrides(layers=given)
+
     def raw(self) -> tuple[Parameter, ...]:
         """One parameter per layer, most bits first; for samplers that know no stages."""
         choices = tuple(choice_of(bits) for bits in reversed(self.bits))
@@ -104,18 +113,11 @@ def choice_of(bits: int) -> Value:
     return FLOAT_LAYER if bits == FLOAT_BITS else bits
 
 
-def weight_elements(module: IRModule, start: QConfig, rows: int | None = None) -> dict[str, int]:
-    """Number of weights by layer, in visiting order; layers without weights are left out.
-
-    Args:
-        rows: only layers that multiply every weight so many times in a run.
-    """
+def weighted_layers(module: IRModule, start: QConfig) -> dict[str, LayerCost]:
+    """Layers and tables that have weights, in visiting order."""
     annotated, _ = mark(module, without_data(start))
-    return {
-        layer.name: layer.weight_elements
-        for layer in module_cost(annotated, start).layers
-        if layer.weight_elements and rows in (None, layer.multiplications / layer.weight_elements)
-    }
+    layers = module_cost(annotated, start).layers
+    return {layer.name: layer for layer in layers if layer.weight_elements}
 
 
 @dataclass(frozen=True)

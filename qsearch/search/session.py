@@ -298,11 +298,12 @@ class Session:
             self._stages.plan({SENSITIVITY: why, LAYERS: why})
             return None
         self._stages.plan({})
+        bases = [(prepared.start, scales), *self._first_guess()]
         measured = Sensitivities(
             self._context,
             evaluator,
             layers,
-            [(prepared.start, scales), *self._first_guess()],
+            [(layers.within(base), ranges) for base, ranges in bases],
             self._calibration.scales_for,
             "flash" in prepared.objective.limited,
         )

@@ -325,8 +325,9 @@ def to_qconfig(params: Mapping[str, Value], start: QConfig) -> QConfig:
             continue
         choice = layers.setdefault(layer, {})
         choice.pop("float", None)
+        wide_table = key == "nbit_weight" and key in choice
         choice[key] = params[name]
-        if choice[key] == fields[key]:
+        if choice[key] == fields[key] and not wide_table:
             del choice[key]
     return QConfig.from_dict({**fields, "layers": layers})
 

@@ -42,7 +42,7 @@ from compiler.quantize.wide_inputs import WideInputs, wide_inputs
 from compiler.targets.engine.library import is_available, load_library
 from qsearch.config import read_config_file
 from qsearch.errors import SettingsError
-from qsearch.search.layer_space import LayerSpace, choice_of, weight_elements
+from qsearch.search.layer_space import LayerSpace, choice_of, weighted_layers
 from qsearch.search.optuna_study import AUTO
 from qsearch.search.space import (
     FLOAT_LAYER,
@@ -388,9 +388,10 @@ def searched_space(
     """
     recommended = QConfig.recommended()
     weighted = bool(weighted_calls(module["main"]))
-    elements = weight_elements(module, recommended) if weighted else {}
+    weights = weighted_layers(module, recommended) if weighted else {}
+    names = tuple(weights)
     if settings.space is not None:
-        asked = read_space(settings.space, tuple(elements))
+        asked = read_space(settings.space, names)
         odd = sorted(set(asked.weight_bits) - {*_QDQ_BITS, FLOAT_BITS})
         if settings.for_ == "qdq" and odd:
             raise SettingsError(
@@ -406,8 +407,8 @@ def searched_space(
         tflm = settings.for_ == "tflite"
         bits: tuple[int, ...] = of_form if counts and not tflm else ()
         if "latency" in costs and weighted and not bits and not tflm:
-            elements = faster_layers(module)
-            bits = FASTER_BITS if elements else ()
+            names = faster_layers(module)
+            bits = FASTER_BITS if names else ()
         products = sequential_products(module)
         # Units of accelerators take 8 bits, a quantized model those of its points.
         given = tflm or settings.hw is not None or bool(given_points(module).count)
@@ -427,14 +428,22 @@ def searched_space(
         costly = costly and products <= _MOST_PRODUCTS_OF_A_TRIAL
         points = [{name: nbit} for name, nbit in wide.searched.items()]
         space = default_space(choices, costly, [*points, tiny])
-        asked = SpaceFile(space, bits, tuple(elements), layer_choices("layers", wide.layers))
+        asked = SpaceFile(space, bits, names, layer_choices("layers", wide.layers))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))
     start = start.with_overrides(layers=asked.inputs)
     if settings.for_ == "tflite":
         _refuse_without_file(start, module)
     if len(asked.weight_bits) < 2 or not asked.layers:
         return SearchedSpace(asked.space, start, None)
-    layers = LayerSpace({name: elements[name] for name in asked.layers}, asked.weight_bits)
+    # Tables that have more bits than other weights say so, because points may give them as few.
+    wide_tables = {
+        name: {"nbit_weight": weight.nbit_weight}
+        for name, weight in weights.items()
+        if recommended.nbit_weight < weight.nbit_weight < FLOAT_BITS
+    }
+    start = start.with_overrides(layers={**start.layers.to_dict(), **wide_tables})
+    elements = {name: weights[name].weight_elements for name in asked.layers}
+    layers = LayerSpace(elements, asked.weight_bits)
     if settings.sampler == AUTO:
         return SearchedSpace(asked.space, start, layers)
     whole = Space((*asked.space.parameters, *layers.raw()))
@@ -458,11 +467,13 @@ def _refuse_without_file(start: QConfig, module: IRModule) -> None:
     tflite_file(build_candidate(module, plain.with_overrides(smooth_alpha=None), None).module)
 
 
-def faster_layers(module: IRModule) -> dict[str, int]:
-    """Number of weights of the layers that take less time on this machine with 4 bits."""
+def faster_layers(module: IRModule) -> tuple[str, ...]:
+    """Layers that take less time on this machine with 4 bits: of one row and many weights."""
     least = load_library().nibbles if is_available() else 0
-    found = weight_elements(module, QConfig.recommended(), rows=1) if least else {}
-    return {name: count for name, count in found.items() if count >= least}
+    layers = weighted_layers(module, QConfig.recommended()).values() if least else ()
+    return tuple(
+        layer.name for layer in layers if layer.multiplications == layer.weight_elements >= least
+    )
 
 
 def _mixed(space: Space) -> QConfig:

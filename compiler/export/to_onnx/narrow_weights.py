@@ -2,6 +2,7 @@
 
     before                                    after
     DequantizeLinear(w int8, scale, 0)        DequantizeLinear(Cast(w int4), scale, zero)
+    Gather(table int8, indices)               Gather(Cast(table int4), indices)
     Mul(x, f float64)                         Mul(x, Cast(f float32)), if that is the same number
 
 Runtimes compute the Cast when they load the model: products stay on their 8 bit kernels, and give
@@ -12,6 +13,7 @@ one number are stored once, names of nodes not at all.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Final
 
 import numpy as np
@@ -24,6 +26,7 @@ from compiler.runtime.packed import Form, numbers
 NEWEST_OPSET: Final = 25
 _WIDTHS: Final = ((2, NEWEST_OPSET, TensorProto.INT2), (4, 21, TensorProto.INT4))
 """Bits, the first opset that has them, and their type."""
+_READERS: Final = ("DequantizeLinear", "Gather")
 _LEAST_BYTES: Final = 256
 """Of a weight that is worth a Cast."""
 _LEAST_SAVED: Final = 64
@@ -46,17 +49,24 @@ def narrowed(model: onnx.ModelProto, opset: int = NEWEST_OPSET) -> onnx.ModelPro
         opset: the newest that may be used, from 21 on; the file has the oldest that holds it.
     """
     arrays = {one.name: numpy_helper.to_array(one) for one in model.graph.initializer}
+    readers: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    for node in model.graph.node:
+        for place, name in enumerate(node.input):
+            readers[name].add((node.op_type, place))
     found: dict[str, tuple[int, int, int, Array]] = {}
     for node in model.graph.node:
-        held = arrays.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
+        held = arrays.get(node.input[0]) if node.op_type in _READERS else None
         if held is None or held.dtype != np.int8 or held.nbytes < _LEAST_BYTES:
             continue
-        if len(node.input) < 3 or np.any(arrays[node.input[2]]):
+        table = node.op_type == "Gather"
+        if readers[node.input[0]] != {(node.op_type, 0)}:
             continue
-        axis = next((one.i for one in node.attribute if one.name == "axis"), 1)
+        if not table and (len(node.input) < 3 or np.any(arrays[node.input[2]])):
+            continue
+        axis = _axis(node)
         for bits, since, kind in _WIDTHS:
             zero = None if since > opset else _zero_points(held, axis, bits)
-            if zero is not None:
+            if zero is not None and not (table and np.any(zero)):
                 found[node.input[0]] = bits, since, kind, zero
                 break
     made = model
@@ -125,6 +135,11 @@ def initializer_bytes(model: onnx.ModelProto) -> int:
     return sum(len(one.raw_data) for one in model.graph.initializer)
 
 
+def _axis(node: onnx.NodeProto) -> int:
+    default = 1 if node.op_type == "DequantizeLinear" else 0
+    return next((one.i for one in node.attribute if one.name == "axis"), default)
+
+
 def _same(one: Array, other: Array) -> bool:
     return one.tobytes() == other.tobytes()
 
@@ -146,11 +161,11 @@ def _replace(
     """Store the weights of ``found`` packed; the nodes that widen them again."""
     casts: list[onnx.NodeProto] = []
     for node in graph.node:
-        name = node.input[0] if node.op_type == "DequantizeLinear" else ""
+        name = node.input[0] if node.op_type in _READERS else ""
         if name not in found:
             continue
         bits, _, kind, zero = found[name]
-        axis = next((one.i for one in node.attribute if one.name == "axis"), 1)
+        axis = _axis(node)
         wide, levels = f"{name}_int8", arrays[name]
         if not any(cast.output[0] == wide for cast in casts):
             shape = [-1 if at == axis else 1 for at in range(levels.ndim)]

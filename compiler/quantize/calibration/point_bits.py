@@ -1,9 +1,9 @@
 """How many bits each quantize point has, where QConfig asks for others than its kind's.
 
 A weight has the bits that QConfig.layers names for the layer that reads it, the most where several
-layers read it. A value between layers is stored once, so it has
-the most bits that any of its readers asks for; what is no layer asks for QConfig.nbit_input. What
-only tables of functions read has the bits of the reserved name ``TABLES``.
+layers read it; so has a table that indices pick from. A value between layers is stored once, so it
+has the most bits that any of its readers asks for; what is no layer asks for QConfig.nbit_input.
+What only tables of functions read has the bits of the reserved name ``TABLES``.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from compiler.ir.expr import Call, Expr, Function, Op, is_op_call
+from compiler.ir.ty import bits
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
-from compiler.ops.rules.product_shape import FQProductShape
+from compiler.qtypes.errors import ConfigValueError
 from compiler.qtypes.layer_choices import TABLES
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
-from compiler.quantize._layers import choices_of, named_layers
+from compiler.quantize._layers import choices_of, named_layers, reads_table, weight_operand
 
 Readers = tuple[str, ...]
 """Names of the layers that read a value, sorted; "" stands for everything else, ``TABLES`` for
@@ -87,7 +88,8 @@ def chosen_bits(
         main: of an annotated module.
         read_by: its ``point_readers``, where they are known.
     Raises:
-        ConfigValueError: QConfig.layers names a layer that ``main`` does not have.
+        ConfigValueError: QConfig.layers names a layer that ``main`` does not have, or gives the
+            weight of a product more bits than its dtype.
     """
     chosen = choices_of(main, qconfig.layers)
     if not chosen and TABLES not in qconfig.layers:
@@ -100,13 +102,24 @@ def chosen_bits(
             found[point] = nbit
             for layer in (layers[name] for name in readers if name in layers):
                 found[layer] = max(nbit, found.get(layer, 0))
-    weights: dict[Expr, int] = {}
-    for node in nodes_of(main):
-        if not isinstance(node, Call) or FQProductShape.get(node.op) is None:
-            continue
-        weight = node.args[1]
-        own = chosen[node].nbit_weight if node in chosen else None
-        if own and quantize_kind(weight) == QAnnotateKind.WEIGHT:
-            weights[weight] = max(weights.get(weight, 0), own)
-    found |= {point: nbit for point, nbit in weights.items() if nbit != qconfig.nbit_weight}
+    weights: dict[Call, int] = {}
+    for node, choice in chosen.items():
+        weight = weight_operand(node)
+        if choice.nbit_weight and quantize_kind(weight) == QAnnotateKind.WEIGHT:
+            assert isinstance(weight, Call)
+            if choice.nbit_weight > bits(qconfig.dtype_weight) and not reads_table(node):
+                raise ConfigValueError(
+                    f"QConfig.layers: {choice.nbit_weight} bits of a weight do not fit "
+                    f"dtype_weight={qconfig.dtype_weight!r}",
+                    where=str(node.span),
+                    fix="lower nbit_weight, or take a wider dtype_weight",
+                )
+            weights[weight] = max(weights.get(weight, 0), choice.nbit_weight)
+    found |= {point: nbit for point, nbit in weights.items() if nbit != own_bits(point, qconfig)}
     return found
+
+
+def own_bits(weight: Call, qconfig: QConfig) -> int:
+    """Bits of a quantize point of a weight that nothing is chosen for."""
+    bits: int | None = getattr(weight.attrs, "bits", None)
+    return bits or qconfig.nbit_weight

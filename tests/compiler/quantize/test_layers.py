@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from compiler import parse
 from compiler.export.to_onnx.integer import to_integer_onnx
+from compiler.ir.expr import Constant
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.ir.walk import nodes_of
 from compiler.proof.derive import derive_static
 from compiler.qtypes.errors import ConfigValueError, IntegerOverflowError
 from compiler.quantize import (
@@ -131,6 +133,63 @@ def test_a_weight_that_two_layers_read_is_one_weight() -> None:
     assert [layer.weight_elements for layer in candidate.cost.layers] == [36, 0]
     assert [layer.nbit_weight for layer in candidate.cost.layers] == [3, 3]
     assert candidate.cost.weight_bytes == -(-36 * 3 // 8)
+
+
+EMBEDDING = """
+#[version = "0.0.5"]
+def @main(%x: Tensor[(2, 7), int64], %table: Tensor[(50, 8), float32],
+          %place: Tensor[(1, 7, 8), float32], %g: Tensor[(8), float32],
+          %w: Tensor[(5, 8), float32]) {
+  %0 = nn.layer_norm(add(take(%table, %x, axis=0), %place), %g, %g);
+  nn.dense(mean(%0, axis=[1]), %w)
+}
+"""
+
+
+def embedding() -> tuple[IRModule, list[dict[str, Any]]]:
+    rng = np.random.default_rng(6)
+    shapes = {"table": (50, 8), "place": (1, 7, 8), "g": (8,), "w": (5, 8)}
+    held = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    mod = prerequisite_optimize(bind_params(infer_module(parse(EMBEDDING)), held), None, 3)
+    return mod, [{"x": rng.integers(0, 50, (2, 7))} for _ in range(8)]
+
+
+@pytest.mark.parametrize("bits", [None, 2, 4, 7, 8, 16])
+def test_a_table_that_indices_pick_from_has_bits_of_its_own(bits: int | None) -> None:
+    """Without a choice it has 16, since its rows are summed up for a layer norm."""
+    mod, data = embedding()
+    assert layer_names(mod) == ("dense_0", "take_0")
+    choice = {} if bits is None else {"take_0": {"nbit_weight": bits}}
+    candidate = calibrated(mod, QConfig.recommended(layers=choice), data)
+    dense, table = candidate.cost.layers
+    assert (table.weight_elements, table.multiplications) == (400, 0)
+    assert (dense.nbit_weight, table.nbit_weight) == (8, bits or 16)
+    assert candidate.cost.weight_bytes == 40 + 50 * (bits or 16)
+    module = candidate.partitioned
+    assert module is not None
+    most = max(
+        int(np.abs(node.data.astype(np.int64)).max())
+        for node in nodes_of(module["quantized_main"])
+        if isinstance(node, Constant) and node.data.shape == (50, 8)
+    )
+    assert most == 2 ** ((bits or 16) - 1) - 1
+    form = OrtExecutor(to_integer_onnx(module))
+    for batch in data:
+        wanted = ReferenceExecutor(module).run(batch)
+        np.testing.assert_array_equal(form.run(batch)[0], wanted[0])
+
+
+@pytest.mark.parametrize(
+    ("layers", "what"),
+    [
+        ({"take_0": {"nbit_input": 8}}, "'take_0', which is a table"),
+        ({"dense_0": {"nbit_weight": 16}}, "16 bits of a weight do not fit"),
+    ],
+)
+def test_bits_that_a_table_or_a_product_cannot_have_are_refused(layers: Any, what: str) -> None:
+    mod, data = embedding()
+    with pytest.raises(ConfigValueError, match=what):
+        calibrated(mod, QConfig.recommended(layers=layers), data)
 
 
 weights = st.none() | st.integers(2, 8)

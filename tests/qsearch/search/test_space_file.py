@@ -20,7 +20,7 @@ from compiler.targets.engine.library import load_library
 from qsearch.config import resolve
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model
-from qsearch.search.space import Space, default_space
+from qsearch.search.space import Space, default_space, layer_parameter, to_qconfig
 from qsearch.search.space_file import (
     SpaceFile,
     fitting_start,
@@ -351,3 +351,21 @@ def test_layers_that_four_bits_make_faster_may_have_them_where_time_counts(
         assert layers is None or list(layers.elements.values()) == [64 * wide]
     else:
         assert (None if layers is None else len(layers.elements)) == {"size": 2, None: None}[asked]
+
+
+def test_a_table_may_have_few_bits_where_size_counts() -> None:
+    """Of rows that a layer norm reads it has 16 at the start; its points have no more than 8."""
+    ids, one = relay.var("x", (1, 4), "int64"), relay.const(np.ones(8, np.float32))
+    rows = relay.op.take(relay.const(np.ones((100, 8), np.float32)), ids, axis=0)
+    summed = relay.op.add(rows, relay.const(np.ones((1, 4, 8), np.float32)))
+    read = relay.op.reshape(relay.op.nn.layer_norm(summed, one, one), newshape=(4, 8))
+    out = relay.op.nn.dense(read, relay.const(np.ones((2, 8), np.float32)))
+    module = relay.module(relay.Function([ids], out))
+    found = searched_space(resolve({"minimize": ["size"]}).settings, module, "top1")
+    assert found.layers is not None
+    assert found.layers.elements == {"dense_0": 16, "take_0": 800}
+    assert found.start.layers == {"take_0": {"nbit_weight": 16}}
+    narrow = found.layers.within(found.start)
+    assert narrow.layers == {"take_0": {"nbit_weight": 8}}
+    point = {layer_parameter("dense_0"): 8, layer_parameter("take_0"): 8}
+    assert to_qconfig(point, found.start) == narrow

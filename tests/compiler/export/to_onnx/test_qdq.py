@@ -10,9 +10,11 @@ import onnx
 import pytest
 
 import qsearch
+from compiler import relay
 from compiler.errors import OnnxExportError
 from compiler.export.to_onnx.narrow_weights import initializer_bytes
 from compiler.export.to_onnx.qdq import to_qdq_onnx
+from compiler.ir.inference.infer_type import infer_module
 from compiler.runtime.artifact import QModule
 from compiler.targets.ort.session import OrtExecutor
 from tests.compiler.export.to_onnx.qdq_graphs import kernels, of_file, outputs_of, sqnr_db
@@ -97,6 +99,19 @@ def test_weights_of_few_bits_are_narrow_and_stay_on_the_kernels_of_8(
         stored = max(stored_bits[bits], 2 if newest == 25 else 4)
         saved = initializer_bytes(wide) - initializer_bytes(made)
         assert saved >= 0.95 * (8 - stored) / 8 * (24 * 16 * 9 + 32 * 24 * 9 + 10 * 32)
+
+
+@pytest.mark.parametrize(("bits", "saved"), [(2, 0.75), (4, 0.5), (8, 0)])
+def test_a_table_of_few_bits_is_narrow(bits: int, saved: float) -> None:
+    table = np.random.default_rng(0).integers(-(2 ** (bits - 1)) + 1, 2 ** (bits - 1), (100, 8))
+    x = relay.var("x", (2, 7), "int64")
+    picked = relay.op.take(relay.const(table.astype("int8")), x, axis=0)
+    mod = infer_module(relay.module(relay.op.cast(picked, dtype="int32")))
+    wide, made = (to_qdq_onnx(mod, opset=opset).model for opset in (17, 25))
+    onnx.checker.check_model(made, full_check=True)
+    assert initializer_bytes(wide) - initializer_bytes(made) == saved * 800
+    data = {"x": np.arange(14).reshape(2, 7)}
+    np.testing.assert_array_equal(*(OrtExecutor(one).run(data)[0] for one in (wide, made)))
 
 
 def test_a_symmetric_runtime_gets_symmetric_int8_only() -> None:
