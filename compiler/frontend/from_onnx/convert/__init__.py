@@ -19,6 +19,7 @@ from compiler.frontend.from_onnx.convert import (
     resize,
     sampling,
     signal,
+    support_vectors,
     tensor,
     thresholds,
     transform,

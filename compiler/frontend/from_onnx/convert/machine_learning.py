@@ -257,7 +257,7 @@ def _posted(node: OnnxNode, scores: _Scores, how: str) -> _Scores:
     return _Scores(node.call("floor_divide", share, total), 1 / _CHANCE)
 
 
-def _labels(node: OnnxNode) -> Array:
+def labels_of(node: OnnxNode) -> Array:
     """Integer labels of a classifier; texts are refused."""
     for name in ("classlabels_int64s", "classlabels_ints"):
         if node.attr(name, None) is not None:
@@ -268,7 +268,8 @@ def _labels(node: OnnxNode) -> Array:
     )
 
 
-def _best(node: OnnxNode, scores: Expr, labels: Array) -> Expr:
+def best_label(node: OnnxNode, scores: Expr, labels: Array) -> Expr:
+    """The label of the largest score of each row, the first one of equals."""
     place = node.call("argmax", scores, axis=(1,), dtype="int64")
     return node.call("take", node.const(labels), place, axis=0)
 
@@ -312,7 +313,7 @@ def tree_ensemble_regressor(node: OnnxNode) -> Expr:
 @from_onnx("TreeEnsembleClassifier", since=1, domain=_ML)
 def tree_ensemble_classifier(node: OnnxNode) -> list[Expr]:
     """The label and a score of each class."""
-    labels = _labels(node)
+    labels = labels_of(node)
     classes = set(node.attr("class_ids"))
     trees, base = _trees_by_names(node, "class", len(labels)), _base(node, len(labels))
     if len(labels) == 2 and len(classes) == 1:
@@ -322,7 +323,7 @@ def tree_ensemble_classifier(node: OnnxNode) -> list[Expr]:
         return _of_one_score(node, scores, labels, positive, classes == {0})
     scores = _scores(node, trees, base)
     posted = _posted(node, scores, node.attr("post_transform", "NONE"))
-    return [_best(node, scores.data, labels), posted.real(node)]
+    return [best_label(node, scores.data, labels), posted.real(node)]
 
 
 @from_onnx("TreeEnsemble", since=5, domain=_ML)
@@ -360,22 +361,27 @@ def binarizer(node: OnnxNode) -> Expr:
     return node.call("cast", above, dtype=data.tensor_type.dtype)
 
 
-def _linear(node: OnnxNode, targets: int) -> Expr:
-    """Products with features that are scaled by what they weigh: steps of all err alike."""
-    data = node.call("cast", node.arg(0), dtype="float32")
-    weight = np.reshape(node.attr("coefficients"), (targets, -1))
+def products_of(node: OnnxNode, data: Expr, weight: Array) -> Expr:
+    """Rows of float32 by rows of weights: the features are scaled by what they weigh, so that steps
+    of all err alike."""
     share = np.abs(weight).max(axis=0)
     share[share == 0] = 1
     data = node.call("multiply", data, node.const(share[None], "float32"))
     # FoldScaleAxis passes no reshape, so each feature keeps its own steps.
     rows = node.call("expand_dims", data, axis=1)
     products = node.call("nn.dense", rows, node.const(weight / share, "float32"))
-    scores = node.call("squeeze", products, axis=(1,))
+    return node.call("squeeze", products, axis=(1,))
+
+
+def _linear(node: OnnxNode, targets: int) -> Expr:
+    data = node.call("cast", node.arg(0), dtype="float32")
+    scores = products_of(node, data, np.reshape(node.attr("coefficients"), (targets, -1)))
     bias = node.attr("intercepts", None)
     return scores if bias is None else node.call("add", scores, node.const(bias, "float32"))
 
 
-def _transformed(node: OnnxNode, scores: Expr) -> Expr:
+def transformed(node: OnnxNode, scores: Expr) -> Expr:
+    """Scores after the node's ``post_transform``."""
     how = node.attr("post_transform", "NONE")
     if how == "LOGISTIC":
         return node.call("sigmoid", scores)
@@ -389,12 +395,12 @@ def _transformed(node: OnnxNode, scores: Expr) -> Expr:
 @from_onnx("LinearRegressor", since=1, domain=_ML)
 def linear_regressor(node: OnnxNode) -> Expr:
     """A product with constant weights."""
-    return _transformed(node, _linear(node, node.attr("targets", 1)))
+    return transformed(node, _linear(node, node.attr("targets", 1)))
 
 
 @from_onnx("LinearClassifier", since=1, domain=_ML)
 def linear_classifier(node: OnnxNode) -> list[Expr]:
     """The label of the largest score, and all scores."""
-    labels = _labels(node)
+    labels = labels_of(node)
     scores = _linear(node, len(labels))
-    return [_best(node, scores, labels), _transformed(node, scores)]
+    return [best_label(node, scores, labels), transformed(node, scores)]

@@ -151,6 +151,68 @@ def test_a_linear_classifier_scales_features_of_unlike_ranges(tmp_path: Path) ->
     assert np.abs(answers - wanted[1]).max() < 0.05
 
 
+def vectors(rng: np.random.Generator, kind: str, sizes: Sequence[int]) -> dict[str, Any]:
+    """Attributes of a support vector machine of these classes, or of none."""
+    count, pairs = sum(sizes), len(sizes) * (len(sizes) - 1) // 2
+    held = rng.normal(size=(count, FEATURES)) * 10.0 ** (np.arange(FEATURES) - 2.0)
+    weight = rng.normal(size=max(len(sizes) - 1, 1) * count)
+    return {
+        "kernel_type": kind,
+        "kernel_params": [2e-7 if kind == "RBF" else 5e-8, 0.5, 2.0],
+        "support_vectors": [float(v) for v in held.reshape(-1)],
+        "coefficients": [float(v) for v in weight],
+        "rho": [float(v) for v in rng.normal(size=max(pairs, 1))],
+    }
+
+
+KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize("one_class", [0, 1])
+def test_a_support_vector_regressor_gives_what_onnxruntime_gives(kind: str, one_class: int) -> None:
+    rng = np.random.default_rng(6)
+    given = vectors(rng, kind, [9])
+    proto = model("SVMRegressor", [TensorProto.FLOAT], **given, n_supports=9, one_class=one_class)
+    wanted, got = both(proto, samples(rng, 100))
+    np.testing.assert_allclose(got[0], wanted[0], rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize("sizes", [(4, 3), (2, 5, 3), (1, 2, 3, 4)], ids=len)
+def test_a_support_vector_classifier_answers_by_pairs_and_is_integral(
+    kind: str, sizes: tuple[int, ...], tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(7)
+    proto = model(
+        "SVMClassifier",
+        [TensorProto.INT64, TensorProto.FLOAT],
+        **vectors(rng, kind, sizes),
+        vectors_per_class=sizes,
+        classlabels_ints=[3, 5, 8, 9][: len(sizes)],
+    )
+    x = samples(rng, 200)
+    wanted, got = both(proto, x)
+    assert (wanted[0] == got[0]).mean() >= 0.99
+    np.testing.assert_allclose(got[1], wanted[1], rtol=1e-4, atol=1e-3)
+    onnx.save(proto, tmp_path / "m.onnx")
+    np.savez(tmp_path / "calib.npz", x=x)
+    module = qsearch.quantize(tmp_path / "m.onnx", calib=str(tmp_path / "calib.npz"))
+    assert "quantized_main" in module.functions
+    labels = np.concatenate([module.run({"x": row})[0] for row in x[:, None]])
+    assert (labels == wanted[0]).mean() >= 0.85
+
+
+def test_probabilities_of_support_vectors_are_refused_with_what_to_do() -> None:
+    given = vectors(np.random.default_rng(8), "RBF", (2, 2))
+    given |= {"vectors_per_class": [2, 2], "prob_a": [1.0], "prob_b": [0.0]}
+    kinds = [TensorProto.INT64, TensorProto.FLOAT]
+    proto = model("SVMClassifier", kinds, **given, classlabels_ints=[0, 1])
+    with pytest.raises(OnnxImportError, match="probabilities") as caught:
+        load(proto.SerializeToString())
+    assert "probability=False" in str(caught.value.fix)
+
+
 def test_maps_of_chances_become_a_tensor() -> None:
     rng = np.random.default_rng(4)
     found = forest(rng, 3)

@@ -1,0 +1,111 @@
+"""ai.onnx.ml: support vector machines, as products with the vectors and with their coefficients.
+
+    kernel = f(x @ vectors.T)                     f: none, a power, tanh
+           = exp(-gamma * ([x, x * x] @ [-2 * vectors, 1].T + sum of vectors * vectors))     "RBF"
+    scores = kernel @ coefficients.T + rho        one for each pair of classes
+
+The class that wins most of its pairs is the answer, the first one of equals.
+Source: the operators' specifications, ONNX ai.onnx.ml 1; onnxruntime for what these leave open.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.frontend.from_onnx.convert.machine_learning import (
+    best_label,
+    labels_of,
+    products_of,
+    transformed,
+)
+from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.opsets import from_onnx
+from compiler.ir.expr import Expr
+
+_ML: Final = "ai.onnx.ml"
+Array = NDArray[Any]
+
+
+def _kernel(node: OnnxNode, count: int) -> Expr:
+    """How near each row is to each vector: (batch, count)."""
+    data = node.call("cast", node.arg(0), dtype="float32")
+    vectors = np.reshape(node.attr("support_vectors"), (count, -1)).astype(np.float64)
+    kind = node.attr("kernel_type", "LINEAR")
+    gamma, offset, degree = node.attr("kernel_params", None) or (1.0, 0.0, 1.0)
+    if kind == "RBF":
+        both = node.call(
+            "concatenate", node.tuple([data, node.call("multiply", data, data)]), axis=1
+        )
+        weight = np.concatenate([-2 * vectors, np.ones_like(vectors)], axis=1)
+        lengths = node.const(np.square(vectors).sum(axis=1), "float32")
+        far = node.call("add", products_of(node, both, weight), lengths)
+        return node.call("exp", node.call("multiply", far, node.const(-gamma, "float32")))
+    found = products_of(node, data, vectors * (1 if kind == "LINEAR" else gamma))
+    if kind == "LINEAR":
+        return found
+    if kind not in ("POLY", "SIGMOID"):
+        raise node.error(f"kernel_type {kind!r} is not LINEAR, POLY, RBF or SIGMOID")
+    found = node.call("add", found, node.const(offset, "float32"))
+    if kind == "SIGMOID":
+        return node.call("tanh", found)
+    return node.call("power", found, node.const(degree, "float32"))
+
+
+def _scores(node: OnnxNode, kernel: Expr, weight: Array) -> Expr:
+    rho = np.asarray(node.attr("rho"))
+    return node.call("add", products_of(node, kernel, weight), node.const(rho, "float32"))
+
+
+@from_onnx("SVMRegressor", since=1, domain=_ML)
+def svm_regressor(node: OnnxNode) -> Expr:
+    """A value; of a machine of one class 1 inside, -1 outside."""
+    weight = np.reshape(node.attr("coefficients"), (1, -1))
+    count = node.attr("n_supports", 0)
+    data = node.call("cast", node.arg(0), dtype="float32")
+    found = _scores(node, _kernel(node, count) if count else data, weight)
+    if not node.attr("one_class", 0):
+        return transformed(node, found)
+    inside = node.call("cast", node.call("greater", found, node.const(0, "float32")), dtype="int32")
+    doubled = node.call("multiply", inside, node.const(2, "int32"))
+    signs = node.call("subtract", doubled, node.const(1, "int32"))
+    return node.call("cast", signs, dtype="float32")
+
+
+@from_onnx("SVMClassifier", since=1, domain=_ML)
+def svm_classifier(node: OnnxNode) -> list[Expr]:
+    """The label, and a score of each pair of classes; of two classes one of each."""
+    labels = labels_of(node)
+    if node.attr("prob_a", None):
+        raise node.error(
+            "probabilities of a support vector machine are fitted step by step",
+            fix="export it without them: sklearn.svm.SVC(probability=False)",
+        )
+    coefficients = np.asarray(node.attr("coefficients"))
+    sizes = node.attr("vectors_per_class", None)
+    if not sizes:
+        data = node.call("cast", node.arg(0), dtype="float32")
+        scores = _scores(node, data, coefficients.reshape(len(labels), -1))
+        return [best_label(node, scores, labels), transformed(node, scores)]
+    own = np.repeat(np.arange(len(sizes)), sizes)
+    given = coefficients.reshape(len(sizes) - 1, -1)
+    pairs = list(combinations(range(len(sizes)), 2))
+    weight = np.zeros((len(pairs), len(own)))
+    wins = np.zeros((len(sizes), len(pairs)), np.int32)
+    for pair, (one, other) in enumerate(pairs):
+        weight[pair, own == one] = given[other - 1, own == one]
+        weight[pair, own == other] = given[one, own == other]
+        wins[one, pair], wins[other, pair] = 1, -1
+    scores = _scores(node, _kernel(node, len(own)), weight)
+    won = node.call("cast", node.call("greater", scores, node.const(0, "float32")), dtype="int32")
+    each = node.call("multiply", node.call("expand_dims", won, axis=1), node.const(wins[None]))
+    # A class that is the second one of a pair wins it where the first does not.
+    at_least = node.const((wins < 0).sum(axis=1)[None].astype(np.int32))
+    votes = node.call("add", node.call("sum", each, axis=(2,)), at_least)
+    label = best_label(node, votes, labels)
+    if len(pairs) == 1:
+        scores = node.call("multiply", scores, node.const([[-1.0, 1.0]], "float32"))
+    return [label, transformed(node, scores)]
