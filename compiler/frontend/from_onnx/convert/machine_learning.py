@@ -361,6 +361,38 @@ def binarizer(node: OnnxNode) -> Expr:
     return node.call("cast", above, dtype=data.tensor_type.dtype)
 
 
+_MOST_KEYS: Final = 1 << 16
+"""From the smallest key of a LabelEncoder to the largest one."""
+
+
+@from_onnx("LabelEncoder", since=2, domain=_ML)
+def label_encoder(node: OnnxNode) -> Expr:
+    """A number for each whole number, by a table; the default at its ends and where no key is."""
+    found = {
+        (side, kind): _numbers(node, f"{side}_{kind}")
+        for side in ("keys", "values")
+        for kind in ("int64s", "floats")
+    }
+    keys = np.concatenate([found["keys", "int64s"], np.ravel(node.attr("keys_tensor", ()))])
+    given = next((v for k, v in found.items() if k[0] == "values" and v.size), None)
+    values = np.ravel(node.attr("values_tensor", ())) if given is None else given
+    if not keys.size or len(keys) != len(values) or values.dtype.kind not in "if":
+        raise node.error(
+            "keys are whole numbers here, and values numbers",
+            fix="encode texts and fractions in front of the model",
+        )
+    low, high = int(keys.min()), int(keys.max())
+    if high - low >= _MOST_KEYS:
+        raise node.error(f"keys from {low} to {high} would make a table of so many numbers")
+    whole = values.dtype.kind == "i"
+    default = node.attr("default_int64", -1) if whole else node.attr("default_float", -0.0)
+    default = np.ravel(node.attr("default_tensor", default))[0]
+    table = np.full(high - low + 3, default, np.int64 if whole else np.float32)
+    table[keys.astype(np.int64) - low + 1] = values
+    place = node.call("subtract", node.arg(0), node.const(low - 1, "int64"))
+    return node.call("take", node.const(table), place, axis=0)
+
+
 def products_of(node: OnnxNode, data: Expr, weight: Array) -> Expr:
     """Rows of float32 by rows of weights: the features are scaled by what they weigh, so that steps
     of all err alike."""

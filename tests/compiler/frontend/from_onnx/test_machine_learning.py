@@ -213,6 +213,34 @@ def test_probabilities_of_support_vectors_are_refused_with_what_to_do() -> None:
     assert "probability=False" in str(caught.value.fix)
 
 
+@pytest.mark.parametrize("opset", [2, 4])
+@pytest.mark.parametrize("kind", ["int64s", "floats"])
+def test_a_label_encoder_is_a_table(kind: str, opset: int) -> None:
+    keys, values = [7, -3, 40, 8], [2, 5, 9, -4]
+    whole = kind == "int64s"
+    default: dict[str, Any] = {"default_int64": 77} if whole else {"default_float": 0.25}
+    proto = model(
+        "LabelEncoder",
+        [TensorProto.INT64 if whole else TensorProto.FLOAT],
+        opset,
+        keys_int64s=keys,
+        **{f"values_{kind}": values if whole else [float(v) for v in values]},
+        **default,
+    )
+    proto.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    x = np.array([[7, -3, 40, 8, 0, 9], [-4, 41, 39, 10**9, -(10**9), 7]])
+    wanted, got = both(proto, x)
+    np.testing.assert_array_equal(got[0], wanted[0])
+
+
+def test_a_label_encoder_of_texts_or_of_far_keys_is_refused() -> None:
+    texts: dict[str, Any] = {"keys_strings": ["a"], "values_int64s": [1]}
+    far: dict[str, Any] = {"keys_int64s": [0, 1 << 40], "values_int64s": [1, 2]}
+    for given, what in ((texts, "whole numbers"), (far, "table")):
+        with pytest.raises(OnnxImportError, match=what):
+            load(model("LabelEncoder", [TensorProto.INT64], **given).SerializeToString())
+
+
 def test_maps_of_chances_become_a_tensor() -> None:
     rng = np.random.default_rng(4)
     found = forest(rng, 3)
