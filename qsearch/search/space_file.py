@@ -27,7 +27,13 @@ import yaml
 from compiler.errors import CompilerError, legal_names
 from compiler.ir.module import IRModule
 from compiler.pipeline import tflite_file
-from compiler.qtypes.layer_choices import POINT_BITS, WEIGHT_BITS, LayerChoices, layer_choices
+from compiler.qtypes.layer_choices import (
+    POINT_BITS,
+    TABLES,
+    WEIGHT_BITS,
+    LayerChoices,
+    layer_choices,
+)
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import (
     FLOAT_BITS,
@@ -427,6 +433,8 @@ def searched_space(
         costly = weighted and products > MOST_PRODUCTS and not counts
         costly = costly and products <= _MOST_PRODUCTS_OF_A_TRIAL
         points = [{name: nbit} for name, nbit in wide.searched.items()]
+        if counts and TABLES in wide.layers:  # a table of 12 bits is as large as a small layer
+            points.append({TABLES: wide.layers[TABLES]["nbit_input"]})
         space = default_space(choices, costly, [*points, tiny])
         asked = SpaceFile(space, bits, names, layer_choices("layers", wide.layers))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))

@@ -14,13 +14,19 @@ import qsearch
 from compiler import relay
 from compiler.errors import TfliteExportError
 from compiler.export.to_onnx.float_model import to_onnx
-from compiler.qtypes.layer_choices import SUMS, layer_choices
+from compiler.qtypes.layer_choices import SUMS, TABLES, layer_choices
 from compiler.qtypes.qconfig import QConfig
 from compiler.targets.engine.library import load_library
 from qsearch.config import resolve
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model
-from qsearch.search.space import Space, default_space, layer_parameter, to_qconfig
+from qsearch.search.space import (
+    Space,
+    default_space,
+    input_parameter,
+    layer_parameter,
+    to_qconfig,
+)
 from qsearch.search.space_file import (
     SpaceFile,
     fitting_start,
@@ -369,3 +375,17 @@ def test_a_table_may_have_few_bits_where_size_counts() -> None:
     assert narrow.layers == {"take_0": {"nbit_weight": 8}}
     point = {layer_parameter("dense_0"): 8, layer_parameter("take_0"): 8}
     assert to_qconfig(point, found.start) == narrow
+
+
+@pytest.mark.parametrize("size_counts", [False, True])
+def test_tables_of_functions_may_be_small_where_size_counts(size_counts: bool) -> None:
+    """They have 12 bits where that costs little time: 4,096 entries."""
+    op, data = relay.op, relay.var("x", (1, 256))
+    wide = op.nn.dense(data, relay.const(np.ones((256, 256), np.float32)))
+    out = op.nn.dense(op.sigmoid(wide), relay.const(np.ones((4, 256), np.float32)))
+    module = relay.module(relay.Function([data], out))
+    settings = resolve({"minimize": ["size"]} if size_counts else {}).settings
+    found = searched_space(settings, module, "top1")
+    assert found.start.layers.input_bits[TABLES] == 12
+    choices = {p.name: p.choices for p in found.space.parameters}
+    assert choices.get(input_parameter(TABLES)) == ((8, 12) if size_counts else None)
