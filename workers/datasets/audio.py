@@ -12,12 +12,13 @@ import numpy as np
 
 from workers.datasets.image_folder import labelled_files
 from workers.datasets.listed import Array, ListedDataset, known_fields, optional_package
+from workers.datasets.log_mel import LogMel
 from workers.datasets.protocol import Dataset, InputSpec
 from workers.datasets.registry import datasets, take_options
 from workers.errors import DatasetError
 
 SUFFIXES = (".wav", ".flac")
-FIELDS = ("rate",)
+FIELDS = ("rate", "log_mel")
 _HELD = 256
 """Files whose samples stay in memory."""
 
@@ -26,7 +27,8 @@ _HELD = 256
 def open_audio(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset:
     """Options: ``path`` of the folder, and ``preprocess`` with ``rate``, the model's samples a
     second. Channels become one, other rates are resampled, and the length is cut or filled with
-    zeros at the end. Folders are classes as those of images.
+    zeros at the end. With ``log_mel`` the model takes features of these names (``LogMel``) in place
+    of samples: frames by bands, or bands by frames. Folders are classes as those of images.
 
     Raises:
         DatasetError: no rate, no file, a file that cannot be read, or an input that is no sound.
@@ -44,19 +46,29 @@ def open_audio(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Datas
         )
     spec = inputs[0]
     sizes = [size for size in spec.shape[1:] if size != 1]
-    if len(inputs) != 1 or not spec.dtype.startswith("float") or len(sizes) != 1:
+    mel = LogMel.of(fields["log_mel"], rate) if "log_mel" in fields else None
+    if len(inputs) != 1 or not spec.dtype.startswith("float") or len(sizes) != (2 if mel else 1):
         raise DatasetError(
-            f"sounds feed models with one float input of samples, not "
+            f"sounds feed models with one float input of {'features' if mel else 'samples'}, not "
             f"{', '.join(map(str, inputs))}",
             where=str(root),
-            fix="for a model of features (log-mel), write the features to an .npz",
+            fix="log_mel in pre.yaml is for a model that takes features, frames by bands",
         )
-    found = labelled_files(root, SUFFIXES, "sound")
+    if mel and mel.width not in sizes:
+        raise DatasetError(
+            f"the model takes {sizes[0]} by {sizes[1]} features, and log_mel gives {mel.width} of "
+            "each frame",
+            where=str(root),
+            fix=f"set n_mels, or n_mfcc, to {sizes[1]}",
+        )
+    across = mel is not None and sizes[0] == mel.width  # bands by frames
+    length = mel.samples(sizes[1 if across else 0]) if mel else sizes[0]
+    files = labelled_files(root, SUFFIXES, "sound")
     soundfile = optional_package("soundfile", "audio", "a data set of sounds")
 
     @lru_cache(_HELD)
     def sample(place: int) -> dict[str, Array]:
-        path = found[place][0]
+        path = files[place][0]
         try:
             wave, own_rate = soundfile.read(path, dtype="float32", always_2d=True)
         except Exception as error:  # soundfile raises RuntimeError of its own kinds
@@ -69,8 +81,10 @@ def open_audio(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Datas
 
             common = gcd(own_rate, rate)
             mono = resample_poly(mono, rate // common, own_rate // common)
-        mono = np.pad(mono[: sizes[0]], (0, max(sizes[0] - len(mono), 0)))
-        return {spec.name: mono.astype(spec.dtype).reshape(spec.shape[1:])}
+        mono = np.pad(mono[:length], (0, max(length - len(mono), 0)))
+        found = mono if mel is None else mel.features(mono)
+        found = found.T if across else found
+        return {spec.name: found.astype(spec.dtype).reshape(spec.shape[1:])}
 
-    labels = None if found[0][1] is None else np.asarray([label for _, label in found], np.int64)
-    return ListedDataset(sample, labels, [path for path, _ in found], inputs, len(found))
+    labels = None if files[0][1] is None else np.asarray([label for _, label in files], np.int64)
+    return ListedDataset(sample, labels, [path for path, _ in files], inputs, len(files))

@@ -23,6 +23,7 @@ MASK = InputSpec("attention_mask", (1, 6), "int64")
 TYPES = InputSpec("token_type_ids", (1, 6), "int64")
 ROW = InputSpec("x", (1, 2), "float32")
 WAVE = InputSpec("wave", (1, 1, 800), "float32")
+FRAMES = InputSpec("x", (1, 5, 8), "float32")
 IMAGE = InputSpec("image", (1, 3, 8, 8), "float32")
 RATE = {"rate": 8000}
 
@@ -81,6 +82,49 @@ def test_sounds_become_mono_of_one_rate_and_length(tmp_path: Path) -> None:
     np.testing.assert_allclose(wave[1, 0, 50:500], wave[0, 0, 50:500], atol=0.02)
     assert batch.labels is not None
     assert batch.labels.tolist() == [0, 1]
+
+
+MEL = {"n_fft": 512, "win_length": 400, "hop_length": 320, "n_mels": 8, "f_min": 60, "f_max": 7600}
+THIRD_FRAME = {
+    "htk": [7.7966, 7.7697, -5.317, -10.8688, 4.0383, 7.0414, -1.3883, -13.7549],
+    "slaney": [8.2815, 6.7438, -7.5998, -11.0495, -8.6446, 6.8886, 5.3891, -13.6479],
+}
+"""As librosa 0.11 has it: melspectrogram(power=2, norm=None), the logarithm with 1e-6 added."""
+FOURTH_COSINES = {
+    "htk": [-1.6557, 9.4889, 1.2939, 18.2678],
+    "slaney": [-4.8221, 7.058, 9.0762, 16.7577],
+}
+
+
+def tones(folder: Path) -> Path:
+    time = np.arange(1600) / 16000
+    wave = 0.5 * np.sin(2 * np.pi * 440 * time) + 0.25 * np.sin(2 * np.pi * 3000 * time)
+    soundfile.write(folder / "s.wav", wave.astype(np.float32), 16000, subtype="FLOAT")
+    return folder
+
+
+@pytest.mark.parametrize("scale", THIRD_FRAME)
+def test_sounds_become_the_features_that_others_compute(tmp_path: Path, scale: str) -> None:
+    fields = {"rate": 16000, "log_mel": {**MEL, "mel_scale": scale}}
+    for shape, frame in (((1, 6, 8), (0, 2)), ((1, 1, 8, 6), (0, 0, slice(None), 2))):
+        spec = InputSpec("x", shape, "float32")
+        found = opened("audio", tones(tmp_path), spec, preprocess=fields).batch(Range(0, 1))
+        np.testing.assert_allclose(found.inputs["x"][frame], THIRD_FRAME[scale], atol=2e-3)
+    fields["log_mel"] |= {"n_mfcc": 4, "mean": 1, "std": 2}
+    spec = InputSpec("x", (1, 6, 4), "float32")
+    found = opened("audio", tones(tmp_path), spec, preprocess=fields).batch(Range(0, 1))
+    wanted = (np.array(FOURTH_COSINES[scale]) - 1) / 2
+    np.testing.assert_allclose(found.inputs["x"][0, 3], wanted, atol=2e-3)
+
+
+def test_frames_that_are_not_centred_fill_the_sound(tmp_path: Path) -> None:
+    """A second of the usual keyword spotter: 49 frames; a shorter sound ends in silence."""
+    mel = {"center": False, "n_fft": 1024, "win_length": 640, "hop_length": 320, "n_mels": 10}
+    spec = InputSpec("x", (1, 49, 10), "float32")
+    fields = {"rate": 16000, "log_mel": mel}
+    found = opened("audio", tones(tmp_path), spec, preprocess=fields).batch(Range(0, 1))
+    silent = (found.inputs["x"][0] == np.float32(np.log(1e-6))).all(axis=1)
+    assert silent.tolist() == [False] * 5 + [True] * 44
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -147,7 +191,13 @@ REFUSED: dict[str, tuple[str, str, InputSpec, Any, str]] = {
     "no row": ("table", "t.csv:a,b", ROW, None, "0 rows"),
     "rate": ("audio", "w/a.wav:no", WAVE, None, "'rate: 16000'"),
     "no wave": ("audio", "w/a.wav:no", WAVE, RATE, "cannot read the sound"),
-    "features": ("audio", "w/a.wav:no", IMAGE, RATE, "of features"),
+    "features": ("audio", "w/a.wav:no", IMAGE, RATE, "log_mel in pre.yaml"),
+    "bands": ("audio", "w/a.wav:no", FRAMES, {**RATE, "log_mel": {"n_mels": 9}}, "gives 9 of"),
+    "mel": ("audio", "w/a.wav:no", FRAMES, {**RATE, "log_mel": {"mels": 8}}, "mean 'n_mels'"),
+    "hop": ("audio", "w/a.wav:no", FRAMES, {**RATE, "log_mel": {"hop_length": "1"}}, "one int"),
+    "window": ("audio", "w/a.wav:no", FRAMES, {**RATE, "log_mel": {"win_length": 401}}, "to 400"),
+    "scale": ("audio", "w/a.wav:no", FRAMES, {**RATE, "log_mel": {"mel_scale": "x"}}, "slaney"),
+    "samples": ("audio", "w/a.wav:no", WAVE, {**RATE, "log_mel": {}}, "input of features"),
     "coco": ("detection", "d/a.json:{}", IMAGE, {"boxes": "a.json", "mean": 0}, "no COCO file"),
     "boxes": ("detection", "d/a.json:{}", IMAGE, {"boxes": "b.json"}, "no b.json"),
     "masks": ("segmentation", "d/i.png:no", IMAGE, {"masks": "m"}, "no m in the folder"),
