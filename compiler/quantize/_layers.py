@@ -124,8 +124,9 @@ def begin_report(run: QuantizeContext, main: Function) -> None:
     Raises:
         ConfigValueError: QConfig.layers names a layer that it does not have.
     """
-    require_known(run.qconfig.layers, named_weights(main))
-    run.report.begin(main, named_layers(main))
+    layers = named_weights(main)
+    require_known(run.qconfig.layers, layers)
+    run.report.begin(main, layers)
 
 
 def require_known(choices: LayerChoices, layers: Mapping[Call, str]) -> None:
