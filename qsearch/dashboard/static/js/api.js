@@ -69,12 +69,13 @@ export function follow(key, onevent, onlink) {
   let source = null;
   let ended = false;
   let timer = 0;
+  let connected = false;
   function open() {
     source = new EventSource(`/api/v1/studies/${key}/events/stream`);
     source.addEventListener("hello", () => {
       onlink("live");
-      // What happened since the page asked, or while nobody listened, no event tells.
-      onevent({ kind: "connected" });
+      if (connected) onevent({ kind: "reconnected" });
+      connected = true;
     });
     source.addEventListener("event", (message) => onevent(JSON.parse(message.data)));
     source.addEventListener("status", () => onevent({ kind: "status" }));
