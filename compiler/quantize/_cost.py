@@ -93,7 +93,6 @@ def module_cost(marked: IRModule, qconfig: QConfig) -> ModuleCost:
     found = []
     counted: set[Expr] = set()
     for call, name in named_weights(main).items():
-        assert isinstance(call, Call)
         terms = 0 if reads_table(call) else FQProductShape.require(call.op)(call).terms
         weight = weight_operand(call)
         nbit_weight = nbit_input = FLOAT_BITS

@@ -121,5 +121,5 @@ def chosen_bits(
 
 def own_bits(weight: Call, qconfig: QConfig) -> int:
     """Bits of a quantize point of a weight that nothing is chosen for."""
-    bits: int | None = getattr(weight.attrs, "bits", None)
-    return bits or qconfig.nbit_weight
+    own: int | None = getattr(weight.attrs, "bits", None)
+    return own or qconfig.nbit_weight

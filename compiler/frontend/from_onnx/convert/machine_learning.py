@@ -368,15 +368,15 @@ _MOST_KEYS: Final = 1 << 16
 @from_onnx("LabelEncoder", since=2, domain=_ML)
 def label_encoder(node: OnnxNode) -> Expr:
     """A number for each whole number, by a table; the default at its ends and where no key is."""
-    found = {
-        (side, kind): _numbers(node, f"{side}_{kind}")
-        for side in ("keys", "values")
-        for kind in ("int64s", "floats")
-    }
-    keys = np.concatenate([found["keys", "int64s"], np.ravel(node.attr("keys_tensor", ()))])
-    given = next((v for k, v in found.items() if k[0] == "values" and v.size), None)
-    values = np.ravel(node.attr("values_tensor", ())) if given is None else given
-    if not keys.size or len(keys) != len(values) or values.dtype.kind not in "if":
+
+    def given(*names: str) -> Array:
+        held = (node.attr(name, None) for name in names)
+        return np.ravel(next((one for one in held if one is not None), ()))
+
+    keys = given("keys_int64s", "keys_tensor")
+    values = given("values_int64s", "values_floats", "values_tensor")
+    fits = keys.size and len(keys) == len(values)
+    if not fits or keys.dtype.kind != "i" or values.dtype.kind not in "if":
         raise node.error(
             "keys are whole numbers here, and values numbers",
             fix="encode texts and fractions in front of the model",
@@ -388,7 +388,7 @@ def label_encoder(node: OnnxNode) -> Expr:
     default = node.attr("default_int64", -1) if whole else node.attr("default_float", -0.0)
     default = np.ravel(node.attr("default_tensor", default))[0]
     table = np.full(high - low + 3, default, np.int64 if whole else np.float32)
-    table[keys.astype(np.int64) - low + 1] = values
+    table[keys - low + 1] = values
     place = node.call("subtract", node.arg(0), node.const(low - 1, "int64"))
     return node.call("take", node.const(table), place, axis=0)
 

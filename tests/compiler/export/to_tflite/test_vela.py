@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +14,7 @@ import qsearch
 from tests.benchmarks.mlperf_tiny import MODELS
 from tests.needs import missing
 
-pytestmark = pytest.mark.skipif(
-    find_spec("ethosu") is None, reason=missing("the Python packages of the tests")
-)
+pytest.importorskip("ethosu", reason=missing("the Python packages of the tests"))
 
 
 @pytest.mark.parametrize("core", ["ethos-u55-128", "ethos-u85-256"])

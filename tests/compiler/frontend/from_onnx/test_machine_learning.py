@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import compiler
 import qsearch
@@ -236,7 +236,9 @@ def test_a_label_encoder_is_a_table(kind: str, opset: int) -> None:
 def test_a_label_encoder_of_texts_or_of_far_keys_is_refused() -> None:
     texts: dict[str, Any] = {"keys_strings": ["a"], "values_int64s": [1]}
     far: dict[str, Any] = {"keys_int64s": [0, 1 << 40], "values_int64s": [1, 2]}
-    for given, what in ((texts, "whole numbers"), (far, "table")):
+    held = numpy_helper.from_array(np.array([1.5, 2.0], np.float32))
+    halves: dict[str, Any] = {"keys_tensor": held, "values_int64s": [1, 2]}
+    for given, what in ((texts, "whole numbers"), (far, "table"), (halves, "whole numbers")):
         with pytest.raises(OnnxImportError, match=what):
             load(model("LabelEncoder", [TensorProto.INT64], **given).SerializeToString())
 
