@@ -36,6 +36,7 @@ from compiler.targets.c.joining import joined
 from compiler.targets.c.kernel import head_of, kernel_of
 from compiler.targets.c.memory_plan import rounded
 from compiler.targets.c.names import Names, c_name
+from compiler.targets.c.picking import picked
 from compiler.targets.c.placement import Placement, place, with_room
 from compiler.targets.c.program import Program, Step, Value, callees, program_of
 from compiler.targets.c.source_file import comment, kernel_comment, source_text
@@ -331,7 +332,8 @@ class _Writer:
             if isinstance(function := self._mod[callee], PrimFunc)
         }
         program, made = joined(plain, kernels)
-        found = with_room(_with_unpacking(program), kernels | made)
+        program, reading = picked(program, kernels | made)
+        found = with_room(_with_unpacking(program), kernels | made | reading)
         self._kernels = found | self._kernels
         self._programs[name] = program
         return program
@@ -385,6 +387,8 @@ class _Writer:
         return f"{self._head(entry)}\n{{\n{body}\n}}\n"
 
     def _place_of(self, value: Value, placement: Placement, step: Step, number: int) -> str:
+        if value.packed is not None:
+            return self._pool.packed(*value.packed)
         if value.place == "const":
             assert value.data is not None
             index = next(i for i, arg in enumerate(step.args) if arg is value)

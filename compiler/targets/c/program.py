@@ -24,6 +24,7 @@ from compiler.ir.ty import TensorType, tensor_fields
 from compiler.ops.lowered.call_lowered import get_call_lowered_props
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.transform.scan import ScanAttrs
+from compiler.runtime.packed import Form as Packing
 
 Array = NDArray[Any]
 Place = Literal["param", "const", "computed"]
@@ -39,6 +40,7 @@ class Value:
         place: where it comes from.
         data: contents of a constant.
         name: of a parameter.
+        packed: instead of ``data``, what the bytes of the value are the packed numbers of.
     """
 
     dtype: str
@@ -46,6 +48,7 @@ class Value:
     place: Place
     data: Array | None = None
     name: str = ""
+    packed: tuple[Array, Packing] | None = None
 
     @property
     def size(self) -> int:

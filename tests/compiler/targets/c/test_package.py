@@ -89,6 +89,30 @@ def test_integers_of_any_bits_are_unpacked(
     assert exit_code(made, cc, flags) == 0
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize("mode", ["clip", "wrap"])
+def test_what_is_picked_from_a_packed_table_is_unpacked_alone(
+    dtype: str, mode: str, cc: Command, cc32: Command, exit_code: ExitCode
+) -> None:
+    rng = np.random.default_rng(9)
+    width = 8 * np.dtype(dtype).itemsize
+    low = 0 if dtype[0] == "u" else -(1 << (width - 1))
+    ids = np.array([0, 90, 45, 7, 90, -3, 200, 1])
+    x, arrays = relay.var("x", (8,), "int64"), []
+    for bits in range(1, 9):
+        array = rng.integers(0, 1 << bits, (91, 7)).astype(dtype)
+        arrays += [array + np.asarray(low, dtype), array << 1 if bits < width else array]
+    picks = [relay.op.take(relay.const(array), x, axis=0, mode=mode) for array in arrays]
+    body = relay.Tuple([relay.op.add(one, relay.const(np.ones(1, dtype))) for one in picks])
+    mod = infer_module(relay.module(relay.Function((x,), body)))
+    (wanted,) = (evaluate(mod, {"x": ids}),)
+    made = c_package(lower(mod).mod, "net", ([ids], wanted))
+    assert made.arena_bytes == 0
+    assert made.constant_bytes == c_bytes(fuse_for_c(mod))
+    assert exit_code(made, cc, SANITIZED) == 0
+    assert exit_code(made, cc32, ("-O2",)) == 0
+
+
 def test_a_state_that_a_part_does_not_read_is_no_warning(
     cc: Command, cc32: Command, exit_code: ExitCode
 ) -> None:

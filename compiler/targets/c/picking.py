@@ -1,0 +1,120 @@
+"""Kernels that unpack what they pick from a packed table, instead of the whole table.
+
+    table[p]                       a row of 5,000, where p was computed: the table is unpacked first
+    low + (bits of table at p)     here: two bytes of the packed table hold a number
+
+An embedding of thousands of rows needs no memory but its packed bytes so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from compiler.lir import index
+from compiler.lir.nodes import Compute, PrimFunc
+from compiler.lir.scalars import Bin, Buffer, Cast, IntImm, Load, Scalar
+from compiler.lir.walk import loads, rewrite
+from compiler.runtime.packed import Form
+from compiler.targets.c.constants import packed_form
+from compiler.targets.c.program import Program, Step, Value
+
+T = TypeVar("T")
+
+_MOST_BITS = 8
+"""Of numbers that two bytes hold, wherever they begin."""
+_FEW = 4
+"""A step picks at most one of so many elements."""
+
+
+def picked(
+    program: Program, kernels: Mapping[str, PrimFunc]
+) -> tuple[Program, dict[str, PrimFunc]]:
+    """The program with steps that read packed tables, and the kernels of these steps.
+
+    Args:
+        program: in order of execution.
+        kernels: by name; other steps stay.
+    """
+    made: dict[str, PrimFunc] = {}
+    steps: list[Step] = []
+    for step in program.steps:
+        func = kernels.get(step.callee)
+        for place, value in enumerate(step.args if func is not None else ()):
+            assert func is not None
+            if value.data is None or value.place != "const":
+                continue
+            form = packed_form(value.data)
+            if form is None or not _picks(func, func.params[place], form):
+                continue
+            func = _reading(func, place, form)
+            table = Value("uint8", func.params[place].shape, "const", packed=(value.data, form))
+            step = replace(step, callee=func.name, args=_with(step.args, place, table))
+            made[func.name] = func
+        steps.append(step)
+    return replace(program, steps=steps), made
+
+
+def _picks(func: PrimFunc, table: Buffer, form: Form) -> bool:
+    """Whether a function reads few elements of a table, at places that it computes from data."""
+    if form.axis is not None or form.bits > _MOST_BITS or table.size * form.bits >= 1 << 31:
+        return False
+    count = 0
+    for block in func.blocks:
+        if not isinstance(block, Compute):
+            if table in block.ins:
+                return False
+            continue
+        read = [node for node in loads(*block.roots) if node.buffer == table]
+        if any(not list(loads(*node.index)) for node in read):
+            return False
+        extents = [axis.extent for axis in (*block.axes, *block.raxes)]
+        count += len(read) * math.prod(extents)
+    return 0 < count * _FEW <= table.size
+
+
+def _reading(func: PrimFunc, place: int, form: Form) -> PrimFunc:
+    """The function over the packed bytes of a table."""
+    table = func.params[place]
+    last, mask = form.nbytes(table.size) - 1, (1 << form.bits) - 1
+    held = Buffer(table.name, (last + 1,), "uint8", table.scope)
+
+    def unpacked(node: Scalar) -> Scalar | None:
+        if not isinstance(node, Load) or node.buffer != table:
+            return None
+        at: Scalar = index.imm(0)
+        for size, one in zip(table.shape, node.index, strict=True):
+            wanted = one if one.dtype == "int32" else Cast("int32", one)
+            at = index.binary("+", index.binary("*", at, index.imm(size)), wanted)
+        bit = index.binary("*", at, index.imm(form.bits))
+        byte = Bin("floordiv", bit, IntImm(8))
+        found: Scalar = Cast("int32", Load(held, (byte,)))
+        if 8 % form.bits:  # the last number lies in the last byte, or in the one before
+            behind = Bin("min", Bin("+", byte, IntImm(1)), IntImm(last))
+            found = Bin("|", found, Bin("<<", Cast("int32", Load(held, (behind,))), IntImm(8)))
+        number = Bin("&", Bin(">>", found, Bin("floormod", bit, IntImm(8))), IntImm(mask))
+        if form.shift:
+            number = Bin("<<", number, IntImm(form.shift))
+        return Cast(table.dtype, Bin("+", number, IntImm(form.low)))
+
+    return replace(
+        func,
+        name=f"{func.name}_picks{place}_{form.bits}_{form.shift}_{form.low}".replace("-", "m"),
+        params=_with(func.params, place, held),
+        blocks=tuple(
+            replace(
+                block,
+                expr=rewrite(block.expr, unpacked),
+                post=None if block.post is None else rewrite(block.post, unpacked),
+            )
+            if isinstance(block, Compute)
+            else block
+            for block in func.blocks
+        ),
+    )
+
+
+def _with(items: tuple[T, ...], place: int, item: T) -> tuple[T, ...]:
+    return (*items[:place], item, *items[place + 1 :])
