@@ -43,6 +43,7 @@ from compiler.passes.fold_requantize import FoldRequantize as FoldRequantize
 from compiler.passes.fold_scale_axis import BackwardFoldScaleAxis as BackwardFoldScaleAxis
 from compiler.passes.fold_scale_axis import FoldScaleAxis as FoldScaleAxis
 from compiler.passes.fold_scale_axis import ForwardFoldScaleAxis as ForwardFoldScaleAxis
+from compiler.passes.hoist_epilogues import HoistEpilogues as HoistEpilogues
 from compiler.passes.outline_formulas import OutlineFormulas as OutlineFormulas
 from compiler.passes.partition_graph import PartitionGraph as PartitionGraph
 from compiler.passes.plan_devices import PlanDevices as PlanDevices

@@ -16,6 +16,7 @@ import compiler.passes.cancel_transposes
 import compiler.passes.canonicalize_ops
 import compiler.passes.fold_constant
 import compiler.passes.fold_scale_axis
+import compiler.passes.hoist_epilogues
 import compiler.passes.simplify_expr
 import compiler.passes.simplify_inference  # noqa: F401  (the passes named below)
 from compiler.ir.expr import Constant, Expr, Function
@@ -31,7 +32,13 @@ from compiler.quantize._single_precision import in_single_precision
 Params = Mapping[str, NDArray[Any] | Constant]
 """Weights by the name of the parameter they are bound to."""
 
-SIMPLIFY = ("CancelTransposes", "SimplifyExpr")
+SIMPLIFY = (
+    "SimplifyInference",
+    "FoldConstant",
+    "CancelTransposes",
+    "HoistEpilogues",
+    "SimplifyExpr",
+)
 PASSES = ("SimplifyInference", "FoldConstant", "FoldScaleAxis", "CanonicalizeOps", "FoldConstant")
 
 
@@ -50,9 +57,9 @@ def prerequisite_optimize(
         params: values by parameter name; names that match nothing are ignored.
         opt_level: at 3 batch norms are folded into weights and bias_add becomes add; None takes
             the level of the current PassContext (default 2).
-        simplify: compute in float32 what is float16 or float64, and run CancelTransposes and
-            SimplifyExpr first, for models as exporters write them: pairs of transposes and
-            reshapes, padding in front of convolutions, neutral operands.
+        simplify: compute in float32 what is float16 or float64, and run CancelTransposes,
+            HoistEpilogues and SimplifyExpr first, for models as exporters write them: pairs of
+            transposes and reshapes, padding in front of convolutions, neutral operands.
 
     Raises:
         DuplicateParameterError: two parameters share a name that is bound (also a ValueError).

@@ -208,6 +208,7 @@ def run_stages(models: Sequence[bytes], watch: Stopwatch) -> None:
     del models, loaded, mods, blobs
     for name in (
         "CancelTransposes",
+        "HoistEpilogues",
         "SimplifyExpr",
         "EliminateCommonSubexpr",
         "CanonicalizeCast",

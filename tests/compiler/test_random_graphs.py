@@ -28,6 +28,7 @@ OPS = usable_ops()
 EXPORTED = [op for op in OPS if op in FToOnnx]
 PASSES = (
     "CancelTransposes",
+    "HoistEpilogues",
     "SimplifyInference",
     "FoldConstant",
     "FoldScaleAxis",

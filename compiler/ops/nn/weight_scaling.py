@@ -1,7 +1,8 @@
-"""How nn.conv2d, nn.conv3d and nn.dense take a per-channel scale into their weight.
+"""How convolutions and nn.dense take a per-channel scale into their weight.
 
-After the operator the scale multiplies output channels, before it input channels of the weight.
-Grouped convolutions take part only when depthwise. Source: Relay v0.10 fold_scale_axis.cc.
+After the operator the scale multiplies output channels, before it input channels of the weight;
+a transposed convolution takes it behind. Grouped convolutions take part only when depthwise.
+Source: Relay v0.10 fold_scale_axis.cc, which leaves transposed ones out.
 """
 
 from __future__ import annotations
@@ -41,14 +42,15 @@ def conv_axes(call: Call, data_layout: str) -> tuple[int, ...] | None:
 
 
 def is_depthwise(call: Call) -> bool:
-    """True when every output channel reads one input channel: O == groups and I == 1."""
+    """True when every output channel reads one input channel: one of O and I is 1, the other
+    groups (which of them, where the weight is of a transposed convolution)."""
     attrs: Any = call.attrs
     shape = call.args[1].tensor_type.shape
     size: dict[str, Any] = {"O": 1, "I": 1}
     for letter, dim in zip(_axes_of(attrs.kernel_layout), shape):
         if letter.upper() in size:
             size[letter.upper()] *= dim
-    return bool(size["O"] == attrs.groups and size["I"] == 1)
+    return sorted(size.values()) == [1, attrs.groups]
 
 
 def _axes_of(layout: str) -> str:
@@ -64,7 +66,7 @@ def _weight_factor(call: Call, scale: Expr, letter: str) -> Expr:
     return match_axes(scale, call.args[1].tensor_type, axes, call.span)
 
 
-@FScaleAxisBackwardPrep.register(*CONVOLUTIONS)
+@FScaleAxisBackwardPrep.register(*CONVOLUTIONS, "nn.conv2d_transpose")
 def conv_takes_scale_behind(call: Call, messages: Messages) -> Message | None:
     """A scale on the output channels."""
     attrs: Any = call.attrs
@@ -76,6 +78,15 @@ def conv_takes_scale_behind(call: Call, messages: Messages) -> Message | None:
 def conv_push(call: Call, messages: Messages, message: Message, scale: Expr) -> Sequence[ArgChange]:
     """The weight's output channels are multiplied."""
     return None, MultiplyBy(_weight_factor(call, scale, "O"))
+
+
+@FScaleAxisBackwardPush.register("nn.conv2d_transpose")
+def transposed_push(
+    call: Call, messages: Messages, message: Message, scale: Expr
+) -> Sequence[ArgChange]:
+    """The weight's output channels are multiplied; of a depthwise one they are its input's."""
+    attrs: Any = call.attrs
+    return None, MultiplyBy(_weight_factor(call, scale, "O" if attrs.groups == 1 else "I"))
 
 
 @FScaleAxisForwardPrep.register(*CONVOLUTIONS)

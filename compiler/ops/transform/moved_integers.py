@@ -28,7 +28,7 @@ from compiler.ops.rules.annotate import (
     unannotated,
     with_args,
 )
-from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
+from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
 from compiler.ops.rules.integer_calls import cast, scalar
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive, first_positive
 from compiler.ops.rules.realize import (
@@ -62,6 +62,7 @@ PICKS = ("take", "gather", "gather_nd")
 moves_elements(*MOVES, level=LEVEL, needs_tables=True)
 FQAnnotateRewrite.register(*PICKED, level=LEVEL)(with_tables(annotate_max_pool))
 FQRealizeRewrite.register(*PICKED, level=LEVEL)(with_tables(realize_max_pool))
+FQDomScale.register(*PICKED)(same_scale)
 FQZeroPoint.register(*PICKED, level=LEVEL)(always(ZeroPoint.KEEPS))
 FNeverNegative.register(*PICKED, "split", *PICKS)(first_positive)
 

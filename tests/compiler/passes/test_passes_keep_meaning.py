@@ -24,6 +24,7 @@ PIPELINES = [
     "CanonicalizeOps",
     "CanonicalizeCast",
     "CancelTransposes",
+    "HoistEpilogues",
     "SimplifyExpr",
     "EliminateCommonSubexpr",
     "DeadCodeElimination",

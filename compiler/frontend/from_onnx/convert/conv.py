@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from compiler.frontend.from_onnx.convert.volume import convolve_volume, convolve_volume_transposed
 from compiler.frontend.from_onnx.convert.window import Window, read_window
@@ -53,7 +54,7 @@ def _convolution(node: OnnxNode, data: Expr, given: Expr | None) -> Expr:
     if rank == 5:
         if given is not None:
             raise node.error("three spatial axes are supported for float operands only")
-        return _add_bias(node, convolve_volume(node, data, window, node.attr("group", 1)))
+        return convolve_volume(node, data, window, partial(_add_bias, node))
     if given is None:
         weight = _weight(node, one_d)
     else:
@@ -98,7 +99,7 @@ def conv_transpose(node: OnnxNode) -> Expr:
     groups = node.attr("group", 1)
     if rank == 5:
         window = Window(tuple(kernel), strides, dilations, begins, ends)
-        return _add_bias(node, convolve_volume_transposed(node, data, window, extra, groups))
+        return convolve_volume_transposed(node, data, window, extra, partial(_add_bias, node))
     weight = _weight(node, one_d)
     lead = (1,) if one_d else ()
     zero = (0,) if one_d else ()

@@ -1,8 +1,9 @@
 """Three spatial axes, composed of two-dimensional operators.
 
 A pool is separable: over height and width first, then over depth; the count of elements under an
-averaging window is a product of counts per axis, so its mean is separable too. A convolution is a
-sum over the taps of the kernel's depth, each a two-dimensional convolution of all depth slices.
+averaging window is a product of counts per axis, so its mean is separable too. A convolution is one
+of two dimensions whose channels are those of all slices under a window of the kernel's depth, so
+that its sums are whole.
 """
 
 from __future__ import annotations
@@ -10,11 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from compiler.frontend.from_onnx.convert.window import Window
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.ir.expr import Expr
 
+Ints = NDArray[np.int64]
 Pool = Callable[[Expr, Window], Expr]
+Bias = Callable[[Expr], Expr]
 
 
 def pool_volume(node: OnnxNode, data: Expr, window: Window, pool: Pool) -> Expr:
@@ -48,96 +54,54 @@ def _with_unit_width(window: Window) -> Window:
     )
 
 
-def _plane_weight(node: OnnxNode, tap: int) -> Expr:
-    """Weight of one tap of the kernel's depth: (O, I, kh, kw)."""
-    derived = node.weight(1, f"depth_{tap}", lambda w: w[:, :, tap].copy())
-    if derived is not None:
-        return derived
-    cut = node.call(
-        "strided_slice", node.arg(1), begin=(tap,), end=(tap + 1,), strides=(1,), axes=(2,)
-    )
-    return node.call("squeeze", cut, axis=(2,))
-
-
-def _depth_first(node: OnnxNode, data: Expr) -> Expr:
-    """(N, C, D, H, W) as (N, D, C, H, W)."""
-    return node.call("transpose", data, axes=(0, 2, 1, 3, 4))
-
-
-def _slices_as_batch(node: OnnxNode, data: Expr) -> Expr:
-    """(N, D, C, H, W) as (N·D, C, H, W)."""
-    n, d, *rest = node.shape(data)
-    return node.call("reshape", data, newshape=(n * d, *rest))
-
-
-def _pad_depth(node: OnnxNode, data: Expr, before: int, after: int) -> Expr:
-    """Zeros along axis 1."""
-    if not before and not after:
-        return data
-    width = tuple((before, after) if axis == 1 else (0, 0) for axis in range(node.rank(data)))
-    return node.call("nn.pad", data, node.scalar_like(0, data), pad_width=width)
-
-
-def _sum(node: OnnxNode, terms: list[Expr]) -> Expr:
-    total = terms[0]
-    for term in terms[1:]:
-        total = node.call("add", total, term)
-    return total
-
-
-def convolve_volume(node: OnnxNode, data: Expr, window: Window, groups: int) -> Expr:
-    """Conv of (N, C, D, H, W) without bias."""
+def convolve_volume(node: OnnxNode, data: Expr, window: Window, bias: Bias) -> Expr:
+    """Conv of (N, C, D, H, W); ``bias`` adds it to (N, C, H, W)."""
     kd, sd, dd = window.kernel[0], window.strides[0], window.dilations[0]
-    stack = _pad_depth(node, _depth_first(node, data), window.begins[0], window.ends[0])
-    n, depth = node.shape(stack)[:2]
-    out_depth = (depth - (kd - 1) * dd - 1) // sd + 1
-    if out_depth < 1:
+    begin, depth, groups = window.begins[0], node.size(data, 2), node.attr("group", 1)
+    count = (depth + begin + window.ends[0] - (kd - 1) * dd - 1) // sd + 1
+    if count < 1:
         raise node.error(f"the kernel is deeper than the data: {kd} with dilation {dd}")
+    places = np.arange(count)[:, None] * sd + np.arange(kd) * dd - begin
+    weight = _plane_weight(node, slice(0, None), 1, (0, 1, 3, 2, 4))
     planes = _axes_of(window, slice(1, 3))
-    terms: list[Expr] = []
-    for tap in range(kd):
-        begin = tap * dd
-        chosen = node.call(
-            "strided_slice",
-            stack,
-            begin=(begin,),
-            end=(begin + (out_depth - 1) * sd + 1,),
-            strides=(sd,),
-            axes=(1,),
-        )
-        weight = _plane_weight(node, tap)
-        terms.append(
-            node.call(
-                "nn.conv2d",
-                _slices_as_batch(node, chosen),
-                weight,
-                strides=planes.strides,
-                padding=planes.padding,
-                dilation=planes.dilations,
-                groups=groups,
-                channels=node.shape(weight)[0],
-                kernel_size=planes.kernel,
-            )
-        )
-    total = _sum(node, terms)
-    unfolded = node.call("reshape", total, newshape=(n, out_depth, *node.shape(total)[1:]))
-    return _depth_first(node, unfolded)
+    product = node.call(
+        "nn.conv2d",
+        _windows(node, data, places, groups),
+        weight,
+        strides=planes.strides,
+        padding=planes.padding,
+        dilation=planes.dilations,
+        groups=groups,
+        channels=node.shape(weight)[0],
+        kernel_size=planes.kernel,
+    )
+    return _as_volume(node, bias(product), node.shape(data)[0], count)
 
 
 def convolve_volume_transposed(
-    node: OnnxNode, data: Expr, window: Window, extra: tuple[int, ...], groups: int
+    node: OnnxNode, data: Expr, window: Window, extra: tuple[int, ...], bias: Bias
 ) -> Expr:
-    """ConvTranspose of (N, C, D, H, W) without bias; ``extra`` is the output padding per axis."""
+    """ConvTranspose of (N, C, D, H, W); ``extra`` is the output padding per axis.
+
+    Outputs as many slices apart as the stride read the same taps of the kernel: they are one
+    convolution.
+    """
     kd, sd, dd = window.kernel[0], window.strides[0], window.dilations[0]
-    stack = _depth_first(node, data)
-    n, depth = node.shape(stack)[:2]
+    begin, depth, groups = window.begins[0], node.size(data, 2), node.attr("group", 1)
+    count = (depth - 1) * sd + (kd - 1) * dd + 1 + extra[0] - begin - window.ends[0]
     planes = _axes_of(window, slice(1, 3))
-    terms: list[Expr] = []
-    for tap in range(kd):
-        weight = _plane_weight(node, tap)
-        term = node.call(
+    phases: list[Expr] = []
+    for phase in range(min(sd, count)):
+        first = next((tap for tap in range(kd) if (begin + phase - tap * dd) % sd == 0), None)
+        taps = slice(first or 0, None if first is not None else 1, sd // math.gcd(sd, dd))
+        outputs = np.arange(phase, phase + -(-count // sd) * sd, sd)[:, None]
+        places = (outputs + begin - np.arange(kd)[taps] * dd) // sd
+        if first is None:
+            places[:] = -1
+        weight = _plane_weight(node, taps, groups, (0, 3, 1, 2, 4))
+        product = node.call(
             "nn.conv2d_transpose",
-            _slices_as_batch(node, stack),
+            _windows(node, data, places, groups),
             weight,
             strides=planes.strides,
             padding=planes.padding,
@@ -147,31 +111,69 @@ def convolve_volume_transposed(
             kernel_size=planes.kernel,
             output_padding=extra[1:],
         )
-        spread = _interleave_zeros(node, term, n, depth, sd)
-        terms.append(_pad_depth(node, spread, tap * dd, (kd - 1 - tap) * dd + extra[0]))
-    total = _sum(node, terms)
-    full = node.shape(total)[1]
-    begin, end = window.begins[0], full - window.ends[0]
-    if (begin, end) != (0, full):
-        total = node.call(
-            "strided_slice", total, begin=(begin,), end=(end,), strides=(1,), axes=(1,)
-        )
-    return _depth_first(node, total)
+        phases.append(bias(product))
+    apart = [node.call("reshape", made, newshape=(-1, 1, *node.shape(made)[1:])) for made in phases]
+    joined = apart[0] if len(apart) == 1 else node.call("concatenate", node.tuple(apart), axis=1)
+    return _as_volume(node, joined, node.shape(data)[0], count)
 
 
-def _interleave_zeros(node: OnnxNode, data: Expr, n: int, depth: int, stride: int) -> Expr:
-    """(N·D, C, H, W) as (N, (D - 1)·stride + 1, C, H, W) with zeros between the slices."""
-    rest = node.shape(data)[1:]
-    if stride == 1:
-        return node.call("reshape", data, newshape=(n, depth, *rest))
-    apart = node.call("reshape", data, newshape=(n * depth, 1, math.prod(rest)))
-    padded = _pad_depth(node, apart, 0, stride - 1)
-    joined = node.call("reshape", padded, newshape=(n, depth * stride, *rest))
-    return node.call(
-        "strided_slice",
-        joined,
-        begin=(0,),
-        end=((depth - 1) * stride + 1,),
-        strides=(1,),
-        axes=(1,),
+def _windows(node: OnnxNode, data: Expr, places: Ints, groups: int) -> Expr:
+    """Slices of depth as channels: (N, C, D, H, W) as (N * windows, taps * C, H, W).
+
+    Args:
+        places: (windows, taps) slices that each window reads; zeros beyond 0 to D - 1.
+        groups: of channels; the channels of a group lie together, tap by tap.
+    """
+    stack = _depth_first(node, data)
+    n, depth, channels, height, width = node.shape(stack)
+    count, taps = places.shape
+    outside = (places < 0) | (places >= depth)
+    if outside.any():
+        behind = tuple((0, int(axis == 1)) for axis in range(5))
+        stack = node.call("nn.pad", stack, node.scalar_like(0, stack), pad_width=behind)
+    read = np.where(outside, depth, places).reshape(-1)
+    if not np.array_equal(read, np.arange(depth)):
+        stack = node.call("take", stack, node.const(read), axis=1)
+    if min(groups, taps) > 1:
+        parted = (n * count, taps, groups, channels // groups * height * width)
+        stack = node.call("reshape", stack, newshape=parted)
+        stack = node.call("transpose", stack, axes=(0, 2, 1, 3))
+    return node.call("reshape", stack, newshape=(n * count, taps * channels, height, width))
+
+
+def _as_volume(node: OnnxNode, slices: Expr, n: int, depth: int) -> Expr:
+    """(N, C, D, H, W) of slices that follow each other, of which each sample has some more."""
+    *_, channels, height, width = node.shape(slices)
+    stack = node.call("reshape", slices, newshape=(n, -1, channels, height, width))
+    if node.shape(stack)[1] > depth:
+        stack = node.call("strided_slice", stack, begin=(0,), end=(depth,), strides=(1,), axes=(1,))
+    return _depth_first(node, stack)
+
+
+def _plane_weight(node: OnnxNode, taps: slice, groups: int, axes: tuple[int, ...]) -> Expr:
+    """The weight of some taps of the depth, whose input channels are those of ``_windows``.
+
+    Args:
+        axes: order of (group, its rows, columns, taps, kernel of a plane); rows grow where taps
+            come before them, columns else.
+    """
+    known = node.known(1)
+    rows, columns, depth, *plane = known.shape if known is not None else node.shape(node.arg(1))
+    chosen = np.arange(depth)[taps]
+    apart = (groups, rows // groups, columns, len(chosen), math.prod(plane))
+    grows = axes.index(3) < axes.index(1)
+    shape = (rows * (len(chosen) if grows else 1), columns * (1 if grows else len(chosen)), *plane)
+    form = f"depth_{'_'.join(map(str, chosen))}"
+    whole = node.weight(
+        1, form, lambda w: w[:, :, chosen].reshape(apart).transpose(axes).reshape(shape)
     )
+    if whole is not None:
+        return whole
+    weight = node.call("take", node.arg(1), node.const(chosen), axis=2)
+    weight = node.call("reshape", weight, newshape=apart)
+    return node.call("reshape", node.call("transpose", weight, axes=axes), newshape=shape)
+
+
+def _depth_first(node: OnnxNode, data: Expr) -> Expr:
+    """(N, C, D, H, W) as (N, D, C, H, W)."""
+    return node.call("transpose", data, axes=(0, 2, 1, 3, 4))
