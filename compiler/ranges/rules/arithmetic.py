@@ -7,7 +7,6 @@ from itertools import product
 import numpy as np
 
 from compiler.ir.dataflow import Step
-from compiler.ir.ty import integer_range
 from compiler.ranges.analysis import FRange, RangeContext
 from compiler.ranges.interval import Bound, Interval, constant_interval, exact, interval
 
@@ -49,12 +48,15 @@ def multiply(step: Step, ctx: RangeContext) -> Interval:
 
 @FRange.register("bitwise_and")
 def bitwise_and(step: Step, ctx: RangeContext) -> Interval:
-    """Between 0 and a side that is not negative; anything of the dtype where both may be."""
-    sides = [side for side in (ctx.of(v) for v in step.args) if side.lowest >= 0]
+    """From 0 to a side that is not negative; of the bits of the larger one where none is."""
+    both = [ctx.of(v) for v in step.args]
+    sides = [side for side in both if side.lowest >= 0]
     rank = len(step.result.type.shape)
-    if not sides:
-        return constant_interval(*integer_range(step.result.type.dtype), rank)
-    return constant_interval(0, min(side.highest for side in sides), rank)
+    if sides:
+        return constant_interval(0, min(side.highest for side in sides), rank)
+    least = min(side.lowest for side in both)
+    most = max(side.highest for side in both)
+    return constant_interval(-(1 << (-least - 1).bit_length()), most, rank)
 
 
 @FRange.register("bitwise_or")

@@ -224,6 +224,29 @@ def test_bounds_of_a_disjunction_hold_all_that_it_gives(given: tuple[int, int]) 
         assert max(found) <= bounds[1]
 
 
+@given(st.tuples(*[st.integers(-40, 40)] * 4))
+@settings(max_examples=40, deadline=None)
+def test_bounds_of_a_conjunction_hold_all_that_it_gives(ends: tuple[int, int, int, int]) -> None:
+    first, second = (min(ends[:2]), max(ends[:2])), (min(ends[2:]), max(ends[2:]))
+    x, y = (relay.var(name, (1,), "int32") for name in "xy")
+    low, high = result(module([x, y], op.bitwise_and(x, y)), first, second)
+    given_all = [
+        a & b for a, b in product(range(first[0], first[1] + 1), range(second[0], second[1] + 1))
+    ]
+    assert low <= min(given_all)
+    assert max(given_all) <= high
+    assert low >= -2 * max(1, *map(abs, ends))  # no more bits than the operands have
+
+
+def test_a_factor_of_each_channel_may_shift_some_channels_only() -> None:
+    x = relay.var("x", (1, 2), "int32")
+    factors = constant([1 << 30, 1 << 30]), constant([0, -1])
+    mod = module([x], op.fixed_point_rescale(x, *factors, axis=1))
+    low, high = result(mod, (-1000, 1000))
+    assert -502 <= low <= -500
+    assert 500 <= high <= 502
+
+
 def test_parameters_without_stated_bounds_may_be_all_of_their_dtype() -> None:
     x = relay.var("x", (4,), "int16")
     assert result(module([x], op.nn.relu(x))) == (0, integer_range("int16")[1])
