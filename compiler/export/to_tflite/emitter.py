@@ -28,6 +28,10 @@ from compiler.ops.tensor.fixed_point_rescale import rescaled_twice
 
 _ACTIVATIONS = {"NONE": 0, "RELU": 1, "RELU6": 3}
 _SAME, _VALID = 0, 1
+_LOWEST, _HIGHEST = -128, 127
+_MOST_AXES = 5
+"""Of what TFLM pads and transposes."""
+Limits = tuple[int | None, int | None]
 
 
 class TfliteEmitter:
@@ -75,6 +79,11 @@ class TfliteEmitter:
         if not any(map(any, width)):
             return source
         shape = [n + a + b for n, (a, b) in zip(source.shape, width, strict=True)]
+        if len(shape) > _MOST_AXES:
+            merged = _merged(source.shape, width)
+            if len(merged) < len(shape):
+                whole = self.reshaped(source, [n for n, _ in merged])
+                return self.reshaped(self.padded(whole, [ends for _, ends in merged], value), shape)
         made = self.new(source, shape)
         inputs = [source.tensor, self._list(width)]
         if value == source.grid.zero:
@@ -108,6 +117,26 @@ class TfliteEmitter:
         inputs = [*(part.tensor for part in parts), *map(self._list, lists)]
         options = options or f"{name.title()}Options"
         self.writer.operator(name, inputs, made.tensor, options, **fields)
+        return made
+
+    def transposed(self, source: Narrow, axes: Sequence[int]) -> Narrow:
+        """TRANSPOSE; of too many axes, those that stay side by side are one."""
+        shape = [source.shape[axis] for axis in axes]
+        runs = [[axes[0]]]
+        for axis in axes[1:]:
+            if axis == runs[-1][-1] + 1:
+                runs[-1].append(axis)
+            else:
+                runs.append([axis])
+        if len(runs) < len(axes) and len(axes) > _MOST_AXES:
+            before = sorted(runs)
+            whole = [math.prod(source.shape[axis] for axis in run) for run in before]
+            order = [before.index(run) for run in runs]
+            merged = self.transposed(self.reshaped(source, whole), order)
+            return self.reshaped(merged, shape)
+        made = self.new(source, shape)
+        inputs = [source.tensor, self._list(axes)]
+        self.writer.operator("TRANSPOSE", inputs, made.tensor, "TransposeOptions")
         return made
 
     def gathered(self, source: Narrow, entries: Ints, like: Narrow) -> Narrow:
@@ -188,26 +217,35 @@ class TfliteEmitter:
             return self._sum(source, form, like)
         return self._product(source, form, like)
 
-    def _activation(self, form: Scaled, grid: Grid) -> str:
-        limits = max(form.low + grid.zero, -128), min(form.high + grid.zero, 127)
-        zero = max(grid.zero, -128)
+    def _activation(self, form: Scaled, grid: Grid) -> tuple[str, Limits]:
+        """The activation of an operator, and limits that are left for operators behind it."""
+        low, high = max(form.low + grid.zero, _LOWEST), min(form.high + grid.zero, _HIGHEST)
+        zero = max(grid.zero, _LOWEST)
         six = grid.zero + math.floor(float(np.float32(6) / np.float32(grid.scale[0])) + 0.5)
-        known = {"NONE": (-128, 127), "RELU": (zero, 127), "RELU6": (zero, min(six, 127))}
+        known = {"NONE": (_LOWEST, _HIGHEST), "RELU": (zero, _HIGHEST)}
+        known["RELU6"] = zero, min(six, _HIGHEST)
         for name, held in known.items():
-            if limits == held:
-                return name
-        raise TfliteExportError(
-            f"values are limited to {limits[0]} … {limits[1]} of 8 bits, and TFLM's activations "
-            f"limit them to {', '.join(f'{low} … {high}' for low, high in known.values())}",
-            fix="give every activation 8 bits (nbit_input=8, no nbit_input in layers)",
-        )
+            if (low, high) == held:
+                return name, (None, None)
+        if not _LOWEST <= low <= high <= _HIGHEST:
+            raise TfliteExportError(f"limits of {low} … {high} leave nothing of 8 bits")
+        return "NONE", (None if low == _LOWEST else low, None if high == _HIGHEST else high)
+
+    def _limited(self, made: Narrow, limits: Limits) -> Narrow:
+        """MAXIMUM and MINIMUM with limits that no activation has."""
+        for name, limit in zip(("MAXIMUM", "MINIMUM"), limits, strict=True):
+            if limit is not None:
+                bound = self.writer.constant(np.array([limit]), "int8", made.grid)
+                inputs, made = [made.tensor, bound], self.new(made, made.shape)
+                self.writer.operator(name, inputs, made.tensor, "MaximumMinimumOptions")
+        return made
 
     def _again(self, source: Raw, form: Scaled, like: Narrow) -> Narrow | None:
         """Another scale, or other limits, of a tensor."""
         own = source.source
         if source.zero != own.zero:
             return None
-        activation = self._activation(form, like.grid)
+        activation, limits = self._activation(form, like.grid)
         factor = 1.0
         if form.multiplier.size:
             factor = own.scale / like.scale
@@ -215,7 +253,7 @@ class TfliteEmitter:
                 return None
         same = factor == 1 and like.grid.zero == own.grid.zero
         if same and like.offset == own.offset and activation == "NONE":
-            return own
+            return self._limited(own, limits)
         if activation == "NONE":
             operator, options = "QUANTIZE", "QuantizeOptions"
         elif same or (activation == "RELU" and factor == 1):
@@ -224,7 +262,7 @@ class TfliteEmitter:
             return None
         made = self.new(like, like.shape)
         self.writer.operator(operator, [own.tensor], made.tensor, options)
-        return made
+        return self._limited(made, limits)
 
     def _sum(self, source: Sum, form: Scaled, like: Narrow) -> Narrow | None:
         sides = source.lhs, source.rhs
@@ -242,6 +280,7 @@ class TfliteEmitter:
             factor = twice / ((1 << SUM_SHIFT) * like.scale)
         if not exact or not _is(form.multiplier, form.shift, np.asarray(factor)):
             return None
+        activation, limits = self._activation(form, like.grid)
         made = self.new(like, like.shape)
         inputs = [self._side(side, like).tensor for side in sides]
         self.writer.operator(
@@ -249,9 +288,9 @@ class TfliteEmitter:
             inputs,
             made.tensor,
             f"{source.name.title()}Options",
-            fusedActivationFunction=_ACTIVATIONS[self._activation(form, like.grid)],
+            fusedActivationFunction=_ACTIVATIONS[activation],
         )
-        return made
+        return self._limited(made, limits)
 
     def _side(self, side: Operand, like: Narrow) -> Narrow:
         """An operand with as many axes as the sum, which kernels broadcast over four at most."""
@@ -265,9 +304,8 @@ class TfliteEmitter:
         scales = _weight_scales(form.multiplier, form.shift, data.scale, like.scale, channels)
         if scales is None:
             return None
-        out = (1, math.prod(like.shape[:-1]), 1, channels) if len(like.shape) < 4 else like.shape
         windows = _Windows(
-            data.shape[1:3], weight.shape[1:3], source.strides, source.dilation, out[1:3]
+            data.shape[1:3], weight.shape[1:3], source.strides, source.dilation, source.out[1:3]
         )
         place = _padding(source.padding, windows)
         if place is None:
@@ -281,21 +319,34 @@ class TfliteEmitter:
         kernel = self.writer.constant(weight, "int8", Grid(scales, 0, axis))
         units = tuple(float(np.float32(data.scale * scale)) for scale in scales)
         more = self.writer.constant(bias.astype(np.int32), "int32", Grid(units))
-        made = self.new(like, out)
+        activation, limits = self._activation(form, like.grid)
+        made = self.new(like, source.out)
         fields: dict[str, Any] = {
             "padding": place,
             "strideH": source.strides[0],
             "strideW": source.strides[1],
             "dilationHFactor": source.dilation[0],
             "dilationWFactor": source.dilation[1],
-            "fusedActivationFunction": _ACTIVATIONS[self._activation(form, like.grid)],
+            "fusedActivationFunction": _ACTIVATIONS[activation],
         }
         name, options = "CONV_2D", "Conv2DOptions"
         if source.depthwise:
             name, options = "DEPTHWISE_CONV_2D", "DepthwiseConv2DOptions"
             fields["depthMultiplier"] = channels // data.shape[-1]
         self.writer.operator(name, [data.tensor, kernel, more], made.tensor, options, **fields)
-        return self.reshaped(made, like.shape)
+        return self.reshaped(self._limited(made, limits), like.shape)
+
+
+def _merged(
+    shape: Sequence[int], width: Sequence[tuple[int, int]]
+) -> list[tuple[int, tuple[int, int]]]:
+    """Axes with their padding, those side by side that have none as one."""
+    merged: list[tuple[int, tuple[int, int]]] = []
+    for size, ends in zip(shape, width, strict=True):
+        if merged and not any(ends) and not any(merged[-1][1]):
+            size *= merged.pop()[0]
+        merged.append((size, ends))
+    return merged
 
 
 def _is(multiplier: Any, shift: Any, factor: Any) -> bool:

@@ -3,6 +3,7 @@
     nn.conv2d(x, w) + bias, clip, fixed_point_rescale, clip, cast      CONV_2D, DEPTHWISE_CONV_2D
     nn.dense(x, w)                                                     CONV_2D of 1x1
     nn.global_avg_pool2d(x * count), fixed_point_rescale               DEPTHWISE_CONV_2D with ones
+    mean(x * count), fixed_point_rescale                               the same, or CONV_2D
     fixed_point_rescale(x << 20) + fixed_point_rescale(y << 20), ...   ADD, SUB
     fixed_point_rescale(x)                                             QUANTIZE
     fixed_point_rescale(x * y)                                         MUL
@@ -37,6 +38,7 @@ from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
 from compiler.ir.ty import TensorType
 from compiler.ops.nn.avg_pool2d import window_counts
+from compiler.ops.reduce.axes import axes_of
 from compiler.ops.rules.fixed_point import SUM_SHIFT
 from compiler.ops.tensor.fixed_point_rescale import rescaled_twice
 from compiler.ops.transform.strided_slice import slices_of
@@ -82,11 +84,24 @@ def _as_scaled(form: Form | None) -> Form | None:
     return form
 
 
+def _as_raw(value: Value, graph: TfliteEmitter) -> Form | None:
+    """A scaled value that stayed wide although it fits 8 bits, as a tensor that was made wide."""
+    form = graph.form(value)
+    if not isinstance(form, Scaled):
+        return form
+    low, high = form.low + form.zero, form.high + form.zero
+    offset = 128 if low >= 0 else 0
+    if not -128 <= low - offset <= high - offset <= 127:
+        return None
+    narrow = graph.narrowed(form, offset, value.type)
+    return None if narrow is None else Raw(narrow)
+
+
 @FToTflite.register("left_shift", "multiply")
 def raised(step: Step, graph: TfliteEmitter) -> Form | None:
     """A tensor as many times as fine, or times another one."""
-    form, amount = graph.form(step.args[0]), _number(step.args[1])
-    other = graph.form(step.args[1])
+    form, other = (_as_raw(arg, graph) for arg in step.args)
+    amount = _number(step.args[1])
     if isinstance(form, Raw) and isinstance(other, Raw) and form.factor == other.factor == 1:
         for side in (form, other):
             graph.check_zero(side, step)
@@ -241,6 +256,7 @@ def conv2d(step: Step, graph: TfliteEmitter) -> Form | None:
         source,
         laid.transpose(3, 1, 2, 0) if depthwise else laid,
         np.zeros(laid.shape[0], np.int64),
+        step.result.type.concrete_shape,
         attrs.strides,
         attrs.dilation,
         padding,
@@ -258,7 +274,7 @@ def dense(step: Step, graph: TfliteEmitter) -> Form | None:
     rows = math.prod(source.shape[:-1])
     laid = graph.reshaped(source, (1, rows, 1, source.shape[-1]))
     bias = np.zeros(weight.shape[0], np.int64)
-    return Product(laid, weight[:, None, None, :], bias)
+    return Product(laid, weight[:, None, None, :], bias, (1, rows, 1, bias.size))
 
 
 @FToTflite.register("nn.global_avg_pool2d", "nn.avg_pool2d")
@@ -277,10 +293,40 @@ def average(step: Step, graph: TfliteEmitter) -> Form | None:
         more = {"strides": attrs.strides, "dilation": attrs.dilation, "padding": attrs.padding}
     if (counts != form.factor).any():
         return None
-    ones = np.ones((1, *size, channels), np.int8)
+    out = step.result.type.concrete_shape
+    return _sums(form, form.source, (1, *size, channels), out, depthwise=True, **more)
+
+
+@FToTflite.register("mean")
+def mean(step: Step, graph: TfliteEmitter) -> Form | None:
+    """The sum along axes that lie side by side, as ``average``: of rows, or of channels."""
+    form = graph.form(step.args[0])
+    if not isinstance(form, Raw):
+        return None
+    graph.check_zero(form, step)
+    shape = form.source.shape
+    axes = axes_of(step)
+    count = math.prod(shape[axis] for axis in axes)
+    if count != form.factor or list(axes) != list(range(axes[0], axes[-1] + 1)):
+        return None
+    ahead, behind = math.prod(shape[: axes[0]]), math.prod(shape[axes[-1] + 1 :])
+    if behind == 1:
+        source = graph.reshaped(form.source, (1, ahead, 1, count))
+        return _sums(form, source, (1, 1, 1, count), (1, ahead, 1, 1))
+    source = graph.reshaped(form.source, (ahead, count, 1, behind))
+    window, out = (1, count, 1, behind), (ahead, 1, 1, behind)
+    return _sums(form, source, window, out, depthwise=True)
+
+
+def _sums(
+    form: Raw, source: Narrow, window: tuple[int, ...], out: tuple[int, ...], **how: Any
+) -> Product:
+    """Sums of windows of a tensor that counts from its zero, as products with ones."""
+    channels = out[-1]
     # What is added has been centred, as the kernel does it.
-    bias = np.full(channels, -form.zero * math.prod(size), np.int64)
-    return Product(form.source, ones, bias, depthwise=True, **more)
+    terms = math.prod(window) // (channels if how.get("depthwise") else 1)
+    bias = np.full(channels, -form.zero * terms, np.int64)
+    return Product(source, np.ones(window, np.int8), bias, out, **how)
 
 
 @FToTflite.register("nn.max_pool2d")
@@ -298,12 +344,19 @@ def max_pool2d(step: Step, graph: TfliteEmitter) -> Form | None:
 
 @FToTflite.register("nn.pad")
 def pad(step: Step, graph: TfliteEmitter) -> Form | None:
-    """Kept for the convolution behind it, where it is one of an image with zeros."""
+    """Kept for the convolution behind it, where it is one of an image with zeros; elements of the
+    data are gathered."""
     form, value = graph.form(step.args[0]), _number(step.args[1])
     width = step.attrs.pad_width
     if not isinstance(form, (Narrow, Padded)) or value is None:
         return None
     source = graph.tensor(form)
+    if step.attrs.pad_mode != "constant":
+        for axis, ends in enumerate(width):
+            if any(ends):
+                places = np.pad(np.arange(source.shape[axis]), ends, step.attrs.pad_mode)
+                source = _gathered(graph, source, places, axis, step.result.type.dtype)
+        return source
     if len(width) == 4 and not any((*width[0], *width[3])) and value == source.zero:
         (top, bottom), (left, right) = width[1:3]
         return Padded(source, (top, left, bottom, right))
@@ -327,7 +380,7 @@ def transpose(step: Step, graph: TfliteEmitter) -> Form | None:
         return None
     rank = len(step.result.type.concrete_shape)
     axes = [axis % rank for axis in step.attrs.axes or range(rank)[::-1]]
-    return graph.moved("TRANSPOSE", [graph.tensor(form)], step.result.type, [axes])
+    return graph.transposed(graph.tensor(form), axes)
 
 
 @FToTflite.register("strided_slice")
@@ -356,26 +409,20 @@ def sub_pixels(step: Step, graph: TfliteEmitter) -> Form | None:
     source, shape = graph.tensor(form), result.concrete_shape
     planes, growing = attrs.layout == "NCHW", step.name == "nn.depth_to_space"
     if planes:
-        source = _arranged(graph, source, (0, 2, 3, 1), result.dtype)
+        source = graph.transposed(source, (0, 2, 3, 1))
         shape = tuple(shape[axis] for axis in (0, 2, 3, 1))
     wide, area = max(source.shape[3], shape[3]), attrs.block_size**2
     order = np.arange(wide).reshape(wide // area, area).T.reshape(-1)
     inner = attrs.mode == "CRD"
     if inner and growing:
-        ty = TensorType(source.shape, result.dtype)
-        source = graph.moved("GATHER", [source], ty, [order], "GatherOptions", axis=3)
+        source = _gathered(graph, source, order, 3, result.dtype)
     name = step.name.removeprefix("nn.").upper()
     options = "DepthToSpaceOptions" if growing else "SpaceToDepthOptions"
     ty, block = TensorType(shape, result.dtype), attrs.block_size
     made = graph.moved(name, [source], ty, [], options, blockSize=block)
     if inner and not growing:
-        made = graph.moved("GATHER", [made], ty, [np.argsort(order)], "GatherOptions", axis=3)
-    return _arranged(graph, made, (0, 3, 1, 2), result.dtype) if planes else made
-
-
-def _arranged(graph: TfliteEmitter, source: Narrow, axes: tuple[int, ...], dtype: str) -> Narrow:
-    ty = TensorType(tuple(source.shape[axis] for axis in axes), dtype)
-    return graph.moved("TRANSPOSE", [source], ty, [axes])
+        made = _gathered(graph, made, np.argsort(order), 3, result.dtype)
+    return graph.transposed(made, (0, 3, 1, 2)) if planes else made
 
 
 @FToTflite.register("take")
@@ -390,7 +437,24 @@ def take(step: Step, graph: TfliteEmitter) -> Form | None:
     axis = attrs.axis % len(source.shape)
     size = source.shape[axis]
     inside = places % size if attrs.mode == "wrap" else np.clip(places, 0, size - 1)
-    return graph.moved("GATHER", [source], step.result.type, [inside], "GatherOptions", axis=axis)
+    return _gathered(graph, source, inside, axis, step.result.type.dtype)
+
+
+def _gathered(graph: TfliteEmitter, source: Narrow, places: Ints, axis: int, dtype: str) -> Narrow:
+    shape = (*source.shape[:axis], *places.shape, *source.shape[axis + 1 :])
+    ty = TensorType(shape, dtype)
+    return graph.moved("GATHER", [source], ty, [places], "GatherOptions", axis=axis)
+
+
+@FToTflite.register("max")
+def largest(step: Step, graph: TfliteEmitter) -> Form | None:
+    """REDUCE_MAX."""
+    form, kept = graph.form(step.args[0]), step.attrs.keepdims
+    if not isinstance(form, (Narrow, Padded)):
+        return None
+    how = {"options": "ReducerOptions", "keepDims": kept}
+    source, axes = graph.tensor(form), list(axes_of(step))
+    return graph.moved("REDUCE_MAX", [source], step.result.type, [axes], **how)
 
 
 @FToTflite.register("broadcast_to")

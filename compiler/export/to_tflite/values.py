@@ -68,6 +68,7 @@ class Product:
     Attributes:
         weight: (out, height, width, in), or of a depthwise one (1, height, width, out).
         bias: one for each output channel.
+        out: (images, height, width, out) of the result.
         low, high: limits of the sums; one for each output channel, or None.
         padding: (top, left, bottom, right).
     """
@@ -75,6 +76,7 @@ class Product:
     source: Narrow
     weight: NDArray[np.int8]
     bias: Ints
+    out: tuple[int, ...]
     strides: tuple[int, ...] = (1, 1)
     dilation: tuple[int, ...] = (1, 1)
     padding: tuple[int, ...] = (0, 0, 0, 0)

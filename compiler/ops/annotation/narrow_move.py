@@ -9,7 +9,7 @@ one scale in the same step that narrows.
 
 from __future__ import annotations
 
-from compiler.ir.expr import Call, Expr, Function, Op, is_op_call
+from compiler.ir.expr import Call, Constant, Expr, Function, Op, is_op_call
 from compiler.ir.walk import mentions, nodes_of
 
 MOVES = frozenset(
@@ -18,11 +18,14 @@ MOVES = frozenset(
         "expand_dims",
         "nn.batch_flatten",
         "nn.depth_to_space",
+        "nn.mirror_pad",
+        "nn.pad",
         "nn.space_to_depth",
         "reshape",
         "reverse",
         "squeeze",
         "strided_slice",
+        "take",
         "tile",
         "transpose",
     }
@@ -54,9 +57,17 @@ def narrow_moves(fn: Function) -> frozenset[Expr]:
     kept: set[Expr] = {fn.body}  # the result is read from outside
     found: set[Expr] = set()
     for node in reversed(nodes_of(fn)):
-        moves = isinstance(node, Call) and isinstance(node.op, Op) and node.op.name in MOVES
-        if moves and node not in kept:
+        if _moves(node) and node not in kept:
             found.add(node)
         elif not is_op_call(node, *_NARROW):
             kept.update(node.operands())
     return frozenset(found)
+
+
+def _moves(node: Expr) -> bool:
+    if not isinstance(node, Call) or not isinstance(node.op, Op) or node.op.name not in MOVES:
+        return False
+    if node.op.name != "nn.pad":
+        return True
+    # Another value than 0 may lie outside of what the data reach.
+    return isinstance(node.args[1], Constant) and not node.args[1].data.any()

@@ -136,6 +136,45 @@ BUILDS: dict[str, tuple[Build, str]] = {
         for mode in ("DCR", "CRD")
     },
     "split": (lambda x, rng: swapped(conv(x, rng)), "STRIDED_SLICE"),
+    "mean of rows": (
+        lambda x, rng: op.mean(op.squeeze(conv(x, rng, 6, strides=(9, 1)), axis=[2]), axis=2),
+        "DEPTHWISE_CONV_2D",
+    ),
+    "mean of a sum": (
+        lambda x, rng: op.mean(nn.relu(residual(op.add, x, rng)), axis=(2, 3), keepdims=True),
+        "ADD",
+    ),
+    "mean of channels": (lambda x, rng: op.mean(conv(x, rng), axis=1, keepdims=True), "CONV_2D"),
+    "largest of rows": (lambda x, rng: op.max(conv(x, rng), axis=(2, 3)), "REDUCE_MAX"),
+    "largest of channels": (
+        lambda x, rng: op.max(conv(x, rng), axis=1, keepdims=True),
+        "REDUCE_MAX",
+    ),
+    "padding by reflection": (
+        lambda x, rng: conv(
+            nn.pad(
+                conv(x, rng),
+                relay.const(np.float32(0)),
+                pad_width=((0, 0), (0, 0), (1, 2), (2, 0)),
+                pad_mode="reflect",
+            ),
+            rng,
+        ),
+        "GATHER",
+    ),
+    "transposed convolution": (
+        lambda x, rng: conv(
+            nn.conv2d_transpose(conv(x, rng), weight(rng, 6, 6, 3, 3), strides=(2, 3)), rng
+        ),
+        "PAD",
+    ),
+    "six axes": (
+        lambda x, rng: op.transpose(
+            op.reshape(conv(x, rng, padding=(1, 1, 1, 1)), newshape=(1, 2, 3, 3, 3, 8)),
+            axes=(0, 2, 1, 5, 3, 4),
+        ),
+        "TRANSPOSE",
+    ),
     "slice": (
         lambda x, rng: op.strided_slice(
             conv(x, rng), begin=(1, 0), end=(7, 5), strides=(2, 1), axes=(2, 3)
@@ -183,11 +222,24 @@ def test_a_file_of_uint8_gives_the_same_integers_128_higher() -> None:
     assert judge.differing == dict.fromkeys(JUDGES, 0)
 
 
-@pytest.mark.parametrize("changes", [{"requantization": "float_product"}, {"nbit_input": 6}])
-def test_what_is_not_the_same_integer_for_integer_is_refused_with_a_cure(
-    changes: dict[str, Any],
-) -> None:
-    mod = module_of(lambda x, rng: conv(nn.relu(conv(x, rng)), rng), "unsigned", **changes)
+@pytest.mark.parametrize("last", ["clip", "sum"])
+def test_limits_that_no_activation_has_are_operators(last: str) -> None:
+    def build(x: Any, rng: np.random.Generator) -> Any:
+        made = residual(op.add, x, rng) if last == "sum" else conv(x, rng)
+        return conv(op.clip(made, a_min=-0.7, a_max=0.4), rng)
+
+    mod = module_of(build, "asymmetric", nbit_input=6)
+    made = file_of(mod)
+    assert made.operators["MAXIMUM"] >= 1
+    assert made.operators["MINIMUM"] >= 1
+    judge = FileJudge(mod, made.data, JUDGES)
+    judge.compare_noise(6)
+    assert judge.differing == dict.fromkeys(JUDGES, 0)
+
+
+def test_what_is_not_the_same_integer_for_integer_is_refused_with_a_cure() -> None:
+    build: Build = lambda x, rng: conv(nn.relu(conv(x, rng)), rng)  # noqa: E731
+    mod = module_of(build, "unsigned", requantization="float_product")
     with pytest.raises(TfliteExportError) as caught:
         file_of(mod)
     assert "8 bit" in str(caught.value)
