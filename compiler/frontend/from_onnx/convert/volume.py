@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,10 @@ from compiler.ir.expr import Expr
 Ints = NDArray[np.int64]
 Pool = Callable[[Expr, Window], Expr]
 Bias = Callable[[Expr], Expr]
+_MOST_READS: Final = 1 << 20
+"""Of slices by the windows of a convolution: their places are a constant of the module."""
+_MOST_PHASES: Final = 64
+"""Convolutions that stand for a transposed one."""
 
 
 def pool_volume(node: OnnxNode, data: Expr, window: Window, pool: Pool) -> Expr:
@@ -61,6 +66,7 @@ def convolve_volume(node: OnnxNode, data: Expr, window: Window, bias: Bias) -> E
     count = (depth + begin + window.ends[0] - (kd - 1) * dd - 1) // sd + 1
     if count < 1:
         raise node.error(f"the kernel is deeper than the data: {kd} with dilation {dd}")
+    _check_size(node, count, kd)
     places = np.arange(count)[:, None] * sd + np.arange(kd) * dd - begin
     weight = _plane_weight(node, slice(0, None), 1, (0, 1, 3, 2, 4))
     planes = _axes_of(window, slice(1, 3))
@@ -89,6 +95,7 @@ def convolve_volume_transposed(
     kd, sd, dd = window.kernel[0], window.strides[0], window.dilations[0]
     begin, depth, groups = window.begins[0], node.size(data, 2), node.attr("group", 1)
     count = (depth - 1) * sd + (kd - 1) * dd + 1 + extra[0] - begin - window.ends[0]
+    _check_size(node, count, kd, min(sd, count))
     planes = _axes_of(window, slice(1, 3))
     phases: list[Expr] = []
     for phase in range(min(sd, count)):
@@ -115,6 +122,14 @@ def convolve_volume_transposed(
     apart = [node.call("reshape", made, newshape=(-1, 1, *node.shape(made)[1:])) for made in phases]
     joined = apart[0] if len(apart) == 1 else node.call("concatenate", node.tuple(apart), axis=1)
     return _as_volume(node, joined, node.shape(data)[0], count)
+
+
+def _check_size(node: OnnxNode, count: int, taps: int, phases: int = 1) -> None:
+    if count < 1 or count * taps > _MOST_READS or phases > _MOST_PHASES:
+        raise node.error(
+            f"{count} slices of depth read {taps} each, {phases} by a convolution of their own",
+            fix=f"legal are up to {_MOST_READS} reads and a stride of up to {_MOST_PHASES}",
+        )
 
 
 def _windows(node: OnnxNode, data: Expr, places: Ints, groups: int) -> Expr:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 import qsearch
+from compiler.errors import CompilerError
 from compiler.frontend.from_onnx.load import load
 from tests.compiler.frontend.ort_oracle import disagreement
 
@@ -68,6 +69,35 @@ def test_volumes_are_onnxruntimes(
         b=(8,),
     )
     mod, params = load(path)
+    assert not disagreement(path, mod, params)
+
+
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"pads": [1 << 40] * 6},
+        {"pads": [0, 0, 0, 1 << 40, 0, 0]},
+        {"strides": [0, 1, 1]},
+        {"strides": [-1, 1, 1]},
+        {"dilations": [0, 1, 1]},
+        {"strides": [1 << 40, 1, 1], "output_padding": [1 << 39, 0, 0]},
+        {"output_padding": [-9, 0, 0]},
+        {"pads": [-9, 0, 0, 0, 0, 0]},
+    ],
+    ids=str,
+)
+def test_sizes_that_a_file_may_claim_are_one_error(
+    attrs: dict[str, list[int]], kind: str, tmp_path: Path
+) -> None:
+    if kind == "Conv":
+        attrs = {name: value for name, value in attrs.items() if name != "output_padding"}
+    nodes = [helper.make_node(kind, ["x", "w"], ["y"], **attrs)]
+    path = model(tmp_path / "m.onnx", nodes, [1, 4, 6, 7, 8], w=(4, 4, 3, 3, 3))
+    try:
+        mod, params = load(path)
+    except CompilerError:
+        return
     assert not disagreement(path, mod, params)
 
 
