@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -30,6 +31,13 @@ PIP: dict[str, tuple[str, ...]] = {
     "nncf": ("nncf==3.4.0", "onnx", "onnxruntime"),
     "aimet": ("aimet-onnx==2.42.0", "torch==2.13.0"),
     "modelopt": ("nvidia-modelopt[onnx]==0.47.0", "torch==2.13.0"),
+    "litert": (
+        "onnx2tf==1.29.24",
+        "ai-edge-quantizer==0.5.0",
+        "tensorflow-cpu==2.19.1",
+        "tf_keras==2.19.0",
+        *("onnx_graphsurgeon", "sng4onnx", "onnxsim", "onnxruntime", "psutil"),
+    ),
 }
 """What an environment of each tool is made of."""
 
@@ -44,7 +52,7 @@ _POINTS = frozenset({"DequantizeLinear", "QcQuantizeOp", "ExtendedDequantizeLine
 
 Array = np.ndarray[Any, Any]
 Made = Iterator[tuple[str, Any, Callable[[Array], Array]]]
-"""Name, model, function of images."""
+"""Name, model ({} where it is no ONNX and all in integers), function of images."""
 
 
 def float_operators(model: onnx.ModelProto) -> dict[str, int]:
@@ -319,11 +327,71 @@ def modelopt(path: Path, calib: Array, out: Path, images: Array, train: bool) ->
         yield method, made, simulated(made)
 
 
+def litert(path: Path, calib: Array, out: Path, images: Array, train: bool) -> Made:
+    """LiteRT files: onnx2tf's TensorFlow model by TensorFlow's converter (int8, and 16-bit
+    activations), its float file by ai-edge-quantizer; LiteRT's reference kernels run them."""
+    import tensorflow as tf
+    from ai_edge_quantizer import quantizer, recipe
+
+    sizes = ",".join(map(str, (1, *calib.shape[1:])))
+    command = [str(Path(sys.executable).with_name("onnx2tf")), "-i", str(path), "-o", str(out)]
+    told = subprocess.run([*command, "-ois", f"{_input(path)}:{sizes}"], capture_output=True)
+    told.check_returncode()
+    (source,) = out.glob("*_float32.tflite")
+    yield "onnx2tf, float", {}, _interpreted(source.read_bytes())
+    samples = [image[None].transpose(0, 2, 3, 1) for image in calib]
+    sets = tf.lite.OpsSet
+    for name, operators in (
+        ("onnx2tf, int8", sets.TFLITE_BUILTINS_INT8),
+        ("onnx2tf, int16x8", sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8),
+    ):
+        converter = tf.lite.TFLiteConverter.from_saved_model(str(out))
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        converter.representative_dataset = lambda: ([sample] for sample in samples)
+        converter.target_spec.supported_ops = [operators]
+        yield name, {}, _interpreted(converter.convert())
+    tool = quantizer.Quantizer(str(source))
+    tool.load_quantization_recipe(recipe.static_wi8_ai8())
+    ((key, signature),) = tf.lite.Interpreter(str(source)).get_signature_list().items()
+    (name,) = signature["inputs"]
+    ranges = tool.calibrate({key: [{name: sample} for sample in samples]})
+    yield "ai-edge-quantizer, int8", {}, _interpreted(bytes(tool.quantize(ranges).quantized_model))
+
+
+def _interpreted(content: bytes) -> Callable[[Array], Array]:
+    """A LiteRT file, with ends of int8 or float, as a function of images."""
+    import tensorflow as tf
+
+    kernels = tf.lite.experimental.OpResolverType.BUILTIN_REF
+    interpreter = tf.lite.Interpreter(model_content=content, experimental_op_resolver_type=kernels)
+    interpreter.allocate_tensors()
+    (taken,), (given,) = interpreter.get_input_details(), interpreter.get_output_details()
+
+    def run(images: Array) -> Array:
+        found = []
+        for image in images:
+            given_image = image[None].transpose(0, 2, 3, 1)
+            if taken["dtype"] == np.int8:
+                scale, zero = taken["quantization"]
+                given_image = np.clip(np.rint(given_image / scale) + zero, -128, 127).astype("int8")
+            interpreter.set_tensor(taken["index"], given_image)
+            interpreter.invoke()
+            value = interpreter.get_tensor(given["index"])
+            if value.dtype == np.int8:
+                scale, zero = given["quantization"]
+                value = ((value.astype(np.float64) - zero) * scale).astype(np.float32)
+            found.append(value)
+        return np.concatenate(found)
+
+    return run
+
+
 TOOLS: dict[str, Callable[[Path, Array, Path, Array, bool], Made]] = {
     "quark": quark,
     "nncf": nncf,
     "aimet": aimet,
     "modelopt": modelopt,
+    "litert": litert,
 }
 FOUR: dict[str, Callable[[Path, Array, Path, Array, bool], Made]] = {"aimet": aimet_four}
 """Those that give the weights of any layer 4 bits: NNCF refuses other bits than 8 beside quantized
@@ -362,7 +430,7 @@ def measure(
             {
                 "name": f"{tool}: {name}",
                 "cpu_s": round(cpu_s, 1),
-                "float_operators": float_operators(quantized),
+                "float_operators": quantized and float_operators(quantized),
                 "outputs": file.name,
             }
         )
