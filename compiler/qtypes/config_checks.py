@@ -10,7 +10,7 @@ from typing import Any
 from compiler.errors import legal_names
 from compiler.ir.ty import bits
 from compiler.qtypes.errors import ConfigValueError, PartitionConversionsValueError
-from compiler.qtypes.layer_choices import TABLE_BITS
+from compiler.qtypes.layer_choices import WIDE_BITS
 from compiler.qtypes.options import Option
 from compiler.qtypes.value_list import ValueList
 
@@ -179,7 +179,7 @@ def _check_layers(values: dict[str, Any]) -> None:
     """Bits of single layers fit the dtype, and no layer is float in a fully integral module."""
     room = bits(values["dtype_weight"])
     for name, choice in values["layers"].items():
-        if room < (choice.nbit_weight or 0) != TABLE_BITS:
+        if room < (choice.nbit_weight or 0) != WIDE_BITS:
             raise ConfigValueError(
                 f"QConfig.layers[{name!r}]: nbit_weight={choice.nbit_weight} does not fit "
                 f"dtype_weight={values['dtype_weight']!r}",

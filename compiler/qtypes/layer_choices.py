@@ -112,8 +112,9 @@ class LayerChoices(Mapping[str, LayerChoice]):
         return tuple(name for name, choice in self._items.items() if choice.float)
 
 
-TABLE_BITS: Final = 16
-"""The most bits of a table that indices pick from, whatever weights are stored as."""
+WIDE_BITS: Final = 16
+"""Of values that 8 bits are too few for, and at most of a table that indices pick from, whatever
+weights are stored as."""
 WEIGHT_BITS = (2, 16)
 _LAYER_BITS: Final = tuple(range(WEIGHT_BITS[0], WEIGHT_BITS[1] + 1))
 

@@ -10,9 +10,9 @@ from compiler.ir.expr import Call, Expr, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Sequential
 from compiler.ir.walk import nodes_of
-from compiler.ops.annotation.wide_point import WIDE_BITS, residual_stream
+from compiler.ops.annotation.wide_point import residual_stream
 from compiler.ops.rules.product_shape import FQProductShape
-from compiler.qtypes.layer_choices import SUMS, TABLES
+from compiler.qtypes.layer_choices import SUMS, TABLES, WIDE_BITS
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._cost import module_cost
 from compiler.quantize._layers import has_weight, named_layers

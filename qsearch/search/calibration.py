@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from numpy.typing import NDArray
 
-from compiler.ops.annotation.wide_point import WIDE_BITS
-from compiler.qtypes.layer_choices import SUMS, LayerChoices
+from compiler.qtypes.layer_choices import SUMS, WIDE_BITS, LayerChoices
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, ChannelStats
 from compiler.quantize.calibration.measurement import Measurement, Statistics

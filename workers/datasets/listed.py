@@ -97,15 +97,17 @@ def optional_package(name: str, extra: str, what: str) -> Any:
         ) from error
 
 
-def known_fields(options: Mapping[str, Any] | None, legal: Sequence[str]) -> dict[str, Any]:
-    """Fields of ``--preprocess`` for one kind of data.
+def known_fields(
+    options: Mapping[str, Any] | None, legal: Sequence[str], of: str = "preprocess"
+) -> dict[str, Any]:
+    """Fields of ``--preprocess`` for one kind of data, or of one of its fields.
 
     Raises:
         DatasetError: one is unknown.
     """
     for key in options or {}:
         if key not in legal:
-            raise DatasetError(f"unknown preprocess field {key!r}", fix=legal_names(key, legal))
+            raise DatasetError(f"unknown {of} field {key!r}", fix=legal_names(key, legal))
     return dict(options or {})
 
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from scipy.fft import dct
 
 from compiler.errors import legal_names
+from workers.datasets.listed import known_fields
 from workers.errors import DatasetError
 
 Array = NDArray[Any]
@@ -84,10 +85,8 @@ class LogMel:
         legal = [one.name for one in fields(cls)][1:]
         if not isinstance(options, Mapping):
             raise DatasetError(f"log_mel cannot be {options!r}", fix=f"a mapping of {legal}")
-        given = {str(name): value for name, value in options.items()}
+        given = known_fields(options, legal, "log_mel")
         for name, value in given.items():
-            if name not in legal:
-                raise DatasetError(f"unknown log_mel field {name!r}", fix=legal_names(name, legal))
             kind = type(getattr(cls, name))
             if type(value) is not kind and not (kind is float and type(value) is int):
                 raise DatasetError(
@@ -119,6 +118,8 @@ class LogMel:
                 raise DatasetError(
                     f"log_mel {name} cannot be {value!r}", fix=f"from {least:g} to {most:g}"
                 )
+        if self.f_min == self.f_max:
+            raise DatasetError(f"log_mel has no bands: f_min and f_max are {self.f_min:g}")
         if self.mel_scale not in _SCALES:
             raise DatasetError(
                 f"log_mel mel_scale cannot be {self.mel_scale!r}",

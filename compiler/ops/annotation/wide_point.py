@@ -16,9 +16,9 @@ from compiler.ir.expr import Call, Constant, Expr, Function, Op, is_op_call
 from compiler.ir.walk import mentions, nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
 from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.layer_choices import WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind
 
-WIDE_BITS = 16
 _MOST_HEADROOM = 4.0
 _TABLE_HEADROOM = 2.0
 

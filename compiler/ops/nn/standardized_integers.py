@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.expr import Args, Call, Expr, describe
 from compiler.ops.annotation.attach_simulated_quantize import as_input
-from compiler.ops.annotation.wide_point import WIDE_BITS, wide_point
+from compiler.ops.annotation.wide_point import wide_point
 from compiler.ops.nn.integer_standardize import (
     IntegerStandardizeAttrs,
     integer_standardize,
@@ -27,6 +27,7 @@ from compiler.ops.rules.integer_calls import add, along_axis, cast, multiply
 from compiler.ops.rules.realize import QRealizeIntExpr, fits, integers
 from compiler.ops.rules.requantize import to_scalar
 from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.layer_choices import WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 
 Vector = NDArray[np.float64]

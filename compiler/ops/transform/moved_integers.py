@@ -12,7 +12,6 @@ from compiler.ir.expr import Args, Call, Constant, Expr, Tuple, TupleGetItem, is
 from compiler.ir.op import DEFAULT_LEVEL
 from compiler.ir.ty import TupleType
 from compiler.ops.annotation.attach_simulated_quantize import SQ, attach_simulated_quantize
-from compiler.ops.annotation.wide_point import WIDE_BITS
 from compiler.ops.pass_through import (
     annotate_max_pool,
     annotate_pass_through,
@@ -41,6 +40,7 @@ from compiler.ops.rules.realize import (
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.layer_choices import WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind
 
 MOVES = (

@@ -198,6 +198,11 @@ REFUSED: dict[str, tuple[str, str, InputSpec, Any, str]] = {
     "window": ("audio", "w/a.wav:no", FRAMES, {**RATE, "log_mel": {"win_length": 401}}, "to 400"),
     "scale": ("audio", "w/a.wav:no", FRAMES, {**RATE, "log_mel": {"mel_scale": "x"}}, "slaney"),
     "mean": ("audio", "w/a.wav:no", FRAMES, {**RATE, "log_mel": {"mean": np.nan}}, "mean cannot"),
+    "no band": (
+        *("audio", "w/a.wav:no", FRAMES),
+        {**RATE, "log_mel": {"f_min": 4.0, "f_max": 4.0}},
+        "no bands",
+    ),
     "samples": ("audio", "w/a.wav:no", WAVE, {**RATE, "log_mel": {}}, "input of features"),
     "coco": ("detection", "d/a.json:{}", IMAGE, {"boxes": "a.json", "mean": 0}, "no COCO file"),
     "boxes": ("detection", "d/a.json:{}", IMAGE, {"boxes": "b.json"}, "no b.json"),
