@@ -31,12 +31,24 @@ _MOST_PHASES: Final = 64
 def pool_volume(node: OnnxNode, data: Expr, window: Window, pool: Pool) -> Expr:
     """``pool`` over three axes of (N, C, D, H, W); ``pool(data, window)`` pools (N, C, H, W)."""
     n, c, depth, height, width = node.shape(data)
-    planes = node.call("reshape", data, newshape=(n, c * depth, height, width))
-    planes = pool(planes, _axes_of(window, slice(1, 3)))
-    height, width = node.shape(planes)[2:]
-    columns = node.call("reshape", planes, newshape=(n, c, depth, height * width))
-    columns = pool(columns, _with_unit_width(_axes_of(window, slice(0, 1))))
-    return node.call("reshape", columns, newshape=(n, c, node.shape(columns)[2], height, width))
+    within, along = _axes_of(window, slice(1, 3)), _axes_of(window, slice(0, 1))
+    if not within.moves_nothing:
+        planes = node.call("reshape", data, newshape=(n, c * depth, height, width))
+        planes = pool(planes, within)
+        height, width = node.shape(planes)[2:]
+        data = node.call("reshape", planes, newshape=(n, c, depth, height, width))
+    if along.moves_nothing:
+        return data
+    if c == 1:  # slices are rows, and their elements channels, which lie together
+        rows = node.call("reshape", data, newshape=(n, depth, height * width))
+        image = node.call("transpose", rows, axes=(0, 2, 1))
+        image = node.call("expand_dims", image, axis=3)
+        rows = node.call("squeeze", pool(image, _with_unit_width(along)), axis=(3,))
+        columns = node.call("transpose", rows, axes=(0, 2, 1))
+    else:
+        columns = node.call("reshape", data, newshape=(n, c, depth, height * width))
+        columns = pool(columns, _with_unit_width(along))
+    return node.call("reshape", columns, newshape=(n, c, -1, height, width))
 
 
 def _axes_of(window: Window, axes: slice) -> Window:

@@ -24,6 +24,12 @@ class Window:
         """Our order for two spatial axes: top, left, bottom, right."""
         return (*self.begins, *self.ends)
 
+    @property
+    def moves_nothing(self) -> bool:
+        """Whether every window is one element, and each element in one window."""
+        ones = {*self.kernel, *self.strides} == {1}
+        return ones and not any((*self.begins, *self.ends))
+
     def with_height_one(self) -> Window:
         """The window of one spatial axis as one of two, over data of height 1."""
         return Window(

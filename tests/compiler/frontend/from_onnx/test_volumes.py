@@ -72,6 +72,24 @@ def test_volumes_are_onnxruntimes(
     assert not disagreement(path, mod, params)
 
 
+@pytest.mark.parametrize("channels", [1, 4])
+@pytest.mark.parametrize("kernel", [[1, 2, 3], [3, 1, 1], [2, 2, 2], [1, 1, 1]], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [("MaxPool", {}), ("AveragePool", {}), ("AveragePool", {"count_include_pad": 1})],
+    ids=str,
+)
+def test_pools_of_volumes_are_onnxruntimes(
+    kind: str, more: dict[str, int], kernel: list[int], channels: int, tmp_path: Path
+) -> None:
+    pads = [size // 2 for size in kernel]
+    attrs = {"kernel_shape": kernel, "pads": [*pads, *pads], **more}
+    nodes = [helper.make_node(kind, ["x"], ["y"], **attrs)]
+    path = model(tmp_path / "m.onnx", nodes, [2, channels, 5, 6, 7])
+    mod, params = load(path)
+    assert not disagreement(path, mod, params)
+
+
 @pytest.mark.parametrize("kind", ["Conv", "ConvTranspose"])
 @pytest.mark.parametrize(
     "attrs",
