@@ -21,8 +21,8 @@ import numpy as np
 from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
-from compiler.ir.ty import TensorType, Type, is_dynamic
-from compiler.passes.opaque_primitives import OpaquePrimitives
+from compiler.ir.ty import TensorType, is_dynamic
+from compiler.passes.opaque_primitives import TypedMutator
 
 _PRODUCTS: Final = ("nn.conv2d", "nn.conv2d_transpose", "nn.dense")
 _LIMITS: Final = ("nn.relu", "clip")
@@ -48,20 +48,12 @@ def _is_one_of(expr: Expr, names: tuple[str, ...]) -> bool:
     return any(is_op_call(expr, name) for name in names)
 
 
-class _Hoister(OpaquePrimitives):
-    """``products`` are products with what follows them; ``types`` those of new nodes."""
+class _Hoister(TypedMutator):
+    """``products`` are products with what follows them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.products: set[Expr] = set()
-        self.types: dict[Expr, Type] = {}
-
-    def dispatch_visit(self, expr: Expr) -> Expr:
-        new = self.dispatch(expr)
-        ty = expr.checked_type_or_none
-        if new.checked_type_or_none is None and ty is not None:
-            self.types[new] = ty
-        return new
 
     def rewrite_call(self, pre: Call, post: Call) -> Expr:
         place = 0
@@ -98,20 +90,16 @@ class _Hoister(OpaquePrimitives):
                     return None
             args[1 - place] = constant
         made: Expr = Call(call.op, tuple(args), call.attrs, span=call.span)
-        self.types[made] = self._type_of(data)
+        self.types[made] = self.type_of(data)
         self.products.add(made)
         for move in reversed(moves):
             made = Call(move.op, (made,), move.attrs, span=move.span)
-            self.types[made] = self._type_of(move)
+            self.types[made] = self.type_of(move)
         return made
-
-    def _type_of(self, expr: Expr) -> Type:
-        ty = expr.checked_type_or_none
-        return self.types[expr] if ty is None else ty
 
     def _before(self, constant: Constant, move: Call) -> Constant | None:
         """What a constant of one number, or one for each channel, is in front of a move."""
-        out, source = self._type_of(move), self._type_of(move.args[0])
+        out, source = self.type_of(move), self.type_of(move.args[0])
         assert isinstance(out, TensorType)
         assert isinstance(source, TensorType)
         if is_dynamic(out) or is_dynamic(source) or constant.data.ndim > len(out.shape):

@@ -1,4 +1,4 @@
-"""A mutator that leaves fused kernels alone."""
+"""Mutators that leave fused kernels alone; one knows the types of the nodes that it makes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from compiler.ir.expr import Expr, Function
 from compiler.ir.functor import MixedModeMutator
+from compiler.ir.ty import Type
 
 
 class OpaquePrimitives(MixedModeMutator):
@@ -16,3 +17,23 @@ class OpaquePrimitives(MixedModeMutator):
         if function.has_nonzero_attr("Primitive"):
             return function
         return super().visit_function(function)
+
+
+class TypedMutator(OpaquePrimitives):
+    """A mutator whose results have the types of what they replace; ``types`` are of new nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.types: dict[Expr, Type] = {}
+
+    def type_of(self, expr: Expr) -> Type:
+        """Type of an original node, or of a new one by what it replaces."""
+        ty = expr.checked_type_or_none
+        return self.types[expr] if ty is None else ty
+
+    def dispatch_visit(self, expr: Expr) -> Expr:
+        new = self.dispatch(expr)
+        ty = expr.checked_type_or_none
+        if new.checked_type_or_none is None and ty is not None:
+            self.types[new] = ty
+        return new

@@ -25,9 +25,8 @@ from compiler.ir.inference.infer_type import infer_expr
 from compiler.ir.module import IRModule
 from compiler.ir.op import all_ops
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
-from compiler.ir.ty import Type
 from compiler.ops.rules.simplify import FSimplifyExpr
-from compiler.passes.opaque_primitives import OpaquePrimitives
+from compiler.passes.opaque_primitives import TypedMutator
 
 
 @register_pass("SimplifyExpr", opt_level=0, required=("InferType",))
@@ -75,23 +74,10 @@ class SimplifyExpr(FunctionPass):
         return frozenset(ruled[name] for name in self.ops or ruled)
 
 
-class _Simplifier(OpaquePrimitives):
+class _Simplifier(TypedMutator):
     def __init__(self, chosen: frozenset[Op]) -> None:
         super().__init__()
         self.chosen = chosen
-        self.types: dict[Expr, Type] = {}
-
-    def type_of(self, expr: Expr) -> Type:
-        """Type of an original node, or of a new one by what it replaces."""
-        ty = expr.checked_type_or_none
-        return self.types[expr] if ty is None else ty
-
-    def dispatch_visit(self, expr: Expr) -> Expr:
-        new = self.dispatch(expr)
-        ty = expr.checked_type_or_none
-        if new.checked_type_or_none is None and ty is not None:
-            self.types[new] = ty
-        return new
 
     def rewrite_call(self, pre: Call, post: Call) -> Expr:
         rule = FSimplifyExpr.get(post.op)

@@ -307,7 +307,7 @@ def mean(step: Step, graph: TfliteEmitter) -> Form | None:
     shape = form.source.shape
     axes = axes_of(step)
     count = math.prod(shape[axis] for axis in axes)
-    if count != form.factor or list(axes) != list(range(axes[0], axes[-1] + 1)):
+    if not axes or axes[-1] - axes[0] != len(axes) - 1 or count != form.factor:
         return None
     ahead, behind = math.prod(shape[: axes[0]]), math.prod(shape[axes[-1] + 1 :])
     if behind == 1:

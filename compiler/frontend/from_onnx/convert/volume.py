@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,18 +81,8 @@ def convolve_volume(node: OnnxNode, data: Expr, window: Window, bias: Bias) -> E
     _check_size(node, count, kd)
     places = np.arange(count)[:, None] * sd + np.arange(kd) * dd - begin
     weight = _plane_weight(node, slice(0, None), 1, (0, 1, 3, 2, 4))
-    planes = _axes_of(window, slice(1, 3))
-    product = node.call(
-        "nn.conv2d",
-        _windows(node, data, places, groups),
-        weight,
-        strides=planes.strides,
-        padding=planes.padding,
-        dilation=planes.dilations,
-        groups=groups,
-        channels=node.shape(weight)[0],
-        kernel_size=planes.kernel,
-    )
+    reads = _windows(node, data, places, groups)
+    product = _product(node, "nn.conv2d", reads, weight, window, channels=node.shape(weight)[0])
     return _as_volume(node, bias(product), node.shape(data)[0], count)
 
 
@@ -108,7 +98,6 @@ def convolve_volume_transposed(
     begin, depth, groups = window.begins[0], node.size(data, 2), node.attr("group", 1)
     count = (depth - 1) * sd + (kd - 1) * dd + 1 + extra[0] - begin - window.ends[0]
     _check_size(node, count, kd, min(sd, count))
-    planes = _axes_of(window, slice(1, 3))
     phases: list[Expr] = []
     for phase in range(min(sd, count)):
         first = next((tap for tap in range(kd) if (begin + phase - tap * dd) % sd == 0), None)
@@ -118,22 +107,30 @@ def convolve_volume_transposed(
         if first is None:
             places[:] = -1
         weight = _plane_weight(node, taps, groups, (0, 3, 1, 2, 4))
-        product = node.call(
-            "nn.conv2d_transpose",
-            _windows(node, data, places, groups),
-            weight,
-            strides=planes.strides,
-            padding=planes.padding,
-            dilation=planes.dilations,
-            groups=groups,
-            channels=node.shape(weight)[1] * groups,
-            kernel_size=planes.kernel,
-            output_padding=extra[1:],
-        )
+        reads = _windows(node, data, places, groups)
+        sizes = {"channels": node.shape(weight)[1] * groups, "output_padding": extra[1:]}
+        product = _product(node, "nn.conv2d_transpose", reads, weight, window, **sizes)
         phases.append(bias(product))
     apart = [node.call("reshape", made, newshape=(-1, 1, *node.shape(made)[1:])) for made in phases]
     joined = apart[0] if len(apart) == 1 else node.call("concatenate", node.tuple(apart), axis=1)
     return _as_volume(node, joined, node.shape(data)[0], count)
+
+
+def _product(
+    node: OnnxNode, name: str, data: Expr, weight: Expr, window: Window, **sizes: Any
+) -> Expr:
+    planes = _axes_of(window, slice(1, 3))
+    return node.call(
+        name,
+        data,
+        weight,
+        strides=planes.strides,
+        padding=planes.padding,
+        dilation=planes.dilations,
+        groups=node.attr("group", 1),
+        kernel_size=planes.kernel,
+        **sizes,
+    )
 
 
 def _check_size(node: OnnxNode, count: int, taps: int, phases: int = 1) -> None:
