@@ -340,8 +340,14 @@ def litert(path: Path, calib: Array, out: Path, images: Array, train: bool) -> M
     (source,) = out.glob("*_float32.tflite")
     yield "onnx2tf, float", {}, _interpreted(source.read_bytes())
     samples = [image[None].transpose(0, 2, 3, 1) for image in calib]
+    tool = quantizer.Quantizer(str(source))
+    tool.load_quantization_recipe(recipe.static_wi8_ai8())
+    ((key, signature),) = tf.lite.Interpreter(str(source)).get_signature_list().items()
+    (name,) = signature["inputs"]
+    ranges = tool.calibrate({key: [{name: sample} for sample in samples]})
+    yield "ai-edge-quantizer, int8", {}, _interpreted(bytes(tool.quantize(ranges).quantized_model))
     sets = tf.lite.OpsSet
-    for name, operators in (
+    for title, operators in (
         ("onnx2tf, int8", sets.TFLITE_BUILTINS_INT8),
         ("onnx2tf, int16x8", sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8),
     ):
@@ -349,13 +355,7 @@ def litert(path: Path, calib: Array, out: Path, images: Array, train: bool) -> M
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
         converter.representative_dataset = lambda: ([sample] for sample in samples)
         converter.target_spec.supported_ops = [operators]
-        yield name, {}, _interpreted(converter.convert())
-    tool = quantizer.Quantizer(str(source))
-    tool.load_quantization_recipe(recipe.static_wi8_ai8())
-    ((key, signature),) = tf.lite.Interpreter(str(source)).get_signature_list().items()
-    (name,) = signature["inputs"]
-    ranges = tool.calibrate({key: [{name: sample} for sample in samples]})
-    yield "ai-edge-quantizer, int8", {}, _interpreted(bytes(tool.quantize(ranges).quantized_model))
+        yield title, {}, _interpreted(converter.convert())
 
 
 def _interpreted(content: bytes) -> Callable[[Array], Array]:
