@@ -67,6 +67,9 @@ def narrow_moves(fn: Function) -> frozenset[Expr]:
 def _moves(node: Expr) -> bool:
     if not isinstance(node, Call) or not isinstance(node.op, Op) or node.op.name not in MOVES:
         return False
+    if node.op.name == "take":
+        # What picks few elements is cheaper in front, and their own range is smaller.
+        return node.tensor_type.num_elements >= node.args[0].tensor_type.num_elements
     if node.op.name != "nn.pad":
         return True
     # Another value than 0 may lie outside of what the data reach.
