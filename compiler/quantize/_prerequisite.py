@@ -32,13 +32,7 @@ from compiler.quantize._single_precision import in_single_precision
 Params = Mapping[str, NDArray[Any] | Constant]
 """Weights by the name of the parameter they are bound to."""
 
-SIMPLIFY = (
-    "SimplifyInference",
-    "FoldConstant",
-    "CancelTransposes",
-    "HoistEpilogues",
-    "SimplifyExpr",
-)
+SIMPLIFY = ("CancelTransposes", "HoistEpilogues", "SimplifyExpr")
 PASSES = ("SimplifyInference", "FoldConstant", "FoldScaleAxis", "CanonicalizeOps", "FoldConstant")
 
 
@@ -58,8 +52,9 @@ def prerequisite_optimize(
         opt_level: at 3 batch norms are folded into weights and bias_add becomes add; None takes
             the level of the current PassContext (default 2).
         simplify: compute in float32 what is float16 or float64, and run CancelTransposes,
-            HoistEpilogues and SimplifyExpr first, for models as exporters write them: pairs of
-            transposes and reshapes, padding in front of convolutions, neutral operands.
+            HoistEpilogues and SimplifyExpr behind the first two passes, for models as exporters
+            write them: pairs of transposes and reshapes, padding in front of convolutions, neutral
+            operands.
 
     Raises:
         DuplicateParameterError: two parameters share a name that is bound (also a ValueError).
@@ -71,7 +66,8 @@ def prerequisite_optimize(
         mod = in_single_precision(mod)
     scope = nullcontext() if opt_level is None else PassContext.current().inner(opt_level=opt_level)
     with scope:
-        passes = (*SIMPLIFY, *PASSES) if simplify else PASSES
+        # Norms as arithmetic with constants first: what SIMPLIFY moves.
+        passes = (*PASSES[:2], *SIMPLIFY, *PASSES[1:]) if simplify else PASSES
         return Sequential(passes, name="prerequisite_optimize")(mod)
 
 
