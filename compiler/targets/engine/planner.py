@@ -252,6 +252,10 @@ class Planner:
             value = self._root[value]
         return value
 
+    def equal(self) -> Iterator[tuple[FlowValue, FlowValue]]:
+        """Values that are other names, with the value that is computed."""
+        return ((value, self.root(value)) for value in self._root)
+
     def define(self, step: Step, item: Item, index: int = 0) -> Item:
         """Say what a result of a step is."""
         value = step.results[index]

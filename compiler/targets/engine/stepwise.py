@@ -73,6 +73,7 @@ class SteppedEngine(EngineExecutor):
         alone = [(value,) for _, value, _ in self._places]
         self.stages: Sequence[Sequence[Value]] = [*alone, self.flow.outputs]
         self._first_in = self._shared()
+        self._within = {root for value, root in self._planner.equal() if value not in named}
 
     def _planned(self, mod: IRModule, function: str) -> Plan:
         self._planner, plan = plan_function(mod, function, self._library)
@@ -91,7 +92,7 @@ class SteppedEngine(EngineExecutor):
 
     def may_give(self, value: Value) -> bool:
         """Whether a value can be given without changing another one."""
-        return value in self._first_in
+        return value in self._first_in and value not in self._within
 
     def bounds(self) -> dict[Value, tuple[int, int]]:
         """What the plan relies on, for every integer that it computes."""

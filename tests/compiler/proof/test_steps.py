@@ -129,6 +129,23 @@ def test_an_operand_that_is_prepared_long_before_it_is_read_is_given_in_time() -
 
 
 @NEEDS_C
+def test_a_value_that_a_word_of_another_operator_equals_is_not_given() -> None:
+    """Half of the sum is a result, and the first word of a quarter of it."""
+    mod = whole_module(
+        """  %0 = sum(cast(%q, dtype="int32"), axis=[1], keepdims=True);
+  %1 = fixed_point_rescale(%0, WHOLE, LEFT);
+  %2 = fixed_point_rescale(%0, WHOLE, RIGHT);
+  subtract(clip(%1, a_min=-9f, a_max=9f), clip(%2, a_min=-9f, a_max=9f))""",
+        {"q": np.zeros((24, 32), np.int8)},
+        {
+            "WHOLE": np.array([1 << 30], np.int32),
+            "LEFT": np.array([0], np.int32),
+            "RIGHT": np.array([-3], np.int32),
+        },
+    )
+    assert findings(mod) == []
+
+
 def test_the_c_of_a_loop_without_a_state_is_stepped() -> None:
     mod = infer_module(
         parse("""
