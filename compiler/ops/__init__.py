@@ -30,6 +30,7 @@ import compiler.ops.nn.dense
 import compiler.ops.nn.depth_to_space
 import compiler.ops.nn.dropout
 import compiler.ops.nn.exact_matmul
+import compiler.ops.nn.fixed_point_softmax
 import compiler.ops.nn.inference_arithmetic
 import compiler.ops.nn.input_columns
 import compiler.ops.nn.integer_softmax
@@ -53,6 +54,7 @@ import compiler.ops.nn.relu
 import compiler.ops.nn.rms_norm
 import compiler.ops.nn.softmax
 import compiler.ops.nn.standardized_integers
+import compiler.ops.nn.told_standardize
 import compiler.ops.nn.weight_factors
 import compiler.ops.nn.weight_scaling
 import compiler.ops.nn.window

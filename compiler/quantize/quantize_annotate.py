@@ -28,7 +28,7 @@ from compiler.ops.annotation.attach_simulated_quantize import (
     attach_simulated_quantize,
 )
 from compiler.ops.annotation.narrow_move import narrow_moves
-from compiler.ops.annotation.wide_point import residual_stream, wide_point
+from compiler.ops.annotation.wide_point import residual_stream, told_sums, wide_point
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
@@ -65,8 +65,10 @@ class QuantizeAnnotate(FunctionPass):
         chosen = choices_of(fn, run.qconfig.layers)
         run.float_layers = frozenset(call for call, choice in chosen.items() if choice.float)
         if run.qconfig.integer_tables:
-            run.wide_values = residual_stream(fn, run.qconfig.layers.wide_sums)
-            run.narrow_moves = narrow_moves(fn)
+            told = run.qconfig.requantization == "tflite"
+            wide = run.qconfig.layers.wide_sums
+            run.wide_values = told_sums(fn) if told else residual_stream(fn, wide)
+            run.narrow_moves = narrow_moves(fn, every=told)
             first = first_calls(nodes_of(fn))
         annotator = _Annotator(run, call_places(fn), given, first)
         body = ForwardRewriter(

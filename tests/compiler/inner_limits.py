@@ -514,6 +514,9 @@ def normalized(g: Growing) -> None:
     axis = int(g.rng.integers(-len(ty.shape), len(ty.shape)))
     if g.chance(0.5):
         table = g.constant("int32", (g.pick(1, 9, 256),), lambda: abs(g.number("int16")))
+        if ty.dtype == "int8" and g.chance(0.3):
+            g.add(lambda: op.nn.fixed_point_softmax(x, table, axis=axis))
+            return
         g.add(lambda: op.nn.integer_softmax(x, table, axis=axis, out_bits=g.pick(7, 15)))
         return
     how = {

@@ -449,6 +449,9 @@ CASES: Final[dict[str, Case]] = {
     ),
     "LRN": unary("LRN", size=3, alpha=0.5),
     "Softmax": unary("Softmax", axis=1),
+    "Softmax as TFLM computes it": replace(
+        unary("Softmax", axis=1), qconfig={"requantization": "tflite"}
+    ),
     "Softmax opset 7": replace(after(node("Softmax", ["a"], ["y"])), opset=7),
     "LogSoftmax": unary("LogSoftmax", axis=1),
     "LogSoftmax opset 7": replace(after(node("LogSoftmax", ["a"], ["y"])), opset=7),

@@ -14,7 +14,14 @@ from compiler.errors import TfliteExportError
 
 _VERSION: Final = 3
 _IDENTIFIER: Final = b"TFL3"
-_DTYPES: Final = {"float32": "FLOAT32", "int32": "INT32", "int8": "INT8", "uint8": "UINT8"}
+_DTYPES: Final = {
+    "bool": "BOOL",
+    "float32": "FLOAT32",
+    "int32": "INT32",
+    "int16": "INT16",
+    "int8": "INT8",
+    "uint8": "UINT8",
+}
 
 
 def schema() -> Any:
@@ -71,10 +78,7 @@ class FileWriter:
         made.name, made.shape, made.hasRank = name, [int(n) for n in shape], True
         made.type = getattr(self._schema.TensorType, _DTYPES[dtype])
         if grid is not None:
-            made.quantization = self._schema.QuantizationParametersT()
-            made.quantization.scale = np.asarray(grid.scale, np.float32)
-            made.quantization.zeroPoint = np.full(len(grid.scale), grid.zero, np.int64)
-            made.quantization.quantizedDimension = grid.axis
+            made.quantization = self._quantization(grid)
         if data is not None:
             buffer = self._schema.BufferT()
             little = np.ascontiguousarray(data, np.dtype(dtype).newbyteorder("<"))
@@ -83,6 +87,20 @@ class FileWriter:
             self._buffers.append(buffer)
         self.tensors.append(made)
         return len(self.tensors) - 1
+
+    def _quantization(self, grid: Grid) -> Any:
+        made = self._schema.QuantizationParametersT()
+        made.scale = np.asarray(grid.scale, np.float32)
+        made.zeroPoint = np.full(len(grid.scale), grid.zero, np.int64)
+        made.quantizedDimension = grid.axis
+        return made
+
+    def worth(self, tensor: int, scale: float) -> bool:
+        """Let a step of a tensor that has no grid be worth this; False where it has another one."""
+        held = self.tensors[tensor]
+        if held.quantization is None:
+            held.quantization = self._quantization(Grid((scale,)))
+        return bool(held.quantization.scale[0] == np.float32(scale))
 
     def constant(self, data: NDArray[Any], dtype: str, grid: Grid | None = None) -> int:
         """A constant tensor; equal ones are one."""

@@ -11,22 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
+import compiler.export.to_tflite.moves  # noqa: F401  (fills the table of rules)
 import compiler.export.to_tflite.rules as rules
 from compiler.core.legalize import words_of
 from compiler.errors import TfliteExportError, legal_names
 from compiler.export.to_tflite.emitter import TfliteEmitter
 from compiler.export.to_tflite.file import FileWriter, Grid
-from compiler.export.to_tflite.values import Narrow, Padded
-from compiler.ir.dataflow import Form, Step, Value, dataflow
+from compiler.export.to_tflite.inputs import CURE, TFLITE, firsts, taken_by
+from compiler.export.to_tflite.values import ANY, Padded, Raw, Tensor
+from compiler.ir.dataflow import SCAN, Step, dataflow
 from compiler.ir.module import IRModule
 
-TFLITE: Final = Form("LiteRT", TfliteExportError)
 IO: Final = ("int8", "uint8", "float")
 """What a file may take and give."""
-
-_CURE = "compile it with requantization=tflite and 8 bits everywhere (no bits in layers)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,7 @@ class TfliteFile:
 
     Attributes:
         operators: by name, with their number.
-        inputs, outputs: scale and zero point of each, by name, as the file has them.
+        inputs, outputs: scale and zero point of each of 8 bits, by name, as the file has them.
     """
 
     data: bytes
@@ -60,40 +57,50 @@ def to_tflite(
     if io not in IO:
         raise TfliteExportError(f"unknown type of inputs {io!r}", fix=legal_names(io, IO))
     flow = dataflow(mod, "quantized_main", TFLITE)
-    if len(flow.inputs) != len(inputs):
-        raise TfliteExportError(
-            f"{len(inputs)} inputs are converted to {len(flow.inputs)} integer tensors",
-            fix="let one layer read each input, and others what it gives",
-        )
     graph = TfliteEmitter(FileWriter())
     taken: dict[str, int] = {}
-    for name, value, (scale, zero) in zip(inputs, flow.inputs, _input_grids(mod), strict=True):
-        offset = {"int8": 0, "uint8": 128}.get(value.type.dtype)
-        if offset is None:
-            raise TfliteExportError(f"input {name!r} is {value.type.dtype}", fix=_CURE)
-        held = Narrow(-1, value.type.concrete_shape, scale, zero, offset)
-        taken[name], held = _taken(graph, name, held, io)
-        graph.bind(value, held)
+    takes: dict[str, tuple[float, int]] = {}
+    tensors: list[Tensor] = []
+    parts = taken_by(mod)
+    for part, first, value in zip(parts, firsts(parts), flow.inputs, strict=True):
+        name, shape, dtype = inputs[part.source], value.type.concrete_shape, value.type.dtype
+        if first < len(tensors):
+            tensors.append(graph.reshaped(tensors[first], shape))
+        elif part.grid is None:
+            tensors.append(graph.whole(name, shape))
+            taken[name] = tensors[-1].tensor
+        else:
+            offset = 128 if dtype != "int8" and part.ends[0] >= 0 else 0
+            if part.ends[0] - offset < -128 or part.ends[1] - offset > 127:
+                raise TfliteExportError(f"input {name!r} is {dtype}", fix=CURE)
+            held = Tensor(-1, shape, *part.grid, offset)
+            taken[name], held = _taken(graph, name, held, io)
+            takes[name] = held.scale, held.grid.zero
+            tensors.append(held)
+        wide = part.grid is not None and dtype == "int32"
+        graph.bind(value, Raw(tensors[-1]) if wide else tensors[-1])
     for step in flow.steps:
-        _emit(step, graph)
+        (_unroll if step.name == SCAN else _emit)(step, graph)
     given: dict[str, int] = {}
     grids: dict[str, tuple[float, int]] = {}
     for name, value in zip(outputs, flow.outputs, strict=True):
         form = graph.form(value)
-        if not isinstance(form, (Narrow, Padded)):
-            raise TfliteExportError(f"output {name!r} is {value.type.dtype}, not 8 bits", fix=_CURE)
+        if not isinstance(form, (Tensor, Padded)):
+            raise TfliteExportError(f"output {name!r} is {value.type.dtype}, not 8 bits", fix=CURE)
         held = graph.tensor(form)
         given[name] = _given(graph, name, held, io)
         grids[name] = held.scale, held.grid.zero
     data = graph.writer.finish(taken, given)
-    ends = zip(inputs, flow.inputs, strict=True)
-    takes = {name: _grid_of(graph.form(value)) for name, value in ends}
     return TfliteFile(data, graph.writer.counts, takes, grids)
 
 
-def _grid_of(form: object) -> tuple[float, int]:
-    assert isinstance(form, Narrow)
-    return form.scale, form.grid.zero
+def _no_form(step: Step) -> TfliteExportError:
+    return TfliteExportError(
+        f"{step.name} has no form in a LiteRT file that gives the same integers here",
+        where=f"{step.results[0].type}",
+        fix=f"{CURE}; --format c has a form of every operator",
+        span=step.span,
+    )
 
 
 def _emit(step: Step, graph: TfliteEmitter) -> None:
@@ -105,17 +112,59 @@ def _emit(step: Step, graph: TfliteEmitter) -> None:
         rule = rules.FToTflite.get(word.op)
         form = None if rule is None else rule(word, graph)
         if form is None:
-            raise TfliteExportError(
-                f"{step.name} has no form in a LiteRT file that gives the same integers here",
-                where=f"{step.result.type}",
-                fix=f"{_CURE}; --format c has a form of every operator",
-                span=step.span,
-            )
+            raise _no_form(step)
         graph.bind(word.result, form)
     for value, made in zip(step.results, results, strict=True):
         found = graph.form(made)
         if found is not None:
             graph.bind(value, found)
+
+
+MOST_STEPS: Final = 1 << 10
+"""Of loops, whose bodies a file holds as often as they run."""
+
+
+def _unroll(step: Step, graph: TfliteEmitter) -> None:
+    """A loop, written out: every step reads what the one before it has made."""
+    body, length = step.body, step.attrs.length
+    assert body is not None
+    if length > MOST_STEPS:
+        raise TfliteExportError(
+            f"a loop of {length} steps is written out in a LiteRT file",
+            fix=f"at most {MOST_STEPS} steps; --format c has loops",
+            span=step.span,
+        )
+    states, moving = step.attrs.borders(len(body.outputs))
+    for inner, outer in zip(body.inputs, step.args, strict=True):
+        form = graph.form_of(outer)
+        if form is not None:
+            graph.bind(inner, form)
+    reads = [graph.read(arg, *ANY) for arg in step.args[states:moving]]
+    made: list[list[Tensor]] = [[] for _ in body.outputs[states:]]
+    for turn in range(length):
+        ends = step.attrs.reverse_inputs
+        for inner, whole, backward in zip(body.inputs[states:moving], reads, ends, strict=True):
+            if whole is not None:
+                at = length - 1 - turn if backward else turn
+                graph.bind(inner, graph.part(whole, at))
+        for one in body.steps:
+            _emit(one, graph)
+        following = [graph.form(value) for value in body.outputs[:states]]
+        for inner, form in zip(body.inputs[:states], following, strict=True):
+            if not isinstance(form, (Tensor, Raw)):
+                raise _no_form(step)
+            graph.bind(inner, form)
+        for rows, value, result in zip(made, body.outputs[states:], step.results[states:]):
+            row = graph.read(value, *ANY) or graph.wide(value) if result.users else None
+            rows.extend([] if row is None else [row])
+    for value, inner in zip(step.results[:states], body.inputs[:states], strict=True):
+        held = graph.form(inner)
+        assert held is not None
+        graph.bind(value, held)
+    ends = step.attrs.reverse_outputs
+    for value, rows, backward in zip(step.results[states:], made, ends, strict=True):
+        if rows:
+            graph.bind(value, graph.stacked(rows[::-1] if backward else rows))
 
 
 class _Ruled:
@@ -125,18 +174,18 @@ class _Ruled:
         return isinstance(name, str) and name in rules.FToTflite
 
 
-def _taken(graph: TfliteEmitter, name: str, held: Narrow, io: str) -> tuple[int, Narrow]:
+def _taken(graph: TfliteEmitter, name: str, held: Tensor, io: str) -> tuple[int, Tensor]:
     """An input of the file, and the tensor of int8 behind it."""
     if io == "int8":
         tensor = graph.writer.tensor(name, held.shape, "int8", held.grid)
-        return tensor, Narrow(tensor, held.shape, held.scale, held.zero, held.offset)
+        return tensor, Tensor(tensor, held.shape, held.scale, held.zero, held.offset)
     tensor = graph.writer.tensor(name, held.shape, *_outer(held, io))
     made = graph.new(held, held.shape)
     graph.writer.operator("QUANTIZE", [tensor], made.tensor, "QuantizeOptions")
     return tensor, made
 
 
-def _given(graph: TfliteEmitter, name: str, held: Narrow, io: str) -> int:
+def _given(graph: TfliteEmitter, name: str, held: Tensor, io: str) -> int:
     """An output of the file."""
     if io == "int8":
         graph.writer.tensors[held.tensor].name = name
@@ -147,35 +196,7 @@ def _given(graph: TfliteEmitter, name: str, held: Narrow, io: str) -> int:
     return tensor
 
 
-def _outer(held: Narrow, io: str) -> tuple[str, Grid | None]:
+def _outer(held: Tensor, io: str) -> tuple[str, Grid | None]:
     if io == "float":
         return "float32", None
     return "uint8", Grid((held.scale,), held.grid.zero + 128)
-
-
-def _input_grids(mod: IRModule) -> list[tuple[float, int]]:
-    """Scale and zero point of every input, as the module's integers have them."""
-    flow = dataflow(mod, "quantize_inputs", TFLITE)
-    return [_grid_behind(value) for value in flow.outputs]
-
-
-def _grid_behind(value: Value) -> tuple[float, int]:
-    """cast(clip(round(x * (1 / scale))) + zero), read from its end."""
-    zero, step = 0, value.producer
-    while step is not None:
-        number = step.args[1].data if len(step.args) == 2 else None
-        if step.name == "add" and number is not None and number.size == 1:
-            zero += int(number.reshape(-1)[0])
-        elif step.name == "multiply" and number is not None and number.size == 1:
-            # Scales have 12 bits, and their float32 reciprocal 24: the nearest is the one.
-            fraction, exponent = np.frexp(1 / float(number.reshape(-1)[0]))
-            scale = float(np.ldexp(np.rint(np.ldexp(fraction, 12)), exponent - 12))
-            if np.float32(1) / np.float32(scale) == number.reshape(-1)[0]:
-                return scale, zero
-            break
-        elif step.name not in ("cast", "clip", "round", "round_even", "annotation.stop_fusion"):
-            break
-        step = step.args[0].producer
-    raise TfliteExportError(
-        "an input is not converted to 8 bits by one scale of 12 bits", fix=_CURE
-    )

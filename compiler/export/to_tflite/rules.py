@@ -8,40 +8,47 @@
     fixed_point_rescale(x)                                             QUANTIZE
     fixed_point_rescale(x * y)                                         MUL
     lookup(x, table)                                                   CAST, ADD of 128, GATHER
+    nn.fixed_point_softmax(x)                                          SOFTMAX
+    nn.batch_matmul(x, y), fixed_point_rescale                         BATCH_MATMUL
+    fixed_point_rescale(sum(int16))                                    MEAN
     take(x, known places)                                              GATHER
 
-A rule gives the form of the result, or None where it has none here.
+What is none of these and wide (int32) is a tensor of int32: ADD, SUB, MUL, MAXIMUM, MINIMUM, and
+QUANTIZE for the way back. A rule gives the form of the result, or None where it has none here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from compiler.export.to_tflite.emitter import TfliteEmitter
+from compiler.export.to_tflite.tensors import MOST_BROADCAST
 from compiler.export.to_tflite.values import (
     Form,
     Ints,
-    Narrow,
+    Matmul,
     Operand,
     Padded,
     Product,
     Raw,
     Scaled,
     Sum,
+    Tensor,
+    Total,
 )
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
-from compiler.ir.ty import TensorType
+from compiler.ir.ty import integer_range
 from compiler.ops.nn.avg_pool2d import window_counts
+from compiler.ops.nn.fixed_point_softmax import exponentials
 from compiler.ops.reduce.axes import axes_of
 from compiler.ops.rules.fixed_point import SUM_SHIFT
 from compiler.ops.tensor.fixed_point_rescale import rescaled_twice
-from compiler.ops.transform.strided_slice import slices_of
 
 TfliteRule = Callable[[Step, TfliteEmitter], Form | None]
 
@@ -58,19 +65,21 @@ def same(step: Step, graph: TfliteEmitter) -> Form | None:
 
 @FToTflite.register("cast")
 def cast(step: Step, graph: TfliteEmitter) -> Form | None:
-    """Narrow again, or wide from now on."""
+    """Tensor again, or wide from now on."""
     form, dtype = graph.form(step.args[0]), step.result.type.dtype
+    if isinstance(form, Tensor) and form.dtype == "int32":
+        return form if dtype == "int32" else graph.cast(form, dtype)
     if dtype in ("int32", "int64"):
-        if isinstance(form, (Narrow, Padded)):
+        if isinstance(form, (Tensor, Padded)):
             return Raw(graph.tensor(form))
         return form
-    if dtype not in ("int8", "uint8"):
-        return None
-    if isinstance(form, (Narrow, Padded)):
+    if isinstance(form, (Tensor, Padded)):
         return form if step.args[0].type.dtype == dtype else None
+    if isinstance(form, Raw) and dtype == "int16":
+        return graph.finer(form)
     form = _as_scaled(form)
-    if isinstance(form, Scaled):
-        return graph.narrowed(form, 128 if dtype == "uint8" else 0, step.result.type)
+    if isinstance(form, Scaled) and dtype in ("int8", "uint8", "int16"):
+        return graph.narrowed(form, dtype, step.result.type)
     return None
 
 
@@ -80,7 +89,9 @@ _NO_FACTOR: Final = np.zeros(0, np.int64)
 def _as_scaled(form: Form | None) -> Form | None:
     """A tensor that was made wide only, as a value that keeps its scale."""
     if isinstance(form, Raw) and form.factor == 1:
-        return Scaled(form, _NO_FACTOR, _NO_FACTOR, form.source.scale)
+        own = form.source
+        low, high = (end + own.offset - form.zero for end in integer_range(own.dtype))
+        return Scaled(form, _NO_FACTOR, _NO_FACTOR, own.scale, low, high)
     return form
 
 
@@ -93,22 +104,38 @@ def _as_raw(value: Value, graph: TfliteEmitter) -> Form | None:
     offset = 128 if low >= 0 else 0
     if not -128 <= low - offset <= high - offset <= 127:
         return None
-    narrow = graph.narrowed(form, offset, value.type)
+    narrow = graph.narrowed(form, "uint8" if offset else "int8", value.type)
     return None if narrow is None else Raw(narrow)
+
+
+def _is_narrow(form: Raw) -> bool:
+    return form.factor == 1 and form.source.dtype == "int8"
+
+
+def _counts(form: Raw) -> bool:
+    return _is_narrow(form) and form.zero == form.source.zero
+
+
+def _arithmetic(name: str, step: Step, graph: TfliteEmitter) -> Tensor | None:
+    """An operator of int32 tensors, which every wide value is that 8 bits hold no more."""
+    ranks = {len(arg.type.concrete_shape) for arg in step.args if arg.data is None}
+    if step.result.type.dtype != "int32" or max(ranks) > MOST_BROADCAST:
+        return None
+    lhs, rhs = (graph.wide(arg) for arg in step.args)
+    return None if lhs is None or rhs is None else graph.arithmetic(name, lhs, rhs)
 
 
 @FToTflite.register("left_shift", "multiply")
 def raised(step: Step, graph: TfliteEmitter) -> Form | None:
     """A tensor as many times as fine, or times another one."""
     form, other = (_as_raw(arg, graph) for arg in step.args)
-    amount = _number(step.args[1])
-    if isinstance(form, Raw) and isinstance(other, Raw) and form.factor == other.factor == 1:
-        for side in (form, other):
-            graph.check_zero(side, step)
-        return Sum("MUL", Operand(form.source, 0, 0), Operand(other.source, 0, 0))
-    if not isinstance(form, Raw) or form.factor != 1 or amount is None:
-        return None
-    return replace(form, factor=1 << amount if step.name == "left_shift" else amount)
+    amount = number_of(step.args[1])
+    sides = [side.source for side in (form, other) if isinstance(side, Raw) and _counts(side)]
+    if len(sides) == 2:
+        return Sum("MUL", Operand(sides[0], 0, 0), Operand(sides[1], 0, 0))
+    if isinstance(form, Raw) and form.factor == 1 and amount is not None:
+        return replace(form, factor=1 << amount if step.name == "left_shift" else amount)
+    return _arithmetic("MUL", step, graph) if step.name == "multiply" else None
 
 
 @FToTflite.register("add")
@@ -118,24 +145,31 @@ def add(step: Step, graph: TfliteEmitter) -> Form | None:
     if lhs.data is not None:
         lhs, rhs = rhs, lhs
     form = graph.form(lhs)
-    if isinstance(form, Product) and rhs.data is not None and form.low is None:
+    if isinstance(form, Product) and rhs.data is not None:
         return _with_bias(form, rhs)
-    moved = _number(rhs)
+    moved = number_of(rhs)
+    if isinstance(form, Raw) and _counts(form) and moved is not None:
+        form = _as_scaled(form)
     if isinstance(form, Scaled) and moved is not None:
         return replace(form, zero=form.zero + moved)
-    return _sum("ADD", step, graph)
+    if isinstance(form, Raw) and rhs.data is not None and moved is None:
+        own = _as_product(form, graph)
+        biased = None if own is None else _with_bias(own, rhs)
+        if biased is not None:
+            return biased
+    return _sum("ADD", step, graph) or _arithmetic("ADD", step, graph)
 
 
 @FToTflite.register("subtract")
 def subtract(step: Step, graph: TfliteEmitter) -> Form | None:
     """A tensor without its zero point, or the difference of two."""
-    form, zero = graph.form(step.args[0]), _number(step.args[1])
+    form, zero = graph.form(step.args[0]), number_of(step.args[1])
     if isinstance(form, Scaled) and zero is not None and zero == form.zero:
-        narrow = graph.narrowed(form, 0, step.result.type)
+        narrow = graph.narrowed(form, "int8", step.result.type)
         form = None if narrow is None else Raw(narrow)
     if isinstance(form, Raw) and form.factor == 1 and zero is not None:
         return replace(form, zero=form.zero + zero)
-    return _sum("SUB", step, graph)
+    return _sum("SUB", step, graph) or _arithmetic("SUB", step, graph)
 
 
 def _sum(name: str, step: Step, graph: TfliteEmitter) -> Form | None:
@@ -145,18 +179,36 @@ def _sum(name: str, step: Step, graph: TfliteEmitter) -> Form | None:
     return Sum(name, lhs, rhs)
 
 
+def _as_product(form: Raw, graph: TfliteEmitter) -> Product | None:
+    """A tensor of int8 as a depthwise product with ones, which has a factor for each channel."""
+    if not _is_narrow(form):
+        return None
+    channels = form.source.shape[-1]
+    laid = (1, math.prod(form.source.shape[:-1]), 1, channels)
+    source = graph.reshaped(form.source, laid)
+    return _sums(form, source, (1, 1, 1, channels), laid, depthwise=True)
+
+
 def _with_bias(form: Product, bias: Value) -> Product | None:
     assert bias.data is not None
     added = bias.data.astype(np.int64)
     if added.size != 1 and not added.shape[-1] == added.size == form.bias.size:
         return None  # not one for each channel
-    return replace(form, bias=form.bias + added.reshape(-1))
+    added = added.reshape(-1)
+    low, high = (None if limit is None else limit + added for limit in (form.low, form.high))
+    return replace(form, bias=form.bias + added, low=low, high=high)
 
 
 @FToTflite.register("nn.relu", "clip", "maximum", "minimum")
 def limited(step: Step, graph: TfliteEmitter) -> Form | None:
-    """Limits of sums, one for each channel, or of a result."""
+    """Limits of sums, one for each channel, or of a result; MAXIMUM, MINIMUM of two tensors."""
     form = graph.form(step.args[0])
+    lhs, rhs = (graph.read(arg, "int8") for arg in (step.args[0], step.args[-1]))
+    if lhs is not None and rhs is not None and len(step.args) == 2:
+        same = (lhs.zero, lhs.offset) == (rhs.zero, rhs.offset)
+        return (
+            graph.arithmetic(step.name.upper(), lhs, graph.worth(rhs, lhs.scale)) if same else None
+        )
     low, high = _limits(step)
     if form is None or (low is None and high is None):
         return None
@@ -166,16 +218,20 @@ def limited(step: Step, graph: TfliteEmitter) -> Form | None:
             low=_of_both(np.maximum, low, form.low),
             high=_of_both(np.minimum, high, form.high),
         )
-    if isinstance(form, (Narrow, Padded)):
+    if isinstance(form, (Tensor, Padded)) and graph.tensor(form).dtype == "int8":
         own = graph.tensor(form)
         begins, ends = own.offset - 128, own.offset + 127
         inside = (low is None or (low <= begins).all()) and (high is None or (high >= ends).all())
         if inside:
             return form
         made = _limited(Scaled(Raw(own), _NO_FACTOR, _NO_FACTOR, own.scale), low, high)
-        return None if made is None else graph.narrowed(made, own.offset, step.result.type)
+        dtype = step.result.type.dtype
+        return None if made is None else graph.narrowed(made, dtype, step.result.type)
     form = _as_scaled(form)
-    return _limited(form, low, high) if isinstance(form, Scaled) else None
+    if isinstance(form, Scaled):
+        return _limited(form, low, high)
+    held = graph.wide(step.args[0])
+    return None if held is None else graph.limited(held, low, high)
 
 
 def _of_both(choose: Any, one: Ints | None, other: Ints | None) -> Ints | None:
@@ -220,19 +276,23 @@ def rescale(step: Step, graph: TfliteEmitter) -> Form | None:
     if isinstance(form, Raw) and form.factor == 1 << SUM_SHIFT and multiplier.size == 1:
         graph.check_zero(form, step)
         return Operand(form.source, int(multiplier[0]), int(shift[0]))
-    if isinstance(form, Raw) and form.factor == 1:
-        graph.check_zero(form, step)
-    elif not isinstance(form, (Product, Sum)):
+    if isinstance(form, Raw) and multiplier.size > 1:
+        form = _as_product(form, graph)
+    elif isinstance(form, Raw) and form.factor == 1 and form.zero == form.source.zero:
+        pass
+    elif not isinstance(form, (Product, Matmul, Total, Sum)):
+        form = graph.wide(step.args[0])
+    if not isinstance(form, (Raw, Product, Matmul, Total, Sum, Tensor)):
         return None
     made = Scaled(form, multiplier, shift, attrs.scale)
-    if isinstance(form, Raw):
+    if not isinstance(form, (Product, Sum)):
         return made
     bounds: list[Ints | None] = []
     for limit in (form.low, form.high):
-        after = None if limit is None else np.unique(rescaled_twice(limit, multiplier, shift))
-        if after is not None and after.size != 1:
-            return None
-        bounds.append(after)
+        after = None if limit is None else rescaled_twice(limit, multiplier, shift)
+        bounds.append(after if after is None or np.ptp(after) else after[:1])
+    if bounds[0] is not None and bounds[0].size > 1:
+        made, bounds[0] = replace(made, floor=bounds[0]), None
     return _limited(made, *bounds)
 
 
@@ -244,12 +304,11 @@ def conv2d(step: Step, graph: TfliteEmitter) -> Form | None:
     """Dense, grouped or depthwise; padding in front of it is its own."""
     attrs: Any = step.attrs
     form, weight = graph.form(step.args[0]), step.args[1].data
-    narrow = isinstance(form, (Narrow, Padded)) and step.args[1].type.dtype == "int8"
-    layouts = {attrs.data_layout, attrs.out_layout or "NHWC"}
-    if not narrow or weight is None or layouts != {"NHWC"}:
+    if not isinstance(form, (Tensor, Padded)) or weight is None or weight.dtype != np.int8:
         return None
-    assert isinstance(form, (Narrow, Padded))
     source, padding = graph.unpadded(form, attrs.padding)
+    if source.dtype != "int8" or {attrs.data_layout, attrs.out_layout or "NHWC"} != {"NHWC"}:
+        return None
     laid = weight.transpose([attrs.kernel_layout.index(letter) for letter in "OHWI"])
     depthwise = attrs.groups > 1 and attrs.groups == source.shape[-1]
     return Product(
@@ -267,14 +326,50 @@ def conv2d(step: Step, graph: TfliteEmitter) -> Form | None:
 @FToTflite.register("nn.dense")
 def dense(step: Step, graph: TfliteEmitter) -> Form | None:
     """A convolution of 1x1 over rows: LiteRT's FULLY_CONNECTED rounds otherwise than TFLM's."""
-    form, weight = graph.form(step.args[0]), step.args[1].data
-    if not isinstance(form, (Narrow, Padded)) or weight is None or weight.dtype != np.int8:
+    source, weight = graph.read(step.args[0], "int8"), step.args[1].data
+    if source is None or weight is None or weight.dtype != np.int8:
         return None
-    source = graph.tensor(form)
     rows = math.prod(source.shape[:-1])
     laid = graph.reshaped(source, (1, rows, 1, source.shape[-1]))
     bias = np.zeros(weight.shape[0], np.int64)
     return Product(laid, weight[:, None, None, :], bias, (1, rows, 1, bias.size))
+
+
+@FToTflite.register("nn.batch_matmul", "nn.matmul")
+def matmul(step: Step, graph: TfliteEmitter) -> Form | None:
+    """Of two tensors that count from the module's 0."""
+    lhs, rhs = (graph.read(arg, "int8") for arg in step.args)
+    if lhs is None or rhs is None or lhs.zero or rhs.zero or step.attrs.transpose_a:
+        return None
+    return Matmul(lhs, rhs, step.attrs.transpose_b, step.result.type.concrete_shape)
+
+
+@FToTflite.register("nn.fixed_point_softmax")
+def softmax(step: Step, graph: TfliteEmitter) -> Form | None:
+    """SOFTMAX of the last axis, in int16; another axis is made the last one."""
+    source, table = graph.read(step.args[0], "int8"), step.args[1].data
+    if source is None or table is None:
+        return None
+    ours = exponentials(step.attrs.scale)
+    if ours is None or not np.array_equal(ours, table):
+        return None
+    source = graph.worth(source, step.attrs.scale)
+    rank = len(source.shape)
+    axes = [axis for axis in range(rank) if axis != step.attrs.axis % rank]
+    axes.append(step.attrs.axis % rank)
+    made = graph.softmax(graph.transposed(source, axes))
+    return Raw(graph.transposed(made, np.argsort(axes).tolist()))
+
+
+@FToTflite.register("sum")
+def total(step: Step, graph: TfliteEmitter) -> Form | None:
+    """Of int16, in front of the mean that has them; of int8 products with ones."""
+    form = _as_raw(step.args[0], graph)
+    if not isinstance(form, Raw) or form.factor != 1:
+        return None
+    if form.source.dtype == "int16":
+        return None if form.zero else Total(form.source, tuple(axes_of(step)))
+    return _along(form, axes_of(step), graph)
 
 
 @FToTflite.register("nn.global_avg_pool2d", "nn.avg_pool2d")
@@ -299,16 +394,22 @@ def average(step: Step, graph: TfliteEmitter) -> Form | None:
 
 @FToTflite.register("mean")
 def mean(step: Step, graph: TfliteEmitter) -> Form | None:
-    """The sum along axes that lie side by side, as ``average``: of rows, or of channels."""
-    form = graph.form(step.args[0])
-    if not isinstance(form, Raw):
+    """The sum, where the mean has been made exact."""
+    form, axes = graph.form(step.args[0]), axes_of(step)
+    if not isinstance(form, Raw) or form.source.dtype != "int8":
         return None
     graph.check_zero(form, step)
-    shape = form.source.shape
-    axes = axes_of(step)
-    count = math.prod(shape[axis] for axis in axes)
-    if not axes or axes[-1] - axes[0] != len(axes) - 1 or count != form.factor:
+    if math.prod(form.source.shape[axis] for axis in axes) != form.factor:
         return None
+    return _along(form, axes, graph)
+
+
+def _along(form: Raw, axes: Sequence[int], graph: TfliteEmitter) -> Product | None:
+    """The sum along axes that lie side by side, as ``average``: of rows, or of channels."""
+    shape = form.source.shape
+    if not axes or axes[-1] - axes[0] != len(axes) - 1:
+        return None
+    count = math.prod(shape[axis] for axis in axes)
     ahead, behind = math.prod(shape[: axes[0]]), math.prod(shape[axes[-1] + 1 :])
     if behind == 1:
         source = graph.reshaped(form.source, (1, ahead, 1, count))
@@ -319,7 +420,7 @@ def mean(step: Step, graph: TfliteEmitter) -> Form | None:
 
 
 def _sums(
-    form: Raw, source: Narrow, window: tuple[int, ...], out: tuple[int, ...], **how: Any
+    form: Raw, source: Tensor, window: tuple[int, ...], out: tuple[int, ...], **how: Any
 ) -> Product:
     """Sums of windows of a tensor that counts from its zero, as products with ones."""
     channels = out[-1]
@@ -333,165 +434,12 @@ def _sums(
 def max_pool2d(step: Step, graph: TfliteEmitter) -> Form | None:
     """Padding holds the smallest value."""
     attrs: Any = step.attrs
-    form = graph.form(step.args[0])
-    if not isinstance(form, (Narrow, Padded)) or attrs.layout != "NHWC" or max(attrs.dilation) > 1:
+    source = graph.read(step.args[0], "int8")
+    if source is None or attrs.layout != "NHWC" or max(attrs.dilation) > 1:
         return None
-    return graph.max_pool(graph.tensor(form), attrs, step.result.type.concrete_shape)
+    return graph.max_pool(source, attrs, step.result.type.concrete_shape)
 
 
-# ---- moves -------------------------------------------------------------------------------------
-
-
-@FToTflite.register("nn.pad")
-def pad(step: Step, graph: TfliteEmitter) -> Form | None:
-    """Kept for the convolution behind it, where it is one of an image with zeros; elements of the
-    data are gathered."""
-    form, value = graph.form(step.args[0]), _number(step.args[1])
-    width = step.attrs.pad_width
-    if not isinstance(form, (Narrow, Padded)) or value is None:
-        return None
-    source = graph.tensor(form)
-    if step.attrs.pad_mode != "constant":
-        for axis, ends in enumerate(width):
-            if any(ends):
-                places = np.pad(np.arange(source.shape[axis]), ends, step.attrs.pad_mode)
-                source = _gathered(graph, source, places, axis, step.result.type.dtype)
-        return source
-    if len(width) == 4 and not any((*width[0], *width[3])) and value == source.zero:
-        (top, bottom), (left, right) = width[1:3]
-        return Padded(source, (top, left, bottom, right))
-    return graph.padded(source, width, value - source.offset)
-
-
-@FToTflite.register("reshape")
-def reshape(step: Step, graph: TfliteEmitter) -> Form | None:
-    """RESHAPE."""
-    form = graph.form(step.args[0])
-    if not isinstance(form, (Narrow, Padded)):
-        return None
-    return graph.reshaped(graph.tensor(form), step.result.type.concrete_shape)
-
-
-@FToTflite.register("transpose")
-def transpose(step: Step, graph: TfliteEmitter) -> Form | None:
-    """TRANSPOSE."""
-    form = graph.form(step.args[0])
-    if not isinstance(form, (Narrow, Padded)):
-        return None
-    rank = len(step.result.type.concrete_shape)
-    axes = [axis % rank for axis in step.attrs.axes or range(rank)[::-1]]
-    return graph.transposed(graph.tensor(form), axes)
-
-
-@FToTflite.register("strided_slice")
-def strided_slice(step: Step, graph: TfliteEmitter) -> Form | None:
-    """STRIDED_SLICE, forward."""
-    form = graph.form(step.args[0])
-    shape, out = step.args[0].type.concrete_shape, step.result.type.concrete_shape
-    cuts = slices_of(shape, step.attrs)
-    if not isinstance(form, (Narrow, Padded)) or any(by < 0 for _, _, by in cuts.values()):
-        return None
-    begins, strides = [0] * len(shape), [1] * len(shape)
-    for axis, (begin, _end, by) in cuts.items():
-        begins[axis], strides[axis] = begin % shape[axis], by
-    ends = [begin + (n - 1) * by + 1 for begin, n, by in zip(begins, out, strides)]
-    lists = [begins, ends, strides]
-    source = graph.tensor(form)
-    return graph.moved("STRIDED_SLICE", [source], step.result.type, lists, "StridedSliceOptions")
-
-
-@FToTflite.register("nn.depth_to_space", "nn.space_to_depth")
-def sub_pixels(step: Step, graph: TfliteEmitter) -> Form | None:
-    """DEPTH_TO_SPACE, SPACE_TO_DEPTH, whose blocks lie outermost in the channels of NHWC."""
-    form, attrs, result = graph.form(step.args[0]), step.attrs, step.result.type
-    if not isinstance(form, (Narrow, Padded)) or attrs.layout not in ("NCHW", "NHWC"):
-        return None
-    source, shape = graph.tensor(form), result.concrete_shape
-    planes, growing = attrs.layout == "NCHW", step.name == "nn.depth_to_space"
-    if planes:
-        source = graph.transposed(source, (0, 2, 3, 1))
-        shape = tuple(shape[axis] for axis in (0, 2, 3, 1))
-    wide, area = max(source.shape[3], shape[3]), attrs.block_size**2
-    order = np.arange(wide).reshape(wide // area, area).T.reshape(-1)
-    inner = attrs.mode == "CRD"
-    if inner and growing:
-        source = _gathered(graph, source, order, 3, result.dtype)
-    name = step.name.removeprefix("nn.").upper()
-    options = "DepthToSpaceOptions" if growing else "SpaceToDepthOptions"
-    ty, block = TensorType(shape, result.dtype), attrs.block_size
-    made = graph.moved(name, [source], ty, [], options, blockSize=block)
-    if inner and not growing:
-        made = _gathered(graph, made, np.argsort(order), 3, result.dtype)
-    return graph.transposed(made, (0, 3, 1, 2)) if planes else made
-
-
-@FToTflite.register("take")
-def take(step: Step, graph: TfliteEmitter) -> Form | None:
-    """GATHER at places that are known: nearest resizes, flips, rolls, repeats."""
-    form, places, attrs = graph.form(step.args[0]), step.args[1].data, step.attrs
-    if not isinstance(form, (Narrow, Padded)) or attrs.axis is None or attrs.batch_dims:
-        return None
-    if places is None:
-        return None
-    source = graph.tensor(form)
-    axis = attrs.axis % len(source.shape)
-    size = source.shape[axis]
-    inside = places % size if attrs.mode == "wrap" else np.clip(places, 0, size - 1)
-    return _gathered(graph, source, inside, axis, step.result.type.dtype)
-
-
-def _gathered(graph: TfliteEmitter, source: Narrow, places: Ints, axis: int, dtype: str) -> Narrow:
-    shape = (*source.shape[:axis], *places.shape, *source.shape[axis + 1 :])
-    ty = TensorType(shape, dtype)
-    return graph.moved("GATHER", [source], ty, [places], "GatherOptions", axis=axis)
-
-
-@FToTflite.register("max")
-def largest(step: Step, graph: TfliteEmitter) -> Form | None:
-    """REDUCE_MAX."""
-    form, kept = graph.form(step.args[0]), step.attrs.keepdims
-    if not isinstance(form, (Narrow, Padded)):
-        return None
-    how = {"options": "ReducerOptions", "keepDims": kept}
-    source, axes = graph.tensor(form), list(axes_of(step))
-    return graph.moved("REDUCE_MAX", [source], step.result.type, [axes], **how)
-
-
-@FToTflite.register("broadcast_to")
-def broadcast_to(step: Step, graph: TfliteEmitter) -> Form | None:
-    """BROADCAST_TO."""
-    form, shape = graph.form(step.args[0]), step.result.type.concrete_shape
-    if not isinstance(form, (Narrow, Padded)):
-        return None
-    source, options = graph.tensor(form), "BroadcastToOptions"
-    return graph.moved("BROADCAST_TO", [source], step.result.type, [shape], options)
-
-
-@FToTflite.register("lookup")
-def lookup(step: Step, graph: TfliteEmitter) -> Form | None:
-    """Any function of 8 bits: GATHER from its 256 entries, at the integer as a place."""
-    form, table, attrs = graph.form(step.args[0]), step.args[1].data, step.attrs
-    offset = {"int8": 0, "uint8": 128}.get(step.result.type.dtype)
-    if not isinstance(form, (Narrow, Padded)) or offset is None or table is None or not attrs.unit:
-        return None
-    entries = table[np.minimum(np.arange(256), table.size - 1)].astype(np.int64) - offset
-    like = Narrow(-1, (), attrs.scale, attrs.zero_point, offset)
-    return graph.gathered(graph.tensor(form), entries, like)
-
-
-@FToTflite.register("concatenate")
-def concatenate(step: Step, graph: TfliteEmitter) -> Form | None:
-    """CONCATENATION of tensors at one scale."""
-    forms = [graph.form(arg) for arg in step.args]
-    parts = [graph.tensor(f) for f in forms if isinstance(f, (Narrow, Padded))]
-    kinds = {(part.scale, part.zero, part.offset) for part in parts}
-    if len(parts) != len(forms) or len(kinds) != 1:
-        return None
-    axis = step.attrs.axis % len(step.result.type.concrete_shape)
-    how = {"options": "ConcatenationOptions", "axis": axis}
-    return graph.moved("CONCATENATION", parts, step.result.type, [], **how)
-
-
-def _number(value: Value) -> int | None:
+def number_of(value: Value) -> int | None:
     """A constant of one element."""
     return None if value.data is None or value.data.size != 1 else int(value.data.reshape(-1)[0])

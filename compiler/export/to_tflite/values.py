@@ -1,12 +1,13 @@
 """What the values of an integer module are in a LiteRT file, while its operators are recognised.
 
-Narrow values are tensors. Wide ones (int32) exist inside the file's operators only: they are kept
-as what they are made of until they are narrow again.
+Tensor values are tensors. Wide ones (int32) are kept as what they are made of until they are narrow
+again: most operators hold them inside. Where none does, they are tensors of int32.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,25 +15,29 @@ from numpy.typing import NDArray
 from compiler.export.to_tflite.file import Grid
 
 Ints = NDArray[np.int64]
+ANY: Final = ("int8", "int16", "int32")
+"""What tensors of a file may hold."""
 
 
 @dataclass(frozen=True, slots=True)
-class Narrow:
-    """A tensor of int8.
+class Tensor:
+    """A tensor of the file.
 
     Attributes:
         tensor: its number.
         shape: elements per axis.
-        scale: real value of a step.
+        scale: real value of a step; 0 of int32, where nobody asks.
         zero: the module's integer that stands for 0.
         offset: the module's integer less the file's: 128 where the module has uint8.
+        dtype: "int8", "int16" or "int32".
     """
 
     tensor: int
     shape: tuple[int, ...]
-    scale: float
-    zero: int
-    offset: int
+    scale: float = 0.0
+    zero: int = 0
+    offset: int = 0
+    dtype: str = "int8"
 
     @property
     def grid(self) -> Grid:
@@ -44,7 +49,7 @@ class Narrow:
 class Padded:
     """A tensor with zeros around its image: (top, left, bottom, right)."""
 
-    source: Narrow
+    source: Tensor
     padding: tuple[int, int, int, int]
 
 
@@ -56,7 +61,7 @@ class Raw:
         factor: 2^20 in front of sums; the count of a window in front of its mean.
     """
 
-    source: Narrow
+    source: Tensor
     zero: int = 0
     factor: int = 1
 
@@ -73,7 +78,7 @@ class Product:
         padding: (top, left, bottom, right).
     """
 
-    source: Narrow
+    source: Tensor
     weight: NDArray[np.int8]
     bias: Ints
     out: tuple[int, ...]
@@ -86,10 +91,33 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
+class Matmul:
+    """Products of matrices of int8, int32.
+
+    Attributes:
+        adjoint: whether the second one is read transposed.
+        out: shape of the result in the file.
+    """
+
+    lhs: Tensor
+    rhs: Tensor
+    adjoint: bool
+    out: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Sums of int16 along axes, int32."""
+
+    source: Tensor
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Operand:
     """One side of a sum: 2^20 times a tensor, scaled."""
 
-    source: Narrow
+    source: Tensor
     multiplier: int
     shift: int
 
@@ -114,15 +142,17 @@ class Scaled:
         scale: real value of a step.
         low, high: limits of the result, its zero point not yet added.
         zero: what has been added.
+        floor: a lower limit for each channel beside it.
     """
 
-    source: Product | Sum | Raw
+    source: Product | Matmul | Total | Sum | Raw | Tensor
     multiplier: Ints
     shift: Ints
     scale: float
     low: int = -(1 << 31)
     high: int = (1 << 31) - 1
     zero: int = 0
+    floor: Ints | None = None
 
 
-Form = Narrow | Padded | Raw | Product | Operand | Sum | Scaled
+Form = Tensor | Padded | Raw | Product | Matmul | Total | Operand | Sum | Scaled

@@ -50,8 +50,14 @@ _NARROW = frozenset(
 )
 
 
-def narrow_moves(fn: Function) -> frozenset[Expr]:
-    """Moves all of whose readers, further moves looked through, take narrow integers."""
+def narrow_moves(fn: Function, every: bool = False) -> frozenset[Expr]:
+    """Moves all of whose readers, further moves looked through, take narrow integers.
+
+    Args:
+        every: whatever their readers take; splits of products too.
+    """
+    if every:
+        return frozenset(node for node in nodes_of(fn) if _moves(node) or _splits(node))
     if not mentions(fn, MOVES):
         return frozenset()
     kept: set[Expr] = {fn.body}  # the result is read from outside
@@ -62,6 +68,14 @@ def narrow_moves(fn: Function) -> frozenset[Expr]:
         elif not is_op_call(node, *_NARROW):
             kept.update(node.operands())
     return frozenset(found)
+
+
+def _splits(node: Expr) -> bool:
+    """Whether parts of a product, rather than of a sum of two values, are taken."""
+    if not isinstance(node, Call) or not is_op_call(node, "split"):
+        return False
+    (data,) = node.args
+    return not is_op_call(data, "add") or any(isinstance(arg, Constant) for arg in data.operands())
 
 
 def _moves(node: Expr) -> bool:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.ir.expr import Call, Constant, Expr, Function, Op, is_op_call
+from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, is_op_call
+from compiler.ir.loops import END
 from compiler.ir.walk import mentions, nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
 from compiler.qtypes.context import QuantizeContext
@@ -60,6 +61,25 @@ def residual_stream(fn: Function, sums: bool = False) -> frozenset[Expr]:
             continue
         found.update(arg for arg in reached if not isinstance(arg, Constant))
     return frozenset(found)
+
+
+def told_sums(fn: Function) -> frozenset[Expr]:
+    """Sums that keep 16 bits in a module for TFLM, whose products and windows give 8: those of the
+    residual stream, and those that are the next state of a loop."""
+    found = {node for node in residual_stream(fn) if is_op_call(node, "add")}
+    for node in nodes_of(fn):
+        if isinstance(node, Call) and is_op_call(node, END) and isinstance(node.args[1], Tuple):
+            found.update(state for state in node.args[1].fields if is_op_call(state, "add"))
+    return frozenset(
+        node
+        for node in found
+        if isinstance(node, Call) and (_joins(node) or any(map(varies, node.args)))
+    )
+
+
+def varies(arg: Expr) -> bool:
+    """Whether it is a constant that varies along several axes, no bias of a product."""
+    return isinstance(arg, Constant) and sum(size > 1 for size in arg.data.shape) > 1
 
 
 def _joins(call: Call) -> bool:

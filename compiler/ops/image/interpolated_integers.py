@@ -11,6 +11,7 @@ sums are exact; the one rounding happens in the requantization that follows.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -52,6 +53,8 @@ def realize_mixing(
     # Rows are picked while they are narrow, where that is cheap.
     mixed: Expr = cast_if_needed(data, narrow)
     dtype = narrow
+    told = ctx.qconfig.requantization == "tflite"
+    wholes: list[tuple[int, NDArray[np.int64]]] = []
     for axis, matrix in weights:
         denominator = common_denominator(matrix)
         whole = whole_weights(matrix, denominator)
@@ -63,9 +66,13 @@ def realize_mixing(
                 f"{describe(ref_call)} runs in float: its sums do not fit {acc}"
             )
             return None
-        mixed = _along(mixed, dtype, axis, whole, len(shape), acc)
-        dtype = acc
+        wholes.append((axis, whole))
         scale = scale.over(denominator)
+    # LiteRT files pick from narrow tensors only: every neighbour, before any is weighted.
+    rounds = [wholes] if told else [[one] for one in wholes]
+    for axes in rounds:
+        mixed = _along(mixed, dtype, axes, len(shape), acc)
+        dtype = acc
     return integers(mixed, scale, dtype, low, high)
 
 
@@ -99,9 +106,11 @@ def whole_weights(matrix: Array, denominator: int) -> NDArray[np.int64]:
 
 
 def _along(
-    data: Expr, dtype: str, axis: int, whole: NDArray[np.int64], rank: int, acc: str
+    data: Expr, dtype: str, axes: Sequence[tuple[int, NDArray[np.int64]]], rank: int, acc: str
 ) -> Expr:
-    """sum_t take(data, index_t) * weight_t along one axis, in ``acc``."""
+    """sum_t take(data, index_t) * weight_t along one axis, in ``acc``; of several axes, what is
+    picked along the last one is mixed along the others before it is weighted."""
+    *others, (axis, whole) = axes
     taps = max(int((whole != 0).sum(axis=1).max(initial=0)), 1)
     # Stable: the taps of a row in the order of the data.
     order = np.argsort(whole == 0, axis=1, kind="stable")[:, :taps]
@@ -112,7 +121,9 @@ def _along(
         index = order[:, tap]
         factor = np.take_along_axis(whole, index[:, None], axis=1)[:, 0]
         picked: Expr = op_call("take", data, Constant(index.astype(np.int64)), axis=axis)
-        if dtype != acc:
+        if others:
+            picked = _along(picked, dtype, others, rank, acc)
+        elif dtype != acc:
             picked = op_call("cast", picked, dtype=acc)
         if (factor != 1).any():
             picked = multiply(picked, Constant(factor.astype(acc).reshape(shape)))

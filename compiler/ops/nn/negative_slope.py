@@ -3,7 +3,7 @@
     max(x, 0) + round(min(x, 0) * alpha)
 
 The product is a fixed-point one, as in a requantization. Narrow data are shifted up first, so that
-it loses nothing of their step.
+it loses nothing of their step. LiteRT files have neither: slopes are whole numbers of 2^-12 there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.expr import Args, Call, Constant, Expr
+from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
@@ -25,10 +26,12 @@ from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales
 from compiler.ops.rules.fixed_point import scaled, within_contract
 from compiler.ops.rules.integer_calls import (
     add,
+    along_axis,
     cast,
     left_shift,
     maximum,
     minimum,
+    multiply,
     scalar,
     subtract,
 )
@@ -68,7 +71,9 @@ def prelu_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
     data, alpha = args
     if kind_of(data) is None or not isinstance(alpha, Constant) or ctx.check_to_skip(ref_call):
         return None
-    return QAnnotateExpr(with_args(ref_call, (unannotated(data), alpha)), QAnnotateKind.ACTIVATION)
+    told = ctx.qconfig.requantization == "tflite"
+    held = as_input(data, ctx) if told else unannotated(data)
+    return QAnnotateExpr(with_args(ref_call, (held, alpha)), QAnnotateKind.ACTIVATION)
 
 
 @FQRealizeRewrite.register(OP)
@@ -95,16 +100,21 @@ def prelu_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
     if finer:
         wide = left_shift(wide, scalar(finer, acc))
     zero = scalar(0, acc)
+    falls = (slopes > 0).any() and low < 0
+    rises = (slopes < 0).any() and low < 0
+    reach = -lost if falls else 0, max(high, lost if rises else 0, 0)
+    scale = data.scale.over(1 << finer)
+    if finer and ctx.qconfig.requantization == "tflite":
+        whole = along_axis(np.rint(np.ldexp(slopes, finer)), trailing, acc)
+        parts = multiply(minimum(cast_if_needed(data, acc), zero), whole), maximum(wide, zero)
+        return integers(add(*parts), scale, acc, reach[0] - 256, reach[1] + 256)
     below = cast(minimum(wide, zero), "int64")
     result: Expr = maximum(wide, zero)
     for sign, join in ((1, add), (-1, subtract)):
         part = np.maximum(sign * slopes, 0).astype(np.float32)
         if part.any():
             result = join(result, cast(_product(below, part, trailing, rank, ctx.qconfig), acc))
-    falls = (slopes > 0).any() and low < 0
-    rises = (slopes < 0).any() and low < 0
-    scale = data.scale.over(1 << finer)
-    return integers(result, scale, acc, -lost if falls else 0, max(high, lost if rises else 0, 0))
+    return integers(result, scale, acc, *reach)
 
 
 def _product(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,18 @@ import numpy as np
 
 from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import Type
+from compiler.ir.ty import Type, bits
 from compiler.ir.type_relation import TypeRelation, result_rel
 from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, literal
 from compiler.ops.arg_types import Types, check_floats, normalize_axis, tensor_of_rank
+from compiler.ops.nn.fixed_point_softmax import (
+    MOST_SUMMANDS,
+    OUT_BITS,
+    FixedPointSoftmaxAttrs,
+    exponentials,
+    fixed_point_softmax,
+)
 from compiler.ops.nn.integer_softmax import IntegerSoftmaxAttrs, integer_softmax
 from compiler.ops.number_format import working
 from compiler.ops.op_attrs import OpAttrs
@@ -33,6 +41,7 @@ from compiler.ops.rules.realize import (
     integer_limits,
     integers,
     storage_dtype,
+    with_zero_point,
 )
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.with_tables import tabulates, with_tables
@@ -86,17 +95,20 @@ FQAnnotateRewrite.register("nn.softmax", "nn.log_softmax")(with_tables(annotate_
 @FQRealizeRewrite.register(softmax)
 @with_tables
 def softmax_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """nn.integer_softmax with exp(-d * scale) for every difference d of two scores."""
+    """nn.integer_softmax with exp(-d * scale) for every difference d of two scores; with
+    ``requantization`` "tflite" what TFLM's kernel makes of 8 bits."""
     (data,) = args
     attrs = SoftmaxAttrs.of(ref_call)
     if not isinstance(data, QRealizeIntExpr) or not tabulates(ctx):
         return None
     shape = ref_call.tensor_type.concrete_shape
-    data = to_scalar(data, len(shape), ctx.qconfig)
+    data = with_zero_point(to_scalar(data, len(shape), ctx.qconfig), ctx.qconfig)
     dtype = storage_dtype(data.low, data.high, ctx.qconfig)
     # The annotate rule narrows the operand; where debug_enabled_ops left it out, this stays float.
     if dtype is None:
         return None
+    if ctx.qconfig.requantization == "tflite":
+        return _told(data, dtype, attrs.axis, shape)
     # The sum of a row stays below 2^31.
     table_bits = min(_TABLE_BITS, 30 - (shape[attrs.axis] - 1).bit_length())
     differences = np.arange(data.high - data.low + 1, dtype=np.float64)
@@ -108,6 +120,17 @@ def softmax_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | 
     acc = ctx.qconfig.dtype_activation
     data_out = call if acc == "int32" else integer_calls.cast(call, acc)
     return integers(data_out, scale, acc, 0, 1 << _OUT_BITS)
+
+
+def _told(data: QRealizeIntExpr, dtype: str, axis: int, shape: Sequence[int]) -> Expr | None:
+    real = float(data.dom_scale.data)
+    table = exponentials(real)
+    if table is None or bits(dtype) > 8 or shape[axis] > MOST_SUMMANDS:
+        return None
+    how = FixedPointSoftmaxAttrs(axis, *integer_calls.worth(real))
+    call = Call(fixed_point_softmax, (cast_if_needed(data, dtype), Constant(table)), how)
+    scale = DomScale(as_scale(2.0**-OUT_BITS), wide=True)
+    return integers(call, scale, "int32", 0, (1 << OUT_BITS) - 1)
 
 
 log_softmax = register_op(
@@ -150,9 +173,9 @@ def log_softmax_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Exp
     wide = cast_if_needed(data, acc)
     below = op_call("subtract", wide, op_call("max", wide, axis=axis, keepdims=True))
     below = op_call("left_shift", below, integer_calls.scalar(_FINER_BITS, acc))
-    reals = np.arange((1 << _OUT_BITS) + 1, dtype=np.float64)
+    one = round(1 / float(probabilities.dom_scale.data))
     # A row's largest probability is never 0.
-    logs = np.log(np.maximum(reals, 1) / (1 << _OUT_BITS))
+    logs = np.log(np.maximum(np.arange(one + 1, dtype=np.float64), 1) / one)
     units = np.rint(logs / float(scale.values))
     limit = integer_limits(acc)[1] >> 2
     table = np.clip(units, -limit, 0).astype(acc)

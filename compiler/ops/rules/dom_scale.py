@@ -87,6 +87,12 @@ def chosen_scale(values: Any, qconfig: QConfig) -> NDArray[np.float32]:
     return as_scale(np.ldexp(np.ceil(np.ldexp(fraction, digits)), exponent - digits))
 
 
+def beside_constant(scale: DomScale) -> DomScale:
+    """Of a sum of narrow integers and a constant in a module for TFLM: 2^-8 of theirs, which no
+    rounding brings them to."""
+    return DomScale(as_scale(scale.values * np.float32(2.0**-8)), scale.trailing, wide=True)
+
+
 def as_scale(values: Any) -> NDArray[np.float32]:
     """``values`` as a float32 array of rank 0 or 1."""
     return np.asarray(values, dtype=np.float32)

@@ -110,7 +110,7 @@ def fixed_point_rescale(
         axis: of the data, along which factors vary; None for one factor.
         scale: what a step of the result is worth, a float32; 0 where that is of no use.
     """
-    unit, exponent = _worth(scale)
+    unit, exponent = worth(scale)
     return op_call(
         "fixed_point_rescale",
         data,
@@ -122,8 +122,8 @@ def fixed_point_rescale(
     )
 
 
-def _worth(scale: float) -> tuple[int, int]:
-    """A float32 as unit * 2^exponent."""
+def worth(scale: float) -> tuple[int, int]:
+    """A float32 as unit * 2^exponent: what a step of an integer is worth."""
     fraction, exponent = math.frexp(scale)
     unit = int(math.ldexp(fraction, _FLOAT_DIGITS))
     return unit, exponent - _FLOAT_DIGITS if unit else 0
@@ -136,7 +136,7 @@ def lookup(data: Expr, table: Constant, scale: float = 0.0, zero_point: int = 0)
         scale: what a step of the entries is worth, a float32; 0 where that is of no use.
         zero_point: the entry that stands for 0, where the scale is given.
     """
-    unit, exponent = _worth(scale)
+    unit, exponent = worth(scale)
     return op_call("lookup", data, table, unit=unit, exponent=exponent, zero_point=zero_point)
 
 

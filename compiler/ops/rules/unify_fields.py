@@ -20,6 +20,7 @@ from compiler.ops.rules.realize import (
     like,
     settled,
     storage_dtype,
+    with_zero_point,
     zero_point_for,
 )
 from compiler.ops.rules.requantize import requantize, to_scalar
@@ -39,6 +40,8 @@ def unify_for_concatenate(
     """
     narrow, acc = qconfig.dtype_input, qconfig.dtype_activation
     flat = [to_scalar(settled(v), _rank(r), qconfig) for v, r in zip(values, ref_fields)]
+    if qconfig.requantization == "tflite":
+        flat = [_stored(v, qconfig) for v in flat]
     if all(v.dtype == narrow and v.zero_point == 0 for v in flat):
         return _narrow_fields(ref_fields, flat, qconfig)
     if all(v.dtype in (narrow, f"u{narrow}") for v in flat):
@@ -60,6 +63,13 @@ def unify_for_concatenate(
             product = scaled(cast(held.data, "int64"), factor, None, _rank(ref), qconfig.rounding)
             fields.append(integers(cast(product, acc), scale, acc, held.low, held.high))
     return fields
+
+
+def _stored(value: QRealizeIntExpr, qconfig: QConfig) -> QRealizeIntExpr:
+    """Narrow integers that were held wide so far, in their storage."""
+    held = with_zero_point(value, qconfig)
+    dtype = storage_dtype(held.low, held.high, qconfig)
+    return value if dtype is None else like(held, cast_if_needed(held, dtype), dtype=dtype)
 
 
 def _rank(ref_arg: Expr) -> int:

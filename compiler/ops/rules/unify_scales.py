@@ -15,9 +15,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.expr import Call, Constant, Expr
+from compiler.ir.expr import Call, Constant, Expr, is_op_call
+from compiler.ir.loops import STATE
 from compiler.ir.ty import bits
-from compiler.ops.rules.dom_scale import DomScale, as_scale
+from compiler.ops.annotation.attach_simulated_quantize import is_quantized_constant, point_attrs
+from compiler.ops.rules.dom_scale import DomScale, as_scale, beside_constant, chosen_scale
 from compiler.ops.rules.fixed_point import (
     SUM_SHIFT,
     exact_log2,
@@ -45,7 +47,8 @@ from compiler.ops.rules.realize import (
     settled,
     storage_dtype,
 )
-from compiler.ops.rules.requantize import to_scalar
+from compiler.ops.rules.requantize import requantize, to_scalar
+from compiler.qtypes.layer_choices import WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 
 Factor = NDArray[np.float32]
@@ -84,13 +87,24 @@ def unify_for_add(
     ]
     if qconfig.requantization == "tflite" and all(narrow):
         return _rounded_apart(ref_call, (lhs, rhs), qconfig)
+    sixteen = [
+        _kept_bits(ref_arg) == WIDE_BITS and not value.scale.is_vector
+        for ref_arg, value in zip(ref_call.args, (lhs, rhs))
+    ]
+    if qconfig.requantization == "tflite" and all(map(max, narrow, sixteen)):
+        return _in_sixteen(ref_call, (lhs, rhs), qconfig)
     scale = lhs.scale.smaller(rhs.scale)
     pair = [
         _as_accumulator(ref_arg, value, acc, qconfig)
         for ref_arg, value in zip(ref_call.args, (lhs, rhs))
     ]
     limit = integer_limits(acc)[1]
-    if qconfig.integer_tables:
+    told = (
+        _with_constant(ref_call, operands, narrow) if qconfig.requantization == "tflite" else None
+    )
+    if told is not None:
+        scale = told
+    elif qconfig.integer_tables:
         scale = _finer(scale, pair, limit)
     factors = [scale_factor(value, scale) for value in pair]
     wanted = [_scaled_bound(value, factor) for value, factor in zip(pair, factors)]
@@ -127,7 +141,51 @@ def _rounded_apart(
     return (result[0], result[1]), scale
 
 
+_WIDEST: Final = (1 << (WIDE_BITS - 1)) - 1
+
+
+def _kept_bits(ref_arg: Expr) -> int | None:
+    """Of a point of its own bits, or of the state of a loop."""
+    if is_op_call(ref_arg, STATE):
+        return WIDE_BITS
+    attrs = point_attrs(ref_arg)
+    return None if attrs is None else attrs.bits
+
+
+def _in_sixteen(
+    ref_call: Call,
+    operands: tuple[QRealizeIntExpr, QRealizeIntExpr],
+    qconfig: QConfig,
+) -> tuple[tuple[QRealizeIntExpr, QRealizeIntExpr], DomScale]:
+    """Operands of 16 bits and of 8, at one scale where 16 hold both: LiteRT files bring them there
+    with QUANTIZE, and add int32."""
+    reach = (float(v.scale.values) * min(v.bound, _WIDEST) / _WIDEST for v in operands)
+    scale = DomScale(chosen_scale(max(reach), qconfig), wide=True)
+    acc, result = qconfig.dtype_activation, []
+    for ref_arg, operand in zip(ref_call.args, operands):
+        value = _as_accumulator(ref_arg, operand, acc, qconfig)
+        low, high = integer_limits("int16")
+        result.append(requantize(value, scale, low, high, len(ref_arg.tensor_type.shape), qconfig))
+    return (result[0], result[1]), scale
+
+
 _FINER: Final = 2.0**-8
+
+
+def _with_constant(
+    ref_call: Call, operands: tuple[QRealizeIntExpr, QRealizeIntExpr], narrow: Sequence[bool]
+) -> DomScale | None:
+    """What brings a narrow operand and a constant together without a rounding: LiteRT files scale
+    no int32 to int32."""
+    for place in (0, 1):
+        scale = operands[place].scale
+        if (
+            narrow[place]
+            and not scale.is_vector
+            and is_quantized_constant(ref_call.args[1 - place])
+        ):
+            return beside_constant(scale)
+    return None
 
 
 def _finer(scale: DomScale, pair: Sequence[QRealizeIntExpr], limit: int) -> DomScale:
@@ -151,7 +209,11 @@ def _as_accumulator(
     if isinstance(ref_arg, Call) and getattr(ref_arg.op, "name", "") == SQ:
         low, high = _constant_range(ref_arg, value)
     if value.dtype != acc:
-        held = like(value, cast(value.data, acc), dtype=acc, low=low, high=high)
+        data = value.data
+        narrow = storage_dtype(low, high, qconfig)
+        if value.dtype == "float32" and narrow and qconfig.requantization == "tflite":
+            data = cast(data, narrow)  # a file has one input for all its readers
+        held = like(value, cast(data, acc), dtype=acc, low=low, high=high)
         return centred(held, acc)
     if input_quantization(ref_arg):
         # Stored narrow: this is what a fused kernel writes to memory.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.ir.expr import Args, Call, Expr, describe
+from compiler.ir.expr import Args, Call, Expr, describe, is_op_call
+from compiler.ir.loops import STATE
 from compiler.ops.annotation.attach_simulated_quantize import (
     as_input,
     attach_simulated_quantize,
     is_quantized_constant,
 )
+from compiler.ops.annotation.wide_point import varies, wide_point
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
@@ -64,11 +66,20 @@ def add_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
     """The sum is wide even when both operands are narrow: it may not fit in their dtype."""
     if ctx.check_to_skip(ref_call):
         return None
-    (lhs, rhs), (left, right) = args, (kind_of(args[0]), kind_of(args[1]))
-    if left is None and right is None:
+    if all(kind_of(arg) is None for arg in args):
         return None
-    if ctx.qconfig.requantization == "tflite" and not (is_literal(lhs) or is_literal(rhs)):
-        sides = (as_input(lhs, ctx), as_input(rhs, ctx))
+    told = ctx.qconfig.requantization == "tflite"
+    if told and any(map(varies, args)):
+        # No bias that a product of TFLM takes: it is added to what the product gives.
+        args = tuple(arg if is_literal(arg) else _narrow(arg, ctx) for arg in args)
+    (lhs, rhs), (left, right) = args, (kind_of(args[0]), kind_of(args[1]))
+    if told and not (is_literal(lhs) or is_literal(rhs)):
+        left_side, right_side = as_input(lhs, ctx), as_input(rhs, ctx)
+        if ref_call in ctx.wide_values:
+            found = [_sixteen(*pair, ctx) for pair in zip(ref_call.args, args, strict=True)]
+            right_side = found[1] or right_side
+            left_side = found[0] or (left_side if found[1] else wide_point(left_side, ctx))
+        sides = (left_side, right_side)
     elif left is None:
         sides = (_quantized(unannotated(lhs), right, ctx), unannotated(rhs))
     elif right is None:
@@ -80,10 +91,25 @@ def add_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
     return QAnnotateExpr(with_args(ref_call, sides), QAnnotateKind.ACTIVATION)
 
 
+def _narrow(arg: Expr, ctx: QuantizeContext) -> QAnnotateExpr:
+    return QAnnotateExpr(as_input(arg, ctx), QAnnotateKind.INPUT)
+
+
+def _sixteen(old: Expr, arg: Expr, ctx: QuantizeContext) -> Expr | None:
+    """A side of a sum of 16 bits that has or gives so many in TFLM; None for one of 8."""
+    product = is_op_call(old, "multiply") and not any(map(is_literal, old.operands()))
+    if not isinstance(arg, QAnnotateExpr) or not (arg.wide or product):
+        return None
+    held = unannotated(arg)
+    return held if is_op_call(old, STATE) else wide_point(held, ctx)
+
+
 def _quantized(expr: Expr, other: QAnnotateKind | None, ctx: QuantizeContext) -> Expr:
     """A constant becomes a weight, anything else narrow; ``other`` is the other side's kind."""
     kind = QAnnotateKind.WEIGHT if is_literal(expr) else QAnnotateKind.INPUT
-    own_scale = ctx.qconfig.bias_mode == "accumulator" and other == QAnnotateKind.ACTIVATION
+    told = ctx.qconfig.requantization == "tflite"
+    wide = told or other == QAnnotateKind.ACTIVATION
+    own_scale = ctx.qconfig.bias_mode == "accumulator" and wide
     # A bias at the accumulator's scale cannot share its point with another accumulator's.
     shared = not (own_scale and kind == QAnnotateKind.WEIGHT)
     return attach_simulated_quantize(expr, kind, context=ctx, shared=shared)

@@ -1,6 +1,6 @@
 """maximum, minimum: the larger or the smaller of lhs and rhs, broadcast; a NaN wins.
 
-On integers, with ``integer_tables``: both sides at one scale.
+On integers, with ``integer_tables``: both sides at one scale; LiteRT files compare narrow ones.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.ir.expr import Args, Call, Expr, is_op_call
+from compiler.ir.ty import bits
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive, any_positive
-from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, integers
+from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, integers, like
+from compiler.ops.rules.unify_fields import unify_for_concatenate
 from compiler.ops.rules.unify_scales import unify_for_add
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -30,10 +32,16 @@ def larger_or_smaller_realize(ref_call: Call, args: Args, ctx: QuantizeContext) 
     pair = both_realized(args)
     if pair is None:
         return None
-    (lhs, rhs), scale = unify_for_add(ref_call, pair, ctx.qconfig)
     pick = max if is_op_call(ref_call, "maximum") else min
+    told = ctx.qconfig.requantization == "tflite" and all(bits(each.dtype) == 8 for each in pair)
+    if told:
+        lhs, rhs = unify_for_concatenate(ref_call.args, pair, ctx.qconfig)
+    else:
+        (lhs, rhs), scale = unify_for_add(ref_call, pair, ctx.qconfig)
     call = with_args(ref_call, (lhs.data, rhs.data))
     low, high = pick(lhs.low, rhs.low), pick(lhs.high, rhs.high)
+    if told:
+        return like(lhs, call, low=low, high=high)
     return integers(call, scale, ctx.qconfig.dtype_activation, low, high)
 
 

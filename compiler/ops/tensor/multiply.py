@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.ir.expr import Args, Call, Expr
+from compiler.ir.expr import Args, Call, Expr, is_op_call
+from compiler.ir.loops import STATE
+from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.nn.matmul_like import annotate_both_sides
-from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, with_args
+from compiler.ops.rules.annotate import (
+    FQAnnotateRewrite,
+    QAnnotateExpr,
+    kind_of,
+    unannotated,
+    with_args,
+)
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, product_scale
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.partition import (
@@ -31,7 +39,7 @@ from compiler.ops.tensor.scale_change import (
     realize_scale_change,
 )
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 
 multiply = binary_op("multiply", np.multiply, "*")
 
@@ -53,6 +61,14 @@ def multiply_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr 
     rescaled = annotate_scale_change(ref_call, args, ctx)
     if rescaled is not None:
         return rescaled
+    told = ctx.qconfig.requantization == "tflite"
+    if told and any(is_op_call(arg, STATE) for arg in ref_call.args):
+        # A state that is passed on keeps its 16 bits: arithmetic of int32 has them in TFLM too.
+        sides = (
+            unannotated(arg) if is_op_call(old, STATE) else as_input(arg, ctx)
+            for old, arg in zip(ref_call.args, args, strict=True)
+        )
+        return QAnnotateExpr(with_args(ref_call, tuple(sides)), QAnnotateKind.ACTIVATION)
     return annotate_both_sides(ref_call, args, ctx)
 
 

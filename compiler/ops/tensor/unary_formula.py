@@ -33,6 +33,7 @@ from compiler.ops.rules.realize import (
     integer_limits,
     integers,
     storage_dtype,
+    with_zero_point,
 )
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.table import RealTable
@@ -91,7 +92,8 @@ def unary_formula_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> E
     attrs = UnaryFormulaAttrs.of(ref_call)
     if not isinstance(data, QRealizeIntExpr) or not tabulates(ctx):
         return None
-    data = to_scalar(data, len(ref_call.args[0].tensor_type.shape), ctx.qconfig)
+    rank = len(ref_call.args[0].tensor_type.shape)
+    data = with_zero_point(to_scalar(data, rank, ctx.qconfig), ctx.qconfig)
     dtype = storage_dtype(data.low, data.high, ctx.qconfig)
     # The annotate rule narrows the operand; where debug_enabled_ops left it out, this stays float.
     if dtype is None:

@@ -19,7 +19,7 @@ from compiler.ir.ty import Dim, TensorType, Type
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.index import imm, plus
 from compiler.lir.scalars import Bin, Scalar, Select, literal
-from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
+from compiler.ops.annotation.attach_simulated_quantize import as_input, attach_simulated_quantize
 from compiler.ops.arg_types import Types, merge_dim, normalize_axis, same_dtype, tensor_tuple
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import (
@@ -85,14 +85,18 @@ def concatenate_numpy(attrs: ConcatenateAttrs, args: Arrays, out_type: Type) -> 
 
 @FQAnnotateRewrite.register(concatenate)
 def concatenate_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """With one quantized field, plain fields are quantized finely and all are concatenated."""
+    """With one quantized field, plain fields are quantized finely and all are concatenated; LiteRT
+    files concatenate narrow integers."""
     if ctx.check_to_skip(ref_call):
         return None
     (data,) = args
     if not isinstance(data, Tuple) or all(kind_of(field) is None for field in data.fields):
         return None
+    told = ctx.qconfig.requantization == "tflite"
     fields = [
-        attach_simulated_quantize(field, QAnnotateKind.ACTIVATION, context=ctx)
+        as_input(field, ctx)
+        if told
+        else attach_simulated_quantize(field, QAnnotateKind.ACTIVATION, context=ctx)
         if kind_of(field) is None
         else unannotated(field)
         for field in data.fields

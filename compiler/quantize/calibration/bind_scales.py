@@ -31,6 +31,7 @@ from compiler.ops.rules.dom_scale import (
     DomScale,
     FQDomScale,
     as_scale,
+    beside_constant,
     chosen_scale,
     moved_scale,
     same_scale,
@@ -293,6 +294,8 @@ class _Binder:
 
     def _bind_bias(self, point: Expr, scale: DomScale | None, consumer: Call | None) -> DomScale:
         assert isinstance(point, Call)
+        if scale is not None and not scale.wide and self.qconfig.requantization == "tflite":
+            scale = beside_constant(scale)
         if scale is None or not scale.wide:
             return self._bind_weight(point, None, consumer)
         data = _constant(point, consumer)

@@ -22,6 +22,7 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.op import OpRule
 from compiler.ir.ty import TensorType
+from compiler.ops.nn.fixed_point_softmax import exponentials
 from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.proof.derive import derive_static
@@ -262,6 +263,16 @@ def test_softmax_and_standardization(dtype: str) -> None:
     for axis, centred, root in product((-1, 0, 1), (True, False), (0, 4)):
         how = {"axis": axis, "epsilon": 77, "root_bits": root, "out_bits": 12, "centred": centred}
         check(op.nn.integer_standardize(x, **how), {x: data})
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_the_softmax_of_tflm(dtype: str) -> None:
+    data = values(dtype, (3, 9, 4))
+    x = var("x", data)
+    for scale, axis in product((1e-4, 0.03, 0.2, 9.0), (-1, 0, 1)):
+        table = exponentials(scale)
+        assert table is not None
+        check(op.nn.fixed_point_softmax(x, relay.const(table), axis=axis), {x: data})
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -33,6 +33,7 @@ OPS = [op for op in all_ops() if any(op in table for table in LOOPS)]
 # Too particular for random types: they have tests below or of their own.
 RARELY_FIT = {
     "nn.conv2d", "nn.conv2d_transpose", "nn.matmul", "nn.integer_softmax", "arange",
+    "nn.fixed_point_softmax",
     "vision.non_max_suppression", "scatter_nd",
 }  # fmt: skip
 
@@ -239,6 +240,19 @@ def test_the_integer_softmax_agrees(dtype: str, axis: int, seed: int) -> None:
     types = [data, TensorType((length,), "int32")]
     attrs = op.attrs_type.make(axis=axis, out_bits=int(rng.integers(1, 20)))
     assert check(op, attrs, types, [extreme_value(data, rng), table])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(("int8", "uint8")), st.integers(-3, 2), st.integers(0, 99))
+def test_the_fixed_point_softmax_agrees(dtype: str, axis: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    data = TensorType((2, 3, 5), dtype)
+    length = int(rng.integers(1, 300))
+    table = np.sort(rng.integers(-3, (1 << 31) - 1, length).astype(np.int32))[::-1].copy()
+    op = get_op("nn.fixed_point_softmax")
+    assert op.attrs_type is not None
+    types = [data, TensorType((length,), "int32")]
+    assert check(op, op.attrs_type.make(axis=axis), types, [extreme_value(data, rng), table])
 
 
 @settings(max_examples=25, deadline=None)

@@ -70,6 +70,12 @@ BEHIND: dict[str, tuple[Callable[[Any], Any], int]] = {
         ),
         2,
     ),
+    "softmax of TFLM": (
+        lambda y: op.nn.fixed_point_softmax(
+            narrow(y), relay.const(np.arange(1, 257, dtype="int32")), axis=1
+        ),
+        2,
+    ),
     "pad": (
         lambda y: op.nn.pad(
             y, relay.const(np.int32(7)), pad_width=((0, 0), (1, 0), (2, 1), (0, 3))

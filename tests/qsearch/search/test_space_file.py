@@ -274,7 +274,7 @@ def test_a_model_without_a_litert_file_is_refused_before_a_search_for_one(
     pytest.importorskip("ai_edge_litert", reason=missing("the Python packages of the tests"))
     x = relay.var("x", (1, 4, 5, 5))
     weight = relay.const(np.ones((4, 4, 1, 1), "float32"))
-    made = relay.op.nn.softmax(relay.op.nn.conv2d(x, weight), axis=1)
+    made = relay.op.nn.log_softmax(relay.op.nn.conv2d(x, weight), axis=1)
     mod = relay.module(relay.Function([x], relay.op.nn.conv2d(made, weight)))
     onnx.save(to_onnx(mod), str(tmp_path / "m.onnx"))
     with pytest.raises(TfliteExportError, match="has no form in a LiteRT file"):

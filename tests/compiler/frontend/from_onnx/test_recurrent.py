@@ -215,7 +215,7 @@ def test_the_free_length_of_a_sequence_is_given_by_name() -> None:
     assert mod["main"].params[0].tensor_type.concrete_shape == (3, BATCH, FEATURES)
 
 
-def quantized(kind: str, steps: int) -> tuple[IRModule, Candidate, list[Arrays]]:
+def quantized(kind: str, steps: int, **changes: Any) -> tuple[IRModule, Candidate, list[Arrays]]:
     """A recurrence of a sequence, its candidate, and what it was calibrated on."""
     held = weights(kind, hidden=8, reads=6)
     held["r"] /= 2  # a recurrence of larger weights is chaotic: it multiplies every error
@@ -224,7 +224,8 @@ def quantized(kind: str, steps: int) -> tuple[IRModule, Candidate, list[Arrays]]
     prepared = prerequisite_optimize(mod, params, 3)
     rng = np.random.default_rng(7)
     data = [{"x": rng.normal(size=(steps, 1, 6)).astype(np.float32)} for _ in range(8)]
-    config = QConfig.recommended(calibrate_mode="max", partition_conversions="fully_integral")
+    asked = {"calibrate_mode": "max", "partition_conversions": "fully_integral", **changes}
+    config = QConfig.recommended(**asked)
     return prepared, calibrated(prepared, config, data), data
 
 

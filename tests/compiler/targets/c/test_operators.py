@@ -31,6 +31,7 @@ CALLS = 10
 # Integer routines and intrinsics that promise nothing outside of their contracts.
 SMALL_VALUES_ONLY = {
     "fixed_point_multiply", "fixed_point_multiply_per_axis", "nn.integer_softmax",
+    "nn.fixed_point_softmax",
     "nn.integer_standardize", "power", "take", "gather", "gather_nd", "scatter_elements",
     "scatter_nd", "one_hot", "isqrt",
 }  # fmt: skip

@@ -1,0 +1,325 @@
+"""The tensors of a LiteRT file, and operators that move them or compute with int32."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from compiler.export.to_tflite.file import FileWriter
+from compiler.export.to_tflite.values import Ints, Tensor
+from compiler.ir.ty import TensorType
+from compiler.ops.nn.fixed_point_softmax import OUT_BITS
+
+SAME, VALID = 0, 1
+_MOST_AXES = 5
+"""Of what TFLM pads and transposes."""
+MOST_BROADCAST = 4
+"""Axes of operands that TFLM broadcasts."""
+_MOST_JOINED = 10
+"""Tensors that TFLM concatenates at once."""
+OPTIONS = {name: f"{name.title()}Options" for name in ("ADD", "SUB", "MUL")} | dict.fromkeys(
+    ("MAXIMUM", "MINIMUM"), "MaximumMinimumOptions"
+)
+
+
+class TensorWriter:
+    """Writes operators whose operands and results are tensors."""
+
+    def __init__(self, writer: FileWriter) -> None:
+        self.writer = writer
+
+    def new(self, like: Tensor, shape: Sequence[int]) -> Tensor:
+        """A tensor of another shape whose integers mean the same."""
+        name = f"value_{len(self.writer.tensors)}"
+        grid = like.grid if like.scale else None
+        tensor = self.writer.tensor(name, shape, like.dtype, grid)
+        return replace(like, tensor=tensor, shape=tuple(shape))
+
+    def whole(self, name: str, shape: Sequence[int]) -> Tensor:
+        """An input of integers, which the model takes as they are."""
+        return Tensor(self.writer.tensor(name, shape, "int32"), tuple(shape), dtype="int32")
+
+    def worth(self, source: Tensor, scale: float) -> Tensor:
+        """A tensor whose steps are worth this: a factor of the model stands in no operator."""
+        known = source.scale == scale or (
+            not source.scale and self.writer.worth(source.tensor, scale)
+        )
+        return source if known else self.copied(replace(source, scale=scale))
+
+    def padded(self, source: Tensor, width: Sequence[tuple[int, int]], value: int) -> Tensor:
+        """PAD with the file's zero, PADV2 with another of its integers."""
+        if not any(map(any, width)):
+            return source
+        shape = [n + a + b for n, (a, b) in zip(source.shape, width, strict=True)]
+        if len(shape) > _MOST_AXES:
+            merged = _merged(source.shape, width)
+            if len(merged) < len(shape):
+                whole = self.reshaped(source, [n for n, _ in merged])
+                return self.reshaped(self.padded(whole, [ends for _, ends in merged], value), shape)
+        made = self.new(source, shape)
+        inputs = [source.tensor, self.list_of(width)]
+        if value == source.grid.zero:
+            self.writer.operator("PAD", inputs, made.tensor, "PadOptions")
+        else:
+            filled = self.writer.constant(np.array([value]), source.dtype, source.grid)
+            self.writer.operator("PADV2", [*inputs, filled], made.tensor, "PadV2Options")
+        return made
+
+    def reshaped(self, source: Tensor, shape: Sequence[int]) -> Tensor:
+        """RESHAPE, where the shape is another."""
+        return source if source.shape == tuple(shape) else self.copied(source, shape)
+
+    def copied(self, source: Tensor, shape: Sequence[int] | None = None) -> Tensor:
+        """The integers of a tensor with the scale and shape that are said."""
+        shape = source.shape if shape is None else shape
+        made = self.new(source, shape)
+        inputs = [source.tensor, self.list_of(shape)]
+        sizes = [int(n) for n in shape]
+        self.writer.operator("RESHAPE", inputs, made.tensor, "ReshapeOptions", newShape=sizes)
+        return made
+
+    def moved(
+        self,
+        name: str,
+        parts: Sequence[Tensor],
+        ty: TensorType,
+        lists: Sequence[Any],
+        options: str = "",
+        **fields: Any,
+    ) -> Tensor:
+        """An operator that moves elements, with lists of numbers as further inputs."""
+        made = self.new(parts[0], ty.concrete_shape)
+        inputs = [*(part.tensor for part in parts), *map(self.list_of, lists)]
+        options = options or f"{name.title()}Options"
+        self.writer.operator(name, inputs, made.tensor, options, **fields)
+        return made
+
+    def sliced(
+        self, source: Tensor, begins: Sequence[int], out: Sequence[int], strides: Sequence[int]
+    ) -> Tensor:
+        """STRIDED_SLICE; of too many axes, whole ones side by side are one."""
+        if source.shape == tuple(out):
+            return source
+        whole = [(int(size == n),) * 2 for size, n in zip(source.shape, out, strict=True)]
+        cut = [(1 - one, 0) for one, _ in whole]
+        merged = _merged(source.shape, cut)
+        kept = [axis for axis, (one, _) in enumerate(whole) if not one]
+        laid, at = [], iter(kept)
+        for size, (cuts, _) in merged:
+            axis = next(at) if cuts else -1
+            laid.append((begins[axis], out[axis], strides[axis]) if cuts else (0, size, 1))
+        held = self.reshaped(source, [size for size, _ in merged])
+        ends = [begin + (n - 1) * by + 1 for begin, n, by in laid]
+        lists = [[begin for begin, _, _ in laid], ends, [by for _, _, by in laid]]
+        made = self.new(held, [n for _, n, _ in laid])
+        inputs = [held.tensor, *map(self.list_of, lists)]
+        self.writer.operator("STRIDED_SLICE", inputs, made.tensor, "StridedSliceOptions")
+        return self.reshaped(made, out)
+
+    def part(self, source: Tensor, at: int) -> Tensor:
+        """One element of the first axis, which goes."""
+        shape = source.shape
+        begins, out = [at, *[0] * (len(shape) - 1)], (1, *shape[1:])
+        return self.reshaped(self.sliced(source, begins, out, [1] * len(shape)), shape[1:])
+
+    def stacked(self, rows: Sequence[Tensor]) -> Tensor:
+        """Tensors along a new first axis."""
+        return self.joined([self.reshaped(row, (1, *row.shape)) for row in rows], 0)
+
+    def joined(self, parts: Sequence[Tensor], axis: int) -> Tensor:
+        """CONCATENATION of tensors that count alike, of as many at a time as TFLM takes."""
+        if len(parts) > _MOST_JOINED:
+            tens = range(0, len(parts), _MOST_JOINED)
+            return self.joined([self.joined(parts[n : n + _MOST_JOINED], axis) for n in tens], axis)
+        shape = list(parts[0].shape)
+        shape[axis] = sum(part.shape[axis] for part in parts)
+        alike = [self.worth(part, parts[0].scale) for part in parts]
+        ty, how = TensorType(tuple(shape), "int8"), "ConcatenationOptions"
+        return self.moved("CONCATENATION", alike, ty, [], how, axis=axis)
+
+    def transposed(self, source: Tensor, axes: Sequence[int]) -> Tensor:
+        """TRANSPOSE; of too many axes, those that stay side by side are one."""
+        if list(axes) == sorted(axes):
+            return source
+        shape = [source.shape[axis] for axis in axes]
+        if len(axes) > _MOST_AXES:
+            long = [axis for axis, size in enumerate(source.shape) if size > 1]
+            runs: list[list[int]] = []
+            for axis in (long.index(axis) for axis in axes if axis in long):
+                if runs and axis == runs[-1][-1] + 1:
+                    runs[-1].append(axis)
+                else:
+                    runs.append([axis])
+            before = sorted(runs)
+            whole = [math.prod(source.shape[long[axis]] for axis in run) for run in before]
+            order = [before.index(run) for run in runs]
+            if len(order) < len(axes):
+                merged = self.transposed(self.reshaped(source, whole), order)
+                return self.reshaped(merged, shape)
+        made = self.new(source, shape)
+        inputs = [source.tensor, self.list_of(axes)]
+        self.writer.operator("TRANSPOSE", inputs, made.tensor, "TransposeOptions")
+        return made
+
+    def entries(self, entries: Ints, places: Tensor, like: Tensor) -> Tensor:
+        """The entries of a table at computed places.
+
+        TFLM gathers bytes: wider entries are put together from several of them, in int32.
+        """
+        if like.dtype == "int8":
+            return self._bytes(entries, places, like)
+        reach = int(np.abs(entries).max()).bit_length() + 1
+        last = (reach - 1) // 8
+        made = self.cast(self._bytes(entries >> (8 * last), places, Tensor(-1, ())), "int32")
+        for lower in reversed(range(last)):
+            digits = (entries >> (8 * lower) & 255) - 128
+            digit = self.moved_by(self._bytes(digits, places, Tensor(-1, ())), 128)
+            made = self.arithmetic("ADD", self.arithmetic("MUL", made, self.number(256)), digit)
+        return made
+
+    def _bytes(self, entries: Ints, places: Tensor, like: Tensor) -> Tensor:
+        made = self.new(like, (*places.shape, *entries.shape[1:]))
+        table = self.writer.constant(entries, "int8", like.grid if like.scale else None)
+        inputs = [table, places.tensor]
+        self.writer.operator("GATHER", inputs, made.tensor, "GatherOptions", axis=0)
+        return made
+
+    # ---- wide arithmetic -----------------------------------------------------------------------
+
+    def list_of(self, numbers: Any) -> int:
+        return self.writer.constant(np.asarray(numbers), "int32")
+
+    def number(self, value: int) -> Tensor:
+        return self.constant(np.array([value]))
+
+    def constant(self, data: Ints) -> Tensor:
+        return Tensor(self.writer.constant(data, "int32"), data.shape, dtype="int32")
+
+    def cast(self, source: Tensor, dtype: str) -> Tensor:
+        """CAST."""
+        made = self.new(Tensor(-1, (), dtype=dtype), source.shape)
+        self.writer.operator("CAST", [source.tensor], made.tensor, "CastOptions")
+        return made
+
+    def moved_by(self, source: Tensor, amount: int) -> Tensor:
+        """The integers of a tensor, and so much more, in int32."""
+        wide = self.cast(source, "int32")
+        return self.arithmetic("ADD", wide, self.number(amount)) if amount else wide
+
+    def within(self, places: Tensor, size: int, wraps: bool = False) -> Tensor:
+        """Places of an axis, limited to it; what counts from its end (-1, …) moved up first."""
+        if wraps:
+            below = self.new(Tensor(-1, (), dtype="bool"), places.shape)
+            inputs = [places.tensor, self.number(0).tensor]
+            self.writer.operator("LESS", inputs, below.tensor, "LessOptions")
+            more = self.arithmetic("MUL", self.cast(below, "int32"), self.number(size))
+            places = self.arithmetic("ADD", places, more)
+        return self.limited(places, np.array([0]), np.array([size - 1]))
+
+    def limited(self, made: Tensor, low: Ints | None, high: Ints | None) -> Tensor:
+        """MAXIMUM and MINIMUM of int32."""
+        for name, limit in (("MAXIMUM", low), ("MINIMUM", high)):
+            made = made if limit is None else self.arithmetic(name, made, self.constant(limit))
+        return made
+
+    def arithmetic(self, name: str, lhs: Tensor, rhs: Tensor) -> Tensor:
+        """ADD, SUB, MUL of int32, MAXIMUM or MINIMUM of tensors that count alike."""
+        if name == "SUB":  # whose result may not say in TFLM what its steps are worth
+            return self.arithmetic("ADD", lhs, self.arithmetic("MUL", rhs, self.number(-1)))
+        shape = np.broadcast_shapes(lhs.shape, rhs.shape)
+        made = self.new(lhs if lhs.dtype == "int8" else Tensor(-1, (), dtype="int32"), shape)
+        inputs = [self.side(side, made).tensor for side in (lhs, rhs)]
+        self.writer.operator(name, inputs, made.tensor, OPTIONS[name])
+        return made
+
+    def side(self, own: Tensor, like: Tensor) -> Tensor:
+        """An operand with as many axes as the sum, which kernels broadcast over four at most."""
+        missing = len(like.shape) - len(own.shape)
+        return self.reshaped(own, (*(1,) * missing, *own.shape)) if missing else own
+
+    # ---- operators of their own ----------------------------------------------------------------
+
+    def softmax(self, source: Tensor) -> Tensor:
+        """SOFTMAX, whose int16 count from the smallest one."""
+        like = Tensor(-1, (), 2.0**-OUT_BITS, 0, 1 << (OUT_BITS - 1), "int16")
+        made = self.new(like, source.shape)
+        self.writer.operator("SOFTMAX", [source.tensor], made.tensor, "SoftmaxOptions", beta=1.0)
+        return made
+
+    def max_pool(self, source: Tensor, attrs: Any, shape: tuple[int, ...]) -> Tensor:
+        """MAX_POOL_2D; other padding than SAME is a tensor's."""
+        windows = Windows(source.shape[1:3], attrs.pool_size, attrs.strides, (1, 1), shape[1:3])
+        place = padding_of(attrs.padding, windows)
+        if place is None:
+            width = width_behind(attrs.padding, windows)
+            source, place = self.padded(source, width, -128), VALID
+        made = self.new(source, shape)
+        self.writer.operator(
+            "MAX_POOL_2D",
+            [source.tensor],
+            made.tensor,
+            "Pool2DOptions",
+            padding=place,
+            strideH=attrs.strides[0],
+            strideW=attrs.strides[1],
+            filterHeight=attrs.pool_size[0],
+            filterWidth=attrs.pool_size[1],
+        )
+        return made
+
+
+def _merged(
+    shape: Sequence[int], width: Sequence[tuple[int, int]]
+) -> list[tuple[int, tuple[int, int]]]:
+    """Axes with their padding, those side by side that have none as one."""
+    merged: list[tuple[int, tuple[int, int]]] = []
+    for size, ends in zip(shape, width, strict=True):
+        if merged and not any(ends) and not any(merged[-1][1]):
+            size *= merged.pop()[0]
+        merged.append((size, ends))
+    return merged
+
+
+class Windows(NamedTuple):
+    """How windows lie over an image; a pair of numbers each, for rows and columns."""
+
+    data: Sequence[int]
+    window: Sequence[int]
+    strides: Sequence[int]
+    dilation: Sequence[int]
+    out: Sequence[int]
+
+    @property
+    def beyond(self) -> list[int]:
+        """Elements that the windows span beyond the data; below 0 where they leave some."""
+        return [
+            (out - 1) * stride + (taps - 1) * apart + 1 - size
+            for size, taps, stride, apart, out in zip(*self, strict=True)
+        ]
+
+
+def padding_of(padding: Sequence[int], windows: Windows) -> int | None:
+    """SAME or VALID, where one of them is this padding; None where neither is."""
+    if not any(padding) and not any(_missing(padding, windows)):
+        return VALID
+    for axis, (before, after) in enumerate(zip(padding[:2], padding[2:])):
+        whole = max(windows.beyond[axis], 0)
+        same = -(-windows.data[axis] // windows.strides[axis])
+        if windows.out[axis] != same or before != whole // 2 or after < whole - before:
+            return None
+    return SAME
+
+
+def _missing(padding: Sequence[int], windows: Windows) -> list[int]:
+    """Elements behind the data and its leading padding that the last windows reach."""
+    return [max(more - before, 0) for more, before in zip(windows.beyond, padding)]
+
+
+def width_behind(padding: Sequence[int], windows: Windows) -> tuple[tuple[int, int], ...]:
+    """Padding of every axis of an image that windows do not reach beyond."""
+    rows, columns = _missing(padding, windows)
+    return (0, 0), (padding[0], rows), (padding[1], columns), (0, 0)
