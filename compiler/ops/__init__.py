@@ -54,7 +54,7 @@ import compiler.ops.nn.relu
 import compiler.ops.nn.rms_norm
 import compiler.ops.nn.softmax
 import compiler.ops.nn.standardized_integers
-import compiler.ops.nn.told_standardize
+import compiler.ops.nn.tflm_standardize
 import compiler.ops.nn.weight_factors
 import compiler.ops.nn.weight_scaling
 import compiler.ops.nn.window

@@ -202,8 +202,13 @@ class QConfig(RelayConfig):
         decides = (one.name for one in options_of(type(self)) if one.measured)
         found = {name: _plain(getattr(self, name)) for name in decides}
         found |= {"centred": self.weight_rounding != "nearest", "sums": self.layers.wide_sums}
-        found["narrow"] = self.requantization == "tflite"
+        found["narrow"] = self.for_tflm
         return {**found, "float_layers": list(self.layers.float_layers)}
+
+    @property
+    def for_tflm(self) -> bool:
+        """Whether a module computes what TFLM's kernels compute, so that a LiteRT file says it."""
+        return self.requantization == "tflite"
 
     @property
     def needs_channels(self) -> bool:

@@ -28,7 +28,7 @@ from compiler.ops.annotation.attach_simulated_quantize import (
     attach_simulated_quantize,
 )
 from compiler.ops.annotation.narrow_move import narrow_moves
-from compiler.ops.annotation.wide_point import residual_stream, told_sums, wide_point
+from compiler.ops.annotation.wide_point import residual_stream, tflm_sums, wide_point
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
@@ -65,10 +65,10 @@ class QuantizeAnnotate(FunctionPass):
         chosen = choices_of(fn, run.qconfig.layers)
         run.float_layers = frozenset(call for call, choice in chosen.items() if choice.float)
         if run.qconfig.integer_tables:
-            told = run.qconfig.requantization == "tflite"
+            for_tflm = run.qconfig.for_tflm
             wide = run.qconfig.layers.wide_sums
-            run.wide_values = told_sums(fn) if told else residual_stream(fn, wide)
-            run.narrow_moves = narrow_moves(fn, every=told)
+            run.wide_values = tflm_sums(fn) if for_tflm else residual_stream(fn, wide)
+            run.narrow_moves = narrow_moves(fn, every=for_tflm)
             first = first_calls(nodes_of(fn))
         annotator = _Annotator(run, call_places(fn), given, first)
         body = ForwardRewriter(

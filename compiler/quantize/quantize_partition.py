@@ -44,7 +44,7 @@ class QuantizePartition(FunctionPass):
         require_static(fn, self.info.name)
         run = context_or_new(self.context)
         body = ForwardRewriter(FQPartitionRewrite, fcontext=constantly(run)).rewrite_body(fn)
-        if run.qconfig.requantization == "tflite":
+        if run.qconfig.for_tflm:
             body = _with_borders(body, run.qconfig.dtype_input)
         elif run.qconfig.keep_output_wide:
             body = _without_border(fn.body, body)

@@ -465,7 +465,7 @@ def _refuse_without_file(start: QConfig, module: IRModule) -> None:
         SettingsError: the space holds modules that are not for TFLM.
         TfliteExportError: an operator has no form there.
     """
-    if start.requantization != "tflite":
+    if not start.for_tflm:
         raise SettingsError(
             f"a LiteRT file has no requantization {start.requantization}",
             where="--space, with --for tflite",

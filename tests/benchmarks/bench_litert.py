@@ -29,7 +29,13 @@ from tests.benchmarks.machine import machine
 from tests.benchmarks.real_models import DATA, batch_of, read_split
 from tests.benchmarks.scores import score
 
-MODELS = ("digits_cnn", "fashion_mobilenet", "fashion_resnet", "fashion_outlier")
+MODELS = (
+    "digits_cnn",
+    "fashion_mobilenet",
+    "fashion_resnet",
+    "fashion_outlier",
+    "fashion_vit",
+)
 GOAL_DB = 1.0
 
 

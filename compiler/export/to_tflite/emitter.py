@@ -31,7 +31,7 @@ from compiler.export.to_tflite.values import (
     Tensor,
     Total,
 )
-from compiler.ir.dataflow import Step, Value
+from compiler.ir.dataflow import Value
 from compiler.ir.ty import TensorType, integer_range
 from compiler.ops.rules.fixed_point import SUM_SHIFT, multiplier_and_small_shift
 from compiler.ops.tensor.fixed_point_rescale import rescaled_twice
@@ -138,19 +138,6 @@ class TfliteEmitter(TensorWriter):
         made = self.new(like, own.shape)
         self.writer.operator("QUANTIZE", [own.tensor], made.tensor, "QuantizeOptions")
         return made
-
-    def check_zero(self, form: Raw, step: Step) -> None:
-        """A tensor counts from its zero.
-
-        Raises:
-            TfliteExportError: it does not.
-        """
-        if form.zero != form.source.zero:
-            raise TfliteExportError(
-                f"{step.name} reads integers that count from {form.zero}, "
-                f"not from their zero {form.source.zero}",
-                span=step.span,
-            )
 
     # ---- from wide to narrow -------------------------------------------------------------------
 

@@ -273,12 +273,12 @@ def rescale(step: Step, graph: TfliteEmitter) -> Form | None:
     rank = len(step.result.type.concrete_shape)
     if attrs.axis is not None and attrs.axis % rank != rank - 1:
         return None
-    if isinstance(form, Raw) and form.factor == 1 << SUM_SHIFT and multiplier.size == 1:
-        graph.check_zero(form, step)
+    whole = isinstance(form, Raw) and form.zero == form.source.zero
+    if isinstance(form, Raw) and whole and form.factor == 1 << SUM_SHIFT and multiplier.size == 1:
         return Operand(form.source, int(multiplier[0]), int(shift[0]))
     if isinstance(form, Raw) and multiplier.size > 1:
         form = _as_product(form, graph)
-    elif isinstance(form, Raw) and form.factor == 1 and form.zero == form.source.zero:
+    elif isinstance(form, Raw) and whole and form.factor == 1:
         pass
     elif not isinstance(form, (Product, Matmul, Total, Sum)):
         form = graph.wide(step.args[0])
@@ -378,7 +378,6 @@ def average(step: Step, graph: TfliteEmitter) -> Form | None:
     form, attrs = graph.form(step.args[0]), step.attrs
     if not isinstance(form, Raw) or attrs.layout != "NHWC":
         return None
-    graph.check_zero(form, step)
     _, height, width, channels = form.source.shape
     if step.name == "nn.global_avg_pool2d":
         size, more = (height, width), {}
@@ -398,7 +397,6 @@ def mean(step: Step, graph: TfliteEmitter) -> Form | None:
     form, axes = graph.form(step.args[0]), axes_of(step)
     if not isinstance(form, Raw) or form.source.dtype != "int8":
         return None
-    graph.check_zero(form, step)
     if math.prod(form.source.shape[axis] for axis in axes) != form.factor:
         return None
     return _along(form, axes, graph)

@@ -63,7 +63,7 @@ def residual_stream(fn: Function, sums: bool = False) -> frozenset[Expr]:
     return frozenset(found)
 
 
-def told_sums(fn: Function) -> frozenset[Expr]:
+def tflm_sums(fn: Function) -> frozenset[Expr]:
     """Sums that keep 16 bits in a module for TFLM, whose products and windows give 8: those of the
     residual stream, and those that are the next state of a loop."""
     found = {node for node in residual_stream(fn) if is_op_call(node, "add")}

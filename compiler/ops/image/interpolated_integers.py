@@ -53,7 +53,7 @@ def realize_mixing(
     # Rows are picked while they are narrow, where that is cheap.
     mixed: Expr = cast_if_needed(data, narrow)
     dtype = narrow
-    told = ctx.qconfig.requantization == "tflite"
+    for_tflm = ctx.qconfig.for_tflm
     wholes: list[tuple[int, NDArray[np.int64]]] = []
     for axis, matrix in weights:
         denominator = common_denominator(matrix)
@@ -69,7 +69,7 @@ def realize_mixing(
         wholes.append((axis, whole))
         scale = scale.over(denominator)
     # LiteRT files pick from narrow tensors only: every neighbour, before any is weighted.
-    rounds = [wholes] if told else [[one] for one in wholes]
+    rounds = [wholes] if for_tflm else [[one] for one in wholes]
     for axes in rounds:
         mixed = _along(mixed, dtype, axes, len(shape), acc)
         dtype = acc

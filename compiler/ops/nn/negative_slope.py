@@ -71,8 +71,8 @@ def prelu_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
     data, alpha = args
     if kind_of(data) is None or not isinstance(alpha, Constant) or ctx.check_to_skip(ref_call):
         return None
-    told = ctx.qconfig.requantization == "tflite"
-    held = as_input(data, ctx) if told else unannotated(data)
+    for_tflm = ctx.qconfig.for_tflm
+    held = as_input(data, ctx) if for_tflm else unannotated(data)
     return QAnnotateExpr(with_args(ref_call, (held, alpha)), QAnnotateKind.ACTIVATION)
 
 
@@ -104,7 +104,7 @@ def prelu_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
     rises = (slopes < 0).any() and low < 0
     reach = -lost if falls else 0, max(high, lost if rises else 0, 0)
     scale = data.scale.over(1 << finer)
-    if finer and ctx.qconfig.requantization == "tflite":
+    if finer and ctx.qconfig.for_tflm:
         whole = along_axis(np.rint(np.ldexp(slopes, finer)), trailing, acc)
         parts = multiply(minimum(cast_if_needed(data, acc), zero), whole), maximum(wide, zero)
         return integers(add(*parts), scale, acc, reach[0] - 256, reach[1] + 256)

@@ -107,8 +107,8 @@ def softmax_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | 
     # The annotate rule narrows the operand; where debug_enabled_ops left it out, this stays float.
     if dtype is None:
         return None
-    if ctx.qconfig.requantization == "tflite":
-        return _told(data, dtype, attrs.axis, shape)
+    if ctx.qconfig.for_tflm:
+        return _of_tflm(data, dtype, attrs.axis, shape)
     # The sum of a row stays below 2^31.
     table_bits = min(_TABLE_BITS, 30 - (shape[attrs.axis] - 1).bit_length())
     differences = np.arange(data.high - data.low + 1, dtype=np.float64)
@@ -122,7 +122,7 @@ def softmax_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | 
     return integers(data_out, scale, acc, 0, 1 << _OUT_BITS)
 
 
-def _told(data: QRealizeIntExpr, dtype: str, axis: int, shape: Sequence[int]) -> Expr | None:
+def _of_tflm(data: QRealizeIntExpr, dtype: str, axis: int, shape: Sequence[int]) -> Expr | None:
     real = float(data.dom_scale.data)
     table = exponentials(real)
     if table is None or bits(dtype) > 8 or shape[axis] > MOST_SUMMANDS:

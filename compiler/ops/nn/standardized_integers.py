@@ -21,7 +21,7 @@ from compiler.ops.nn.integer_standardize import (
     integer_standardize,
     output_bound,
 )
-from compiler.ops.nn.told_standardize import MOST_SUMMANDS, told_standardize
+from compiler.ops.nn.tflm_standardize import MOST_SUMMANDS, tflm_standardize
 from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, unannotated, with_args
 from compiler.ops.rules.dom_scale import DomScale, chosen_scale
 from compiler.ops.rules.integer_calls import add, along_axis, cast, multiply
@@ -50,7 +50,7 @@ def annotate_norm(ref_call: Call, args: Args, axis: int, ctx: QuantizeContext) -
     if kind_of(args[0]) != QAnnotateKind.INPUT:
         count = ref_call.tensor_type.concrete_shape[axis]
         wide = (count << (WIDE_BITS - 1)).bit_length() * 2 <= _ROOT_LIMIT_BITS
-        if ctx.qconfig.requantization == "tflite":
+        if ctx.qconfig.for_tflm:
             wide = isinstance(args[0], QAnnotateExpr) and args[0].wide
         data = wide_point(data, ctx) if wide else as_input(args[0], ctx)
     return QAnnotateExpr(with_args(ref_call, (data, *args[1:])), QAnnotateKind.ACTIVATION)
@@ -98,10 +98,10 @@ def realize_norm(ref_call: Call, data: Expr, norm: Norm, ctx: QuantizeContext) -
         )
         return None
     affine = _rounded(count, factor, np.zeros(1) if offset is None else offset, ctx.qconfig)
-    if ctx.qconfig.requantization == "tflite":
+    if ctx.qconfig.for_tflm:
         if not fits(data, "int16") or count > MOST_SUMMANDS:
             return None
-        standard = told_standardize(data, axis, count, epsilon, norm.centred, affine.out_bits)
+        standard = tflm_standardize(data, axis, count, epsilon, norm.centred, affine.out_bits)
     else:
         source = cast(data.data, "int16" if fits(data, "int16") else "int32")
         standard = Call(
@@ -144,7 +144,7 @@ def _rounded(count: int, factor: Vector, offset: Vector, qconfig: QConfig) -> _A
     # Bits are shared evenly between the normalised value and gamma.
     reach = (output_bound(count, 0) + 1).bit_length()
     out_bits = (_RESULT_BITS - reach) // 2
-    if qconfig.requantization == "tflite":
+    if qconfig.for_tflm:
         out_bits = min(out_bits, WIDE_BITS - 1 - reach)
     factor_bits = _RESULT_BITS - 1 - reach - out_bits
     unit = max(

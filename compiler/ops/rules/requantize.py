@@ -93,7 +93,7 @@ def _at_another_scale(
     shift = zero_point_for(*clipped, qconfig)
     narrow = storage_dtype(clipped[0] + shift, clipped[1] + shift, qconfig)
     dtype = narrow or value.dtype
-    told = qconfig.requantization == "tflite"
+    told = qconfig.for_tflm
     data, low, high = table.at(float(out.values), *clipped, dtype, shift, told=told)
     return integers(data, out, dtype, low, high, table=table, zero_point=shift)
 
@@ -146,7 +146,7 @@ class _Step:
         scales = value.dom_scale.data
         self.same = bool((scales == out.values).all())
         self.out = out
-        self.twice = qconfig.requantization == "tflite"
+        self.twice = qconfig.for_tflm
         if self.twice:
             # Scales of 12 bits: the double of TFLM's own preparation.
             self.factor: NDArray[Any] = scales.astype(np.float64) / out.values.astype(np.float64)

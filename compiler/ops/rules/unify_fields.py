@@ -40,7 +40,7 @@ def unify_for_concatenate(
     """
     narrow, acc = qconfig.dtype_input, qconfig.dtype_activation
     flat = [to_scalar(settled(v), _rank(r), qconfig) for v, r in zip(values, ref_fields)]
-    if qconfig.requantization == "tflite":
+    if qconfig.for_tflm:
         flat = [_stored(v, qconfig) for v in flat]
     if all(v.dtype == narrow and v.zero_point == 0 for v in flat):
         return _narrow_fields(ref_fields, flat, qconfig)

@@ -85,13 +85,13 @@ def unify_for_add(
         input_quantization(ref_arg) or bits(value.dtype) == 8
         for ref_arg, value in zip(ref_call.args, operands)
     ]
-    if qconfig.requantization == "tflite" and all(narrow):
+    if qconfig.for_tflm and all(narrow):
         return _rounded_apart(ref_call, (lhs, rhs), qconfig)
     sixteen = [
         _kept_bits(ref_arg) == WIDE_BITS and not value.scale.is_vector
         for ref_arg, value in zip(ref_call.args, (lhs, rhs))
     ]
-    if qconfig.requantization == "tflite" and all(map(max, narrow, sixteen)):
+    if qconfig.for_tflm and all(map(max, narrow, sixteen)):
         return _in_sixteen(ref_call, (lhs, rhs), qconfig)
     scale = lhs.scale.smaller(rhs.scale)
     pair = [
@@ -99,11 +99,9 @@ def unify_for_add(
         for ref_arg, value in zip(ref_call.args, (lhs, rhs))
     ]
     limit = integer_limits(acc)[1]
-    told = (
-        _with_constant(ref_call, operands, narrow) if qconfig.requantization == "tflite" else None
-    )
-    if told is not None:
-        scale = told
+    for_tflm = _with_constant(ref_call, operands, narrow) if qconfig.for_tflm else None
+    if for_tflm is not None:
+        scale = for_tflm
     elif qconfig.integer_tables:
         scale = _finer(scale, pair, limit)
     factors = [scale_factor(value, scale) for value in pair]
@@ -211,7 +209,7 @@ def _as_accumulator(
     if value.dtype != acc:
         data = value.data
         narrow = storage_dtype(low, high, qconfig)
-        if value.dtype == "float32" and narrow and qconfig.requantization == "tflite":
+        if value.dtype == "float32" and narrow and qconfig.for_tflm:
             data = cast(data, narrow)  # a file has one input for all its readers
         held = like(value, cast(data, acc), dtype=acc, low=low, high=high)
         return centred(held, acc)

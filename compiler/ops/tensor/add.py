@@ -68,12 +68,12 @@ def add_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
         return None
     if all(kind_of(arg) is None for arg in args):
         return None
-    told = ctx.qconfig.requantization == "tflite"
-    if told and any(map(varies, args)):
+    for_tflm = ctx.qconfig.for_tflm
+    if for_tflm and any(map(varies, args)):
         # No bias that a product of TFLM takes: it is added to what the product gives.
         args = tuple(arg if is_literal(arg) else _narrow(arg, ctx) for arg in args)
     (lhs, rhs), (left, right) = args, (kind_of(args[0]), kind_of(args[1]))
-    if told and not (is_literal(lhs) or is_literal(rhs)):
+    if for_tflm and not (is_literal(lhs) or is_literal(rhs)):
         left_side, right_side = as_input(lhs, ctx), as_input(rhs, ctx)
         if ref_call in ctx.wide_values:
             found = [_sixteen(*pair, ctx) for pair in zip(ref_call.args, args, strict=True)]
@@ -107,8 +107,8 @@ def _sixteen(old: Expr, arg: Expr, ctx: QuantizeContext) -> Expr | None:
 def _quantized(expr: Expr, other: QAnnotateKind | None, ctx: QuantizeContext) -> Expr:
     """A constant becomes a weight, anything else narrow; ``other`` is the other side's kind."""
     kind = QAnnotateKind.WEIGHT if is_literal(expr) else QAnnotateKind.INPUT
-    told = ctx.qconfig.requantization == "tflite"
-    wide = told or other == QAnnotateKind.ACTIVATION
+    for_tflm = ctx.qconfig.for_tflm
+    wide = for_tflm or other == QAnnotateKind.ACTIVATION
     own_scale = ctx.qconfig.bias_mode == "accumulator" and wide
     # A bias at the accumulator's scale cannot share its point with another accumulator's.
     shared = not (own_scale and kind == QAnnotateKind.WEIGHT)

@@ -33,14 +33,14 @@ def larger_or_smaller_realize(ref_call: Call, args: Args, ctx: QuantizeContext) 
     if pair is None:
         return None
     pick = max if is_op_call(ref_call, "maximum") else min
-    told = ctx.qconfig.requantization == "tflite" and all(bits(each.dtype) == 8 for each in pair)
-    if told:
+    for_tflm = ctx.qconfig.for_tflm and all(bits(each.dtype) == 8 for each in pair)
+    if for_tflm:
         lhs, rhs = unify_for_concatenate(ref_call.args, pair, ctx.qconfig)
     else:
         (lhs, rhs), scale = unify_for_add(ref_call, pair, ctx.qconfig)
     call = with_args(ref_call, (lhs.data, rhs.data))
     low, high = pick(lhs.low, rhs.low), pick(lhs.high, rhs.high)
-    if told:
+    if for_tflm:
         return like(lhs, call, low=low, high=high)
     return integers(call, scale, ctx.qconfig.dtype_activation, low, high)
 

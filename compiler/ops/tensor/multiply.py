@@ -61,8 +61,8 @@ def multiply_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr 
     rescaled = annotate_scale_change(ref_call, args, ctx)
     if rescaled is not None:
         return rescaled
-    told = ctx.qconfig.requantization == "tflite"
-    if told and any(is_op_call(arg, STATE) for arg in ref_call.args):
+    for_tflm = ctx.qconfig.for_tflm
+    if for_tflm and any(is_op_call(arg, STATE) for arg in ref_call.args):
         # A state that is passed on keeps its 16 bits: arithmetic of int32 has them in TFLM too.
         sides = (
             unannotated(arg) if is_op_call(old, STATE) else as_input(arg, ctx)

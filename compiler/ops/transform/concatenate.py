@@ -92,10 +92,10 @@ def concatenate_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Ex
     (data,) = args
     if not isinstance(data, Tuple) or all(kind_of(field) is None for field in data.fields):
         return None
-    told = ctx.qconfig.requantization == "tflite"
+    for_tflm = ctx.qconfig.for_tflm
     fields = [
         as_input(field, ctx)
-        if told
+        if for_tflm
         else attach_simulated_quantize(field, QAnnotateKind.ACTIVATION, context=ctx)
         if kind_of(field) is None
         else unannotated(field)

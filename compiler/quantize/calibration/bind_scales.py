@@ -294,7 +294,7 @@ class _Binder:
 
     def _bind_bias(self, point: Expr, scale: DomScale | None, consumer: Call | None) -> DomScale:
         assert isinstance(point, Call)
-        if scale is not None and not scale.wide and self.qconfig.requantization == "tflite":
+        if scale is not None and not scale.wide and self.qconfig.for_tflm:
             scale = beside_constant(scale)
         if scale is None or not scale.wide:
             return self._bind_weight(point, None, consumer)
@@ -318,7 +318,7 @@ class _Binder:
                 nbit = bits(self.qconfig.dtype_activation)
             limit = 2.0 ** (nbit - 1) - 1
             # TFLM limits activations by their dtype.
-            twos = self.qconfig.requantization == "tflite"
+            twos = self.qconfig.for_tflm
             whole = twos and quantize_kind(point) == QAnnotateKind.INPUT
             low, high = (-limit - whole, limit) if bound.steps is None else bound.steps
             constants = (

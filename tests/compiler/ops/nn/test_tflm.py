@@ -13,7 +13,7 @@ from compiler.export.to_tflite.file import FileWriter, Grid
 from compiler.ir.expr import Constant
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ops.nn.fixed_point_softmax import MOST_SUMMANDS, exponentials
-from compiler.ops.nn.told_standardize import told_standardize
+from compiler.ops.nn.tflm_standardize import tflm_standardize
 from compiler.ops.rules.realize import QRealizeIntExpr
 from compiler.targets.tflite.interpreters import JUDGES, interpreter
 from tests.needs import missing
@@ -93,7 +93,7 @@ def test_norms_are_within_a_hundredth(dtype: str, spread: int, centred: bool) ->
     data = np.clip(np.rint(data), limits.min, limits.max).astype(dtype)
     x = relay.var("x", data.shape, dtype)
     value = QRealizeIntExpr(x, Constant(np.float32(0.0625)), dtype, low=limits.min, high=limits.max)
-    made = told_standardize(value, 1, 48, 1e-5, centred, 11)
+    made = tflm_standardize(value, 1, 48, 1e-5, centred, 11)
     (found,) = evaluate(relay.module(made), [data])
     assert found.dtype == np.int32
     wanted = standardized(data * 0.0625, centred)
@@ -106,5 +106,5 @@ def test_equal_rows_are_zero() -> None:
     data = np.full((3, 16), 77, np.int8)
     x = relay.var("x", data.shape, "int8")
     value = QRealizeIntExpr(x, Constant(np.float32(1)), "int8", low=-128, high=127)
-    (found,) = evaluate(relay.module(told_standardize(value, 1, 16, 1e-5, True, 10)), [data])
+    (found,) = evaluate(relay.module(tflm_standardize(value, 1, 16, 1e-5, True, 10)), [data])
     assert not found.any()

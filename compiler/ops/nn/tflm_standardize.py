@@ -49,7 +49,7 @@ _BITS: Final = 15
 _Reals = NDArray[np.float64]
 
 
-def told_standardize(
+def tflm_standardize(
     data: QRealizeIntExpr, axis: int, count: int, epsilon: float, centred: bool, out_bits: int
 ) -> Expr:
     """The normalised data in ``out_bits`` fractional bits, int32 of 16 bits.
