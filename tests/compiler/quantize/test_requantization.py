@@ -260,3 +260,52 @@ def test_the_simulation_truncates_where_shifts_do(seed: int, change: dict[str, A
         found[rounds] = pairs[0][1], made.cost
     assert np.abs(found[True][0] - found[False][0]).max() > 0
     assert found[True][1] == found[False][1]
+
+
+def sqnr_of(mod: IRModule, seed: int = 2, **changes: Any) -> float:
+    """dB of the integer module against the float one, on what no range was taken from."""
+    rng = np.random.default_rng(seed)
+    shape = mod["main"].params[0].tensor_type.concrete_shape
+    data = [{"x": rng.normal(0, 1, shape).astype(np.float32)} for _ in range(6)]
+    asked = {"requantization": "tflite", "calibrate_mode": "max", **changes}
+    found = candidate_of(mod, QConfig.recommended(**asked), data[:4]).module
+    signal, noise = 0.0, 0.0
+    for inputs in data[4:]:
+        wanted, got = (ReferenceExecutor(one).run(inputs)[0] for one in (mod, found))
+        signal, noise = signal + (wanted**2).sum(), noise + ((wanted - got) ** 2).sum()
+    return float(10 * np.log10(signal / noise))
+
+
+@pytest.mark.parametrize("scheme", ["symmetric", "asymmetric"])
+@pytest.mark.parametrize("size", [1.0, 1e-3])
+def test_a_stream_of_16_bits_is_not_limited_by_a_branch(size: float, scheme: str) -> None:
+    """A gated branch has a scale of its own, a thousand times as fine."""
+    rng, op, nn = np.random.default_rng(3), relay.op, relay.op.nn
+    x = relay.var("x", (1, 9, 16))
+    ones = relay.const(np.ones(16, np.float32))
+
+    def normed(value: Any) -> Any:
+        return nn.layer_norm(value, ones, relay.const(np.zeros(16, np.float32)))
+
+    stream = nn.dense(x, const(rng, 16, 16))
+    seen = normed(stream)
+    gate = op.sigmoid(nn.dense(seen, const(rng, 16, 16)))
+    branch = nn.dense(seen, relay.const(rng.normal(0, size, (16, 16)).astype(np.float32)))
+    stream = op.add(stream, op.multiply(gate, branch))
+    result = nn.dense(normed(stream), const(rng, 4, 16))
+    mod = prerequisite_optimize(relay.module(relay.Function([x], result)), None, 3)
+    assert sqnr_of(mod, activation_scheme=scheme) > 27
+
+
+def test_a_mask_of_large_numbers_costs_no_bits_of_what_is_added_with_it() -> None:
+    """A constant of scores is rounded to 2^-8 of their steps, whatever the mask in it."""
+    rng, op, nn = np.random.default_rng(4), relay.op, relay.op.nn
+    x = relay.var("x", (1, 8, 16))
+    query, key, value = (nn.dense(x, const(rng, 16, 16)) for _ in range(3))
+    mask = np.where(np.tri(8, dtype=bool), rng.normal(0, 1, (8, 8)), -1e9)[None]
+    scores = nn.batch_matmul(query, key, transpose_b=True)
+    scores = op.add(op.multiply(scores, relay.const(0.25)), relay.const(mask.astype("float32")))
+    mixed = nn.batch_matmul(nn.softmax(scores, axis=-1), value, transpose_b=False)
+    result = nn.dense(mixed, const(rng, 4, 16))
+    mod = prerequisite_optimize(relay.module(relay.Function([x], result)), None, 3)
+    assert sqnr_of(mod) > 27
