@@ -96,7 +96,9 @@ class TfliteEmitter(TensorWriter):
     def wide(self, value: Value) -> Tensor | None:
         """The module's integers as a tensor of int32; None where no operator gives them."""
         if value.data is not None:
-            return self.constant(value.data.astype(np.int64))
+            lowest, highest = integer_range("int32")
+            fits = not value.data.size or lowest <= value.data.min() <= value.data.max() <= highest
+            return self.constant(value.data.astype(np.int64)) if fits else None
         form = self.form(value)
         if form is None:
             return None

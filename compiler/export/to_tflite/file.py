@@ -60,6 +60,7 @@ class FileWriter:
     def __init__(self) -> None:
         self._schema = schema()
         self.tensors: list[Any] = []
+        self.known: dict[int, NDArray[Any]] = {}
         self._buffers = [self._schema.BufferT()]
         self._operators: list[Any] = []
         self._codes: dict[str, int] = {}
@@ -108,6 +109,7 @@ class FileWriter:
         if key not in self._constants:
             name = f"constant_{len(self._constants)}"
             self._constants[key] = self.tensor(name, data.shape, dtype, grid, data)
+            self.known[self._constants[key]] = data
         return self._constants[key]
 
     def operator(

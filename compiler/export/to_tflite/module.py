@@ -80,7 +80,11 @@ def to_tflite(
         wide = part.grid is not None and dtype == "int32"
         graph.bind(value, Raw(tensors[-1]) if wide else tensors[-1])
     for step in flow.steps:
-        (_unroll if step.name == SCAN else _emit)(step, graph)
+        if step.name == SCAN:
+            read = [bool(value.users) or value in flow.outputs for value in step.results]
+            _unroll(step, graph, read)
+        else:
+            _emit(step, graph)
     given: dict[str, int] = {}
     grids: dict[str, tuple[float, int]] = {}
     for name, value in zip(outputs, flow.outputs, strict=True):
@@ -124,8 +128,12 @@ MOST_STEPS: Final = 1 << 10
 """Of loops, whose bodies a file holds as often as they run."""
 
 
-def _unroll(step: Step, graph: TfliteEmitter) -> None:
-    """A loop, written out: every step reads what the one before it has made."""
+def _unroll(step: Step, graph: TfliteEmitter, read: Sequence[bool]) -> None:
+    """A loop, written out: every step reads what the one before it has made.
+
+    Args:
+        read: for each result, whether anything reads it.
+    """
     body, length = step.body, step.attrs.length
     assert body is not None
     if length > MOST_STEPS:
@@ -154,8 +162,8 @@ def _unroll(step: Step, graph: TfliteEmitter) -> None:
             if not isinstance(form, (Tensor, Raw)):
                 raise _no_form(step)
             graph.bind(inner, form)
-        for rows, value, result in zip(made, body.outputs[states:], step.results[states:]):
-            row = graph.read(value, *ANY) or graph.wide(value) if result.users else None
+        for rows, value, wanted in zip(made, body.outputs[states:], read[states:], strict=True):
+            row = graph.read(value, *ANY) or graph.wide(value) if wanted else None
             rows.extend([] if row is None else [row])
     for value, inner in zip(step.results[:states], body.inputs[:states], strict=True):
         held = graph.form(inner)

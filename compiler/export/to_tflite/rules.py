@@ -68,7 +68,9 @@ def cast(step: Step, graph: TfliteEmitter) -> Form | None:
     """Tensor again, or wide from now on."""
     form, dtype = graph.form(step.args[0]), step.result.type.dtype
     if isinstance(form, Tensor) and form.dtype == "int32":
-        return form if dtype == "int32" else graph.cast(form, dtype)
+        if dtype in ("int32", "int64"):
+            return form
+        return graph.cast(form, dtype) if dtype in ("int8", "int16") else None
     if dtype in ("int32", "int64"):
         if isinstance(form, (Tensor, Padded)):
             return Raw(graph.tensor(form))

@@ -76,6 +76,11 @@ class TensorWriter:
     def copied(self, source: Tensor, shape: Sequence[int] | None = None) -> Tensor:
         """The integers of a tensor with the scale and shape that are said."""
         shape = source.shape if shape is None else shape
+        known = self.writer.known.get(source.tensor)
+        if known is not None:
+            grid = source.grid if source.scale else None
+            tensor = self.writer.constant(known.reshape(shape), source.dtype, grid)
+            return replace(source, tensor=tensor, shape=tuple(shape))
         made = self.new(source, shape)
         inputs = [source.tensor, self.list_of(shape)]
         sizes = [int(n) for n in shape]

@@ -91,7 +91,7 @@ def fixed_point_softmax(types: Types, attrs: FixedPointSoftmaxAttrs) -> Type:
 def fixed_point_softmax_numpy(
     attrs: FixedPointSoftmaxAttrs, args: Arrays, out_type: Type
 ) -> list[Any]:
-    """In int64; entries below 0 count as 0, and a sum below 1 as 1."""
+    """In int64; entries below 0 count as 0, and a sum of less than 1 as 1."""
     data, table = args
     wide = data.astype(np.int64)
     if wide.size == 0:

@@ -61,7 +61,7 @@ def tflm_standardize(
         centred: take the mean away.
         out_bits: so many that int16 holds the result.
     """
-    finer = _FINER if data.high - data.low <= 255 else -1
+    finer = _FINER if max(data.high - data.low, data.bound) < _STEPS else -1
     step = math.ldexp(float(data.dom_scale.data), -finer)
     wide = cast_if_needed(data, "int32")
     if finer > 0:

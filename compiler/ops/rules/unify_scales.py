@@ -99,9 +99,9 @@ def unify_for_add(
         for ref_arg, value in zip(ref_call.args, (lhs, rhs))
     ]
     limit = integer_limits(acc)[1]
-    for_tflm = _with_constant(ref_call, operands, narrow) if qconfig.for_tflm else None
-    if for_tflm is not None:
-        scale = for_tflm
+    beside = _with_constant(ref_call, operands, narrow) if qconfig.for_tflm else None
+    if beside is not None:
+        scale = beside
     elif qconfig.integer_tables:
         scale = _finer(scale, pair, limit)
     factors = [scale_factor(value, scale) for value in pair]
