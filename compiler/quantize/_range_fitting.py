@@ -27,7 +27,7 @@ the error of a later tensor); the inputs are those of Li et al., "GPTAQ", 2025; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from types import MappingProxyType
@@ -77,6 +77,7 @@ class RangeFitting:
         ranges: that were bound, as ``activation_scales`` gives them.
         bind: makes the simulated module of other ranges.
         joined: points that have the range of a point behind a concatenation, by their places.
+        kept: points whose range becomes no smaller.
 
     Attributes:
         points: whose ranges are fitted: of kind INPUT, of 8 bits at most; the steps of more bits
@@ -89,6 +90,7 @@ class RangeFitting:
         ranges: Sequence[float] | NDArray[np.float32],
         bind: Callable[[NDArray[np.float32]], IRModule],
         joined: Mapping[int, int] = MappingProxyType({}),
+        kept: Collection[Expr] = (),
     ) -> None:
         main: Function = simulated["main"]
         measured = measured_points(simulated)
@@ -103,6 +105,7 @@ class RangeFitting:
         self.points = frozenset(
             point for k, point in enumerate(measured) if _narrow(point) and k not in joined
         )
+        self._kept = frozenset(kept)
         fields: dict[Expr, list[Call]] = {}
         for place, behind in joined.items():
             fields.setdefault(measured[behind], []).append(measured[place])
@@ -172,7 +175,8 @@ class RangeFitting:
 
         place = self._place[point]
         each_unseen = gain()
-        tried = [([Constant(step * f), *own[1:]], self._ranges[:, place] * f) for f in _FACTORS]
+        factors = [f for f in _FACTORS if f >= 1 or point not in self._kept]
+        tried = [([Constant(step * f), *own[1:]], self._ranges[:, place] * f) for f in factors]
         front = self._in_front(point)
         if front is not None:
             known = [runs.replaced.get(arg, arg) for arg in front.args[1:]]

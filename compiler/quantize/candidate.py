@@ -47,7 +47,7 @@ from compiler.quantize._range_fitting import RangeFitting
 from compiler.quantize._rescaling import rescaled
 from compiler.quantize._sequential_rounding import MOST_PRODUCTS, sequential_products
 from compiler.quantize.calibration.bias_room import with_own_biases
-from compiler.quantize.calibration.bind_scales import bind_scales
+from compiler.quantize.calibration.bind_scales import bind_scales, results_of
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.shared_ranges import shared_ranges
 from compiler.quantize.calibration.weighted_calls import weighted_calls
@@ -255,7 +255,8 @@ def _fitted(
 ) -> IRModule:
     """The simulated module with rounded weights, its ranges fitted on the way."""
     simulated, bind = bind_scales(annotated, run, ranges), partial(bind_scales, annotated, run)
-    return corrected(simulated, run, RangeFitting(simulated, ranges, bind, joined))
+    kept = results_of(simulated["main"].body, run.qconfig)
+    return corrected(simulated, run, RangeFitting(simulated, ranges, bind, joined, kept))
 
 
 def refuse_integer_products(mod: IRModule) -> None:

@@ -13,18 +13,34 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
-from compiler.ir.expr import Call, Constant, Expr, Function, Var, describe
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    Tuple,
+    Var,
+    describe,
+    is_op_call,
+)
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
 from compiler.ir.ty import bits
 from compiler.ir.walk import nodes_of
-from compiler.ops.annotation.attach_simulated_quantize import is_given, point_attrs, quantize_kind
+from compiler.ops.annotation.attach_simulated_quantize import (
+    SQ,
+    is_given,
+    point_attrs,
+    quantize_kind,
+)
+from compiler.ops.annotation.narrow_move import MOVES
 from compiler.ops.annotation.wide_point import wide_headroom
 from compiler.ops.rules.dom_scale import (
     SMALLEST_RANGE,
@@ -115,6 +131,29 @@ class _Bound:
     steps: tuple[int, int] | None = None
 
 
+_BEYOND: Final = 1.25
+"""How far results of 8 bits reach beyond what calibration has seen: few values are seen of them,
+and at a limit the largest answers are equal. Of 96 small networks with 64 samples four gain 4 to
+10 dB and most lose 0.3 to 2 of some 45; five trained ones lose 0 to 0.4."""
+_BORDERS: Final = ("annotation.stop_fusion", "annotation.cast_hint")
+_SUMS: Final = ("add", "subtract", "nn.dense", "nn.conv2d", "nn.matmul", "nn.batch_matmul")
+
+
+def results_of(body: Expr, qconfig: QConfig) -> set[Expr]:
+    """Points of 8 bits that a module gives to its user, of sums that nothing else limits."""
+    found: set[Expr] = set()
+    waiting = [body] if qconfig.for_tflm else []
+    while waiting:
+        top = waiting.pop()
+        if isinstance(top, Tuple):
+            waiting += top.fields
+        elif isinstance(top, Call) and is_op_call(top, SQ) and is_op_call(top.args[0], *_SUMS):
+            found.add(top)
+        elif isinstance(top, Call) and is_op_call(top, *_BORDERS, *MOVES):
+            waiting.append(top.args[0])
+    return found
+
+
 @dataclass(slots=True)
 class _Binder:
     """Chooses the scale of every point of one function."""
@@ -184,6 +223,7 @@ class _Binder:
     def _bind_measured(self) -> None:
         measured = [p for p in self.points if quantize_kind(p) in _MEASURED]
         sided = Sidedness(self.nodes, self.qconfig)
+        ends = results_of(self.nodes[-1], self.qconfig)
         for point, (value, low, high) in zip(measured, self._given(len(measured))):
             for number in (value, -low, high):
                 if not np.isfinite(number) or number < 0:
@@ -192,6 +232,8 @@ class _Binder:
                         where=describe(point.args[0]),
                         fix="calibrate with finite data",
                     )
+            if point in ends:
+                value, low, high = (_BEYOND * end for end in (value, low, high))
             if max(value, -low, high) < SMALLEST_RANGE:
                 value, low, high = 1.0, -1.0 if low < 0 else 0.0, 1.0
             range_s = as_scale(value if value != 0 else 1.0)

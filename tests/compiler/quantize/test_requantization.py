@@ -262,6 +262,21 @@ def test_the_simulation_truncates_where_shifts_do(seed: int, change: dict[str, A
     assert found[True][1] == found[False][1]
 
 
+@pytest.mark.parametrize("scheme", ["symmetric", "asymmetric"])
+def test_results_for_tflm_reach_beyond_what_calibration_has_seen(scheme: str) -> None:
+    rng = np.random.default_rng(3)
+    mod, data = network(rng), batches(rng)
+    asked = {"requantization": "tflite", "activation_scheme": scheme}
+    final = candidate_of(mod, QConfig.recommended(**asked), data).partitioned
+    assert final is not None
+    given = ReferenceExecutor(final, "dequantize_outputs")
+    low, high = (given.run([np.full((2, 5), end, np.int8)])[0].flat[0] for end in (-128, 127))
+    seen = [ReferenceExecutor(mod).run(inputs)[0] for inputs in data]
+    lowest, highest = min(map(np.min, seen)), max(map(np.max, seen))
+    assert low <= 1.1 * min(lowest, 0)
+    assert high >= 1.1 * max(highest, 0)
+
+
 def sqnr_of(mod: IRModule, seed: int = 2, **changes: Any) -> float:
     """dB of the integer module against the float one, on what no range was taken from."""
     rng = np.random.default_rng(seed)
