@@ -11,7 +11,6 @@ import numpy as np
 from compiler.errors import TfliteExportError
 from compiler.export.to_tflite.file import FileWriter, Grid
 from compiler.export.to_tflite.tensors import (
-    OPTIONS,
     VALID,
     TensorWriter,
     Windows,
@@ -39,7 +38,7 @@ from compiler.ops.tensor.fixed_point_rescale import rescaled_twice
 _ACTIVATIONS = {"NONE": 0, "RELU": 1, "RELU6": 3}
 _MOST_FINER = 64
 """Of 8 bits and their zero point that int16 holds."""
-Limits = tuple[int | Ints | None, int | Ints | None]
+Limits = tuple[int | None, int | None]
 
 
 class TfliteEmitter(TensorWriter):
@@ -155,7 +154,7 @@ class TfliteEmitter(TensorWriter):
             if made is not None and form.floor is not None:
                 lowest, highest = integer_range(made.dtype)
                 floor = np.clip(form.floor + made.grid.zero, lowest, highest)
-                made = self._limited(made, (floor.reshape(*(1,) * (len(made.shape) - 1), -1), None))
+                made = self.limited(made, floor, None)
             self._written[key] = form, made
         return self._written[key][1]
 
@@ -195,15 +194,6 @@ class TfliteEmitter(TensorWriter):
             raise TfliteExportError(f"limits of {low} … {high} leave nothing of {like.dtype}")
         return "NONE", (None if low == lowest else low, None if high == highest else high)
 
-    def _limited(self, made: Tensor, limits: Limits) -> Tensor:
-        """MAXIMUM and MINIMUM with limits that no activation has."""
-        for name, limit in zip(("MAXIMUM", "MINIMUM"), limits, strict=True):
-            if limit is not None:
-                bound = self.writer.constant(np.atleast_1d(limit), made.dtype, made.grid)
-                inputs, made = [made.tensor, bound], self.new(made, made.shape)
-                self.writer.operator(name, inputs, made.tensor, OPTIONS[name])
-        return made
-
     def _again(self, source: Raw, form: Scaled, like: Tensor) -> Tensor | None:
         """Another scale, or other limits, of a tensor."""
         own = source.source
@@ -218,7 +208,7 @@ class TfliteEmitter(TensorWriter):
             made = self.new(like, like.shape)
             self.writer.operator(activation, [own.tensor], made.tensor)
             return made
-        return self._limited(own, limits)
+        return self.limited(own, *limits)
 
     def _quantized(self, source: Tensor, form: Scaled, like: Tensor) -> Tensor:
         """QUANTIZE, and its limits."""
@@ -227,7 +217,7 @@ class TfliteEmitter(TensorWriter):
         lowest, highest = integer_range(like.dtype)
         low, high = form.low + like.grid.zero, form.high + like.grid.zero
         limits = None if low <= lowest else low, None if high >= highest else high
-        return self._limited(made, limits)
+        return self.limited(made, *limits)
 
     def _rescaled(self, source: Tensor, form: Scaled, like: Tensor) -> Tensor | None:
         """QUANTIZE by one factor, which the scale of the source says."""
@@ -251,7 +241,7 @@ class TfliteEmitter(TensorWriter):
         inputs = [own.tensor, self.list_of(source.axes)]
         kept = len(like.shape) == len(own.shape)
         self.writer.operator("MEAN", inputs, made.tensor, "ReducerOptions", keepDims=kept)
-        return self._limited(made, self._activation(form, like)[1])
+        return self.limited(made, *self._activation(form, like)[1])
 
     def _matmul(self, source: Matmul, form: Scaled, like: Tensor) -> Tensor | None:
         """BATCH_MATMUL; a factor behind it is the scale of its first operand."""
@@ -269,7 +259,7 @@ class TfliteEmitter(TensorWriter):
         options = "BatchMatMulOptions"
         self.writer.operator("BATCH_MATMUL", inputs, made.tensor, options, adjY=source.adjoint)
         _, limits = self._activation(form, like)
-        return self.reshaped(self._limited(made, limits), like.shape)
+        return self.reshaped(self.limited(made, *limits), like.shape)
 
     def _sum(self, source: Sum, form: Scaled, like: Tensor) -> Tensor | None:
         sides = source.lhs, source.rhs
@@ -300,7 +290,7 @@ class TfliteEmitter(TensorWriter):
             f"{source.name.title()}Options",
             fusedActivationFunction=_ACTIVATIONS[activation],
         )
-        return self._limited(made, limits)
+        return self.limited(made, *limits)
 
     def _product(self, source: Product, form: Scaled, like: Tensor) -> Tensor | None:
         data, weight = source.source, source.weight
@@ -338,7 +328,7 @@ class TfliteEmitter(TensorWriter):
             name, options = "DEPTHWISE_CONV_2D", "DepthwiseConv2DOptions"
             fields["depthMultiplier"] = channels // data.shape[-1]
         self.writer.operator(name, [data.tensor, kernel, more], made.tensor, options, **fields)
-        return self.reshaped(self._limited(made, limits), like.shape)
+        return self.reshaped(self.limited(made, *limits), like.shape)
 
 
 def _is(multiplier: Any, shift: Any, factor: Any) -> bool:

@@ -26,6 +26,9 @@ OPTIONS = {name: f"{name.title()}Options" for name in ("ADD", "SUB", "MUL")} | d
 )
 
 
+Limit = int | Ints | None
+
+
 class TensorWriter:
     """Writes operators whose operands and results are tensors."""
 
@@ -225,10 +228,13 @@ class TensorWriter:
             places = self.arithmetic("ADD", places, more)
         return self.limited(places, np.array([0]), np.array([size - 1]))
 
-    def limited(self, made: Tensor, low: Ints | None, high: Ints | None) -> Tensor:
-        """MAXIMUM and MINIMUM of int32."""
+    def limited(self, made: Tensor, low: Limit, high: Limit) -> Tensor:
+        """MAXIMUM and MINIMUM with numbers that count as the tensor does."""
         for name, limit in (("MAXIMUM", low), ("MINIMUM", high)):
-            made = made if limit is None else self.arithmetic(name, made, self.constant(limit))
+            if limit is not None:
+                data, grid = np.atleast_1d(limit), made.grid if made.scale else None
+                number = self.writer.constant(data, made.dtype, grid)
+                made = self.arithmetic(name, made, replace(made, tensor=number, shape=data.shape))
         return made
 
     def arithmetic(self, name: str, lhs: Tensor, rhs: Tensor) -> Tensor:
@@ -236,7 +242,8 @@ class TensorWriter:
         if name == "SUB":  # whose result may not say in TFLM what its steps are worth
             return self.arithmetic("ADD", lhs, self.arithmetic("MUL", rhs, self.number(-1)))
         shape = np.broadcast_shapes(lhs.shape, rhs.shape)
-        made = self.new(lhs if lhs.dtype == "int8" else Tensor(-1, (), dtype="int32"), shape)
+        whole = name in ("ADD", "MUL")
+        made = self.new(Tensor(-1, (), dtype="int32") if whole else lhs, shape)
         inputs = [self.side(side, made).tensor for side in (lhs, rhs)]
         self.writer.operator(name, inputs, made.tensor, OPTIONS[name])
         return made
