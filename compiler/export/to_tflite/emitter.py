@@ -78,9 +78,15 @@ class TfliteEmitter(TensorWriter):
         """The tensor; padding is written."""
         if isinstance(form, Tensor):
             return form
-        top, left, bottom, right = form.padding
-        width = ((0, 0), (top, bottom), (left, right), (0, 0))
-        return self.padded(form.source, width, form.source.zero - form.source.offset)
+        key = id(form), "padded"
+        if key not in self._written:
+            top, left, bottom, right = form.padding
+            width = ((0, 0), (top, bottom), (left, right), (0, 0))
+            made = self.padded(form.source, width, form.source.zero - form.source.offset)
+            self._written[key] = form, made
+        held = self._written[key][1]
+        assert held is not None
+        return held
 
     def unpadded(
         self, form: Tensor | Padded, padding: Sequence[int]
@@ -116,16 +122,16 @@ class TfliteEmitter(TensorWriter):
                     return None if narrow is None else self._wide(narrow, ty)
             return None
         if isinstance(form, Sum) and form.name == "MUL":
-            sides = [self._wide(Raw(s.source, s.source.zero), ty) for s in (form.lhs, form.rhs)]
-            made = self.arithmetic("MUL", *(side for side in sides if side is not None))
-            return self.limited(made, form.low, form.high)
+            lhs, rhs = (self._raw(Raw(s.source, s.source.zero)) for s in (form.lhs, form.rhs))
+            return self.limited(self.arithmetic("MUL", lhs, rhs), form.low, form.high)
         if isinstance(form, (Tensor, Padded)):
             held = self.tensor(form)
             if held.dtype == "int32":
                 return held
             form = Raw(held)
-        if not isinstance(form, Raw):
-            return None
+        return self._raw(form) if isinstance(form, Raw) else None
+
+    def _raw(self, form: Raw) -> Tensor:
         made = self.moved_by(form.source, form.source.offset - form.zero)
         return made if form.factor == 1 else self.arithmetic("MUL", made, self.number(form.factor))
 

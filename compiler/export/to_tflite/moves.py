@@ -24,7 +24,6 @@ from compiler.export.to_tflite.values import (
     Tensor,
 )
 from compiler.ir.dataflow import Step
-from compiler.ir.ty import TensorType
 from compiler.ops.reduce.axes import axes_of
 from compiler.ops.transform.strided_slice import slices_of
 
@@ -116,10 +115,10 @@ def _sliced(source: Tensor, step: Step, graph: TfliteEmitter) -> Tensor | None:
 @FToTflite.register("nn.depth_to_space", "nn.space_to_depth")
 def sub_pixels(step: Step, graph: TfliteEmitter) -> Form | None:
     """DEPTH_TO_SPACE, SPACE_TO_DEPTH, whose blocks lie outermost in the channels of NHWC."""
-    source, attrs, result = graph.read(step.args[0], "int8"), step.attrs, step.result.type
+    source, attrs = graph.read(step.args[0], "int8"), step.attrs
     if source is None or attrs.layout not in ("NCHW", "NHWC"):
         return None
-    shape = result.concrete_shape
+    shape = step.result.type.concrete_shape
     planes, growing = attrs.layout == "NCHW", step.name == "nn.depth_to_space"
     if planes:
         source = graph.transposed(source, (0, 2, 3, 1))
@@ -131,8 +130,7 @@ def sub_pixels(step: Step, graph: TfliteEmitter) -> Form | None:
         source = _gathered(graph, source, order, 3)
     name = step.name.removeprefix("nn.").upper()
     options = "DepthToSpaceOptions" if growing else "SpaceToDepthOptions"
-    ty, block = TensorType(shape, result.dtype), attrs.block_size
-    made = graph.moved(name, [source], ty, [], options, blockSize=block)
+    made = graph.moved(name, [source], shape, [], options, blockSize=attrs.block_size)
     if inner and not growing:
         made = _gathered(graph, made, np.argsort(order), 3)
     return graph.transposed(made, (0, 3, 1, 2)) if planes else made
@@ -142,11 +140,11 @@ def sub_pixels(step: Step, graph: TfliteEmitter) -> Form | None:
 def take(step: Step, graph: TfliteEmitter) -> Form | None:
     """GATHER at places that are known (nearest resizes, flips, rolls, repeats), or from a table."""
     places, attrs = step.args[1].data, step.attrs
-    table, computed = step.args[0].data, graph.wide(step.args[1])
+    table = step.args[0].data
+    computed = None if table is None else graph.wide(step.args[1])
     if table is not None and computed is not None and attrs.axis == 0:
-        like = Tensor(-1, (), dtype=table.dtype.name)
-        if table.dtype == np.int8:
-            like = Tensor(-1, (), _EMBEDDED)
+        scale = _EMBEDDED if table.dtype == np.int8 else 0.0
+        like = Tensor(-1, (), scale, dtype=table.dtype.name)
         held = graph.within(computed, table.shape[0], attrs.mode == "wrap")
         return graph.entries(table.astype(np.int64), held, like)
     if places is None or attrs.axis is None or attrs.batch_dims:
@@ -168,8 +166,7 @@ _EMBEDDED: Final = 2.0**-6
 
 def _gathered(graph: TfliteEmitter, source: Tensor, places: Ints, axis: int) -> Tensor:
     shape = (*source.shape[:axis], *places.shape, *source.shape[axis + 1 :])
-    ty = TensorType(shape, "int8")
-    return graph.moved("GATHER", [source], ty, [places], "GatherOptions", axis=axis)
+    return graph.moved("GATHER", [source], shape, [places], "GatherOptions", axis=axis)
 
 
 @FToTflite.register("max")
@@ -179,7 +176,7 @@ def largest(step: Step, graph: TfliteEmitter) -> Form | None:
     if source is None:
         return None
     how = {"options": "ReducerOptions", "keepDims": step.attrs.keepdims}
-    return graph.moved("REDUCE_MAX", [source], step.result.type, [axes], **how)
+    return graph.moved("REDUCE_MAX", [source], step.result.type.concrete_shape, [axes], **how)
 
 
 @FToTflite.register("broadcast_to")
@@ -188,8 +185,7 @@ def broadcast_to(step: Step, graph: TfliteEmitter) -> Form | None:
     source, shape = graph.read(step.args[0], *ANY), step.result.type.concrete_shape
     if source is None:
         return None
-    lists, options = [shape], "BroadcastToOptions"
-    return graph.moved("BROADCAST_TO", [source], step.result.type, lists, options)
+    return graph.moved("BROADCAST_TO", [source], shape, [shape], "BroadcastToOptions")
 
 
 @FToTflite.register("lookup")

@@ -65,7 +65,7 @@ def same(step: Step, graph: TfliteEmitter) -> Form | None:
 
 @FToTflite.register("cast")
 def cast(step: Step, graph: TfliteEmitter) -> Form | None:
-    """Tensor again, or wide from now on."""
+    """Narrow again, or wide from now on."""
     form, dtype = graph.form(step.args[0]), step.result.type.dtype
     if isinstance(form, Tensor) and form.dtype == "int32":
         if dtype in ("int32", "int64"):
@@ -205,12 +205,11 @@ def _with_bias(form: Product, bias: Value) -> Product | None:
 def limited(step: Step, graph: TfliteEmitter) -> Form | None:
     """Limits of sums, one for each channel, or of a result; MAXIMUM, MINIMUM of two tensors."""
     form = graph.form(step.args[0])
-    lhs, rhs = (graph.read(arg, "int8") for arg in (step.args[0], step.args[-1]))
-    if lhs is not None and rhs is not None and len(step.args) == 2:
-        same = (lhs.zero, lhs.offset) == (rhs.zero, rhs.offset)
-        return (
-            graph.arithmetic(step.name.upper(), lhs, graph.worth(rhs, lhs.scale)) if same else None
-        )
+    if len(step.args) == 2 and step.args[1].data is None:
+        lhs, rhs = (graph.read(arg, "int8") for arg in step.args)
+        if lhs is None or rhs is None or (lhs.zero, lhs.offset) != (rhs.zero, rhs.offset):
+            return None
+        return graph.arithmetic(step.name.upper(), lhs, graph.worth(rhs, lhs.scale))
     low, high = _limits(step)
     if form is None or (low is None and high is None):
         return None
@@ -220,12 +219,13 @@ def limited(step: Step, graph: TfliteEmitter) -> Form | None:
             low=_of_both(np.maximum, low, form.low),
             high=_of_both(np.minimum, high, form.high),
         )
-    if isinstance(form, (Tensor, Padded)) and graph.tensor(form).dtype == "int8":
-        own = graph.tensor(form)
+    own = form.source if isinstance(form, Padded) else form
+    if isinstance(form, (Tensor, Padded)) and isinstance(own, Tensor) and own.dtype == "int8":
         begins, ends = own.offset - 128, own.offset + 127
         inside = (low is None or (low <= begins).all()) and (high is None or (high >= ends).all())
         if inside:
             return form
+        own = graph.tensor(form)
         made = _limited(Scaled(Raw(own), _NO_FACTOR, _NO_FACTOR, own.scale), low, high)
         dtype = step.result.type.dtype
         return None if made is None else graph.narrowed(made, dtype, step.result.type)
@@ -275,22 +275,24 @@ def rescale(step: Step, graph: TfliteEmitter) -> Form | None:
     rank = len(step.result.type.concrete_shape)
     if attrs.axis is not None and attrs.axis % rank != rank - 1:
         return None
-    whole = isinstance(form, Raw) and form.zero == form.source.zero
-    if isinstance(form, Raw) and whole and form.factor == 1 << SUM_SHIFT and multiplier.size == 1:
-        return Operand(form.source, int(multiplier[0]), int(shift[0]))
+    source: Product | Matmul | Total | Sum | Raw | Tensor | None
     if isinstance(form, Raw) and multiplier.size > 1:
-        form = _as_product(form, graph)
-    elif isinstance(form, Raw) and whole and form.factor == 1:
-        pass
-    elif not isinstance(form, (Product, Matmul, Total, Sum)):
-        form = graph.wide(step.args[0])
-    if not isinstance(form, (Raw, Product, Matmul, Total, Sum, Tensor)):
+        source = _as_product(form, graph)
+    elif isinstance(form, Raw) and form.zero == form.source.zero and form.factor == 1:
+        source = form
+    elif isinstance(form, Raw) and form.zero == form.source.zero and form.factor == 1 << SUM_SHIFT:
+        return Operand(form.source, int(multiplier[0]), int(shift[0]))
+    elif isinstance(form, (Product, Matmul, Total, Sum)):
+        source = form
+    else:
+        source = graph.wide(step.args[0])
+    if source is None:
         return None
-    made = Scaled(form, multiplier, shift, attrs.scale)
-    if not isinstance(form, (Product, Sum)):
+    made = Scaled(source, multiplier, shift, attrs.scale)
+    if not isinstance(source, (Product, Sum)):
         return made
     bounds: list[Ints | None] = []
-    for limit in (form.low, form.high):
+    for limit in (source.low, source.high):
         after = None if limit is None else rescaled_twice(limit, multiplier, shift)
         bounds.append(after if after is None or np.ptp(after) else after[:1])
     if bounds[0] is not None and bounds[0].size > 1:

@@ -11,21 +11,18 @@ import numpy as np
 
 from compiler.export.to_tflite.file import FileWriter
 from compiler.export.to_tflite.values import Ints, Tensor
-from compiler.ir.ty import TensorType
 from compiler.ops.nn.fixed_point_softmax import OUT_BITS
 
-SAME, VALID = 0, 1
+_SAME, VALID = 0, 1
 _MOST_AXES = 5
 """Of what TFLM pads and transposes."""
 MOST_BROADCAST = 4
 """Axes of operands that TFLM broadcasts."""
 _MOST_JOINED = 10
 """Tensors that TFLM concatenates at once."""
-OPTIONS = {name: f"{name.title()}Options" for name in ("ADD", "SUB", "MUL")} | dict.fromkeys(
+_OPTIONS = {"ADD": "AddOptions", "MUL": "MulOptions"} | dict.fromkeys(
     ("MAXIMUM", "MINIMUM"), "MaximumMinimumOptions"
 )
-
-
 Limit = int | Ints | None
 
 
@@ -94,13 +91,13 @@ class TensorWriter:
         self,
         name: str,
         parts: Sequence[Tensor],
-        ty: TensorType,
+        shape: Sequence[int],
         lists: Sequence[Any],
         options: str = "",
         **fields: Any,
     ) -> Tensor:
         """An operator that moves elements, with lists of numbers as further inputs."""
-        made = self.new(parts[0], ty.concrete_shape)
+        made = self.new(parts[0], shape)
         inputs = [*(part.tensor for part in parts), *map(self.list_of, lists)]
         options = options or f"{name.title()}Options"
         self.writer.operator(name, inputs, made.tensor, options, **fields)
@@ -112,20 +109,15 @@ class TensorWriter:
         """STRIDED_SLICE; of too many axes, whole ones side by side are one."""
         if source.shape == tuple(out):
             return source
-        whole = [(int(size == n),) * 2 for size, n in zip(source.shape, out, strict=True)]
-        cut = [(1 - one, 0) for one, _ in whole]
+        cut = [(int(size != n), 0) for size, n in zip(source.shape, out, strict=True)]
         merged = _merged(source.shape, cut)
-        kept = [axis for axis, (one, _) in enumerate(whole) if not one]
-        laid, at = [], iter(kept)
-        for size, (cuts, _) in merged:
-            axis = next(at) if cuts else -1
-            laid.append((begins[axis], out[axis], strides[axis]) if cuts else (0, size, 1))
+        cuts = (each for each, (own, _) in zip(zip(begins, out, strides), cut) if own)
+        laid = [next(cuts) if own else (0, size, 1) for size, (own, _) in merged]
         held = self.reshaped(source, [size for size, _ in merged])
         ends = [begin + (n - 1) * by + 1 for begin, n, by in laid]
         lists = [[begin for begin, _, _ in laid], ends, [by for _, _, by in laid]]
-        made = self.new(held, [n for _, n, _ in laid])
-        inputs = [held.tensor, *map(self.list_of, lists)]
-        self.writer.operator("STRIDED_SLICE", inputs, made.tensor, "StridedSliceOptions")
+        shape = [n for _, n, _ in laid]
+        made = self.moved("STRIDED_SLICE", [held], shape, lists, "StridedSliceOptions")
         return self.reshaped(made, out)
 
     def part(self, source: Tensor, at: int) -> Tensor:
@@ -146,8 +138,8 @@ class TensorWriter:
         shape = list(parts[0].shape)
         shape[axis] = sum(part.shape[axis] for part in parts)
         alike = [self.worth(part, parts[0].scale) for part in parts]
-        ty, how = TensorType(tuple(shape), "int8"), "ConcatenationOptions"
-        return self.moved("CONCATENATION", alike, ty, [], how, axis=axis)
+        options = "ConcatenationOptions"
+        return self.moved("CONCATENATION", alike, shape, [], options, axis=axis)
 
     def transposed(self, source: Tensor, axes: Sequence[int]) -> Tensor:
         """TRANSPOSE; of too many axes, those that stay side by side are one."""
@@ -168,10 +160,7 @@ class TensorWriter:
             if len(order) < len(axes):
                 merged = self.transposed(self.reshaped(source, whole), order)
                 return self.reshaped(merged, shape)
-        made = self.new(source, shape)
-        inputs = [source.tensor, self.list_of(axes)]
-        self.writer.operator("TRANSPOSE", inputs, made.tensor, "TransposeOptions")
-        return made
+        return self.moved("TRANSPOSE", [source], shape, [axes])
 
     def entries(self, entries: Ints, places: Tensor, like: Tensor) -> Tensor:
         """The entries of a table at computed places.
@@ -199,12 +188,15 @@ class TensorWriter:
     # ---- wide arithmetic -----------------------------------------------------------------------
 
     def list_of(self, numbers: Any) -> int:
+        """A constant of an operator: axes, shapes, places."""
         return self.writer.constant(np.asarray(numbers), "int32")
 
     def number(self, value: int) -> Tensor:
+        """One number of int32."""
         return self.constant(np.array([value]))
 
     def constant(self, data: Ints) -> Tensor:
+        """Numbers of int32."""
         return Tensor(self.writer.constant(data, "int32"), data.shape, dtype="int32")
 
     def cast(self, source: Tensor, dtype: str) -> Tensor:
@@ -245,7 +237,7 @@ class TensorWriter:
         whole = name in ("ADD", "MUL")
         made = self.new(Tensor(-1, (), dtype="int32") if whole else lhs, shape)
         inputs = [self.side(side, made).tensor for side in (lhs, rhs)]
-        self.writer.operator(name, inputs, made.tensor, OPTIONS[name])
+        self.writer.operator(name, inputs, made.tensor, _OPTIONS[name])
         return made
 
     def side(self, own: Tensor, like: Tensor) -> Tensor:
@@ -323,7 +315,7 @@ def padding_of(padding: Sequence[int], windows: Windows) -> int | None:
         same = -(-windows.data[axis] // windows.strides[axis])
         if windows.out[axis] != same or before != whole // 2 or after < whole - before:
             return None
-    return SAME
+    return _SAME
 
 
 def _missing(padding: Sequence[int], windows: Windows) -> list[int]:
