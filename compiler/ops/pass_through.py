@@ -45,10 +45,17 @@ def annotate_pass_through(ref_call: Call, args: Args, ctx: QuantizeContext) -> E
     kind = kind_of(args[0])
     if kind is None:
         return None
-    data = unannotated(args[0])
-    if ref_call in ctx.narrow_moves:
-        data, kind = as_input(args[0], ctx), QAnnotateKind.INPUT
+    data, kind = moved_operand(ref_call, args[0], kind, ctx)
     return QAnnotateExpr(with_args(ref_call, (data, *args[1:])), kind)
+
+
+def moved_operand(
+    ref_call: Call, arg: Expr, kind: QAnnotateKind, ctx: QuantizeContext
+) -> tuple[Expr, QAnnotateKind]:
+    """The operand of a move, and its kind: narrow in front of those of ``narrow_moves``."""
+    if ref_call in ctx.narrow_moves:
+        return as_input(arg, ctx), QAnnotateKind.INPUT
+    return unannotated(arg), kind
 
 
 def realize_keeping_channels(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:

@@ -85,14 +85,15 @@ def unify_for_add(
         input_quantization(ref_arg) or bits(value.dtype) == 8
         for ref_arg, value in zip(ref_call.args, operands)
     ]
-    if qconfig.for_tflm and all(narrow):
-        return _rounded_apart(ref_call, (lhs, rhs), qconfig)
-    sixteen = [
-        _kept_bits(ref_arg) == WIDE_BITS and not value.scale.is_vector
-        for ref_arg, value in zip(ref_call.args, (lhs, rhs))
-    ]
-    if qconfig.for_tflm and all(map(max, narrow, sixteen)):
-        return _in_sixteen(ref_call, (lhs, rhs), qconfig)
+    if qconfig.for_tflm:
+        if all(narrow):
+            return _rounded_apart(ref_call, (lhs, rhs), qconfig)
+        kept = (
+            _kept_bits(ref_arg) == WIDE_BITS and not value.scale.is_vector
+            for ref_arg, value in zip(ref_call.args, (lhs, rhs))
+        )
+        if all(map(max, narrow, kept)):
+            return _in_sixteen(ref_call, (lhs, rhs), qconfig)
     scale = lhs.scale.smaller(rhs.scale)
     pair = [
         _as_accumulator(ref_arg, value, acc, qconfig)

@@ -11,7 +11,7 @@ from compiler.ir.expr import Args, Call, Expr, is_op_call
 from compiler.ir.ty import bits
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive, any_positive
-from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, integers, like
+from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, like
 from compiler.ops.rules.unify_fields import unify_for_concatenate
 from compiler.ops.rules.unify_scales import unify_for_add
 from compiler.ops.rules.with_tables import with_tables
@@ -33,16 +33,13 @@ def larger_or_smaller_realize(ref_call: Call, args: Args, ctx: QuantizeContext) 
     if pair is None:
         return None
     pick = max if is_op_call(ref_call, "maximum") else min
-    for_tflm = ctx.qconfig.for_tflm and all(bits(each.dtype) == 8 for each in pair)
-    if for_tflm:
+    if ctx.qconfig.for_tflm and all(bits(each.dtype) == 8 for each in pair):
         lhs, rhs = unify_for_concatenate(ref_call.args, pair, ctx.qconfig)
     else:
-        (lhs, rhs), scale = unify_for_add(ref_call, pair, ctx.qconfig)
+        (lhs, rhs), _ = unify_for_add(ref_call, pair, ctx.qconfig)
     call = with_args(ref_call, (lhs.data, rhs.data))
     low, high = pick(lhs.low, rhs.low), pick(lhs.high, rhs.high)
-    if for_tflm:
-        return like(lhs, call, low=low, high=high)
-    return integers(call, scale, ctx.qconfig.dtype_activation, low, high)
+    return like(lhs, call, low=low, high=high)
 
 
 FQZeroPoint.register(*OPS)(always(ZeroPoint.TAKES))

@@ -11,15 +11,12 @@ import numpy as np
 from compiler.ir.expr import Args, Call, Constant, Expr, Tuple, TupleGetItem, is_op_call
 from compiler.ir.op import DEFAULT_LEVEL
 from compiler.ir.ty import TupleType
-from compiler.ops.annotation.attach_simulated_quantize import (
-    SQ,
-    as_input,
-    attach_simulated_quantize,
-)
+from compiler.ops.annotation.attach_simulated_quantize import SQ, attach_simulated_quantize
 from compiler.ops.pass_through import (
     annotate_max_pool,
     annotate_pass_through,
     movable,
+    moved_operand,
     moves_elements,
     realize_max_pool,
     realize_moving_channels,
@@ -145,9 +142,7 @@ def split_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
     kind = kind_of(args[0])
     if kind is None or ctx.check_to_skip(ref_call):
         return None
-    data = unannotated(args[0])
-    if ref_call in ctx.narrow_moves:
-        data, kind = as_input(args[0], ctx), QAnnotateKind.INPUT
+    data, kind = moved_operand(ref_call, args[0], kind, ctx)
     pieces = _pieces(ref_call, with_args(ref_call, (data,)))
     return Tuple(tuple(QAnnotateExpr(piece, kind) for piece in pieces), span=ref_call.span)
 
