@@ -25,6 +25,7 @@ from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
+from compiler.ops.nn.integer_softmax import exponentials_of
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.fixed_point import multiplier_and_shift
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
@@ -93,11 +94,9 @@ def fixed_point_softmax_numpy(
 ) -> list[Any]:
     """In int64; entries below 0 count as 0, and a sum of less than 1 as 1."""
     data, table = args
-    wide = data.astype(np.int64)
-    if wide.size == 0:
-        return [wide.astype(np.int32)]
-    place = wide.max(axis=attrs.axis, keepdims=True) - wide
-    e = np.maximum(table.astype(np.int64), 0)[np.minimum(place, table.size - 1)]
+    if data.size == 0:
+        return [data.astype(np.int32)]
+    e = exponentials_of(data, table, attrs.axis)
     total = ((e + (1 << 11)) >> 12).sum(axis=attrs.axis, keepdims=True)
     total = np.clip(total, _SMALLEST, _LARGEST)
     bits = np.frexp(total.astype(np.float64))[1].astype(np.int64)

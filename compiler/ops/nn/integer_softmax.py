@@ -21,6 +21,7 @@ from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
+from compiler.ops.number_format import Array
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -70,14 +71,19 @@ def integer_softmax(types: Types, attrs: IntegerSoftmaxAttrs) -> Type:
 def integer_softmax_numpy(attrs: IntegerSoftmaxAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """In int64; entries below 0 count as 0, and a sum of 0 as 1."""
     data, table = args
-    wide = data.astype(np.int64)
-    if wide.size == 0:
-        return [wide.astype(np.int32)]
-    place = wide.max(axis=attrs.axis, keepdims=True) - wide
-    e = np.maximum(table.astype(np.int64), 0)[np.minimum(place, table.size - 1)]
+    if data.size == 0:
+        return [data.astype(np.int32)]
+    e = exponentials_of(data, table, attrs.axis)
     total = np.maximum(e.sum(axis=attrs.axis, keepdims=True), 1)
     quotient = ((e << (attrs.out_bits + 1)) + total) // (2 * total)
     return [quotient.astype(np.int32)]
+
+
+def exponentials_of(data: Array, table: Array, axis: int) -> Array:
+    """The entry of every difference from the largest along an axis, int64; below 0 it is 0."""
+    wide = data.astype(np.int64)
+    place = wide.max(axis=axis, keepdims=True) - wide
+    return np.asarray(np.maximum(table.astype(np.int64), 0)[np.minimum(place, table.size - 1)])
 
 
 FConvertLayout.register(integer_softmax)(axis_layout)
