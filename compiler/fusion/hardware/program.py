@@ -38,6 +38,7 @@ from compiler.ir.ty import TupleType
 from compiler.ops.evaluate import evaluate_op, flatten
 from compiler.runtime.archive import json_bytes
 from compiler.runtime.npy import npy_bytes
+from compiler.span import onnx_nodes
 
 Array = NDArray[Any]
 
@@ -165,7 +166,7 @@ def program(mod: IRModule, hdfg: HDFG, matcher: str = "greedy") -> Program:
         hdfg: the accelerator.
         matcher: how groups are drawn: "greedy" or "optimal".
     Raises:
-        CodegenError: main has branches, loops, references or values of unknown size.
+        CodegenError: main has branches, loops (scan, too), references or values of unknown size.
     """
     grouped = group_for_hardware(mod, hdfg, matcher)
     flow = flatten_function(
@@ -222,7 +223,17 @@ class _Listing:
         return self._names[value]
 
     def command(self, step: Step, hardware: str, groups: Mapping[str, object]) -> Command:
-        """A step as a command; several results are named with commas between them."""
+        """A step as a command; several results are named with commas between them.
+
+        Raises:
+            CodegenError: the step is a loop.
+        """
+        if step.body is not None:
+            raise _COMMANDS.error(
+                f"{next(iter(onnx_nodes(step.span)), step.name)} is a loop, which no command holds",
+                fix="export another format",
+                span=step.span,
+            )
         operands = tuple(self.name(value) for value in step.args)
         return Command(
             hardware if step.name in groups else HOST,

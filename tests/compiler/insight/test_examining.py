@@ -27,6 +27,14 @@ from compiler.quantize.calibration.modes import calibrate_modes
 from compiler.quantize.calibration.stats import CalibrationStats
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler import networks as models
+from tests.compiler.frontend.from_onnx.test_load import imported
+from tests.compiler.frontend.from_onnx.test_recurrent import (
+    BATCH,
+    FEATURES,
+    STEPS,
+    weights,
+    whole,
+)
 
 Batches = list[dict[str, np.ndarray[Any, Any]]]
 
@@ -117,6 +125,17 @@ def test_runtime_warnings_counts_what_the_clip_bounds_cut_off() -> None:
     expected = float(np.mean(np.abs(values) > 127.5 * 0.5 / 128))
     assert found.points[0].saturated == pytest.approx(expected)
     assert 0 < expected < 1
+
+
+def test_points_of_a_loop_have_their_own_thresholds() -> None:
+    model = imported(whole("GRU", weights("GRU")))
+    found = _examined(model, (STEPS, BATCH, FEATURES), calibrate_mode="max")
+    measured = [point for point in found.points if point.kind != "weight"]
+    assert len(measured) > 2
+    for point in measured:
+        largest = max(abs(point.minimum), abs(point.maximum))
+        # A state has a wider range than it was seen to have, a saturating table a smaller one.
+        assert pytest.approx(point.thresholds["max"]) in (largest, point.range_s), point
 
 
 def test_weights_say_how_their_scales_spread_over_channels() -> None:

@@ -17,6 +17,8 @@ from compiler.fusion.hardware.cost import hardware_cost
 from compiler.fusion.hardware.description import load_hdfg
 from compiler.fusion.hardware.program import program
 from compiler.ir.module import IRModule
+from tests.compiler.frontend.from_onnx.test_load import imported
+from tests.compiler.frontend.from_onnx.test_recurrent import weights, whole
 
 Array = NDArray[Any]
 Files = Mapping[str, bytes]
@@ -121,6 +123,12 @@ def test_branches_are_refused() -> None:
     choice = relay.If(relay.var("c", "bool"), nn.relu(x), x)
     with pytest.raises(CodegenError, match="If has no command list form"):
         program(relay.module(choice), load_hdfg("opu"))
+
+
+def test_loops_are_refused() -> None:
+    mod, _ = imported(whole("GRU", weights("GRU")))
+    with pytest.raises(CodegenError, match="cells is a loop, which no command holds"):
+        program(mod, load_hdfg("opu"))
 
 
 def test_a_name_that_a_group_has_is_refused() -> None:
