@@ -7,6 +7,7 @@ from compiler.frontend.from_onnx.convert import (
     before_opset_7,
     conv,
     einsum,
+    fused,
     indexing,
     integer,
     machine_learning,

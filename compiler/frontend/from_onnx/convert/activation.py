@@ -153,9 +153,13 @@ def swish(node: OnnxNode) -> Expr:
 @from_onnx("Gelu", since=1, domain="com.microsoft")
 def gelu(node: OnnxNode) -> Expr:
     """x/2 (1 + erf(x/√2)), or its tanh approximation."""
-    data = node.arg(0)
+    return gelu_of(node, node.arg(0), tanh=node.attr("approximate", "none") == "tanh")
+
+
+def gelu_of(node: OnnxNode, data: Expr, *, tanh: bool) -> Expr:
+    """Gelu of a value."""
     half = node.call("multiply", data, node.scalar_like(0.5, data))
-    if node.attr("approximate", "none") == "tanh":
+    if tanh:
         cube = node.call("multiply", node.call("multiply", data, data), data)
         poly = node.call("add", data, node.call("multiply", cube, node.scalar_like(0.044715, data)))
         inner = node.call(

@@ -35,16 +35,15 @@ def _add_bias(node: OnnxNode, result: Expr) -> Expr:
 @from_onnx("Conv")
 def conv(node: OnnxNode) -> Expr:
     """Conv with one to three spatial axes."""
-    return _convolution(node, node.arg(0), None)
+    return convolution(node, node.arg(0), None)
 
 
-def convolution(node: OnnxNode, data: Expr, weight: Expr) -> Expr:
-    """The attributes of ``node`` applied to operands that were made for it; no bias is read."""
-    return _convolution(node, data, weight)
+def convolution(node: OnnxNode, data: Expr, given: Expr | None) -> Expr:
+    """The attributes of ``node`` applied to operands that were made for it.
 
-
-def _convolution(node: OnnxNode, data: Expr, given: Expr | None) -> Expr:
-    """``given`` is the weight, or None to read weight and bias from inputs 1 and 2."""
+    Args:
+        given: the weight, without a bias; None: inputs 1 and 2.
+    """
     rank = node.rank(data)
     if rank not in (3, 4, 5):
         raise node.error(f"{rank - 2} spatial axes; one to three are supported")

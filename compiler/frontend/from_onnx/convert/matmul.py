@@ -55,11 +55,12 @@ def matmul(node: OnnxNode) -> Expr:
     if known is not None and known.ndim == 2 and node.rank(node.arg(0)) >= 1:
         weight = node.weight(1, "dense", lambda b: b.T)
         assert weight is not None
-        return _dense(node, node.arg(0), weight)
+        return dense(node, node.arg(0), weight)
     return product(node, node.arg(0), node.arg(1))
 
 
-def _dense(node: OnnxNode, data: Expr, weight: Expr) -> Expr:
+def dense(node: OnnxNode, data: Expr, weight: Expr) -> Expr:
+    """The data, of any rank from 1 on, by a weight of (units, features)."""
     units = node.shape(weight)[0]
     if node.rank(data) == 1:
         row = node.call("expand_dims", data, axis=0)

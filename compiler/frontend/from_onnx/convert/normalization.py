@@ -116,15 +116,20 @@ def layer_normalization(node: OnnxNode) -> list[Expr]:
         derived = node.weight(index, "flat", lambda v: v.reshape(-1))
         return node.call("reshape", node.arg(index), newshape=(-1,)) if derived is None else derived
 
-    dtype = data.tensor_type.dtype
-    gamma = vector(1)
-    beta = vector(2) if node.has_input(2) else node.const(np.zeros(size, dtype))
-    result = node.call(
-        "nn.layer_norm", data, gamma, beta, axis=-1, epsilon=node.attr("epsilon", 1e-5)
-    )
+    result = layer_normalized(node, data, vector(1), vector(2) if node.has_input(2) else None)
     if flattened:
         result = node.call("reshape", result, newshape=shape)
     return [result, *_statistics(node, node.arg(0), tuple(range(axis, len(shape))))]
+
+
+def layer_normalized(
+    node: OnnxNode, data: Expr, gamma: Expr, beta: Expr | None, epsilon: float = 1e-5
+) -> Expr:
+    """Over the last axis; ``epsilon`` where the node has none."""
+    if beta is None:
+        beta = node.const(np.zeros(node.shape(data)[-1], data.tensor_type.dtype))
+    epsilon = node.attr("epsilon", epsilon)
+    return node.call("nn.layer_norm", data, gamma, beta, axis=-1, epsilon=epsilon)
 
 
 def _statistics(node: OnnxNode, data: Expr, axes: tuple[int, ...]) -> list[Expr]:
@@ -150,16 +155,21 @@ def mean_variance_normalization(node: OnnxNode) -> Expr:
 
 
 @from_onnx("RMSNormalization", since=23)
+@from_onnx("SimplifiedLayerNormalization", since=1)
 def rms_normalization(node: OnnxNode) -> Expr:
-    """x / sqrt(mean(x²) + epsilon) * scale."""
-    data = node.arg(0)
-    rank = node.rank(data)
-    axis = node.axis(node.attr("axis", -1), rank)
+    """Over the axes from ``axis`` on."""
+    rank = node.rank(node.arg(0))
+    axes = range(node.axis(node.attr("axis", -1), rank), rank)
+    return rms_normalized(node, node.arg(0), node.arg(1), tuple(axes))
+
+
+def rms_normalized(node: OnnxNode, data: Expr, gamma: Expr, axes: tuple[int, ...]) -> Expr:
+    """x / sqrt(mean(x²) + epsilon) * gamma."""
     square = node.call("multiply", data, data)
-    mean = node.call("mean", square, axis=tuple(range(axis, rank)), keepdims=True)
+    mean = node.call("mean", square, axis=axes, keepdims=True)
     moved = node.call("add", mean, node.scalar_like(node.attr("epsilon", 1e-5), data))
     normalized = node.call("multiply", data, node.call("rsqrt", moved))
-    return node.call("multiply", normalized, node.arg(1))
+    return node.call("multiply", normalized, gamma)
 
 
 @from_onnx("LpNormalization")

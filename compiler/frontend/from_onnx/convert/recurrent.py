@@ -25,7 +25,7 @@ _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False,
 """Whether each direction goes from the last step to the first."""
 
 # What the activations take from activation_alpha and activation_beta, with ONNX's defaults.
-_ACTIVATIONS: dict[str, dict[str, float]] = {
+ACTIVATIONS: dict[str, dict[str, float]] = {
     "Tanh": {},
     "Sigmoid": {},
     "Relu": {},
@@ -279,20 +279,20 @@ def _activations(
     names = node.attr("activations", None) or list(defaults) * directions
     if len(names) != len(defaults) * directions:
         raise node.error(f"{len(names)} activations, {len(defaults) * directions} are needed")
-    legal = {name.casefold(): name for name in _ACTIVATIONS}
+    legal = {name.casefold(): name for name in ACTIVATIONS}
     given = {kind: iter(node.attr(f"activation_{kind}", ())) for kind in ("alpha", "beta")}
     functions: list[_Activation] = []
     for name in names:
         found = legal.get(name.casefold())
         if found is None:
-            raise node.error(f"activation {name!r} is not one of {', '.join(_ACTIVATIONS)}")
-        factors = {k: next(given[k], default) for k, default in _ACTIVATIONS[found].items()}
-        functions.append(_activation(node, found, factors))
+            raise node.error(f"activation {name!r} is not one of {', '.join(ACTIVATIONS)}")
+        factors = {k: next(given[k], default) for k, default in ACTIVATIONS[found].items()}
+        functions.append(activation(node, found, factors))
     count = len(defaults)
     return [functions[i * count : (i + 1) * count] for i in range(directions)]
 
 
-def _activation(node: OnnxNode, name: str, factors: dict[str, float]) -> _Activation:
+def activation(node: OnnxNode, name: str, factors: dict[str, float]) -> _Activation:
     """What the importer makes of the ONNX operator ``name``; clips its input with ``clip``."""
     bound = node.attr("clip", 0.0)
     convert = find_converter(name, node.opset)
