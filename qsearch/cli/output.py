@@ -72,12 +72,15 @@ def table(rows: Rows, width: int | None = None, elsewhere: str = "") -> str:
     """Columns padded to their widest value; floats have four decimals, counts none.
 
     Args:
-        width: letters of a line. The last columns are left out until lines fit, and named below.
+        width: letters of a line. Names longer than a third of it keep their end, which tells paths
+            of nodes apart; the last columns are left out until lines fit, and named below.
         elsewhere: where those columns are, in words.
     """
     if not rows:
         return "(none)"
     cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
+    if width is not None:
+        cells = [[_end(letters, width // 3) for letters in line] for line in cells]
     widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
     shown = len(widths)
     while width is not None and shown > 1 and sum(widths[:shown]) + 2 * (shown - 1) > width:
@@ -90,6 +93,14 @@ def table(rows: Rows, width: int | None = None, elsewhere: str = "") -> str:
         names = ", ".join(cells[0][shown:])
         lines.append(wrapped(f"(without {names}: too wide for this terminal; {elsewhere})"))
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _end(letters: str, most: int) -> str:
+    return (
+        letters
+        if len(letters) <= most or " " in letters
+        else "…" + letters[len(letters) - most + 1 :]
+    )
 
 
 def without_empty(rows: Rows, counts: Collection[str] = ()) -> list[dict[str, Any]]:

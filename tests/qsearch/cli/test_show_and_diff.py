@@ -17,7 +17,7 @@ from rich.console import Console
 import compiler
 from compiler.runtime.artifact import load_qmod
 from qsearch.cli.main import run
-from qsearch.cli.output import print_coloured
+from qsearch.cli.output import print_coloured, table
 from qsearch.model_file import find_model
 
 pytestmark = pytest.mark.usefixtures("quick_space")
@@ -241,3 +241,13 @@ def test_diff_without_data_uses_the_samples_in_the_module(tmp_path: Path, capfd:
     assert run(["diff", "digits", str(tmp_path / "r"), "--json"]) == 1
     found = json.loads(capfd.readouterr().out)
     assert found["outputs"][0]["snr_db"] > 25, "inputs that the ranges were measured on"
+
+
+def test_long_names_of_nodes_leave_room_for_what_is_said_of_them() -> None:
+    name = "StatefulPartitionedCall/model/block_1_expand/Conv2D"
+    rows = [{"node": f"{name}_{n}", "reason": "a reason of some words", "dB": n} for n in (1, 2)]
+    lines = table(rows, 60).splitlines()
+    assert [line.split()[0][-8:] for line in lines[1:]] == ["Conv2D_1", "Conv2D_2"]
+    assert all("a reason of some words" in line for line in lines[1:])
+    assert max(map(len, lines)) <= 60
+    assert name in table(rows)
