@@ -25,16 +25,41 @@ static inline int64_t qk_get(const uint8_t *at, int64_t type)
          : type == QK_S32 ? *(const int32_t *)at : *(const int64_t *)at;
 }
 
-static inline void qk_put(uint8_t *at, int64_t type, int64_t x)
+/* Loops of one type: vectors where numbers lie side by side. */
+#define QK_EACH_TYPE(BODY)   \
+    if (type == QK_U8)       \
+        BODY(uint8_t)        \
+    else if (type == QK_S16) \
+        BODY(int16_t)        \
+    else if (type == QK_S32) \
+        BODY(int32_t)        \
+    else                     \
+        BODY(int64_t)
+
+/* n numbers without `zero`. */
+static void qk_read(int64_t *to, const uint8_t *from, int64_t stride, int64_t type, int64_t zero, int64_t n)
 {
-    if (type == QK_U8)
-        *at = (uint8_t)x;
-    else if (type == QK_S16)
-        *(int16_t *)at = (int16_t)x;
-    else if (type == QK_S32)
-        *(int32_t *)at = (int32_t)x;
-    else
-        *(int64_t *)at = x;
+#define QK_READ(T)                                        \
+    if (stride == (int64_t)sizeof(T))                     \
+        for (int64_t i = 0; i < n; i++)                   \
+            to[i] = (int64_t)((const T *)from)[i] - zero; \
+    else                                                  \
+        for (int64_t i = 0; i < n; i++)                   \
+            to[i] = (int64_t) * (const T *)(from + i * stride) - zero;
+    QK_EACH_TYPE(QK_READ)
+}
+
+/* n numbers and `zero`. */
+static void qk_write(uint8_t *to, int64_t stride, int64_t type, const int64_t *from, int64_t zero, int64_t n)
+{
+#define QK_WRITE(T)                           \
+    if (stride == (int64_t)sizeof(T))         \
+        for (int64_t i = 0; i < n; i++)       \
+            ((T *)to)[i] = (T)(from[i] + zero); \
+    else                                      \
+        for (int64_t i = 0; i < n; i++)       \
+            *(T *)(to + i * stride) = (T)(from[i] + zero);
+    QK_EACH_TYPE(QK_WRITE)
 }
 
 static inline int64_t qk_floored(int64_t a, int64_t b)
@@ -109,14 +134,8 @@ static void qk_wide_block(const qk_wide_op *op, int64_t count, const qk_memory *
         for (int d = 0; d < QK_DIMS && op->op <= QK_WIDE_STORE; d++)
             place += at[d] * op->stride[d];
         switch (op->op) {
-        case QK_WIDE_LOAD: {
-            const uint8_t *from = (op->p1 & 16 ? m->blob : m->arena) + place;
-            QK_WIDE_EACH(qk_get(from + i * step, type) - op->p2);
-        }
-        case QK_WIDE_STORE:
-            for (int64_t i = 0; i < n; i++)
-                qk_put(m->arena + place + i * step, type, a[i] + op->p2);
-            break;
+        case QK_WIDE_LOAD: qk_read(to, (op->p1 & 16 ? m->blob : m->arena) + place, step, type, op->p2, n); break;
+        case QK_WIDE_STORE: qk_write(m->arena + place, step, type, a, op->p2, n); break;
         case QK_WIDE_CONSTANT: QK_WIDE_EACH(op->p0);
         case QK_WIDE_ADD: QK_WIDE_EACH((int64_t)((uint64_t)a[i] + (uint64_t)b[i]));
         case QK_WIDE_SUB: QK_WIDE_EACH((int64_t)((uint64_t)a[i] - (uint64_t)b[i]));
@@ -175,44 +194,68 @@ static inline const uint8_t *qk_from(const qk_memory *m, int64_t type, int64_t p
     return (type & 16 ? m->blob : m->arena) + place;
 }
 
+#define QK_PLACE(compare)                              \
+    for (int64_t i = 0; i < n; i++) {                  \
+        const int better = x[i] compare best[i];       \
+        best[i] = better ? x[i] : best[i];             \
+        found[i] = better ? number : found[i];         \
+    }
+
+/* n neighbours along the last kept axis, over all that is reduced. */
+static void qk_reduce_block(
+    const qk_reduce_step *r, const uint8_t *from, const uint8_t *with, uint8_t *out, int64_t n)
+{
+    const int kept = QK_DIMS - (int)r->reduced, last = kept > 0 ? kept - 1 : 0;
+    int64_t x[QK_WIDE_BLOCK], y[QK_WIDE_BLOCK], found[QK_WIDE_BLOCK] = {0}, best[QK_WIDE_BLOCK], number = 0;
+    int64_t at[QK_DIMS] = {0};
+    for (int64_t i = 0; i < n; i++)
+        best[i] = INT64_MIN;
+    for (int d = QK_DIMS; d >= kept; number++) {
+        const uint8_t *row = from, *factor = with;
+        for (d = kept; d < QK_DIMS; d++) {
+            row += at[d] * r->in_stride[d];
+            factor += at[d] * r->other_stride[d];
+        }
+        qk_read(x, row, r->in_stride[last], r->type & 15, r->zero, n);
+        if (r->how == QK_REDUCE_DOT) {
+            qk_read(y, factor, r->other_stride[last], r->other_type & 15, r->other_zero, n);
+            for (int64_t i = 0; i < n; i++)
+                x[i] = (int64_t)((uint64_t)x[i] * (uint64_t)y[i]);
+        }
+        if (r->how == QK_REDUCE_MAX)
+            for (int64_t i = 0; i < n; i++)
+                found[i] = best[i] = x[i] > best[i] ? x[i] : best[i];
+        else if (r->how == QK_REDUCE_ARGMAX && r->last)
+            QK_PLACE(>=)
+        else if (r->how == QK_REDUCE_ARGMAX)
+            QK_PLACE(>)
+        else
+            for (int64_t i = 0; i < n; i++)
+                found[i] = (int64_t)((uint64_t)found[i] + (uint64_t)x[i]);
+        for (d = QK_DIMS - 1; d >= kept && ++at[d] == r->size[d]; d--)
+            at[d] = 0;
+    }
+    qk_write(out, r->out_stride[last], r->out_type, found, r->out_zero, n);
+}
+
 static void qk_run_reduce(const qk_reduce_step *r, const qk_memory *m)
 {
-    const int reduced = (int)r->reduced, kept = QK_DIMS - reduced;
+    const int kept = QK_DIMS - (int)r->reduced, last = kept > 0 ? kept - 1 : 0;
+    const int64_t columns = kept > 0 ? r->size[last] : 1;
     int64_t at[QK_DIMS] = {0};
-    do {
-        int64_t best = INT64_MIN, place = 0, number = 0, total = 0;
-        const uint8_t *from = qk_from(m, r->type, r->source), *with = qk_from(m, r->other_type, r->other);
-        uint8_t *out = m->arena + r->out;
-        for (int d = 0; d < kept; d++) {
-            from += at[d] * r->in_stride[d];
-            with += at[d] * r->other_stride[d];
-            out += at[d] * r->out_stride[d];
+    do
+        for (int64_t first = 0; first < columns; first += QK_WIDE_BLOCK) {
+            const uint8_t *from = qk_from(m, r->type, r->source), *with = qk_from(m, r->other_type, r->other);
+            uint8_t *out = m->arena + r->out;
+            at[last] = first;
+            for (int d = 0; d < kept; d++) {
+                from += at[d] * r->in_stride[d];
+                with += at[d] * r->other_stride[d];
+                out += at[d] * r->out_stride[d];
+            }
+            qk_reduce_block(r, from, with, out, columns - first < QK_WIDE_BLOCK ? columns - first : QK_WIDE_BLOCK);
         }
-        int64_t inner[QK_DIMS] = {0};
-        do {
-            const uint8_t *row = from, *factor = with;
-            for (int d = kept; d < QK_DIMS; d++) {
-                row += inner[d] * r->in_stride[d];
-                factor += inner[d] * r->other_stride[d];
-            }
-            int64_t x = qk_get(row, r->type & 15) - r->zero;
-            if (r->how == QK_REDUCE_DOT)
-                x = (int64_t)((uint64_t)x * (uint64_t)(qk_get(factor, r->other_type & 15) - r->other_zero));
-            total = (int64_t)((uint64_t)total + (uint64_t)x);
-            if (number == 0 || x > best || (r->last && x == best)) {
-                best = x;
-                place = number;
-            }
-            number++;
-            int d = QK_DIMS - 1;
-            for (; d >= kept && ++inner[d] == r->size[d]; d--)
-                inner[d] = 0;
-            if (d < kept)
-                break;
-        } while (1);
-        const int64_t found = r->how == QK_REDUCE_MAX ? best : r->how == QK_REDUCE_ARGMAX ? place : total;
-        qk_put(out, r->out_type, found + r->out_zero);
-    } while (qk_next(at, r->size, reduced));
+    while (at[last] = 0, qk_next(at, r->size, QK_DIMS - last));
 }
 
 static void qk_run_gather(const qk_gather_step *g, const qk_memory *m)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from compiler import relay
 from compiler.errors import CodegenError, CompilerError, EvaluationError, PlanError
@@ -252,6 +254,30 @@ def test_a_word_that_its_own_rule_refuses_runs_on_any_strides(
     assert {step.kind for step in engine.steps} & {"reduce", "wide"}
 
 
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 7), st.integers(1, 150)),
+    order=st.permutations(range(3)),
+    axes=st.sets(st.integers(0, 2), min_size=1),
+    dtype=st.sampled_from(["int8", "uint8", "int16", "int32"]),
+    last=st.booleans(),
+)
+@settings(max_examples=60)
+def test_reductions_of_any_strides_agree(
+    shape: tuple[int, ...], order: list[int], axes: set[int], dtype: str, last: bool
+) -> None:
+    x = relay.var("x", shape, dtype)
+    turned, along = op.transpose(x, axes=order), {"axis": sorted(axes)}
+    # Few values, so that the largest is there more than once.
+    few = op.clip(turned, a_min=0, a_max=2)
+    found = (
+        op.argmax(few, select_last_index=last, **along),
+        op.argmin(few, select_last_index=last, **along),
+        op.max(turned, **along),
+        op.sum(op.cast(turned, dtype="int64"), **along),
+    )
+    agree(relay.module(relay.Tuple(found)), anything(shape, dtype))
+
+
 def test_a_reduction_of_more_axes_than_a_step_has_loops() -> None:
     x = relay.var("x", (2, 3, 2, 3, 2, 3, 2, 2), "int8")
     turned = op.transpose(x, axes=(7, 5, 3, 1, 0, 2, 4, 6))
@@ -279,9 +305,9 @@ def test_sizes_that_no_kernel_has_are_refused_before_a_run() -> None:
 def test_a_batch_that_does_not_fit_is_refused() -> None:
     x = relay.var("x", (1, 4), "int8")
     engine = EngineExecutor(relay.module(op.add(x, x)))
-    for given in (anything((3, 5)), anything((2, 4)), anything((3, 4), "int16")):
+    for sample in (anything((3, 5)), anything((2, 4)), anything((3, 4), "int16")):
         with pytest.raises(EvaluationError, match="an input of 3 runs"):
-            engine.run_batch([given], 3)
+            engine.run_batch([sample], 3)
 
 
 def test_an_instruction_set_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
