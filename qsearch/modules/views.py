@@ -23,7 +23,8 @@ from compiler.ir.module import IRModule
 from compiler.ir.text.printer import text
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, without_data
-from compiler.runtime.artifact import load_qmod
+from compiler.runtime.artifact import QModule, load_qmod
+from compiler.runtime.pipeline import Pipeline
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model, import_model, named_dims, read_module
 from qsearch.modules.data_source import Batches, DataSource
@@ -194,17 +195,22 @@ def diff(
         samples: how many of the data are used.
         rtol: |a-b| <= atol + rtol·|a| counts as equal; zero asks for the same bits.
         atol: see ``rtol``.
-        cut: as for ``show_text``, of those that are .onnx.
+        cut: as for ``show_text``, of those that are .onnx; none is that of the other's .qmod.
     Raises:
         CompilerError: a file or the data cannot be used, or inputs and outputs do not match.
     """
     if samples < 1:
         raise SettingsError(f"samples is {samples}", where="samples", fix="one or more")
+    artifacts = [found for found in map(_artifact, (b, a)) if found is not None]
     dims, at = named_dims(dim), CutAt(**cut)
+    if not any(cut.values()):
+        at = next((_ends(one.pipeline) for one in artifacts if one.pipeline is not None), at)
     first = read_module(Path(a), dims=dims, closed=True, at=at)
     second = read_module(Path(b), dims=dims, closed=True, at=at)
     source, inputs = DataSource.of(data), input_specs(first)
-    stored = [] if source.data is not None else _stored(b, inputs) or _stored(a, inputs)
+    stored: list[Mapping[str, NDArray[Any]]] = []
+    if source.data is None:
+        stored = next(filter(None, (_stored(one, inputs) for one in artifacts)), [])
     if stored:
         return compare_modules(first, second, stored[:samples], rtol=rtol, atol=atol)
     with source.opened(inputs) as opened:
@@ -212,13 +218,24 @@ def diff(
         return compare_modules(first, second, batches, rtol=rtol, atol=atol)
 
 
-def _stored(path: PathLike, specs: Sequence[InputSpec]) -> list[Mapping[str, NDArray[Any]]]:
-    """Inputs of the samples that a .qmod holds, where they fit; [] of other files."""
+def _artifact(path: PathLike) -> QModule | None:
+    """A .qmod; None of other files."""
     found = Path(path)
-    if not found.is_dir() and found.suffix != ".qmod":
-        return []
+    return load_qmod(module_at(found)) if found.is_dir() or found.suffix == ".qmod" else None
+
+
+def _ends(pipeline: Pipeline) -> CutAt:
+    """Where a model was cut into the float parts of a module."""
+    given = {port.name for port in pipeline.whole.inputs}
+    return CutAt(
+        until=[port.name for port in pipeline.core.outputs],
+        from_=[port.name for port in pipeline.core.inputs if port.name not in given],
+    )
+
+
+def _stored(artifact: QModule, specs: Sequence[InputSpec]) -> list[Mapping[str, NDArray[Any]]]:
+    """Inputs of the samples that a .qmod holds, where they fit."""
     taken = {spec.name: spec.shape for spec in specs}
-    stored = load_qmod(module_at(found)).samples
-    inputs: list[Mapping[str, NDArray[Any]]] = [given for given, _ in stored]
+    inputs: list[Mapping[str, NDArray[Any]]] = [given for given, _ in artifact.samples]
     fit = all({n: a.shape for n, a in each.items()} == taken for each in inputs)
     return inputs if fit else []

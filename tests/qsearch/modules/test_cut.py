@@ -282,6 +282,8 @@ def test_show_and_diff_take_the_same_cut(
     assert "topk" not in shown
     wide = ["--rtol", "1", "--atol", "1"]
     assert run(["diff", str(model), str(tmp_path / "m.qmod"), "--until", "last", *wide]) == 0
+    assert run(["diff", str(model), str(tmp_path / "m.qmod"), *wide]) == 0
+    assert run(["diff", str(tmp_path / "m.qmod"), str(model), *wide]) == 0
     assert run(["show", str(model), "--until", "nowhere"]) == 2
 
 
