@@ -40,7 +40,9 @@ class Call:
         self._types = [ty for _, ty in types]
         # Two parameters may have one name; then no name tells them apart.
         self._known = set(self._names) if len(set(self._names)) == len(self._names) else None
-        self._interface = interface
+        self._taken, self._given = (
+            ([], []) if interface is None else interface.converted(self._names)
+        )
         self._fitting: Callable[[list[Array]], list[Array]] = executor.run
         if isinstance(executor, BatchExecutor):
             self._fitting = executor.run_arrays
@@ -62,18 +64,25 @@ class Call:
             arrays = [inputs[name] for name in self._names]
         else:
             arrays = ordered_inputs(self._names, inputs)
+        if self._fits(arrays):
+            return self._fitting(arrays)
+        arrays = [np.asarray(array) for array in arrays]
+        own = [dtype is not None and a.dtype == dtype for a, dtype in zip(arrays, self._taken)]
+        if not any(own):
+            return self._run(arrays)
+        arrays = [a.astype(np.float32) if so else a for a, so in zip(arrays, own, strict=True)]
+        outputs = self._fitting(arrays) if self._fits(arrays) else self._run(arrays)
+        return [
+            a.astype(dtype) if dtype is not None and a.dtype == np.float32 else a
+            for a, dtype in zip(outputs, self._given, strict=True)
+        ]
+
+    def _fits(self, arrays: Sequence[Any]) -> bool:
+        """One sample, of arrays as the module takes them."""
         for array, (shape, dtype) in zip(arrays, self._one):
             if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
-                return self._converted([np.asarray(array) for array in arrays])
-        return self._fitting(arrays)
-
-    def _converted(self, arrays: list[Array]) -> list[Array]:
-        """A batch, or inputs in the model's own float16 or float64."""
-        if self._interface is None:
-            return self._run(arrays)
-        arrays, own = self._interface.taken(self._names, arrays)
-        outputs = self._run(arrays)
-        return self._interface.given(outputs) if own else outputs
+                return False
+        return True
 
     def _run(self, arrays: list[Array]) -> list[Array]:
         """As often as the batch needs it."""

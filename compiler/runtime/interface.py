@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
+Converted: TypeAlias = "np.dtype[Any] | None"
+
 KEY = "interface"
-_COMPUTED = "float32"
-_CONVERTED = ("float16", "float64")
+CONVERTED: Final = ("float16", "float64")
+"""Dtypes of models that a module has float32 for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +79,15 @@ class Interface:
             return None
         return Interface(taken, given) if len({p.name for p in taken}) == len(taken) else None
 
-    def taken(self, names: Sequence[str], arrays: Sequence[Array]) -> tuple[list[Array], bool]:
-        """The inputs in float32, and whether any came in the model's own float16 or float64."""
+    def converted(self, names: Sequence[str]) -> tuple[list[Converted], list[Converted]]:
+        """The dtypes of these inputs, and of the outputs, where the module has float32 for them."""
         dtypes = {port.name: port.dtype for port in self.inputs}
-        own = [
-            str(array.dtype) in _CONVERTED and str(array.dtype) == dtypes.get(name)
-            for name, array in zip(names, arrays, strict=True)
-        ]
-        made = [a.astype(_COMPUTED) if other else a for a, other in zip(arrays, own, strict=True)]
-        return made, any(own)
+        taken = [_converted(dtypes[name]) for name in names]
+        return taken, [_converted(port.dtype) for port in self.outputs]
 
-    def given(self, arrays: Sequence[Array]) -> list[Array]:
-        """float32 results in the model's own dtypes."""
-        return [
-            array.astype(port.dtype)
-            if str(array.dtype) == _COMPUTED and port.dtype in _CONVERTED
-            else array
-            for array, port in zip(arrays, self.outputs, strict=True)
-        ]
+
+def _converted(dtype: str) -> Converted:
+    return np.dtype(dtype) if dtype in CONVERTED else None
 
 
 def _port(found: Mapping[str, Any]) -> Port:

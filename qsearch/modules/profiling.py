@@ -253,16 +253,21 @@ def profile(path: PathLike, model: PathLike | None = None, rounds: int = ROUNDS)
                 where="--model",
                 fix="name the model that the module was made from",
             )
-        session.run(inputs[0])
-        runs[_FLOAT] = lambda: session.run(inputs[0])
+        # The model may take float16 where the module has float32.
+        given = [
+            {name: np.asarray(each[name]).astype(dtype) for name, dtype, _ in session.inputs}
+            for each in inputs
+        ]
+        session.run(given[0])
+        runs[_FLOAT] = lambda: session.run(given[0])
         weights = QuantType.QUInt8 if adds_pairs() else QuantType.QInt8
         name = f"onnxruntime int8 (u8{'s8' if weights == QuantType.QInt8 else 'u8'})"
         try:
-            narrow = OrtExecutor(_quantized(source.path, inputs, weights))
-            runs[name] = lambda: narrow.run(inputs[0])
+            narrow = OrtExecutor(_quantized(source.path, given, weights))
+            runs[name] = lambda: narrow.run(given[0])
         except _REFUSALS as error:
             notes.append(f"{name}: {str(error).splitlines()[0]}")
-        by_node = _node_times(data, inputs[0], rounds)
+        by_node = _node_times(data, given[0], rounds)
     times = _in_turns(list(runs.values()), rounds)
     own = times[0]
     peers = dict(zip(list(runs)[1:], times[1:]))

@@ -23,11 +23,10 @@ from onnx import helper, numpy_helper
 
 from compiler.errors import OnnxExportError
 from compiler.export.to_onnx.graph_writer import onnx_type
-from compiler.runtime.interface import Interface
+from compiler.runtime.interface import CONVERTED, Interface
 
 _ANY = "batch"
 _TRIED = 3
-_CONVERTED = ("float16", "float64")
 
 
 def with_batch(
@@ -90,13 +89,13 @@ def with_names(model: onnx.ModelProto, interface: Interface) -> onnx.ModelProto:
             inputs.append(helper.make_tensor_value_info(port.name, onnx_type(port.dtype), dims))
             continue
         inputs.append(info)
-        if port.dtype in _CONVERTED and info.type.tensor_type.elem_type == onnx_type("float32"):
+        if port.dtype in CONVERTED and info.type.tensor_type.elem_type == onnx_type("float32"):
             inner = inner_names[port.name] = free(f"{port.name}_float32")
             converted.append(_cast(port.name, inner, "float32"))
             info.type.tensor_type.elem_type = onnx_type(port.dtype)
     ends: list[onnx.NodeProto] = []
     for info, port in zip(graph.output, interface.outputs, strict=True):
-        if port.dtype in _CONVERTED and info.type.tensor_type.elem_type == onnx_type("float32"):
+        if port.dtype in CONVERTED and info.type.tensor_type.elem_type == onnx_type("float32"):
             inner = inner_names[port.name] = free(f"{port.name}_float32")
             ends.append(_cast(inner, port.name, port.dtype))
             info.type.tensor_type.elem_type = onnx_type(port.dtype)

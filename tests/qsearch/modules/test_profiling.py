@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
 from compiler.errors import CodegenError, CompilerError
@@ -12,6 +14,7 @@ from qsearch.cli.main import run
 from qsearch.modules.profiling import ModuleProfile, profile
 from qsearch.modules.quantization import quantize
 from qsearch.process import EXIT_BAD_INPUT, EXIT_OK
+from tests.compiler.runtime.test_interface import half_model
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +58,14 @@ def test_a_core_adds_up_more_than_any_layer_does(figures: ModuleProfile) -> None
     assert figures.peak > 1e8
     shares = [figures.of_peak(layer.macs, layer.ms) for layer in figures.layers]
     assert all(share is None or 0 < share < 1.5 for share in shares)
+
+
+def test_a_model_of_float16_runs_beside_its_module(tmp_path: Path) -> None:
+    onnx.save(half_model(), tmp_path / "m.onnx")
+    calib = np.random.default_rng(1).standard_normal((8, 4)).astype("float32")
+    quantize(tmp_path / "m.onnx", {"pixels": calib}).save(tmp_path / "m.qmod")
+    found = profile(tmp_path / "m.qmod", tmp_path / "m.onnx", rounds=1)
+    assert found.ratios["onnxruntime float"] > 0
 
 
 def test_the_page_loads_nothing_and_names_every_layer(figures: ModuleProfile) -> None:
