@@ -193,7 +193,7 @@ def test_a_signal_ends_a_launch_wherever_it_is_and_nothing_goes_on(
 
 AGAIN = """
 import sys, qsearch
-for _ in range(20):
+for _ in range(3):
     model, calib, out = sys.argv[1:]
     qsearch.launch(model, calib=calib, eval=calib, trials=2, pool="ray", workers=2, out=out)
 print("ray" in sys.modules)
@@ -201,7 +201,7 @@ print("ray" in sys.modules)
 
 
 @pytest.mark.slow
-def test_a_finished_study_ends_twenty_times_on_ray_beside_a_busy_core(tmp_path: Path) -> None:
+def test_a_finished_study_ends_on_ray_again_and_starts_none(tmp_path: Path) -> None:
     _, model, _, data, *_ = squeeze_excite(tmp_path, 32)
     out = tmp_path / "run"
     qsearch.launch(model, calib=data, eval=data, trials=2, pool="inline", out=out)
