@@ -61,6 +61,9 @@ def _picks(func: PrimFunc, table: Buffer, form: Form) -> bool:
     """Whether a function reads few elements of a table, at places that it computes from data."""
     if form.axis is not None or form.bits > _MOST_BITS or table.size * form.bits >= 1 << 31:
         return False
+    largest = ((1 << form.bits) - 1) << form.shift
+    if form.low < -(1 << 31) or max(form.low, 0) + largest >= 1 << 31:
+        return False  # numbers are put together in int32
     count = 0
     for block in func.blocks:
         if not isinstance(block, Compute):

@@ -113,6 +113,23 @@ def test_what_is_picked_from_a_packed_table_is_unpacked_alone(
     assert exit_code(made, cc32, ("-O2",)) == 0
 
 
+@pytest.mark.parametrize(
+    ("low", "shift"), [(-(2**31) - 1, 0), (2**40, 3), (-5, 29), (-(2**63), 59)]
+)
+def test_a_packed_table_of_numbers_that_32_bits_do_not_hold_gives_them(
+    low: int, shift: int, cc: Command, exit_code: ExitCode
+) -> None:
+    x = relay.var("x", (4,), "int32")
+    numbers = np.arange(700, dtype="int64").reshape(100, 7) % 16
+    table = (numbers << shift) + low
+    body = relay.op.take(relay.const(table), x, axis=0, mode="clip")
+    mod = infer_module(relay.module(relay.Function((x,), body)))
+    places = np.array([0, 99, 17, 56], "int32")
+    made = c_package(lower(mod).mod, "net", ([places], [table[places]]))
+    assert made.constant_bytes == c_bytes(fuse_for_c(mod)) < table.nbytes
+    assert exit_code(made, cc, SANITIZED) == 0
+
+
 def test_a_state_that_a_part_does_not_read_is_no_warning(
     cc: Command, cc32: Command, exit_code: ExitCode
 ) -> None:
