@@ -34,6 +34,7 @@ from compiler.runtime.interface import KEY as INTERFACE
 from compiler.runtime.interface import Interface
 from compiler.runtime.pipeline import KEY as PIPELINE
 from compiler.runtime.pipeline import Pipeline
+from qsearch.data import sizes_in
 from qsearch.errors import ModelFileError, SettingsError
 from qsearch.run_folder import RunFolder, module_at
 from qsearch.settings import NO_CUT, CutAt, parse_dims
@@ -189,6 +190,7 @@ def read_module(
     after: str | None = None,
     closed: bool = False,
     at: CutAt = NO_CUT,
+    data: Any = None,
 ) -> IRModule:
     """The typed module of a .qmod, a .relay text, an .onnx file or a shipped model.
 
@@ -198,6 +200,7 @@ def read_module(
         after: passes to run on it, as text.
         closed: weights of an ONNX model become constants, so that only inputs are parameters.
         at: where an ONNX model is cut.
+        data: arrays that tell the sizes of other axes.
     Raises:
         CompilerError: the file cannot be used, or a pass fails.
     """
@@ -208,7 +211,8 @@ def read_module(
     elif path.suffix == ".relay":
         module = infer_module(parse(_text(path)))
     else:
-        _, module, params = load_model(find_model(path), dims, at)
+        source = find_model(path)
+        _, module, params = load_model(source, dims_with(data, source, dims), at)
         if closed:
             main = module["main"]
             weights: dict[Var, Expr] = {
@@ -252,6 +256,13 @@ def named_dims(dim: Any) -> dict[str, int]:
         raise SettingsError(
             f"dim cannot be {dim!r}: {error}", where="dim", fix="NAME=N, for example batch=1"
         ) from error
+
+
+def dims_with(data: Any, source: ModelSource, dim: Any) -> dict[str, int]:
+    """``named_dims``, and the sizes of other open axes as the data have them (``sizes_in``)."""
+    given = named_dims(dim)
+    found = sizes_in(data, declared_interface(source.original).inputs)
+    return found | given
 
 
 def refuse_empty(mod: IRModule, params: Mapping[str, Any]) -> None:

@@ -307,7 +307,8 @@ dims: Decorator = option(
     "--dim",
     metavar="NAME=N",
     multiple=True,
-    help="size of a named dimension, or of one axis of an input (x:2=128); repeatable",
+    help="size of a named dimension, or of one axis of an input (x:2=128), where the arrays of the "
+    "data do not say it; repeatable",
     panel=INPUT,
 )
 

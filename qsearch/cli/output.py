@@ -72,7 +72,7 @@ def table(rows: Rows, width: int | None = None, elsewhere: str = "") -> str:
     """Columns padded to their widest value; floats have four decimals, counts none.
 
     Args:
-        width: letters of a line. Names longer than a third of it keep their end, which tells paths
+        width: letters of a line. Paths longer than a third of it keep their end, which tells names
             of nodes apart; the last columns are left out until lines fit, and named below.
         elsewhere: where those columns are, in words.
     """
@@ -96,11 +96,8 @@ def table(rows: Rows, width: int | None = None, elsewhere: str = "") -> str:
 
 
 def _end(letters: str, most: int) -> str:
-    return (
-        letters
-        if len(letters) <= most or " " in letters
-        else "…" + letters[len(letters) - most + 1 :]
-    )
+    path = "/" in letters and " " not in letters
+    return "…" + letters[len(letters) - most + 1 :] if path and len(letters) > most else letters
 
 
 def without_empty(rows: Rows, counts: Collection[str] = ()) -> list[dict[str, Any]]:

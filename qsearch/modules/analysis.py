@@ -26,7 +26,7 @@ from compiler.runtime.artifact import load_qmod
 from qsearch.config import resolve
 from qsearch.errors import SettingsError
 from qsearch.frameworks import model_at
-from qsearch.model_file import ModelSource, import_model, without_floats
+from qsearch.model_file import ModelSource, dims_with, import_model, without_floats
 from qsearch.modules.data_source import Batches, DataSource
 from qsearch.modules.quantization import resolve_qconfig
 from qsearch.modules.views import report_without_data
@@ -259,6 +259,7 @@ def _examined(
     at: CutAt,
     progress: Callable[[int, int], None],
 ) -> ModelInsight:
+    dim = dims_with(given.data, source, dim)
     source, module = import_model(source, dim, at)
     if config.partition_conversions == "fully_integral":
         diagnosis = diagnose(module, config)

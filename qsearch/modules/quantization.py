@@ -25,7 +25,7 @@ from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.pipeline import Pipeline
 from qsearch.errors import SettingsError
 from qsearch.frameworks import model_at
-from qsearch.model_file import ModelSource, import_model, without_floats
+from qsearch.model_file import ModelSource, dims_with, import_model, without_floats
 from qsearch.modules.data_source import Batches, DataSource
 from qsearch.run_folder import module_at
 from qsearch.search.winner import build_winner, recorded_proof, samples_of
@@ -96,8 +96,9 @@ def quantize(
     at = CutAt(until, from_, set_input)
     given = DataSource.of(calib)
     with model_at(model, given.data) as (found, samples):
+        given = replace(given, data=found.calib if samples is None else samples)
+        dim = dims_with(given.data, found, dim)
         source, module = import_model(found, dim, at)
-        given = replace(given, data=source.calib if samples is None else samples)
         try:
             return _quantized(source, module, given, config, changes)
         except NotFullyIntegralError:

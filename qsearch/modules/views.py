@@ -205,9 +205,19 @@ def diff(
     dims, at = named_dims(dim), CutAt(**cut)
     if not any(cut.values()):
         at = next((_ends(one.pipeline) for one in artifacts if one.pipeline is not None), at)
-    first = read_module(Path(a), dims=dims, closed=True, at=at)
-    second = read_module(Path(b), dims=dims, closed=True, at=at)
-    source, inputs = DataSource.of(data), input_specs(first)
+    source = DataSource.of(data)
+    held = next((dict(inputs) for one in artifacts for inputs, _ in one.samples), None)
+    first, second = (
+        read_module(
+            Path(path),
+            dims=dims,
+            closed=True,
+            at=at,
+            data=held if source.data is None else source.data,
+        )
+        for path in (a, b)
+    )
+    inputs = input_specs(first)
     stored: list[Mapping[str, NDArray[Any]]] = []
     if source.data is None:
         stored = next(filter(None, (_stored(one, inputs) for one in artifacts)), [])

@@ -25,7 +25,7 @@ from compiler.quantize import (
 )
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import ConflictError, RunFolderError, SettingsError
-from qsearch.model_file import ModelSource, import_model, without_floats
+from qsearch.model_file import ModelSource, dims_with, import_model, without_floats
 from qsearch.progress import Progress
 from qsearch.run_folder import RunFolder
 from qsearch.search import evaluator as evaluators
@@ -77,6 +77,8 @@ def prepare_study(
         own_sampler(settings.sampler)
     if settings.metric is not None and is_import_path(settings.metric):
         custom_metric(settings.metric)
+    sizes = dims_with(_first(calib, settings.calib), source, dict(settings.dim))
+    settings = settings.model_copy(update={"dim": tuple(sizes.items())})
     source, module = _module(settings, source)
     diagnosis = diagnose(module, QConfig.recommended())
     if not (settings.allow_float or settings.passes):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from qsearch.config import read_config_file, resolve
 from qsearch.errors import DataError, ModelFileError, RunFolderError, SettingsError
-from qsearch.model_file import find_model, import_model
+from qsearch.model_file import dims_with, find_model, import_model
 from qsearch.object_data import objects_to_npz
 from qsearch.server.submission import MAPPINGS, SUBMITTED
 from qsearch.settings import CutAt
@@ -93,7 +93,9 @@ def data_file(
     """Calibration or evaluation data as a file that can be sent."""
     if not isinstance(value, str | os.PathLike):
         words = (tuple(settings.get(name, ())) for name in ("until", "from", "set_input"))
-        source, module = import_model(find_model(model), settings.get("dim", {}), CutAt(*words))
+        found = find_model(model)
+        dim = dims_with(value, found, settings.get("dim", {}))
+        source, module = import_model(found, dim, CutAt(*words))
         pipeline = source.pipeline
         inputs = input_specs(module) if pipeline is None else whole_inputs(pipeline.whole)
         return objects_to_npz(value, inputs, folder, name)

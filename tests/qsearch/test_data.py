@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
+import qsearch
 from compiler.errors import CompilerError
 from qsearch.data import prepare_data, read_preprocess
 from qsearch.errors import SettingsError
@@ -97,3 +99,47 @@ def test_a_hostile_preprocess_file_is_refused_in_a_sentence(tmp_path: Path, text
     with pytest.raises(SettingsError, match="not valid yaml") as caught:
         read_preprocess(str(path))
     assert len(str(caught.value)) < 1000
+
+
+def convolution_of_open_sizes(path: Path) -> None:
+    """x (samples, 2, ?, W), the third axis without a name."""
+    sizes = ["samples", 2, None, "W"]
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Conv", ["x", "w"], ["y"], name="c")],
+        "open",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, sizes)],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(np.ones((3, 2, 2, 2), np.float32), "w")],
+    )
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+
+
+@pytest.mark.parametrize("kind", ["npz", "npy", "mapping", "array"])
+def test_arrays_tell_the_sizes_that_a_model_leaves_open(kind: str, tmp_path: Path) -> None:
+    convolution_of_open_sizes(tmp_path / "m.onnx")
+    images = np.random.default_rng(0).normal(size=(8, 2, 5, 6)).astype(np.float32)
+    np.savez_compressed(tmp_path / "d.npz", x=images)
+    np.save(tmp_path / "d.npy", images)
+    data: Any = {"mapping": {"x": images}, "array": images}.get(kind, tmp_path / f"d.{kind}")
+    module = qsearch.quantize(tmp_path / "m.onnx", data)
+    assert module.run(images[:1])[0].shape == (1, 3, 4, 5)
+    assert qsearch.diff(tmp_path / "m.onnx", _saved(module, tmp_path)).nodes
+    found = qsearch.insight(tmp_path / "m.onnx", data).insight
+    assert [layer.op for layer in found.layers] == ["nn.conv2d"]
+
+
+def _saved(module: qsearch.QModule, folder: Path) -> Path:
+    module.save(folder / "m.qmod")
+    return folder / "m.qmod"
+
+
+def test_a_search_takes_sizes_from_its_data_and_what_is_given_goes_first(tmp_path: Path) -> None:
+    convolution_of_open_sizes(tmp_path / "m.onnx")
+    images = np.random.default_rng(0).normal(size=(8, 2, 5, 6)).astype(np.float32)
+    asked: dict[str, Any] = {"calib": {"x": images}, "trials": 1, "pool": "inline"}
+    qsearch.launch(tmp_path / "m.onnx", out=tmp_path / "run", **asked)
+    assert qsearch.load(tmp_path / "run").run(images[:1])[0].shape == (1, 3, 4, 5)
+    qsearch.launch(tmp_path / "m.onnx", out=tmp_path / "run", **asked)
+    with pytest.raises(CompilerError, match=r"\[8, 2, 5, 6\] in the data"):
+        qsearch.launch(tmp_path / "m.onnx", out=tmp_path / "other", dim={"W": 4}, **asked)

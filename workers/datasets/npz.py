@@ -266,6 +266,15 @@ def open_npz(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset
     return ArrayDataset(arrays, labels, inputs, path)
 
 
+def shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
+    """Shape of every array by its name, "" in an .npy; nothing of a file that cannot be read."""
+    try:
+        arrays = {"": StoredArray.at(path, 0)} if path.suffix == ".npy" else _npz_arrays(path)
+    except (DatasetError, *_NOT_READABLE):
+        return {}
+    return {name: array.shape for name, array in arrays.items()}
+
+
 def _npz_arrays(path: Path) -> dict[str, Samples]:
     arrays: dict[str, Samples] = {}
     with zipfile.ZipFile(path) as archive:
