@@ -11,7 +11,7 @@ import pytest
 from compiler import relay
 from compiler.ir.module import IRModule
 from compiler.pipeline import evaluate
-from compiler.qtypes.layer_choices import TABLES
+from compiler.qtypes.layer_choices import SUMS, TABLES
 from compiler.quantize import (
     Calibration,
     QConfig,
@@ -22,6 +22,8 @@ from compiler.quantize import (
 )
 from compiler.quantize.predicted_error import predicted_sqnr_db
 from compiler.quantize.wide_inputs import wide_inputs
+from tests.compiler.frontend.from_onnx.test_load import imported
+from tests.compiler.frontend.from_onnx.test_recurrent import weights, whole
 from tests.compiler.quantize.candidates import assert_same_integers, const
 
 
@@ -281,3 +283,11 @@ def test_weights_are_fitted_to_samples_where_there_are_enough(
     assert qconfig.weight_rounding == rounding
     (why,) = (one.why for one in decisions if one.field == "weight_rounding")
     assert f"{runs * batch} " in why
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "RNN"])
+def test_sums_in_loops_have_sixteen_bits(kind: str) -> None:
+    found = wide_inputs(prerequisite_optimize(*imported(whole(kind, weights(kind))), 3))
+    assert found.layers[SUMS] == {"nbit_input": 16}
+    assert SUMS not in found.searched
+    assert any("sums in loops" in one for one in found.why)
