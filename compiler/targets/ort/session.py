@@ -22,8 +22,9 @@ _NUMPY_TYPES = {
     "tensor(bool)": "bool",
 }
 
-# 3 = errors only: a warning per folded node would drown the service's own log.
-_LOG_SEVERITY = 3
+# 4 = what ends the process: errors arrive as exceptions, and a warning per folded node would drown
+# the service's own log.
+_LOG_SEVERITY = 4
 
 
 ORT_ERRORS: tuple[type[Exception], ...] = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 from compiler import relay
@@ -48,6 +49,23 @@ def test_shape_and_dtype_are_told_from_both_sides(executor: OrtExecutor, bad: np
         executor.run({"x": bad, "y": np.ones(3, "float32")})
     assert str(bad.shape) in str(error.value)
     assert "(2, 3)" in str(error.value)
+
+
+def test_a_run_that_fails_is_an_error_and_nothing_is_printed(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n"])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(np.array([2, 2]), "shape")],
+    )
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    session = OrtExecutor(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8))
+    with pytest.raises(EvaluationError, match="cannot be reshaped"):
+        session.run([np.zeros(5, np.float32)])
+    assert capfd.readouterr().err == ""
 
 
 def test_bytes_that_are_no_model_are_refused() -> None:
