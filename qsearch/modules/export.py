@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.errors import CodegenError
+from compiler.errors import CodegenError, TfliteExportError
 from compiler.named_table import NamedTable
 from compiler.pipeline import tflite_file
 from compiler.runtime.artifact import QModule, load_qmod
@@ -385,12 +385,23 @@ def export_commands(module: QModule, to: ExportTarget) -> ExportedFiles:
 @export_formats.register("tflite")
 def export_tflite(module: QModule, to: ExportTarget) -> ExportedFiles:
     """A LiteRT file; the module's first sample and noise are run in the interpreters at hand."""
+    from compiler.export.to_tflite.inputs import CURE
     from compiler.targets.tflite.interpreters import FileJudge, available
 
     io = to.options.io if isinstance(to.options, Tflite) else "int8"
     interface = None if module.pipeline is not None else module.interface
     names = () if interface is None else tuple(port.name for port in interface.outputs)
-    made = tflite_file(module.module, module.input_names, names, io)
+    try:
+        made = tflite_file(module.module, module.input_names, names, io)
+    except TfliteExportError as error:
+        if CURE not in (error.fix or "") or (module.qconfig and module.qconfig.for_tflm):
+            raise
+        raise TfliteExportError(
+            "the module was made for other targets than LiteRT",
+            where=error.what,
+            fix="make one with `qsearch compile --qconfig auto,requantization=tflite`, or search "
+            "with --for tflite",
+        ) from error
     integers = made if io == "int8" else tflite_file(module.module, module.input_names)
     judge = FileJudge(module.module, integers.data, available())
     if module.samples:

@@ -310,3 +310,10 @@ def test_without_its_packages_a_litert_file_names_the_extra(
     monkeypatch.setitem(sys.modules, "ai_edge_litert.schema_py_generated", None)
     assert run(["export", str(digits), "--format", "tflite"]) == 2
     assert "pip install 'qsearch[tflite]'" in capfd.readouterr().err
+
+
+def test_a_module_for_other_targets_is_told_how_one_for_litert_is_made(
+    digits: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["export", str(digits), "--format", "tflite"]) == 2
+    assert "--qconfig auto,requantization=tflite" in capfd.readouterr().err
