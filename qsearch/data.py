@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from compiler.runtime.interface import Port
 from compiler.runtime.pipeline import Pipeline
 from qsearch.config import read_config_file
 from qsearch.errors import DataError
@@ -20,7 +19,6 @@ from qsearch.object_data import objects_to_npz
 from workers.datasets import audio, table, text
 from workers.datasets.annotated import BOXES, MASKS
 from workers.datasets.contents import Contents
-from workers.datasets.npz import shapes_in
 from workers.datasets.prepared import prepared, whole_inputs
 from workers.datasets.protocol import Dataset as OpenDataset
 from workers.datasets.protocol import InputSpec
@@ -73,32 +71,6 @@ class PreparedData:
     def synthetic(self) -> bool:
         """Made up, because none was given."""
         return self.kind == "synthetic"
-
-
-def sizes_in(given: Any, inputs: Sequence[Port]) -> dict[str, int]:
-    """Sizes that arrays have where inputs of a model leave an axis open, by name of the dimension.
-
-    Args:
-        given: data of any kind; what is no .npz, .npy, array or mapping of arrays says nothing.
-        inputs: as the model declares them; their first axis counts samples.
-    """
-    if isinstance(given, str | os.PathLike):
-        path = Path(given)
-        shapes = shapes_in(path) if path.suffix in (".npz", ".npy") else {}
-    elif isinstance(given, np.ndarray):
-        shapes = {"": given.shape}
-    else:
-        arrays = given.items() if isinstance(given, Mapping) else ()
-        shapes = {name: array.shape for name, array in arrays if isinstance(array, np.ndarray)}
-    if set(shapes) == {""} and len(inputs) == 1:
-        shapes = {inputs[0].name: shapes[""]}
-    found: dict[str, int] = {}
-    for port in inputs:
-        shape = shapes.get(port.name, ())
-        for axis, (dim, size) in enumerate(zip(port.dims, shape)):
-            if axis and isinstance(dim, str) and len(shape) == len(port.dims) and size:
-                found.setdefault(f"{port.name}:{axis}" if dim == "?" else dim, size)
-    return found
 
 
 def content_hash(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -31,14 +31,14 @@ from compiler.quantize import Diagnosis, diagnose, given_points, prerequisite_op
 from compiler.quantize.diagnosis import OUTSIDE, OperatorDiagnosis
 from compiler.runtime.artifact import load_qmod
 from compiler.runtime.interface import KEY as INTERFACE
-from compiler.runtime.interface import Interface
+from compiler.runtime.interface import Interface, Port
 from compiler.runtime.pipeline import KEY as PIPELINE
 from compiler.runtime.pipeline import Pipeline
-from qsearch.data import sizes_in
 from qsearch.errors import ModelFileError, SettingsError
 from qsearch.run_folder import RunFolder, module_at
 from qsearch.settings import NO_CUT, CutAt, parse_dims
 from workers.datasets.contents import Contents
+from workers.datasets.npz import shapes_in
 from workers.datasets.prepared import whole_inputs
 from workers.errors import DatasetError
 
@@ -258,11 +258,41 @@ def named_dims(dim: Any) -> dict[str, int]:
         ) from error
 
 
+def _sizes_in(given: Any, inputs: Sequence[Port], known: Collection[str]) -> dict[str, int]:
+    """Sizes that arrays have along open axes of inputs, by name of the dimension, or as ``x:2``.
+
+    Args:
+        given: data of any kind; what is no .npz, .npy, array or mapping of arrays says nothing.
+        inputs: as the model declares them; their first axis counts samples.
+        known: dimensions that need none.
+    """
+    if not any(isinstance(dim, str) for port in inputs for dim in port.dims[1:]):
+        return {}
+    if isinstance(given, str | os.PathLike):
+        path = Path(given)
+        shapes = shapes_in(path) if path.suffix in (".npz", ".npy") else {}
+    elif isinstance(given, np.ndarray):
+        shapes = {"": given.shape}
+    else:
+        arrays = given.items() if isinstance(given, Mapping) else ()
+        shapes = {name: array.shape for name, array in arrays if isinstance(array, np.ndarray)}
+    if set(shapes) == {""} and len(inputs) == 1:
+        shapes = {inputs[0].name: shapes[""]}
+    found: dict[str, int] = {}
+    for port in inputs:
+        shape = shapes.get(port.name, ())
+        for axis, (dim, size) in enumerate(zip(port.dims, shape)):
+            place = f"{port.name}:{axis}"
+            is_open = isinstance(dim, str) and place not in known and len(shape) == len(port.dims)
+            if axis and size and is_open:
+                found.setdefault(place if dim == "?" else str(dim), size)
+    return found
+
+
 def dims_with(data: Any, source: ModelSource, dim: Any) -> dict[str, int]:
-    """``named_dims``, and the sizes of other open axes as the data have them (``sizes_in``)."""
+    """``named_dims``, and along other open axes the sizes that the data have."""
     given = named_dims(dim)
-    found = sizes_in(data, declared_interface(source.original).inputs)
-    return found | given
+    return _sizes_in(data, declared_interface(source.original).inputs, given) | given
 
 
 def refuse_empty(mod: IRModule, params: Mapping[str, Any]) -> None:
