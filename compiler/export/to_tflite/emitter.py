@@ -269,8 +269,8 @@ class TfliteEmitter(TensorWriter):
 
     def _sum(self, source: Sum, form: Scaled, like: Tensor) -> Tensor | None:
         sides = source.lhs, source.rhs
+        lhs, rhs = (side.source for side in sides)
         if source.name == "MUL":
-            lhs, rhs = (side.source for side in sides)
             factor = lhs.scale * rhs.scale / like.scale
             if not _is(form.multiplier, form.shift, np.asarray(factor)):
                 lhs = self.worth(lhs, float(np.float32(_factor(form) * like.scale / rhs.scale)))
@@ -288,7 +288,7 @@ class TfliteEmitter(TensorWriter):
             return None
         activation, limits = self._activation(form, like)
         made = self.new(like, like.shape)
-        inputs = [self.side(side.source, like).tensor for side in sides]
+        inputs = [self.side(side, like).tensor for side in (lhs, rhs)]
         self.writer.operator(
             source.name,
             inputs,

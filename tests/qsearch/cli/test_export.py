@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import helper
 
 import qsearch
 from compiler.runtime.artifact import load_qmod
@@ -317,3 +318,41 @@ def test_a_module_for_other_targets_is_told_how_one_for_litert_is_made(
 ) -> None:
     assert run(["export", str(digits), "--format", "tflite"]) == 2
     assert "--qconfig auto,requantization=tflite" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("for_tflm")
+def test_a_factor_behind_a_product_of_two_tensors_is_the_scale_of_one(tmp_path: Path) -> None:
+    """Gelu of a norm as PaddlePaddle writes it: its last factor stands in no operator."""
+    rng = np.random.default_rng(0)
+    held = {
+        "w": rng.normal(0, 0.3, (16, 16)),
+        "b": rng.normal(0, 0.1, 16),
+        "ones": np.ones(16),
+        "zeros": np.zeros(16),
+        "root": np.array(2**0.5),
+        "one": np.array(1),
+        "half": np.array(0.5),
+    }
+    steps = {
+        "m": ("MatMul", "x w"),
+        "a": ("Add", "m b"),
+        "n": ("LayerNormalization", "a ones zeros"),
+        "d": ("Div", "n root"),
+        "e": ("Erf", "d"),
+        "s": ("Add", "e one"),
+        "p": ("Mul", "n s"),
+        "y": ("Mul", "p half"),
+    }
+    graph = helper.make_graph(
+        [helper.make_node(name, read.split(), [made]) for made, (name, read) in steps.items()],
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 10, 16])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(v.astype(np.float32), name) for name, v in held.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    calib = rng.normal(size=(32, 10, 16)).astype(np.float32)
+    made = qsearch.quantize(model, {"x": calib}, "auto,requantization=tflite")
+    made.save(tmp_path / "m.qmod")
+    found = qsearch.export(tmp_path / "m.qmod", "tflite", tmp_path / "m.tflite")
+    assert "0 of" in found.facts["self_check"]
