@@ -52,12 +52,12 @@ static void qk_read(int64_t *to, const uint8_t *from, int64_t stride, int64_t ty
 /* n numbers and `zero`. */
 static void qk_write(uint8_t *to, int64_t stride, int64_t type, const int64_t *from, int64_t zero, int64_t n)
 {
-#define QK_WRITE(T)                           \
-    if (stride == (int64_t)sizeof(T))         \
-        for (int64_t i = 0; i < n; i++)       \
+#define QK_WRITE(T)                             \
+    if (stride == (int64_t)sizeof(T))           \
+        for (int64_t i = 0; i < n; i++)         \
             ((T *)to)[i] = (T)(from[i] + zero); \
-    else                                      \
-        for (int64_t i = 0; i < n; i++)       \
+    else                                        \
+        for (int64_t i = 0; i < n; i++)         \
             *(T *)(to + i * stride) = (T)(from[i] + zero);
     QK_EACH_TYPE(QK_WRITE)
 }
@@ -194,57 +194,87 @@ static inline const uint8_t *qk_from(const qk_memory *m, int64_t type, int64_t p
     return (type & 16 ? m->blob : m->arena) + place;
 }
 
-#define QK_PLACE(compare)                              \
-    for (int64_t i = 0; i < n; i++) {                  \
-        const int better = x[i] compare best[i];       \
-        best[i] = better ? x[i] : best[i];             \
-        found[i] = better ? number : found[i];         \
+#define QK_PLACE(compare)                                \
+    for (int64_t i = 0; i < n; i++) {                    \
+        const int better = x[i] compare best[i];         \
+        best[i] = better ? x[i] : best[i];               \
+        found[i] = better ? number + i * per : found[i]; \
     }
 
-/* n neighbours along the last kept axis, over all that is reduced. */
-static void qk_reduce_block(
-    const qk_reduce_step *r, const uint8_t *from, const uint8_t *with, uint8_t *out, int64_t n)
+/* n neighbours along an axis join what is there of each; they are number `number`, `per` apart. */
+static void qk_join(
+    const qk_reduce_step *r, const uint8_t *row, const uint8_t *factor, int axis, int64_t n,
+    int64_t number, int64_t per, int64_t *best, int64_t *found)
 {
-    const int kept = QK_DIMS - (int)r->reduced, last = kept > 0 ? kept - 1 : 0;
-    int64_t x[QK_WIDE_BLOCK], y[QK_WIDE_BLOCK], found[QK_WIDE_BLOCK] = {0}, best[QK_WIDE_BLOCK], number = 0;
-    int64_t at[QK_DIMS] = {0};
-    for (int64_t i = 0; i < n; i++)
+    int64_t x[QK_WIDE_BLOCK], y[QK_WIDE_BLOCK];
+    qk_read(x, row, r->in_stride[axis], r->type & 15, r->zero, n);
+    if (r->how == QK_REDUCE_DOT) {
+        qk_read(y, factor, r->other_stride[axis], r->other_type & 15, r->other_zero, n);
+        for (int64_t i = 0; i < n; i++)
+            x[i] = (int64_t)((uint64_t)x[i] * (uint64_t)y[i]);
+    }
+    if (r->how == QK_REDUCE_MAX)
+        for (int64_t i = 0; i < n; i++)
+            found[i] = best[i] = x[i] > best[i] ? x[i] : best[i];
+    else if (r->how == QK_REDUCE_ARGMAX && r->last)
+        QK_PLACE(>=)
+    else if (r->how == QK_REDUCE_ARGMAX)
+        QK_PLACE(>)
+    else
+        for (int64_t i = 0; i < n; i++)
+            found[i] = (int64_t)((uint64_t)found[i] + (uint64_t)x[i]);
+}
+
+/* The last of n lanes that each hold a part of one result, joined into the first. */
+static void qk_join_lanes(const qk_reduce_step *r, int64_t n, int64_t *best, int64_t *found)
+{
+    for (int64_t i = 1; i < n; i++)
+        if (r->how == QK_REDUCE_SUM || r->how == QK_REDUCE_DOT)
+            found[0] = (int64_t)((uint64_t)found[0] + (uint64_t)found[i]);
+        else if (best[i] > best[0] || (best[i] == best[0] && (found[i] > found[0]) == (r->last != 0))) {
+            best[0] = best[i];
+            found[0] = found[i];
+        }
+}
+
+/* n results that are neighbours along `axis`, or one whose terms are. */
+static void qk_reduce_block(
+    const qk_reduce_step *r, const uint8_t *from, const uint8_t *with, uint8_t *out, int axis, int64_t n)
+{
+    const int kept = QK_DIMS - (int)r->reduced, lanes = axis >= kept;
+    const int64_t terms = lanes ? r->size[axis] : 1;
+    int64_t best[QK_WIDE_BLOCK], found[QK_WIDE_BLOCK] = {0}, at[QK_DIMS] = {0}, number = 0;
+    for (int64_t i = 0; i < QK_WIDE_BLOCK; i++)
         best[i] = INT64_MIN;
-    for (int d = QK_DIMS; d >= kept; number++) {
+    for (int d = QK_DIMS; d >= kept;) {
         const uint8_t *row = from, *factor = with;
-        for (d = kept; d < QK_DIMS; d++) {
+        for (d = kept; d < QK_DIMS - lanes; d++) {
             row += at[d] * r->in_stride[d];
             factor += at[d] * r->other_stride[d];
         }
-        qk_read(x, row, r->in_stride[last], r->type & 15, r->zero, n);
-        if (r->how == QK_REDUCE_DOT) {
-            qk_read(y, factor, r->other_stride[last], r->other_type & 15, r->other_zero, n);
-            for (int64_t i = 0; i < n; i++)
-                x[i] = (int64_t)((uint64_t)x[i] * (uint64_t)y[i]);
+        for (int64_t first = 0, held; first < terms; first += held, number += held) {
+            held = lanes ? terms - first < QK_WIDE_BLOCK ? terms - first : QK_WIDE_BLOCK : 1;
+            qk_join(
+                r, row + first * r->in_stride[axis], factor + first * r->other_stride[axis], axis,
+                lanes ? held : n, number, lanes, best, found);
         }
-        if (r->how == QK_REDUCE_MAX)
-            for (int64_t i = 0; i < n; i++)
-                found[i] = best[i] = x[i] > best[i] ? x[i] : best[i];
-        else if (r->how == QK_REDUCE_ARGMAX && r->last)
-            QK_PLACE(>=)
-        else if (r->how == QK_REDUCE_ARGMAX)
-            QK_PLACE(>)
-        else
-            for (int64_t i = 0; i < n; i++)
-                found[i] = (int64_t)((uint64_t)found[i] + (uint64_t)x[i]);
-        for (d = QK_DIMS - 1; d >= kept && ++at[d] == r->size[d]; d--)
+        for (d = QK_DIMS - 1 - lanes; d >= kept && ++at[d] == r->size[d]; d--)
             at[d] = 0;
     }
-    qk_write(out, r->out_stride[last], r->out_type, found, r->out_zero, n);
+    if (lanes)
+        qk_join_lanes(r, terms < QK_WIDE_BLOCK ? terms : QK_WIDE_BLOCK, best, found);
+    qk_write(out, lanes ? 0 : r->out_stride[axis], r->out_type, found, r->out_zero, n);
 }
 
 static void qk_run_reduce(const qk_reduce_step *r, const qk_memory *m)
 {
     const int kept = QK_DIMS - (int)r->reduced, last = kept > 0 ? kept - 1 : 0;
-    const int64_t columns = kept > 0 ? r->size[last] : 1;
+    /* Few results side by side: the terms of each are. */
+    const int lanes = kept == 0 || r->size[last] < 8;
+    const int64_t columns = kept > 0 ? r->size[last] : 1, most = lanes ? 1 : QK_WIDE_BLOCK;
     int64_t at[QK_DIMS] = {0};
     do
-        for (int64_t first = 0; first < columns; first += QK_WIDE_BLOCK) {
+        for (int64_t first = 0; first < columns; first += most) {
             const uint8_t *from = qk_from(m, r->type, r->source), *with = qk_from(m, r->other_type, r->other);
             uint8_t *out = m->arena + r->out;
             at[last] = first;
@@ -253,7 +283,8 @@ static void qk_run_reduce(const qk_reduce_step *r, const qk_memory *m)
                 with += at[d] * r->other_stride[d];
                 out += at[d] * r->out_stride[d];
             }
-            qk_reduce_block(r, from, with, out, columns - first < QK_WIDE_BLOCK ? columns - first : QK_WIDE_BLOCK);
+            const int64_t n = columns - first < most ? columns - first : most;
+            qk_reduce_block(r, from, with, out, lanes ? QK_DIMS - 1 : last, n);
         }
     while (at[last] = 0, qk_next(at, r->size, QK_DIMS - last));
 }
@@ -263,8 +294,8 @@ static void qk_run_gather(const qk_gather_step *g, const qk_memory *m)
     const int64_t *offset = (const int64_t *)(m->blob + g->offsets);
     const uint8_t *from = m->arena + g->source;
     uint8_t *out = m->arena + g->out;
-#define QK_GATHER_RUNS(size)                   \
-    for (int64_t i = 0; i < g->count; i++)     \
+#define QK_GATHER_RUNS(size)               \
+    for (int64_t i = 0; i < g->count; i++) \
         memcpy(out + i * (size), from + offset[i], (size_t)(size));
     switch (g->bytes) {
     case 1: QK_GATHER_RUNS(1) break;
