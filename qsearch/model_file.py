@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -66,6 +66,7 @@ class ModelSource:
         alone: read no file beside it, where those of others lie: no external data.
         parts: of a model that was cut: its core is what is imported.
         whole: inputs and outputs of a model that was cut.
+        interfaces: of the file, once somebody asked.
     """
 
     name: str
@@ -76,6 +77,7 @@ class ModelSource:
     alone: bool = False
     parts: Parts | None = None
     whole: Interface | None = None
+    interfaces: list[Interface] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def content(self) -> Path | bytes:
@@ -86,6 +88,18 @@ class ModelSource:
     def original(self) -> Path | bytes:
         """The whole model, as ``content`` of one that was not cut."""
         return self.path.read_bytes() if self.alone else self.path
+
+    @property
+    def declared(self) -> Interface:
+        """Inputs and outputs of the whole model; the file is read for them once."""
+        if not self.interfaces:
+            self.interfaces.append(declared_interface(self.original))
+        return self.interfaces[0]
+
+    @property
+    def interface(self) -> Interface:
+        """Inputs and outputs of what is imported."""
+        return self.declared if self.parts is None else declared_interface(self.parts.core)
 
     @property
     def sha256(self) -> str:
@@ -113,13 +127,12 @@ class ModelSource:
         parts = self.parts
         if parts is None or self.whole is None or (parts.before is None and parts.after is None):
             return None
-        core = declared_interface(parts.core)
-        return Pipeline(self.whole, core, parts.before, parts.after)
+        return Pipeline(self.whole, self.interface, parts.before, parts.after)
 
     @property
     def kept(self) -> dict[str, Any]:
         """What the provenance of a module keeps of the model's inputs and outputs."""
-        found = {INTERFACE: declared_interface(self.content).to_dict()}
+        found = {INTERFACE: self.interface.to_dict()}
         if self.pipeline is not None:
             found[PIPELINE] = self.pipeline.whole.to_dict()
         return found
@@ -292,7 +305,7 @@ def _sizes_in(given: Any, inputs: Sequence[Port], known: Collection[str]) -> dic
 def dims_with(data: Any, source: ModelSource, dim: Any) -> dict[str, int]:
     """``named_dims``, and along other open axes the sizes that the data have."""
     given = named_dims(dim)
-    return _sizes_in(data, declared_interface(source.original).inputs, given) | given
+    return _sizes_in(data, source.declared.inputs, given) | given
 
 
 def refuse_empty(mod: IRModule, params: Mapping[str, Any]) -> None:

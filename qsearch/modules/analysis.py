@@ -14,7 +14,6 @@ from compiler.frontend.cut import Parts
 from compiler.frontend.from_onnx.declared_inputs import (
     DeclaredInput,
     declared_inputs,
-    declared_interface,
 )
 from compiler.frontend.from_onnx.runtime_warnings import runtime_warnings
 from compiler.fusion.hardware.report import HardwareReport
@@ -273,7 +272,7 @@ def _examined(
         batches = list(Batches(examined, inputs, samples))
         stats, channels = calibration.stats_for(config), calibration.channels_for(config)
         found = examine(module, config, stats, batches, channels=channels, progress=progress)
-    names = [port.name for port in declared_interface(source.content).outputs]
+    names = [port.name for port in source.interface.outputs]
     named = replace(
         found,
         simulated=_named(found.simulated, names),

@@ -201,21 +201,19 @@ def diff(
     """
     if samples < 1:
         raise SettingsError(f"samples is {samples}", where="samples", fix="one or more")
-    artifacts = [found for found in map(_artifact, (b, a)) if found is not None]
+    found = [(path, _artifact(path)) for path in (a, b)]
+    artifacts = [one for _, one in reversed(found) if one is not None]
     dims, at = named_dims(dim), CutAt(**cut)
     if not any(cut.values()):
         at = next((_ends(one.pipeline) for one in artifacts if one.pipeline is not None), at)
     source = DataSource.of(data)
     held = next((dict(inputs) for one in artifacts for inputs, _ in one.samples), None)
+    sizes = held if source.data is None else source.data
     first, second = (
-        read_module(
-            Path(path),
-            dims=dims,
-            closed=True,
-            at=at,
-            data=held if source.data is None else source.data,
-        )
-        for path in (a, b)
+        read_module(Path(path), dims=dims, closed=True, at=at, data=sizes)
+        if one is None
+        else one.module
+        for path, one in found
     )
     inputs = input_specs(first)
     stored: list[Mapping[str, NDArray[Any]]] = []
@@ -229,9 +227,11 @@ def diff(
 
 
 def _artifact(path: PathLike) -> QModule | None:
-    """A .qmod; None of other files."""
+    """A .qmod, or the winner of a run folder; None of other files."""
     found = Path(path)
-    return load_qmod(module_at(found)) if found.is_dir() or found.suffix == ".qmod" else None
+    if found.suffix == ".qmod" or RunFolder(found).module.is_file():
+        return load_qmod(module_at(found))
+    return None
 
 
 def _ends(pipeline: Pipeline) -> CutAt:

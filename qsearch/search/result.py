@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from qsearch.errors import NoModuleError, SearchFailedError
 from qsearch.process import EXIT_INTERRUPTED, EXIT_OK, EXIT_TARGET_MISSED
 from qsearch.report.build import Costs, full_report, layers_told, saved_by_stopping, summary
@@ -314,7 +313,7 @@ def finish(
     short["compile"] = _alone(first, trials)
     place = None if best is None else (best.outcome.score or {}).get(WORST_OUTPUT)
     if place is not None:
-        short["worst_output"] = declared_interface(prepared.source.content).outputs[int(place)].name
+        short["worst_output"] = prepared.source.interface.outputs[int(place)].name
     if best is not None and any(_beside(short)):
         worst, alone = _beside(short)
         lines = [line for line in (worst, alone and f"compile {alone}") if line]

@@ -268,11 +268,20 @@ def open_npz(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset
 
 def shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
     """Shape of every array by its name, "" in an .npy; nothing of a file that cannot be read."""
+    shapes: dict[str, tuple[int, ...]] = {}
     try:
-        arrays = {"": StoredArray.at(path, 0)} if path.suffix == ".npy" else _npz_arrays(path)
-    except (DatasetError, *_NOT_READABLE):
+        if path.suffix == ".npy":
+            with path.open("rb") as file:
+                return {"": _checked_header(file)[0]}
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                if name.endswith(".npy"):
+                    with archive.open(name) as member:
+                        head = io.BytesIO(member.read(_LONGEST_HEADER))
+                    shapes[name.removesuffix(".npy")] = _checked_header(head)[0]
+    except _NOT_READABLE:
         return {}
-    return {name: array.shape for name, array in arrays.items()}
+    return shapes
 
 
 def _npz_arrays(path: Path) -> dict[str, Samples]:
