@@ -214,3 +214,9 @@ class OnnxNode:
     def scalar_like(self, value: float, expr: Expr) -> Constant:
         """A rank-0 Constant in the dtype of ``expr``."""
         return self.const(value, expr.tensor_type.dtype)
+
+    def times(self, expr: Expr, factor: float) -> Expr:
+        """An expression times a number; as it is for 1."""
+        if factor == 1.0:
+            return expr
+        return self.call("multiply", expr, self.scalar_like(factor, expr))

@@ -141,11 +141,11 @@ def hard_swish(node: OnnxNode) -> Expr:
 
 
 @from_onnx("Swish", since=24)
+@from_onnx("QuickGelu", since=1, domain="com.microsoft")
 def swish(node: OnnxNode) -> Expr:
     """x sigmoid(alpha x)."""
     data = node.arg(0)
-    alpha = node.attr("alpha", 1.0)
-    inner = data if alpha == 1.0 else node.call("multiply", data, node.scalar_like(alpha, data))
+    inner = node.times(data, node.attr("alpha", 1.0 if node.op_type == "Swish" else 1.702))
     return node.call("multiply", data, node.call("sigmoid", inner))
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
 
 from compiler.frontend.from_onnx.convert.activation import gelu_of
 from compiler.frontend.from_onnx.convert.conv import convolution
-from compiler.frontend.from_onnx.convert.matmul import dense, gemm, product
+from compiler.frontend.from_onnx.convert.matmul import dense, gemm, matmul, product
 from compiler.frontend.from_onnx.convert.normalization import layer_normalized, rms_normalized
 from compiler.frontend.from_onnx.convert.recurrent import ACTIVATIONS, activation
 from compiler.frontend.from_onnx.node import OnnxNode
@@ -64,13 +65,12 @@ def fused_matmul(node: OnnxNode) -> Expr:
     if known is not None and known.ndim == 2:
         weight = node.weight(
             1,
-            f"dense_{transposed:d}_{alpha:g}",
+            f"dense_{transposed:d}_{alpha}",
             lambda b: (b if transposed else b.T) * b.dtype.type(alpha),
         )
         assert weight is not None
         return dense(node, lhs, weight)
-    result = product(node, lhs, _turned(node, 1, "B"))
-    return _times(node, result, alpha)
+    return node.times(product(node, lhs, _turned(node, 1, "B")), alpha)
 
 
 def _turned(node: OnnxNode, index: int, side: str) -> Expr:
@@ -82,18 +82,6 @@ def _turned(node: OnnxNode, index: int, side: str) -> Expr:
         axes[-2:] = axes[:-3:-1]
     turned = axes != sorted(axes)
     return node.call("transpose", data, axes=tuple(axes)) if turned else data
-
-
-def _times(node: OnnxNode, data: Expr, factor: float) -> Expr:
-    return data if factor == 1.0 else node.call("multiply", data, node.scalar_like(factor, data))
-
-
-@_fused("QuickGelu")
-def quick_gelu(node: OnnxNode) -> Expr:
-    """x sigmoid(alpha x)."""
-    data = node.arg(0)
-    inner = _times(node, data, node.attr("alpha", 1.702))
-    return node.call("multiply", data, node.call("sigmoid", inner))
 
 
 @_fused("BiasGelu")
@@ -164,10 +152,8 @@ def embed_layer_normalization(node: OnnxNode) -> list[Expr]:
 @_fused("Attention")
 def attention(node: OnnxNode) -> Expr:
     """Of one stream, whose three products are one."""
-    weight = node.weight(1, "dense", lambda w: w.T)
-    if weight is None:
-        weight = node.call("transpose", node.arg(1), axes=(1, 0))
-    joined = dense(node, node.arg(0), weight)
+    joined = matmul(node)
+    assert isinstance(joined, Expr)
     if node.has_input(2):
         joined = node.call("add", joined, node.arg(2))
     width = node.shape(joined)[-1] // 3
@@ -188,15 +174,11 @@ def multi_head_attention(node: OnnxNode) -> Expr:
         ends = np.cumsum([0, *(node.shape(stream)[-1] for stream in streams)])
         for part, stream in enumerate(streams):
             begin, end = ends[part : part + 2]
-            bias = node.weight(3, f"{begin}_{end}", partial(_slice, begin=begin, end=end))
+            bias = node.weight(3, f"{begin}_{end}", itemgetter(slice(begin, end)))
             if bias is None:
                 raise node.error("the bias is not constant")
             streams[part] = node.call("add", stream, bias)
     return _attended(node, streams, mask=4, bias=5)
-
-
-def _slice(array: np.ndarray, begin: int, end: int) -> np.ndarray:
-    return array[begin:end]
 
 
 def _refuse(node: OnnxNode, places: Sequence[int]) -> None:
@@ -219,7 +201,7 @@ def _attended(node: OnnxNode, streams: Sequence[Expr], mask: int, bias: int) -> 
 
     query = by_head(streams[0], 0, 2, 1, 3)
     scale = node.attr("scale", 0.0) or 1 / math.sqrt(node.shape(query)[-1])
-    scores = _times(node, product(node, query, by_head(streams[1], 0, 2, 3, 1)), scale)
+    scores = node.times(product(node, query, by_head(streams[1], 0, 2, 3, 1)), scale)
     if node.has_input(bias):
         scores = node.call("add", scores, node.arg(bias))
     hidden = node.attr("mask_filter_value", -10000.0)
@@ -244,6 +226,5 @@ def _mask(node: OnnxNode, index: int, hidden: float, scores: Expr) -> Expr:
         )
     flags = node.call("cast", held, dtype="float32")
     absent = node.call("subtract", node.scalar_like(1, flags), flags)
-    added = _times(node, absent, hidden)
-    between = range(1, 3) if node.rank(held) == 2 else range(1, 2)
-    return node.call("expand_dims", added, axis=1, num_newaxis=len(between))
+    added = node.times(absent, hidden)
+    return node.call("expand_dims", added, axis=1, num_newaxis=4 - node.rank(held))

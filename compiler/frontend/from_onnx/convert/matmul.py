@@ -35,8 +35,7 @@ def gemm(node: OnnxNode) -> Expr:
     if weight is None:
         weight = node.arg(1)
         weight = weight if transposed else node.call("transpose", weight, axes=(1, 0))
-        if alpha != 1.0:
-            data = node.call("multiply", data, node.scalar_like(alpha, data))
+        data = node.times(data, alpha)
     result = node.call("nn.dense", data, weight, units=node.shape(weight)[0])
     if not node.has_input(2) or beta == 0.0:
         return result
