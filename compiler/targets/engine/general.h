@@ -237,7 +237,7 @@ static void qk_join_lanes(const qk_reduce_step *r, int64_t n, int64_t *best, int
         }
 }
 
-/* n results that are neighbours along `axis`, or one whose terms are. */
+/* n results that are neighbours along `axis`, or one whose terms are: lanes. */
 static void qk_reduce_block(
     const qk_reduce_step *r, const uint8_t *from, const uint8_t *with, uint8_t *out, int axis, int64_t n)
 {
@@ -253,7 +253,7 @@ static void qk_reduce_block(
             factor += at[d] * r->other_stride[d];
         }
         for (int64_t first = 0, held; first < terms; first += held, number += held) {
-            held = lanes ? terms - first < QK_WIDE_BLOCK ? terms - first : QK_WIDE_BLOCK : 1;
+            held = terms - first < QK_WIDE_BLOCK ? terms - first : QK_WIDE_BLOCK;
             qk_join(
                 r, row + first * r->in_stride[axis], factor + first * r->other_stride[axis], axis,
                 lanes ? held : n, number, lanes, best, found);
