@@ -219,6 +219,14 @@ class IntegerEmitter(Emitter):
         own = step.result.type.dtype
         return Held(self.cast(name, dtype, own), own)
 
+    def apart(self, name: str, value: Value, dtype: str) -> str:
+        """The tensor of a value behind a Clip that binds nothing.
+
+        A factor of one number in front of a product or behind it stays outside so: onnxruntime
+        moves it into the weights, or into FusedMatMul, which holds it as a float32.
+        """
+        return self.node("Clip", [name, *(self.scalar(end, dtype) for end in self.ends(value))])
+
     def scalar(self, number: float, dtype: str) -> str:
         """A rank-0 constant."""
         return self.writer.constant(np.asarray(number, dtype))

@@ -85,7 +85,8 @@ def floor_divide(step: Step, e: IntegerEmitter) -> Held:
     low, high = e.ends(step.args[1])
     work = e.exact_dtype(e.reach((*step.args, *step.results)))
     if work is not None and not low <= 0 <= high:
-        quotient = e.node("Div", [e.widened(value, work) for value in step.args])
+        above, below = (e.widened(value, work) for value in step.args)
+        quotient = e.node("Div", [e.apart(above, step.args[0], work), below])
         return Held(e.node("Floor", [quotient]), work)
     e.working_dtype(step)
     above, below = (e.widened(value, "int64") for value in step.args)

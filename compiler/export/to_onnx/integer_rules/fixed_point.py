@@ -156,11 +156,7 @@ _SHORT = ("float32", "int8", "uint8", "int16", "uint16")
 
 def limited_product(value: Value, low: int, high: int, e: IntegerEmitter) -> str | None:
     """A fixed-point product in [low, high] as a float32 one, rounded to even, where all of them are
-    the same; None where they are not, and for other values.
-
-    The Clip in front binds nothing. Behind it onnxruntime does not move the factor into the weights
-    of the product before, which would round there.
-    """
+    the same; None where they are not, and for other values."""
     step = value.producer
     while step is not None and step.name == "cast" and e.held(value) == e.held(step.args[0]):
         value = step.args[0]
@@ -177,8 +173,7 @@ def limited_product(value: Value, low: int, high: int, e: IntegerEmitter) -> str
     flat = multiplier.reshape(-1), 31 - amount.reshape(-1)
     if not same_as_float_product(*flat, "up", *ends, (low, high)).all():
         return None
-    limits = [e.scalar(end, "float32") for end in e.ends(data)]
-    held = e.node("Clip", [e.widened(data, "float32"), *limits])
+    held = e.apart(e.widened(data, "float32"), data, "float32")
     product = e.node("Mul", [held, _real(multiplier, amount, "float32", e)])
     rounded = e.node("Round", [product])
     return e.node("Clip", [rounded, e.scalar(low, "float32"), e.scalar(high, "float32")])

@@ -467,6 +467,27 @@ def test_quotients_go_down_up_to_the_ends_of_64_bits(divisor: Any) -> None:
     assert_same_bits(module([x], op.floor_divide(x, constant(divisor, "int64"))), {"x": data})
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize("number", [3, 7, 16_777_217, 25_418_971])
+@pytest.mark.parametrize("where", ["divided", "multiplied", "twice", "in front"])
+def test_one_number_beside_a_product_keeps_all_its_bits(
+    where: str, number: int, dtype: str
+) -> None:
+    # onnxruntime moves it into the product, as a float32.
+    rng = np.random.default_rng([number, dtype == "int8"])
+    x, factor = relay.var("x", (200, 17), dtype), constant(number, "int64")
+    weight = constant(rng.integers(-127, 127, (5, 17)), "int16")
+    body = op.nn.dense(x, weight, out_dtype="int64")
+    body = op.floor_divide(body, factor) if where == "divided" else op.multiply(body, factor)
+    if where == "twice":
+        body = op.multiply(body, constant(7_003, "int64"))
+    if where == "in front":
+        body = op.nn.dense(body, constant(np.eye(3, 5), "int8"), out_dtype="int64")
+    data = rng.integers(*integer_range(dtype), (200, 17), dtype=dtype, endpoint=True)
+    data[::2, 2:] = 0
+    assert_same_bits(module([x], body), {"x": data})
+
+
 def test_an_operator_without_an_exact_form_is_refused_by_name() -> None:
     x = relay.var("x", (4,), "int32")
     with pytest.raises(OnnxExportError, match="floor_mod has no ONNX form here: it has no exact"):
