@@ -219,12 +219,15 @@ class IntegerEmitter(Emitter):
         own = step.result.type.dtype
         return Held(self.cast(name, dtype, own), own)
 
-    def apart(self, name: str, value: Value, dtype: str) -> str:
-        """The tensor of a value behind a Clip that binds nothing.
+    def apart(self, value: Value, dtype: str) -> str:
+        """``widened``, behind a Clip that binds nothing where no Cast stands there.
 
-        A factor of one number in front of a product or behind it stays outside so: onnxruntime
-        moves it into the weights, or into FusedMatMul, which holds it as a float32.
+        Where a product meets a factor onnxruntime moves it into the weights, whose sums may then
+        leave the dtype on the way, or into FusedMatMul, which holds it as a float32.
         """
+        name = self.widened(value, dtype)
+        if value.data is not None or self.held(value).dtype != dtype:
+            return name
         return self.node("Clip", [name, *(self.scalar(end, dtype) for end in self.ends(value))])
 
     def scalar(self, number: float, dtype: str) -> str:

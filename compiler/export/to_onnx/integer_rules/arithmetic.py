@@ -11,7 +11,14 @@ from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import is_integer
 
 
-@FToInteger.register("add", "subtract", "multiply", "where", "nn.pad", "equal", "less")
+@FToInteger.register("multiply")
+def product_of_two(step: Step, e: IntegerEmitter) -> Held:
+    """Mul in an exact dtype."""
+    work = e.dtype_for(step)
+    return e.result(step, e.node("Mul", [e.apart(value, work) for value in step.args]), work)
+
+
+@FToInteger.register("add", "subtract", "where", "nn.pad", "equal", "less")
 def plain(step: Step, e: IntegerEmitter) -> Held:
     """The operator's plain form; bools stay bools."""
     work = e.dtype_for(step)
@@ -85,8 +92,7 @@ def floor_divide(step: Step, e: IntegerEmitter) -> Held:
     low, high = e.ends(step.args[1])
     work = e.exact_dtype(e.reach((*step.args, *step.results)))
     if work is not None and not low <= 0 <= high:
-        above, below = (e.widened(value, work) for value in step.args)
-        quotient = e.node("Div", [e.apart(above, step.args[0], work), below])
+        quotient = e.node("Div", [e.apart(value, work) for value in step.args])
         return Held(e.node("Floor", [quotient]), work)
     e.working_dtype(step)
     above, below = (e.widened(value, "int64") for value in step.args)

@@ -128,7 +128,7 @@ def _scaled(step: Step, multiplier: Array, amount: Array, e: IntegerEmitter) -> 
     multiplier = np.where(_vanishes(step, multiplier, amount), 0, multiplier)
     work = _exact_product(step, multiplier, amount, e)
     if work is not None:
-        product = e.node("Mul", [e.widened(data, work), _real(multiplier, amount, work, e)])
+        product = e.node("Mul", [e.apart(data, work), _real(multiplier, amount, work, e)])
         if np.all(amount > 30):
             return Held(product, work)
         return Held(e.node("Floor", [e.node("Add", [product, e.scalar(0.5, work)])]), work)
@@ -173,8 +173,8 @@ def limited_product(value: Value, low: int, high: int, e: IntegerEmitter) -> str
     flat = multiplier.reshape(-1), 31 - amount.reshape(-1)
     if not same_as_float_product(*flat, "up", *ends, (low, high)).all():
         return None
-    held = e.apart(e.widened(data, "float32"), data, "float32")
-    product = e.node("Mul", [held, _real(multiplier, amount, "float32", e)])
+    factor = _real(multiplier, amount, "float32", e)
+    product = e.node("Mul", [e.apart(data, "float32"), factor])
     rounded = e.node("Round", [product])
     return e.node("Clip", [rounded, e.scalar(low, "float32"), e.scalar(high, "float32")])
 

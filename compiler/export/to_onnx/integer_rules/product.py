@@ -80,10 +80,10 @@ def product(
     """
     work = e.exact_dtype(_largest_sum(step, e, terms))
     if work == "float32" or (work is not None and step.name != "nn.conv2d"):
-        if work == "float32":  # holds every factor that its sums leave room for
-            return Held(plain(*(e.widened(value, work) for value in step.args)), work)
-        lhs, rhs = (e.apart(e.widened(value, work), value, work) for value in step.args)
-        return Held(e.apart(plain(lhs, rhs), step.result, work), work)
+        # A float32 holds every factor of an operand that its sums leave room for.
+        read = e.widened if work == "float32" else e.apart
+        lhs, rhs = (read(value, work) for value in step.args)
+        return Held(plain(lhs, rhs), work)
     dtype = step.result.type.dtype
     wide = bits(dtype) > 32
     if any(bits(value.type.dtype) > 32 for value in step.args[:2]):

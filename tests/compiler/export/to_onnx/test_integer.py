@@ -488,6 +488,24 @@ def test_one_number_beside_a_product_keeps_all_its_bits(
     assert_same_bits(module([x], body), {"x": data})
 
 
+@pytest.mark.parametrize("factor", [309, [309, 301, 303, 299, 305]])
+@pytest.mark.parametrize("dense", [True, False])
+def test_sums_inside_a_product_by_a_number_are_exact(dense: bool, factor: Any) -> None:
+    # Operands lie far from 0: partial sums are larger than all of them together.
+    rng = np.random.default_rng(0)
+    x = relay.var("x", (4, 2000) if dense else (4, 2000, 1, 1), "int8")
+    data = op.maximum(x, constant(100, "int8"))
+    weight = np.repeat([[1] * 1000 + [-1] * 1000], 5, axis=0)
+    if dense:
+        body = op.nn.dense(data, constant(weight, "int8"), out_dtype="int32")
+    else:
+        kernel = constant(weight[:, :, None, None], "int8")
+        body = op.nn.conv2d(data, kernel, kernel_size=(1, 1), channels=5, out_dtype="int32")
+    numbers = np.reshape(factor, (-1,) if dense else (-1, 1, 1))
+    images = rng.integers(100, 127, x.type_annotation.concrete_shape, "int8", endpoint=True)
+    assert_same_bits(module([x], op.multiply(body, constant(numbers))), {"x": images})
+
+
 def test_an_operator_without_an_exact_form_is_refused_by_name() -> None:
     x = relay.var("x", (4,), "int32")
     with pytest.raises(OnnxExportError, match="floor_mod has no ONNX form here: it has no exact"):
