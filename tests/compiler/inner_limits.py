@@ -340,13 +340,19 @@ def convolved(g: Growing) -> None:
 
 
 def requantized(g: Growing, axis: int) -> None:
-    """A bias, a limit, factors of channels or of another axis, a clip and a cast."""
+    """A bias, a limit, factors of channels or of another axis, a clip and a cast; or one number."""
     x, ty = g.values[-1]
     if not ty.shape:
         return
     axis = axis % len(ty.shape) if g.chance(0.85) else int(g.rng.integers(len(ty.shape)))
     count = ty.concrete_shape[axis]
     along = (count, *(1,) * (len(ty.shape) - 1 - axis))
+    if g.chance(0.2):
+        name = g.pick("multiply", "floor_divide", "trunc_divide")
+        number = g.pick("int8", "int16", "int32")
+        factor = g.constant(ty.dtype, g.pick((), (1,), along), lambda: g.number(number) or 1)
+        g.add(lambda: getattr(op, name)(x, factor))
+        return
     if g.chance(0.6):
         x = op.add(x, g.constant(ty.dtype, along, lambda: g.number(g.pick("int16", "int32"))))
     if g.chance(0.3):

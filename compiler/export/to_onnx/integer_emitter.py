@@ -21,7 +21,7 @@ from compiler.export.to_onnx.emitter import Emitter, emit_loop, emit_step
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
-from compiler.ir.ty import is_integer
+from compiler.ir.ty import is_float, is_integer
 from compiler.ops.number_format import Array
 from compiler.ops.rules.float_product import EXACT
 from compiler.ranges.analysis import RangeContext, analyse_step, analyse_word
@@ -220,13 +220,13 @@ class IntegerEmitter(Emitter):
         return Held(self.cast(name, dtype, own), own)
 
     def apart(self, value: Value, dtype: str) -> str:
-        """``widened``, behind a Clip that binds nothing where no Cast stands there.
+        """``widened``; floats behind a Clip that binds nothing where no Cast stands there.
 
         Where a product meets a factor onnxruntime moves it into the weights, whose sums may then
         leave the dtype on the way, or into FusedMatMul, which holds it as a float32.
         """
         name = self.widened(value, dtype)
-        if value.data is not None or self.held(value).dtype != dtype:
+        if not is_float(dtype) or value.data is not None or self.held(value).dtype != dtype:
             return name
         return self.node("Clip", [name, *(self.scalar(end, dtype) for end in self.ends(value))])
 

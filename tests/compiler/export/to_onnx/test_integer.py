@@ -506,6 +506,13 @@ def test_sums_inside_a_product_by_a_number_are_exact(dense: bool, factor: Any) -
     assert_same_bits(module([x], op.multiply(body, constant(numbers))), {"x": images})
 
 
+def test_products_of_64_bits_are_exact_up_to_their_ends() -> None:
+    x = relay.var("x", (1, 5), "int64")
+    held = op.clip(x, a_min=2147483647.0, a_max=4294967296.0)
+    data = np.array([[-256, -513, 2147483648, 4294967295, 2**62]])
+    assert_same_bits(module([x], op.multiply(held, constant(1 << 29, "int64"))), {"x": data})
+
+
 def test_an_operator_without_an_exact_form_is_refused_by_name() -> None:
     x = relay.var("x", (4,), "int32")
     with pytest.raises(OnnxExportError, match="floor_mod has no ONNX form here: it has no exact"):
