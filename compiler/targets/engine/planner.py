@@ -385,7 +385,7 @@ class Planner:
         if item.low < low or item.high > high:
             item = self.compose("WRAP", (item,), dtype)
         if item.data is not None:
-            return replace(item, shape=shape, data=np.broadcast_to(item.data, shape))
+            return replace(item, shape=shape, data=np.broadcast_to(item.data, shape), view=None)
         return spread(item, shape)
 
     def narrowed(self, item: Item) -> Item:

@@ -215,6 +215,14 @@ def test_choices_by_comparisons_agree(name: str, dtype: str) -> None:
     agree(relay.module(chosen), drawn_x, drawn_y)
 
 
+def test_a_number_that_bounds_decide_is_spread_where_it_lies_already() -> None:
+    op = relay.op
+    x = relay.var("x", (1, 6, 1), "int32")
+    number = op.clip(x, a_min=262215678.0, a_max=262215678.0)
+    always = op.less(op.nn.batch_flatten(op.negative(number)), relay.const(np.int32(2147483646)))
+    agree(relay.module(op.where(always, number, x)), np.arange(6, dtype=np.int32).reshape(1, 6, 1))
+
+
 @pytest.mark.parametrize("largest", [1 << 6, 1 << 31, 1 << 33])
 def test_bounds_of_rescaled_values_are_those_of_python_integers(largest: int) -> None:
     rng = np.random.default_rng(largest)
