@@ -148,7 +148,3 @@ class ChannelRanges:
     def times(self, factors: NDArray[np.float64]) -> ChannelRanges:
         """The same of data whose channels are multiplied by ``factors`` > 0."""
         return ChannelRanges(self.low * factors, self.high * factors, self.mean * factors)
-
-    def minus(self, shift: NDArray[np.float64]) -> ChannelRanges:
-        """The same of data from whose channels ``shift`` is taken."""
-        return ChannelRanges(self.low - shift, self.high - shift, self.mean - shift)

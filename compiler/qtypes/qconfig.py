@@ -201,8 +201,7 @@ class QConfig(RelayConfig):
         """
         decides = (one.name for one in options_of(type(self)) if one.measured)
         found = {name: _plain(getattr(self, name)) for name in decides}
-        found |= {"centred": self.weight_rounding != "nearest", "sums": self.layers.wide_sums}
-        found["narrow"] = self.for_tflm
+        found |= {"sums": self.layers.wide_sums, "narrow": self.for_tflm}
         return {**found, "float_layers": list(self.layers.float_layers)}
 
     @property

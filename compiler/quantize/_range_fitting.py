@@ -11,8 +11,7 @@ itself.
 The error is no smooth function of the range. Where a tensor holds one value at many places, such as
 the background of images, all of these places have the same error, and layers add such errors up
 instead of averaging them. So some ranges are tried, around the one that was given: the steps of the
-grid shrink or grow, its integers stay. Of two points with nothing but moves and pools between them
-the second also tries the range of the first, which rounds nothing twice. What only a concatenation
+grid shrink or grow, its integers stay. What only a concatenation
 reads has the range of the point behind it, so it is not rounded until that range is chosen.
 
 A range ends near the largest values of the samples, so these samples do not show what it cuts off
@@ -177,11 +176,6 @@ class RangeFitting:
         each_unseen = gain()
         factors = [f for f in _FACTORS if f >= 1 or point not in self._kept]
         tried = [([Constant(step * f), *own[1:]], self._ranges[:, place] * f) for f in factors]
-        front = self._in_front(point)
-        if front is not None:
-            known = [runs.replaced.get(arg, arg) for arg in front.args[1:]]
-            if _ends(known) == _ends(own):
-                tried.insert(0, (known, self._ranges[:, self._place[front]]))
         # All on a few samples, the best of these on the rest.
         raced = _RACED // images or 1
         few, rest = slice(raced), slice(raced, None)
@@ -234,18 +228,6 @@ class RangeFitting:
                     return False
                 waiting.append(user)
         return True
-
-    def _in_front(self, point: Call) -> Call | None:
-        """The point in front of which nothing but moves and pools lie."""
-        node: Expr = point.args[0]
-        for _ in range(_NEAR):
-            if node in self.points:
-                assert isinstance(node, Call)
-                return node
-            if not isinstance(node, Call) or not _hands_on(node, node.args[0]):
-                return None
-            node = node.args[0]
-        return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,11 +4,10 @@
 
 row by row; rounding to the nearest minimises |w - q| instead, as if all products of columns but
 their squares were 0. Columns are decided one after the other, each error being made up for by the
-columns that are still free; then single integers are moved as long as that helps. A row for which
-the nearest integers are better keeps them, so no row is ever worse than with them.
+columns that are still free. A row for which the nearest integers are better keeps them, so no row
+is ever worse than with them.
 Source: Frantar et al., "GPTQ: accurate post-training quantization for generative pre-trained
-transformers", 2022, sections 3 and 4; Behdin et al., "QuantEase: optimization-based quantization
-for language models", 2023, section 3 (the moves).
+transformers", 2022, sections 3 and 4.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ _DAMPING: Final = 0.01
 """Part of the mean diagonal that is added to it, against data that say too little."""
 
 _BLOCK: Final = 64
-_SWEEPS: Final = 8
 
 
 def reconstructed(rows: Floats, gram: Floats, ends: tuple[int, int]) -> Floats:
@@ -49,10 +47,8 @@ def reconstructed(rows: Floats, gram: Floats, ends: tuple[int, int]) -> Floats:
     places = (order[:, :, None] * taps + order[:, None, :]).reshape(groups, -1)
     hessian = np.take_along_axis(hessian.reshape(groups, -1), places, 1).reshape(hessian.shape)
     found = _made_up_for(rows, hessian, ends)
-    slope = (rows - found) @ hessian
-    choose_kernels().move_rows(found, slope, hessian, ends, _SWEEPS)
     nearest = on_grid(rows, ends)
-    worse = _error(rows - found, slope) >= _error(rows - nearest, (rows - nearest) @ hessian)
+    worse = _error(rows - found, hessian) >= _error(rows - nearest, hessian)
     result = np.empty_like(found)
     np.put_along_axis(result, columns, np.where(worse[:, :, None], nearest, found), axis=2)
     return result
@@ -67,8 +63,8 @@ def damped(gram: Floats, part: float = _DAMPING) -> Floats:
     return gram + extra[:, None, None] * np.eye(gram.shape[1])
 
 
-def _error(difference: Floats, slope: Floats) -> Floats:
-    return np.asarray(np.einsum("gok,gok->go", slope, difference))
+def _error(difference: Floats, hessian: Floats) -> Floats:
+    return np.asarray(np.einsum("gok,gok->go", difference @ hessian, difference))
 
 
 def _made_up_for(rows: Floats, hessian: Floats, ends: tuple[int, int]) -> Floats:

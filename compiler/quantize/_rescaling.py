@@ -8,7 +8,6 @@ from compiler.errors import CalibrationError
 from compiler.ir.module import IRModule
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize._centring import Centring
 from compiler.quantize._smoothing import smooth
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.weighted_calls import weighted_calls
@@ -17,7 +16,7 @@ from compiler.quantize.calibration.weighted_calls import weighted_calls
 def rescaled(
     mod: IRModule, qconfig: QConfig, channels: ChannelStats | None
 ) -> tuple[IRModule, tuple[ChannelRanges, ...]]:
-    """The module centred and smoothed as ``qconfig`` says, and its channels' ranges.
+    """The module smoothed as ``qconfig`` says, and its channels' ranges.
 
     Args:
         mod: result of ``prerequisite_optimize``; returned as it is where nothing is asked for.
@@ -27,9 +26,6 @@ def rescaled(
         CalibrationError: they are missing, or of another module.
     """
     ranges = _ranges(mod, qconfig, channels)
-    if qconfig.weight_rounding != "nearest":
-        centring = Centring.of(mod["main"], ranges)
-        ranges, mod = centring.ranges(mod["main"], ranges), centring.applied(mod)
     if qconfig.smooth_alpha is not None:
         mod, ranges = smooth(mod, ranges, qconfig.smooth_alpha)
     return mod, tuple(ranges)

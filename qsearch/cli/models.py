@@ -443,7 +443,7 @@ def diff_command(
         told = "SNR dB: how near B's values are to A's; higher is better"
         if any(node.undone_db is not None for node in found.nodes):
             told += "; undone dB: the same once factors and offsets of channels are undone, which "
-            told += "smoothing and centring put in between and later operators take back"
+            told += "smoothing and zero points put in between and later operators take back"
         print(wrapped(told), file=sys.stderr)
     return EXIT_OK if found.equal else EXIT_TARGET_MISSED
 

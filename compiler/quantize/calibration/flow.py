@@ -314,13 +314,7 @@ class Calibration:
             if one != own:
                 rescaled = whole_profile(self._marks(self._mod, one, channels)[0])[0]
             ranges = [] if channels is None else channels.ranges()
-            tensors = rescaled_tensors(
-                network,
-                rescaled,
-                one.smooth_alpha,
-                ranges,
-                centred=one.weight_rounding != "nearest",
-            )
+            tensors = rescaled_tensors(network, rescaled, one.smooth_alpha, ranges)
             places = None if tensors is None else common.places_of(network, tensors)
             if places is not None:
                 read.append((one, points, places))

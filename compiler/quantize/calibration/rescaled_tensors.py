@@ -3,7 +3,6 @@
     network                     %1 = nn.conv2d(%x, w0);    nn.conv2d(nn.relu(%1), w1)
     smoothed                    %1 = nn.conv2d(%x, w0*s);  nn.conv2d(nn.relu(%1), w1/s)
     its tensors                 those of the network, %1 and nn.relu(%1) times s channel by channel
-    centred                     some tensors have their shift taken from them first
 
 Both compute the same function, so one pass over the data counts for all: a tensor that no factor
 reaches has one entry, a tensor that factors reach is multiplied before it is counted. Its largest
@@ -32,14 +31,10 @@ from compiler.ir.structural import structural_equal, structural_hash
 from compiler.ir.structural_digest import constant_digest
 from compiler.ir.walk import mentions, nodes_of, post_order
 from compiler.qtypes.channel_ranges import ChannelRanges
-from compiler.quantize._centring import Centring
 from compiler.quantize._channel_groups import find_groups
 from compiler.quantize._smoothing import smoothing_factors
 from compiler.quantize.calibration.stats import PointMap
 from compiler.quantize.calibration.weighted_calls import weighted_calls
-
-_Along = tuple[int, NDArray[np.float64]]
-"""Axes behind that of the channels, and a number for each channel."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,23 +44,19 @@ class CountedTensor:
     Attributes:
         number: among the outputs of the profile function.
         factors: float32, of each channel; None counts the tensor as it is.
-        shift: float32, taken from each channel first; 0 takes nothing.
         trailing: axes behind that of the channels.
     """
 
     number: int
     factors: NDArray[np.float32] | None = None
     trailing: int = 0
-    shift: NDArray[np.float32] | None = None
 
     def of(self, outputs: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
         """The values to count, of the shape of the output."""
         values = outputs[self.number]
-        if self.shift is not None:
-            values = values - self.shift.reshape(-1, *(1,) * self.trailing)
-        if self.factors is not None:
-            values = values * self.factors.reshape(-1, *(1,) * self.trailing)
-        return values
+        if self.factors is None:
+            return values
+        return values * self.factors.reshape(-1, *(1,) * self.trailing)
 
 
 @dataclass(slots=True)
@@ -79,7 +70,7 @@ class CommonReading:
 
     network: IRModule
     counted: list[CountedTensor] = field(default_factory=list)
-    _places: dict[tuple[int, bytes, bytes], int] = field(default_factory=dict)
+    _places: dict[tuple[int, bytes], int] = field(default_factory=dict)
 
     def places_of(self, plain: IRModule, tensors: Sequence[CountedTensor]) -> list[int] | None:
         """Where the tensors of one network stand in ``counted``.
@@ -96,7 +87,7 @@ class CommonReading:
         places = []
         for tensor in tensors:
             each = replace(tensor, number=numbers[tensor.number])
-            key = each.number, _bytes(each.factors), _bytes(each.shift)
+            key = each.number, b"" if each.factors is None else each.factors.tobytes()
             place = self._places.setdefault(key, len(self.counted))
             if place == len(self.counted):
                 self.counted.append(each)
@@ -114,10 +105,6 @@ class CommonReading:
         if other != result or not number.keys() >= set(wanted):
             return None
         return [number[value] for value in wanted]
-
-
-def _bytes(numbers: NDArray[np.float32] | None) -> bytes:
-    return b"" if numbers is None else numbers.tobytes()
 
 
 def _values(mod: IRModule, known: dict[Any, int]) -> list[int]:
@@ -154,7 +141,6 @@ def rescaled_tensors(
     rescaled: IRModule,
     alpha: float | None,
     ranges: Sequence[ChannelRanges],
-    centred: bool = False,
 ) -> list[CountedTensor] | None:
     """The measured tensors of a rescaled network; None where it differs in more than that.
 
@@ -162,24 +148,11 @@ def rescaled_tensors(
         plain, rescaled: of ``whole_profile``, of the network and of the rescaled network.
         alpha: of the smoothing; None smooths nothing.
         ranges: of the data of each weighted operator of ``plain``; empty where nothing is rescaled.
-        centred: whether the network was centred first.
     """
     mod = plain
     if mentions(mod["main"], (SCAN,)):
         return None  # in the closed form layers have other places
-    found: list[_Along | None] = [None] * (len(_fields(plain)) - 1)
-    shifts = list(found)
-    if centred:
-        result, *tensors = _fields(mod)
-        plain_main: Function = mod["main"]
-        whole = Function(plain_main.params, result)
-        if len(weighted_calls(whole)) != len(ranges):
-            return None
-        centring = Centring.of(whole, ranges)
-        for number, tensor in enumerate(tensors):
-            if tensor in centring.shifts:
-                shifts[number] = centring.trailing[tensor], centring.shifts[tensor]
-        ranges, mod = centring.ranges(whole, ranges), centring.applied(mod)
+    found = [CountedTensor(number) for number in range(len(_fields(plain)) - 1)]
     if alpha is not None:
         result, *tensors = _fields(mod)
         alone = IRModule.from_expr(Function(mod["main"].params, result))
@@ -194,23 +167,12 @@ def rescaled_tensors(
                 held = (groups.group_of.get(arg) for arg in tensor.args)
                 if any(each is not None and np.any(factors[each] != 1) for each in held):
                     return None  # only what lies near the largest value is measured
-            elif group is not None:
+            elif group is not None and np.any(factors[group] != 1):
                 trailing = len(tensor.tensor_type.shape) - groups.axis_of[tensor] - 1
-                found[number] = trailing, factors[group]
+                along = factors[group].astype(np.float32)
+                found[number] = CountedTensor(number, along, trailing)
         mod = groups.rescaled(mod, factors)
-    if not structural_equal(mod, rescaled):
-        return None
-    pairs = enumerate(zip(found, shifts, strict=True))
-    return [_counted(number, *each) for number, each in pairs]
-
-
-def _counted(number: int, found: _Along | None, shift: _Along | None) -> CountedTensor:
-    """A tensor from which a shift is taken before it is multiplied by factors."""
-    factors = None if found is None or np.all(found[1] == 1) else found[1].astype(np.float32)
-    trailing = 0 if factors is None or found is None else found[0]
-    if shift is None:
-        return CountedTensor(number, factors, trailing)
-    return CountedTensor(number, factors, shift[0], shift[1].astype(np.float32))
+    return found if structural_equal(mod, rescaled) else None
 
 
 def _fields(mod: IRModule) -> Sequence[Call]:

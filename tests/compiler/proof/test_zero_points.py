@@ -65,7 +65,7 @@ PLACES = {
     "padding": "",
     "conversion of the input": r"def @quantize_inputs(?s:.*?)add\(%\d+, (-\d+)f",
     "storage": r"def @quantized_main(?s:.*?)add\(%\d+, (-\d+)(?:\D)",
-    "centring": r"def @quantized_main(?s:.*?)subtract\(%\d+, (-\d+)",
+    "zero point of an operand": r"def @quantized_main(?s:.*?)subtract\(%\d+, (-\d+)",
 }
 
 

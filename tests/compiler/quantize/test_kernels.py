@@ -241,23 +241,3 @@ def test_columns_are_rounded_one_after_the_other(kernels: Kernels, ends: Ends) -
             error = (left[k] - whole) / factor[group, k, k]
             left[k + 1 :] -= error * factor[group, k, k + 1 :]
             assert (found[group, row, k], errors[group, row, k]) == (whole, error)
-
-
-@pytest.mark.parametrize("ends", [(-4, 4), (-4, 3), (-127, 127)], ids=str)
-@pytest.mark.parametrize("sweeps", [1, 8])
-def test_columns_are_moved_one_after_the_other(kernels: Kernels, ends: Ends, sweeps: int) -> None:
-    rows, matrix = rounding_case(4)
-    found = np.clip(np.rint(rows), *ends)
-    slope = (rows - found) @ matrix
-    moved, rest = found.copy(), slope.copy()
-    kernels.move_rows(moved, rest, matrix, ends, sweeps)
-    assert (moved != found).any()
-    for group, row in np.ndindex(rows.shape[:2]):
-        at, down = found[group, row].copy(), slope[group, row].copy()
-        for _ in range(sweeps):
-            for k in range(at.size):
-                change = nearest(at[k] + down[k] / matrix[group, k, k], ends) - at[k]
-                at[k] += change
-                down -= change * matrix[group, k]
-        np.testing.assert_array_equal(moved[group, row], at)
-        np.testing.assert_array_equal(rest[group, row], down)

@@ -26,7 +26,6 @@ from compiler.quantize import (
     prerequisite_optimize,
     quantize_points,
 )
-from compiler.quantize.calibration.bind_scales import measured_points
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.wide_inputs import wide_inputs
 from tests.compiler.quantize.candidates import assert_same_integers, calibrated, const
@@ -148,18 +147,6 @@ def test_every_form_of_a_fitted_module_agrees_bit_for_bit() -> None:
     config = SEQUENTIAL.with_overrides(layers=WIDE)
     made = calibrated(mod, config, data, channel_stats(mod, data, sample=True))
     assert_same_integers(made.partitioned, data)
-
-
-def test_a_pool_between_two_points_keeps_the_scale_of_the_first() -> None:
-    """Fitted alone, or for the tensor itself, the second would get another."""
-    rng = np.random.default_rng(0)
-    mod, data = blocks(rng, 1), pictures(rng, 6)
-    config = SEQUENTIAL.with_overrides(activation_scheme="unsigned", calibrate_mode="mse")
-    made = calibrated(mod, config, data, channel_stats(mod, data, sample=True))
-    _, front, behind, *_ = measured_points(made.simulated)
-    assert isinstance(front.args[1], Constant)
-    assert isinstance(behind.args[1], Constant)
-    assert front.args[1].data == behind.args[1].data
 
 
 def test_parts_of_a_fitted_network_have_its_ranges_and_the_float_weights() -> None:

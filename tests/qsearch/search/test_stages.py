@@ -31,7 +31,7 @@ from qsearch.store.repository import Repository
 from tests.qsearch.search.test_driver import FakePool, made_up
 from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, Range
 
-TRIALS = 16
+TRIALS = 20
 
 
 def search(folder: Path, **settings: Any) -> SearchResult:

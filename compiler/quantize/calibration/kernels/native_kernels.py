@@ -60,11 +60,10 @@ class NativeKernels(Kernels):
         self._products = library.qs_products
         self._grid_errors = library.qs_grid_errors
         self._round_columns = library.qs_round_columns
-        self._move_rows = library.qs_move_rows
         for function in (
             *(self._count_ranges, self._histogram, self._divergences),
             *(self._group_terms, self._grid_errors),
-            *(self._round_columns, self._move_rows, self._products),
+            *(self._round_columns, self._products),
         ):
             function.restype = None
         self._lock = threading.Lock()
@@ -203,22 +202,3 @@ class NativeKernels(Kernels):
             _pointer(errors),
         )
         return found, errors
-
-    def move_rows(
-        self,
-        found: F64,
-        slope: F64,
-        hessian: F64,
-        ends: tuple[int, int],
-        sweeps: int,
-    ) -> None:
-        diagonal = np.ascontiguousarray(np.diagonal(hessian, axis1=1, axis2=2))
-        self._move_rows(
-            _pointer(found),
-            _pointer(slope),
-            _pointer(hessian),
-            _pointer(diagonal),
-            *(ctypes.c_int64(size) for size in found.shape),
-            *(ctypes.c_double(end) for end in ends),
-            ctypes.c_int32(sweeps),
-        )

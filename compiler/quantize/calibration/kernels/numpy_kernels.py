@@ -211,33 +211,6 @@ class Kernels:
             errors[:, :, k] = error
         return found, errors
 
-    def move_rows(
-        self,
-        found: F64,
-        slope: F64,
-        hessian: F64,
-        ends: tuple[int, int],
-        sweeps: int,
-    ) -> None:
-        """Move the whole numbers ``found`` (groups, rows, taps), column after column, to where they
-        are best beside the others, and ``slope`` with them, in place; at most ``sweeps`` times,
-        until none of a row moves. ``hessian`` is (groups, taps, taps), symmetric.
-        """
-        diagonal = np.diagonal(hessian, axis1=1, axis2=2)
-        for _ in range(sweeps):
-            moves = False
-            for k in range(found.shape[2]):
-                wish = found[:, :, k] + slope[:, :, k] / diagonal[:, k][:, None]
-                change = on_grid(wish, ends) - found[:, :, k]
-                group, row = np.nonzero(change)
-                if group.size:
-                    moves = True
-                    some = change[group, row]
-                    found[group, row, k] += some
-                    slope[group, row] -= some[:, None] * hessian[group, k]
-            if not moves:
-                break
-
 
 def on_grid(values: F64, ends: tuple[int, int]) -> F64:
     """Nearest whole numbers, halves away from zero, as realization rounds."""

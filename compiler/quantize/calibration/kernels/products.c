@@ -172,28 +172,3 @@ void qs_round_columns(double *values, const double *factor, int64_t groups, int6
         }
     }
 }
-
-/* Move every whole number of a row to where it is best beside the others, column after column, at
- * most so many times, until none moves. Moves grow rare, so the slope follows move by move.
- * found, slope: (groups, rows, taps); hessian: (groups, taps, taps); diagonal: (groups, taps).
- */
-void qs_move_rows(double *found, double *slope, const double *hessian, const double *diagonal,
-                  int64_t groups, int64_t rows, int64_t taps, double low, double high,
-                  int32_t sweeps) {
-    for (int64_t row = 0; row < groups * rows; row++) {
-        const double *square = hessian + row / rows * taps * taps;
-        const double *own = diagonal + row / rows * taps;
-        double *restrict at = found + row * taps, *restrict down = slope + row * taps;
-        for (int32_t sweep = 0, moves = 1; sweep < sweeps && moves; sweep++) {
-            moves = 0;
-            for (int64_t k = 0; k < taps; k++) {
-                double change = on_grid(at[k] + down[k] / own[k], low, high) - at[k];
-                if (change == 0.0) continue;
-                const double *restrict line = square + k * taps;
-                moves = 1;
-                at[k] += change;
-                for (int64_t j = 0; j < taps; j++) down[j] -= change * line[j];
-            }
-        }
-    }
-}
