@@ -191,6 +191,7 @@ def combined(g: Growing) -> None:
     names = ["add", "subtract", "multiply", "maximum", "minimum", "less", "equal", "greater"]
     names += ["bitwise_and", "bitwise_or", "bitwise_xor", "floor_divide", "trunc_divide"]
     names += ["less_equal", "greater_equal", "not_equal", "add", "subtract", "multiply"]
+    names += ["squared_difference"]
     if ty.dtype == "bool":
         names = ["logical_and", "logical_or", "logical_xor", "equal", "bitwise_and", "maximum"]
     name = g.pick(*names)
@@ -211,6 +212,8 @@ def of_one(g: Growing) -> None:
     name = g.pick("negative", "abs", "negative", "abs", "copy", "round", "round_even", "floor")
     if ty.dtype == "bool":
         name = "logical_not"
+    elif g.chance(0.1):
+        name = "bitwise_not"
     g.add(lambda: getattr(op, name)(x))
 
 
@@ -247,6 +250,13 @@ def shifted(g: Growing) -> None:
 def scaled(g: Growing) -> None:
     """Fixed-point factors, of the tensor or along an axis; powers of two are as likely."""
     x, ty = g.some(*DTYPES)
+    if ty.dtype == "int32" and g.chance(0.3):
+        axis = int(g.rng.integers(len(ty.shape))) if ty.shape and g.chance(0.7) else None
+        size = (1,) if axis is None else (ty.concrete_shape[axis],)
+        factors = g.constant("int32", size, lambda: int(g.rng.integers(1 << 30, 1 << 31)))
+        exponents = g.constant("int32", size, lambda: int(g.rng.integers(-31, 2)))
+        g.add(lambda: op.fixed_point_rescale(x, factors, exponents, axis=axis))
+        return
     least = g.pick(-36, -20, -10, -6)
 
     def multiplier() -> int:
@@ -438,6 +448,9 @@ def reduced(g: Growing) -> None:
         name = g.pick("all", "any")
     elif name in ("sum", "mean") and g.chance(0.5):
         x = op.cast(x, dtype=g.pick("int32", "int64"))
+    if g.chance(0.15):
+        how = {"axis": g.pick(*axes, None), "exclusive": g.chance(0.5)}
+        name, how["dtype"] = "cumsum", g.pick(ty.dtype, "int32", "int64")
     g.add(lambda: getattr(op, name)(x, **how))
 
 
@@ -490,6 +503,9 @@ def moved(g: Growing) -> None:
         ),
         lambda: op.layout_transform(x, src_layout="NCHW", dst_layout="NHWC"),
         lambda: op.nn.batch_flatten(x),
+        lambda: op.slice_like(x, g.pick(*others)),
+        lambda: op.broadcast_to_like(x, g.pick(*others)),
+        lambda: op.reshape_like(x, g.pick(*others)),
     )
     g.add(g.pick(*makers))
 

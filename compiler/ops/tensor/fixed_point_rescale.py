@@ -158,8 +158,9 @@ def fixed_point_rescale_lower(
         right = Bin("max", Bin("-", number(0), amount), number(0))
         raised = Bin("<<", data.at(indices), Bin("max", amount, number(0)))
         product = Intrin("fixed_point_multiply", (raised, multiplier.at(place), number(0)))
-        half = Bin(">>", Bin("<<", number(1), right), number(1))
-        rounds = Bin("-", number(0), Bin("min", right, number(1)))
+        one = Bin("min", right, number(1))
+        rounds = Bin("-", number(0), one)
+        half = Bin("&", Bin("<<", number(1), Bin("-", right, one)), rounds)
         below = Bin("&", Bin(">>", product, number(31)), rounds)
         return Bin(">>", Bin("+", Bin("+", product, half), below), right)
 

@@ -38,7 +38,7 @@ def numbers(rng: np.random.Generator, count: int) -> Any:
 @pytest.mark.parametrize("per_axis", [False, True], ids=["one factor", "per axis"])
 def test_every_form_computes_what_tflite_writes(per_axis: bool, executor: str) -> None:
     rng = np.random.default_rng(7)
-    shifts = np.array([-30, -9, -8, -1, 0, 1, 0] if per_axis else [-7], np.int32)
+    shifts = np.array([-31, -30, -9, -8, -1, 0, 1, 0] if per_axis else [-7], np.int32)
     multipliers = rng.integers(1 << 30, 1 << 31, shifts.size).astype(np.int32)
     multipliers[-1] = 1 << 30
     data = np.repeat(numbers(rng, 2000)[:, None], shifts.size, axis=1)
