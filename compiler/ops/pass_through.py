@@ -111,10 +111,16 @@ def annotate_accumulating(ref_call: Call, args: Args, ctx: QuantizeContext) -> E
 
 
 def annotate_tabulated(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Looks narrow integers up in a table; the result is an accumulator, as fine as it needs."""
+    """Looks narrow integers up in a table; the result is an accumulator, as fine as it needs.
+
+    A table of a LiteRT file holds 8 bits.
+    """
     if ctx.check_to_skip(ref_call) or not tabulates(ctx):
         return None
-    return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.ACTIVATION)
+    found = QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.ACTIVATION)
+    if ctx.qconfig.for_tflm:
+        return QAnnotateExpr(as_input(found, ctx), QAnnotateKind.INPUT)
+    return found
 
 
 def annotate_max_pool(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:

@@ -11,26 +11,32 @@ of the first operator that is not a conversion.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 
-from compiler.ir.expr import Call, Constant, Expr, Tuple, Var
+from compiler.ir.expr import Call, Constant, Expr, Tuple, Var, is_op_call
 from compiler.ir.ty import TensorType, is_float
 from compiler.quantize._conversion_ops import converts_one, is_conversion, rounds
 
 
-def first_calls(nodes: Sequence[Expr]) -> Mapping[Expr, frozenset[Expr]]:
+def first_calls(nodes: Sequence[Expr], for_tflm: bool) -> Mapping[Expr, frozenset[Expr]]:
     """Calls on float inputs, each with the operands that need a quantize point.
 
     Args:
         nodes: of a function body, operands before users. Fields of tuples count as operands.
+        for_tflm: inputs themselves are quantized, for a LiteRT file has one scale for each; what
+            scales and moves them is done in integers.
     """
-    converted = converted_inputs(nodes)
+    converted = converted_inputs(nodes, ("cast",) if for_tflm else None)
     found: dict[Expr, frozenset[Expr]] = {}
     for node in nodes:
         if (
             isinstance(node, Call)
             and node not in converted
-            and (not is_conversion(node) or all(_over_inputs(arg, converted) for arg in node.args))
+            and (
+                for_tflm
+                or not is_conversion(node)
+                or all(_over_inputs(arg, converted) for arg in node.args)
+            )
         ):
             read = frozenset(x for x in operands_of(node) if x in converted and _is_real(x))
             if read:
@@ -38,17 +44,22 @@ def first_calls(nodes: Sequence[Expr]) -> Mapping[Expr, frozenset[Expr]]:
     return found
 
 
-def converted_inputs(nodes: Sequence[Expr]) -> set[Expr]:
+def converted_inputs(nodes: Sequence[Expr], by: Collection[str] | None = None) -> set[Expr]:
     """Inputs, and what conversions make of inputs and constants alone.
 
     Args:
         nodes: of a function body, operands before users.
+        by: the conversions that count; None is all of them.
     """
     converted: set[Expr] = set()
     rounded: set[Expr] = set()
+
+    def counts(call: Call) -> bool:
+        return by is None or is_op_call(call, *by)
+
     for node in nodes:
         over_inputs = isinstance(node, Var)
-        if isinstance(node, Call) and converts_one(node, rounded):
+        if isinstance(node, Call) and counts(node) and converts_one(node, rounded):
             over_inputs = all(_over_inputs(arg, converted) for arg in node.args)
             if rounds(node) or any(arg in rounded for arg in node.args):
                 rounded.add(node)

@@ -69,7 +69,7 @@ class QuantizeAnnotate(FunctionPass):
             wide = run.qconfig.layers.wide_sums
             run.wide_values = tflm_sums(fn) if for_tflm else residual_stream(fn, wide)
             run.narrow_moves = narrow_moves(fn, every=for_tflm)
-            first = first_calls(nodes_of(fn))
+            first = first_calls(nodes_of(fn), for_tflm)
         annotator = _Annotator(run, call_places(fn), given, first)
         body = ForwardRewriter(
             annotator.rule, fmulti_ref_trigger=annotator.quantize_shared

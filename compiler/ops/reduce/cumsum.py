@@ -48,12 +48,14 @@ def cumsum(types: Types, attrs: ScanopAttrs) -> Type:
     """Shape of the data, flat without an axis.
 
     Raises:
-        TypeInferenceError: the data are bool and no dtype is given.
+        TypeInferenceError: the sums would be bool.
     """
     data = tensor("cumsum", types, 0, "data")
-    if data.dtype == "bool" and not attrs.dtype:
-        raise TypeInferenceError(f"cumsum: argument 0 (data) is {data}", fix="give a dtype")
     dtype = attrs.dtype or data.dtype
+    if dtype == "bool":
+        raise TypeInferenceError(
+            f"cumsum: argument 0 (data) is {data}, and sums are no bool", fix="give a dtype"
+        )
     if attrs.axis is not None:
         normalize_axis("cumsum", attrs.axis, len(data.shape))
         return TensorType(data.shape, dtype)

@@ -69,7 +69,11 @@ def _stored(value: QRealizeIntExpr, qconfig: QConfig) -> QRealizeIntExpr:
     """Narrow integers that were held wide so far, in their storage."""
     held = with_zero_point(value, qconfig)
     dtype = storage_dtype(held.low, held.high, qconfig)
-    return value if dtype is None else like(held, cast_if_needed(held, dtype), dtype=dtype)
+    if dtype is None:
+        return value
+    if bits(held.dtype) == bits(dtype):
+        return held
+    return like(held, cast(held.data, dtype), dtype=dtype)
 
 
 def _rank(ref_arg: Expr) -> int:
@@ -109,9 +113,13 @@ def _stored_fields(ref_fields: tuple[Expr, ...], flat: Fields, qconfig: QConfig)
     acc = qconfig.dtype_activation
     fields: Fields = []
     for ref, v in zip(ref_fields, flat):
+        same_scale = v.dom_scale.data == scale.values
+        if same_scale and (v.dtype, v.zero_point) == (dtype, shift):
+            fields.append(v)
+            continue
         wide = centred(v, acc)
         moved = like(wide, cast_if_needed(wide, acc), dtype=acc)
-        if v.dom_scale.data != scale.values:
+        if not same_scale:
             moved = requantize(moved, scale, low, high, _rank(ref), qconfig)
         data = add(moved.data, scalar(shift, acc)) if shift else moved.data
         reach = moved.low + shift, moved.high + shift

@@ -59,6 +59,10 @@ def rows(value: Any, rng: np.random.Generator) -> Any:
     )
 
 
+def number(value: float) -> Any:
+    return relay.const(np.float32(value))
+
+
 def ones(*shape: int) -> Any:
     return relay.const(np.linspace(0.5, 1.5, int(np.prod(shape)), dtype="float32").reshape(shape))
 
@@ -223,6 +227,30 @@ BUILDS: dict[str, tuple[Build, str]] = {
     "bias behind a limit": (
         lambda x, rng: conv(op.add(nn.relu(conv(x, rng)), weight(rng, 6, 1, 1)), rng),
         "MAXIMUM",
+    ),
+    "bias of a table": (
+        lambda x, rng: conv(op.add(op.tanh(conv(x, rng)), weight(rng, 6, 1, 1)), rng),
+        "GATHER",
+    ),
+    "fields of several tables": (
+        lambda x, rng: op.concatenate(
+            [op.sigmoid(conv(x, rng)), op.exp(conv(x, rng)), op.sigmoid(conv(x, rng))], axis=1
+        ),
+        "CONCATENATION",
+    ),
+    "input in another range": (
+        lambda x, rng: conv(op.add(op.multiply(x, number(0.4)), number(-1.0)), rng),
+        "MUL",
+    ),
+    "input in another range by channel": (
+        lambda x, rng: conv(
+            op.multiply(op.subtract(x, weight(rng, 6, 1, 1)), weight(rng, 6, 1, 1)), rng
+        ),
+        "MUL",
+    ),
+    "input of two layers": (
+        lambda x, rng: op.add(conv(x, rng, padding=(1, 1)), op.tanh(x)),
+        "GATHER",
     ),
     "a constant image": (
         lambda x, rng: conv(op.add(conv(x, rng, padding=(1, 1)), weight(rng, 6, 9, 8)), rng),

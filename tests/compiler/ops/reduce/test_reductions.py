@@ -71,6 +71,14 @@ def test_cumsum_can_leave_the_element_itself_out() -> None:
     assert run("cumsum", data, axis=1, exclusive=True).tolist() == [[0, 1, 3]]
 
 
+@pytest.mark.parametrize("dtype", ["int32", "bool"])
+def test_sums_of_elements_in_a_row_are_no_bool(dtype: str) -> None:
+    data = relay.var("x", (2, 3), dtype)
+    how = {} if dtype == "bool" else {"dtype": "bool"}
+    with pytest.raises(TypeInferenceError, match="sums are no bool"):
+        relay.module(relay.Function((data,), relay.op.cumsum(data, axis=1, **how)))
+
+
 def test_logsumexp_does_not_overflow() -> None:
     data = np.array([1000.0, 1000.0], np.float32)
     assert run("logsumexp", data).item() == pytest.approx(1000 + np.log(2))
