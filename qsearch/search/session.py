@@ -8,10 +8,11 @@ wherever a kill, Ctrl-C or a timeout ended the last one.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("qsearch.search.session")
 
+ABOUT = "about"
+"""Key of what was found of the written module: of which configuration it is, and its file."""
 EXAMINED = "examined"
 """Kind of the event that holds what is doubtful about the float model's score."""
 FLOAT_MODULE = "float_module"
@@ -431,9 +434,15 @@ class Session:
         self._context.progress.advance()
         for finding in emitted.findings:
             self._context.progress.message(f"warning: `qsearch verify` will refuse it: {finding}")
+        self._write(best, emitted.outputs_sha256)
+        about = {
+            "config_hash": best.config_hash,
+            "code": code_version(),
+            "float_ops": list(self._float_ops),
+            "file": None if self._signer else self._digest(),
+        }
         self._context.repository.save_emitted(
-            self._context.study_id,
-            {**emitted.report(), "config_hash": best.config_hash, "code": code_version()},
+            self._context.study_id, {**emitted.report(), ABOUT: about}
         )
 
     def _write(self, best: Trial, outputs_sha256: str | None) -> None:
@@ -449,12 +458,21 @@ class Session:
         keep_page(self._artifacts, self._folder.module)
         self._written = key
 
-    def _checked(self, best: Trial) -> dict[str, Any] | None:
-        """What the final check of this winner by this code found, if it took place."""
+    def _checked(self, best: Trial) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """What the final check of this winner by this code found, if it took place; and what is
+        known of the file."""
         emitted = dict(self._context.repository.study(self._context.study.name).emitted or {})
-        mine = emitted.pop("config_hash", None) == best.config_hash
-        same_code = emitted.pop("code", None) == code_version()
-        return emitted if mine and same_code else None
+        about = emitted.pop(ABOUT, {})
+        of = about.get("config_hash"), about.get("code")
+        return (emitted, about) if of == (best.config_hash, code_version()) else None
+
+    def _digest(self) -> str:
+        return hashlib.sha256(self._folder.module.read_bytes()).hexdigest()
+
+    def _lies_there(self, about: Mapping[str, Any]) -> bool:
+        """Whether the file of an earlier run, which nobody signed, is in the folder."""
+        there = self._signer is None and self._folder.module.is_file()
+        return there and about["file"] == self._digest()
 
     def _finish(self, interrupted: bool) -> SearchResult:
         self._control.check()
@@ -462,8 +480,11 @@ class Session:
         best = self._prepared.objective.best(trials)
         winner = Winner()
         if best is not None:
-            emitted = self._checked(best)
-            self._write(best, None if emitted is None else emitted.get("outputs_sha256"))
+            emitted, about = self._checked(best) or (None, {})
+            if emitted is not None and self._lies_there(about):
+                self._float_ops = tuple(about["float_ops"])
+            else:
+                self._write(best, None if emitted is None else emitted.get("outputs_sha256"))
             winner = Winner(self._float_ops, emitted)
         self._context.progress.close()
         costs = self._costs(trials)

@@ -118,6 +118,25 @@ def test_a_winner_that_was_checked_is_not_checked_again(
 
 
 @pytest.mark.usefixtures("quick_space")
+def test_the_file_of_a_winner_is_written_again_only_where_it_is_another(tmp_path: Path) -> None:
+    options = {"pool": "inline", "out": tmp_path / "run", "trials": 2}
+    file = tmp_path / "run" / "best.qmod"
+
+    def written() -> tuple[int, bytes]:
+        qsearch.launch("digits", **options)
+        return file.stat().st_mtime_ns, file.read_bytes()
+
+    when, held = written()
+    assert written() == (when, held)
+    file.write_bytes(held[:-1])
+    changed, mended = written()
+    assert changed > when
+    assert mended == held
+    file.unlink()
+    assert written()[1] == held
+
+
+@pytest.mark.usefixtures("quick_space")
 def test_the_emitted_score_is_that_of_the_exact_integers(tmp_path: Path) -> None:
     result = qsearch.launch("digits", trials=1, pool="inline", out=tmp_path / "run")
     emitted, best = result.summary["emitted"], result.summary["best"]
