@@ -444,8 +444,9 @@ class Planner:
         return self._raw_view(item, RAW_DTYPES[dtype]), None
 
     def _raw_view(self, item: Item, stored: tuple[str, int]) -> View:
-        """Where an item lies in the storage of an output's dtype."""
-        if item.view is None and item.stored is None and item.product is None:
+        """Where an item lies in the storage of an output's dtype; no table writes int64."""
+        no_table = item.chain is None or item.chain.op != "TABLE" or stored[0] != "S64"
+        if no_table and item.view is None and item.stored is None and item.product is None:
             item.stored = stored
         view = self.materialise(item)
         if (view.buffer.type, view.buffer.zero) == stored:

@@ -223,6 +223,14 @@ def test_a_number_that_bounds_decide_is_spread_where_it_lies_already() -> None:
     agree(relay.module(op.where(always, number, x)), np.arange(6, dtype=np.int32).reshape(1, 6, 1))
 
 
+def test_a_table_is_an_output_of_64_bits() -> None:
+    op, rng = relay.op, np.random.default_rng(0)
+    x = relay.var("x", (70,), "uint16")
+    table = relay.const(rng.integers(-(1 << 31), 1 << 31, 1000))
+    place = op.clip(op.add(x, relay.const(np.uint16(128))), a_min=256.0, a_max=24798.0)
+    agree(relay.module(op.lookup(place, table)), drawn(rng, (70,), "uint16", False))
+
+
 @pytest.mark.parametrize("largest", [1 << 6, 1 << 31, 1 << 33])
 def test_bounds_of_rescaled_values_are_those_of_python_integers(largest: int) -> None:
     rng = np.random.default_rng(largest)
