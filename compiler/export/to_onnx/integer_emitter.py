@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from compiler.core.legalize import forget, is_integral, words_of
+from compiler.core.words import MOVES
 from compiler.export.to_onnx.emitter import Emitter, emit_loop, emit_step
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.ir.dataflow import Step, Value
@@ -45,6 +46,11 @@ _WORKING = {
 }
 
 
+_PRODUCTS: Final = ("nn.conv2d", "nn.matmul", "nn.batch_matmul")
+_PASSED: Final = (*MOVES, "cast", "nn.pad", "add", "subtract", "left_shift")
+"""onnxruntime moves factors past some of them, others become part of the product themselves."""
+
+
 class Held(NamedTuple):
     """A tensor with the integers of a value, in whatever dtype."""
 
@@ -65,6 +71,8 @@ class IntegerEmitter(Emitter):
         self._ranges = ranges
         self._held: dict[Value, Held] = {}
         self._casts: dict[tuple[str, str], str] = {}
+        self._sums: set[Value] = set()
+        """Of products, and what ``_PASSED`` makes of them."""
         self._exact = False
         """The word at hand wraps nowhere."""
 
@@ -182,6 +190,8 @@ class IntegerEmitter(Emitter):
             self._emit_word(word)
         for value, made in zip(step.results, results):
             self._held[value] = self.held(made)
+            if made in self._sums:
+                self._sums.add(value)
             self._ranges.set(value, self._ranges.of(made))
         forget(words, step)
 
@@ -191,6 +201,9 @@ class IntegerEmitter(Emitter):
             return
         whole = [v for v in (*word.args, *word.results) if is_integer(v.type.dtype)]
         rule = FToInteger.get(word.op) if whole else None
+        passed = word.name in _PASSED and any(arg in self._sums for arg in word.args)
+        if passed or word.name in _PRODUCTS:
+            self._sums.add(word.result)
         if rule is not None:
             made = rule(word, self)
             held = made if isinstance(made, Held) else Held(made, word.result.type.dtype)
@@ -219,14 +232,18 @@ class IntegerEmitter(Emitter):
         own = step.result.type.dtype
         return Held(self.cast(name, dtype, own), own)
 
-    def apart(self, value: Value, dtype: str) -> str:
-        """``widened``; floats behind a Clip that binds nothing where no Cast stands there.
+    def apart(self, value: Value, dtype: str, always: bool = False) -> str:
+        """``widened``; sums of products in floats, or everything, behind a Clip that binds nothing
+        where no Cast stands there.
 
         Where a product meets a factor onnxruntime moves it into the weights, whose sums may then
         leave the dtype on the way, or into FusedMatMul, which holds it as a float32.
         """
         name = self.widened(value, dtype)
-        if not is_float(dtype) or value.data is not None or self.held(value).dtype != dtype:
+        meets = always or value in self._sums
+        if not meets or not is_float(dtype) or value.data is not None:
+            return name
+        if self.held(value).dtype != dtype:
             return name
         return self.node("Clip", [name, *(self.scalar(end, dtype) for end in self.ends(value))])
 

@@ -81,8 +81,7 @@ def product(
     work = e.exact_dtype(_largest_sum(step, e, terms))
     if work == "float32" or (work is not None and step.name != "nn.conv2d"):
         # A float32 holds every factor of an operand that its sums leave room for.
-        read = e.widened if work == "float32" else e.apart
-        lhs, rhs = (read(value, work) for value in step.args)
+        lhs, rhs = (e.apart(value, work, work == "float64") for value in step.args)
         return Held(plain(lhs, rhs), work)
     dtype = step.result.type.dtype
     wide = bits(dtype) > 32
