@@ -23,6 +23,7 @@ Order = tuple[int, ...]
 
 IMAGE_LAYOUT = "NHWC"
 """The layout that convolutions and pools want: the channels of a pixel lie side by side."""
+_SIDE_BY_SIDE: Order = tuple("NCHW".index(letter) for letter in IMAGE_LAYOUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +149,16 @@ def image_fields(attrs: Any, name: str, order: Order) -> tuple[Order, Order, dic
     return wanted, out, changed
 
 
-def permutation_layout(order: Order, axes: Order) -> Relaid | None:
-    """For an operator whose axis k is axis ``axes[k]`` of data in an order of their own."""
-    if is_natural(order):
+def permutation_layout(order: Order, axes: Order, images: bool = False) -> Relaid | None:
+    """For an operator whose axis k is axis ``axes[k]`` of data in an order of their own.
+
+    Args:
+        images: also of images whose channels lie side by side.
+    """
+    out = tuple(axes.index(axis) for axis in order)
+    if is_natural(order) and not (images and out == _SIDE_BY_SIDE):
         return None
-    return Relaid((order,), tuple(axes.index(axis) for axis in order), vanishes=True)
+    return Relaid((order,), out, vanishes=True)
 
 
 def reshape_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:

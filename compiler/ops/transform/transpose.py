@@ -76,9 +76,9 @@ def transpose_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
 
 @FConvertLayout.register(transpose)
 def transpose_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
-    """Data that lie in an order of their own stay where they are."""
+    """Data that lie in an order of their own stay where they are, and images of NHWC as well."""
     axes = permutation(TransposeAttrs.of(call).axes, len(orders[0]))
-    return permutation_layout(orders[0], axes)
+    return permutation_layout(orders[0], axes, images=True)
 
 
 @FBody.register("transpose")

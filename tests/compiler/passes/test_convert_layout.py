@@ -119,6 +119,12 @@ def test_groups_and_dilation() -> None:
     check(op.add(conv(x, groups=2), conv(x, groups=4)), 2)
 
 
+@pytest.mark.parametrize(("axes", "left"), [((0, 3, 1, 2), 1), ((0, 3, 2, 1), 3)])
+def test_images_whose_channels_lie_side_by_side_stay(axes: tuple[int, ...], left: int) -> None:
+    x = relay.var("x", (2, 6, 6, 4), "int8")
+    check(conv(op.transpose(x, axes=axes)), left)
+
+
 def check(body: Expr, left: int) -> None:
     params = [v for v in post_order(body) if isinstance(v, relay.Var)]
     mod = relay.module(relay.Function(tuple(params), body))

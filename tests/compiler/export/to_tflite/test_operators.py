@@ -311,11 +311,13 @@ BUILDS: dict[str, tuple[Build, str]] = {
 }
 
 
-def module_of(build: Build, scheme: str, **changes: Any) -> IRModule:
+def module_of(
+    build: Build, scheme: str, shape: tuple[int, ...] = SHAPE, **changes: Any
+) -> IRModule:
     rng = np.random.default_rng(5)
-    x = relay.var("x", SHAPE)
+    x = relay.var("x", shape)
     mod = relay.module(relay.Function([x], build(x, rng)))
-    data = [{"x": rng.normal(0.3, 1, SHAPE).astype("float32")} for _ in range(4)]
+    data = [{"x": rng.normal(0.3, 1, shape).astype("float32")} for _ in range(4)]
     asked = QConfig.recommended(
         **{"requantization": "tflite", "calibrate_mode": "mse", "activation_scheme": scheme}
         | changes
@@ -344,6 +346,18 @@ def test_a_file_of_uint8_gives_the_same_integers_128_higher() -> None:
     mod = module_of(BUILDS["sum"][0], "asymmetric")
     made = file_of(mod, "uint8")
     assert made.operators["QUANTIZE"] == file_of(mod).operators["QUANTIZE"] + 2
+    judge = FileJudge(mod, made.data, JUDGES)
+    judge.compare_noise(4)
+    assert judge.differing == dict.fromkeys(JUDGES, 0)
+
+
+def test_images_of_nhwc_are_not_moved() -> None:
+    def build(x: Any, rng: np.random.Generator) -> Any:
+        return op.transpose(conv(op.transpose(x, axes=(0, 3, 1, 2)), rng, 6), axes=(0, 2, 3, 1))
+
+    mod = module_of(build, "asymmetric", shape=(SHAPE[0], *SHAPE[2:], SHAPE[1]))
+    made = file_of(mod)
+    assert "TRANSPOSE" not in made.operators
     judge = FileJudge(mod, made.data, JUDGES)
     judge.compare_noise(4)
     assert judge.differing == dict.fromkeys(JUDGES, 0)
