@@ -11,8 +11,8 @@ itself.
 The error is no smooth function of the range. Where a tensor holds one value at many places, such as
 the background of images, all of these places have the same error, and layers add such errors up
 instead of averaging them. So some ranges are tried, around the one that was given: the steps of the
-grid shrink or grow, its integers stay. What only a concatenation
-reads has the range of the point behind it, so it is not rounded until that range is chosen.
+grid shrink or grow, its integers stay. What only a concatenation reads has the range of the point
+behind it, so it is not rounded until that range is chosen.
 
 A range ends near the largest values of the samples, so these samples do not show what it cuts off
 of other data, least of all where smoothing lets every channel end there. Leaving one sample out

@@ -240,10 +240,8 @@ class IntegerEmitter(Emitter):
         leave the dtype on the way, or into FusedMatMul, which holds it as a float32.
         """
         name = self.widened(value, dtype)
-        meets = always or value in self._sums
-        if not meets or not is_float(dtype) or value.data is not None:
-            return name
-        if self.held(value).dtype != dtype:
+        meets = is_float(dtype) and (always or value in self._sums)
+        if not meets or value.data is not None or self.held(value).dtype != dtype:
             return name
         return self.node("Clip", [name, *(self.scalar(end, dtype) for end in self.ends(value))])
 

@@ -288,7 +288,8 @@ class Calibration:
     def _measured_together(self, qconfig: QConfig) -> list[tuple[QConfig, CalibrationStats]]:
         """Both rounds for a configuration, which comes first, and for other variants of it."""
         first = _measured_as(qconfig)
-        plain = _not_rescaled(first).with_overrides(layers=first.layers.with_sums(wide=False))
+        narrow = first.layers.with_sums(wide=False)
+        plain = first.with_overrides(smooth_alpha=None, layers=narrow)
         asked = [first]
         for values in self._variants:
             sums = layer_choices("layers", values.get("layers", first.layers)).wide_sums
@@ -306,7 +307,7 @@ class Calibration:
         common = CommonReading(networks[plain][0])
         read: list[tuple[QConfig, PointMap, list[int]]] = []
         for one in asked:
-            own = _not_rescaled(one)
+            own = one.with_overrides(smooth_alpha=None)
             if own not in networks:
                 networks[own] = whole_profile(self._marks(self._mod, own, None)[0])
             network, points = networks[own]
@@ -342,11 +343,8 @@ class Calibration:
 
 
 def _measured_as(qconfig: QConfig) -> QConfig:
-    return qconfig.with_overrides(weight_rounding="corrected") if qconfig.sequential else qconfig
-
-
-def _not_rescaled(qconfig: QConfig) -> QConfig:
-    return qconfig.with_overrides(smooth_alpha=None, weight_rounding="nearest")
+    """What is measured does not depend on how weights are rounded."""
+    return qconfig.with_overrides(weight_rounding="nearest")
 
 
 def without_data(qconfig: QConfig) -> QConfig:
