@@ -93,7 +93,8 @@ def to_tflite(
             raise TfliteExportError(f"output {name!r} is {value.type.dtype}, not 8 bits", fix=CURE)
         held = graph.tensor(form)
         given[name] = _given(graph, name, held, io)
-        grids[name] = held.scale, held.grid.zero
+        if held.dtype != "int32":
+            grids[name] = held.scale, held.grid.zero
     data = graph.writer.finish(taken, given)
     return TfliteFile(data, graph.writer.counts, takes, grids)
 
@@ -194,8 +195,8 @@ def _taken(graph: TfliteEmitter, name: str, held: Tensor, io: str) -> tuple[int,
 
 
 def _given(graph: TfliteEmitter, name: str, held: Tensor, io: str) -> int:
-    """An output of the file."""
-    if io == "int8":
+    """An output of the file; positions are int32 in each."""
+    if io == "int8" or held.dtype == "int32":
         graph.writer.tensors[held.tensor].name = name
         return held.tensor
     tensor = graph.writer.tensor(name, held.shape, *_outer(held, io))

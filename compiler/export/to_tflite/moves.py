@@ -179,6 +179,16 @@ def largest(step: Step, graph: TfliteEmitter) -> Form | None:
     return graph.moved("REDUCE_MAX", [source], step.result.type.concrete_shape, [axes], **how)
 
 
+@FToTflite.register("argmax")
+def position(step: Step, graph: TfliteEmitter) -> Form | None:
+    """ARG_MAX: the first of equal ones along one axis."""
+    source, axes = graph.read(step.args[0], "int8"), axes_of(step)
+    if source is None or len(axes) != 1 or step.attrs.select_last_index:
+        return None
+    shape = [size for axis, size in enumerate(source.shape) if axis not in axes]
+    return graph.reshaped(graph.largest(source, axes[0], shape), step.result.type.concrete_shape)
+
+
 @FToTflite.register("broadcast_to")
 def broadcast_to(step: Step, graph: TfliteEmitter) -> Form | None:
     """BROADCAST_TO."""

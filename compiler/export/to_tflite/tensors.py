@@ -205,6 +205,14 @@ class TensorWriter:
         self.writer.operator("CAST", [source.tensor], made.tensor, "CastOptions")
         return made
 
+    def largest(self, source: Tensor, axis: int, shape: Sequence[int]) -> Tensor:
+        """ARG_MAX, int32."""
+        made = self.new(Tensor(-1, (), dtype="int32"), shape)
+        kind = self.writer.tensors[made.tensor].type
+        inputs = [source.tensor, self.list_of([axis])]
+        self.writer.operator("ARG_MAX", inputs, made.tensor, "ArgMaxOptions", outputType=kind)
+        return made
+
     def moved_by(self, source: Tensor, amount: int) -> Tensor:
         """The integers of a tensor, and so much more, in int32."""
         wide = self.cast(source, "int32")

@@ -7,6 +7,7 @@ wide as they are, so that what 8 bits would hold equal stays told apart.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,17 +24,20 @@ from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.index import plus, times
 from compiler.lir.nodes import Combiner
 from compiler.lir.scalars import INDEX_DTYPE, Cast, Scalar, literal
+from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.arg_types import Types, check_integer_dtype, tensor
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import Axes, OpAttrs
-from compiler.ops.reduce.axes import reduced_axes, reduced_shape
+from compiler.ops.reduce.axes import reduced_axes, reduced_shape, reduction_layout
 from compiler.ops.reduce.reduction_loops import highest, lowest, reduce_axes
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated, with_args
+from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, is_natural
 from compiler.ops.rules.lower import FLower, Lowered, LowerRule, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite, inner, is_partitioned
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
 from compiler.ops.rules.requantize import to_scalar
+from compiler.ops.rules.unify_fields import stored
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
@@ -147,7 +151,8 @@ def _annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     (data,) = args
     if kind_of(data) is None or ctx.check_to_skip(ref_call):
         return None
-    return with_args(ref_call, (unannotated(data),))
+    held = as_input(data, ctx) if ctx.qconfig.for_tflm else unannotated(data)
+    return with_args(ref_call, (held,))
 
 
 @with_tables
@@ -160,6 +165,8 @@ def _realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     if not isinstance(data, QRealizeIntExpr):
         return None
     at_one_scale = to_scalar(data, len(ref_call.args[0].tensor_type.shape), ctx.qconfig)
+    if ctx.qconfig.for_tflm:
+        at_one_scale = stored(at_one_scale, ctx.qconfig)
     return with_args(ref_call, (at_one_scale.data,))
 
 
@@ -168,6 +175,16 @@ FQPartitionRewrite.register(*_BOTH)(_partition)
 FQAnnotateRewrite.register(*_BOTH)(_annotate)
 FQRealizeRewrite.register(*_BOTH)(_realize)
 FQZeroPoint.register(*_BOTH)(always(ZeroPoint.TAKES))
+
+
+@FConvertLayout.register(*_BOTH)
+def arg_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
+    """Positions along one axis, where they lie as in the graph: they are wider than the data.
+    Several axes are counted in the order of the graph."""
+    attrs = ArgReduceAttrs.of(call)
+    axes = reduced_axes("reduction", len(orders[0]), attrs.axis, attrs.exclude)
+    found = reduction_layout(call, orders) if len(axes) == 1 else None
+    return found if found is not None and is_natural(found.out) else None
 
 
 @FBody.register("argmin")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step
@@ -88,7 +88,8 @@ def register_reduction(op: str, rel: TypeRelation) -> Op:
 
 def reduction_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
     """Sums of integers do not depend on the order of their terms; sums of floats may."""
-    attrs, order = ReduceAttrs.of(call), orders[0]
+    attrs: Any = call.attrs
+    order = orders[0]
     if is_natural(order) or holds_float(call.args[0].checked_type):
         return None
     axes = reduced_axes("reduction", len(order), attrs.axis, attrs.exclude)

@@ -41,7 +41,7 @@ def unify_for_concatenate(
     narrow, acc = qconfig.dtype_input, qconfig.dtype_activation
     flat = [to_scalar(settled(v), _rank(r), qconfig) for v, r in zip(values, ref_fields)]
     if qconfig.for_tflm:
-        flat = [_stored(v, qconfig) for v in flat]
+        flat = [stored(v, qconfig) for v in flat]
     if all(v.dtype == narrow and v.zero_point == 0 for v in flat):
         return _narrow_fields(ref_fields, flat, qconfig)
     if all(v.dtype in (narrow, f"u{narrow}") for v in flat):
@@ -65,7 +65,7 @@ def unify_for_concatenate(
     return fields
 
 
-def _stored(value: QRealizeIntExpr, qconfig: QConfig) -> QRealizeIntExpr:
+def stored(value: QRealizeIntExpr, qconfig: QConfig) -> QRealizeIntExpr:
     """Narrow integers that were held wide so far, in their storage."""
     held = with_zero_point(value, qconfig)
     dtype = storage_dtype(held.low, held.high, qconfig)

@@ -52,6 +52,9 @@ BEHIND: dict[str, tuple[Callable[[Any], Any], int]] = {
     "add_branch": (lambda y: op.add(conv(narrow(y)), y), 2),
     "add_input": (lambda y: op.add(y, relay.var("z", SHAPE, "int32")), 3),
     "pooled_gate": (lambda y: op.multiply(y, op.max(y, axis=(2, 3), keepdims=True)), 2),
+    "place_of_channel": (lambda y: op.argmax(y, axis=1), 1),
+    "place_in_row": (lambda y: op.argmin(y, axis=3, keepdims=True), 2),
+    "place_of_two_axes": (lambda y: op.argmax(y, axis=(1, 2)), 2),
     "lower_rank": (lambda y: op.add(y, op.max(y, axis=(0, 1))), 2),
     "per_axis": (
         lambda y: op.fixed_point_multiply_per_axis(y, vector(), vector() * 0, axis=-3),

@@ -185,6 +185,11 @@ BUILDS: dict[str, tuple[Build, str]] = {
         lambda x, rng: op.max(conv(x, rng), axis=1, keepdims=True),
         "REDUCE_MAX",
     ),
+    "place of the largest channel": (lambda x, rng: op.argmax(conv(x, rng), axis=1), "ARG_MAX"),
+    "place of the largest of a row": (
+        lambda x, rng: op.argmax(conv(x, rng), axis=3, keepdims=True, dtype="int64"),
+        "ARG_MAX",
+    ),
     "padding by reflection": (
         lambda x, rng: conv(
             nn.pad(
