@@ -289,10 +289,10 @@ def test_the_table_shows_what_the_store_holds(
     for trial in trials:
         text = page.locator(f"tr[data-trial='{trial.number}']").inner_text()
         assert percent(trial.outcome.score["top1"]) in text
-        assert percent(trial.outcome.score["agreement"]) in text
+        assert f"{trial.outcome.score['sqnr_db']:.2f} dB" in text
         assert trial.params["calibrate_mode"] in text
-    page.get_by_role("button", name="agreement").click()
-    page.locator("th[aria-sort=descending]", has_text="agreement").wait_for()
+    page.get_by_role("button", name="SQNR", exact=True).click()
+    page.locator("th[aria-sort=descending]", has_text="SQNR").wait_for()
     page.get_by_label("Filter trials").fill("calibrate_mode=mse")
     wanted = sum(t.params["calibrate_mode"] == "mse" for t in trials)
     page.get_by_text(f"1–{wanted} of {wanted}").wait_for()
