@@ -91,7 +91,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("qsearch.search.session")
 
 ABOUT = "about"
-"""Key of what was found of the written module: of which configuration it is, and its file."""
+"""Key of what was found of the written module: of which configuration it is, and its files."""
 EXAMINED = "examined"
 """Kind of the event that holds what is doubtful about the float model's score."""
 FLOAT_MODULE = "float_module"
@@ -439,7 +439,7 @@ class Session:
             "config_hash": best.config_hash,
             "code": code_version(),
             "float_ops": list(self._float_ops),
-            "file": None if self._signer else self._digest(),
+            "files": None if self._signer else self._digest(),
         }
         self._context.repository.save_emitted(
             self._context.study_id, {**emitted.report(), ABOUT: about}
@@ -460,19 +460,23 @@ class Session:
 
     def _checked(self, best: Trial) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """What the final check of this winner by this code found, if it took place; and what is
-        known of the file."""
+        known of the files."""
         emitted = dict(self._context.repository.study(self._context.study.name).emitted or {})
         about = emitted.pop(ABOUT, {})
         of = about.get("config_hash"), about.get("code")
         return (emitted, about) if of == (best.config_hash, code_version()) else None
 
-    def _digest(self) -> str:
-        return hashlib.sha256(self._folder.module.read_bytes()).hexdigest()
+    def _digest(self) -> str | None:
+        """Over the module and its configuration; None where a file is missing."""
+        files = self._folder.module, self._folder.qconfig
+        if not all(file.is_file() for file in files):
+            return None
+        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
     def _lies_there(self, about: Mapping[str, Any]) -> bool:
-        """Whether the file of an earlier run, which nobody signed, is in the folder."""
-        there = self._signer is None and self._folder.module.is_file()
-        return there and about["file"] == self._digest()
+        """Whether the files of an earlier run, which nobody signed, are in the folder."""
+        known = about["files"]
+        return self._signer is None and known is not None and known == self._digest()
 
     def _finish(self, interrupted: bool) -> SearchResult:
         self._control.check()

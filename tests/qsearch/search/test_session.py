@@ -134,6 +134,11 @@ def test_the_file_of_a_winner_is_written_again_only_where_it_is_another(tmp_path
     assert mended == held
     file.unlink()
     assert written()[1] == held
+    chosen = tmp_path / "run" / "qconfig.json"
+    fields = chosen.read_bytes()
+    chosen.unlink()
+    assert written()[1] == held
+    assert chosen.read_bytes() == fields
 
 
 @pytest.mark.usefixtures("quick_space")
