@@ -155,8 +155,8 @@ class NodeDifference:
     ``snr_db`` is 10·log10(Σa² / Σ(a-b)²), inf when equal. ``scale`` is the factor that b was
     multiplied with first, because one side holds integers and the other real numbers; else 1.
     ``undone_db`` is the ratio with the best factor and offset of each channel instead, where that
-    is more than 10 dB better: smoothing and equalization give channels factors, centring and zero
-    points offsets, which the next operators take back.
+    is more than 10 dB better: smoothing gives channels factors, zero points give them offsets,
+    which the next operators take back.
     """
 
     name: str

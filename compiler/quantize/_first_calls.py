@@ -11,7 +11,7 @@ of the first operator that is not a conversion.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 from compiler.ir.expr import Call, Constant, Expr, Tuple, Var, is_op_call
 from compiler.ir.ty import TensorType, is_float
@@ -26,7 +26,7 @@ def first_calls(nodes: Sequence[Expr], for_tflm: bool) -> Mapping[Expr, frozense
         for_tflm: inputs themselves are quantized, for a LiteRT file has one scale for each; what
             scales and moves them is done in integers.
     """
-    converted = converted_inputs(nodes, ("cast",) if for_tflm else None)
+    converted = converted_inputs(nodes, casts_only=for_tflm)
     found: dict[Expr, frozenset[Expr]] = {}
     for node in nodes:
         if (
@@ -44,22 +44,19 @@ def first_calls(nodes: Sequence[Expr], for_tflm: bool) -> Mapping[Expr, frozense
     return found
 
 
-def converted_inputs(nodes: Sequence[Expr], by: Collection[str] | None = None) -> set[Expr]:
+def converted_inputs(nodes: Sequence[Expr], casts_only: bool = False) -> set[Expr]:
     """Inputs, and what conversions make of inputs and constants alone.
 
     Args:
         nodes: of a function body, operands before users.
-        by: the conversions that count; None is all of them.
+        casts_only: no other conversion counts.
     """
     converted: set[Expr] = set()
     rounded: set[Expr] = set()
-
-    def counts(call: Call) -> bool:
-        return by is None or is_op_call(call, *by)
-
     for node in nodes:
         over_inputs = isinstance(node, Var)
-        if isinstance(node, Call) and counts(node) and converts_one(node, rounded):
+        counts = not casts_only or is_op_call(node, "cast")
+        if counts and isinstance(node, Call) and converts_one(node, rounded):
             over_inputs = all(_over_inputs(arg, converted) for arg in node.args)
             if rounds(node) or any(arg in rounded for arg in node.args):
                 rounded.add(node)

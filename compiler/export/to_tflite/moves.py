@@ -186,7 +186,7 @@ def position(step: Step, graph: TfliteEmitter) -> Form | None:
     if source is None or len(axes) != 1 or step.attrs.select_last_index:
         return None
     shape = [size for axis, size in enumerate(source.shape) if axis not in axes]
-    return graph.reshaped(graph.largest(source, axes[0], shape), step.result.type.concrete_shape)
+    return graph.reshaped(graph.arg_max(source, axes[0], shape), step.result.type.concrete_shape)
 
 
 @FToTflite.register("broadcast_to")

@@ -205,7 +205,7 @@ class TensorWriter:
         self.writer.operator("CAST", [source.tensor], made.tensor, "CastOptions")
         return made
 
-    def largest(self, source: Tensor, axis: int, shape: Sequence[int]) -> Tensor:
+    def arg_max(self, source: Tensor, axis: int, shape: Sequence[int]) -> Tensor:
         """ARG_MAX, int32."""
         made = self.new(Tensor(-1, (), dtype="int32"), shape)
         kind = self.writer.tensors[made.tensor].type
