@@ -324,6 +324,7 @@ class QdqEmitter(IntegerEmitter):
         least = factor.min()
         unit /= float(least)
         name = replace(real, clip=None, written={}).emit(self, factor / least)
+        name = self.node("Relu", [name]) if dtype == "int8" and low >= 0 else name
         made = Quantized(self.quantize(name, zero, unit, dtype), zero, unit, dtype, True)
         self._reals[step.result] = self.of_tensor(made)
         if factor.size > 1:

@@ -39,6 +39,7 @@ from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_integer
 from compiler.ops.annotation.wide_point import wide_headroom
 from compiler.ops.rules.product_shape import FQProductShape
+from compiler.ops.rules.realize import WIDE_INPUT
 from compiler.ops.tensor.clip import integer_bound
 from compiler.span import onnx_nodes
 
@@ -117,8 +118,11 @@ def narrow_levels(
     """
     if not _is_wide(step):
         return None
-    found = _read_levels(step.result) or _multiplied_levels(step, maxima, last)
-    return found or _tabulated_levels(step)
+    found = _read_levels(step.result)
+    if found is not None:
+        own = [limit * float(found.factor) for limit in _limits(step) or ()]
+        return replace(found, low=max(found.low, own[0]), high=min(found.high, own[1]))
+    return _multiplied_levels(step, maxima, last) or _tabulated_levels(step)
 
 
 def moved_from(value: Value) -> Iterator[tuple[Value, int]]:
@@ -213,10 +217,10 @@ def _of_groups(product: Step, maxima: ChannelMaxima) -> Floats | None:
     return np.repeat(rows.max(axis=1), rows.shape[1])
 
 
-def needless_clips(step: Step) -> tuple[Step, ...]:
-    """Clips of channels in front of a clip to 8 bits that has the same limits, but for a level."""
+def needless_clips(step: Step, bits: int = 8) -> tuple[Step, ...]:
+    """Clips of channels in front of a clip to ``bits`` of the same limits, but for a level."""
     limits = _limits(step)
-    if limits is None or limits[1] - limits[0] >= LEVELS:
+    if limits is None or limits[1] - limits[0] >= 1 << bits:
         return ()
     origin = _Origin.of(step)
     low, high = origin.ends
@@ -310,8 +314,15 @@ def _calibrated_levels(origin: _Origin, reach: float) -> Levels:
 
 
 def _is_wide(step: Step) -> bool:
+    """Whether a clip is to the bits of a stored value; an activation's limits are any numbers."""
     limits = _limits(step)
-    return limits is not None and LEVELS <= limits[1] - limits[0] < _WIDEST
+    if limits is None or not LEVELS <= limits[1] - limits[0] < _WIDEST:
+        return False
+    stored = [user.result for user in step.result.users if user.name == "cast"]
+    for value in stored:
+        stored += (user.result for user in value.users if user.name == "cast")
+    wide = any(value.type.dtype == WIDE_INPUT for value in stored)
+    return wide or (limits[1] + 1).bit_count() == 1
 
 
 def narrowed_sides(step: Step, sides: tuple[Real, Real], graph: QdqEmitter) -> tuple[Real, Real]:

@@ -12,9 +12,11 @@ import pytest
 import qsearch
 from compiler import relay
 from compiler.errors import OnnxExportError
+from compiler.export.to_onnx.float_model import to_onnx
 from compiler.export.to_onnx.narrow_weights import initializer_bytes
 from compiler.export.to_onnx.qdq import to_qdq_onnx
 from compiler.ir.inference.infer_type import infer_module
+from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.artifact import QModule
 from compiler.targets.ort.session import OrtExecutor
 from tests.compiler.export.to_onnx.qdq_graphs import kernels, of_file, outputs_of, sqnr_db
@@ -64,6 +66,25 @@ def test_outputs_are_near_those_of_the_module(changes: dict[str, object]) -> Non
         found = outputs(made.model, x)
         assert sqnr_db(found, wanted) > least
         assert np.mean(found.argmax(axis=1) == wanted.argmax(axis=1)) >= 0.98
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "tensorrt"])
+def test_a_limit_of_sums_at_0_is_kept_by_signed_integers(runtime: str) -> None:
+    rng = np.random.default_rng(0)
+    weights = [relay.const(rng.normal(0, 0.5, (4, 4, 3, 3)).astype("float32")) for _ in range(2)]
+    x = relay.var("x", (1, 4, 8, 8))
+    first = relay.op.clip(relay.op.nn.conv2d(x, weights[0]), a_min=0.0, a_max=6.0)
+    mod = relay.module(relay.Function([x], relay.op.nn.conv2d(first, weights[1])))
+    data = rng.normal(0, 1, (32, 4, 8, 8)).astype("float32")
+    config = QConfig.recommended(
+        requantization="power_of_two",
+        activation_scheme="symmetric",
+        weight_granularity="tensor",
+        layers={},
+    )
+    module = qsearch.quantize(to_onnx(mod), {"x": data}, qconfig=config)
+    (wanted,) = module.run([data])
+    assert sqnr_db(outputs(to_qdq_onnx(module.module, runtime).model, data), wanted) > 25
 
 
 def test_kernels_of_every_processor_compute_a_graph_of_reduced_range() -> None:
