@@ -56,7 +56,9 @@ class QConfig(RelayConfig):
 
     Attributes:
         bias_mode: constant biases in "weight" precision or at the "accumulator"'s own scale.
-        keep_output_wide: results leave as accumulators, not narrowed to dtype_input.
+        keep_output_wide: results leave as accumulators, not narrowed to dtype_input. Without it
+            and with integer_tables every result is narrowed, those of operators that narrow
+            nothing by themselves, too.
         avg_pool_round: average pooling loses nothing; the rounding happens in the requantization.
         weight_granularity: one weight scale per "tensor" or per output "channel".
         activation_scheme: "symmetric": all narrow activations are signed. "unsigned": activations
@@ -208,6 +210,11 @@ class QConfig(RelayConfig):
     def for_tflm(self) -> bool:
         """Whether a module computes what TFLM's kernels compute, so that a LiteRT file says it."""
         return self.requantization == "tflite"
+
+    @property
+    def narrow_results(self) -> bool:
+        """Whether every result of the function has the bits of a stored value."""
+        return self.for_tflm or (self.integer_tables and not self.keep_output_wide)
 
     @property
     def needs_channels(self) -> bool:

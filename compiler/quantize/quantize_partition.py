@@ -10,7 +10,7 @@
                                            annotation.stop_fusion(%5)
 
 Operators take part through ops/rules/partition.py. With ``keep_output_wide`` the border at a result
-of the function is left out; with ``requantization`` "tflite" every result has one.
+of the function is left out; modules without a wide value at a result have one at every result.
 Source: Relay v0.10 quantize/_partition.py.
 """
 
@@ -44,7 +44,7 @@ class QuantizePartition(FunctionPass):
         require_static(fn, self.info.name)
         run = context_or_new(self.context)
         body = ForwardRewriter(FQPartitionRewrite, fcontext=constantly(run)).rewrite_body(fn)
-        if run.qconfig.for_tflm:
+        if run.qconfig.narrow_results:
             body = _with_borders(body, run.qconfig.dtype_input)
         elif run.qconfig.keep_output_wide:
             body = _without_border(fn.body, body)

@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from compiler.targets.npu import NPUS
 from qsearch.cli import options
 from qsearch.cli.options import Command, Decorator, option
 from qsearch.process import EXIT_INTERRUPTED, EXIT_TARGET_MISSED
@@ -174,7 +175,7 @@ def export_step(place: str, conversions: str, form: str = "c") -> str:
         conversions: its configuration's partition_conversions.
         form: that the search was for; a .qmod, and what a core runs, is exported as C.
     """
-    told = form if form in ("qdq", "tflite") else "c"
+    told = form if form in ("qdq", "tflite") else f"qdq --for {form}" if form in NPUS else "c"
     return f"qsearch export {place} --format {told if conversions == _INTEGERS else 'float'}"
 
 

@@ -182,7 +182,7 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
         "--for",
         "runtime",
         metavar="RUNTIME",
-        help="with qdq: onnxruntime, openvino or tensorrt (onnxruntime)",
+        help="with qdq: onnxruntime, openvino, tensorrt, or an NPU, ryzenai or qnn (onnxruntime)",
         panel=OUTPUT,
     ),
     option(

@@ -67,7 +67,8 @@ class Qdq:
     """The format "qdq": a graph for the 8 bit kernels of a runtime.
 
     Attributes:
-        runtime: "onnxruntime", "openvino" or "tensorrt".
+        runtime: "onnxruntime", "openvino" or "tensorrt"; "ryzenai" or "qnn", an NPU, whose file
+            has one sample at a time, or ``batch``.
         reduce_range: weights of 7 bits, for processors without VNNI.
         wide_sums: residual sums and inputs of grouped convolutions of 16 bits stay float; else they
             are narrowed to 8 bits.
@@ -291,7 +292,10 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
     """Quantize and dequantize nodes, which a runtime replaces by its 8 bit kernels."""
     from compiler.export.to_onnx.narrow_weights import initializer_bytes
     from compiler.export.to_onnx.qdq import to_qdq_onnx
+    from compiler.export.to_onnx.qdq_emitter import RUNTIMES
     from compiler.targets.engine.library import adds_pairs
+    from compiler.targets.npu.profiles import PROFILES
+    from compiler.targets.npu.rules import require
 
     options = to.options if isinstance(to.options, Qdq) else Qdq()
     made = to_qdq_onnx(
@@ -302,6 +306,10 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
         maxima=module.channel_maxima,
         opset=options.opset,
     )
+    npu = PROFILES.get(options.runtime)
+    if npu is not None:
+        require(made.model, npu)
+        to = replace(to, batch=to.batch or 1)
     written = _written("qdq", made.model, module, to, exact=None)
     left = sum(macs for _, _, macs in made.float_products)
     share = left / made.macs if made.macs else 0.0
@@ -309,7 +317,9 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
         "for": options.runtime,
         "opset": made.model.opset_import[0].version,
         "constant_bytes": initializer_bytes(made.model),
-        "in_8_bits": f"{1 - share:.1%} of {made.macs:,} multiplications",
+        f"in_{RUNTIMES[options.runtime].bits}_bits": (
+            f"{1 - share:.1%} of {made.macs:,} multiplications"
+        ),
     }
     if made.float_products:
         facts["products_in_float"] = [
@@ -325,6 +335,8 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
         facts["other_float"] = ", ".join(f"{n} x {op}" for op, n in made.float_ops.items())
     if options.runtime == "tensorrt":
         facts["checked"] = "types and shapes; TensorRT itself was not run"
+    elif npu is not None:
+        facts["checked"] = f"{', '.join(npu.rules)}; no NPU was run"
     elif not options.reduce_range and adds_pairs():
         facts["warning"] = (
             "the 8 bit kernels of this processor add pairs of products in 16 bits, which "

@@ -24,7 +24,8 @@ from typing import Any, Final
 
 import yaml
 
-from compiler.errors import CompilerError, legal_names
+from compiler.errors import CompilerError, OnnxExportError, legal_names
+from compiler.export.to_onnx.qdq import to_qdq_onnx
 from compiler.ir.module import IRModule
 from compiler.pipeline import tflite_file
 from compiler.qtypes.layer_choices import (
@@ -46,6 +47,7 @@ from compiler.quantize._sequential_rounding import MOST_PRODUCTS
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 from compiler.quantize.wide_inputs import WideInputs, wide_inputs
 from compiler.targets.engine.library import is_available, load_library
+from compiler.targets.npu.profiles import PROFILES
 from qsearch.config import read_config_file
 from qsearch.errors import SettingsError
 from qsearch.search.layer_space import LayerSpace, choice_of, weighted_layers
@@ -70,6 +72,11 @@ from workers.user_code import UserCode, imported_code
 MOST_CHOICES: Final = 1000
 """Values of one field; a finer range than this gains nothing."""
 
+_FIELDS_OF: Final[Mapping[str, Mapping[str, Any]]] = {
+    "tflite": {"requantization": "tflite"},
+    **{name: profile.fields for name, profile in PROFILES.items()},
+}
+"""Fields of every module whose file a form is, by that form."""
 _SECTIONS: Final = ("fields", "layers")
 _FIELD_KEYS: Final = ("values", "when", "from", "to", "step", "costly")
 _LAYER_KEYS: Final = ("nbit_weight", "only", "except", "nbit_input")
@@ -409,21 +416,20 @@ def searched_space(
         costs = {metric, *settings.minimize, *dict(settings.at_most)}
         counts = settings.max_size is not None or bool(costs.intersection(_OF_SIZE))
         of_form = _QDQ_BITS if settings.for_ == "qdq" else LAYER_BITS
-        # Files for TFLM hold bytes, and nothing between operators has more than 8 bits.
-        tflm = settings.for_ == "tflite"
-        bits: tuple[int, ...] = of_form if counts and not tflm else ()
-        if "latency" in costs and weighted and not bits and not tflm:
+        # Files for TFLM and for NPUs hold bytes, and all values between operators have equal bits.
+        fields = _FIELDS_OF.get(settings.for_, {})
+        bits: tuple[int, ...] = of_form if counts and not fields else ()
+        if "latency" in costs and weighted and not bits and not fields:
             names = faster_layers(module)
             bits = FASTER_BITS if names else ()
         products = sequential_products(module)
         # Units of accelerators take 8 bits, a quantized model those of its points.
-        given = tflm or settings.hw is not None or bool(given_points(module).count)
+        given = bool(fields) or settings.hw is not None or bool(given_points(module).count)
         wide = wide_inputs(module) if weighted and not given else WideInputs()
         tiny = {} if counts or settings.minimize else wide.tiny
         modules = {source.name for each in code for source in each.sources}
         choices: dict[str, tuple[Value, ...]] = {"calibrate_mode": modes_of(modules)}
-        if tflm:
-            choices["requantization"] = ("tflite",)
+        choices |= {name: (value,) for name, value in fields.items() if name != "layers"}
         if settings.allow_float:
             choices["partition_conversions"] = ("fully_integral", "enabled", "disabled")
         if not weighted:
@@ -439,8 +445,8 @@ def searched_space(
         asked = SpaceFile(space, bits, names, layer_choices("layers", wide.layers))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))
     start = start.with_overrides(layers=asked.inputs)
-    if settings.for_ == "tflite":
-        _refuse_without_file(start, module)
+    if settings.for_ in _FIELDS_OF:
+        _refuse_without_file(start, module, settings.for_)
     if len(asked.weight_bits) < 2 or not asked.layers:
         return SearchedSpace(asked.space, start, None)
     # Tables that have more bits than other weights say so, because points may give them as few.
@@ -458,21 +464,33 @@ def searched_space(
     return SearchedSpace(whole, fitting_start(whole, start), layers)
 
 
-def _refuse_without_file(start: QConfig, module: IRModule) -> None:
-    """Refuse a model that has no LiteRT file, before a search for one.
+def _refuse_without_file(start: QConfig, module: IRModule, form: str) -> None:
+    """Refuse a model that has no LiteRT file, or none for an NPU, before a search for one.
 
     Raises:
-        SettingsError: the space holds modules that are not for TFLM.
-        TfliteExportError: an operator has no form there.
+        SettingsError: the space holds modules that are not for it.
+        TfliteExportError, OnnxExportError: an operator has no form there.
     """
-    if not start.for_tflm:
-        raise SettingsError(
-            f"a LiteRT file has no requantization {start.requantization}",
-            where="--space, with --for tflite",
-            fix="write requantization: [tflite] there, or leave --for out",
-        )
+    held = start.to_dict()
+    for name, value in _FIELDS_OF[form].items():
+        if held[name] != value:
+            raise SettingsError(
+                f"a file for {form} has no {name} {held[name]}",
+                where=f"--space, with --for {form}",
+                fix=f"write {name}: [{value}] there, or leave --for out",
+            )
     plain = start.with_overrides(calibrate_mode="global_scale", weight_rounding="nearest")
-    tflite_file(build_candidate(module, plain.with_overrides(smooth_alpha=None), None).module)
+    made = build_candidate(module, plain.with_overrides(smooth_alpha=None), None).module
+    if form in PROFILES:
+        left = to_qdq_onnx(made, form).float_ops
+        if left:
+            raise OnnxExportError(
+                f"{', '.join(left)} would stay in float in a file for {form}",
+                where=f"--for {form}",
+                fix="cut the model in front of it with --until, or leave --for out",
+            )
+    else:
+        tflite_file(made)
 
 
 def faster_layers(module: IRModule) -> tuple[str, ...]:

@@ -7,9 +7,11 @@ of its .qmod, the constants of its C package, the initializers of its QDQ file, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from compiler.targets.c.cores import CORES
+from compiler.targets.npu import NPUS
 from workers.metrics.registry import Measure, measures
 
 if TYPE_CHECKING:
@@ -38,6 +40,17 @@ def _qdq(module: IRModule, candidate: Candidate) -> int:
     return initializer_bytes(to_qdq_onnx(module, maxima=candidate.channel_maxima).model)
 
 
+def _npu(name: str, module: IRModule, _: Candidate) -> int:
+    from compiler.export.to_onnx.narrow_weights import initializer_bytes
+    from compiler.export.to_onnx.qdq import to_qdq_onnx
+    from compiler.targets.npu.profiles import PROFILES
+    from compiler.targets.npu.rules import require
+
+    model = to_qdq_onnx(module, name).model
+    require(model, PROFILES[name])  # a candidate without such a file is none
+    return initializer_bytes(model)
+
+
 def _tflite(module: IRModule, _: Candidate) -> int:
     from compiler.pipeline import tflite_file
 
@@ -49,6 +62,7 @@ FORMS: Final[dict[str, Callable[[IRModule, Candidate], int]]] = {
     "c": _c,
     "qdq": _qdq,
     "tflite": _tflite,
+    **{npu: partial(_npu, npu) for npu in NPUS},
     **dict.fromkeys(CORES, _c),
 }
 """Bytes of the constants of a candidate's module, by the form, or the core, that holds them."""

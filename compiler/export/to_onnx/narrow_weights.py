@@ -72,12 +72,20 @@ def narrowed(model: onnx.ModelProto, opset: int = NEWEST_OPSET) -> onnx.ModelPro
     made = model
     if found:
         version = max(since for _, since, _, _ in found.values())
-        made = version_converter.convert_version(model, version)
-        del made.graph.value_info[:]  # of the converter
-        made.ir_version = _IR_VERSIONS[version]
+        made = at_opset(model, version)
     _add_in_front(made.graph, _replace(made.graph, found, arrays))
     _drop_known(made.graph)
     _add_in_front(made.graph, _shortened(made.graph))
+    return made
+
+
+def at_opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    """The model of opset 17 in another one of those that this file knows."""
+    if version not in _IR_VERSIONS:
+        return model
+    made = version_converter.convert_version(model, version)
+    del made.graph.value_info[:]  # of the converter
+    made.ir_version = _IR_VERSIONS[version]
     return made
 
 

@@ -27,7 +27,8 @@ from compiler.errors import OnnxExportError, legal_names
 from compiler.export.to_onnx.emitter import ONNX
 from compiler.export.to_onnx.float_model import write_outputs
 from compiler.export.to_onnx.graph_writer import OPSET, GraphWriter
-from compiler.export.to_onnx.narrow_weights import NEWEST_OPSET, narrowed
+from compiler.export.to_onnx.narrow_weights import at_opset, narrowed
+from compiler.export.to_onnx.one_scale import with_one_scale
 from compiler.export.to_onnx.qdq_emitter import RUNTIMES, FToQdq, QdqEmitter
 from compiler.export.to_onnx.qdq_rules.elementwise import move
 from compiler.export.to_onnx.qdq_sums import (
@@ -44,7 +45,6 @@ from compiler.ir.ty import is_float, is_integer
 from compiler.ranges.analysis import ranges_of
 
 PRODUCTS = ("nn.conv2d", "nn.dense", "nn.matmul", "nn.batch_matmul", "nn.conv2d_transpose")
-_NARROW = ("int8", "uint8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +91,23 @@ def to_qdq_onnx(
         maxima: how large the channels become that grouped convolutions read in more than 8 bits;
             without them, and for others, their narrowed inputs have one range for all channels.
         opset: the newest that may be used; weights of up to 2 bits take 2 from opset 25 on, those
-            of up to 4 bits take 4 from 21 on. None: any for onnxruntime, 17 for other runtimes.
+            of up to 4 bits take 4 from 21 on. None: the newest of the runtime.
     Raises:
         OnnxExportError: an unknown runtime; integers that may wrap; an operator without a form.
     """
     if runtime not in RUNTIMES:
         raise OnnxExportError(f"unknown runtime {runtime!r}", fix=legal_names(runtime, RUNTIMES))
+    to = RUNTIMES[runtime]
+    as_it_is = wide_sums or to.npu
     flow = dataflow(mod, function, ONNX)
     narrow: dict[Step, Levels] = {}
     clips: set[Step] = set()
     last = last_products(flow.steps)
     for step in flow.steps:
-        levels = None if wide_sums else narrow_levels(step, maxima or {}, last)
+        levels = None if as_it_is else narrow_levels(step, maxima or {}, last)
         if levels is not None:
             narrow[step] = levels
-        clips.update(needless_clips(step) if levels is None else levels.clips)
+        clips.update(needless_clips(step, to.bits) if levels is None else levels.clips)
     ranges = ranges_of(flow)
     for found in ranges.findings:
         if found.bound is not None:
@@ -114,10 +116,10 @@ def to_qdq_onnx(
                 where=found.node,
                 fix="QDQ has no wrapping arithmetic; requantize before this operator",
             )
-    graph = QdqEmitter(GraphWriter(function), ranges, RUNTIMES[runtime], reduce_range, not narrow)
+    graph = QdqEmitter(GraphWriter(function), ranges, to, reduce_range, not narrow)
     for value in flow.inputs:
         graph.bind(value, graph.writer.input(value.name, value.type))
-        if value.type.dtype in _NARROW:
+        if graph.is_held(value):
             graph.settle(value)
     for step in flow.steps:
         _emit(narrow, clips, step, graph)
@@ -126,7 +128,9 @@ def to_qdq_onnx(
             graph.native(value)
     write_outputs(flow, graph)
     made = _reported(graph.writer.finish(), flow.steps, graph)
-    newest = opset or (NEWEST_OPSET if runtime == "onnxruntime" else OPSET)
+    newest = opset or to.opset
+    if to.npu:
+        return replace(made, model=at_opset(with_one_scale(made.model), newest))
     return made if newest <= OPSET else replace(made, model=narrowed(made.model, newest))
 
 
@@ -156,7 +160,7 @@ def _emit(
     for value in step.results:
         if made is not None:
             graph.set_real(value, made)
-        if value.type.dtype in _NARROW and value.users:
+        if graph.is_held(value) and value.users:
             source = graph.quantized(step.args[0]) if step.args else None
             if made is not None and source is not None and made is graph.real(step.args[0]):
                 graph.set_quantized(value, source)

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from compiler.export.to_onnx.graph_writer import GraphWriter
+from compiler.export.to_onnx.graph_writer import OPSET, GraphWriter
 from compiler.export.to_onnx.integer_emitter import IntegerEmitter
+from compiler.export.to_onnx.narrow_weights import NEWEST_OPSET
 from compiler.export.to_onnx.qdq_patterns import Floats
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
@@ -24,7 +25,8 @@ from compiler.ops.rules.float_product import EXACT
 from compiler.ranges.analysis import RangeContext
 
 LEVELS = 256
-_ENDS = {"int8": (-128, 127), "uint8": (0, 255)}
+_ENDS = {"int8": (-128, 127), "uint8": (0, 255), "uint16": (0, 65535)}
+_NARROW = ("int8", "uint8")
 _SIGNED_TOP = 127
 _ONE_NUMBER = 1e-5
 """Factors that differ by no more of themselves are one: those of the module are rounded."""
@@ -47,6 +49,10 @@ class Runtime:
         integer_clip: limits of fewer than 8 bits are a Clip of the 8 bit tensor, which leaves the
             product in front of it to a kernel; else a Clip of floats.
         averages: averages of windows have a fast 8 bit kernel; else they are convolutions.
+        npu: a tensor has one scale (``one_scale``), weights of one scale have it as one number,
+            ties round as the kernel rounds them, and nothing is narrowed.
+        bits: of activations; with 16 they are uint16.
+        opset: the newest that it takes.
     """
 
     name: str
@@ -54,14 +60,19 @@ class Runtime:
     integer_bias: bool = True
     integer_clip: bool = True
     averages: bool = True
+    npu: bool = False
+    bits: int = 8
+    opset: int = OPSET
 
 
 RUNTIMES = {
     runtime.name: runtime
     for runtime in (
-        Runtime("onnxruntime", averages=False),
+        Runtime("onnxruntime", averages=False, opset=NEWEST_OPSET),
         Runtime("openvino"),
         Runtime("tensorrt", symmetric=True, integer_bias=False, integer_clip=False),
+        Runtime("ryzenai", symmetric=True, integer_clip=False, npu=True),
+        Runtime("qnn", integer_clip=False, npu=True, bits=16, opset=21),
     )
 }
 
@@ -264,7 +275,7 @@ class QdqEmitter(IntegerEmitter):
 
     def _shared(self, value: Value, real: Real) -> Real:
         """Written once where several readers would write it anew, or where it grows."""
-        narrow = all(user.name == "cast" and _is_narrow(user.result) for user in value.users)
+        narrow = all(user.name == "cast" and self.is_held(user.result) for user in value.users)
         narrow |= real.tensor is not None and real.tensor.residual
         if real.depth < _WIDENED and (len(value.users) < 2 or narrow):
             return real
@@ -276,6 +287,11 @@ class QdqEmitter(IntegerEmitter):
             return scaled(name[0], scale, addend, self)
 
         return Real.of(write)
+
+    def is_held(self, value: Value) -> bool:
+        """Whether an integer value is an 8 bit tensor, or one of ``bits``."""
+        wide = self.runtime.bits == 16 and value.type.dtype in ("int16", "uint16")
+        return wide or value.type.dtype in _NARROW
 
     def settle(self, value: Value) -> None:
         """An 8 bit value becomes an 8 bit tensor, which its readers dequantize."""
@@ -376,12 +392,14 @@ class QdqEmitter(IntegerEmitter):
         if real.like is not None:
             zero, unit, dtype = real.like.zero_point, real.like.scale, real.like.dtype
         saturates = self._saturates(zero, unit, dtype, low, high)
+        if self.runtime.npu and real.source is not None:
+            real = replace(real, clip=None)  # nothing is computed in front of a model's input
         clip = real.clip
         if clip is not None and (saturates or self.runtime.integer_clip):
             real = replace(real, clip=None, written={})
             if not saturates:
                 return self._limited(self._quantize(real, low, high), clip)
-        if dtype == "int8" and low == 0 and saturates:
+        if dtype == "int8" and low == 0 and saturates and clip is not None and clip[0] >= 0:
             # Symmetric int8 has levels below 0, which a clip at 0 must not give.
             name = self.node("Relu", [real.emit(self, np.ones(()))])
             return Quantized(self.quantize(name, zero, unit, dtype), zero, unit, dtype)
@@ -421,6 +439,8 @@ class QdqEmitter(IntegerEmitter):
         if self.runtime.symmetric:
             reach = max(-low, high)
             return 0, 1.0 if reach <= _SIGNED_TOP + (low < 0) else reach / _SIGNED_TOP, "int8"
+        if self.runtime.bits == 16:
+            return (0 if low >= 0 else 1 << 15), 1.0, "uint16"
         if low >= 0:
             return 0, 1.0, "uint8"
         return (LEVELS // 2 if high <= _SIGNED_TOP else -low), 1.0, "uint8"
@@ -441,10 +461,6 @@ class QdqEmitter(IntegerEmitter):
             scale = self.float_constant(tensor.scale * factor)
             self._dequantized[key] = self.node("DequantizeLinear", [tensor.name, scale, zero])
         return self._dequantized[key]
-
-
-def _is_narrow(value: Value) -> bool:
-    return value.type.dtype in ("int8", "uint8")
 
 
 def scaled(name: str, scale: Floats, addend: Floats | None, graph: QdqEmitter) -> str:

@@ -189,7 +189,7 @@ def left_shift(step: Step, graph: QdqEmitter) -> Real | None:
 def right_shift(step: Step, graph: QdqEmitter) -> Real | None:
     """Chains that round to nearest are factors; a plain shift rounds down, half a level lower."""
     chain = nearest_chain(step)
-    if chain is None and not graph.wide_sums:
+    if chain is None and (graph.runtime.npu or not graph.wide_sums):
         chain = half_up_chain(step)  # its addend would hide the 8 bit tensor of a sum
     if chain is not None:
         return _scaled_by(*chain, graph)

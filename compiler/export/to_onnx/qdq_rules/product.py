@@ -160,12 +160,14 @@ def _weights(weight: Array, factors: Floats, graph: QdqEmitter) -> tuple[Array, 
 
 
 def _dequantized(levels: Array, units: Floats, axis: int, graph: QdqEmitter) -> str:
+    """Constants of one scale for each channel; NPUs have one number where it is one."""
+    held = units.max() if graph.runtime.npu and np.ptp(units) == 0 else units
     inputs = [
         graph.writer.constant(levels),
-        graph.float_constant(units),
-        graph.writer.constant(np.zeros(len(units), "int8")),
+        graph.float_constant(held),
+        graph.writer.constant(np.zeros(held.shape, levels.dtype)),
     ]
-    return graph.node("DequantizeLinear", inputs, axis=axis)
+    return graph.node("DequantizeLinear", inputs, axis=axis if held.shape else None)
 
 
 def _bias(bias: Floats, units: Floats, graph: QdqEmitter, plain: bool) -> str:
@@ -173,12 +175,7 @@ def _bias(bias: Floats, units: Floats, graph: QdqEmitter, plain: bool) -> str:
     whole = np.rint(bias / units)
     if plain or not graph.runtime.integer_bias or np.abs(whole).max(initial=0) > _INT32:
         return graph.float_constant(bias)
-    inputs = [
-        graph.writer.constant(whole.astype("int32")),
-        graph.float_constant(units),
-        graph.writer.constant(np.zeros(len(units), "int32")),
-    ]
-    return graph.node("DequantizeLinear", inputs, axis=0)
+    return _dequantized(whole.astype("int32"), units, 0, graph)
 
 
 def _of_activations(
