@@ -387,6 +387,11 @@ class Settings(BaseSettings):
     hw: Annotated[Text | None, Flag(OBJECTIVE, "FILE|opu|opu_q|npu")] = Field(
         None, description="group operators for this accelerator, and score every trial with it"
     )
+    measure: Annotated[Text | None, Flag(OBJECTIVE, "ssh://USER@HOST")] = Field(
+        None,
+        description="time every trial on this board, which builds and runs its C: latency and "
+        "c_latency are its CPU milliseconds, and its integers are compared",
+    )
     evaluator: Annotated[
         str, BeforeValidator(OneOf(EVALUATORS).check), Flag(OBJECTIVE, "|".join(EVALUATORS))
     ] = Field(

@@ -235,7 +235,7 @@ class _Evaluation:
         timed = [name for name in TIMED if name in request.asked]
         if timed and not collapsed:
             inputs = self._batch(self._runs[0]).inputs
-            found |= latency_figures(timed, module, inputs, self._size)
+            found |= latency_figures(timed, module, inputs, self._size, request.board)
         return found
 
     def outputs(self) -> Rows:

@@ -155,6 +155,7 @@ class EvaluationRequest:
             them, where the candidate's cost on that accelerator is wanted.
         asked: costs beside the size: time on the engine ("latency") and as C ("c_latency"), memory
             of the C ("ram"), "flash" and "instructions" on the core that ``build.form`` names.
+        board: where both times are measured, as C; None is the worker's machine.
         spot_check: run one of the samples, or of the model's runs where its batch is larger, by the
             exact reference too and compare all outputs, where the evaluator computes integers.
         return_rounding: send back the rounded weights, so that they need not be computed again.
@@ -173,6 +174,7 @@ class EvaluationRequest:
     part: tuple[int, int] = (0, 1)
     hardware: tuple[str, str] | None = None
     asked: tuple[str, ...] = ()
+    board: str | None = None
     spot_check: bool = False
     return_rounding: bool = False
     head: bytes | Handle | None = None

@@ -122,10 +122,11 @@ def timed_on(settings: Settings, cost: str) -> str:
 
     Raises:
         SettingsError: nothing can be compiled here, where the workers are.
+        CodegenError: the board cannot be reached, or has no compiler.
     """
-    if settings.address is not None:
+    if settings.address is not None and settings.measure is None:
         return "cluster"
-    facts = timed_by(cost)
+    facts = timed_by(cost, settings.measure)
     if facts is None:
         raise SettingsError(
             f"{cost} is measured on compiled code, and there is no C compiler",
@@ -156,6 +157,7 @@ class Evaluator:
         hardware: description whose cost is part of the score, see EvaluationRequest.
         form: whose bytes are their size, see Build.
         asked: costs beside the size, see EvaluationRequest.
+        board: where times are measured, see EvaluationRequest.
         compared: what a score of so many samples holds beside the module's own figures.
         seed: of the study; chooses the trials that are spot-checked.
         head: the pool's handle of the float parts around the module, see EvaluationRequest.
@@ -173,6 +175,7 @@ class Evaluator:
     hardware: tuple[str, str] | None = None
     form: str = "qmod"
     asked: tuple[str, ...] = ()
+    board: str | None = None
     compared: Callable[[Score, int], Mapping[str, float]] | None = None
     seed: int = 0
     head: Any = None
@@ -205,6 +208,7 @@ class Evaluator:
             collapse_after=COLLAPSE_AFTER if len(self.samples) > COLLAPSE_AFTER else None,
             hardware=self.hardware,
             asked=self.asked,
+            board=self.board,
             spot_check=spot_check,
             return_rounding=True,
             head=self.head,

@@ -263,6 +263,7 @@ class Session:
         baseline = self._context.repository.study(self._context.study.name).baseline or {}
         costs = (*prepared.objective.names, *prepared.objective.limited)
         costs += DEVICE if prepared.settings.for_ in CORES else ()
+        costs += TIMED[:1] if prepared.settings.measure else ()
         max_drop = prepared.settings.max_drop if "max_drop" in prepared.spec else None
         return Evaluator(
             blob=self._baseline.blob,
@@ -279,6 +280,7 @@ class Session:
             hardware=prepared.hardware,
             form=prepared.settings.for_,
             asked=tuple(name for name in (*DEVICE, *TIMED) if name in costs),
+            board=prepared.settings.measure,
             seed=prepared.settings.seed,
             compared=lambda score, samples: comparisons(score, baseline, samples, max_drop),
             head=self._head,
@@ -343,7 +345,7 @@ class Session:
         that it can only repeat ``compile``."""
         prepared, chosen = self._prepared, self._first.qconfig
         goal, settings = prepared.objective, prepared.settings
-        if "latency" in goal.minimize:
+        if "latency" in goal.minimize and settings.measure is None:
             faster = ", ".join(faster_layers(prepared.module)) or "no layer"
             self._context.progress.message(
                 f"prediction: 4 bits can make {faster} faster on this machine; they do so in "

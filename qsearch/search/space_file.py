@@ -419,7 +419,8 @@ def searched_space(
         # Files for TFLM and for NPUs hold bytes, and all values between operators have equal bits.
         fields = _FIELDS_OF.get(settings.for_, {})
         bits: tuple[int, ...] = of_form if counts and not fields else ()
-        if "latency" in costs and weighted and not bits and not fields:
+        here = "latency" in costs and settings.measure is None
+        if here and weighted and not bits and not fields:
             names = faster_layers(module)
             bits = FASTER_BITS if names else ()
         products = sequential_products(module)

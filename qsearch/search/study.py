@@ -97,6 +97,7 @@ def prepare_study(
     code = import_user_code(settings.imports)
     asked = searched_space(settings, module, metric, diagnosis.fully_integral, code)
     costs = (metric, *settings.minimize, *dict(settings.at_most))
+    costs += TIMED[:1] if settings.measure else ()
     evaluators.check_core(settings, costs)
     evaluator = evaluators.evaluator_of_flag(settings.evaluator)
     study = PreparedStudy(

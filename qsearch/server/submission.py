@@ -38,7 +38,9 @@ SUBMITTED: Final = (
     *("pool", "workers", "worker_cpus", "worker_memory", "trial_timeout"),
 )
 """Settings that a server accepts; all others name places of its machine, or code."""
-PLACES: Final = frozenset(("address", "artifacts", "dry_run", "fresh", "out", "sign", "storage"))
+PLACES: Final = frozenset(
+    ("address", "artifacts", "dry_run", "fresh", "measure", "out", "sign", "storage")
+)
 """Settings of ``launch`` that a client refuses where they are given to it."""
 GROWING: Final = ("trials", "timeout", "patience", "workers", "pool", NAMES, BEFORE)
 """Settings that may change when a study is continued: they do not change its results."""

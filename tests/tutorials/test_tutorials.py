@@ -1,14 +1,16 @@
 """Tutorials are run as they stand: files are written, commands and programs run, output compared.
 
-Of a Markdown file, in order: a block whose first line is ``# file: NAME`` becomes that file; ``sh``
-blocks are run by bash and ``python`` blocks by a fresh interpreter, all in one folder; a ``text``
-block behind one of them holds lines that it must have printed ("…" stands for anything).
+Of a Markdown file, in order: a block whose first line is ``# file: NAME`` or, in C,
+``/* file: NAME */`` becomes that file; ``sh`` blocks are run by bash and ``python`` blocks by a
+fresh interpreter, all in one folder; a ``text`` block behind one of them holds lines that it must
+have printed ("…" stands for anything).
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,7 +19,11 @@ from typing import Any
 
 import pytest
 
+from tests.needs import skip
+
 HERE = Path(__file__).parent
+NEEDS = {"microcontroller": ("arm-none-eabi-gcc", "qemu-system-arm")}
+_FILE = re.compile(r"(?:#|/\*) file: (\S+)")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -67,11 +73,14 @@ def tutorials() -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", tutorials())
 def test_a_tutorial_does_what_it_says(path: Path, tmp_path: Path) -> None:
+    lacking = [need for need in NEEDS.get(path.stem, ()) if shutil.which(need) is None]
+    if lacking:
+        skip(*lacking)
     printed = None
     for block in blocks(path):
-        first = block.text.partition("\n")[0]
-        if first.startswith("# file: "):
-            (tmp_path / first.removeprefix("# file: ")).write_text(block.text, encoding="utf-8")
+        named = _FILE.match(block.text)
+        if named is not None:
+            (tmp_path / named[1]).write_text(block.text, encoding="utf-8")
         elif block.language == "text":
             assert printed is not None, f"{path.name}:{block.line}: nothing was run"
             for line in block.text.splitlines():

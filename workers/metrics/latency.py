@@ -25,29 +25,41 @@ _ROUND_S: Final = 0.01
 
 
 def latency_figures(
-    timed: Sequence[str], module: IRModule, inputs: Inputs, batch: int
+    timed: Sequence[str], module: IRModule, inputs: Inputs, batch: int, board: str | None = None
 ) -> dict[str, float]:
-    """Time a module on this machine, on one core.
+    """Time a module on one core, of this machine or of a board.
 
     Args:
         timed: which of "latency" and "c_latency".
         module: what ships.
         inputs: of one run.
         batch: samples of one run.
+        board: ``ssh://…`` of a machine that builds and runs the C, for both; its integers are
+            compared with those of this machine.
     Returns:
         milliseconds of CPU time a sample, by the key of each measure.
     Raises:
-        CompilerError: the module has no form for it, or there is no compiler.
+        CompilerError: the module has no form for it, there is no compiler, or the board computes
+            something else.
     """
+    if board is not None:
+        return dict.fromkeys((f"{n}_ms" for n in timed), _board_ms(module, inputs, board) / batch)
     ways = {"latency": _engine_ms, "c_latency": _c_ms}
     return {f"{name}_ms": ways[name](module, inputs) / batch for name in timed}
 
 
-def timed_by(cost: str) -> dict[str, Any] | None:
-    """Plain facts of what ``cost`` is measured with on this machine; None where nothing can."""
+def timed_by(cost: str, board: str | None = None) -> dict[str, Any] | None:
+    """Plain facts of what ``cost`` is measured with, here or on a board; None where nothing can.
+
+    Raises:
+        CodegenError: the board cannot be reached, or has no compiler.
+    """
+    from compiler.targets.c.board import Board
     from compiler.targets.c.toolchain import build_facts, cpu_features, find_compiler
     from compiler.targets.engine.library import detected_isa, is_available
 
+    if board is not None:
+        return {"board": board, "about": Board.of(board).about()}
     if cost == "latency":
         return {"engine": detected_isa(), "cpu": cpu_features()} if is_available() else None
     compiler = find_compiler()
@@ -78,6 +90,23 @@ def _c_ms(module: IRModule, inputs: Inputs) -> float:
     from compiler.targets.c.stopwatch import timed_run
 
     return timed_run(module, inputs)[1]
+
+
+def _board_ms(module: IRModule, inputs: Inputs, board: str) -> float:
+    from compiler.errors import CodegenError
+    from compiler.runtime.exact_executor import exact_executor
+    from compiler.targets.c.board import Board
+    from compiler.targets.c.stopwatch import timed_run
+
+    found, took = timed_run(module, inputs, Board.of(board))
+    wanted = exact_executor(module).executor.run(inputs)
+    if [a.tobytes() for a in found] != [b.tobytes() for b in wanted]:
+        raise CodegenError(
+            "the board computes something else than this machine",
+            where=board,
+            fix="this is a defect there or here, please report the module",
+        )
+    return took
 
 
 for _place, _option, _title in ((12, "latency", "latency"), (13, "c_latency", "latency in C")):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from compiler.errors import CodegenError
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.targets.c.board import Board
 from compiler.targets.c.c_types import c_type
 from compiler.targets.c.executor import flat_inputs, lowered
 from compiler.targets.c.package import CPackage, c_package
@@ -32,33 +33,40 @@ _ENOUGH_S: Final = 1.0
 _TIMEOUT_S: Final = 600.0
 
 
-def timed_run(module: IRModule, inputs: Mapping[str, Array]) -> tuple[list[Array], float]:
+def timed_run(
+    module: IRModule, inputs: Mapping[str, Array], board: Board | None = None
+) -> tuple[list[Array], float]:
     """Outputs of one run of ``@main`` in C, and CPU milliseconds that it takes, on one core.
 
     Args:
         module: with static shapes and without control flow.
         inputs: array by the name of the parameter.
+        board: where it is built and run; None is this machine.
     Returns:
         the results, tuples flattened from left to right, and the shortest of some measurements.
     Raises:
         LoweringError: an operator has no loops.
-        CodegenError: there is no compiler, or something has no C form.
+        CodegenError: there is no compiler, something has no C form, or the board fails.
         EvaluationError: an input does not fit.
     """
-    compiler = required_compiler()
     if module["main"].checked_type_or_none is None:
         module = infer_module(module)
     package = c_package(lowered(module), "module")
     entry = package.entries["main"]
     arrays = flat_inputs(module["main"], entry, inputs)
+    given = b"".join(array.tobytes() for array in arrays)
+    size = sum(value.nbytes for value in entry.results)
     with tempfile.TemporaryDirectory(prefix="qsearch-c-") as scratch:
         folder = Path(scratch)
-        sources = package.write(folder)
-        driver, program = folder / "stopwatch.c", folder / "stopwatch"
-        driver.write_text(_driver(package), encoding="utf-8")
-        link(compiler, [*sources, driver], ("-std=c99", *EXACT_FLAGS), program)
-        given = b"".join(array.tobytes() for array in arrays)
-        made, seconds = _answer(program, given, sum(v.nbytes for v in entry.results))
+        sources = [*package.write(folder), folder / "stopwatch.c"]
+        sources[-1].write_text(_driver(package), encoding="utf-8")
+        if board is None:
+            program = folder / "stopwatch"
+            link(required_compiler(), sources, ("-std=c99", *EXACT_FLAGS), program)
+            made, seconds = _answer(program, given, size)
+        else:
+            texts = {source.name: source.read_text(encoding="utf-8") for source in sources}
+            made, seconds = _parted(board.run(texts, given), size, str(board))
     outputs, start = [], 0
     for value in entry.results:
         flat = np.frombuffer(made, value.dtype, value.size, start)
@@ -113,10 +121,15 @@ def _answer(program: Path, given: bytes, made: int) -> tuple[bytes, float]:
         raise CodegenError(
             f"the module did not end within {_TIMEOUT_S:.0f} s in C", where=program.name
         ) from error
-    if done.returncode != 0 or len(done.stdout) != made + 8:
+    return _parted(done.stdout if done.returncode == 0 else b"", made, program.name)
+
+
+def _parted(said: bytes, made: int, where: str) -> tuple[bytes, float]:
+    """Bytes of the outputs, and seconds of a run, of what a program wrote."""
+    if len(said) != made + 8:
         raise CodegenError(
-            f"the module in C ended with {done.returncode} and {len(done.stdout)} bytes",
-            where=program.name,
+            f"the module in C failed, or wrote {len(said)} bytes and not {made + 8}",
+            where=where,
             fix="report it, with the model: the generated program is at fault",
         )
-    return done.stdout[:made], float(np.frombuffer(done.stdout, np.float64, 1, made)[0])
+    return said[:made], float(np.frombuffer(said, np.float64, 1, made)[0])
