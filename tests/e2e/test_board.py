@@ -67,7 +67,7 @@ def test_every_trial_is_timed_on_the_board_and_its_integers_are_compared(
 ) -> None:
     url, words = board
     monkeypatch.setenv("QSEARCH_SSH", words)
-    study = launch("board", "--measure", url, "--trials", "3")
+    study = launch("board", "--measure", url, "--trials", "2")
     study.finish("--pool", "inline")
     timed = [one.outcome.score["latency_ms"] for one in study.trials() if one.state == "complete"]
     assert timed
