@@ -29,7 +29,8 @@ _HOMOGENEOUS: Final = (
     "SpaceToDepth"
 )
 """Operators whose result has a factor that all their computed operands have."""
-_SCALED_CONSTANTS: Final = {"Add", "Sub", "Sum", "Max", "Min", "Clip"}
+_SCALED_CONSTANTS: Final = {"Add", "Sub", "Sum", "Max", "Min", "Clip", "Concat", "Pad"}
+"""Those of them whose float constants are operands."""
 _FIXED: Final = ""
 """Stands for what keeps its unit: inputs and outputs, and operators of no factor."""
 
@@ -66,12 +67,14 @@ def with_one_scale(model: onnx.ModelProto) -> onnx.ModelProto:
                 scaled(node, 1, units.of(given) / units.of(read))
         elif node.op_type == "QuantizeLinear":
             scaled(node, 1, units.of(node.input[0]))
-        elif node.op_type == "DequantizeLinear" and node.input[0] not in arrays:
-            maker = makers[node.input[0]]
-            theirs, mine = (arrays[one.input[1]] for one in (maker, node))
-            unit = units.of(node.output[0])
-            if math.isclose(theirs, mine * unit, rel_tol=_ONE_NUMBER):
-                node.input[1] = maker.input[1]
+        elif node.op_type == "DequantizeLinear":
+            unit, maker = units.of(node.output[0]), makers.get(node.input[0])
+            wanted = arrays[node.input[1]] * unit
+            written = ""
+            if maker is not None and maker.op_type == "QuantizeLinear":
+                written = maker.input[1]
+            if written and np.allclose(arrays[written], wanted, _ONE_NUMBER, 0):
+                node.input[1] = written
             else:
                 scaled(node, 1, unit)
         elif node.op_type in _PRODUCTS:
@@ -85,7 +88,7 @@ def with_one_scale(model: onnx.ModelProto) -> onnx.ModelProto:
                     scaled(node, place, factor)
         elif node.op_type in _SCALED_CONSTANTS:
             for place, name in enumerate(node.input):
-                if name in arrays:
+                if name in arrays and arrays[name].dtype == np.float32:
                     scaled(node, place, units.of(node.output[0]))
     needless = set(renamed)
     for info in graph.output:  # keep their names
@@ -135,16 +138,18 @@ class _Units:
         quantizers = {node.output[0]: node for node in graph.node}
         for info in (*graph.input, *graph.output):
             self._join(_FIXED, info.name, 1.0)
+        ratios: list[tuple[str, str, float]] = []
         for node in graph.node:
             computed = [name for name in node.input if name and name not in arrays]
             factor = _factor(node, arrays)
             if factor:
-                self._join(node.output[0], node.input[0], factor)
+                ratios.append((node.output[0], node.input[0], factor))
             elif node.op_type == "DequantizeLinear":
                 maker = quantizers.get(node.input[0])
                 if maker is not None and maker.op_type == "QuantizeLinear":
                     theirs, mine = (arrays[one.input[1]].flat[0] for one in (maker, node))
-                    self._join(maker.input[0], node.output[0], float(theirs) / float(mine))
+                    ratio = float(theirs) / float(mine)
+                    ratios.append((maker.input[0], node.output[0], ratio))
             elif node.op_type in _HOMOGENEOUS.split():
                 for name in (*computed, *node.output):
                     self._join(node.output[0], name, 1.0)
@@ -153,6 +158,9 @@ class _Units:
             elif node.op_type != "QuantizeLinear":
                 for name in (*computed, *node.output):
                     self._join(_FIXED, name, 1.0)
+        # Last: where two ratios contradict each other a tensor keeps two scales, nothing else.
+        for one, other, ratio in ratios:
+            self._join(one, other, ratio)
 
     def of(self, name: str) -> float:
         """The factor of a tensor."""
