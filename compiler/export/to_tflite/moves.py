@@ -169,14 +169,15 @@ def _gathered(graph: TfliteEmitter, source: Tensor, places: Ints, axis: int) -> 
     return graph.moved("GATHER", [source], shape, [places], "GatherOptions", axis=axis)
 
 
-@FToTflite.register("max")
-def largest(step: Step, graph: TfliteEmitter) -> Form | None:
-    """REDUCE_MAX."""
+@FToTflite.register("max", "min")
+def extremum(step: Step, graph: TfliteEmitter) -> Form | None:
+    """REDUCE_MAX, REDUCE_MIN."""
     source, axes = graph.read(step.args[0], "int8"), list(axes_of(step))
     if source is None:
         return None
     how = {"options": "ReducerOptions", "keepDims": step.attrs.keepdims}
-    return graph.moved("REDUCE_MAX", [source], step.result.type.concrete_shape, [axes], **how)
+    kind = f"REDUCE_{step.name.upper()}"
+    return graph.moved(kind, [source], step.result.type.concrete_shape, [axes], **how)
 
 
 @FToTflite.register("argmax")

@@ -180,6 +180,7 @@ BUILDS: dict[str, tuple[Build, str]] = {
         "ADD",
     ),
     "mean of channels": (lambda x, rng: op.mean(conv(x, rng), axis=1, keepdims=True), "CONV_2D"),
+    "smallest of rows": (lambda x, rng: op.min(conv(x, rng), axis=(2, 3)), "REDUCE_MIN"),
     "largest of rows": (lambda x, rng: op.max(conv(x, rng), axis=(2, 3)), "REDUCE_MAX"),
     "largest of channels": (
         lambda x, rng: op.max(conv(x, rng), axis=1, keepdims=True),
