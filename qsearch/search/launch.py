@@ -68,6 +68,7 @@ class LaunchOptions(TypedDict, total=False):
     for_: str | None
     at_most: Mapping[str, float] | Sequence[str] | str | None
     hw: PathLike | None
+    measure: str | None
     evaluator: str | None
     allow_float: bool | None
     timeout: float | None

@@ -16,6 +16,8 @@ import yaml
 from qsearch.cli.main import parse
 from tests.needs import missing
 
+pytestmark = pytest.mark.slow
+
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 OVERLAYS = ("small", "large")
 BESIDE = ("loader", "server")

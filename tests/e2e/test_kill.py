@@ -19,6 +19,8 @@ import qsearch
 from tests.benchmarks.bench_faults import squeeze_excite
 from tests.e2e.conftest import TIMEOUT_S, TRIALS
 
+pytestmark = pytest.mark.slow
+
 
 def children(pid: int) -> list[int]:
     """Living children of a process, oldest first."""
@@ -57,7 +59,6 @@ def kill_session(process: subprocess.Popen[str]) -> None:
     process.communicate(timeout=TIMEOUT_S)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["inline", "process"])
 def test_a_killed_driver_loses_no_finished_trial_and_repeats_none(
     unbroken: Any, launch: Callable[..., Any], pool: str
@@ -82,7 +83,6 @@ def test_a_killed_driver_loses_no_finished_trial_and_repeats_none(
     assert (search.folder / "best.qmod").read_bytes() == theirs
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pool", "worker"),
     [
@@ -105,7 +105,6 @@ def test_a_killed_worker_changes_no_result(
     assert search.story() == unbroken.story()
 
 
-@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize(
     ("program", "lost"),
@@ -157,7 +156,6 @@ def test_a_request_to_stop_writes_the_best_so_far_and_the_same_command_goes_on(
     assert search.story() == unbroken.story()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pool", "phase", "request_to_stop"),
     [
@@ -200,7 +198,6 @@ print("ray" in sys.modules)
 """
 
 
-@pytest.mark.slow
 def test_a_finished_study_ends_on_ray_again_and_starts_none(tmp_path: Path) -> None:
     _, model, _, data, *_ = squeeze_excite(tmp_path, 32)
     out = tmp_path / "run"
@@ -220,7 +217,6 @@ def test_a_finished_study_ends_on_ray_again_and_starts_none(tmp_path: Path) -> N
     assert done.stdout == "False\n", done.stderr
 
 
-@pytest.mark.slow
 def test_two_drivers_of_one_study_do_not_meet(launch: Callable[..., Any]) -> None:
     search = launch("digits", "--trials", str(TRIALS), "--pool", "inline")
     first = search.start(held_after=1)

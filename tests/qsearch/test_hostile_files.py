@@ -369,6 +369,7 @@ def test_a_hostile_module_is_refused_within_seconds(
     assert "unforeseen" not in outcomes[name]["said"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_a_hostile_archive_is_refused_within_seconds(
     name: str, outcomes: dict[str, dict[str, Any]]

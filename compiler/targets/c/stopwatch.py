@@ -49,6 +49,7 @@ def timed_run(
         CodegenError: there is no compiler, something has no C form, or the board fails.
         EvaluationError: an input does not fit.
     """
+    compiler = required_compiler() if board is None else ()
     if module["main"].checked_type_or_none is None:
         module = infer_module(module)
     package = c_package(lowered(module), "module")
@@ -62,7 +63,7 @@ def timed_run(
         sources[-1].write_text(_driver(package), encoding="utf-8")
         if board is None:
             program = folder / "stopwatch"
-            link(required_compiler(), sources, ("-std=c99", *EXACT_FLAGS), program)
+            link(compiler, sources, ("-std=c99", *EXACT_FLAGS), program)
             made, seconds = _answer(program, given, size)
         else:
             texts = {source.name: source.read_text(encoding="utf-8") for source in sources}
@@ -121,14 +122,14 @@ def _answer(program: Path, given: bytes, made: int) -> tuple[bytes, float]:
         raise CodegenError(
             f"the module did not end within {_TIMEOUT_S:.0f} s in C", where=program.name
         ) from error
-    return _parted(done.stdout if done.returncode == 0 else b"", made, program.name)
+    return _parted(done.stdout, made, program.name, done.returncode)
 
 
-def _parted(said: bytes, made: int, where: str) -> tuple[bytes, float]:
+def _parted(said: bytes, made: int, where: str, code: int = 0) -> tuple[bytes, float]:
     """Bytes of the outputs, and seconds of a run, of what a program wrote."""
-    if len(said) != made + 8:
+    if code != 0 or len(said) != made + 8:
         raise CodegenError(
-            f"the module in C failed, or wrote {len(said)} bytes and not {made + 8}",
+            f"the module in C ended with {code} and {len(said)} bytes",
             where=where,
             fix="report it, with the model: the generated program is at fault",
         )

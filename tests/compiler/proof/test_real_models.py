@@ -17,7 +17,7 @@ from compiler.pipeline import evaluate
 from compiler.proof.derive import derive
 from tests.compiler.quantize.candidates import calibrated
 
-pytestmark = pytest.mark.shared
+pytestmark = [pytest.mark.shared, pytest.mark.slow]
 
 CONFIGS: list[dict[str, Any]] = [
     {},
@@ -43,8 +43,8 @@ def name_of(value: object) -> str:
     [
         *product(("digits_cnn", "fashion_mobilenet", "fashion_resnet", "fashion_vit"), CONFIGS),
         # Many seconds each: what differs between the configurations is shown by the models above.
-        pytest.param("efficientnet_lite0", CONFIGS[0], marks=pytest.mark.slow),
-        pytest.param("efficientnet_lite0", CONFIGS[-1], marks=pytest.mark.slow),
+        ("efficientnet_lite0", CONFIGS[0]),
+        ("efficientnet_lite0", CONFIGS[-1]),
     ],
     ids=name_of,
 )

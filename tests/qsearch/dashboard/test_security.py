@@ -410,6 +410,7 @@ def test_passwords_of_storages_are_masked(client):
     assert without_passwords("see a://b:c and d@e") == "see a://b:c and d@e"
 
 
+@pytest.mark.slow
 def test_the_server_prints_no_secret(tmp_path):
     environment = os.environ | {
         "QSEARCH_TOKEN": TOKEN,
@@ -435,6 +436,7 @@ def test_the_server_prints_no_secret(tmp_path):
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_another_host_without_a_token_does_not_start(tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "QSEARCH_TOKEN"}
     done = subprocess.run(

@@ -37,6 +37,8 @@ from tests.qsearch.search.test_driver import (
 )
 from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, Range
 
+pytestmark = pytest.mark.slow
+
 TRIALS = 24
 
 
@@ -88,7 +90,6 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'study.db'}"
 
 
-@pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.parametrize("sampler", ["auto", "random"])
 def test_two_drivers_share_a_study_without_a_duplicate(postgres_url: str, sampler: str) -> None:

@@ -26,6 +26,8 @@ from tests.qsearch.dashboard.server import Client, served
 from tests.qsearch.quick import QUICK_SPACE
 from tests.qsearch.server.test_api import until
 
+pytestmark = pytest.mark.slow
+
 MODELS = Path(qsearch.__file__).parent / "models"
 OPERATOR_TOKEN = "0123456789abcdef"
 WHOSE = ("own", "other's", "unknown", "deleted")

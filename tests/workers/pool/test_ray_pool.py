@@ -16,7 +16,7 @@ from workers.pool.protocol import WorkerPool
 from workers.pool.ray_pool import RayPool
 from workers.user_code import UserCode
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -137,7 +137,6 @@ def open_cluster() -> Iterator[str]:
     head.communicate("end\n", timeout=600)
 
 
-@pytest.mark.slow
 def test_a_second_process_connects_with_the_token_and_none_without(
     open_cluster: str, tmp_path: Path
 ) -> None:
@@ -200,7 +199,6 @@ def test_a_cluster_of_this_machine_listens_on_loopback_only(cluster: RayPool) ->
     assert addresses <= loopback
 
 
-@pytest.mark.slow
 def test_an_address_where_nobody_listens_gives_a_message_in_time() -> None:
     program = CLIENT.replace("start_timeout_s=300", "start_timeout_s=4")
     done = subprocess.run(

@@ -14,6 +14,8 @@ import qsearch
 from tests.benchmarks.mlperf_tiny import MODELS
 from tests.needs import missing
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("ethosu", reason=missing("the Python packages of the tests"))
 
 
