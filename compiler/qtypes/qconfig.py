@@ -260,15 +260,17 @@ class QConfig(RelayConfig):
         _STACK.set(_STACK.get()[:-1])
 
     @staticmethod
-    def parse_overrides(text: str) -> dict[str, Any]:
+    def parse_overrides(text: str, beside: tuple[str, ...] = ()) -> dict[str, Any]:
         """Read ``k=v,k=[v,v]`` as the command line gives it; the fields check the values later.
 
+        Args:
+            beside: names that are no fields, and may be given as well.
         Raises:
             ConfigValueError: an item that is not an assignment.
             UnknownConfigKeyError: an unknown field.
         """
         found = split_assignments(text)
-        _check_names(QConfig, found)
+        _check_names(QConfig, [name for name in found if name not in beside])
         return found
 
 

@@ -10,7 +10,7 @@
                                            annotation.stop_fusion(%5)
 
 Operators take part through ops/rules/partition.py. With ``keep_output_wide`` the border at a result
-of the function is left out; modules without a wide value at a result have one at every result.
+of the function is left out; with a QConfig of ``narrow_results`` every result has one.
 Source: Relay v0.10 quantize/_partition.py.
 """
 

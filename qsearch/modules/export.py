@@ -411,7 +411,7 @@ def export_tflite(module: QModule, to: ExportTarget) -> ExportedFiles:
         raise TfliteExportError(
             "the module was made for other targets than LiteRT",
             where=error.what,
-            fix="make one with `qsearch compile --qconfig auto,requantization=tflite`, or search "
+            fix="make one with `qsearch compile --qconfig auto,for=tflite`, or search "
             "with --for tflite",
         ) from error
     integers = made if io == "int8" else tflite_file(module.module, module.input_names)

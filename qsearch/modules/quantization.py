@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import NotFullyIntegralError
+from compiler.errors import NotFullyIntegralError, legal_names
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.ir.blob import module_sha256
 from compiler.ir.module import IRModule
@@ -28,6 +28,7 @@ from qsearch.frameworks import model_at
 from qsearch.model_file import ModelSource, dims_with, import_model, without_floats
 from qsearch.modules.data_source import Batches, DataSource
 from qsearch.run_folder import module_at
+from qsearch.search.space_file import FIELDS_OF
 from qsearch.search.winner import build_winner, recorded_proof, samples_of
 from qsearch.settings import CutAt
 from workers.datasets.prepared import whole_inputs
@@ -162,16 +163,27 @@ def _quantized(
 def changes_of_auto(given: QConfig | Mapping[str, Any] | str | None) -> dict[str, Any] | None:
     """The fields that differ from the automatic choice; None where it was not asked for.
 
+    ``auto,for=ryzenai`` are the fields of every module whose file that form is.
+
     Raises:
         UnknownConfigKeyError, ConfigValueError: a field or value that QConfig does not have.
+        SettingsError: a form that asks for no fields.
     """
     if given is None or given == AUTO:
         return {}
     if not isinstance(given, str) or not given.startswith(f"{AUTO},"):
         return None
-    changes = QConfig.parse_overrides(given.removeprefix(f"{AUTO},"))
-    if changes.get("requantization") == "tflite":
-        # What would be chosen has 16 bits at some layers; TFLM's kernels have not.
+    changes = QConfig.parse_overrides(given.removeprefix(f"{AUTO},"), ("for",))
+    form = changes.pop("for", None)
+    if form is not None and form not in FIELDS_OF:
+        raise SettingsError(
+            f"no form {form!r} asks for fields of its own",
+            where=f"qconfig {given}",
+            fix=legal_names(str(form), FIELDS_OF),
+        )
+    changes = {**FIELDS_OF.get(form, {}), **changes}
+    if form is not None or changes.get("requantization") == "tflite":
+        # What would be chosen has 16 bits at some layers; these files have not.
         changes.setdefault("layers", {})
     return changes
 

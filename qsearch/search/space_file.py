@@ -72,7 +72,7 @@ from workers.user_code import UserCode, imported_code
 MOST_CHOICES: Final = 1000
 """Values of one field; a finer range than this gains nothing."""
 
-_FIELDS_OF: Final[Mapping[str, Mapping[str, Any]]] = {
+FIELDS_OF: Final[Mapping[str, Mapping[str, Any]]] = {
     "tflite": {"requantization": "tflite"},
     **{name: profile.fields for name, profile in PROFILES.items()},
 }
@@ -417,7 +417,7 @@ def searched_space(
         counts = settings.max_size is not None or bool(costs.intersection(_OF_SIZE))
         of_form = _QDQ_BITS if settings.for_ == "qdq" else LAYER_BITS
         # Files for TFLM and for NPUs hold bytes, and all values between operators have equal bits.
-        fields = _FIELDS_OF.get(settings.for_, {})
+        fields = FIELDS_OF.get(settings.for_, {})
         bits: tuple[int, ...] = of_form if counts and not fields else ()
         here = "latency" in costs and settings.measure is None
         if here and weighted and not bits and not fields:
@@ -446,7 +446,7 @@ def searched_space(
         asked = SpaceFile(space, bits, names, layer_choices("layers", wide.layers))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))
     start = start.with_overrides(layers=asked.inputs)
-    if settings.for_ in _FIELDS_OF:
+    if settings.for_ in FIELDS_OF:
         _refuse_without_file(start, module, settings.for_)
     if len(asked.weight_bits) < 2 or not asked.layers:
         return SearchedSpace(asked.space, start, None)
@@ -473,7 +473,7 @@ def _refuse_without_file(start: QConfig, module: IRModule, form: str) -> None:
         TfliteExportError, OnnxExportError: an operator has no form there.
     """
     held = start.to_dict()
-    for name, value in _FIELDS_OF[form].items():
+    for name, value in FIELDS_OF[form].items():
         if held[name] != value:
             raise SettingsError(
                 f"a file for {form} has no {name} {held[name]}",

@@ -16,6 +16,7 @@ import pytest
 import qsearch
 from compiler.errors import CompilerError
 from compiler.qtypes.errors import UnknownConfigKeyError
+from qsearch.errors import SettingsError
 from qsearch.model_file import find_model
 from qsearch.search.launch import LaunchOptions
 from qsearch.settings import names_of_keys
@@ -133,3 +134,5 @@ def test_fields_change_what_the_automatic_choice_gives() -> None:
     assert "smooth_alpha" not in told
     with pytest.raises(UnknownConfigKeyError, match="nbit_wieght"):
         qsearch.quantize("digits", qconfig="auto,nbit_wieght=4")
+    with pytest.raises(SettingsError, match="no form 'ryzen'"):
+        qsearch.quantize("digits", qconfig="auto,for=ryzen")

@@ -31,6 +31,8 @@ _HOMOGENEOUS: Final = (
 """Operators whose result has a factor that all their computed operands have."""
 _SCALED_CONSTANTS: Final = {"Add", "Sub", "Sum", "Max", "Min", "Clip", "Concat", "Pad"}
 """Those of them whose float constants are operands."""
+_ONE_NUMBER: Final = 1e-5
+"""Scales that differ by no more of themselves are one."""
 _FIXED: Final = ""
 """Stands for what keeps its unit: inputs and outputs, and operators of no factor."""
 
@@ -51,8 +53,9 @@ def with_one_scale(model: onnx.ModelProto) -> onnx.ModelProto:
     def scaled(node: onnx.NodeProto, place: int, factor: float) -> None:
         old = arrays[node.input[place]]
         name = f"{node.input[place]}_{node.output[0]}"
-        arrays[name] = np.asarray(old * factor).astype(old.dtype)
-        graph.initializer.append(numpy_helper.from_array(arrays[name], name))
+        if name not in arrays:  # of a constant that the node reads twice
+            arrays[name] = np.asarray(old * factor).astype(old.dtype)
+            graph.initializer.append(numpy_helper.from_array(arrays[name], name))
         node.input[place] = name
 
     makers = {name: node for node in graph.node for name in node.output}
@@ -114,10 +117,6 @@ def _factor(node: onnx.NodeProto, arrays: dict[str, Array]) -> float:
     held = arrays.get(node.input[1]) if node.op_type == "Mul" else None
     single = held is not None and held.size == 1 and held.dtype == np.float32
     return max(float(held.flat[0]), 0.0) if held is not None and single else 0.0
-
-
-_ONE_NUMBER: Final = 1e-5
-"""Scales that differ by no more of themselves are one."""
 
 
 def _weight(node: onnx.NodeProto, makers: dict[str, onnx.NodeProto]) -> str:

@@ -178,12 +178,11 @@ def require(model: onnx.ModelProto, profile: Profile) -> None:
     """
     found = broken(model, profile)
     if found:
-        fields = ",".join(f"{name}={value}" for name, value in profile.fields.items())
         raise OnnxExportError(
             f"the file breaks {len(found)} times what {profile.name} takes, first {found[0]}",
             where=f"--for {profile.name}",
-            fix=f"search with --for {profile.name}, or compile with --qconfig 'auto,{fields}'; "
-            "what stays in float needs another model, or --until in front of it",
+            fix=f"search with --for {profile.name}, or compile with --qconfig auto,for="
+            f"{profile.name}; what stays in float needs another model, or --until in front of it",
         )
 
 

@@ -61,7 +61,7 @@ def test_a_module_for_other_runtimes_is_refused_with_the_fields_that_it_lacks() 
     model = to_qdq_onnx(qsearch.quantize("digits").module, "ryzenai").model
     with pytest.raises(OnnxExportError, match="ryzenai takes") as caught:
         require(model, PROFILES["ryzenai"])
-    assert "requantization=power_of_two" in (caught.value.fix or "")
+    assert "auto,for=ryzenai" in (caught.value.fix or "")
 
 
 def test_what_onnxruntime_writes_for_qnn_is_taken(tmp_path: Path) -> None:

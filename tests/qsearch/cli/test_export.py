@@ -249,12 +249,33 @@ def test_options_of_another_format_are_refused(
     assert said in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(("npu", "opset"), [("ryzenai", 17), ("qnn", 21)])
+def test_a_file_for_an_npu_has_one_sample_and_says_what_was_checked(
+    npu: str, opset: int, digits: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    module, target = tmp_path / "m.qmod", tmp_path / "m.onnx"
+    words = ["compile", "--model", "digits", "--qconfig", f"auto,for={npu}", "-o", str(module)]
+    assert run(words) == 0
+    words = ["export", str(module), "--format", "qdq", "--for", npu, "-o", str(target), "--json"]
+    assert run(words) == 0
+    facts = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert facts["opset"] == opset
+    assert "one scale" in facts["checked"]
+    assert "no NPU was run" in facts["checked"]
+    assert facts["inputs"] == ["input: float32[1, 1, 8, 8]"]
+    words = ["export", str(digits), "--format", "qdq", "--for", npu, "-o", str(target)]
+    assert run(words) == 2
+    said = capfd.readouterr().err
+    assert f"what {npu} takes" in said
+    assert f"auto,for={npu}" in said
+
+
 @pytest.fixture(scope="module")
 def for_tflm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for package in ("ai_edge_litert", "tflite_micro"):
         pytest.importorskip(package, reason=missing("the Python packages of the tests"))
     path = tmp_path_factory.mktemp("tflm") / "digits.qmod"
-    qsearch.quantize("digits", qconfig="auto,requantization=tflite").save(path)
+    qsearch.quantize("digits", qconfig="auto,for=tflite").save(path)
     return path
 
 
@@ -317,7 +338,7 @@ def test_a_module_for_other_targets_is_told_how_one_for_litert_is_made(
     digits: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["export", str(digits), "--format", "tflite"]) == 2
-    assert "--qconfig auto,requantization=tflite" in capfd.readouterr().err
+    assert "--qconfig auto,for=tflite" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("for_tflm")
