@@ -34,6 +34,8 @@ TFLITE_FILES = (".tflite", ".cc")
 
 PathLike = str | os.PathLike[str]
 
+_FAR_DB = 15.0
+"""A QDQ file with less to the module rounds elsewhere than a kernel would."""
 _NARROWED = "narrowed"
 """Fact of a QDQ file: what has fewer bits than in the module."""
 
@@ -333,6 +335,12 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
         )
     if made.float_ops:
         facts["other_float"] = ", ".join(f"{n} x {op}" for op, n in made.float_ops.items())
+    sqnr = written.facts["sqnr_to_the_module_db"]
+    if sqnr is not None and sqnr < _FAR_DB:
+        facts["far"] = (
+            f"the file gives other outputs than the module ({sqnr} dB on its samples): score it "
+            "with `qsearch run` before it is used, or export the exact integers with --format onnx"
+        )
     if options.runtime == "tensorrt":
         facts["checked"] = "types and shapes; TensorRT itself was not run"
     elif npu is not None:

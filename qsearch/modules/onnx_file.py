@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.runtime.artifact import QModule, Sample
 from compiler.runtime.pipeline import AFTER, BEFORE
 from qsearch.errors import RunFolderError
+from workers.metrics.sqnr import Sqnr
 
 if TYPE_CHECKING:
     import onnx
@@ -66,9 +68,12 @@ def write_onnx(
 
     interface = module.interface
     samples = _several_samples(module)
+    near: dict[str, Any] = {}
     if exact is None:
         alone = OrtExecutor(model)
-        samples = [(inputs, alone.run(inputs)) for inputs, _ in samples]
+        found = [(inputs, alone.run(inputs)) for inputs, _ in samples]
+        near = {"sqnr_to_the_module_db": _sqnr_db(samples, found)}
+        samples = found
     tolerance = {True: None, False: _TOLERANCE, None: _ROUGHLY}[exact]
     note = ""
     try:
@@ -92,7 +97,7 @@ def write_onnx(
         "model_bytes": path.stat().st_size,
         "inputs": [_shown(info) for info in made.graph.input],
         "outputs": [_shown(info) for info in made.graph.output],
-        **({} if exact is None else {"self_check": _CHECKED[exact]}),
+        **(near if exact is None else {"self_check": _CHECKED[exact]}),
         **({} if pipeline is None else {"in_float": _around(pipeline)}),
         **({"one_sample_at_a_time": note} if note else {}),
     }
@@ -167,6 +172,16 @@ def _try_whole(model: onnx.ModelProto, core: onnx.ModelProto, tolerance: float |
                 f"onnxruntime computes another {name!r} than the module between its float parts",
                 fix="this is a defect, please report the model",
             )
+
+
+def _sqnr_db(wanted: Sequence[Sample], found: Sequence[Sample]) -> float | None:
+    """How near outputs of the same samples are, in dB; None where they are equal."""
+    metric = Sqnr()
+    state = metric.init()
+    for (_, theirs), (_, ours) in zip(wanted, found, strict=True):
+        metric.update(state, ours, theirs, None)
+    value = metric.result(state)
+    return None if value is None else round(value, 1)
 
 
 def _variable(name: str) -> str:

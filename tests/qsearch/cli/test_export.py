@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ import pytest
 from onnx import helper
 
 import qsearch
+from compiler.export.to_onnx.qdq_emitter import QdqEmitter
 from compiler.runtime.artifact import load_qmod
 from compiler.targets.c.toolchain import find_compiler
 from qsearch.cli.main import run
@@ -213,6 +215,21 @@ def test_narrowed_sums_are_named_and_may_be_kept(
     assert "narrowed" not in json.loads(capfd.readouterr().out)
 
 
+def test_a_qdq_file_far_from_its_module_says_so(
+    digits: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(QdqEmitter, "float_constant", _doubled(QdqEmitter.float_constant))
+    words = ["export", str(digits), "--format", "qdq", "-o", str(tmp_path / "q.onnx"), "--json"]
+    assert run(words) == 0
+    facts = json.loads(capfd.readouterr().out)
+    assert facts["sqnr_to_the_module_db"] < 15
+    assert "--format onnx" in facts["far"]
+
+
+def _doubled(whole: Any) -> Any:
+    return lambda graph, value: whole(graph, np.asarray(value) * 2)
+
+
 def test_qdq_is_scored_as_the_module_is(
     digits: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -263,6 +280,8 @@ def test_a_file_for_an_npu_has_one_sample_and_says_what_was_checked(
     assert "one scale" in facts["checked"]
     assert "no NPU was run" in facts["checked"]
     assert facts["inputs"] == ["input: float32[1, 1, 8, 8]"]
+    assert facts["sqnr_to_the_module_db"] > 20
+    assert "far" not in facts
     words = ["export", str(digits), "--format", "qdq", "--for", npu, "-o", str(target)]
     assert run(words) == 2
     said = capfd.readouterr().err

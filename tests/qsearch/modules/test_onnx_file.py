@@ -30,9 +30,11 @@ def reversed_rows() -> onnx.ModelProto:
 def test_a_model_that_fails_for_several_samples_is_written_for_one(
     tmp_path: Path, batch: int | None
 ) -> None:
-    samples = [({"x": np.full((1, 4), number, np.float32)}, []) for number in (1, 2)]
+    rows = [np.full((1, 4), number, np.float32) for number in (1, 2)]
+    samples = [({"x": row}, [row]) for row in rows]
     module: Any = SimpleNamespace(interface=None, samples=samples, pipeline=None)
     model = reversed_rows()
     facts, _ = write_onnx(tmp_path / "m.onnx", "qdq", model, module, batch, exact=None)
     assert facts["inputs"] == ["x: float32[1, 4]"]
+    assert facts["sqnr_to_the_module_db"] is None  # equal
     assert ("one_sample_at_a_time" in facts) == (batch is None)
