@@ -28,13 +28,13 @@ from qsearch.frameworks import model_at
 from qsearch.model_file import ModelSource, dims_with, import_model, without_floats
 from qsearch.modules.data_source import Batches, DataSource
 from qsearch.run_folder import module_at
-from qsearch.search.space_file import FIELDS_OF
 from qsearch.search.winner import build_winner, recorded_proof, samples_of
 from qsearch.settings import CutAt
 from workers.datasets.prepared import whole_inputs
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 from workers.metrics.registry import MetricSums
+from workers.metrics.size import RESTRICTED, fields_of
 from workers.process import code_version
 from workers.user_code import hashes, imported_code
 
@@ -175,13 +175,14 @@ def changes_of_auto(given: QConfig | Mapping[str, Any] | str | None) -> dict[str
         return None
     changes = QConfig.parse_overrides(given.removeprefix(f"{AUTO},"), ("for",))
     form = changes.pop("for", None)
-    if form is not None and form not in FIELDS_OF:
+    if form is not None and form not in RESTRICTED:
         raise SettingsError(
             f"no form {form!r} asks for fields of its own",
             where=f"qconfig {given}",
-            fix=legal_names(str(form), FIELDS_OF),
+            fix=legal_names(str(form), RESTRICTED),
         )
-    changes = {**FIELDS_OF.get(form, {}), **changes}
+    if form is not None:
+        changes = {**fields_of(form), **changes}
     if form is not None or changes.get("requantization") == "tflite":
         # What would be chosen has 16 bits at some layers; these files have not.
         changes.setdefault("layers", {})

@@ -263,7 +263,6 @@ class Session:
         baseline = self._context.repository.study(self._context.study.name).baseline or {}
         costs = (*prepared.objective.names, *prepared.objective.limited)
         costs += DEVICE if prepared.settings.for_ in CORES else ()
-        costs += TIMED[:1] if prepared.settings.measure else ()
         max_drop = prepared.settings.max_drop if "max_drop" in prepared.spec else None
         return Evaluator(
             blob=self._baseline.blob,
@@ -279,7 +278,12 @@ class Session:
             parts=self._parts(reference),
             hardware=prepared.hardware,
             form=prepared.settings.for_,
-            asked=tuple(name for name in (*DEVICE, *TIMED) if name in costs),
+            asked=tuple(
+                name
+                for names, there in ((DEVICE, costs), (TIMED, prepared.spec))
+                for name in names
+                if name in there
+            ),
             board=prepared.settings.measure,
             seed=prepared.settings.seed,
             compared=lambda score, samples: comparisons(score, baseline, samples, max_drop),

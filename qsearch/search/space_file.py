@@ -25,7 +25,6 @@ from typing import Any, Final
 import yaml
 
 from compiler.errors import CompilerError, OnnxExportError, legal_names
-from compiler.export.to_onnx.qdq import to_qdq_onnx
 from compiler.ir.module import IRModule
 from compiler.pipeline import tflite_file
 from compiler.qtypes.layer_choices import (
@@ -47,7 +46,7 @@ from compiler.quantize._sequential_rounding import MOST_PRODUCTS
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 from compiler.quantize.wide_inputs import WideInputs, wide_inputs
 from compiler.targets.engine.library import is_available, load_library
-from compiler.targets.npu.profiles import PROFILES
+from compiler.targets.npu import NPUS
 from qsearch.config import read_config_file
 from qsearch.errors import SettingsError
 from qsearch.search.layer_space import LayerSpace, choice_of, weighted_layers
@@ -67,16 +66,12 @@ from qsearch.search.space import (
     value_in,
 )
 from qsearch.settings import Settings
+from workers.metrics.size import fields_of
 from workers.user_code import UserCode, imported_code
 
 MOST_CHOICES: Final = 1000
 """Values of one field; a finer range than this gains nothing."""
 
-FIELDS_OF: Final[Mapping[str, Mapping[str, Any]]] = {
-    "tflite": {"requantization": "tflite"},
-    **{name: profile.fields for name, profile in PROFILES.items()},
-}
-"""Fields of every module whose file a form is, by that form."""
 _SECTIONS: Final = ("fields", "layers")
 _FIELD_KEYS: Final = ("values", "when", "from", "to", "step", "costly")
 _LAYER_KEYS: Final = ("nbit_weight", "only", "except", "nbit_input")
@@ -417,7 +412,7 @@ def searched_space(
         counts = settings.max_size is not None or bool(costs.intersection(_OF_SIZE))
         of_form = _QDQ_BITS if settings.for_ == "qdq" else LAYER_BITS
         # Files for TFLM and for NPUs hold bytes, and all values between operators have equal bits.
-        fields = FIELDS_OF.get(settings.for_, {})
+        fields = fields_of(settings.for_)
         bits: tuple[int, ...] = of_form if counts and not fields else ()
         here = "latency" in costs and settings.measure is None
         if here and weighted and not bits and not fields:
@@ -446,7 +441,7 @@ def searched_space(
         asked = SpaceFile(space, bits, names, layer_choices("layers", wide.layers))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))
     start = start.with_overrides(layers=asked.inputs)
-    if settings.for_ in FIELDS_OF:
+    if fields_of(settings.for_):
         _refuse_without_file(start, module, settings.for_)
     if len(asked.weight_bits) < 2 or not asked.layers:
         return SearchedSpace(asked.space, start, None)
@@ -473,7 +468,7 @@ def _refuse_without_file(start: QConfig, module: IRModule, form: str) -> None:
         TfliteExportError, OnnxExportError: an operator has no form there.
     """
     held = start.to_dict()
-    for name, value in FIELDS_OF[form].items():
+    for name, value in fields_of(form).items():
         if held[name] != value:
             raise SettingsError(
                 f"a file for {form} has no {name} {held[name]}",
@@ -482,7 +477,9 @@ def _refuse_without_file(start: QConfig, module: IRModule, form: str) -> None:
             )
     plain = start.with_overrides(calibrate_mode="global_scale", weight_rounding="nearest")
     made = build_candidate(module, plain.with_overrides(smooth_alpha=None), None).module
-    if form in PROFILES:
+    if form in NPUS:
+        from compiler.export.to_onnx.qdq import to_qdq_onnx
+
         left = to_qdq_onnx(made, form).float_ops
         if left:
             raise OnnxExportError(

@@ -6,9 +6,9 @@ of its .qmod, the constants of its C package, the initializers of its QDQ file, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from compiler.targets.c.cores import CORES
 from compiler.targets.npu import NPUS
@@ -66,6 +66,21 @@ FORMS: Final[dict[str, Callable[[IRModule, Candidate], int]]] = {
     **dict.fromkeys(CORES, _c),
 }
 """Bytes of the constants of a candidate's module, by the form, or the core, that holds them."""
+
+
+RESTRICTED: Final = ("tflite", *NPUS)
+"""Forms that ask for fields of every module."""
+
+
+def fields_of(form: str) -> Mapping[str, Any]:
+    """Fields of a QConfig that every module has whose file is of this form; most ask for none."""
+    if form == "tflite":
+        return {"requantization": "tflite"}
+    if form not in NPUS:
+        return {}
+    from compiler.targets.npu.profiles import PROFILES
+
+    return PROFILES[form].fields
 
 
 def size_figures(candidate: Candidate, form: str = "qmod") -> dict[str, float]:

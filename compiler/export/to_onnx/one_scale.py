@@ -48,7 +48,8 @@ def with_one_scale(model: onnx.ModelProto) -> onnx.ModelProto:
     made.CopyFrom(model)
     graph = made.graph
     arrays = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
-    units = _Units(graph, arrays)
+    makers = {name: node for node in graph.node for name in node.output}
+    units = _Units(graph, arrays, makers)
 
     def scaled(node: onnx.NodeProto, place: int, factor: float) -> None:
         old = arrays[node.input[place]]
@@ -58,7 +59,6 @@ def with_one_scale(model: onnx.ModelProto) -> onnx.ModelProto:
             graph.initializer.append(numpy_helper.from_array(arrays[name], name))
         node.input[place] = name
 
-    makers = {name: node for node in graph.node for name in node.output}
     renamed: dict[str, str] = {}
     for node in graph.node:
         factor = _factor(node, arrays)
@@ -132,9 +132,13 @@ class _Units:
     is read in two units the first counts.
     """
 
-    def __init__(self, graph: onnx.GraphProto, arrays: dict[str, Array]) -> None:
+    def __init__(
+        self,
+        graph: onnx.GraphProto,
+        arrays: dict[str, Array],
+        makers: dict[str, onnx.NodeProto],
+    ) -> None:
         self._above: dict[str, tuple[str, float]] = {}
-        quantizers = {node.output[0]: node for node in graph.node}
         for info in (*graph.input, *graph.output):
             self._join(_FIXED, info.name, 1.0)
         ratios: list[tuple[str, str, float]] = []
@@ -144,7 +148,7 @@ class _Units:
             if factor:
                 ratios.append((node.output[0], node.input[0], factor))
             elif node.op_type == "DequantizeLinear":
-                maker = quantizers.get(node.input[0])
+                maker = makers.get(node.input[0])
                 if maker is not None and maker.op_type == "QuantizeLinear":
                     theirs, mine = (arrays[one.input[1]].flat[0] for one in (maker, node))
                     ratio = float(theirs) / float(mine)
@@ -152,7 +156,7 @@ class _Units:
             elif node.op_type in _HOMOGENEOUS.split():
                 for name in (*computed, *node.output):
                     self._join(node.output[0], name, 1.0)
-            elif node.op_type in _PRODUCTS and _weight(node, quantizers) in arrays:
+            elif node.op_type in _PRODUCTS and _weight(node, makers) in arrays:
                 continue
             elif node.op_type != "QuantizeLinear":
                 for name in (*computed, *node.output):

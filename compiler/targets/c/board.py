@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from compiler.errors import CodegenError
+from compiler.targets.c.toolchain import EXACT_FLAGS
 
 SSH_VARIABLE: Final = "QSEARCH_SSH"
 """Environment variable with the words of another ssh, such as ``ssh -F my_config``."""
-FLAGS: Final = ("-std=c99", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+_NATIVE: Final = "-march=native"
 _URL: Final = re.compile(r"ssh://(?:([\w.-]+)@)?([A-Za-z0-9][\w.-]*)(?::(\d{1,5}))?/?", re.ASCII)
 _CONNECT_S: Final = 15
 _TIMEOUT_S: Final = 900.0
@@ -85,11 +86,12 @@ class Board:
                 member.size = len(data)
                 archive.addfile(member, io.BytesIO(data))
         files = shlex.join(name for name in sources if name.endswith(".c"))
-        build = f"cc {shlex.join(FLAGS)} {{}} -o program {files} -lm"
+        plain = [flag for flag in EXACT_FLAGS if flag != _NATIVE]
+        build = f"cc -std=c99 {shlex.join(plain)} {{}} -o program {files} -lm"
         command = (
             'd=$(mktemp -d) && trap \'rm -rf "$d"\' EXIT && cd "$d" && tar -xf - && '
             # Old compilers of some processors have no native.
-            f"{{ {build.format('-march=native')} 2>/dev/null || {build.format('')}; }} >&2 && "
+            f"{{ {build.format(_NATIVE)} 2>/dev/null || {build.format('')}; }} >&2 && "
             "./program <given"
         )
         return self._answer(command, packed.getvalue())

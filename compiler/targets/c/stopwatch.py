@@ -57,17 +57,17 @@ def timed_run(
     arrays = flat_inputs(module["main"], entry, inputs)
     given = b"".join(array.tobytes() for array in arrays)
     size = sum(value.nbytes for value in entry.results)
-    with tempfile.TemporaryDirectory(prefix="qsearch-c-") as scratch:
-        folder = Path(scratch)
-        sources = [*package.write(folder), folder / "stopwatch.c"]
-        sources[-1].write_text(_driver(package), encoding="utf-8")
-        if board is None:
-            program = folder / "stopwatch"
-            link(compiler, sources, ("-std=c99", *EXACT_FLAGS), program)
+    if board is not None:
+        texts = {**package.files, "stopwatch.c": _driver(package)}
+        made, seconds = _parted(board.run(texts, given), size, str(board))
+    else:
+        with tempfile.TemporaryDirectory(prefix="qsearch-c-") as scratch:
+            folder = Path(scratch)
+            sources = package.write(folder)
+            driver, program = folder / "stopwatch.c", folder / "stopwatch"
+            driver.write_text(_driver(package), encoding="utf-8")
+            link(compiler, [*sources, driver], ("-std=c99", *EXACT_FLAGS), program)
             made, seconds = _answer(program, given, size)
-        else:
-            texts = {source.name: source.read_text(encoding="utf-8") for source in sources}
-            made, seconds = _parted(board.run(texts, given), size, str(board))
     outputs, start = [], 0
     for value in entry.results:
         flat = np.frombuffer(made, value.dtype, value.size, start)

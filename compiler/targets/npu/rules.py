@@ -69,9 +69,10 @@ class Levels:
 
     @property
     def one(self) -> float | None:
-        """The scale, where it is one positive number."""
-        single = self.scale is not None and self.scale.size == 1
-        return float(self.scale.reshape(())) if single and self.scale is not None else None
+        """The scale, where it is one number."""
+        if self.scale is None or self.scale.size != 1:
+            return None
+        return float(self.scale.reshape(()))
 
 
 class QdqFile:
@@ -82,6 +83,7 @@ class QdqFile:
         arrays: constants by name.
         makers: the node that computes a tensor.
         readers: the nodes that read a tensor.
+        levels: of what each quantizing or dequantizing node gives, or reads.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -100,6 +102,9 @@ class QdqFile:
         for node in graph.node:
             for name in node.input:
                 self.readers.setdefault(name, []).append(node)
+        self.levels = {
+            node.output[0]: Levels(node, self) for node in graph.node if node.op_type in _BORDERS
+        }
 
     def operators(self, *kinds: str) -> Iterator[onnx.NodeProto]:
         """The operators between quantized tensors, of some kinds or of all."""
@@ -109,14 +114,13 @@ class QdqFile:
 
     def borders(self) -> Iterator[tuple[onnx.NodeProto, Levels]]:
         """The quantizing and dequantizing nodes."""
-        for node in self.model.graph.node:
-            if node.op_type in _BORDERS:
-                yield node, Levels(node, self)
+        for name, levels in self.levels.items():
+            yield self.makers[name], levels
 
     def read(self, name: str) -> Levels | None:
         """Of what an operator reads, where it is dequantized."""
         maker = self.makers.get(name)
-        return Levels(maker, self) if maker is not None and maker.op_type == _BORDERS[1] else None
+        return self.levels[name] if maker is not None and maker.op_type == _BORDERS[1] else None
 
     def limits(self, node: onnx.NodeProto) -> bool:
         """Whether a node stands behind an operator in float: a limit, or a factor of an average."""
@@ -131,7 +135,7 @@ class QdqFile:
                 name = found[0].output[0]
                 continue
             held = found and all(one.op_type == _BORDERS[0] for one in found)
-            return Levels(found[0], self) if held else None
+            return self.levels[found[0].output[0]] if held else None
 
     @staticmethod
     def attribute(node: onnx.NodeProto, name: str, default: int) -> int:
@@ -151,13 +155,11 @@ class Profile:
         name: as ``--for`` has it.
         fields: of a QConfig, which every module has whose file it takes.
         rules: by name.
-        about: one clause.
     """
 
     name: str
     fields: Mapping[str, Any]
     rules: Mapping[str, Rule]
-    about: str
 
 
 def broken(model: onnx.ModelProto, profile: Profile) -> tuple[Broken, ...]:
@@ -240,7 +242,7 @@ def one_scale(file: QdqFile) -> Iterator[tuple[str, str]]:
             yield told(node), "a computed tensor has several scales"
         maker = file.makers.get(node.input[0])
         if node.op_type == _BORDERS[1] and maker is not None and maker.op_type == _BORDERS[0]:
-            theirs = Levels(maker, file)
+            theirs = file.levels[node.input[0]]
             if theirs.one != levels.one or not np.array_equal(theirs.zero, levels.zero):  # type: ignore[arg-type]
                 yield told(node), "it has another scale or zero point than what it reads"
 
@@ -276,10 +278,9 @@ def biases(of: tuple[str, ...]) -> Rule:
 
     def rule(file: QdqFile) -> Iterator[tuple[str, str]]:
         for node in file.operators(*WEIGHTED):
-            bias = file.read(node.input[2]) if len(node.input) > 2 and node.input[2] else None
             if len(node.input) < 3 or not node.input[2]:
                 continue
-            data, weight = file.read(node.input[0]), file.read(node.input[1])
+            data, weight, bias = map(file.read, node.input[:3])
             if bias is None or bias.held is None or bias.dtype not in of or np.any(bias.zero):
                 yield told(node), f"its bias is not {' or '.join(of)} with zero point 0"
             elif bias.dtype == "int32" and data is not None and weight is not None:

@@ -112,5 +112,4 @@ RYZENAI: Final = Profile(
             "elementwise shifts": _elementwise,
         }
     ),
-    "int8, scales that are powers of two",
 )

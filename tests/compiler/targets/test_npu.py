@@ -108,22 +108,25 @@ def times(model: onnx.ModelProto, reader: onnx.NodeProto, place: int, factor: fl
     stored(model, reader, place, (old * factor).astype(old.dtype))
 
 
+def followed(model: onnx.ModelProto, writer: onnx.NodeProto, place: int) -> None:
+    """Who reads a computed tensor has the scale, or the zero point, of who writes it."""
+    for one in model.graph.node:
+        if one.op_type == "DequantizeLinear" and one.input[0] == writer.output[0]:
+            one.input[place] = writer.input[place]
+
+
 def scaled(model: onnx.ModelProto, kind: str, place: int, factor: float) -> None:
     """Another scale of a computed tensor, for who writes and who reads it."""
     writer = node(model, kind, place)
     times(model, writer, 1, factor)
-    for one in model.graph.node:
-        if one.op_type == "DequantizeLinear" and one.input[0] == writer.output[0]:
-            one.input[1] = writer.input[1]
+    followed(model, writer, 1)
 
 
 def zeroed(model: onnx.ModelProto, zero: np.ndarray, place: int = 1) -> None:
     """Another zero point, and so another dtype, of a computed tensor."""
     writer = node(model, "QuantizeLinear", place)
     stored(model, writer, 2, zero)
-    for one in model.graph.node:
-        if one.op_type == "DequantizeLinear" and one.input[0] == writer.output[0]:
-            one.input[2] = writer.input[2]
+    followed(model, writer, 2)
 
 
 def opset(model: onnx.ModelProto, version: int) -> None:
