@@ -21,7 +21,7 @@ from workers.datasets.annotated import BOXES, MASKS
 from workers.datasets.contents import Contents
 from workers.datasets.prepared import prepared, whole_inputs
 from workers.datasets.protocol import Dataset as OpenDataset
-from workers.datasets.protocol import InputSpec
+from workers.datasets.protocol import InputSpec, whole
 from workers.datasets.registry import open_dataset
 from workers.messages import DatasetRef, Range
 
@@ -45,6 +45,7 @@ class PreparedData:
         label_axes: of the labels of any kind; 0 where there are none.
         sha256: over the samples as stored, and over how images become inputs.
         described: for reports: a path, or that it is synthetic.
+        whole: every sample is one run of the model; see ``workers.datasets.protocol.whole``.
         ranges: least and greatest value of each float input, in a few samples spread over all.
     """
 
@@ -54,6 +55,7 @@ class PreparedData:
     sha256: str
     described: str
     label_axes: int = 0
+    whole: bool = False
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
@@ -96,9 +98,9 @@ def prepare_data(
     """
     if pipeline is None:
         return open_data(given, inputs, name=name, **options)
-    whole = whole_inputs(pipeline.whole)
-    data = open_data(given, whole, name=name, **options)
-    ref = prepared(data.ref, pipeline, whole)
+    inputs_of_all = whole_inputs(pipeline.whole)
+    data = open_data(given, inputs_of_all, name=name, **options)
+    ref = prepared(data.ref, pipeline, inputs_of_all)
     return _checked(open_dataset(ref, inputs), ref, data.sha256, data.described, inputs)
 
 
@@ -239,7 +241,7 @@ def _checked(
     labels = dataset.labels(Range(0, 1))
     classes = labels is not None and labels.dtype.kind in "iu"
     axes = 0 if labels is None else labels.ndim
-    return PreparedData(ref, count, classes, sha256, described, axes, ranges)
+    return PreparedData(ref, count, classes, sha256, described, axes, whole(dataset), ranges)
 
 
 def check_labels(dataset: OpenDataset, classes: int | None, where: str) -> None:

@@ -276,7 +276,8 @@ def _sizes_in(given: Any, inputs: Sequence[Port], known: Collection[str]) -> dic
 
     Args:
         given: data of any kind; what is no .npz, .npy, array or mapping of arrays says nothing.
-        inputs: as the model declares them; their first axis counts samples.
+        inputs: as the model declares them; their first axis counts samples, unless the data have
+            one axis more.
         known: dimensions that need none.
     """
     if not any(isinstance(dim, str) for port in inputs for dim in port.dims[1:]):
@@ -294,10 +295,12 @@ def _sizes_in(given: Any, inputs: Sequence[Port], known: Collection[str]) -> dic
     found: dict[str, int] = {}
     for port in inputs:
         shape = shapes.get(port.name, ())
+        whole = len(shape) == len(port.dims) + 1  # samples on an axis of their own
+        shape = shape[1:] if whole else shape
         for axis, (dim, size) in enumerate(zip(port.dims, shape)):
             place = f"{port.name}:{axis}"
             is_open = isinstance(dim, str) and place not in known and len(shape) == len(port.dims)
-            if axis and size and is_open:
+            if (axis or whole) and size and is_open:
                 found.setdefault(place if dim == "?" else str(dim), size)
     return found
 

@@ -109,7 +109,7 @@ def _is_columns(data: Any) -> bool:
 
 
 def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
-    """Arrays by name, samples on axis 0."""
+    """Arrays by name, samples on axis 0; a whole sample is one, see ``datasets.protocol.whole``."""
     labels = None
     # A list of two may be a sample of two numbers; of two arrays or tensors it is a pair.
     pair = isinstance(item, tuple | list) and len(item) == 2 and len(inputs) == 1
@@ -134,6 +134,11 @@ def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
         if array.ndim == 0 < axes:
             raise DataError(f"a sample of {key!r} is one value", fix=f"give it {axes} axes")
         arrays[str(key)] = array[np.newaxis] if array.ndim == axes else array
+    shapes = {spec.name: spec.shape for spec in inputs}
+    if len({len(array) for array in arrays.values()}) > 1 and all(
+        array.shape == shapes.get(key, array.shape) for key, array in arrays.items()
+    ):  # one run of a model whose first axes count no samples
+        arrays = {key: array[None] if key in shapes else array for key, array in arrays.items()}
     counts = {key: len(array) for key, array in arrays.items()}
     if len(set(counts.values())) > 1:
         raise DataError(

@@ -56,12 +56,12 @@ class CutAt:
     Attributes:
         until: nodes or tensors that the core ends with.
         from_: nodes that the core begins with, or tensors that it takes.
-        set_input: ``NAME=VALUE`` words.
+        set_input: ``NAME=VALUE`` words, or values by name.
     """
 
     until: Sequence[str] = ()
     from_: Sequence[str] = ()
-    set_input: Sequence[str] = ()
+    set_input: Sequence[str] | Mapping[str, Any] = ()
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class CutAt:
             SettingsError: a word of another form.
         """
         found = {}
-        for word in self.set_input:
+        for word in _words(self.set_input):
             name, equals, value = word.partition("=")
             try:
                 found[name] = json.loads(value.lower() if equals else "")
@@ -283,6 +283,8 @@ def _space(raw: Any) -> str | dict[str, Any]:
 
 
 def _words(raw: Any) -> tuple[str, ...]:
+    if isinstance(raw, Mapping):
+        raw = [f"{name}={value}" for name, value in raw.items()]
     words = raw.split(";") if isinstance(raw, str) else _list_of(raw)
     return tuple(_text(word.strip() if isinstance(word, str) else word) for word in words)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.datasets.protocol import Dataset, InputSpec
+from workers.datasets.protocol import Dataset, InputSpec, whole
 from workers.messages import Range
 
 
@@ -32,9 +32,24 @@ class ModelBatch:
     beside: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
-def batch_size(inputs: Sequence[InputSpec]) -> int:
-    """Samples that one run takes: the first axis of the model's first input, 1 for none."""
-    return inputs[0].shape[0] if inputs and inputs[0].shape else 1
+def batch_size(inputs: Sequence[InputSpec], whole: bool = False) -> int:
+    """Samples that one run takes: the first axis of the model's first input, 1 for none.
+
+    Args:
+        whole: every sample is one run; see ``datasets.protocol.whole``.
+    """
+    return inputs[0].shape[0] if inputs and inputs[0].shape and not whole else 1
+
+
+def rows_of(output: NDArray[Any], count: int, size: int) -> NDArray[Any]:
+    """An output with samples on axis 0, the repeated ones cut off.
+
+    Args:
+        count: real samples of the run, of ``size``.
+    """
+    if size == 1 and (output.ndim == 0 or output.shape[0] != 1):
+        return output[None]
+    return output[:count]
 
 
 def hash_outputs(digest: Any, outputs: Sequence[NDArray[Any]]) -> None:
@@ -53,7 +68,8 @@ def model_batches(
     dataset: Dataset, samples: Range, inputs: Sequence[InputSpec], chunk: int
 ) -> Iterator[ModelBatch]:
     """Cut a range into runs of the model; ``chunk`` samples are read from the dataset at a time."""
-    size = batch_size(inputs)
+    whole_runs = whole(dataset)
+    size = batch_size(inputs, whole_runs)
     chunk = max(chunk // size, 1) * size
     for start in range(samples.start, samples.stop, chunk):
         part = Range(start, min(start + chunk, samples.stop))
@@ -66,6 +82,8 @@ def model_batches(
                     name: np.concatenate([v, np.repeat(v[-1:], size - count, axis=0)])
                     for name, v in rows.items()
                 }
+            if whole_runs:
+                rows = {name: values[0] for name, values in rows.items()}
             labels = None if read.labels is None else read.labels[offset : offset + count]
             own = {spec.name: rows.pop(spec.name) for spec in inputs}
             yield ModelBatch(own, labels, start + offset, count, rows)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from compiler.lru_cache import LRUCache
 from compiler.runtime.pipeline import Pipeline
 from compiler.targets.c.cores import CORES
-from workers.batching import ModelBatch, batch_size, hash_outputs, model_batches
+from workers.batching import ModelBatch, batch_size, hash_outputs, model_batches, rows_of
 from workers.candidates import Builder, Runnable
-from workers.datasets.protocol import Dataset
+from workers.datasets.protocol import Dataset, whole
 from workers.datasets.registry import OpenDatasets
 from workers.errors import DatasetError, DifferingOutputsError, WorkerError
 from workers.messages import EvaluationRequest, EvaluationResult, Range
@@ -63,7 +63,8 @@ class EvaluationActor:
         if len(request.samples) == 0:
             raise DatasetError("no sample to evaluate", where=str(request.samples))
         part, parts = request.part
-        if not 0 <= part < parts <= -(-len(request.samples) // batch_size(runnable.inputs)):
+        size = batch_size(runnable.inputs, whole(dataset))
+        if not 0 <= part < parts <= -(-len(request.samples) // size):
             raise WorkerError(
                 f"part {part} of {parts} of {len(request.samples)} samples",
                 fix="split into at most as many parts as the model takes runs",
@@ -79,7 +80,7 @@ class EvaluationActor:
         if (packed := request.head) is not None:
             key = self._values.key(packed)
             head = self._heads.get(key, lambda: Pipeline.unpack(self._values.value(packed)))
-        run = _Evaluation(request, runnable, dataset, reference, head)
+        run = _Evaluation(request, runnable, dataset, size, reference, head)
         collapsed = run.collapsed_early()
         if not collapsed:
             run.evaluate_all()
@@ -100,7 +101,7 @@ class EvaluationActor:
             peak_rss_bytes=peak_rss_bytes(),
             fully_integral=runnable.fully_integral,
             float_ops=runnable.float_ops,
-            run_samples=batch_size(runnable.inputs),
+            run_samples=size,
             cost=cost,
             rounding=runnable.rounding if request.return_rounding else None,
         )
@@ -114,6 +115,7 @@ class _Evaluation:
         request: EvaluationRequest,
         runnable: Runnable,
         dataset: Dataset,
+        size: int,
         reference: Rows | None,
         head: Pipeline | None,
     ) -> None:
@@ -122,7 +124,7 @@ class _Evaluation:
         self._runnable = runnable
         self._dataset = dataset
         self._reference = reference
-        self._size = batch_size(runnable.inputs)
+        self._size = size
         part, parts = request.part
         all_runs = -(-len(request.samples) // self._size)
         self._runs = range(part, all_runs, parts)
@@ -206,7 +208,7 @@ class _Evaluation:
         batch, outputs = self._run(self._runs[len(self._runs) // 2])
         exact = ReferenceExecutor(integer).run(batch.inputs)
         for place, (ours, theirs) in enumerate(zip(outputs, exact, strict=True)):
-            wanted = _rows(theirs, batch.count, self._size)
+            wanted = rows_of(theirs, batch.count, self._size)
             differ = int(np.count_nonzero((ours != wanted) & ~(np.isnan(ours) & np.isnan(wanted))))
             if differ:
                 raise DifferingOutputsError(
@@ -245,7 +247,7 @@ class _Evaluation:
     def _run(self, index: int) -> tuple[ModelBatch, Rows]:
         batch = self._batch(index)
         outputs = self._runnable.executor.run(batch.inputs)
-        return batch, tuple(_rows(out, batch.count, self._size) for out in outputs)
+        return batch, tuple(rows_of(out, batch.count, self._size) for out in outputs)
 
     def _batch(self, index: int) -> ModelBatch:
         samples = self._request.samples
@@ -304,10 +306,3 @@ def _repeated(rows: NDArray[Any], size: int) -> NDArray[Any]:
     """As many samples as the model takes; the last one fills them up."""
     missing = size - len(rows)
     return np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]) if missing > 0 else rows
-
-
-def _rows(output: NDArray[Any], count: int, size: int) -> NDArray[Any]:
-    """An output with samples on axis 0, the repeated ones cut off."""
-    if size == 1 and (output.ndim == 0 or output.shape[0] != 1):
-        return output[None]
-    return output[:count]

@@ -100,7 +100,7 @@ def doctor(
     calib: Any = None,
     until: Sequence[str] = (),
     from_: Sequence[str] = (),
-    set_input: Sequence[str] = (),
+    set_input: Sequence[str] | Mapping[str, Any] = (),
     **search: Any,
 ) -> ModelDiagnosis:
     """Which operators of a model will be integer, which not, why, and what to do; needs no data.
@@ -221,7 +221,7 @@ def insight(
     dim: Mapping[str, int] | Sequence[str] = (),
     until: Sequence[str] = (),
     from_: Sequence[str] = (),
-    set_input: Sequence[str] = (),
+    set_input: Sequence[str] | Mapping[str, Any] = (),
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> ModelInsight:
     """What every layer and every quantize point of one configuration costs.

@@ -30,6 +30,7 @@ from qsearch.modules.data_source import Batches, DataSource
 from qsearch.run_folder import module_at
 from qsearch.search.winner import build_winner, recorded_proof, samples_of
 from qsearch.settings import CutAt
+from workers.batching import batch_size, rows_of
 from workers.datasets.prepared import whole_inputs
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
@@ -73,7 +74,7 @@ def quantize(
     dim: Mapping[str, int] | Sequence[str] = (),
     until: Sequence[str] = (),
     from_: Sequence[str] = (),
-    set_input: Sequence[str] = (),
+    set_input: Sequence[str] | Mapping[str, Any] = (),
 ) -> QModule:
     """Quantize with one configuration, without a search, in this process.
 
@@ -358,13 +359,14 @@ def run_samples(what: Runnable, given: Any, *, kept: bool = True) -> Scored:
         digest = hashlib.sha256()
         gathered: list[list[NDArray[Any]]] = []
         given_spans: dict[str, Span] = {}
+        size = batch_size(what.inputs, data.whole)
         begin, begin_cpu = time.monotonic(), time.process_time()
         for batch in Batches(data, what.inputs).with_labels():
             _widen(given_spans, batch.inputs)
             outputs = what.run(batch.inputs)
             if sampled is not None:
                 outputs = [o if own else o[None] for o, own in zip(outputs, sampled, strict=True)]
-            outputs = [out[: batch.count] for out in outputs]
+            outputs = [rows_of(out, batch.count, size) for out in outputs]
             for sample in range(batch.count):
                 for out in outputs:
                     if len(out) > sample:

@@ -23,6 +23,7 @@ from qsearch.search.space import Space
 from qsearch.settings import Settings
 from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.records import StoredArtifact, Study, Trial
+from workers.batching import batch_size
 from workers.datasets.protocol import InputSpec
 from workers.pool.protocol import WorkerPool
 from workers.user_code import UserCode
@@ -218,6 +219,11 @@ class PreparedStudy:
     hardware: tuple[str, str] | None = None
     layers: LayerSpace | None = None
     code: UserCode = ()
+
+    @property
+    def run_samples(self) -> int:
+        """Samples of one run of the model."""
+        return batch_size(self.inputs, self.evaluation.whole)
 
     @property
     def objective(self) -> Objective:

@@ -58,7 +58,7 @@ class LaunchOptions(TypedDict, total=False):
     dim: Mapping[str, int] | Sequence[str] | None
     until: Sequence[str] | str | None
     from_: Sequence[str] | str | None
-    set_input: Sequence[str] | str | None
+    set_input: Sequence[str] | Mapping[str, Any] | str | None
     passes: Sequence[Any] | str | None
     imports: Sequence[PathLike | ModuleType] | str | None
     metric: str | Callable[..., Any] | None

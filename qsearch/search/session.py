@@ -79,7 +79,6 @@ from qsearch.search.winner import (
 from qsearch.settings import is_import_path
 from qsearch.store.artifacts import artifact_store
 from qsearch.store.records import StudyState, Trial
-from workers.batching import batch_size
 from workers.errors import BrokenRunError
 from workers.metrics.device import DEVICE
 from workers.metrics.latency import TIMED
@@ -295,7 +294,7 @@ class Session:
         if sum(output.nbytes for output in reference) > _HASHED_BYTES:
             return 1
         prepared = self._prepared
-        return parts_of(len(prepared.evaluation.samples), batch_size(prepared.inputs))
+        return parts_of(len(prepared.evaluation.samples), prepared.run_samples)
 
     def _plan_layers(
         self, evaluator: Evaluator, scales: tuple[float, ...] | None
@@ -432,7 +431,7 @@ class Session:
             best,
             self._calibration.scales_for(QConfig.from_dict(best.qconfig)),
             self._folder.module.read_bytes(),
-            batch_size(self._prepared.inputs),
+            self._prepared.run_samples,
         )
         self._worker_cpu_s += emitted.cpu_s
         self._context.progress.phase("check, single steps", 1)

@@ -389,7 +389,7 @@ def samples_of(module: IRModule, data: PreparedData, inputs: Sequence[InputSpec]
 
 def sample_inputs(data: PreparedData, inputs: Sequence[InputSpec]) -> dict[str, NDArray[Any]]:
     """Inputs of a few runs of the model, by ``run.place``: input names may be anything."""
-    first = Range(0, min(_RUNS * batch_size(inputs), data.count))
+    first = Range(0, min(_RUNS * batch_size(inputs, data.whole), data.count))
     kept: dict[str, NDArray[Any]] = {}
     held = 0
     for run, batch in enumerate(model_batches(open_dataset(data.ref, inputs), first, inputs, 1)):

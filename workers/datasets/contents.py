@@ -19,7 +19,7 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from compiler.lru_cache import LRUCache
-from workers.datasets.protocol import Batch, Dataset
+from workers.datasets.protocol import Batch, Dataset, whole
 from workers.errors import DataChangedError, DatasetError
 from workers.messages import Range
 
@@ -117,6 +117,7 @@ class PinnedDataset:
         self._dataset = dataset
         self._contents = contents
         self.has_labels = dataset.has_labels
+        self.whole = whole(dataset)
 
     def __len__(self) -> int:
         return len(self._dataset)

@@ -130,10 +130,14 @@ def _array(
 class ArrayDataset:
     """Arrays with samples on axis 0; those in files are read range by range.
 
+    Samples are whole where an array has one axis more than the model's input: (samples, *shape of
+    the input). So hold those of models whose batch is not axis 0: steps first, states of layers.
+
     Args:
         arrays: input name → array.
         labels: integers, one or more per sample, or None.
-        inputs: the model's inputs; array shapes are (samples, *input shape without batch).
+        inputs: the model's inputs; array shapes are (samples, *input shape without batch), or
+            (samples, *input shape) for whole samples.
         file: that holds the arrays.
     Raises:
         DatasetError: names, shapes, dtypes or lengths do not fit; or there is no sample.
@@ -149,6 +153,10 @@ class ArrayDataset:
         self._file = file
         self._where = where = str(file)
         self._inputs = tuple(inputs)
+        self.whole = any(
+            spec.shape and spec.name in arrays and arrays[spec.name].shape[1:] == spec.shape
+            for spec in inputs
+        )
         self._arrays = {spec.name: self._checked(spec, arrays) for spec in self._inputs}
         lengths = {name: len(array) for name, array in self._arrays.items()}
         if labels is not None:
@@ -184,6 +192,8 @@ class ArrayDataset:
         for spec in self._inputs:
             values = np.ascontiguousarray(self._arrays[spec.name][part])
             check_finite(spec.name, values, samples.start, self._where)
+            if self.whole:
+                values = values.reshape(len(values), *spec.shape)
             inputs[spec.name] = fit_dtype(values, spec, self._where)
         return Batch(inputs, self.labels(samples))
 
@@ -207,17 +217,17 @@ class ArrayDataset:
                 f"the model takes {', '.join(map(str, self._inputs))}",
                 fix="name the arrays as the model's inputs, and labels 'labels'",
             )
-        if array.ndim == 0 or array.shape[1:] != spec.shape[1:]:
+        rows = not self.whole or spec.shape[:1] == (1,)  # a batch of one may be left out
+        fits = rows and array.shape[1:] == spec.shape[1:]
+        if array.ndim == 0 or not (fits or (self.whole and array.shape[1:] == spec.shape)):
             fix = f"samples go on axis 0, each shaped {list(spec.shape[1:])} as the model's input"
             fix += " without its batch"
             for layout, axes in (("NHWC", (0, 3, 1, 2)), ("NCHW", (0, 2, 3, 1))):
                 if array.ndim == 4 and tuple(array.shape[a] for a in axes)[1:] == spec.shape[1:]:
                     fix = f"the data are {layout}; store {spec.name}.transpose{axes}"
-            if array.shape[1:] == spec.shape and spec.shape[0] > 1:
-                fix = (
-                    "axis 0 of the model's input counts samples. If it counts steps of a sequence, "
-                )
-                fix += "export the model with the batch first (PyTorch: batch_first=True)"
+            if self.whole or len({one.shape[:1] for one in self._inputs}) > 1:
+                fix = f"axis 0 of the model's inputs counts no samples: give {spec.name} as "
+                fix += f"[samples, {', '.join(map(str, spec.shape))}]"
             raise DatasetError(
                 f"{spec.name!r} is {list(array.shape)} in the data and {list(spec.shape)} "
                 "in the model",

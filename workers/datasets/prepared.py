@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from compiler.runtime.interface import Interface
 from compiler.runtime.pipeline import Pipeline
-from workers.datasets.protocol import Batch, Dataset, InputSpec
+from workers.datasets.protocol import Batch, Dataset, InputSpec, whole
 from workers.datasets.registry import datasets, open_dataset, take_options
 from workers.errors import DatasetError
 from workers.messages import DatasetRef, Range
@@ -84,6 +84,7 @@ class PreparedDataset:
         self._names = tuple(dict.fromkeys([*self._dtypes, *beside]))
         self._size = size
         self.has_labels = dataset.has_labels
+        self.whole = whole(dataset)
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -91,11 +92,14 @@ class PreparedDataset:
     def batch(self, samples: Range) -> Batch:
         """The samples of a range; raises as the dataset does."""
         read = self._dataset.batch(samples)
-        step = self._size or len(samples)
+        step = 1 if self.whole else self._size or len(samples)
         parts = []
         for start in range(0, len(samples), step):
             rows = {n: _padded(all_[start : start + step], step) for n, all_ in read.inputs.items()}
-            parts.append(self._before.prepare(rows))
+            if self.whole:
+                rows = {name: values[0] for name, values in rows.items()}
+            made = self._before.prepare(rows)
+            parts.append({n: value[None] for n, value in made.items()} if self.whole else made)
         values = {name: np.concatenate([part[name] for part in parts]) for name in self._names}
         for name, dtype in self._dtypes.items():  # the part may give float16
             if values[name].dtype.kind == "f":

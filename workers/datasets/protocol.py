@@ -43,7 +43,10 @@ class Batch:
 
 
 class Dataset(Protocol):
-    """Samples 0 … len-1; equal ranges give equal arrays, in every process."""
+    """Samples 0 … len-1; equal ranges give equal arrays, in every process.
+
+    A dataset whose samples are ``whole`` says so by an attribute of this name.
+    """
 
     has_labels: bool
 
@@ -62,6 +65,11 @@ class Dataset(Protocol):
 
     def files(self, samples: Range) -> Sequence[Path]:
         """The files that decide the samples of a range; none for samples that are made up."""
+
+
+def whole(dataset: Dataset) -> bool:
+    """True where a sample holds every input as one run of the model takes it, on no axis of it."""
+    return bool(getattr(dataset, "whole", False))
 
 
 def check_range(samples: Range, length: int, where: str) -> None:

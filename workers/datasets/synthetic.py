@@ -18,6 +18,8 @@ from workers.messages import Range
 class SyntheticDataset:
     """Float inputs are standard normal, integer inputs 0 or 1; sample i depends on seed and i only.
 
+    Samples are whole where the first axes of the inputs differ, and so count no samples.
+
     Args:
         inputs: the model's inputs.
         count: number of samples.
@@ -28,6 +30,7 @@ class SyntheticDataset:
 
     def __init__(self, inputs: Sequence[InputSpec], count: int, seed: int) -> None:
         self._inputs = tuple(inputs)
+        self.whole = len({spec.shape[:1] for spec in inputs}) > 1
         self._count = count
         self._seed = seed
 
@@ -40,7 +43,7 @@ class SyntheticDataset:
         inputs = {
             spec.name: np.stack([row[spec.name] for row in rows])
             if rows
-            else np.zeros((0, *spec.shape[1:]), spec.dtype)
+            else np.zeros((0, *self._shape(spec)), spec.dtype)
             for spec in self._inputs
         }
         return Batch(inputs, None)
@@ -54,12 +57,14 @@ class SyntheticDataset:
 
     def _sample(self, index: int) -> dict[str, NDArray[Any]]:
         rng = np.random.default_rng([self._seed, index])
-        return {spec.name: _random(rng, spec) for spec in self._inputs}
+        return {spec.name: _random(rng, self._shape(spec), spec.dtype) for spec in self._inputs}
+
+    def _shape(self, spec: InputSpec) -> tuple[int, ...]:
+        return spec.shape if self.whole else spec.shape[1:]
 
 
-def _random(rng: np.random.Generator, spec: InputSpec) -> NDArray[Any]:
-    dtype = np.dtype(spec.dtype)
-    shape = spec.shape[1:]
+def _random(rng: np.random.Generator, shape: tuple[int, ...], name: str) -> NDArray[Any]:
+    dtype = np.dtype(name)
     if dtype.kind == "f":
         return rng.standard_normal(shape).astype(dtype)
     # 0 and 1 are legal wherever integers are: token ids, masks, flags.

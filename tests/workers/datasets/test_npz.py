@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from workers.batching import model_batches
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset
 from workers.errors import DatasetError
@@ -111,11 +112,30 @@ def test_data_that_does_not_fit_names_both_sides(
         assert detail in str(caught.value)
 
 
-def test_sequences_that_fill_the_whole_input_are_told_of_the_batch(tmp_path: Path) -> None:
-    np.savez(tmp_path / "d.npz", image=np.zeros((40, 12, 1, 6), np.float32))
-    sequence = InputSpec("image", (12, 1, 6), "float32")
-    with pytest.raises(DatasetError, match="batch_first=True"):
-        open_dataset(npz(tmp_path / "d.npz"), [sequence])
+def test_samples_are_whole_where_an_axis_of_their_own_counts_them(tmp_path: Path) -> None:
+    specs = [InputSpec("x", (1, 6), "float32"), InputSpec("state", (2, 1, 4), "float32")]
+    rng = np.random.default_rng(0)
+    arrays: dict[str, Any] = {
+        "x": rng.standard_normal((5, 6), np.float32),  # a batch of one may be left out
+        "state": rng.standard_normal((5, 2, 1, 4), np.float32),
+        "labels": np.arange(5),
+    }
+    np.savez(tmp_path / "d.npz", **arrays)
+    dataset = open_dataset(npz(tmp_path / "d.npz"), specs)
+    runs = list(model_batches(dataset, Range(1, 4), specs, 2))
+    assert [(run.start, run.count) for run in runs] == [(1, 1), (2, 1), (3, 1)]
+    for run in runs:
+        np.testing.assert_array_equal(run.inputs["x"], arrays["x"][run.start][None])
+        np.testing.assert_array_equal(run.inputs["state"], arrays["state"][run.start])
+        assert run.labels is not None
+        assert run.labels.tolist() == [run.start]
+
+
+def test_states_that_are_no_whole_samples_are_told_how_to_be(tmp_path: Path) -> None:
+    specs = [InputSpec("x", (1, 6), "float32"), InputSpec("state", (2, 1, 4), "float32")]
+    np.savez(tmp_path / "d.npz", x=np.zeros((5, 6), "f4"), state=np.zeros((5, 2, 4), "f4"))
+    with pytest.raises(DatasetError, match=r"give state as \[samples, 2, 1, 4\]"):
+        open_dataset(npz(tmp_path / "d.npz"), specs)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -1,0 +1,125 @@
+"""Models whose inputs have no axis of samples in front: steps come first, states of two layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.numpy_helper import from_array
+
+import qsearch
+from qsearch.cli.main import run
+from tests.qsearch.quick import QUICK_SPACE
+
+STEPS, FEATURES, HIDDEN, CLASSES, SAMPLES = 6, 8, 16, 4, 24
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def drawn(seed: int, *shape: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).normal(0, 0.5, shape).astype(np.float32)
+
+
+def network(batch: int | str, *, stateful: bool) -> onnx.ModelProto:
+    """An LSTM over the steps and a classifier of its last one; from an input ``state`` of hidden
+    and cell state, and an output of the next ones, or from zeros."""
+    weights = {
+        "w": drawn(1, 1, 4 * HIDDEN, FEATURES),
+        "r": drawn(2, 1, 4 * HIDDEN, HIDDEN),
+        "b": drawn(3, 1, 8 * HIDDEN),
+        "dense": drawn(4, HIDDEN, CLASSES),
+        "0": np.array([0]),
+        "1": np.array([1]),
+        "2": np.array([2]),
+    }
+    read = ["x", "w", "r", "b", "", *(("h", "c") if stateful else ())]
+    nodes = [
+        helper.make_node("LSTM", read, ["", "last", "cell"], "lstm", hidden_size=HIDDEN),
+        helper.make_node("Squeeze", ["last", "0"], ["row"], "squeeze"),
+        helper.make_node("MatMul", ["row", "dense"], ["y"], "head"),
+    ]
+    ports: Any = {"x": [STEPS, batch, FEATURES]}, {"y": [batch, CLASSES]}
+    if stateful:
+        halves = (("h", "0", "1"), ("c", "1", "2"))
+        nodes[:0] = [helper.make_node("Slice", ["state", a, b, "0"], [n]) for n, a, b in halves]
+        nodes.append(helper.make_node("Concat", ["last", "cell"], ["next"], axis=0))
+        ports[0]["state"] = ports[1]["next"] = [2, batch, HIDDEN]
+    taken, given = (
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in p.items()]
+        for p in ports
+    )
+    constants = [from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "g", taken, given, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def data(*, stateful: bool) -> Arrays:
+    arrays = {"x": drawn(5, SAMPLES, STEPS, 1, FEATURES)}
+    return arrays | ({"state": drawn(6, SAMPLES, 2, 1, HIDDEN)} if stateful else {})
+
+
+def floats(file: Path, arrays: Arrays) -> list[list[np.ndarray[Any, Any]]]:
+    from compiler.targets.ort.session import OrtExecutor
+
+    session = OrtExecutor(file.read_bytes())
+    return [list(session.run({n: a[place] for n, a in arrays.items()})) for place in range(SAMPLES)]
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Path:
+    """A folder with the stateful model of an open batch, and whole samples."""
+    onnx.save(network("batch", stateful=True), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", **data(stateful=True))
+    return tmp_path
+
+
+def test_a_stream_is_quantized_with_samples_that_are_whole_runs(
+    stream: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert qsearch.doctor(stream / "m.onnx", dim={"batch": 1}).to_dict()["fully_integral"]
+    module = qsearch.quantize(stream / "m.onnx", stream / "d.npz")
+    arrays = data(stateful=True)
+    for place, wanted in enumerate(floats(stream / "m.onnx", arrays)):
+        found = module.run({name: array[place] for name, array in arrays.items()})
+        for ours, theirs in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=0.05)
+    module.save(stream / "m.qmod")
+    assert qsearch.verify(stream / "m.qmod").proved
+    assert run(["run", str(stream / "m.qmod"), "--eval", str(stream / "d.npz")]) == 0
+    assert f"n                {SAMPLES}" in capsys.readouterr().out
+
+
+def test_runs_given_as_python_objects_are_samples(stream: Path) -> None:
+    arrays = data(stateful=True)
+    items = [{name: array[place] for name, array in arrays.items()} for place in range(SAMPLES)]
+    by_file = qsearch.quantize(stream / "m.onnx", stream / "d.npz")
+    by_items = qsearch.quantize(stream / "m.onnx", items, dim={"batch": 1})
+    assert str(by_file.module) == str(by_items.module)
+
+
+def test_made_up_samples_are_whole_where_the_first_axes_differ(stream: Path) -> None:
+    module = qsearch.quantize(stream / "m.onnx", dim={"batch": 1})
+    assert module.proof is not None
+    assert module.proof["verdict"] == "proved"
+
+
+def test_a_search_scores_steps_first_by_their_labels(tmp_path: Path) -> None:
+    onnx.save(network(1, stateful=False), tmp_path / "m.onnx")
+    arrays = data(stateful=False)
+    labels = [int(y.argmax()) for (y,) in floats(tmp_path / "m.onnx", arrays)]
+    np.savez(tmp_path / "d.npz", labels=np.array(labels), **arrays)
+    file = str(tmp_path / "d.npz")
+    result = qsearch.launch(
+        str(tmp_path / "m.onnx"),
+        calib=file,
+        eval=file,
+        trials=4,
+        space=QUICK_SPACE,
+        pool="inline",
+        out=str(tmp_path / "run"),
+    )
+    assert result.best_trial.value > 0.9
+    assert qsearch.verify(tmp_path / "run").proved
