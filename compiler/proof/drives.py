@@ -97,7 +97,7 @@ class Drives:
     def _tabled(self, value: Value) -> tuple[Array, Array, Array]:
         bounds = self._bounds[value]
         low, high = (
-            np.clip(ends, *_INT64).astype(np.int64)
+            np.asarray(np.clip(ends, *_INT64), np.int64)
             for ends in np.broadcast_arrays(bounds.low, bounds.high)
         )
         known = [np.broadcast_to(np.int64(n), (1,) * (low.ndim + 1)) for n in (-1, 0, 1)]

@@ -210,9 +210,9 @@ def check_fully_integral(functions: Mapping[str, Function]) -> None:
         "`qsearch doctor` says what stays float and why, QuantizeContext.report in Python; "
         "partition_conversions='enabled' allows float"
     )
-    if returned:
+    if returned and not problems:  # beside others: what is float behind reads the input
         names = ", ".join(f"%{name}" for name in returned)
-        fix = fix if problems else "partition_conversions='enabled' lets it through in float"
+        fix = "partition_conversions='enabled' lets it through in float"
         problems.append(
             f"an output of the model is its input {names}, only converted; no integer "
             "stands between them, so leave this output out of the model: its caller has the values"

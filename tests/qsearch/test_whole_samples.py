@@ -106,6 +106,34 @@ def test_made_up_samples_are_whole_where_the_first_axes_differ(stream: Path) -> 
     assert module.proof["verdict"] == "proved"
 
 
+def test_a_scalar_input_and_one_without_a_batch(tmp_path: Path) -> None:
+    held = {"f": drawn(7, FEATURES), "w": drawn(8, FEATURES, CLASSES)}
+    nodes = [
+        helper.make_node("Cast", ["step"], ["t"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["t", "f"], ["angle"]),
+        helper.make_node("Sin", ["angle"], ["wave"]),
+        helper.make_node("Add", ["x", "wave"], ["sum"]),
+        helper.make_node("MatMul", ["sum", "w"], ["y"]),
+    ]
+    taken = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [STEPS, FEATURES]),
+        helper.make_tensor_value_info("step", TensorProto.INT64, []),
+    ]
+    given = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [STEPS, CLASSES])]
+    constants = [from_array(array, name) for name, array in held.items()]
+    graph = helper.make_graph(nodes, "g", taken, given, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, tmp_path / "m.onnx")
+    arrays = {"x": drawn(9, SAMPLES, STEPS, FEATURES), "step": np.arange(SAMPLES) % 5}
+    np.savez(tmp_path / "d.npz", **arrays)
+    module = qsearch.quantize(tmp_path / "m.onnx", tmp_path / "d.npz")
+    module.save(tmp_path / "m.qmod")
+    assert qsearch.verify(tmp_path / "m.qmod").proved
+    wanted = arrays["x"][3] + np.sin(3 * held["f"])
+    found = module.run({"x": arrays["x"][3], "step": 3})[0]
+    np.testing.assert_allclose(found, wanted @ held["w"], atol=0.1)
+
+
 def test_a_search_scores_steps_first_by_their_labels(tmp_path: Path) -> None:
     onnx.save(network(1, stateful=False), tmp_path / "m.onnx")
     arrays = data(stateful=False)

@@ -154,8 +154,7 @@ class ArrayDataset:
         self._where = where = str(file)
         self._inputs = tuple(inputs)
         self.whole = any(
-            spec.shape and spec.name in arrays and arrays[spec.name].shape[1:] == spec.shape
-            for spec in inputs
+            spec.name in arrays and arrays[spec.name].shape[1:] == spec.shape for spec in inputs
         )
         self._arrays = {spec.name: self._checked(spec, arrays) for spec in self._inputs}
         lengths = {name: len(array) for name, array in self._arrays.items()}
