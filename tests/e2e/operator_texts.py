@@ -55,7 +55,10 @@ CORES: Final[dict[str, str]] = {
     'dst_layout="NHWC"), src_layout="NHWC", dst_layout="NCHW")',
     "slice_like": "slice_like(nn.pad(%w, 3, pad_width=[[0, 0], [0, 0], [0, 1], [0, 2]]), %w)",
     "squared_difference": "squared_difference(%w, 5)",
+    "floor_mod": "floor_mod(%w, 7)",
+    "mod": "mod(%w, 7)",
     "trunc_divide": "trunc_divide(%w, 7)",
+    "trunc_mod": "trunc_mod(%w, 8)",
     "annotation.cast_hint": 'annotation.cast_hint(%w, dtype="int8")',
 }
 """Operators that no ONNX model leads to: what quantized_main computes from the int32 tensor %w."""

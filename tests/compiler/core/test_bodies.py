@@ -88,10 +88,11 @@ def var(name: str, array: Array) -> Var:
     return Var(name, TensorType(array.shape, str(array.dtype)))
 
 
+QUOTIENTS = ("divide", "trunc_divide", "floor_mod", "mod", "trunc_mod")
 UNARY = ("negative", "abs", "copy", "floor", "ceil", "trunc", "round", "round_even", "bitwise_not")
 BINARY = (
     *("not_equal", "less_equal", "greater", "greater_equal", "bitwise_xor", "squared_difference"),
-    "trunc_divide",
+    *QUOTIENTS,
 )
 LOGICAL = ("logical_and", "logical_or", "logical_xor")
 
@@ -105,8 +106,8 @@ def test_elementwise_operators_of_every_value(dtype: str) -> None:
         check(getattr(op, name)(x), {x: a})
     for name in BINARY:
         check(getattr(op, name)(x, y), {x: a, y: b})
-    for divisor in (1, 3, 7):
-        check(op.trunc_divide(x, relay.const(np.array(divisor, dtype))), {x: a})
+    for name, divisor in product(QUOTIENTS, (1, 3, 7, 64)):
+        check(getattr(op, name)(x, relay.const(np.array(divisor, dtype))), {x: a})
     for bits in range(np.iinfo(dtype).bits):
         check(op.left_shift(x, relay.const(np.array(bits, dtype))), {x: a})
     for low, high in ((-5.0, 9.0), (3.0, 1e30), (7.0, 2.0)):

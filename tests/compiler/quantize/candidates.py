@@ -44,7 +44,7 @@ def calibrated(
 
 
 def assert_same_integers(module: IRModule | None, data: Iterable[Batch], far: float = 50.0) -> None:
-    """Proved; reference, exact ONNX and grid agree, ``far`` times outside the ranges as well."""
+    """Proved; reference and exact ONNX agree, ``far`` times outside the ranges as well."""
     assert module is not None
     assert [str(finding) for finding in derive_static(module).findings] == []
     others: list[Executor] = [IntegerExecutor(module)]

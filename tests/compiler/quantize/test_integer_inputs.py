@@ -1,0 +1,78 @@
+"""Arithmetic on whole numbers that are inputs: bounded, proved, and of the same value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from compiler import relay
+from compiler.ir.expr import Expr
+from compiler.ir.inference.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.walk import mentions
+from compiler.proof.derive import derive_static
+from compiler.quantize import QConfig, prerequisite_optimize
+from compiler.quantize._integer_inputs import bounded_inputs
+from compiler.runtime.exact_executor import executor_named
+from compiler.targets.reference.executor import ReferenceExecutor
+from tests.compiler.quantize.candidates import calibrated, sqnr_db
+
+op = relay.op
+WORDS, WIDTH = 64, 8
+
+
+def whole(number: int, dtype: str) -> Expr:
+    made: Expr = relay.const(np.array(number, dtype))
+    return made
+
+
+PLACES: dict[str, Callable[[Expr, str], Expr]] = {
+    "moved on": lambda ids, dtype: op.add(ids, whole(2, dtype)),
+    "hashed": lambda ids, dtype: op.floor_mod(ids, whole(7, dtype)),
+    "hashed by bits": lambda ids, dtype: op.floor_mod(ids, whole(16, dtype)),
+    "divided": lambda ids, dtype: op.divide(ids, whole(3, dtype)),
+    "divided towards minus infinity": lambda ids, dtype: op.floor_divide(ids, whole(3, dtype)),
+    "moved behind a reshape": lambda ids, dtype: op.add(
+        op.reshape(op.reshape(ids, newshape=(5, 1)), newshape=(1, 5)), whole(2, dtype)
+    ),
+}
+
+
+def network(place: Callable[[Expr, str], Expr], dtype: str) -> IRModule:
+    rng = np.random.default_rng(0)
+    table, weight, head = (
+        relay.const(rng.normal(0, 0.5, shape).astype(np.float32))
+        for shape in ((WORDS, WIDTH), (WIDTH, WIDTH), (4, WIDTH))
+    )
+    ids = relay.var("ids", (1, 5), dtype)
+    rows = op.reshape(op.take(table, place(ids, dtype), axis=0), newshape=(5, WIDTH))
+    body = op.nn.dense(op.nn.relu(op.nn.dense(rows, weight)), head)
+    return prerequisite_optimize(infer_module(relay.module(relay.Function((ids,), body))), None, 3)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("name", PLACES)
+def test_it_is_proved_and_every_form_agrees(name: str, dtype: str) -> None:
+    mod = network(PLACES[name], dtype)
+    rng = np.random.default_rng(1)
+    data = [{"ids": rng.integers(0, WORDS - 2, (1, 5)).astype(dtype)} for _ in range(8)]
+    module = calibrated(mod, QConfig.recommended(), data).partitioned
+    assert module is not None
+    assert derive_static(module).findings == ()
+    assert sqnr_db(mod, module, data) > 30
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    extremes = {"ids": np.array([[low, -1, 0, 1, high]], dtype)}
+    forms = [executor_named(name, module) for name in ("engine", "integer", "c")]
+    for batch in (*data, extremes):
+        (wanted,) = ReferenceExecutor(module).run(batch)
+        for form in forms:
+            np.testing.assert_array_equal(form.run(batch)[0], wanted)
+
+
+def test_what_is_only_looked_up_and_compared_needs_no_bounds() -> None:
+    mod = network(lambda ids, dtype: ids, "int64")
+    assert bounded_inputs(mod) is mod
+    bounded = bounded_inputs(network(PLACES["moved on"], "int64"))
+    assert mentions(bounded["main"], ("clip",))
