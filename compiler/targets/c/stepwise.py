@@ -21,6 +21,7 @@ from compiler.ir.dataflow import flatten_function
 from compiler.ir.expr import Call, Function, GlobalVar
 from compiler.ir.module import IRModule
 from compiler.ops.transform.scan import ScanAttrs
+from compiler.runtime.packed import numbers
 from compiler.targets.c.executor import KERNELS, CExecutor
 from compiler.targets.c.program import C_FORM, Step, Value
 
@@ -94,7 +95,9 @@ class SteppedC(CExecutor):
         others: dict[Value, Array] = {}
         places: list[int] = []
         for home in (*step.args, *step.outs):
-            if home.data is not None:
+            if home.packed is not None:
+                others[home] = np.frombuffer(numbers(*home.packed), np.uint8)
+            elif home.data is not None:
                 others[home] = np.ascontiguousarray(home.data)
             elif home not in self._placement.offsets:
                 others.setdefault(home, np.zeros(home.shape, home.dtype))

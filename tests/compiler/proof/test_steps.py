@@ -172,6 +172,15 @@ def @main(%x: Tensor[(4, 3), float32]) {
     assert [one.without for one in tested] == ["", "", ""]
 
 
+def test_what_the_c_picks_from_a_packed_table_is_given_packed() -> None:
+    table = np.random.default_rng(0).integers(0, 16, (91, 7)).astype("int8")
+    core = "  negative(take(TABLE, %x, axis=0))"
+    mod = whole_module(core, {"x": np.zeros(2, "int32")}, {"TABLE": table})
+    tested, found = check_forms(mod, 2, 0, built_in_c(mod, QUICK_FLAGS))
+    assert found == ()
+    assert tested[2].steps == tested[2].of > 0
+
+
 def test_forms_that_a_large_module_has_not_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest is compared as ever."""
     mod = CASES[min(CASES)].mod
