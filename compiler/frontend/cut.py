@@ -22,7 +22,7 @@ import onnx.version_converter
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.errors import OnnxExportError, OnnxImportError, legal_names
-from compiler.frontend.cut_graph import PRODUCTS, Graph
+from compiler.frontend.cut_graph import Graph
 from compiler.frontend.from_onnx.branches import renamed_node, renamed_tensor
 from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS
 from compiler.runtime.pipeline import Pipeline
@@ -191,7 +191,7 @@ def _parts(graph: Graph, before: set[int], after: set[int]) -> Parts:
     core = {p for p in places if graph.live[p]} - before - after
     whole = sum(graph.multiplications(p) for p in places if graph.live[p])
     inside = sum(map(graph.multiplications, core))
-    if not any(graph.nodes[p].op_type in PRODUCTS for p in core):
+    if core.isdisjoint(graph.products()):
         raise OnnxImportError(
             "the cut leaves no product (Conv, MatMul, Gemm, …) to quantize",
             where=f"{len(core)} of {len(graph.nodes)} nodes are left",

@@ -22,6 +22,14 @@ PRODUCTS: Final = frozenset(
 )
 """Operators whose multiplications are worth integers."""
 
+LEARNED: Final = frozenset(
+    (
+        *("LinearClassifier", "LinearRegressor", "SVMClassifier", "SVMRegressor", "TreeEnsemble"),
+        *("TreeEnsembleClassifier", "TreeEnsembleRegressor"),
+    )
+)
+"""Operators of ai.onnx.ml, whose numbers are attributes: a multiplication or comparison each."""
+
 
 class Graph:
     """A model whose functions are inlined, and who reads what in it.
@@ -81,6 +89,8 @@ class Graph:
     def multiplications(self, place: int) -> int:
         """Of a product, for one sample; of its weights where the sizes are not known."""
         node = self.nodes[place]
+        if node.op_type in LEARNED:
+            return max(len(attribute.floats) for attribute in node.attribute) or 1
         if node.op_type not in PRODUCTS:
             return 0
         shapes = [self._shape(name) for name in node.input if name]
@@ -127,7 +137,8 @@ class Graph:
 
     def products(self) -> set[int]:
         """Products that depend on the inputs."""
-        return {p for p, n in enumerate(self.nodes) if n.op_type in PRODUCTS and self.live[p]}
+        worth = PRODUCTS | LEARNED
+        return {p for p, n in enumerate(self.nodes) if n.op_type in worth and self.live[p]}
 
     def floats_behind(self, wanted: set[int]) -> set[int]:
         """Nodes that none of these needs."""

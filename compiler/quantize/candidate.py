@@ -171,6 +171,7 @@ def tied_states(simulated: IRModule) -> IRModule:
     for node in nodes_of(main):
         if isinstance(node, Call) and is_op_call(node, END):
             held.update(state for state in node.args[0].operands() if quantize_kind(state))
+    points_of = {point.operands()[1]: point for point in held}  # a state may be its next one
 
     def tied(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
         if node in held:
@@ -183,7 +184,9 @@ def tied_states(simulated: IRModule) -> IRModule:
             return None
         points = node.args[0].operands()
         following = [
-            point.with_fields(args=(new[one], *point.args[1:])) if point in held else new[one]
+            point.with_fields(args=(new[points_of.get(one, one)], *point.args[1:]))
+            if point in held
+            else new[one]
             for point, one in zip(points, node.args[1].operands())
             if isinstance(point, Call)
         ]

@@ -144,7 +144,7 @@ def diagnose(mod: IRModule, qconfig: QConfig) -> Diagnosis:
     # Annotation keeps the order of the calls that the report is about.
     calls = list(float_calls(annotated["main"]))
     records = _without_copies(calls, records)
-    converted = set() if obstacles else converted_inputs(nodes_of(annotated["main"]))
+    converted = converted_inputs(nodes_of(annotated["main"]))
     records = _without_conversions(calls, records, converted)
     operators = _operators(calls, records, plain)
     return Diagnosis(not obstacles, operators, obstacles, notes_of(annotated, qconfig))

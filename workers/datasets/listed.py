@@ -71,7 +71,8 @@ class ListedDataset:
                     where=f"{self._where}; the model takes {spec}",
                 )
             values = np.stack(given) if given else np.zeros((0, *spec.shape[1:]), spec.dtype)
-            check_finite(spec.name, values, samples.start, self._where)
+            if spec.finite:
+                check_finite(spec.name, values, samples.start, self._where)
             inputs[spec.name] = fit_dtype(values, spec, self._where)
         return Batch(inputs, self.labels(samples))
 

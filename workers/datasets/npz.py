@@ -190,7 +190,8 @@ class ArrayDataset:
         inputs: dict[str, NDArray[Any]] = {}
         for spec in self._inputs:
             values = np.ascontiguousarray(self._arrays[spec.name][part])
-            check_finite(spec.name, values, samples.start, self._where)
+            if spec.finite:
+                check_finite(spec.name, values, samples.start, self._where)
             if self.whole:
                 values = values.reshape(len(values), *spec.shape)
             inputs[spec.name] = fit_dtype(values, spec, self._where)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from compiler.runtime.interface import Interface
 from compiler.runtime.pipeline import Pipeline
-from workers.datasets.protocol import Batch, Dataset, InputSpec, whole
+from workers.datasets.protocol import Batch, Dataset, InputSpec, check_finite, whole
 from workers.datasets.registry import datasets, open_dataset, take_options
 from workers.errors import DatasetError
 from workers.messages import DatasetRef, Range
@@ -38,7 +38,7 @@ def whole_inputs(whole: Interface) -> tuple[InputSpec, ...]:
             )
         shape = tuple(dim if isinstance(dim, int) else 1 for dim in port.dims)
         dtype = "float32" if port.dtype in ("float16", "float64") else port.dtype
-        specs.append(InputSpec(port.name, shape, dtype))
+        specs.append(InputSpec(port.name, shape, dtype, finite=False))
     return tuple(specs)
 
 
@@ -104,6 +104,7 @@ class PreparedDataset:
         for name, dtype in self._dtypes.items():  # the part may give float16
             if values[name].dtype.kind == "f":
                 values[name] = values[name].astype(dtype, copy=False)
+                check_finite(name, values[name], samples.start, "behind the part in front")
         if self._size:
             values = {name: rows[: len(samples)] for name, rows in values.items()}
         return Batch(values, read.labels)
@@ -131,7 +132,9 @@ def open_prepared(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Da
     of, whole, before, beside = take_options(
         "prepared", options, of=..., inputs=..., before=..., beside=...
     )
-    specs = tuple(InputSpec(name, tuple(shape), dtype) for name, shape, dtype in whole)
+    specs = tuple(
+        InputSpec(name, tuple(shape), dtype, finite=False) for name, shape, dtype in whole
+    )
     if not specs:
         raise DatasetError("a model without inputs has no samples")
     ref = DatasetRef(of["kind"], of["options"], of["sha256"])

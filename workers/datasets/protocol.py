@@ -19,11 +19,15 @@ LABEL_NAMES: Final = ("label", "labels", "target", "targets")
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """One input of the model: shape with the batch on axis 0, and dtype."""
+    """One input of the model: shape with the batch on axis 0, and dtype.
+
+    A float part in front of the core may fill gaps: what it reads need not be finite.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+    finite: bool = True
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}{list(self.shape)}"

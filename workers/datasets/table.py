@@ -114,14 +114,15 @@ def _input(
     for place, name in enumerate(names):
         for row, (line, value) in enumerate(zip(lines, columns[name], strict=True)):
             try:
-                rows[row, place] = float(value)
+                gap = not spec.finite and value in ("", None)
+                rows[row, place] = np.nan if gap else float(value)
             except (TypeError, ValueError) as error:
                 raise DatasetError(
                     f"line {line}: {value!r} in column {name!r} is no number",
                     where=str(path),
                     fix="give numbers as the model was trained with: encode categories, fill gaps",
                 ) from error
-            if not np.isfinite(rows[row, place]):
+            if spec.finite and not np.isfinite(rows[row, place]):
                 raise DatasetError(
                     f"line {line}: column {name!r} holds {value}",
                     where=str(path),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.expr import Args, Call, Expr
+from compiler.ir.expr import Args, Call, Expr, is_op_call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import NARROW_DTYPES, TensorType, Type, bits, integer_range, is_integer
 from compiler.lir.index import imm, plus
@@ -25,6 +25,7 @@ from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite, integers
 from compiler.ops.rules.with_tables import with_tables
+from compiler.ops.tensor.clip import ClipAttrs
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
 
@@ -95,25 +96,39 @@ def cast_lower(attrs: CastAttrs, x: Scalar) -> Scalar:
     return Cast(storage, plus(rest, low))
 
 
-def _is_truth_value(call: Call) -> bool:
-    """True for truth values that become numbers, such as a mask that was computed."""
-    return (call.args[0].tensor_type.dtype, call.tensor_type.dtype) == ("bool", "float32")
+def _whole_limits(call: Call) -> tuple[int, int] | None:
+    """Limits of the whole numbers that become float32: truth values, such as a mask that was
+    computed, and integers behind a clip, such as the scores of trees; None for others."""
+    (data,) = call.args
+    if call.tensor_type.dtype != "float32":
+        return None
+    if data.tensor_type.dtype == "bool":
+        return 0, 1
+    whole = is_integer(data.tensor_type.dtype)
+    if not whole or not isinstance(data, Call) or not is_op_call(data, "clip"):
+        return None
+    held = ClipAttrs.of(data)
+    limits = int(held.a_min), int(held.a_max)
+    return limits if max(map(abs, limits)) < 1 << 31 else None
 
 
 @FQAnnotateRewrite.register(cast)
 @with_tables
 def cast_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Truth values are narrow integers already; other casts stay."""
-    if not _is_truth_value(ref_call) or ctx.check_to_skip(ref_call):
+    """Whole numbers are integers already; other casts stay."""
+    limits = _whole_limits(ref_call)
+    if limits is None or ctx.check_to_skip(ref_call):
         return None
-    return QAnnotateExpr(with_args(ref_call, args), QAnnotateKind.INPUT)
+    kind = QAnnotateKind.INPUT if limits == (0, 1) else QAnnotateKind.ACTIVATION
+    return QAnnotateExpr(with_args(ref_call, args), kind)
 
 
 @FQRealizeRewrite.register(cast)
 @with_tables
 def cast_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """0 and 1 at the scale 1."""
-    if not _is_truth_value(ref_call):
+    """The same numbers at the scale 1."""
+    limits = _whole_limits(ref_call)
+    if limits is None:
         return None
-    dtype = ctx.qconfig.dtype_input
-    return integers(cast_call(args[0], dtype), DomScale(as_scale(1.0)), dtype, 0, 1)
+    dtype = ctx.qconfig.dtype_input if limits == (0, 1) else ctx.qconfig.dtype_activation
+    return integers(cast_call(args[0], dtype), DomScale(as_scale(1.0)), dtype, *limits)

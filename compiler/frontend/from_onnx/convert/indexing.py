@@ -54,7 +54,8 @@ def _slice(
 @from_onnx("ArrayFeatureExtractor", since=1, domain="ai.onnx.ml")
 def array_feature_extractor(node: OnnxNode) -> Expr:
     """Columns at constant or computed places, such as the label of the best class."""
-    data, places = node.arg(0), node.call("reshape", node.arg(1), newshape=(-1,))
+    labels, places = node.known(0), node.call("reshape", node.arg(1), newshape=(-1,))
+    data = node.arg(0) if labels is None else node.const(labels)
     if node.rank(data) == 1:
         data = node.call("expand_dims", data, axis=0)
     return node.call("take", data, places, axis=-1)

@@ -111,10 +111,15 @@ _MARGIN: Final = 0.02
 """Of a step: what float32 may be off where a feature equals a limit."""
 
 
-def _steps(trees: _Trees, features: int) -> tuple[Array, Array]:
+def _steps(node: OnnxNode, trees: _Trees, features: int) -> tuple[Array, Array]:
     """What lies at step 0 of each feature, and how many steps a unit is: float32."""
     low, factor = np.zeros(features, np.float32), np.ones(features, np.float32)
     asked = np.array([m != "LEAF" for m in trees.mode])
+    if not np.isfinite(trees.limit[asked]).all():
+        raise node.error(
+            "a tree compares with a number that is not finite",
+            fix="fill gaps in front of the trees (sklearn.impute.SimpleImputer)",
+        )
     for feature in np.unique(trees.feature[asked]):
         limits = trees.limit[asked & (trees.feature == feature)]
         least = max(np.abs(limits).max(), 1e-30) * 2.0**-8
@@ -128,7 +133,7 @@ def _tables(node: OnnxNode, trees: _Trees, features: int) -> tuple[dict[str, Arr
 
     The two nodes behind a comparison stand side by side; a leaf follows itself.
     """
-    low, factor = (a.astype(np.float64) for a in _steps(trees, features))
+    low, factor = (a.astype(np.float64) for a in _steps(node, trees, features))
     depth, source = 0, list(trees.roots)
     rows = [[0, _LAST + 1, 0] for _ in source]  # feature, limit, first
     front = [(number, (place, False)) for number, place in enumerate(source)]
@@ -175,14 +180,16 @@ def _tables(node: OnnxNode, trees: _Trees, features: int) -> tuple[dict[str, Arr
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Scores:
-    """Integers (batch, targets) in int32, and what one of them is worth."""
+    """Integers (batch, targets) in int32, what one of them is worth, and how large they get."""
 
     data: Expr
     scale: float
+    most: int
 
     def real(self, node: OnnxNode) -> Expr:
-        """As float32."""
-        value = node.call("cast", self.data, dtype="float32")
+        """As float32; the limits tell the quantizer what they can be."""
+        held = node.call("clip", self.data, a_min=float(-self.most), a_max=float(self.most))
+        value = node.call("cast", held, dtype="float32")
         return node.call("multiply", value, node.const(self.scale, "float32"))
 
 
@@ -190,7 +197,7 @@ def _scores(node: OnnxNode, trees: _Trees, base: Array) -> _Scores:
     """Sums, means, smallest or largest values of the leaves that are reached."""
     data = node.call("cast", node.arg(0), dtype="float32")
     batch, features = node.shape(data)
-    low, factor = _steps(trees, features)
+    low, factor = _steps(node, trees, features)
     moved = node.call("subtract", data, node.const(low[None]))
     steps = node.call("multiply", moved, node.const(factor[None]))
     inside = node.call("clip", steps, a_min=0.0, a_max=float(_LAST))
@@ -215,7 +222,8 @@ def _scores(node: OnnxNode, trees: _Trees, base: Array) -> _Scores:
     scale /= len(roots) if how == "AVERAGE" else 1
     if base.any():
         total = node.call("add", total, node.const(np.rint(base / scale), "int32"))
-    return _Scores(total, scale)
+    most = 32767 * (len(roots) if name == "sum" else 1) + int(np.abs(base).max() / scale + 1)
+    return _Scores(total, scale, most)
 
 
 _CHANCE: Final = 1 << 14
@@ -254,7 +262,7 @@ def _posted(node: OnnxNode, scores: _Scores, how: str) -> _Scores:
     if how == "LOGISTIC":
         total = node.call("add", share, _exponents(node, scores, top))
     share = node.call("multiply", share, node.const(_CHANCE, "int32"))
-    return _Scores(node.call("floor_divide", share, total), 1 / _CHANCE)
+    return _Scores(node.call("floor_divide", share, total), 1 / _CHANCE, _CHANCE)
 
 
 def labels_of(node: OnnxNode) -> Array:
@@ -294,7 +302,8 @@ def _of_one_score(
     how = node.attr("post_transform", "NONE")
     if mirrored and (is_chance or how == "SOFTMAX"):
         how = "NONE"
-    return [label, _posted(node, _Scores(both, score.scale), how).real(node)]
+    most = max(score.most, whole)
+    return [label, _posted(node, _Scores(both, score.scale, most), how).real(node)]
 
 
 def _base(node: OnnxNode, targets: int) -> Array:

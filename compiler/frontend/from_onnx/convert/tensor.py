@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 from compiler.errors import OnnxImportError
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
-from compiler.frontend.from_onnx.values import dtype_of
-from compiler.ir.expr import Call, Expr, is_op_call
+from compiler.frontend.from_onnx.values import dtype_of, typed_call
+from compiler.ir.expr import Call, Constant, Expr, Op, is_op_call
 from compiler.ir.ty import bits, integer_range, is_float, is_integer
+
+_EXACT = 1 << 24
+"""Whole numbers below it are float32."""
 
 
 def _binary(op_type: str, op: str, since: int = 7) -> None:
@@ -161,16 +164,53 @@ def cast_like(node: OnnxNode) -> Expr:
 
 
 def _cast(node: OnnxNode, dtype: str) -> Expr:
-    """Floats that become integers and floats again are floats without their fraction."""
+    """Floats that become integers and floats again are floats without their fraction; labels and
+    places that become floats and integers again stay integers."""
     data = node.arg(0)
     held = data.tensor_type.dtype
     if held == dtype:
         return data
+    if is_float(held) and is_integer(dtype) and (small := _small_integers(node, data)) is not None:
+        return small if small.tensor_type.dtype == dtype else node.call("cast", small, dtype=dtype)
     real = data.args[0] if isinstance(data, Call) and is_op_call(data, "cast") else data
     if real.tensor_type.dtype == dtype and is_float(dtype) and is_integer(held):
         low, high = integer_range(held)
         return node.call("trunc", node.call("clip", real, a_min=float(low), a_max=float(high)))
     return node.call("cast", data, dtype=dtype)
+
+
+_MOVES = ("expand_dims", "reshape", "squeeze", "transpose")
+
+
+def _small_integers(node: OnnxNode, data: Expr) -> Expr | None:
+    """The integers that floats are, where float32 holds every one of them; moved as these."""
+    moves, made = _behind_moves(data)
+    if not isinstance(made, Call) or not is_op_call(made, "cast"):
+        return None
+    found = made.args[0]
+    _, place = _behind_moves(found)
+    if not isinstance(place, Call) or not is_integer(place.tensor_type.dtype):
+        return None
+    if is_op_call(place, "take"):
+        _, table = _behind_moves(place.args[0])
+        known = isinstance(table, Constant) and bool((np.abs(table.data) < _EXACT).all())
+    else:
+        known = is_op_call(place, "argmax", "argmin")
+    if not known:
+        return None
+    for move in reversed(moves):
+        assert isinstance(move.op, Op)
+        found = typed_call(move.op.name, (found,), move.attrs, node.span)
+    return found
+
+
+def _behind_moves(value: Expr) -> tuple[list[Call], Expr]:
+    """(moves, outermost first; what they move)."""
+    moves: list[Call] = []
+    while isinstance(value, Call) and is_op_call(value, *_MOVES):
+        moves.append(value)
+        value = value.args[0]
+    return moves, value
 
 
 @from_onnx("Constant")

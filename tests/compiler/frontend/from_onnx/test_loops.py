@@ -255,3 +255,27 @@ def test_a_counter_of_a_damaged_file_is_refused_by_name() -> None:
     counter.op_type = "Cast"  # which lacks its dtype
     with pytest.raises(OnnxImportError, match="Loop: its steps cannot be counted"):
         load(proto.SerializeToString())
+
+
+def test_a_state_that_stays_as_it_is_has_one_scale() -> None:
+    """skl2onnx writes distances to stored rows so: the state is the row that is asked for."""
+    rows = np.random.default_rng(1).normal(0, 0.5, (6, 5)).astype(np.float32)
+    x = value("x", 1, rows.shape[1])
+    body = helper.make_graph(
+        [
+            node("Identity", ["held"], ["next"]),
+            node("Sub", ["held", "row"], ["apart"]),
+            node("ReduceSumSquare", ["apart"], ["distance"], axes=[1], keepdims=0),
+        ],
+        "body",
+        [value("held", 1, rows.shape[1]), value("row", rows.shape[1])],
+        [value("next", 1, rows.shape[1]), value("distance", 1)],
+    )
+    loop_of_rows = node("Scan", ["x", "rows"], ["", "y"], body=body, num_scan_inputs=1)
+    file = model([loop_of_rows], [x], [value("y", 6, 1)], {"rows": rows})
+    mod, params = load(file)
+    mod = prerequisite_optimize(mod, params, 3)
+    rng = np.random.default_rng(0)
+    data = [{"x": rng.normal(0, 1, (1, rows.shape[1])).astype(np.float32)} for _ in range(16)]
+    made = calibrated(mod, QConfig.recommended(), data).partitioned
+    assert_same_integers(made, data)

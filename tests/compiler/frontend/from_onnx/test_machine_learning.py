@@ -278,3 +278,121 @@ def test_a_tree_that_reaches_a_node_from_itself_is_refused() -> None:
     proto = model("TreeEnsembleRegressor", [TensorProto.FLOAT], **found, **given, n_targets=1)
     with pytest.raises(OnnxImportError):
         load(proto.SerializeToString())
+
+
+# ---- what stands around the learned part -------------------------------------------------------
+
+
+def pipeline(
+    nodes: Sequence[onnx.NodeProto],
+    outputs: dict[str, int],
+    constants: dict[str, Array],
+    at: Path,
+    x: Array,
+) -> tuple[list[Array], Any]:
+    """What onnxruntime gives for all rows, and the quantized module of these nodes."""
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", FEATURES])
+    taken = [helper.make_tensor_value_info(n, kind, None) for n, kind in outputs.items()]
+    held = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(ML, 3)]
+    graph = helper.make_graph(list(nodes), "g", [given], taken, held)
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    onnx.save(proto, at / "m.onnx")
+    np.savez(at / "calib.npz", x=x)
+    module = qsearch.quantize(at / "m.onnx", calib=str(at / "calib.npz"))
+    module.save(at / "m.qmod")
+    assert qsearch.verify(at / "m.qmod").proved
+    return onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x}), module
+
+
+def linear(rng: np.random.Generator, x: str, label: str, scores: str) -> onnx.NodeProto:
+    return helper.make_node(
+        "LinearClassifier",
+        [x],
+        [label, scores],
+        domain=ML,
+        coefficients=[float(v) for v in rng.normal(size=3 * FEATURES)],
+        intercepts=[0.1, 0.0, -0.1],
+        classlabels_ints=[3, 7, 9],
+        post_transform="SOFTMAX",
+    )
+
+
+def test_labels_that_pass_through_floats_stay_labels(tmp_path: Path) -> None:
+    """skl2onnx writes a chosen label as float, moves it and makes it an integer again."""
+    rng = np.random.default_rng(3)
+    nodes = [
+        linear(rng, "x", "unused", "scores"),
+        helper.make_node("ArgMax", ["scores"], ["place"], axis=1),
+        helper.make_node("ArrayFeatureExtractor", ["labels", "place"], ["found"], domain=ML),
+        helper.make_node("Cast", ["found"], ["real"], to=TensorProto.FLOAT),
+        helper.make_node("Reshape", ["real", "shape"], ["row"]),
+        helper.make_node("Cast", ["row"], ["label"], to=TensorProto.INT64),
+    ]
+    held = {"labels": np.array([3, 70_000, 123_457], np.int32), "shape": np.array([-1])}
+    x = rng.normal(size=(64, FEATURES)).astype(np.float32)
+    (wanted,), module = pipeline(nodes, {"label": TensorProto.INT64}, held, tmp_path, x)
+    found = np.concatenate([module.run({"x": row})[0] for row in x[:, None]])
+    assert set(found) <= set(held["labels"])
+    assert (found == wanted).mean() > 0.95
+
+
+def test_means_of_forests_are_integers_as_forests_are(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    nodes = []
+    for name in "ab":
+        found = forest(rng, 5)
+        votes = leaves(found, "class", [0, 1, 2], np.abs(rng.normal(size=1000)) / 5)
+        nodes += [
+            helper.make_node(
+                "TreeEnsembleClassifier",
+                ["x"],
+                [f"label_{name}", f"{name}"],
+                domain=ML,
+                **found,
+                **votes,
+                classlabels_int64s=[0, 1, 2],
+                post_transform="NONE",
+            ),
+            helper.make_node("Unsqueeze", [name, "zero"], [f"row_{name}"]),
+        ]
+    nodes += [
+        helper.make_node("Concat", ["row_a", "row_b"], ["both"], axis=0),
+        helper.make_node("ReduceMean", ["both"], ["mean"], axes=[0], keepdims=0),
+    ]
+    x = samples(rng, 64)
+    held = {"zero": np.array([0])}
+    (wanted,), module = pipeline(nodes, {"mean": TensorProto.FLOAT}, held, tmp_path, x)
+    found = np.concatenate([module.run({"x": row})[0] for row in x[:, None]])
+    assert np.quantile(np.abs(found - wanted), 0.95) < 0.05 * np.abs(wanted).max()
+
+
+def test_what_fills_gaps_stays_in_front_of_a_linear_model(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    nodes = [
+        helper.make_node(
+            "Imputer",
+            ["x"],
+            ["filled"],
+            domain=ML,
+            imputed_value_floats=[0.5] * FEATURES,
+            replaced_value_float=float("nan"),
+        ),
+        linear(rng, "filled", "label", "scores"),
+    ]
+    x = rng.normal(size=(64, FEATURES)).astype(np.float32)
+    x[rng.random(x.shape) < 0.2] = np.nan
+    outputs = {"label": TensorProto.INT64, "scores": TensorProto.FLOAT}
+    wanted, module = pipeline(nodes, outputs, {}, tmp_path, x)
+    found = [module.run({"x": row}) for row in x[:, None]]
+    assert (np.concatenate([one[0] for one in found]) == wanted[0]).mean() > 0.95
+    np.testing.assert_allclose(np.concatenate([one[1] for one in found]), wanted[1], atol=0.05)
+
+
+def test_trees_that_compare_with_no_number_are_refused() -> None:
+    found = forest(np.random.default_rng(6), 1)
+    found["nodes_values"][0] = float("nan")
+    votes = leaves(found, "target", [0], np.ones(32))
+    proto = model("TreeEnsembleRegressor", [TensorProto.FLOAT], n_targets=1, **found, **votes)
+    with pytest.raises(OnnxImportError, match="a number that is not finite"):
+        load(proto.SerializeToString(), input_shapes={"x": (1, FEATURES)})
