@@ -101,9 +101,10 @@ def choose(
             ),
             _rounding(samples, sequential_products(module) > MOST_PRODUCTS),
         ]
-        wide = wide_inputs(module)
-        if wide.layers:
-            decisions.append(Decision("layers", wide.layers, "; ".join(wide.why)))
+    wide = wide_inputs(module)
+    if wide.layers:
+        decisions.append(Decision("layers", wide.layers, "; ".join(wide.why)))
+    if calls and statistics is not None:
         plain = QConfig.recommended(**{one.field: one.value for one in decisions})
         decisions.append(_smoothing(module, statistics, samples, plain, gain))
     chosen = {d.field: d.value for d in decisions}

@@ -101,9 +101,10 @@ def wide_inputs(module: IRModule) -> WideInputs:
         why.append(f"sums in loops are rounded in every step: {WIDE_BITS} bits cost nothing there")
     elif looped or others:
         searched[SUMS] = WIDE_BITS
-    if values and work >= _A_CHEAP_TABLE * values:
+    if values and (work >= _A_CHEAP_TABLE * values or not work):
         found |= {TABLES: {"nbit_input": TABLE_BITS}}
         each = f"layers multiply {work / values:.0f} times for each value of them"
+        each = each if work else "nothing else takes time"
         why.append(f"tables of functions read {TABLE_BITS} bits nearly as fast as 8: {each}")
     elif values and work >= _A_TABLE * values:
         searched[TABLES] = TABLE_BITS

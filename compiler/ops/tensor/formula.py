@@ -141,7 +141,7 @@ def varying_part(formula: str) -> tuple[float, float]:
     """Where the function varies: beyond it is as good as constant.
 
     Found on a grid of 1/128 over [-64, 64]; an end is infinite where the function still varies
-    there, or is not finite.
+    there or farther out, or is not finite.
 
     Example:
         >>> varying_part("x 3.0 add 0.0 maximum 6.0 minimum x multiply 6.0 divide")
@@ -155,6 +155,14 @@ def varying_part(formula: str) -> tuple[float, float]:
     (below,), (above,) = (np.nonzero(np.abs(values - end) > least) for end in values[[0, -1]])
     low = -math.inf if below.size == 0 or below[0] <= 1 else float(grid[below[0] - 1])
     high = math.inf if above.size == 0 or above[-1] >= _STEPS - 1 else float(grid[above[-1] + 1])
+    far = _FAR * 2.0 ** np.arange(1, 40)
+    with np.errstate(all="ignore"):
+        below_it, above_it = (
+            np.abs(evaluate(formula, at) - end) <= least
+            for at, end in ((-far, values[0]), (far, values[-1]))
+        )
+    low = low if below_it.all() else -math.inf
+    high = high if above_it.all() else math.inf
     return min(low, 0.0), max(high, 0.0)
 
 

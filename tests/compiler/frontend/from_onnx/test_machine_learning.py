@@ -396,3 +396,18 @@ def test_trees_that_compare_with_no_number_are_refused() -> None:
     proto = model("TreeEnsembleRegressor", [TensorProto.FLOAT], n_targets=1, **found, **votes)
     with pytest.raises(OnnxImportError, match="a number that is not finite"):
         load(proto.SerializeToString(), input_shapes={"x": (1, FEATURES)})
+
+
+def test_a_function_of_the_sum_of_trees_is_as_exact_as_they_are(tmp_path: Path) -> None:
+    """xgboost's counts: exp of a sum, which a step of the trees hardly changes."""
+    rng = np.random.default_rng(7)
+    found = forest(rng, 10)
+    votes = leaves(found, "target", [0], rng.normal(size=1000) / 5)
+    nodes = [
+        helper.make_node("TreeEnsembleRegressor", ["x"], ["sum"], domain=ML, **found, **votes),
+        helper.make_node("Exp", ["sum"], ["y"]),
+    ]
+    x = samples(rng, 128)
+    (wanted,), module = pipeline(nodes, {"y": TensorProto.FLOAT}, {}, tmp_path, x)
+    got = np.concatenate([module.run({"x": row})[0] for row in x[:, None]])
+    assert np.quantile(np.abs(got / wanted - 1), 0.9) < 0.01

@@ -49,6 +49,8 @@ HARD_SWISH = "x 3 add 6 minimum 0 maximum x multiply 6 divide"
         ("x x multiply", (-math.inf, math.inf)),
         ("x sqrt", (-math.inf, math.inf)),
         ("2.5", (-math.inf, math.inf)),
+        ("x 6.4e-06 multiply exp", (-math.inf, math.inf)),  # hardly changes near 0
+        ("x 0.0001 multiply tanh", (-math.inf, math.inf)),
     ],
 )
 def test_beyond_its_varying_part_a_function_is_constant(
