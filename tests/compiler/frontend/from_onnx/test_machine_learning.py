@@ -402,9 +402,9 @@ def test_a_function_of_the_sum_of_trees_is_as_exact_as_they_are(tmp_path: Path) 
     """xgboost's counts: exp of a sum, which a step of the trees hardly changes."""
     rng = np.random.default_rng(7)
     found = forest(rng, 10)
-    votes = leaves(found, "target", [0], rng.normal(size=1000) / 5)
+    found |= leaves(found, "target", [0], rng.normal(size=1000) / 5)
     nodes = [
-        helper.make_node("TreeEnsembleRegressor", ["x"], ["sum"], domain=ML, **found, **votes),
+        helper.make_node("TreeEnsembleRegressor", ["x"], ["sum"], domain=ML, n_targets=1, **found),
         helper.make_node("Exp", ["sum"], ["y"]),
     ]
     x = samples(rng, 128)
