@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from itertools import chain
 from operator import methodcaller
 
-from compiler.ir.expr import Call, Expr, Function, Op, Tuple, TupleGetItem
+from compiler.ir.expr import Call, Expr, Function, Op, Tuple, TupleGetItem, is_op_call
 
 _OPERANDS = methodcaller("operands")
 _DATAFLOW = frozenset((Tuple, TupleGetItem))
@@ -88,3 +88,12 @@ def _walk(
             operators.add(node)
         done.add(node)
         yield node
+
+
+def behind(value: Expr, names: Collection[str]) -> tuple[list[Call], Expr]:
+    """(calls of operators of these names, outermost first; what their first operands lead to)."""
+    calls: list[Call] = []
+    while isinstance(value, Call) and is_op_call(value, *names):
+        calls.append(value)
+        value = value.args[0]
+    return calls, value

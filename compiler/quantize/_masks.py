@@ -20,7 +20,7 @@ import numpy as np
 from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.walk import mentions
+from compiler.ir.walk import behind, mentions
 from compiler.ops.op_call import op_call
 from compiler.passes.opaque_primitives import OpaquePrimitives
 
@@ -50,7 +50,7 @@ class _Bounds(OpaquePrimitives):
             return _guarded(post)
         if not is_op_call(post, "nn.softmax"):
             return post
-        moves, scores = _behind_moves(post.args[0])
+        moves, scores = behind(post.args[0], _MOVES)
         new = _masked_scores(scores)
         if new is scores:
             return post
@@ -94,7 +94,7 @@ def _added(choice: Call) -> Expr:
 
 
 def _bounded(side: Expr) -> Expr:
-    moves, value = _behind_moves(side)
+    moves, value = behind(side, _MOVES)
     if isinstance(value, Constant):
         new: Expr = _raised(value)
     elif isinstance(value, Call) and is_op_call(value, "multiply"):
@@ -119,15 +119,6 @@ def _raised(constant: Constant) -> Constant:
     if data.dtype.kind != "f" or not data.size or not data.min() < -LIMIT:
         return constant
     return Constant(np.maximum(data, np.asarray(-LIMIT, data.dtype)), span=constant.span)
-
-
-def _behind_moves(value: Expr) -> tuple[list[Call], Expr]:
-    """(moves, outermost first; what they move)."""
-    moves: list[Call] = []
-    while isinstance(value, Call) and is_op_call(value, *_MOVES):
-        moves.append(value)
-        value = value.args[0]
-    return moves, value
 
 
 def _moved(value: Expr, moves: Sequence[Call]) -> Expr:

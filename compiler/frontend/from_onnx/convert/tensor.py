@@ -15,6 +15,7 @@ from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.frontend.from_onnx.values import dtype_of, typed_call
 from compiler.ir.expr import Call, Constant, Expr, Op, is_op_call
 from compiler.ir.ty import bits, integer_range, is_float, is_integer
+from compiler.ir.walk import behind
 
 _EXACT = 1 << 24
 """Whole numbers below it are float32."""
@@ -184,15 +185,15 @@ _MOVES = ("expand_dims", "reshape", "squeeze", "transpose")
 
 def _small_integers(node: OnnxNode, data: Expr) -> Expr | None:
     """The integers that floats are, where float32 holds every one of them; moved as these."""
-    moves, made = _behind_moves(data)
+    moves, made = behind(data, _MOVES)
     if not isinstance(made, Call) or not is_op_call(made, "cast"):
         return None
     found = made.args[0]
-    _, place = _behind_moves(found)
+    _, place = behind(found, _MOVES)
     if not isinstance(place, Call) or not is_integer(place.tensor_type.dtype):
         return None
     if is_op_call(place, "take"):
-        _, table = _behind_moves(place.args[0])
+        _, table = behind(place.args[0], _MOVES)
         known = isinstance(table, Constant) and bool((np.abs(table.data) < _EXACT).all())
     else:
         known = is_op_call(place, "argmax", "argmin")
@@ -202,15 +203,6 @@ def _small_integers(node: OnnxNode, data: Expr) -> Expr | None:
         assert isinstance(move.op, Op)
         found = typed_call(move.op.name, (found,), move.attrs, node.span)
     return found
-
-
-def _behind_moves(value: Expr) -> tuple[list[Call], Expr]:
-    """(moves, outermost first; what they move)."""
-    moves: list[Call] = []
-    while isinstance(value, Call) and is_op_call(value, *_MOVES):
-        moves.append(value)
-        value = value.args[0]
-    return moves, value
 
 
 @from_onnx("Constant")
