@@ -128,12 +128,14 @@ def _steps(node: OnnxNode, trees: _Trees, features: int) -> tuple[Array, Array]:
     return low, factor
 
 
-def _tables(node: OnnxNode, trees: _Trees, features: int) -> tuple[dict[str, Array], Array, int]:
+def _tables(
+    node: OnnxNode, trees: _Trees, low: Array, factor: Array
+) -> tuple[dict[str, Array], Array, int]:
     """Tables by number of a node, the numbers of the roots, and how many levels there are.
 
     The two nodes behind a comparison stand side by side; a leaf follows itself.
     """
-    low, factor = (a.astype(np.float64) for a in _steps(node, trees, features))
+    low, factor = low.astype(np.float64), factor.astype(np.float64)
     depth, source = 0, list(trees.roots)
     rows = [[0, _LAST + 1, 0] for _ in source]  # feature, limit, first
     front = [(number, (place, False)) for number, place in enumerate(source)]
@@ -202,7 +204,7 @@ def _scores(node: OnnxNode, trees: _Trees, base: Array) -> _Scores:
     steps = node.call("multiply", moved, node.const(factor[None]))
     inside = node.call("clip", steps, a_min=0.0, a_max=float(_LAST))
     x = node.call("cast", inside, dtype="uint16")
-    tables, roots, levels = _tables(node, trees, features)
+    tables, roots, levels = _tables(node, trees, low, factor)
     how = node.attr("aggregate_function", "SUM")
     how = how if isinstance(how, str) else ("AVERAGE", "SUM", "MIN", "MAX")[how]
     scale = max(float(np.abs(tables["value"]).max()), 1e-30) / 32767
