@@ -21,7 +21,8 @@ from compiler.ir.blob import module_sha256
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Decision, diagnose
-from compiler.runtime.artifact import QModule, load_qmod
+from compiler.quantize.calibration.collect_stats import float_executor
+from compiler.runtime.artifact import QModule, Sample, load_qmod
 from compiler.runtime.pipeline import Pipeline
 from qsearch.errors import SettingsError
 from qsearch.frameworks import model_at
@@ -34,7 +35,7 @@ from workers.batching import batch_size, rows_of
 from workers.datasets.prepared import whole_inputs
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
-from workers.metrics.registry import MetricSums
+from workers.metrics.registry import MetricSums, measure
 from workers.metrics.size import RESTRICTED, fields_of
 from workers.process import code_version
 from workers.user_code import hashes, imported_code
@@ -43,6 +44,9 @@ PathLike = str | os.PathLike[str]
 
 
 log = logging.getLogger("qsearch.modules.quantization")
+
+_FAR_DB: Final = 10.0
+"""Below it a tenth of the outputs' power is noise."""
 
 AUTO: Final = "auto"
 """The configuration that the statistics of the data suggest."""
@@ -139,10 +143,12 @@ def _quantized(
         for call in shipped.float_ops:
             log.info("stays float: %s", call)
         before, after = (None, None) if source.parts is None else source.parts.around
+        samples = samples_of(shipped.module, data, inputs)
         return QModule(
             shipped.module,
             config,
             provenance={
+                **_closeness(module, samples),
                 "model_sha256": source.sha256,
                 "module_sha256": digest,
                 "calib_sha256": data.sha256,
@@ -154,11 +160,36 @@ def _quantized(
                 "code_version": code_version(),
                 **shipped.provenance,
             },
-            samples=samples_of(shipped.module, data, inputs),
+            samples=samples,
             proof=recorded_proof(shipped.module),
             before=before,
             after=after,
         )
+
+
+def _closeness(module: IRModule, samples: Sequence[Sample]) -> dict[str, float]:
+    """SQNR in dB of the float outputs of stored samples against the float model's; nothing for a
+    model without float outputs."""
+    float_model = float_executor(module)
+    sums = MetricSums(("sqnr",), has_labels=False, has_reference=True)
+    compared = 0
+    for inputs, outputs in samples:
+        pairs = zip(outputs, float_model.run(inputs), strict=True)
+        floats = [pair for pair in pairs if pair[1].dtype.kind == "f"]
+        compared += len(floats)
+        sums.add([ours for ours, _ in floats], [theirs for _, theirs in floats], None)
+    if not compared:
+        return {}
+    sqnr_db = measure("sqnr_db").finite(sums.results()["sqnr"])
+    assert sqnr_db is not None  # equal outputs have the finite number of infinity
+    if sqnr_db < _FAR_DB:
+        log.warning(
+            "the outputs are hardly those of the float model: %.1f dB on %d samples. `qsearch "
+            "insight` names the layers that lose; --until and --from leave parts in float",
+            sqnr_db,
+            len(samples),
+        )
+    return {"sqnr_db": round(sqnr_db, 1)}
 
 
 def changes_of_auto(given: QConfig | Mapping[str, Any] | str | None) -> dict[str, Any] | None:

@@ -35,3 +35,19 @@ def test_several_qconfig_options_add_up_and_the_folder_is_made(tmp_path: Path) -
     qconfig = qsearch.load(out).qconfig
     assert qconfig is not None
     assert (qconfig.calibrate_mode, qconfig.weight_granularity) == ("max", "tensor")
+
+
+def test_how_close_the_module_is_to_the_float_model_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "digits.qmod"
+    assert run(["compile", "digits", "-o", str(out)]) == 0
+    said = capfd.readouterr().err
+    sqnr_db = qsearch.load(out).provenance["sqnr_db"]
+    assert sqnr_db > 30
+    assert f"close to float: {sqnr_db:.1f} dB" in said
+    assert "hardly" not in said
+    useless = "calibrate_mode=global_scale,global_scale=0.01"
+    assert run(["compile", "digits", "-o", str(out), "--qconfig", useless]) == 0
+    assert "the outputs are hardly those of the float model" in capfd.readouterr().err
+    assert qsearch.load(out).provenance["sqnr_db"] < 10

@@ -29,7 +29,7 @@ def test_the_commands_run_and_the_self_check_succeeds(tmp_path: Path) -> None:
         check=False,
     )
     # What the C compiler says; qsearch names its choices and the next command there.
-    own = ("chosen: ", "next: ")
+    own = ("chosen: ", "close to float: ", "next: ")
     warnings = [line for line in done.stderr.splitlines() if not line.startswith(own)]
     assert (done.returncode, warnings) == (0, [])
     assert "arena_lower_bound_bytes" in done.stdout
