@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
-import io
 import itertools
 import logging
 import os
+import sys
 import tempfile
 import warnings
 import zipfile
@@ -152,11 +152,20 @@ def _quiet() -> Iterator[None]:
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
+    sys.stdout.flush()
+    stdout = os.dup(1)  # torch prints the graph of what it cannot export from C++
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        with (
+            open(os.devnull, "w", encoding="utf-8") as nothing,
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(nothing),
+        ):
+            os.dup2(nothing.fileno(), 1)
             warnings.simplefilter("ignore")
             yield
     finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
         logger.setLevel(level)
 
 
@@ -330,16 +339,22 @@ def _of_torch(module: Any) -> tuple[list[str], Run, dict[str, Export]]:
                 for t in _leaves(module(**tensors(rows)))
             ]
 
-    def traced(path: Path, rows: Rows) -> None:
+    def traced(path: Path, rows: Rows, free: bool = True) -> None:
         given = tensors(rows)
-        axes = {name: {0: "batch"} for name in given}
+        axes = {name: {0: "batch"} for name in given if free}
         args: Any = tuple(given.values())
         if list(given) != names[: len(given)]:
             args = (given,)  # a mapping at the end is of keywords
-        with torch.no_grad():
-            torch.onnx.export(
-                module, args, str(path), dynamo=False, input_names=list(given), dynamic_axes=axes
-            )
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)  # one operator that ONNX does not have
+        try:
+            with torch.no_grad():
+                torch.onnx.export(
+                    module, args, str(path), dynamo=False, input_names=list(given),
+                    dynamic_axes=axes,
+                )  # fmt: skip
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
 
     def dynamo(path: Path, rows: Rows) -> None:
         given = tensors(rows)
@@ -355,7 +370,11 @@ def _of_torch(module: Any) -> tuple[list[str], Run, dict[str, Export]]:
                 verbose=False,
             )
 
-    return names, run, {"traced": traced, "dynamo": dynamo}
+    def of_one(path: Path, rows: Rows) -> None:
+        """``len(x)`` is the number that was shown."""
+        traced(path, {name: array[:1] for name, array in rows.items()}, free=False)
+
+    return names, run, {"traced": traced, "dynamo": dynamo, "traced, batch of 1": of_one}
 
 
 def _leaves(value: Any) -> list[Any]:

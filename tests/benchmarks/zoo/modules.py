@@ -117,6 +117,32 @@ def test_files_are_data_of_a_module_that_is_given_with_an_example(tmp_path: Path
     assert module(torch.zeros(2, 1, 400)).shape == (2, 3)
 
 
+class Patches(nn.Module):
+    """The fused layer of an encoder has no form in ONNX, and ``len`` makes the batch a constant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(1, 16, 4, 4)
+        self.token = nn.Parameter(torch.randn(1, 1, 16))
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1)
+
+    def forward(self, images: Any) -> Any:
+        tokens = self.patches(images).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.token.expand(len(tokens), -1, -1), tokens], 1)
+        return self.encoder(tokens)[:, 0]
+
+
+def test_an_encoder_whose_batch_is_a_constant_is_exported_with_a_batch_of_one(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    model = Patches().eval()
+    found = qsearch.quantize(model, LOADER)(IMAGES[:4])
+    assert found.shape == (4, 16)
+    assert float((found - model(IMAGES[:4])).abs().max()) < 0.2
+    assert "graph(" not in capfd.readouterr().out
+
+
 def test_what_tracing_gets_wrong_is_seen_and_exported_in_another_way() -> None:
     module = qsearch.quantize(Pixel(), IMAGES[:, 0])
     wanted = Pixel()(IMAGES[:1, 0])
