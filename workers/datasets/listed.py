@@ -16,8 +16,8 @@ from workers.datasets.protocol import (
     LABEL_NAMES,
     Batch,
     InputSpec,
-    check_finite,
     check_range,
+    check_values,
     fit_dtype,
 )
 from workers.errors import DatasetError
@@ -71,8 +71,7 @@ class ListedDataset:
                     where=f"{self._where}; the model takes {spec}",
                 )
             values = np.stack(given) if given else np.zeros((0, *spec.shape[1:]), spec.dtype)
-            if spec.finite:
-                check_finite(spec.name, values, samples.start, self._where)
+            check_values(spec, values, samples.start, self._where)
             inputs[spec.name] = fit_dtype(values, spec, self._where)
         return Batch(inputs, self.labels(samples))
 

@@ -21,8 +21,8 @@ from workers.datasets.protocol import (
     Batch,
     Dataset,
     InputSpec,
-    check_finite,
     check_range,
+    check_values,
     fit_dtype,
 )
 from workers.datasets.registry import datasets, take_options
@@ -190,8 +190,7 @@ class ArrayDataset:
         inputs: dict[str, NDArray[Any]] = {}
         for spec in self._inputs:
             values = np.ascontiguousarray(self._arrays[spec.name][part])
-            if spec.finite:
-                check_finite(spec.name, values, samples.start, self._where)
+            check_values(spec, values, samples.start, self._where)
             if self.whole:
                 values = values.reshape(len(values), *spec.shape)
             inputs[spec.name] = fit_dtype(values, spec, self._where)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from compiler.runtime.interface import Interface
 from compiler.runtime.pipeline import Pipeline
-from workers.datasets.protocol import Batch, Dataset, InputSpec, check_finite, whole
+from workers.datasets.protocol import Batch, Dataset, InputSpec, check_values, whole
 from workers.datasets.registry import datasets, open_dataset, take_options
 from workers.errors import DatasetError
 from workers.messages import DatasetRef, Range
@@ -80,8 +80,8 @@ class PreparedDataset:
     ) -> None:
         self._dataset = dataset
         self._before = before
-        self._dtypes = {spec.name: spec.dtype for spec in inputs}
-        self._names = tuple(dict.fromkeys([*self._dtypes, *beside]))
+        self._inputs = tuple(inputs)
+        self._names = tuple(dict.fromkeys([*(spec.name for spec in inputs), *beside]))
         self._size = size
         self.has_labels = dataset.has_labels
         self.whole = whole(dataset)
@@ -101,10 +101,10 @@ class PreparedDataset:
             made = self._before.prepare(rows)
             parts.append({n: value[None] for n, value in made.items()} if self.whole else made)
         values = {name: np.concatenate([part[name] for part in parts]) for name in self._names}
-        for name, dtype in self._dtypes.items():  # the part may give float16
-            if values[name].dtype.kind == "f":
-                values[name] = values[name].astype(dtype, copy=False)
-                check_finite(name, values[name], samples.start, "behind the part in front")
+        for spec in self._inputs:  # the part may give float16
+            if (given := values[spec.name]).dtype.kind == "f":
+                values[spec.name] = given.astype(spec.dtype, copy=False)
+            check_values(spec, values[spec.name], samples.start, "behind the part in front")
         if self._size:
             values = {name: rows[: len(samples)] for name, rows in values.items()}
         return Batch(values, read.labels)

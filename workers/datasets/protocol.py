@@ -21,13 +21,16 @@ LABEL_NAMES: Final = ("label", "labels", "target", "targets")
 class InputSpec:
     """One input of the model: shape with the batch on axis 0, and dtype.
 
-    A float part in front of the core may fill gaps: what it reads need not be finite.
+    Attributes:
+        finite: no NaN; a float part in front of the core may fill gaps.
+        rows: of the smallest table that the values are looked up in; 0 where they are in none.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     finite: bool = True
+    rows: int = 0
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}{list(self.shape)}"
@@ -89,22 +92,28 @@ def check_range(samples: Range, length: int, where: str) -> None:
         )
 
 
-def check_finite(name: str, values: NDArray[Any], start: int, where: str) -> None:
-    """Refuse NaN and infinity, naming the sample.
+def check_values(spec: InputSpec, values: NDArray[Any], start: int, where: str) -> None:
+    """Refuse NaN and infinity, and rows that no table has, naming the sample.
 
     Raises:
         DatasetError: there is one.
     """
-    if values.dtype.kind != "f" or np.isfinite(values).all():
-        return
     flat = values.reshape(len(values), -1)
-    sample = int(np.flatnonzero(~np.isfinite(flat).all(axis=1))[0])
-    value = flat[sample][~np.isfinite(flat[sample])][0]
-    raise DatasetError(
-        f"sample {start + sample} of {name!r} holds {value}",
-        where=where,
-        fix="remove the sample or repair it; calibration and scores need finite values",
-    )
+    if spec.finite and values.dtype.kind == "f":
+        legal, what = np.isfinite(flat), ""
+        fix = "remove the sample or repair it; calibration and scores need finite values"
+    elif spec.rows and values.dtype.kind in "iu":
+        legal = (flat >= -spec.rows) & (flat < spec.rows)
+        what = f"; the model looks it up in a table of {spec.rows} rows"
+        fix = "is it the tokenizer, or the coding, of another model?"
+    else:
+        return
+    if legal.all():
+        return
+    sample = int(np.flatnonzero(~legal.all(axis=1))[0])
+    value = flat[sample][~legal[sample]][0]
+    told = f"sample {start + sample} of {spec.name!r} holds {value}{what}"
+    raise DatasetError(told, where=where, fix=fix)
 
 
 def fit_dtype(values: NDArray[Any], spec: InputSpec, where: str) -> NDArray[Any]:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
+from compiler.ir.expr import Call, Expr
 from compiler.ir.module import IRModule
+from compiler.ir.walk import behind, nodes_of
 from compiler.lru_cache import LRUCache
 from compiler.named_table import NamedTable
+from compiler.ops.transform.take import TakeAttrs
 from workers.datasets.contents import Contents, PinnedDataset, changed
 from workers.datasets.protocol import Dataset, InputSpec
 from workers.errors import DatasetError
@@ -29,11 +33,26 @@ datasets: NamedTable[OpenDataset] = NamedTable(
 
 def input_specs(mod: IRModule) -> tuple[InputSpec, ...]:
     """Inputs of @main, in order."""
-    specs = []
-    for param in mod["main"].params:
-        ty = param.tensor_type
-        specs.append(InputSpec(param.name_hint, tuple(int(d) for d in ty.shape), ty.dtype))
-    return tuple(specs)
+    rows: dict[Expr, int] = {}
+    for node in nodes_of(mod["main"]):
+        # A place beyond the rows is an error in ONNX; here it would count around.
+        if not isinstance(node, Call) or not isinstance(take := node.attrs, TakeAttrs):
+            continue
+        if take.mode == "wrap":
+            table, places = node.args
+            sizes = table.tensor_type.concrete_shape
+            size = prod(sizes) if take.axis is None else sizes[take.axis]
+            source = behind(places, ("reshape", "expand_dims", "squeeze", "cast"))[1]
+            rows[source] = min(size, rows.get(source, size))
+    return tuple(
+        InputSpec(
+            param.name_hint,
+            param.tensor_type.concrete_shape,
+            param.tensor_type.dtype,
+            rows=rows.get(param, 0),
+        )
+        for param in mod["main"].params
+    )
 
 
 def open_dataset(

@@ -140,8 +140,9 @@ def bert(folder: Path) -> tuple[Any, dict[str, Any]]:
     labels = torch.tensor([label for _, label in texts["calib"]])
     torch.manual_seed(0)
     config = BertConfig(
-        tokenizer.get_vocab_size(), 64, 2, 4, 128, max_position_embeddings=16, num_labels=2
-    )
+        vocab_size=tokenizer.get_vocab_size(), hidden_size=64, num_hidden_layers=2,
+        num_attention_heads=4, intermediate_size=128, max_position_embeddings=16,
+    )  # fmt: skip
     model = BertForSequenceClassification(config)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     for epoch in range(12):
@@ -193,7 +194,7 @@ def keywords(folder: Path) -> tuple[Any, dict[str, Any]]:
             soundfile.write(place / f"{number:04}.wav", sound, 8000)
     inputs = torch.tensor(np.array(waves["calib"]), dtype=torch.float32)[:, None]
     batches = DataLoader(TensorDataset(inputs, torch.tensor(labels)), 32, shuffle=True)
-    (folder / "pre.yaml").write_text("rate: 8000\nlength: 2000\n")
+    (folder / "pre.yaml").write_text("rate: 8000\n")
     model = trained(Keywords(), batches, nn.CrossEntropyLoss(), 15)
     data = {part: folder / part for part in ("calib", "eval")}
     return (model, (inputs[:1],)), {**data, "preprocess": folder / "pre.yaml"}

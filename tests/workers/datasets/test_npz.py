@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compiler.relay import const, module, op, var
 from workers.batching import model_batches
 from workers.datasets.protocol import InputSpec
-from workers.datasets.registry import open_dataset
+from workers.datasets.registry import input_specs, open_dataset
 from workers.errors import DatasetError
 from workers.messages import DatasetRef, Range
 
@@ -149,6 +150,23 @@ def test_a_value_that_is_not_finite_is_reported_with_its_sample(
     dataset.batch(Range(0, 4))
     with pytest.raises(DatasetError, match=f"sample 4 of 'image' holds {value}"):
         dataset.batch(Range(3, 6))
+
+
+def test_a_place_that_no_row_of_a_table_has_is_reported_with_its_sample(tmp_path: Path) -> None:
+    ids = var("ids", (1, 5), "int64")
+    table = const(np.ones((9, 4), np.float32))
+    small = const(np.ones((7, 4), np.float32))
+    rows = [
+        op.take(each, places, axis=0, mode="wrap")
+        for each, places in ((table, ids), (small, op.cast(ids, dtype="int32")))
+    ]
+    (spec,) = input_specs(module(op.add(*rows)))
+    given = np.array([[0, 1, 2, 3, -7], [0, 1, 2, 3, 7]])
+    np.savez(tmp_path / "d.npz", ids=given)
+    dataset = open_dataset(npz(tmp_path / "d.npz"), [spec])
+    assert dataset.batch(Range(0, 1)).inputs["ids"].tolist() == given[:1].tolist()
+    with pytest.raises(DatasetError, match=r"sample 1 of 'ids' holds 7; .* table of 7 rows"):
+        dataset.batch(Range(0, 2))
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
