@@ -22,11 +22,14 @@ class MeanIou(Sums):
         """Count pixels by label and answer.
 
         Raises:
-            ValueError: the output has other sizes than the masks.
+            ValueError: the output has other sizes than the masks, or fewer classes.
         """
         wanted, found = needed(labels), answers(outputs[0])
         if found.shape != wanted.shape:
             raise ValueError(f"masks of shape {wanted.shape} for answers of shape {found.shape}")
+        if outputs[0].ndim > wanted.ndim and wanted.size and wanted.max() >= outputs[0].shape[1]:
+            classes = outputs[0].shape[1]
+            raise ValueError(f"a mask holds {wanted.max()}, the model has {classes} classes")
         count_answers(state, wanted.reshape(-1), found.reshape(-1))
 
     def result(self, state: Mapping[str, float]) -> float | None:

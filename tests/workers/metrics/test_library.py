@@ -152,3 +152,10 @@ def test_an_interval_is_given_or_refused() -> None:
         told[word] = metric.standard_error(state)
     without = {word for word, error in told.items() if error is None}
     assert without == {"f1", "auc", "r2", "map", "miou", "wer"}
+
+
+def test_a_mask_of_a_class_that_the_model_does_not_have_is_told() -> None:
+    logits, masks = np.zeros((2, 4, 3, 3), np.float32), np.full((2, 3, 3), -1)
+    masks[1, 2, 2] = 4
+    with pytest.raises(MetricError, match="a mask holds 4, the model has 4 classes"):
+        scored("miou", logits, masks)
