@@ -6,11 +6,13 @@ torch, keras and tf2onnx are no dependencies: they are there where such an objec
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import inspect
 import itertools
 import logging
 import os
+import re
 import sys
 import tempfile
 import warnings
@@ -27,21 +29,25 @@ from compiler.targets.ort.session import OrtExecutor
 from qsearch.data import check_exists
 from qsearch.errors import ModelFileError, SettingsError
 from qsearch.model_file import ModelSource, find_model
-from qsearch.object_data import as_array, data_items
+from qsearch.object_data import as_array, data_items, labelled
 from qsearch.store.artifacts import write_atomically
 from workers.datasets.protocol import LABEL_NAMES
 
 COMPARED: Final = 8
 """Samples on which the exported model is compared with the one in memory."""
-_CLOSE: Final = {"float16": 2e-2, "bfloat16": 1e-1}
+_CLOSE: Final = {"float16": 2e-2}
 _DEFAULT_CLOSE: Final = 2e-3
 """Largest difference by the largest value of an output; exporters fold and reorder floats."""
+
+_PARALLEL: Final = (("DataParallel", "module"), ("DistributedDataParallel", "module"))
+"""Modules of torch around a module, and its name there."""
 
 Array = NDArray[Any]
 Rows = dict[str, Array]
 """Samples by name of an input, in order."""
 Run = Callable[[Rows], list[Array]]
-Export = Callable[[Path, Rows], None]
+Export = Callable[[Path, Rows, bool], None]
+"""Writes a file of a model that is shown these inputs, whose batch may be free."""
 
 
 def model_file(model: Any, samples: Any, folder: Path) -> tuple[str | os.PathLike[str], Any]:
@@ -116,31 +122,40 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _exported(
-    path: Path, samples: Any, names: Sequence[str], run: Run, exporters: Mapping[str, Export]
+    path: Path, samples: Any, names: Mapping[str, bool], run: Run, exporters: Mapping[str, Export]
 ) -> Any:
-    """Write the file with the first exporter whose file computes what the model does."""
-    rows, samples = _example(samples, names, run)
-    # Two samples: an exporter that is shown one may take the batch for the constant 1.
-    shown = {name: np.concatenate([array, array])[:2] for name, array in rows.items()}
+    """Write the file with the first exporter whose file computes what the model does.
+
+    Args:
+        names: the inputs, and whether each must be given.
+    """
+    runs, samples = _example(samples, names, run)
+    ways = [
+        (f"{exporter}, sizes as shown", own, runs[0], False) for exporter, own in exporters.items()
+    ]
+    if all(len(array) == 1 for array in runs[0].values()):
+        # Two samples: an exporter that is shown one may take the batch for the constant 1.
+        shown = {name: np.concatenate([array, array]) for name, array in runs[0].items()}
+        ways[:0] = [(exporter, own, shown, True) for exporter, own in exporters.items()]
     reasons = []
     with tempfile.TemporaryDirectory(prefix="qsearch-") as folder:
         made = Path(folder) / "model.onnx"
-        for exporter, export in exporters.items():
+        for way, export, rows, free in ways:
             try:
                 with _quiet():
-                    export(made, shown)
+                    export(made, rows, free)
                 data = _plain(made)
             except Exception as error:  # of a framework: anything
-                reasons.append(f"{exporter}: {_line(error)}")
+                reasons.append(f"{way}: {_line(error)}")
                 continue
-            reason = _difference(made, rows, run)
+            reason = _difference(made, runs, run)
             if reason is None:
                 _write(path, data)
                 return samples
-            reasons.append(f"{exporter}: {reason}")
+            reasons.append(f"{way}: {reason}")
     raise ModelFileError(
         f"the model cannot be exported as ONNX: {'; '.join(reasons)}",
-        where=", ".join(f"{name}: {a.dtype}{list(a.shape)}" for name, a in shown.items()),
+        where=", ".join(f"{name}: {a.dtype}{list(a.shape)}" for name, a in runs[0].items()),
         fix="give the module in float32, or export it with the tools of its framework, compare, "
         "and give the path of the file",
     )
@@ -181,13 +196,12 @@ def _plain(path: Path) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def _difference(path: Path, rows: Rows, run: Run) -> str | None:
-    """How the file differs from the model on the samples, one at a time; None where it is close."""
+def _difference(path: Path, runs: Sequence[Rows], run: Run) -> str | None:
+    """How the file differs from the model on the runs; None where it is close."""
     try:
         session = OrtExecutor(path.read_bytes())
         worst = (0.0, "")
-        for place in range(len(next(iter(rows.values())))):
-            one = {name: array[place : place + 1] for name, array in rows.items()}
+        for place, one in enumerate(runs):
             given = [one[name].astype(dtype) for name, dtype, _ in session.inputs if name in one]
             wanted, found = run(one), session.run(given)
             if len(wanted) != len(found):
@@ -208,12 +222,14 @@ def _difference(path: Path, rows: Rows, run: Run) -> str | None:
 
 
 def _line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # torch colours what it says
+    lines = [line.strip() for line in plain.splitlines() if line.strip()]
     return f"{type(error).__name__}: {(lines or [''])[0][:300]}"
 
 
-def _example(samples: Any, names: Sequence[str], run: Run) -> tuple[Rows, Any]:
-    """The first samples by name of an input, and the samples with these put back."""
+def _example(samples: Any, names: Mapping[str, bool], run: Run) -> tuple[list[Rows], Any]:
+    """Inputs of a few runs, of one sample each where axis 0 counts them; and the samples with
+    these put back."""
     if samples is None or isinstance(samples, str | os.PathLike):
         items: list[Any] = [_stored(samples)]
     else:
@@ -221,19 +237,22 @@ def _example(samples: Any, names: Sequence[str], run: Run) -> tuple[Rows, Any]:
     single = _is(samples, "torch", "Dataset")
     parts = [_named(item, names) for item in items]
     single = single or any(given_single for _, given_single in parts)
+    given = [part for part, _ in parts]
     error: Exception | None = None
-    for alone in (True,) if single else (False, True):
-        rows = _stacked([part for part, _ in parts], alone)
+    for runs in (_runs(given, alone) for alone in ((True,) if single else (False, True))):
         try:
-            run({name: array[:1] for name, array in rows.items()})
+            run(runs[0])
         except Exception as raised:  # of the user's code: anything
             error = error or raised
         else:
-            return rows, samples
+            return runs, samples
+    with contextlib.suppress(Exception):
+        run(given[0])  # states of layers have no samples on axis 0
+        return given[:1], samples
     raise ModelFileError(
         f"the model cannot be run on a sample: {_line(error or ValueError())}",
         where=", ".join(f"{n}: {a.dtype}{list(a.shape)}" for n, a in parts[0][0].items()),
-        fix=f"give calib as the model takes it: {', '.join(names)}, samples on axis 0",
+        fix=f"give calib as the model takes it: {', '.join(names)}; samples on axis 0, or one run",
     ) from error
 
 
@@ -279,49 +298,58 @@ def _length(item: Any) -> int:
     return int(shape[0]) if len(shape) > 1 else 0
 
 
-def _named(item: Any, names: Sequence[str]) -> tuple[Rows, bool]:
+def _named(item: Any, names: Mapping[str, bool]) -> tuple[Rows, bool]:
     """Arrays by name without labels; whether they are of one sample, as far as it is known."""
     single = False
-    if isinstance(item, tuple | list) and len(item) == 2 and not _are_inputs(item, names):
-        item, label = item
-        single = np.ndim(as_array(label)) == 0
+    if not _are_inputs(item, names):
+        item, label = labelled(item, sum(names.values()))
+        single = label is not None and np.ndim(as_array(label)) == 0
     if isinstance(item, Mapping):
         labels = [item[name] for name in LABEL_NAMES if name in item and name not in names]
         single = any(np.ndim(as_array(label)) == 0 for label in labels)
         rows = {name: as_array(item[name]) for name in names if name in item}
         others = [name for name in item if name not in LABEL_NAMES]
         if not rows and len(others) == 1:
-            rows = {names[0]: as_array(item[others[0]])}
+            rows = {next(iter(names)): as_array(item[others[0]])}
         return rows, single
-    parts = item if isinstance(item, tuple | list) and _are_inputs(item, names) else [item]
-    return {name: as_array(part) for name, part in zip(names, parts)}, single
+    row = item if _are_inputs(item, names) else [item]
+    return {name: as_array(part) for name, part in zip(names, row)}, single
 
 
-def _are_inputs(item: Sequence[Any], names: Sequence[str]) -> bool:
-    """Whether a pair is two inputs, and not an input and a label."""
-    shapes = [np.shape(part) for part in item if not isinstance(part, Mapping)]
-    return len(names) >= len(item) > 1 and len(shapes) == len(item) and len(set(shapes)) == 1
+def _are_inputs(item: Any, names: Mapping[str, bool]) -> bool:
+    """Whether it is a row of inputs, and not an input, or a pair of one and a label."""
+    if not isinstance(item, tuple | list) or not len(names) >= len(item) > 1:
+        return False
+    if any(isinstance(part, Mapping | tuple | list) for part in item):
+        return False
+    return len(item) == sum(names.values()) or len({np.shape(part) for part in item}) == 1
 
 
-def _stacked(parts: Sequence[Rows], alone: bool) -> Rows:
-    """The first samples of items that have the sizes of the first one."""
+def _runs(parts: Sequence[Rows], alone: bool) -> list[Rows]:
+    """The first samples of items that have the sizes of the first one, one a run."""
     fitting = [
         {name: array[None] if alone else array for name, array in part.items()} for part in parts
     ]
     sizes = {name: array.shape[1:] for name, array in fitting[0].items()}
     same = [part for part in fitting if {n: a.shape[1:] for n, a in part.items()} == sizes]
-    return {n: np.concatenate([part[n] for part in same])[:COMPARED] for n in sizes}
+    rows = {n: np.concatenate([part[n] for part in same])[:COMPARED] for n in sizes}
+    count = len(next(iter(rows.values())))
+    return [{n: array[place : place + 1] for n, array in rows.items()} for place in range(count)]
 
 
 # PyTorch ----------------------------------------------------------------------------------------
 
 
-def _of_torch(module: Any) -> tuple[list[str], Run, dict[str, Export]]:
+def _of_torch(module: Any) -> tuple[dict[str, bool], Run, dict[str, Export]]:
     torch = importlib.import_module("torch")
-    taken = inspect.signature(module.forward).parameters
-    # What transformers computes a loss of is no input.
-    names = [n for n, own in taken.items() if n not in LABEL_NAMES or own.default is own.empty]
+    for wrapper, inner in (("OptimizedModule", "_orig_mod"), *_PARALLEL):
+        module = getattr(module, inner) if _is(module, "torch", wrapper) else module
     weight = next((p for p in module.parameters() if p.is_floating_point()), None)
+    if weight is not None and weight.dtype in (torch.bfloat16, torch.float64):
+        # No runtime of ONNX has all operators in these.
+        module = copy.deepcopy(module).float()
+        weight = next(p for p in module.parameters() if p.is_floating_point())
+    names = _inputs_of(module)
 
     def tensors(rows: Rows) -> dict[str, Any]:
         found = {name: torch.as_tensor(array) for name, array in rows.items()}
@@ -332,19 +360,21 @@ def _of_torch(module: Any) -> tuple[list[str], Run, dict[str, Export]]:
             for name, tensor in found.items()
         }
 
-    def run(rows: Rows) -> list[Array]:
-        with torch.no_grad():
-            return [
-                (t.float() if t.dtype == torch.bfloat16 else t).cpu().numpy()
-                for t in _leaves(module(**tensors(rows)))
-            ]
+    def arguments(given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """In a row where none is left out: what was traced has no names."""
+        in_order = list(given) == list(names)[: len(given)]
+        return (tuple(given.values()), {}) if in_order else ((), given)
 
-    def traced(path: Path, rows: Rows, free: bool = True) -> None:
+    def run(rows: Rows) -> list[Array]:
+        row, named = arguments(tensors(rows))
+        with torch.no_grad():
+            return [tensor.cpu().numpy() for tensor in _leaves(module(*row, **named))]
+
+    def traced(path: Path, rows: Rows, free: bool) -> None:
         given = tensors(rows)
+        row, named = arguments(given)
         axes = {name: {0: "batch"} for name in given if free}
-        args: Any = tuple(given.values())
-        if list(given) != names[: len(given)]:
-            args = (given,)  # a mapping at the end is of keywords
+        args = row or (named,)  # a mapping at the end is of keywords
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)  # one operator that ONNX does not have
         try:
@@ -356,7 +386,7 @@ def _of_torch(module: Any) -> tuple[list[str], Run, dict[str, Export]]:
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
 
-    def dynamo(path: Path, rows: Rows) -> None:
+    def dynamo(path: Path, rows: Rows, free: bool) -> None:
         given = tensors(rows)
         shapes = {name: {0: torch.export.Dim("batch")} for name in given}
         with torch.no_grad():
@@ -365,16 +395,27 @@ def _of_torch(module: Any) -> tuple[list[str], Run, dict[str, Export]]:
                 kwargs=given,
                 f=str(path),
                 dynamo=True,
-                dynamic_shapes=shapes,
+                dynamic_shapes=shapes if free else None,
                 external_data=False,
                 verbose=False,
             )
 
-    def of_one(path: Path, rows: Rows) -> None:
-        """``len(x)`` is the number that was shown."""
-        traced(path, {name: array[:1] for name, array in rows.items()}, free=False)
+    return names, run, {"traced": traced, "dynamo": dynamo}
 
-    return names, run, {"traced": traced, "dynamo": dynamo, "traced, batch of 1": of_one}
+
+def _inputs_of(module: Any) -> dict[str, bool]:
+    """Names of what ``forward`` takes, and whether each must be given."""
+    try:
+        taken = inspect.signature(module.forward).parameters.values()
+    except ValueError:  # a trace has none
+        return {one.debugName(): True for one in list(module.graph.inputs())[1:]}
+    named = [own for own in taken if own.kind not in (own.VAR_POSITIONAL, own.VAR_KEYWORD)]
+    # What transformers computes a loss of is no input.
+    return {
+        own.name: own.default is own.empty
+        for own in named
+        if own.name not in LABEL_NAMES or own.default is own.empty
+    }
 
 
 def _leaves(value: Any) -> list[Any]:
@@ -394,18 +435,18 @@ def _leaves(value: Any) -> list[Any]:
 # Keras ------------------------------------------------------------------------------------------
 
 
-def _of_keras(model: Any) -> tuple[list[str], Run, dict[str, Export]]:
-    names = [str(tensor.name).partition(":")[0] for tensor in model.inputs]
+def _of_keras(model: Any) -> tuple[dict[str, bool], Run, dict[str, Export]]:
+    names = {str(tensor.name).partition(":")[0]: True for tensor in model.inputs}
 
     def run(rows: Rows) -> list[Array]:
         given = [rows[name] for name in names]
         found = model(given[0] if len(given) == 1 else given, training=False)
         return [as_array(tensor) for tensor in _leaves(found)]
 
-    def own(path: Path, rows: Rows) -> None:
+    def own(path: Path, rows: Rows, free: bool) -> None:
         model.export(str(path), format="onnx", verbose=False)
 
-    def tf2onnx(path: Path, rows: Rows) -> None:
+    def tf2onnx(path: Path, rows: Rows, free: bool) -> None:
         importlib.import_module("tf2onnx.convert").from_keras(model, output_path=str(path))
 
     return names, run, {"export": own, "tf2onnx": tf2onnx}

@@ -110,21 +110,19 @@ def _is_columns(data: Any) -> bool:
 
 def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
     """Arrays by name, samples on axis 0; a whole sample is one, see ``datasets.protocol.whole``."""
-    labels = None
-    # A list of two may be a sample of two numbers; of two arrays or tensors it is a pair.
-    pair = isinstance(item, tuple | list) and len(item) == 2 and len(inputs) == 1
-    if pair and (isinstance(item, tuple) or all(hasattr(part, "shape") for part in item)):
-        item, labels = item
+    item, labels = labelled(item, len(inputs))
     if isinstance(item, Mapping):
         item = _known_names(item, inputs)
     else:
-        if len(inputs) != 1:
+        row = item if isinstance(item, tuple | list) and len(inputs) > 1 else [item]
+        if len(row) != len(inputs):
             raise DataError(
-                "data without names for a model with several inputs",
+                f"{len(row)} array{'s' * (len(row) > 1)} without names for a model with "
+                f"{len(inputs)} inputs",
                 where=f"inputs {', '.join(map(str, inputs))}",
-                fix="give mappings from input name to array",
+                fix="give one for each input in this order, or mappings from input name to array",
             )
-        item = {inputs[0].name: item}
+        item = {spec.name: part for spec, part in zip(inputs, row, strict=True)}
     if labels is not None:
         item = {**item, LABELS: labels}
     axes_of = {spec.name: len(spec.shape) - 1 for spec in inputs}
@@ -147,6 +145,22 @@ def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
             fix=f"give every name as many samples; the model takes {', '.join(map(str, inputs))}",
         )
     return arrays
+
+
+def labelled(item: Any, count: int) -> tuple[Any, Any]:
+    """An item for a model of ``count`` inputs, without its labels; and these, or None.
+
+    A pair of inputs (an array, a row or a mapping of them) and labels; or inputs in a row, which
+    labels may end.
+    """
+    if not isinstance(item, tuple | list) or len(item) < 2:
+        return item, None
+    arrays = all(hasattr(part, "shape") for part in item)
+    if count > 1 and len(item) == count + 1 and arrays:
+        return item[:-1], item[-1]
+    pair = len(item) == 2 and (count == 1 or not hasattr(item[0], "shape"))
+    # A list of two may be a sample of two numbers; of two arrays or tensors it is a pair.
+    return (item[0], item[1]) if pair and (arrays or isinstance(item, tuple)) else (item, None)
 
 
 def _known_names(item: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict[str, Any]:

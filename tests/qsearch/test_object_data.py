@@ -106,7 +106,18 @@ def test_samples_that_lack_an_axis_are_told_with_both_shapes(tmp_path: Path) -> 
     assert str(INPUT[0]) in str(refused.value.fix)
 
 
-def test_arrays_without_names_need_a_model_with_one_input(tmp_path: Path) -> None:
-    two = (*INPUT, InputSpec("y", (1, 2), "float32"))
-    with pytest.raises(DataError, match="several inputs"):
-        objects_to_npz(DATA, two, tmp_path, "calib")
+def test_arrays_without_names_are_the_inputs_in_order(tmp_path: Path) -> None:
+    two = (*INPUT, InputSpec("y", (1, 3), "float32"))
+    other = DATA[:, 0]
+    pairs = list(zip(DATA, other, strict=True))
+    behind = [(x, y, label) for (x, y), label in zip(pairs, LABELS, strict=True)]
+    beside = [(pair, label) for pair, label in zip(pairs, LABELS, strict=True)]
+    named = [({"x": x, "y": y}, label) for x, y, label in behind]
+    for data in (pairs, behind, beside, named):
+        found = loaded(objects_to_npz(data, two, tmp_path, "calib"))
+        assert found["x"].tolist() == DATA.tolist()
+        assert found["y"].tolist() == other.tolist()
+        assert ("labels" in found) == (data is not pairs)
+    for data in (DATA, [(*row, 1, 2) for row in pairs]):
+        with pytest.raises(DataError, match=r"arrays? without names for a model with 2 inputs"):
+            objects_to_npz(data, two, tmp_path, "calib")

@@ -92,6 +92,60 @@ def test_any_data_give_a_module_that_answers_as_the_float_module(calib: Callable
     assert float((found - wanted).abs().max()) < 0.02 * float(wanted.abs().max())
 
 
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        nn.DataParallel,
+        torch.compile,
+        torch.jit.script,
+        lambda model: torch.jit.trace(model, IMAGES[:1]),
+        nn.Module.half,
+        nn.Module.bfloat16,
+        nn.Module.double,
+    ],
+)
+def test_a_module_may_be_wrapped_or_of_another_width(wrapped: Callable[[Any], Any]) -> None:
+    model = network().eval()
+    wanted = model(IMAGES[:4])
+    found = qsearch.quantize(wrapped(model), LOADER)(IMAGES[:4])
+    assert float((found - wanted).abs().max()) < 0.03 * float(wanted.abs().max())
+
+
+class Twins(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.side = network()
+
+    def forward(self, one: Any, other: Any) -> Any:
+        return nn.functional.cosine_similarity(self.side(one), self.side(other))
+
+
+class Steps(nn.Module):
+    """States of two layers: their axis 0 counts no samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, 8, 2, batch_first=True)
+
+    def forward(self, values: Any, hidden: Any, cell: Any) -> Any:
+        found, states = self.lstm(values, (hidden, cell))
+        return (found, *states)
+
+
+def test_inputs_in_a_row() -> None:
+    twins, others = Twins().eval(), IMAGES.flip(0)
+    for data in (
+        [(one[None], other[None]) for one, other in zip(IMAGES, others, strict=True)],
+        DataLoader(TensorDataset(IMAGES, others, PAIRS.tensors[1]), batch_size=16),
+    ):
+        found = qsearch.quantize(twins, data)(IMAGES[:4], others[:4])
+        assert float((found - twins(IMAGES[:4], others[:4])).abs().max()) < 0.05
+    state = torch.zeros(2, 1, 8)
+    runs = [(values[None], state, state) for values in torch.randn(32, 5, 4)]
+    found = qsearch.quantize(Steps().eval(), runs)(*runs[0])
+    assert [tuple(each.shape) for each in found] == [(1, 5, 8), (2, 1, 8), (2, 1, 8)]
+
+
 def test_inputs_by_name_and_several_outputs() -> None:
     module = qsearch.quantize(Tagger(), TOKENS)
     first = TOKENS[0]
