@@ -102,10 +102,10 @@ def data_items(data: Any) -> Iterator[Any]:
 
 def _is_columns(data: Any) -> bool:
     """Whether this is one tuple of all inputs and all labels, and not of two samples."""
-    if not (isinstance(data, tuple) and len(data) == 2 and all(hasattr(d, "shape") for d in data)):
+    if not (isinstance(data, tuple) and len(data) == 2 and hasattr(data[0], "shape")):
         return False
-    inputs, labels = (tuple(part.shape) for part in data)
-    return len(inputs) > len(labels) == 1 and inputs[0] == labels[0]
+    inputs, labels = tuple(data[0].shape), as_array(data[1]).shape
+    return len(inputs) > len(labels) >= 1 and inputs[0] == labels[0]
 
 
 def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
@@ -181,7 +181,13 @@ def as_array(value: Any) -> NDArray[Any]:
         value = value.detach()
     if hasattr(value, "cpu"):
         value = value.cpu()
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise DataError(
+            f"{type(value).__name__} is no array: its parts differ in their shapes",
+            fix="give an item as one array, a pair (inputs, labels), or a mapping of arrays",
+        ) from error
     return array.astype(np.float32) if array.dtype == np.float64 and array.ndim > 1 else array
 
 

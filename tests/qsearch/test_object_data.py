@@ -32,6 +32,10 @@ class Reader:
 def test_a_tuple_of_all_inputs_and_all_labels_is_one_data_set(tmp_path: Path) -> None:
     found = loaded(objects_to_npz((DATA, LABELS), INPUT, tmp_path, "eval"))
     pairs = loaded(objects_to_npz(list(zip(DATA, LABELS, strict=True)), INPUT, tmp_path, "eval"))
+    listed = loaded(objects_to_npz((DATA, LABELS.tolist()), INPUT, tmp_path, "eval"))
+    assert listed["labels"].tolist() == LABELS.tolist()
+    one_hot = loaded(objects_to_npz((DATA, np.eye(6)[LABELS]), INPUT, tmp_path, "eval"))
+    assert one_hot["labels"].shape == (5, 6)
     assert {name: found[name].tolist() for name in found} == {
         "x": DATA.tolist(),
         "labels": LABELS.tolist(),
@@ -91,6 +95,7 @@ def test_labels_travel_along_one_by_one_or_together(tmp_path: Path) -> None:
         ({"x": DATA, "labels": LABELS[:2]}, "different numbers of samples"),
         (np.array([[object()]]), "Python objects"),
         ([1, 2], "a sample of 'x' is one value"),
+        ([(DATA[0], 1, 2)], "its parts differ in their shapes"),
     ],
 )
 def test_data_that_cannot_be_used_is_refused(tmp_path: Path, data: Any, says: str) -> None:
