@@ -7,6 +7,7 @@ import hashlib
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,11 +26,14 @@ _MAX_CALLS = 8
 def objects_to_npz(data: Any, inputs: tuple[InputSpec, ...], folder: Path, name: str) -> Path:
     """Write ``data`` to ``folder/<name>-<hash>.npz`` and return the path.
 
-    Memory stays at one item of an iterable, however many there are.
+    Memory stays at one item of an iterable, however many there are. A DataFrame becomes a .csv,
+    whose columns are read as those of any table.
 
     Raises:
         DataError: empty, of a kind we do not take, or of names or shapes that do not fit.
     """
+    if hasattr(data, "to_csv") and hasattr(data, "columns"):
+        return _write_table(data.to_csv(index=False), folder, name)
     columns: dict[str, _Column] = {}
     names: list[str] = []
     try:
@@ -127,8 +131,11 @@ def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
         item = {**item, LABELS: labels}
     axes_of = {spec.name: len(spec.shape) - 1 for spec in inputs}
     arrays: dict[str, NDArray[Any]] = {}
+    single = {spec.name: spec.shape[1:] for spec in inputs if prod(spec.shape[1:]) == 1}
     for key, value in item.items():
         array, axes = as_array(value), axes_of.get(key, 0)
+        if array.ndim <= axes and key in single:  # a value, or a column of them
+            array = array.reshape(-1, *single[key])
         if array.ndim == 0 < axes:
             raise DataError(f"a sample of {key!r} is one value", fix=f"give it {axes} axes")
         arrays[str(key)] = array[np.newaxis] if array.ndim == axes else array
@@ -189,6 +196,14 @@ def as_array(value: Any) -> NDArray[Any]:
             fix="give an item as one array, a pair (inputs, labels), or a mapping of arrays",
         ) from error
     return array.astype(np.float32) if array.dtype == np.float64 and array.ndim > 1 else array
+
+
+def _write_table(text: str, folder: Path, name: str) -> Path:
+    target = folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.csv"
+    with _writing(folder, name):
+        folder.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    return target
 
 
 @dataclass(slots=True)

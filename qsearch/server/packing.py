@@ -98,7 +98,7 @@ def data_file(
         source, module = import_model(found, dim, CutAt(*words))
         pipeline = source.pipeline
         inputs = input_specs(module) if pipeline is None else whole_inputs(pipeline.whole)
-        return objects_to_npz(value, inputs, folder, name)
+        value = objects_to_npz(value, inputs, folder, name)
     path = Path(value)
     if path.is_dir():
         return _zipped(path, folder / f"{name}.zip")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 
 from qsearch.errors import DataError
@@ -43,6 +44,19 @@ def test_a_tuple_of_all_inputs_and_all_labels_is_one_data_set(tmp_path: Path) ->
     assert {name: pairs[name].tolist() for name in pairs} == {
         name: found[name].tolist() for name in found
     }
+
+
+def test_a_frame_is_a_table_and_values_need_no_axis(tmp_path: Path) -> None:
+    two = tuple(InputSpec(name, (1, 1), "float32") for name in ("age", "bmi"))
+    ages, masses = [31.5, 40.25, 53.125], [20.0, 25.5, 30.0]
+    columns = {"age": ages, "bmi": masses, "target": [0, 1, 1]}
+    frame = objects_to_npz(pandas.DataFrame(columns), two, tmp_path, "calib")
+    assert frame.read_text().splitlines()[:2] == ["age,bmi,target", "31.5,20.0,0"]
+    rows = [{name: values[row] for name, values in columns.items()} for row in range(3)]
+    for data in (columns, rows, list(zip(np.float32(ages), np.float32(masses), strict=True))):
+        found = loaded(objects_to_npz(data, two, tmp_path, "calib"))
+        assert found["age"].tolist() == [[31.5], [40.25], [53.125]]
+        assert found["bmi"].tolist() == [[20.0], [25.5], [30.0]]
 
 
 def loaded(path: Path) -> dict[str, Any]:
