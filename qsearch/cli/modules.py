@@ -80,7 +80,8 @@ def run_command(module: str, data: DataSource, executor: str, as_json: bool) -> 
         print(json.dumps(found))
     else:
         warnings = found.pop("warnings")
-        print("\n".join(f"{key:<16} {value}".rstrip() for key, value in found.items()))
+        rows = {key: value for key, value in found.items() if value not in ("", None)}
+        print("\n".join(f"{key:<16} {value}" for key, value in rows.items()))
         for warning in warnings:
             print(f"warning: {warning}", file=sys.stderr)
     return EXIT_OK
