@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from qsearch.modules.analysis import doctor, insight
     from qsearch.modules.data_source import DataSource
     from qsearch.modules.export import C, Commands, Qdq, export
-    from qsearch.modules.quantization import load, quantize, run_module
+    from qsearch.modules.quantization import quantize
+    from qsearch.modules.running import load, run_module
     from qsearch.modules.trial_module import write_trial
     from qsearch.modules.verification import verify
     from qsearch.modules.views import diff, draw, show_hardware, show_text

@@ -62,7 +62,7 @@ def run_command(module: str, data: DataSource, executor: str, as_json: bool) -> 
     The samples run one after the other.
     """
     from qsearch.errors import SettingsError
-    from qsearch.modules.quantization import run_module
+    from qsearch.modules.running import run_module
     from qsearch.run_folder import evaluation_data
 
     if data.data is None:

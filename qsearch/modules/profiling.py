@@ -31,7 +31,7 @@ from compiler.targets.engine.plan import StepInfo
 from compiler.targets.ort.session import ORT_ERRORS, OrtExecutor
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model
-from qsearch.modules.quantization import load
+from qsearch.modules.running import load
 from qsearch.report.page import plot_page, plot_row
 
 PathLike = str | os.PathLike[str]

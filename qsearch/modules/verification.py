@@ -40,7 +40,7 @@ from compiler.targets.tflite.interpreters import SHOWN, FileJudge, available
 from qsearch.errors import RunFolderError
 from qsearch.modules.data_source import DataSource
 from qsearch.modules.onnx_file import parts_outside
-from qsearch.modules.quantization import Runnable, run_samples
+from qsearch.modules.running import Runnable, run_samples
 from qsearch.run_folder import RunFolder, module_at
 from qsearch.signing import (
     SIGNATURE,

@@ -1,0 +1,243 @@
+"""One module on data, in this process."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.frontend.from_onnx.declared_inputs import declared_interface
+from compiler.runtime.artifact import QModule, load_qmod
+from compiler.runtime.pipeline import Pipeline
+from qsearch.errors import SettingsError
+from qsearch.modules.data_source import Batches, DataSource
+from qsearch.run_folder import module_at
+from workers.batching import batch_size, rows_of
+from workers.datasets.prepared import whole_inputs
+from workers.datasets.protocol import InputSpec
+from workers.datasets.registry import input_specs
+from workers.metrics.registry import MetricSums
+
+PathLike = str | os.PathLike[str]
+
+
+def load(path: PathLike) -> QModule:
+    """A module written by ``launch``, ``compile`` or ``QModule.save``.
+
+    Args:
+        path: of the file, or of a run folder.
+    Raises:
+        RunFolderError: no module was written to this run folder.
+        ArtifactError: the file is missing, damaged, or no .qmod.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise SettingsError(
+            f"a module of type {type(path).__name__} cannot be loaded",
+            where="path",
+            fix="give the path of a .qmod, or of a run folder",
+        )
+    return load_qmod(module_at(Path(path)))
+
+
+def run_module(path: PathLike, data: Any, *, executor: str = "auto") -> dict[str, Any]:
+    """Run a .qmod, or an .onnx file that ``export`` wrote, on data, sample after sample.
+
+    Args:
+        data: as ``eval`` of ``launch``, or a ``DataSource``.
+        executor: as for ``QModule.run``; every executor gives the same bits. An .onnx file is run
+            by onnxruntime with default session options.
+    Returns:
+        ``top1`` (None without labels), ``n``, ``outputs_sha256`` over the little-endian float32
+        outputs, the time it took, the ``executor`` that ran and ``why`` it is no faster one
+        ("" for the engine), and ``warnings`` of inputs on another scale than the samples that
+        the .qmod holds.
+    Raises:
+        ArtifactError: the file is neither.
+        CodegenError: onnxruntime gives other bits for an .onnx file than its module has.
+    """
+    what = runnable(Path(path), executor)
+    found = run_samples(what, data, kept=False)
+    form, why = what.form()
+    return {
+        "top1": found.top1,
+        "n": found.count,
+        "outputs_sha256": found.digest,
+        "wall_s": round(found.wall_s, 3),
+        "cpu_s": round(found.cpu_s, 3),
+        "executor": form,
+        "why": why,
+        "warnings": list(found.warnings),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Runnable:
+    """Inputs of a module or of an exported file, and what runs it on arrays of them.
+
+    Attributes:
+        seen: lowest and highest value by input, where a module holds calibration samples.
+        judged: whether labels judge the first output.
+        form: the executor that runs, and why it is no faster one.
+        pipeline: what stands between the data and these inputs.
+        sampled: which outputs have the samples on their leading axis; None is all of them.
+    """
+
+    inputs: tuple[InputSpec, ...]
+    run: Callable[[Mapping[str, NDArray[Any]]], list[NDArray[Any]]]
+    seen: Mapping[str, Span] = field(default_factory=dict)
+    sampled: tuple[bool, ...] | None = None
+    pipeline: Pipeline | None = None
+    judged: bool = True
+    form: Callable[[], tuple[str, str]] = lambda: ("onnxruntime", "it runs exported files")
+
+    @staticmethod
+    def of(module: QModule, executor: str = "auto") -> Runnable:
+        """A module."""
+        seen: dict[str, Span] = {}
+
+        def form() -> tuple[str, str]:
+            return module.form(executor)
+
+        pipeline = module.pipeline
+        if pipeline is not None:
+            specs = whole_inputs(pipeline.whole)
+            own = pipeline.sampled
+            run = Runnable(specs, lambda inputs: module.run(inputs, executor), seen, own)
+            return replace(run, judged=pipeline.gives_classes, form=form)
+        for inputs, _ in module.samples:
+            _widen(seen, inputs)
+        specs = input_specs(module.module)
+        return Runnable(specs, lambda inputs: module.run(inputs, executor), seen, form=form)
+
+
+Span = tuple[float, float]
+_OTHER_SCALE: Final = 10.0
+"""The few samples of a module do not have the whole range of its data."""
+
+
+def _widen(spans: dict[str, Span], inputs: Mapping[str, NDArray[Any]]) -> None:
+    for name, array in inputs.items():
+        low, high = spans.get(name, (np.inf, -np.inf))
+        spans[name] = min(low, float(array.min())), max(high, float(array.max()))
+
+
+def _other_scales(seen: Mapping[str, Span], given: Mapping[str, Span]) -> tuple[str, ...]:
+    """A sentence for each input whose values lie on another scale than those it was made with."""
+    found = []
+    for name, ours in seen.items():
+        theirs = given[name]
+        least, most = sorted((ours[1] - ours[0], theirs[1] - theirs[0]))
+        negative = [low < -0.3 * high for low, high in (ours, theirs)]
+        if most > _OTHER_SCALE * least or (negative == [True, False] and theirs[0] >= 0):
+            found.append(
+                f"{name!r} has values from {theirs[0]:.4g} to {theirs[1]:.4g}; the samples that "
+                f"the module was made with have {ours[0]:.4g} to {ours[1]:.4g}: prepare both alike"
+            )
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What data gave.
+
+    Attributes:
+        top1: None without labels.
+        count: samples.
+        data_sha256: of the data.
+        digest: SHA-256 over the little-endian float32 outputs.
+        outputs: of all samples; () where they were not kept.
+    """
+
+    top1: float | None
+    count: int
+    data_sha256: str
+    digest: str
+    outputs: tuple[NDArray[Any], ...]
+    wall_s: float
+    cpu_s: float
+    warnings: tuple[str, ...] = ()
+
+
+def run_samples(what: Runnable, given: Any, *, kept: bool = True) -> Scored:
+    """Run every sample of the data; ``kept`` keeps the outputs."""
+    with DataSource.of(given).opened(what.inputs, "eval", what.pipeline) as data:
+        sampled = what.sampled
+        sums = MetricSums(
+            ("top1",) if data.has_labels and what.judged else (),
+            has_labels=data.has_labels,
+            has_reference=False,
+        )
+        digest = hashlib.sha256()
+        gathered: list[list[NDArray[Any]]] = []
+        given_spans: dict[str, Span] = {}
+        size = batch_size(what.inputs, data.whole)
+        begin, begin_cpu = time.monotonic(), time.process_time()
+        for batch in Batches(data, what.inputs).with_labels():
+            _widen(given_spans, batch.inputs)
+            outputs = what.run(batch.inputs)
+            if sampled is not None:
+                outputs = [o if own else o[None] for o, own in zip(outputs, sampled, strict=True)]
+            outputs = [rows_of(out, batch.count, size) for out in outputs]
+            for sample in range(batch.count):
+                for out in outputs:
+                    if len(out) > sample:
+                        digest.update(np.ascontiguousarray(out[sample], "<f4").tobytes())
+            sums.add(outputs, None, batch.labels)
+            if kept:
+                gathered.append(outputs)
+        return Scored(
+            sums.results().get("top1"),
+            data.count,
+            data.sha256,
+            digest.hexdigest(),
+            tuple(map(_concatenated, zip(*gathered, strict=True))),
+            time.monotonic() - begin,
+            time.process_time() - begin_cpu,
+            _other_scales(what.seen, given_spans),
+        )
+
+
+def _concatenated(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """One array of all; samples that differ in their sizes are joined as rows of numbers."""
+    if len({part.shape[1:] for part in parts}) > 1:
+        return np.concatenate([part.reshape(-1) for part in parts])
+    return np.concatenate(parts)
+
+
+def runnable(path: Path, executor: str = "auto") -> Runnable:
+    """What a file holds: a .qmod, or an .onnx file that ``export`` wrote.
+
+    Raises:
+        ArtifactError: the file is neither.
+        CodegenError: onnxruntime gives other bits for an .onnx file than its module has.
+    """
+    if path.suffix != ".onnx":
+        return Runnable.of(load(path), executor)
+    from compiler.targets.ort.exported import open_exported
+
+    session = open_exported(path)
+    dtypes = {name: dtype for name, dtype, _ in session.inputs}
+    specs = tuple(
+        InputSpec(
+            name,
+            tuple(dim if isinstance(dim, int) else 1 for dim in dims),
+            "float32" if dtype.startswith("float") else dtype,
+        )
+        for name, dtype, dims in session.inputs
+    )
+
+    def run(inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        return session.run({name: array.astype(dtypes[name]) for name, array in inputs.items()})
+
+    ports = declared_interface(path)
+    firsts = {port.dims[0] for port in ports.inputs if port.dims}
+    counted = [bool(p.dims) and isinstance(p.dims[0], str) for p in ports.outputs]
+    own = (not n or p.dims[0] in firsts for n, p in zip(counted, ports.outputs, strict=True))
+    return Runnable(specs, run, sampled=tuple(own))
