@@ -75,13 +75,8 @@ def model_file(model: Any, samples: Any, folder: Path) -> tuple[str | os.PathLik
     if _is(model, "keras", "Model") or _is(model, "tf_keras", "Model"):
         return path, _exported(path, samples, *_of_keras(model))
     if _is(model, "torch", "Module"):
-        parts = [(part, part.training) for part in model.modules()]
-        model.eval()
-        try:
+        with _in_evaluation(model):
             return path, _exported(path, samples, *_of_torch(model))
-        finally:
-            for part, training in parts:
-                part.training = training
     model = getattr(model, "model_proto", model)  # of torch.onnx.export
     data = model if isinstance(model, bytes) else b""
     if hasattr(model, "SerializeToString") and not isinstance(model, type):
@@ -340,6 +335,28 @@ def _runs(parts: Sequence[Rows], alone: bool) -> list[Rows]:
 # PyTorch ----------------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def _in_evaluation(module: Any) -> Iterator[None]:
+    """Without dropout, without a cache of keys and values (which is no tensor), and without the
+    encoder's one operator that ONNX does not have."""
+    mha = importlib.import_module("torch").backends.mha
+    parts = [(part, part.training, getattr(part, "config", None)) for part in module.modules()]
+    caching = [c for *_, c in parts if c is not None and getattr(c, "use_cache", False)]
+    fast = mha.get_fastpath_enabled()
+    module.eval()
+    mha.set_fastpath_enabled(False)
+    for config in caching:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        for part, training, _ in parts:
+            part.training = training
+        for config in caching:
+            config.use_cache = True
+        mha.set_fastpath_enabled(fast)
+
+
 def _of_torch(module: Any) -> tuple[dict[str, bool], Run, dict[str, Export]]:
     torch = importlib.import_module("torch")
     for wrapper, inner in (("OptimizedModule", "_orig_mod"), *_PARALLEL):
@@ -375,16 +392,10 @@ def _of_torch(module: Any) -> tuple[dict[str, bool], Run, dict[str, Export]]:
         row, named = arguments(given)
         axes = {name: {0: "batch"} for name in given if free}
         args = row or (named,)  # a mapping at the end is of keywords
-        fast = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)  # one operator that ONNX does not have
-        try:
-            with torch.no_grad():
-                torch.onnx.export(
-                    module, args, str(path), dynamo=False, input_names=list(given),
-                    dynamic_axes=axes,
-                )  # fmt: skip
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast)
+        with torch.no_grad():
+            torch.onnx.export(
+                module, args, str(path), dynamo=False, input_names=list(given), dynamic_axes=axes
+            )
 
     def dynamo(path: Path, rows: Rows, free: bool) -> None:
         given = tensors(rows)

@@ -146,6 +146,20 @@ def test_inputs_in_a_row() -> None:
     assert [tuple(each.shape) for each in found] == [(1, 5, 8), (2, 1, 8), (2, 1, 8)]
 
 
+def test_a_language_model_is_exported_without_its_cache() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2, n_positions=16)
+    model = transformers.GPT2LMHeadModel(config)
+    items = [{name: item[name] for name in ("labels", "ids")} for item in TOKENS]
+    data = [{"input_ids": item.pop("ids"), **item} for item in items]
+    ids = data[0]["input_ids"]
+    found = qsearch.quantize(model, data)(ids)
+    assert config.use_cache
+    assert model.training
+    wanted = model.eval()(ids).logits
+    assert float((found - wanted).abs().max()) < 0.1 * float(wanted.abs().max())
+
+
 def test_inputs_by_name_and_several_outputs() -> None:
     module = qsearch.quantize(Tagger(), TOKENS)
     first = TOKENS[0]
