@@ -34,6 +34,16 @@ PLACES: dict[str, Callable[[Expr, str], Expr]] = {
     "hashed by bits": lambda ids, dtype: op.floor_mod(ids, whole(16, dtype)),
     "divided": lambda ids, dtype: op.divide(ids, whole(3, dtype)),
     "divided towards minus infinity": lambda ids, dtype: op.floor_divide(ids, whole(3, dtype)),
+    "multiplied by itself": lambda ids, dtype: op.floor_mod(op.multiply(ids, ids), whole(5, dtype)),
+    "multiplied by what was picked": lambda ids, dtype: op.floor_mod(
+        op.multiply(ids, op.take(ids, whole(2, "int64"), axis=1, mode="wrap")), whole(5, dtype)
+    ),
+    "subtracted from what was picked": lambda ids, dtype: op.abs(
+        op.subtract(ids, op.take(ids, relay.const(np.arange(4, -1, -1)), axis=1))
+    ),
+    "added behind a concatenation": lambda ids, dtype: op.strided_slice(
+        op.add(op.concatenate((ids, ids), axis=1), whole(1, dtype)), begin=(0, 3), end=(1, 8)
+    ),
     "moved behind a reshape": lambda ids, dtype: op.add(
         op.reshape(op.reshape(ids, newshape=(5, 1)), newshape=(1, 5)), whole(2, dtype)
     ),
@@ -76,3 +86,15 @@ def test_what_is_only_looked_up_and_compared_needs_no_bounds() -> None:
     assert bounded_inputs(mod) is mod
     bounded = bounded_inputs(network(PLACES["moved on"], "int64"))
     assert mentions(bounded["main"], ("clip",))
+
+
+def test_a_large_id_times_a_small_mask_keeps_its_value() -> None:
+    ids, mask = (relay.var(name, (1, 5), "int32") for name in ("ids", "mask"))
+    body = op.multiply(ids, mask)
+    mod = infer_module(relay.module(relay.Function((ids, mask), body)))
+    given = np.array([[250_000, -70_000, 2**30, 1, 0]], np.int32)
+    for factor in (0, 1, 2, -1):
+        data = {"ids": given, "mask": np.full((1, 5), factor, np.int32)}
+        (found,) = ReferenceExecutor(bounded_inputs(mod)).run(data)
+        wanted = np.clip(given.astype(np.int64) * factor, 2**20 - 2**31, 2**31 - 2**20)
+        np.testing.assert_array_equal(found, wanted)
