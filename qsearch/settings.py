@@ -175,7 +175,7 @@ def _number(raw: Any) -> Any:
     return None if isinstance(raw, bool) else raw
 
 
-def _metric(raw: Any) -> str:
+def metric_named(raw: Any) -> str:
     """An option, a word of the library as where it is, or an import path."""
     legal = lambda: (*metric_options(), *LIBRARY)  # noqa: E731
     word = OneOf(legal, or_import_path=True).check(raw)
@@ -351,7 +351,7 @@ class Settings(BaseSettings):
         (), alias="import", description="your code, run first: a .py file or a dotted module"
     )
     metric: Annotated[
-        Annotated[str, BeforeValidator(_metric)] | None,
+        Annotated[str, BeforeValidator(metric_named)] | None,
         Flag(OBJECTIVE, "METRIC", METRICS),
     ] = Field(
         None,

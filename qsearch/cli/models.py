@@ -227,10 +227,11 @@ def compile_command(
             print(wrapped(f"cut: {module.provenance['cut']}", "  "), file=sys.stderr)
         for decision in module.provenance.get("decisions", ()):
             print(wrapped(f"chosen: {decision}", "  "), file=sys.stderr)
-        if (sqnr_db := module.provenance.get("sqnr_db")) is not None:
+        if "sqnr_db" in module.provenance:
             # Of the data that chose the ranges: other data may have less.
-            close = f"close to float: {sqnr_db:.1f} dB SQNR on samples of the calibration data"
-            print(close, file=sys.stderr)
+            sqnr_db = module.provenance["sqnr_db"]
+            close = "the same outputs" if sqnr_db is None else f"{sqnr_db:.1f} dB SQNR"
+            print(f"close to float: {close} on samples of the calibration data", file=sys.stderr)
         from qsearch.cli.launch import export_step
 
         place = shlex.quote(str(Path(out)))

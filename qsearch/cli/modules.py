@@ -53,10 +53,18 @@ _SIGNATURES: Final = {
     "speed where no C compiler is found (auto)",
     panel=INPUT,
 )
+@option(
+    "--metric",
+    metavar="METRIC",
+    help="what judges the outputs by the labels, as of launch (top1 where they are classes)",
+    panel=INPUT,
+)
 @options.as_json
 @options.imports
 @options.verbosity
-def run_command(module: str, data: DataSource, executor: str, as_json: bool) -> int:
+def run_command(
+    module: str, data: DataSource, executor: str, metric: str | None, as_json: bool
+) -> int:
     """Run a .qmod or an exported .onnx file on data; print the score and a hash of the outputs.
 
     The samples run one after the other.
@@ -75,7 +83,7 @@ def run_command(module: str, data: DataSource, executor: str, as_json: bool) -> 
             )
         data = replace(data, data=known[0], preprocess=data.preprocess or known[1])
         print(f"data: {data.data}", file=sys.stderr)
-    found = run_module(module, data, executor=executor)
+    found = run_module(module, data, executor=executor, metric=metric)
     if as_json:
         print(json.dumps(found))
     else:

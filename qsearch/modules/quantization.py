@@ -29,7 +29,7 @@ from workers.batching import model_batches
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs, open_dataset
 from workers.messages import Range
-from workers.metrics.registry import MetricSums, measure
+from workers.metrics.registry import MetricSums
 from workers.metrics.size import RESTRICTED, fields_of
 from workers.process import code_version
 from workers.user_code import hashes, imported_code
@@ -147,8 +147,9 @@ def _quantized(
 
 def _closeness(
     model: IRModule, module: IRModule, data: PreparedData, inputs: Sequence[InputSpec]
-) -> dict[str, float]:
-    """SQNR in dB of the float outputs on the first samples; nothing where no output is float."""
+) -> dict[str, float | None]:
+    """SQNR in dB of the float outputs on the first samples, None where they are equal; nothing
+    where no output is float."""
     float_model, quantized = float_executor(model), QModule(module)
     large = member_bytes(constants_of(module)) > _LARGE_BYTES  # the engine would hold them, too
     first = Range(0, 1 if large else min(_COMPARED, data.count))
@@ -162,16 +163,15 @@ def _closeness(
         sums.add([ours for ours, _ in floats], [theirs for _, theirs in floats], None)
     if not compared:
         return {}
-    sqnr_db = measure("sqnr_db").finite(sums.results()["sqnr"])
-    assert sqnr_db is not None  # equal outputs have the finite number of infinity
-    if sqnr_db < _FAR_DB:
+    sqnr_db = sums.results()["sqnr"]
+    if sqnr_db is not None and sqnr_db < _FAR_DB:
         log.warning(
             "the outputs are hardly those of the float model: %.1f dB on %d samples. `qsearch "
             "insight` names the layers that lose; --until and --from leave parts in float",
             sqnr_db,
             len(first),
         )
-    return {"sqnr_db": round(sqnr_db, 1)}
+    return {"sqnr_db": None if sqnr_db is None else round(sqnr_db, 1)}
 
 
 def changes_of_auto(given: QConfig | Mapping[str, Any] | str | None) -> dict[str, Any] | None:

@@ -19,10 +19,12 @@ from compiler.runtime.pipeline import Pipeline
 from qsearch.errors import SettingsError
 from qsearch.modules.data_source import Batches, DataSource
 from qsearch.run_folder import module_at
+from qsearch.settings import UnknownWordError, metric_named
 from workers.batching import batch_size, rows_of
 from workers.datasets.prepared import whole_inputs
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
+from workers.metrics.library import TITLES
 from workers.metrics.registry import MetricSums
 
 PathLike = str | os.PathLike[str]
@@ -46,27 +48,35 @@ def load(path: PathLike) -> QModule:
     return load_qmod(module_at(Path(path)))
 
 
-def run_module(path: PathLike, data: Any, *, executor: str = "auto") -> dict[str, Any]:
+def run_module(
+    path: PathLike, data: Any, *, executor: str = "auto", metric: str | None = None
+) -> dict[str, Any]:
     """Run a .qmod, or an .onnx file that ``export`` wrote, on data, sample after sample.
 
     Args:
         data: as ``eval`` of ``launch``, or a ``DataSource``.
         executor: as for ``QModule.run``; every executor gives the same bits. An .onnx file is run
             by onnxruntime with default session options.
+        metric: one that judges by labels, as of ``launch``; None is top-1 where these are classes.
     Returns:
-        ``top1`` (None without labels), ``n``, ``outputs_sha256`` over the little-endian float32
-        outputs, the time it took, the ``executor`` that ran and ``why`` it is no faster one
-        ("" for the engine), and ``warnings`` of inputs on another scale than the samples that
-        the .qmod holds.
+        The score by its name (``top1`` is None without classes), ``n``, ``outputs_sha256`` over
+        the little-endian float32 outputs, the time it took, the ``executor`` that ran and ``why``
+        it is no faster one ("" for the engine), and ``warnings`` of inputs on another scale than
+        the samples that the .qmod holds.
     Raises:
         ArtifactError: the file is neither.
         CodegenError: onnxruntime gives other bits for an .onnx file than its module has.
+        SettingsError, MetricError: a metric that is not known, or not for these data.
     """
+    try:
+        name = None if metric is None else metric_named(metric)
+    except UnknownWordError as error:
+        raise SettingsError(str(error), where="metric", fix=error.fix) from error
     what = runnable(Path(path), executor)
-    found = run_samples(what, data, kept=False)
+    found = run_samples(what, data, kept=False, metric=name)
     form, why = what.form()
     return {
-        "top1": found.top1,
+        **{TITLES.get(key, key): value for key, value in found.score.items()},
         "n": found.count,
         "outputs_sha256": found.digest,
         "wall_s": round(found.wall_s, 3),
@@ -148,14 +158,14 @@ class Scored:
     """What data gave.
 
     Attributes:
-        top1: None without labels.
+        score: of the metric, by its name; top1 is None without classes.
         count: samples.
         data_sha256: of the data.
         digest: SHA-256 over the little-endian float32 outputs.
         outputs: of all samples; () where they were not kept.
     """
 
-    top1: float | None
+    score: Mapping[str, float | None]
     count: int
     data_sha256: str
     digest: str
@@ -165,13 +175,16 @@ class Scored:
     warnings: tuple[str, ...] = ()
 
 
-def run_samples(what: Runnable, given: Any, *, kept: bool = True) -> Scored:
+def run_samples(
+    what: Runnable, given: Any, *, kept: bool = True, metric: str | None = None
+) -> Scored:
     """Run every sample of the data; ``kept`` keeps the outputs."""
     with DataSource.of(given).opened(what.inputs, "eval", what.pipeline) as data:
         sampled = what.sampled
+        top1 = ("top1",) if data.has_labels and what.judged else ()
         sums = MetricSums(
-            ("top1",) if data.has_labels and what.judged else (),
-            has_labels=data.has_labels,
+            top1 if metric is None else (metric,),
+            has_labels=data.has_labels if metric == "top1" else data.label_axes > 0,
             has_reference=False,
         )
         digest = hashlib.sha256()
@@ -193,7 +206,7 @@ def run_samples(what: Runnable, given: Any, *, kept: bool = True) -> Scored:
             if kept:
                 gathered.append(outputs)
         return Scored(
-            sums.results().get("top1"),
+            ({"top1": None} if metric is None else {}) | sums.results(),
             data.count,
             data.sha256,
             digest.hexdigest(),

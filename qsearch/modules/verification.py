@@ -373,7 +373,7 @@ def _evaluate(
     found = {
         "samples": scored.count,
         "data_sha256": scored.data_sha256,
-        "top1": scored.top1,
+        **scored.score,
         "outputs_sha256": scored.digest,
     }
     what = "@main, reference and integer ONNX, evaluation data"

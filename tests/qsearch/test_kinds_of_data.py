@@ -63,6 +63,24 @@ def test_a_regression_on_a_table_is_searched_by_its_error(regression: Path) -> N
     assert "mae " in result.text()
 
 
+def test_a_module_is_judged_by_the_metric_of_its_data(
+    regression: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, module = str(regression / "reg.csv"), regression / "m.qmod"
+    made = qsearch.quantize(str(regression / "reg.onnx"), table)
+    made.save(module)
+    frame = pandas.read_csv(table)
+    wanted = -np.abs(made(frame[list("abcd")].to_numpy(np.float32))[:, 0] - frame["target"]).mean()
+    assert qsearch.run_module(module, table, metric="MAE")["mae"] == pytest.approx(wanted)
+    assert run(["run", str(module), "--eval", table, "--metric", "r2"]) == 0
+    assert capsys.readouterr().out.startswith("r2  ")
+    assert run(["run", str(module), "--eval", table]) == 0
+    assert "top1" not in capsys.readouterr().out
+    for word, told in (("sqnr", "judges by labels"), ("top1", "needs labels"), ("ma", "mae")):
+        assert run(["run", str(module), "--eval", table, "--metric", word]) == 2
+        assert told in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_drop_of_the_metric_is_a_limit(regression: Path) -> None:
     assert launch(regression, metric="rmse", max_drop=0.0).exit_code == 1

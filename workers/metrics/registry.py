@@ -231,7 +231,7 @@ class MetricSums:
             if metric.needs_reference and not has_reference:
                 raise MetricError(
                     f"metric {name!r} compares with the float model, whose outputs were not given",
-                    fix="run the evaluator 'float' with return_outputs first and pass them on",
+                    fix="give a metric that judges by labels, or the outputs of the float model",
                 )
 
     def add(self, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None) -> None:
