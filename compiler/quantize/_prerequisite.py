@@ -27,6 +27,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
 from compiler.ir.rebuild import substitute
 from compiler.qtypes.errors import DuplicateParameterError
+from compiler.quantize._even_inputs import even_inputs
 from compiler.quantize._single_precision import in_single_precision
 
 Params = Mapping[str, NDArray[Any] | Constant]
@@ -54,7 +55,7 @@ def prerequisite_optimize(
         simplify: compute in float32 what is float16 or float64, and run CancelTransposes,
             HoistEpilogues and SimplifyExpr behind the first two passes, for models as exporters
             write them: pairs of transposes and reshapes, padding in front of convolutions, neutral
-            operands.
+            operands. Columns of tables get factors where they are uneven.
 
     Raises:
         DuplicateParameterError: two parameters share a name that is bound (also a ValueError).
@@ -68,7 +69,8 @@ def prerequisite_optimize(
     with scope:
         # Norms as arithmetic with constants first: what SIMPLIFY moves.
         passes = (*PASSES[:2], *SIMPLIFY, *PASSES[1:]) if simplify else PASSES
-        return Sequential(passes, name="prerequisite_optimize")(mod)
+        mod = Sequential(passes, name="prerequisite_optimize")(mod)
+    return even_inputs(mod) if simplify else mod
 
 
 def bind_params(mod: IRModule, params: Params) -> IRModule:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from compiler.ir.expr import Call, Expr, Function, is_op_call
+from compiler.ir.expr import Call, Expr, Function, Var, is_op_call
 from compiler.ir.loops import turns_of
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Sequential
@@ -16,6 +16,7 @@ from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.layer_choices import SUMS, TABLES, WIDE_BITS
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._cost import module_cost
+from compiler.quantize._even_inputs import reads_columns
 from compiler.quantize._layers import has_weight, named_layers
 from compiler.quantize.calibration.input_sample import batch_size
 from compiler.quantize.calibration.point_bits import Readers, point_readers
@@ -91,9 +92,11 @@ def wide_inputs(module: IRModule) -> WideInputs:
             f"sums of {', '.join(first)} are of few products, so rounding errors of their data go "
             f"to all layers behind them: more bits cost {share:.1%} of the multiplications"
         )
+    if columns := marked.of_columns({*last, *first}):
+        why.append(f"columns of a table meet in {', '.join(columns)}: more bits cost little there")
     values = sum(marked.values[p] for p, readers in marked.points.items() if readers == (TABLES,))
     work = sum(marked.work.values())
-    found = last | first
+    found = last | first | columns
     searched: dict[str, int] = {}
     looped, others = _sums(Sequential(RECOGNIZE, name="recognize")(module)["main"])
     if looped > others:
@@ -108,9 +111,10 @@ def wide_inputs(module: IRModule) -> WideInputs:
         why.append(f"tables of functions read {TABLE_BITS} bits nearly as fast as 8: {each}")
     elif values and work >= _A_TABLE * values:
         searched[TABLES] = TABLE_BITS
+    further = {*last, *first, *columns}
     tiny = work <= _TINY * batch_size(module)
-    further = marked.further_layers({*last, *first}) if tiny else {}
-    return WideInputs(found, tuple(why), searched, further)
+    more = marked.further_layers(further) if tiny else {}
+    return WideInputs(found, tuple(why), searched, more)
 
 
 def _sums(main: Function) -> tuple[int, int]:
@@ -224,6 +228,18 @@ class _Marked:
             if name in alone and self.bits_of(node):
                 found[name] = {"nbit_input": self.bits_of(node)}
         return found, sum(self.work[name] for name in found) / max(whole, 1)
+
+    def of_columns(self, others: Collection[str]) -> _Layers:
+        """Layers that read inputs behind a factor for each column, but for ``others``.
+
+        Few sums of few products, and each column has a range of its own.
+        """
+        params = {node for node in self.nodes if isinstance(node, Var)}
+        return {
+            name: {"nbit_input": self.bits_of(node)}
+            for node, name in self.layers.items()
+            if name not in others and self.bits_of(node) and reads_columns(node, params)
+        }
 
     def further_layers(self, others: Collection[str]) -> dict[str, int]:
         """All layers that read computed values, but for ``others``."""

@@ -1,0 +1,165 @@
+"""Columns of a table get the scale that the first layer gives them, before they are quantized.
+
+    before                              after, a per column a power of two
+    nn.dense(%x, w)                     nn.dense(multiply(%x, a), w / a)
+
+Features come in units of their own (rooms, inhabitants), and one step of the largest would be all
+that is left of the others. A layer that was trained on them has weights that even this out: behind
+the factors a column counts as much as it changes the sums. The factors stay real, in
+``quantize_inputs``: a scale per column. Powers of two change no bit of the float model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, is_op_call
+from compiler.ir.inference.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import Sequential
+from compiler.ir.rebuild import rebuilt
+from compiler.ir.walk import behind, mentions, nodes_of
+from compiler.ops.op_call import op_call
+from compiler.qtypes.channel_ranges import ChannelRanges
+from compiler.quantize._channel_groups import find_groups
+from compiler.quantize._smoothing import rescaled_ranges
+from compiler.quantize.calibration.weight_grid import range_on_few_levels
+
+_UNEVEN: Final = 16
+"""Largest by smallest weight of the columns, from which more than 4 of 8 bits may be lost."""
+_UNREAD: Final = 2.0**-20
+_MOST_COLUMNS: Final = 256
+"""Of a table. Wider inputs are signals, whose values have one unit."""
+_POINTS: Final = (
+    "relay.op.annotation.simulated_quantize",
+    "annotation.cast_hint",
+    "annotation.stop_fusion",
+)
+_AFFINE: Final = ("add", "subtract", "multiply", "divide", "reshape", "expand_dims", "squeeze")
+
+
+def even_inputs(mod: IRModule) -> IRModule:
+    """The module with factors for the columns that ``nn.dense`` reads of inputs, or itself.
+
+    Args:
+        mod: float, typed; constants folded.
+    """
+    main: Function = mod["main"]
+    if not mentions(main, ("nn.dense",)):
+        return mod
+    params = frozenset(main.params)
+    factors = {
+        node: found for node in nodes_of(main) if (found := _factors(node, params)) is not None
+    }
+    if not factors:
+        return mod
+
+    def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
+        if not isinstance(node, Call) or node not in factors:
+            return None
+        data, weight = node.args
+        assert isinstance(weight, Constant)
+        scaled = _scaled(data, factors[node], new)
+        return node.with_fields(args=(scaled, Constant(weight.data / factors[node])))
+
+    body = rebuilt(nodes_of(main), made)[main.body]
+    return infer_module(mod.with_function("main", main.with_fields(body=body)))
+
+
+def with_one_scale(
+    mod: IRModule, ranges: Sequence[ChannelRanges]
+) -> tuple[IRModule, Sequence[ChannelRanges]]:
+    """The module with the factors of columns in the weights again, and ``ranges`` as they are in
+    it."""
+    main: Function = mod["main"]
+    params = frozenset(main.params)
+    held = {
+        node: node.args[1].data
+        for node in nodes_of(main)
+        if isinstance(node, Call) and _has_factors(node) and _source(node) in params
+        if isinstance(node.args[1], Constant)
+    }
+    if not held:
+        return mod, ranges
+    groups = find_groups(main)
+    factors = groups.ones()
+    for node, of_columns in held.items():
+        if node in groups.group_of:
+            factors[groups.group_of[node]] = 1 / of_columns.reshape(-1).astype(np.float64)
+    ranges = rescaled_ranges(groups, mod, factors, ranges) if ranges else ranges
+    return Sequential(("SimplifyExpr",))(groups.rescaled(mod, factors)), ranges
+
+
+def reads_columns(layer: Call, params: Collection[Expr]) -> bool:
+    """Whether a layer reads inputs behind a factor for each column; points may stand between."""
+    parts = _parts(_behind_points(layer.args[0]))
+    return all(_source(part) in params for part in parts) and any(map(_has_factors, parts))
+
+
+def _factors(node: Expr, params: Collection[Expr]) -> NDArray[np.float32] | None:
+    """Of each column; None where they are even, or no columns of inputs."""
+    if not isinstance(node, Call) or not is_op_call(node, "nn.dense"):
+        return None
+    data, weight = node.args
+    if not isinstance(weight, Constant) or weight.data.dtype != np.float32:
+        return None
+    if weight.data.shape[1] > _MOST_COLUMNS:
+        return None
+    if any(_source(part) not in params for part in _parts(data)):
+        return None
+    largest = np.abs(weight.data).max(axis=0)
+    seen = largest[largest > 0]
+    if not len(seen) or not np.isfinite(seen).all() or seen.max() <= _UNEVEN * seen.min():
+        return None
+    if range_on_few_levels(weight.data, 8, 0) is not None:
+        return None  # the weights are quantized already
+    least, most = np.rint(np.log2([seen.min(), seen.max()]))
+    # What nothing reads is made small, whatever its unit, so that it widens no range.
+    powers = np.rint(np.log2(np.where(largest > 0, largest, seen.min() * _UNREAD)))
+    return np.asarray(np.exp2(powers - np.floor((least + most) / 2)), np.float32)
+
+
+def _parts(data: Expr) -> tuple[Expr, ...]:
+    """What is joined along the columns, or the one value."""
+    if isinstance(data, Call) and is_op_call(data, "concatenate"):
+        (joined,) = data.args
+        axis = getattr(data.attrs, "axis", 0)
+        if isinstance(joined, Tuple) and axis in (-1, len(data.tensor_type.shape) - 1):
+            return joined.fields
+    return (data,)
+
+
+def _behind_points(value: Expr) -> Expr:
+    return behind(value, _POINTS)[1]
+
+
+def _source(value: Expr) -> Expr:
+    """What is read behind arithmetic with constants."""
+    while isinstance(value := _behind_points(value), Call) and is_op_call(value, *_AFFINE):
+        read = [arg for arg in value.args if not isinstance(arg, Constant)]
+        if len(read) != 1:
+            break
+        (value,) = read
+    return value
+
+
+def _has_factors(value: Expr) -> bool:
+    _, value = behind(value, (*_POINTS, "reshape", "expand_dims", "squeeze"))
+    return is_op_call(value, "multiply") and any(
+        isinstance(arg, Constant) and arg.data.ndim > 0 for arg in value.operands()
+    )
+
+
+def _scaled(data: Expr, factors: NDArray[np.float32], new: Mapping[Expr, Expr]) -> Expr:
+    parts = _parts(data)
+    ends = np.cumsum([part.tensor_type.concrete_shape[-1] for part in parts])
+    split = np.split(factors, ends[:-1])
+    made = tuple(
+        op_call("multiply", new[part], Constant(own))
+        for part, own in zip(parts, split, strict=True)
+    )
+    return made[0] if parts == (data,) else op_call("concatenate", Tuple(made), axis=-1)

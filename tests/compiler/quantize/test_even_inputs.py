@@ -1,0 +1,131 @@
+"""Columns of a table in units of their own: each keeps its steps, and the float model its bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from compiler import relay, text
+from compiler.ir.analysis import free_vars
+from compiler.ir.expr import Expr
+from compiler.ir.module import IRModule
+from compiler.proof.derive import derive_static
+from compiler.qtypes.layer_choices import WIDE_BITS
+from compiler.quantize import Calibration, QConfig, prerequisite_optimize
+from compiler.quantize._even_inputs import even_inputs
+from compiler.runtime.exact_executor import executor_named
+from compiler.targets.reference.executor import ReferenceExecutor
+
+op = relay.op
+RNG = np.random.default_rng(0)
+UNITS = np.array([1e-3, 0.1, 1, 2, 40, 3000, 1e5, 7], np.float32)
+ROWS = (RNG.normal(0.5, 1, (64, 8)) * UNITS).astype(np.float32)
+WEIGHT = (RNG.uniform(0.5, 1, (4, 8)) * RNG.choice([-1, 1], (4, 8)) / UNITS).astype(np.float32)
+
+
+def prepared(body: Expr) -> IRModule:
+    mod: IRModule = relay.module(relay.Function(free_vars(body), body))
+    return prerequisite_optimize(mod, None, 3, simplify=True)
+
+
+def layer(data: Expr, weight: NDArray[np.float32] = WEIGHT) -> Expr:
+    made: Expr = op.nn.dense(data, relay.const(weight))
+    return made
+
+
+def raw() -> Expr:
+    return layer(relay.var("x", (1, 8)))
+
+
+def standardized() -> Expr:
+    """As a scaler of scikit-learn stands in front of a regression: even weights behind it."""
+    centred = op.subtract(relay.var("x", (1, 8)), relay.const(UNITS / 2))
+    scaled = op.multiply(centred, relay.const((1 / UNITS).astype(np.float32)))
+    return op.nn.relu(layer(scaled, WEIGHT * UNITS))
+
+
+def joined() -> Expr:
+    columns = [relay.var(f"x{place}", (1, 1)) for place in range(8)]
+    return layer(op.concatenate(tuple(columns), axis=1))
+
+
+def batches(mod: IRModule) -> list[dict[str, Any]]:
+    names = [param.name_hint for param in mod["main"].params]
+    if len(names) == 1:
+        return [{"x": row[None]} for row in ROWS]
+    return [{f"x{place}": row[place].reshape(1, 1) for place in range(8)} for row in ROWS]
+
+
+def sqnr(wanted: list[NDArray[Any]], found: list[NDArray[Any]]) -> float:
+    """In dB."""
+    right, noise = np.stack(wanted), np.stack(found) - np.stack(wanted)
+    return float(10 * np.log10(np.sum(right**2) / np.sum(noise**2)))
+
+
+@pytest.mark.parametrize("body", [raw, standardized, joined])
+def test_every_column_counts_and_every_form_agrees(body: Any) -> None:
+    mod = prepared(body())
+    data = batches(mod)
+    calibration = Calibration(mod, data)
+    qconfig, decisions = calibration.choose()
+    assert any("columns of a table" in one.why for one in decisions)
+    assert {each["nbit_input"] for each in qconfig.to_dict()["layers"].values()} == {WIDE_BITS}
+    module = calibration.candidate(qconfig).partitioned
+    assert module is not None
+    assert derive_static(module).findings == ()
+    exact, floats = ReferenceExecutor(module), ReferenceExecutor(mod)
+    wanted = [floats.run(batch)[0] for batch in data]
+    found = [exact.run(batch)[0] for batch in data]
+    assert sqnr(wanted, found) > 40
+    for name in ("engine", "integer"):
+        (same,) = executor_named(name, module).run(data[0])
+        np.testing.assert_array_equal(same, found[0])
+
+
+def test_the_float_model_keeps_its_bits() -> None:
+    mod = relay.module(relay.Function(free_vars(body := raw()), body))
+    new = even_inputs(prerequisite_optimize(mod, None, 3))
+    for row in ROWS[:8]:
+        (wanted,), (found,) = (ReferenceExecutor(one).run({"x": row[None]}) for one in (mod, new))
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda: layer(relay.var("x", (1, 8)), WEIGHT * UNITS),
+        lambda: layer(relay.var("x", (1, 304)), np.tile(WEIGHT, 38)),
+        lambda: layer(op.nn.relu(relay.var("x", (1, 8)))),
+        lambda: layer(relay.var("x", (1, 8)), np.zeros((4, 8), np.float32)),
+    ],
+    ids=["even", "a signal", "computed", "of zeros"],
+)
+def test_what_is_no_uneven_table_stays_as_it_is(body: Any) -> None:
+    mod = relay.module(relay.Function(free_vars(made := body()), made))
+    mod = prerequisite_optimize(mod, None, 3)
+    assert even_inputs(mod) is mod
+
+
+def test_a_column_that_nothing_reads_does_not_widen_the_range() -> None:
+    weight = WEIGHT.copy()
+    weight[:, 6] = 0
+    mod = prepared(layer(relay.var("x", (1, 8)), weight))
+    qconfig = QConfig.recommended(calibrate_mode="max")
+    module = Calibration(mod, batches(mod)).candidate(qconfig).partitioned
+    assert module is not None
+    wanted, found = (
+        [ReferenceExecutor(one).run({"x": row[None]})[0] for row in ROWS] for one in (mod, module)
+    )
+    assert sqnr(wanted, found) > 30
+
+
+def test_files_for_other_arithmetic_quantize_an_input_by_one_scale() -> None:
+    mod = prepared(raw())
+    qconfig = QConfig.recommended(requantization="tflite")
+    module = Calibration(mod, batches(mod)).candidate(qconfig).partitioned
+    assert module is not None
+    prefix = text(module["quantize_inputs"])
+    assert "meta[relay.Constant]" not in prefix
