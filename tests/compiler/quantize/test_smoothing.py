@@ -137,10 +137,11 @@ def test_smoothing_keeps_the_function_of_random_networks(seed: int, alpha: float
 
     assert_same_function(mod, smoothed, rng)
     measured = channel_stats(smoothed, batches, executor=ReferenceExecutor).ranges()
-    for one, other in zip(told, measured, strict=True):
+    for one, other, plain in zip(told, measured, ranges, strict=True):
         limit = 1e-3 * max(one.largest.max(), 1e-3)
         np.testing.assert_allclose(one.largest, other.largest, rtol=1e-2, atol=limit)
-        np.testing.assert_allclose(one.mean, other.mean, rtol=1e-2, atol=limit)
+        counted = np.maximum(other.largest, plain.largest) < 2**20  # larger means are held there
+        np.testing.assert_allclose(one.mean[counted], other.mean[counted], rtol=1e-2, atol=limit)
 
 
 def smoothed(mod: IRModule) -> IRModule:
