@@ -96,8 +96,10 @@ def _add_in_front(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
 
 
 def _drop_known(graph: onnx.GraphProto) -> None:
-    """Leave out names of nodes, zero points of biases, and all but one of equal scales."""
+    """Leave out names of nodes, zero points of biases, and all but one of equal scales; those of
+    rows of a MatMul keep the runtime from rounding its data (``qdq_rules/product.py``)."""
     arrays = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
+    by_rows = {node.input[1] for node in graph.node if node.op_type == "MatMul"}
     for node in graph.node:
         node.ClearField("name")
         held = [arrays[name] for name in node.input[1:] if name in arrays]
@@ -105,7 +107,8 @@ def _drop_known(graph: onnx.GraphProto) -> None:
             continue
         if held[-1].dtype == np.int32 and not np.any(held.pop()):
             del node.input[2]  # biases; kernels of weights look for theirs
-        if all(np.ptp(one) == 0 for one in held):
+        rows = node.output[0] in by_rows and helper.get_node_attr_value(node, "axis") == 0
+        if not rows and all(np.ptp(one) == 0 for one in held):
             for place, one in enumerate(held, start=1):
                 name = f"{node.input[place]}_one"
                 if name not in arrays:

@@ -119,6 +119,16 @@ def _product(
         return None
     levels, channels = weight, weight.shape[0]
 
+    def of_floats(scale: Floats, addend: Floats | None) -> str:
+        # With a scale per channel onnxruntime rounds the data to 8 bits (MatMulNBits); it does
+        # nothing about one per row.
+        rows = np.ascontiguousarray(levels.astype("int8").T)
+        made = graph.node("MatMul", [data(), _dequantized(rows, np.ones(len(rows)), 0, graph)])
+        return scaled(made, scale, addend, graph)
+
+    if tensor is None and turned and not graph.runtime.npu:
+        return Real.of(of_floats)
+
     def write(scale: Floats, addend: Floats | None) -> str:
         if not _per_channel(scale, shape):
             return scaled(write(np.ones(()), None), scale, addend, graph)

@@ -170,6 +170,27 @@ def test_what_has_no_8_bit_form_is_named_with_its_share() -> None:
     np.testing.assert_array_equal(outputs(made.model, data), wanted)
 
 
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("shape", [(1, 1, 8), (1, 3, 40), (1, 64)])
+def test_data_of_16_bits_are_not_rounded_to_8_by_the_runtime(
+    runtime: str, shape: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(0)
+    x = relay.var("x", shape)
+    bounded = relay.op.clip(relay.op.round(x), a_min=-32767, a_max=32767)
+    weight = relay.const(rng.integers(-100, 100, (32, shape[-1])).astype("int8"))
+    total = relay.op.nn.dense(relay.op.cast(bounded, dtype="int16"), weight, out_dtype="int32")
+    scaled = relay.op.multiply(
+        relay.op.cast(total, dtype="float32"),
+        relay.const(np.exp2(np.arange(32) % 5 - 20.0, dtype="f")),
+    )
+    mod = infer_module(relay.module(scaled))
+    data = rng.integers(-1000, 1000, shape).astype("float32")
+    (wanted,) = QModule(mod).run([data], "reference")
+    made = to_qdq_onnx(mod, runtime)
+    np.testing.assert_array_equal(outputs(made.model, data, kernels=True), wanted)
+
+
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("counted", [False, True])
 def test_averages_of_windows_are_convolutions_where_these_are_faster(
