@@ -104,7 +104,7 @@ def unify_for_add(
     if beside is not None:
         scale = beside
     elif qconfig.integer_tables:
-        scale = _finer(scale, pair, limit)
+        scale = _coarser(_finer(scale, pair, limit), pair, limit)
     factors = [scale_factor(value, scale) for value in pair]
     wanted = [_scaled_bound(value, factor) for value, factor in zip(pair, factors)]
     result = []
@@ -199,6 +199,16 @@ def _finer(scale: DomScale, pair: Sequence[QRealizeIntExpr], limit: int) -> DomS
     fine = replace(scale, values=as_scale(scale.values * np.float32(_FINER)))
     bounds = sum(_scaled_bound(value, scale_factor(value, fine)) for value in pair)
     return fine if bounds <= limit >> 7 else scale
+
+
+def _coarser(scale: DomScale, pair: Sequence[QRealizeIntExpr], limit: int) -> DomScale:
+    """The scale times a power of two where equal scales leave no side to saturate and the sum does
+    not fit: squares of large numbers beside products of them."""
+    if any((scale_factor(value, scale) != 1).any() for value in pair):
+        return scale
+    least = -(-sum(value.bound for value in pair) // (limit - len(pair)))
+    factor = np.float32(2.0 ** (least - 1).bit_length()) if least > 1 else np.float32(1)
+    return replace(scale, values=as_scale(scale.values * factor))
 
 
 def _as_accumulator(

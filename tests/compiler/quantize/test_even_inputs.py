@@ -129,3 +129,16 @@ def test_files_for_other_arithmetic_quantize_an_input_by_one_scale() -> None:
     assert module is not None
     prefix = text(module["quantize_inputs"])
     assert "meta[relay.Constant]" not in prefix
+
+
+def test_a_sum_of_two_accumulators_has_room() -> None:
+    """Squares beside a product with almost nothing, whose scale is the smaller one."""
+    rows = (np.abs(ROWS / UNITS) * 4000).astype(np.float32)
+    x = relay.var("x", (1, 8))
+    squares = op.sum(op.multiply(x, x), axis=[1], keepdims=True)
+    little = op.add(layer(x, -2 * rows[:4]), op.multiply(squares, relay.const(np.float32(1e-30))))
+    mod = prepared(op.add(relay.const((rows[:4] ** 2).sum(axis=1)[None]), op.add(squares, little)))
+    calibration = Calibration(mod, [{"x": row[None]} for row in rows])
+    module = calibration.candidate(calibration.choose()[0]).partitioned
+    assert module is not None
+    assert derive_static(module).findings == ()

@@ -14,7 +14,7 @@ from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.frontend.from_onnx.values import dtype_of, typed_call
 from compiler.ir.expr import Call, Constant, Expr, Op, is_op_call
-from compiler.ir.ty import bits, integer_range, is_float, is_integer
+from compiler.ir.ty import bits, integer_range, is_dynamic, is_float, is_integer
 from compiler.ir.walk import behind
 
 _EXACT = 1 << 24
@@ -32,7 +32,6 @@ def _binary(op_type: str, op: str, since: int = 7) -> None:
 for _op_type, _op in {
     "Add": "add",
     "Sub": "subtract",
-    "Mul": "multiply",
     "Equal": "equal",
     "Less": "less",
     "LessOrEqual": "less_equal",
@@ -46,6 +45,17 @@ for _op_type, _op in {
     "BitwiseXor": "bitwise_xor",
 }.items():
     _binary(_op_type, _op)
+
+
+@from_onnx("Mul", since=7)
+def multiply(node: OnnxNode) -> Expr:
+    """Elementwise product; nothing is left of one with zeros, whose range would be no scale."""
+    made = node.call("multiply", node.arg(0), node.arg(1))
+    zeros = (node.known(place) for place in (0, 1))
+    if not any(held is not None and held.dtype.kind == "f" and not held.any() for held in zeros):
+        return made
+    ty = made.tensor_type
+    return made if is_dynamic(ty) else node.const(np.zeros(ty.concrete_shape), ty.dtype)
 
 
 @from_onnx("BitwiseNot", since=18)

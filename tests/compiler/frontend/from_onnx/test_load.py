@@ -451,3 +451,12 @@ def test_what_newer_opsets_add_to_an_operator_has_been_looked_at() -> None:
         if new - REVIEWED.get(name, set()):
             unknown[name] = new - REVIEWED.get(name, set())
     assert unknown == {}
+
+
+@pytest.mark.parametrize("inputs", ["s zero", "zero s"])
+def test_nothing_is_left_of_a_product_with_zeros(inputs: str) -> None:
+    nodes = [node("ReduceSum", "x", "s", axes=[1]), node("Mul", inputs, "z"), node("Add", "x z")]
+    proto = model(nodes, {"x": [2, 3]}, {"zero": np.zeros(1, np.float32)}, opset=11)
+    mod, _ = imported(proto)
+    assert "multiply" not in op_names(mod)
+    assert_same_as_onnxruntime(proto, {"x": np.arange(6, dtype=np.float32).reshape(2, 3)})
