@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from compiler.errors import CalibrationError
 from compiler.ir.module import IRModule
@@ -14,14 +13,12 @@ from compiler.quantize._smoothing import smooth
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 
-_ONE_SCALE: Final = ("power_of_two", "tflite")
-
 
 def rescaled(
     mod: IRModule, qconfig: QConfig, channels: ChannelStats | None
 ) -> tuple[IRModule, tuple[ChannelRanges, ...]]:
-    """The module smoothed as ``qconfig`` says, and its channels' ranges. Files that other
-    arithmetic is for quantize an input by one scale.
+    """The module smoothed as ``qconfig`` says, and its channels' ranges. In files of devices, where
+    every result is narrow, an input has one scale.
 
     Args:
         mod: result of ``prerequisite_optimize``; returned as it is where nothing is asked for.
@@ -31,7 +28,7 @@ def rescaled(
         CalibrationError: they are missing, or of another module.
     """
     ranges = _ranges(mod, qconfig, channels)
-    if qconfig.requantization in _ONE_SCALE:
+    if qconfig.narrow_results:
         mod, ranges = with_one_scale(mod, ranges)
     if qconfig.smooth_alpha is not None:
         mod, ranges = smooth(mod, ranges, qconfig.smooth_alpha)

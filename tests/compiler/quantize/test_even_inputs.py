@@ -17,6 +17,7 @@ from compiler.qtypes.layer_choices import WIDE_BITS
 from compiler.quantize import Calibration, QConfig, prerequisite_optimize
 from compiler.quantize._even_inputs import even_inputs
 from compiler.runtime.exact_executor import executor_named
+from compiler.targets.npu.profiles import PROFILES
 from compiler.targets.reference.executor import ReferenceExecutor
 
 op = relay.op
@@ -122,9 +123,12 @@ def test_a_column_that_nothing_reads_does_not_widen_the_range() -> None:
     assert sqnr(wanted, found) > 30
 
 
-def test_files_for_other_arithmetic_quantize_an_input_by_one_scale() -> None:
+@pytest.mark.parametrize(
+    "fields", [{"requantization": "tflite"}, *(one.fields for one in PROFILES.values())]
+)
+def test_files_for_devices_quantize_an_input_by_one_scale(fields: Any) -> None:
     mod = prepared(raw())
-    qconfig = QConfig.recommended(requantization="tflite")
+    qconfig = QConfig.recommended(**fields)
     module = Calibration(mod, batches(mod)).candidate(qconfig).partitioned
     assert module is not None
     prefix = text(module["quantize_inputs"])
