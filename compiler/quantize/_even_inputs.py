@@ -20,18 +20,18 @@ from numpy.typing import NDArray
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, is_op_call
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.pass_infra import Sequential
 from compiler.ir.rebuild import rebuilt
 from compiler.ir.walk import behind, mentions, nodes_of
 from compiler.ops.op_call import op_call
 from compiler.qtypes.channel_ranges import ChannelRanges
-from compiler.quantize._channel_groups import find_groups
-from compiler.quantize._smoothing import rescaled_ranges
 from compiler.quantize.calibration.weight_grid import range_on_few_levels
+from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 _UNEVEN: Final = 16
 """Largest by smallest weight of the columns, from which more than 4 of 8 bits may be lost."""
 _UNREAD: Final = 2.0**-20
+_LARGEST: Final = 60
+"""Exponent of a factor; float32 has 127."""
 _MOST_COLUMNS: Final = 256
 """Of a table. Wider inputs are signals, whose values have one unit."""
 _POINTS: Final = (
@@ -73,25 +73,44 @@ def even_inputs(mod: IRModule) -> IRModule:
 def with_one_scale(
     mod: IRModule, ranges: Sequence[ChannelRanges]
 ) -> tuple[IRModule, Sequence[ChannelRanges]]:
-    """The module with the factors of columns in the weights again, and ``ranges`` as they are in
-    it."""
+    """The module with the factors of columns in the weights again, and ``ranges`` of its layers."""
     main: Function = mod["main"]
     params = frozenset(main.params)
-    held = {
-        node: node.args[1].data
-        for node in nodes_of(main)
-        if isinstance(node, Call) and _has_factors(node) and _source(node) in params
-        if isinstance(node.args[1], Constant)
-    }
+    held = {node: found for node in nodes_of(main) if (found := _held(node, params)) is not None}
     if not held:
         return mod, ranges
-    groups = find_groups(main)
-    factors = groups.ones()
-    for node, of_columns in held.items():
-        if node in groups.group_of:
-            factors[groups.group_of[node]] = 1 / of_columns.reshape(-1).astype(np.float64)
-    ranges = rescaled_ranges(groups, mod, factors, ranges) if ranges else ranges
-    return Sequential(("SimplifyExpr",))(groups.rescaled(mod, factors)), ranges
+
+    def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
+        if not isinstance(node, Call) or node not in held:
+            return None
+        data, weight = node.args
+        assert isinstance(weight, Constant)
+        plain = tuple(new[part.operands()[1]] for part in _parts(data))
+        joined = plain[0] if len(plain) == 1 else op_call("concatenate", Tuple(plain), axis=-1)
+        return node.with_fields(args=(joined, Constant(weight.data * held[node])))
+
+    body = rebuilt(nodes_of(main), made)[main.body]
+    calls = (call for call, _ in weighted_calls(main))
+    told = [
+        one.times(1 / held[call].astype(np.float64)) if call in held else one
+        for call, one in zip(calls, ranges)
+    ]
+    return infer_module(mod.with_function("main", main.with_fields(body=body))), told
+
+
+def _held(node: Expr, params: Collection[Expr]) -> NDArray[np.float32] | None:
+    """The factors of the columns that a layer reads; None where one has none."""
+    if not is_op_call(node, "nn.dense") or not isinstance(node.operands()[2], Constant):
+        return None
+    found = []
+    for part in _parts(node.operands()[1]):
+        if not is_op_call(part, "multiply") or _source(part) not in params:
+            return None
+        factor = part.operands()[2]
+        if not isinstance(factor, Constant) or factor.data.size != part.tensor_type.shape[-1]:
+            return None
+        found.append(factor.data.reshape(-1))
+    return np.concatenate(found)
 
 
 def reads_columns(layer: Call, params: Collection[Expr]) -> bool:
@@ -120,7 +139,8 @@ def _factors(node: Expr, params: Collection[Expr]) -> NDArray[np.float32] | None
     least, most = np.rint(np.log2([seen.min(), seen.max()]))
     # What nothing reads is made small, whatever its unit, so that it widens no range.
     powers = np.rint(np.log2(np.where(largest > 0, largest, seen.min() * _UNREAD)))
-    return np.asarray(np.exp2(powers - np.floor((least + most) / 2)), np.float32)
+    powers = np.clip(powers - np.floor((least + most) / 2), -_LARGEST, _LARGEST)
+    return np.asarray(np.exp2(powers), np.float32)
 
 
 def _parts(data: Expr) -> tuple[Expr, ...]:

@@ -126,13 +126,27 @@ def test_a_column_that_nothing_reads_does_not_widen_the_range() -> None:
 @pytest.mark.parametrize(
     "fields", [{"requantization": "tflite"}, *(one.fields for one in PROFILES.values())]
 )
-def test_files_for_devices_quantize_an_input_by_one_scale(fields: Any) -> None:
-    mod = prepared(raw())
+@pytest.mark.parametrize("body", [raw, joined])
+def test_files_for_devices_quantize_an_input_by_one_scale(fields: Any, body: Any) -> None:
+    mod = prepared(body())
     qconfig = QConfig.recommended(**fields)
     module = Calibration(mod, batches(mod)).candidate(qconfig).partitioned
     assert module is not None
     prefix = text(module["quantize_inputs"])
     assert "meta[relay.Constant]" not in prefix
+
+
+def test_files_for_devices_take_factors_of_their_own_model() -> None:
+    """A factor that the model has, behind a reshape, and one number for all columns."""
+    data = op.reshape(op.multiply(relay.var("x", (1, 8)), relay.const(UNITS)), newshape=(1, 2, 4))
+    one = op.multiply(relay.var("y", (1, 8)), relay.const(np.full(1, 3, np.float32)))
+    summed = op.add(
+        op.nn.relu(op.reshape(data, newshape=(1, 8))), layer(one, np.tile(WEIGHT, (2, 1)))
+    )
+    mod = prepared(summed)
+    batches = [{"x": row[None], "y": row[None]} for row in ROWS]
+    module = Calibration(mod, batches).candidate(QConfig.recommended(requantization="tflite"))
+    assert module.partitioned is not None
 
 
 def test_a_sum_of_two_accumulators_has_room() -> None:
