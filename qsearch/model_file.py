@@ -367,6 +367,8 @@ def load_model(
     left_out: set[str] = set()
     reason: OnnxImportError | None = None
     while parts is not None:
+        if reason is not None and graph.decided(parts.before):
+            break  # an option of the model, and no preparation: nobody wants one branch of it
         found = _cut_source(source, graph, parts)
         try:
             mod, params = load_onnx(found.content, dims=rest)
@@ -382,7 +384,8 @@ def load_model(
     for node, names in graph.deciders(left_out):
         options = " ".join(f"--set-input {name}=VALUE" for name in names)
         reason.add_note(f"{node} takes a branch by {', '.join(names)}: fix it with {options}")
-    reason.add_note("no cut leaves a product: --until and --from name a part by hand")
+    if parts is None:
+        reason.add_note("no cut leaves a product: --until and --from name a part by hand")
     raise reason
 
 

@@ -135,6 +135,22 @@ class Graph:
                 if deciding := [name for name in self.inputs if name in read]:
                     yield node.name, deciding
 
+    def decided(self, part: bytes | None) -> bool:
+        """Whether a part holds an If that a number among the inputs of the model decides."""
+        held = () if part is None else onnx.load_model_from_string(part).graph.node
+        found = self.deciders([node.name for node in held if node.op_type == "If"])
+        return any(self._is_option(name) for _, names in found for name in names)
+
+    def _is_option(self, name: str) -> bool:
+        whole = (onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL)
+        tensor = self.types[name].tensor_type if name in self.types else None
+        return (
+            tensor is not None
+            and tensor.elem_type in whole
+            and len(tensor.shape.dim) < 2
+            and math.prod(self._shape(name)) == 1
+        )
+
     def products(self) -> set[int]:
         """Products that depend on the inputs."""
         worth = PRODUCTS | LEARNED

@@ -13,6 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
+from onnx import helper, numpy_helper
 
 import qsearch
 from compiler.errors import CompilerError, EvaluationError
@@ -370,6 +371,53 @@ def test_a_branch_is_taken_by_an_input_that_is_set_and_refused_by_the_name_of_th
         (wanted,) = onnxruntime.InferenceSession(path).run(None, feed)
         (found,) = made.run(x)
         assert np.square(found - wanted).sum() / np.square(wanted).sum() < 1e-3
+
+
+def test_an_option_in_front_of_the_products_is_no_preparation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A step of 2 or of 4 by the rate: the products behind it would take one branch's sizes."""
+    branches = [
+        helper.make_graph(
+            [helper.make_node("Conv", ["x", "w"], [name], strides=[step])],
+            name,
+            [],
+            [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)],
+        )
+        for name, step in (("fast", 2), ("slow", 4))
+    ]
+    nodes = [
+        helper.make_node("Equal", ["sr", "rate"], ["is"]),
+        helper.make_node(
+            "If", ["is"], ["c"], "choice", then_branch=branches[0], else_branch=branches[1]
+        ),
+        helper.make_node("GlobalAveragePool", ["c"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("MatMul", ["f", "head"], ["y"]),
+    ]
+    rng = np.random.default_rng(0)
+    arrays = {
+        "w": rng.normal(size=(4, 1, 4)).astype(np.float32),
+        "head": rng.normal(size=(4, 2)).astype(np.float32),
+        "rate": np.array(16000),
+    }
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [
+            helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 1, 32]),
+            helper.make_tensor_value_info("sr", onnx.TensorProto.INT64, []),
+        ],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", 2])],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    path, data = tmp_path / "m.onnx", {"x": rng.normal(size=(16, 1, 32)).astype(np.float32)}
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    assert run(["doctor", "--model", str(path)]) == 2
+    assert "choice takes a branch by sr: fix it with --set-input" in capsys.readouterr().err
+    made = qsearch.quantize(path, data, set_input=["sr=16000"])
+    assert "cut" not in made.provenance
 
 
 def test_dir_shows_the_public_names() -> None:
