@@ -41,7 +41,7 @@ log = logging.getLogger("qsearch.modules.quantization")
 
 _COMPARED: Final = 8
 """Samples on which ``quantize`` compares the module with the model."""
-_LARGE_BYTES: Final = 64 << 20
+_LARGE_BYTES: Final = 12 << 20
 _FAR_DB: Final = 10.0
 """Below it a tenth of the outputs' power is noise."""
 
@@ -149,14 +149,15 @@ def _closeness(
     model: IRModule, module: IRModule, data: PreparedData, inputs: Sequence[InputSpec]
 ) -> dict[str, float | None]:
     """SQNR in dB of the float outputs on the first samples, None where they are equal; nothing
-    where no output is float."""
+    where no output is float, or where both models would be held beside the large module."""
+    if member_bytes(constants_of(module)) > _LARGE_BYTES:
+        return {}
     float_model, quantized = float_executor(model), QModule(module)
-    large = member_bytes(constants_of(module)) > _LARGE_BYTES  # the engine would hold them, too
-    first = Range(0, 1 if large else min(_COMPARED, data.count))
+    first = Range(0, min(_COMPARED, data.count))
     sums = MetricSums(("sqnr",), has_labels=False, has_reference=True)
     compared = 0
     for batch in model_batches(open_dataset(data.ref, inputs), first, inputs, 1):
-        outputs = quantized.run(batch.inputs, "reference" if large else "auto")
+        outputs = quantized.run(batch.inputs)
         pairs = zip(outputs, float_model.run(batch.inputs), strict=True)
         floats = [pair for pair in pairs if pair[1].dtype.kind == "f"]
         compared += len(floats)
