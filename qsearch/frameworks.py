@@ -39,7 +39,11 @@ _CLOSE: Final = {"float16": 2e-2}
 _DEFAULT_CLOSE: Final = 2e-3
 """Largest difference by the largest value of an output; exporters fold and reorder floats."""
 
-_PARALLEL: Final = (("DataParallel", "module"), ("DistributedDataParallel", "module"))
+_WRAPPERS: Final = (
+    ("OptimizedModule", "_orig_mod"),
+    ("DataParallel", "module"),
+    ("DistributedDataParallel", "module"),
+)
 """Modules of torch around a module, and its name there."""
 
 Array = NDArray[Any]
@@ -359,7 +363,7 @@ def _in_evaluation(module: Any) -> Iterator[None]:
 
 def _of_torch(module: Any) -> tuple[dict[str, bool], Run, dict[str, Export]]:
     torch = importlib.import_module("torch")
-    for wrapper, inner in (("OptimizedModule", "_orig_mod"), *_PARALLEL):
+    for wrapper, inner in _WRAPPERS:
         module = getattr(module, inner) if _is(module, "torch", wrapper) else module
     weight = next((p for p in module.parameters() if p.is_floating_point()), None)
     if weight is not None and weight.dtype in (torch.bfloat16, torch.float64):

@@ -11,7 +11,7 @@ the factors a column counts as much as it changes the sums. The factors stay rea
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -26,6 +26,10 @@ from compiler.ops.op_call import op_call
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.quantize.calibration.weight_grid import range_on_few_levels
 from compiler.quantize.calibration.weighted_calls import weighted_calls
+
+Columns = NDArray[np.float32]
+DataOf = Callable[[Expr, Columns, Mapping[Expr, Expr]], Expr]
+"""What a layer reads: from its data, the factors, and the new forms of nodes."""
 
 _UNEVEN: Final = 16
 """Largest by smallest weight of the columns, from which more than 4 of 8 bits may be lost."""
@@ -55,19 +59,7 @@ def even_inputs(mod: IRModule) -> IRModule:
     factors = {
         node: found for node in nodes_of(main) if (found := _factors(node, params)) is not None
     }
-    if not factors:
-        return mod
-
-    def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
-        if not isinstance(node, Call) or node not in factors:
-            return None
-        data, weight = node.args
-        assert isinstance(weight, Constant)
-        scaled = _scaled(data, factors[node], new)
-        return node.with_fields(args=(scaled, Constant(weight.data / factors[node])))
-
-    body = rebuilt(nodes_of(main), made)[main.body]
-    return infer_module(mod.with_function("main", main.with_fields(body=body)))
+    return _with_layers(mod, factors, _scaled, -1.0) if factors else mod
 
 
 def with_one_scale(
@@ -79,26 +71,33 @@ def with_one_scale(
     held = {node: found for node in nodes_of(main) if (found := _held(node, params)) is not None}
     if not held:
         return mod, ranges
-
-    def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
-        if not isinstance(node, Call) or node not in held:
-            return None
-        data, weight = node.args
-        assert isinstance(weight, Constant)
-        plain = tuple(new[part.operands()[1]] for part in _parts(data))
-        joined = plain[0] if len(plain) == 1 else op_call("concatenate", Tuple(plain), axis=-1)
-        return node.with_fields(args=(joined, Constant(weight.data * held[node])))
-
-    body = rebuilt(nodes_of(main), made)[main.body]
     calls = (call for call, _ in weighted_calls(main))
     told = [
         one.times(1 / held[call].astype(np.float64)) if call in held else one
         for call, one in zip(calls, ranges)
     ]
-    return infer_module(mod.with_function("main", main.with_fields(body=body))), told
+    return _with_layers(mod, held, _plain, 1.0), told
 
 
-def _held(node: Expr, params: Collection[Expr]) -> NDArray[np.float32] | None:
+def _with_layers(
+    mod: IRModule, factors: Mapping[Expr, Columns], data_of: DataOf, power: float
+) -> IRModule:
+    """The module whose layers read other data, with weights times this power of the factors."""
+    main: Function = mod["main"]
+
+    def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
+        if not isinstance(node, Call) or node not in factors:
+            return None
+        data, weight = node.args
+        assert isinstance(weight, Constant)
+        scaled = Constant(weight.data * factors[node] ** np.float32(power))
+        return node.with_fields(args=(data_of(data, factors[node], new), scaled))
+
+    body = rebuilt(nodes_of(main), made)[main.body]
+    return infer_module(mod.with_function("main", main.with_fields(body=body)))
+
+
+def _held(node: Expr, params: Collection[Expr]) -> Columns | None:
     """The factors of the columns that a layer reads; None where one has none."""
     if not is_op_call(node, "nn.dense") or not isinstance(node.operands()[2], Constant):
         return None
@@ -119,7 +118,7 @@ def reads_columns(layer: Call, params: Collection[Expr]) -> bool:
     return all(_source(part) in params for part in parts) and any(map(_has_factors, parts))
 
 
-def _factors(node: Expr, params: Collection[Expr]) -> NDArray[np.float32] | None:
+def _factors(node: Expr, params: Collection[Expr]) -> Columns | None:
     """Of each column; None where they are even, or no columns of inputs."""
     if not isinstance(node, Call) or not is_op_call(node, "nn.dense"):
         return None
@@ -174,12 +173,18 @@ def _has_factors(value: Expr) -> bool:
     )
 
 
-def _scaled(data: Expr, factors: NDArray[np.float32], new: Mapping[Expr, Expr]) -> Expr:
+def _scaled(data: Expr, factors: Columns, new: Mapping[Expr, Expr]) -> Expr:
     parts = _parts(data)
     ends = np.cumsum([part.tensor_type.concrete_shape[-1] for part in parts])
     split = np.split(factors, ends[:-1])
-    made = tuple(
-        op_call("multiply", new[part], Constant(own))
-        for part, own in zip(parts, split, strict=True)
+    return _joined(
+        [op_call("multiply", new[p], Constant(own)) for p, own in zip(parts, split, strict=True)]
     )
-    return made[0] if parts == (data,) else op_call("concatenate", Tuple(made), axis=-1)
+
+
+def _plain(data: Expr, factors: Columns, new: Mapping[Expr, Expr]) -> Expr:
+    return _joined([new[part.operands()[1]] for part in _parts(data)])
+
+
+def _joined(parts: Sequence[Expr]) -> Expr:
+    return parts[0] if len(parts) == 1 else op_call("concatenate", Tuple(tuple(parts)), axis=-1)

@@ -61,7 +61,8 @@ def bounded_inputs(mod: IRModule) -> IRModule:
         table = _MOST
         if len(read) > 1:
             table = _FACTOR if node.op.name == "multiply" else _TERM
-            products.update({node} if table is _FACTOR and dtype == "int32" else ())
+            if table is _FACTOR and dtype == "int32":
+                products.add(node)
         for param in (param for params in read for param in params):
             limits = (most.get(param), table[param.tensor_type.dtype], table.get(dtype))
             most[param] = min(limit for limit in limits if limit is not None)

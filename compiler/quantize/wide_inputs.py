@@ -106,15 +106,14 @@ def wide_inputs(module: IRModule) -> WideInputs:
         searched[SUMS] = WIDE_BITS
     if values and (work >= _A_CHEAP_TABLE * values or not work):
         found |= {TABLES: {"nbit_input": TABLE_BITS}}
-        times = f"layers multiply {work / values:.0f} times for each value of them"
-        each = times if work else "nothing else takes time"
+        each = f"layers multiply {work / values:.0f} times for each value of them"
+        each = each if work else "nothing else takes time"
         why.append(f"tables of functions read {TABLE_BITS} bits nearly as fast as 8: {each}")
     elif values and work >= _A_TABLE * values:
         searched[TABLES] = TABLE_BITS
-    further = {*last, *first, *columns}
     tiny = work <= _TINY * batch_size(module)
-    more = marked.further_layers(further) if tiny else {}
-    return WideInputs(found, tuple(why), searched, more)
+    further = marked.further_layers({*last, *first, *columns}) if tiny else {}
+    return WideInputs(found, tuple(why), searched, further)
 
 
 def _sums(main: Function) -> tuple[int, int]:
