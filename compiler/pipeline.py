@@ -79,13 +79,14 @@ def evaluate(
 
 
 def tflite_file(
-    mod: IRModule, inputs: Sequence[str] = (), outputs: Sequence[str] = (), io: str = "int8"
+    mod: IRModule, inputs: Sequence[str] = (), outputs: Sequence[str] = (), io: str | None = None
 ) -> TfliteFile:
     """A module of ``requantization`` "tflite" as a LiteRT file, images in NHWC.
 
     Args:
         inputs, outputs: names of its signature; those of the module, and numbers, without them.
-        io: what the file takes and gives: "int8", "uint8" or "float".
+        io: what the file takes and gives: "int8", "int16", "uint8" or "float"; None for the
+            integers of the module.
     Raises:
         TfliteExportError: an operator has no such form, or packages are missing.
     """

@@ -374,9 +374,9 @@ class Settings(BaseSettings):
         "qmod",
         alias="for",
         description="the form of the module whose constants size counts; layers of a search for "
-        "qdq have 2, 4 or 8 bits, which QDQ files hold; one for tflite is for TFLM, for ryzenai "
-        "and qnn for these NPUs; a core means its C, and adds ram, flash and instructions to every "
-        "trial",
+        "qdq have 2, 4 or 8 bits, which QDQ files hold; one for tflite is for TFLM (tflite-16x8: "
+        "16 bits, weights of 8), for ryzenai and qnn for these NPUs; a core means its C, and adds "
+        "ram, flash and instructions to every trial",
     )
     at_most: Annotated[
         tuple[tuple[str, float], ...],

@@ -160,6 +160,11 @@ def check_fields(config: Any, options: Iterable[Option]) -> dict[str, Any]:
                 fix=f"lower nbit_{kind} to {bits(dtype)} or take a wider dtype",
             )
     _check_layers(values)
+    if values["requantization"] == "tflite" and bits(values["dtype_input"]) > 16:
+        raise ConfigValueError(
+            "QConfig.requantization='tflite' has no form for dtype_input='int32'",
+            fix="take int8, or int16, with nbit_input=16 and activation_scheme='symmetric'",
+        )
     if values["do_simulation"] and values["partition_conversions"] != "disabled":
         raise ConfigValueError(
             "QConfig.do_simulation=True stops in front of the integers, so there is nothing that "

@@ -74,7 +74,8 @@ class QConfig(RelayConfig):
             with multipliers, the nearest ones, that a float32 product gives the same integers
             for; "power_of_two" takes scales that are powers of two, the next ones upward, so that
             a shift is enough; "tflite" computes what TFLM's kernels compute, with 8 bits at every
-            output and between operators, 16 in sums that norms read and in states of loops.
+            output and between operators, 16 in sums that norms read and in states of loops; or
+            with 16 everywhere (dtype_input int16, symmetric).
         weight_rounding: "nearest": each weight goes to the nearest of its levels. "corrected":
             biases make up for the mean error of that (bias_mode "accumulator"), and the middle of
             each channel moves to 0 where only layers without padding, and sums in front of them,

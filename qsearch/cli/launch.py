@@ -21,6 +21,7 @@ from qsearch.cli import options
 from qsearch.cli.options import Command, Decorator, option
 from qsearch.process import EXIT_INTERRUPTED, EXIT_TARGET_MISSED
 from qsearch.settings import DASHBOARD_PORT, OUTPUT, Flag, MaxDrop, Settings
+from workers.metrics.size import LITERT
 
 _INTEGERS = "fully_integral"
 
@@ -175,8 +176,9 @@ def export_step(place: str, conversions: str, form: str = "c") -> str:
         conversions: its configuration's partition_conversions.
         form: that the search was for; a .qmod, and what a core runs, is exported as C.
     """
-    told = form if form in ("qdq", "tflite") else f"qdq --for {form}" if form in NPUS else "c"
-    return f"qsearch export {place} --format {told if conversions == _INTEGERS else 'float'}"
+    told = {"qdq": "qdq", **dict.fromkeys(LITERT, "tflite"), **{n: f"qdq --for {n}" for n in NPUS}}
+    form = told.get(form, "c")
+    return f"qsearch export {place} --format {form if conversions == _INTEGERS else 'float'}"
 
 
 @contextlib.contextmanager

@@ -222,9 +222,9 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
     ),
     option(
         "--io",
-        metavar="int8|uint8|float",
-        type=Choice(["int8", "uint8", "float"]),
-        help="with tflite: what the file takes and gives (int8)",
+        metavar="int8|int16|uint8|float",
+        type=Choice(["int8", "int16", "uint8", "float"]),
+        help="with tflite: what the file takes and gives (the module's integers)",
         panel=OUTPUT,
     ),
     options.hardware,

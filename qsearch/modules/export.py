@@ -100,10 +100,11 @@ class Tflite:
     """The format "tflite": a LiteRT file for TFLM.
 
     Attributes:
-        io: what it takes and gives: "int8", "uint8" or "float".
+        io: what it takes and gives: "int8", "int16", "uint8" or "float"; None for the integers of
+            the module.
     """
 
-    io: str = "int8"
+    io: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,7 +409,7 @@ def export_tflite(module: QModule, to: ExportTarget) -> ExportedFiles:
     from compiler.export.to_tflite.inputs import CURE
     from compiler.targets.tflite.interpreters import FileJudge, available
 
-    io = to.options.io if isinstance(to.options, Tflite) else "int8"
+    io = to.options.io if isinstance(to.options, Tflite) else None
     interface = None if module.pipeline is not None else module.interface
     names = () if interface is None else tuple(port.name for port in interface.outputs)
     try:
@@ -419,10 +420,10 @@ def export_tflite(module: QModule, to: ExportTarget) -> ExportedFiles:
         raise TfliteExportError(
             "the module was made for other targets than LiteRT",
             where=error.what,
-            fix="make one with `qsearch compile --qconfig auto,for=tflite`, or search "
-            "with --for tflite",
+            fix="make one with `qsearch compile --qconfig auto,for=tflite` (for=tflite-16x8 has 16 "
+            "bits, and weights of 8), or search with --for tflite",
         ) from error
-    integers = made if io == "int8" else tflite_file(module.module, module.input_names)
+    integers = made if io is None else tflite_file(module.module, module.input_names)
     judge = FileJudge(module.module, integers.data, available())
     if module.samples:
         judge.compare(module.samples[0][0])
@@ -438,7 +439,7 @@ def export_tflite(module: QModule, to: ExportTarget) -> ExportedFiles:
     facts: dict[str, Any] = {
         "bytes": len(made.data),
         "operators": ", ".join(f"{n} x {name}" for name, n in made.operators.items()),
-        "io": io,
+        "io": io or made.dtype,
         **{f"input {n}": f"scale {s:.9g}, zero {z}" for n, (s, z) in made.inputs.items()},
         **{f"output {n}": f"scale {s:.9g}, zero {z}" for n, (s, z) in made.outputs.items()},
         "self_check": f"0 of {judge.elements} integers differ in {' and '.join(judge.names)}",

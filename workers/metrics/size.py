@@ -57,25 +57,35 @@ def _tflite(module: IRModule, _: Candidate) -> int:
     return len(tflite_file(module).data)
 
 
+LITERT: Final[dict[str, Mapping[str, Any]]] = {
+    "tflite": {},
+    "tflite-16x8": {
+        "dtype_input": "int16",
+        "nbit_input": 16,
+        "activation_scheme": "symmetric",
+    },
+}
+"""Kinds of LiteRT files, and fields of their own: 8 bits, or 16 with weights of 8."""
+
 FORMS: Final[dict[str, Callable[[IRModule, Candidate], int]]] = {
     "qmod": _qmod,
     "c": _c,
     "qdq": _qdq,
-    "tflite": _tflite,
+    **dict.fromkeys(LITERT, _tflite),
     **{npu: partial(_npu, npu) for npu in NPUS},
     **dict.fromkeys(CORES, _c),
 }
 """Bytes of the constants of a candidate's module, by the form, or the core, that holds them."""
 
 
-RESTRICTED: Final = ("tflite", *NPUS)
+RESTRICTED: Final = (*LITERT, *NPUS)
 """Forms that ask for fields of every module."""
 
 
 def fields_of(form: str) -> Mapping[str, Any]:
     """Fields of a QConfig that every module has whose file is of this form; most ask for none."""
-    if form == "tflite":
-        return {"requantization": "tflite"}
+    if form in LITERT:
+        return {"requantization": "tflite", **LITERT[form]}
     if form not in NPUS:
         return {}
     from compiler.targets.npu.profiles import PROFILES

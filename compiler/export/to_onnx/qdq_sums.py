@@ -162,8 +162,10 @@ def _tabulated_levels(step: Step) -> Levels | None:
 def _changing_ends(table: Step, value: Value) -> tuple[float, float] | None:
     """The integers of a value between which a table changes; None if it does not read the value."""
     entries = table.args[1].data if table.name == "lookup" else None
+    if entries is None or not entries.size:
+        return None
     places = dict(moved_from(table.args[0]))
-    if entries is None or value not in places or not entries.size:
+    if value not in places:
         return None
     lowest = integer_range(table.args[0].type.dtype)[0] - places[value]
     changing = np.flatnonzero(entries[1:] != entries[:-1])

@@ -20,7 +20,6 @@ from compiler.export.to_tflite.tensors import (
 from compiler.export.to_tflite.values import (
     ANY,
     Form,
-    Ints,
     Matmul,
     Padded,
     Product,
@@ -32,8 +31,8 @@ from compiler.export.to_tflite.values import (
 )
 from compiler.ir.dataflow import Value
 from compiler.ir.ty import TensorType, integer_range
-from compiler.ops.rules.fixed_point import SUM_SHIFT, multiplier_and_small_shift
-from compiler.ops.tensor.fixed_point_rescale import rescaled_twice
+from compiler.ops.rules.fixed_point import SUM_SHIFT, tflm_multiplier
+from compiler.ops.tensor.fixed_point_rescale import rescaled
 
 _ACTIVATIONS = {"NONE": 0, "RELU": 1, "RELU6": 3}
 _MOST_FINER = 64
@@ -167,6 +166,8 @@ class TfliteEmitter(TensorWriter):
     def _narrowed(self, form: Scaled, dtype: str, ty: TensorType) -> Tensor | None:
         source, shape = form.source, ty.concrete_shape
         offset, held = (128, "int8") if dtype == "uint8" else (0, dtype)
+        if held == "int16" and form.zero:
+            return None  # TFLM's kernels take none
         like = Tensor(-1, shape, form.scale, form.zero, offset, held)
         if isinstance(source, Raw) and source.factor == 1:
             return self._again(source, form, like)
@@ -174,11 +175,11 @@ class TfliteEmitter(TensorWriter):
             return self._mean(source, form, like)
         if not form.scale:
             return None
-        if held == "int8" and isinstance(source, Product):
+        if isinstance(source, Product) and held == source.source.dtype:
             return self._product(source, form, like)
         if held == "int8" and isinstance(source, Matmul):
             return self._matmul(source, form, like)
-        if held == "int8" and isinstance(source, Sum):
+        if isinstance(source, Sum) and held == source.lhs.source.dtype == source.rhs.source.dtype:
             made = self._sum(source, form, like)
             if made is not None:
                 return made
@@ -208,7 +209,7 @@ class TfliteEmitter(TensorWriter):
         if form.multiplier.size:
             return self._rescaled(own, form, like)
         activation, limits = self._activation(form, like)
-        if (like.grid.zero, like.offset, like.dtype) != (own.grid.zero, own.offset, own.dtype):
+        if like.kind != own.kind:
             return self._quantized(own, form, like)
         if activation != "NONE":
             made = self.new(like, like.shape)
@@ -237,7 +238,7 @@ class TfliteEmitter(TensorWriter):
         own = source.source
         if like.dtype != "int16" or form.zero or form.multiplier.size != 1:
             return None
-        multiplier, shift = multiplier_and_small_shift(np.asarray(own.scale / like.scale))
+        multiplier, shift = tflm_multiplier(np.asarray(own.scale / like.scale))
         count = math.prod(own.shape[axis] for axis in source.axes)
         more = min(count.bit_length() - 1, 31 + int(shift))
         wanted = (int(multiplier) << more) // count, int(shift) - more
@@ -283,25 +284,23 @@ class TfliteEmitter(TensorWriter):
                 _is(side.multiplier, side.shift, np.asarray(side.source.scale / twice))
                 for side in sides
             )
-            factor = twice / ((1 << SUM_SHIFT) * like.scale)
+            factor = twice / ((1 << SUM_SHIFT[like.dtype]) * like.scale)
         if not exact or not _is(form.multiplier, form.shift, np.asarray(factor)):
             return None
         activation, limits = self._activation(form, like)
         made = self.new(like, like.shape)
         inputs = [self.side(side, like).tensor for side in (lhs, rhs)]
-        self.writer.operator(
-            source.name,
-            inputs,
-            made.tensor,
-            f"{source.name.title()}Options",
-            fusedActivationFunction=_ACTIVATIONS[activation],
-        )
+        fields: dict[str, Any] = {"fusedActivationFunction": _ACTIVATIONS[activation]}
+        if like.dtype == "int16":
+            fields["potScaleInt16"] = False  # LiteRT takes scales to be powers of two otherwise
+        options = f"{source.name.title()}Options"
+        self.writer.operator(source.name, inputs, made.tensor, options, **fields)
         return self.limited(made, *limits)
 
     def _product(self, source: Product, form: Scaled, like: Tensor) -> Tensor | None:
         data, weight = source.source, source.weight
         channels = source.bias.size
-        scales = _weight_scales(form.multiplier, form.shift, data.scale, like.scale, channels)
+        scales = _weight_scales(form, source.once, data.scale, like.scale, channels)
         if scales is None:
             return None
         windows = Windows(
@@ -318,7 +317,7 @@ class TfliteEmitter(TensorWriter):
         bias = source.bias + data.zero * weight.astype(np.int64).sum(axis=others)
         kernel = self.writer.constant(weight, "int8", Grid(scales, 0, axis))
         units = tuple(float(np.float32(data.scale * scale)) for scale in scales)
-        more = self.writer.constant(bias.astype(np.int32), "int32", Grid(units))
+        more = self.writer.constant(bias, "int64" if source.once else "int32", Grid(units))
         activation, limits = self._activation(form, like)
         made = self.new(like, source.out)
         fields: dict[str, Any] = {
@@ -337,9 +336,9 @@ class TfliteEmitter(TensorWriter):
         return self.reshaped(self.limited(made, *limits), like.shape)
 
 
-def _is(multiplier: Any, shift: Any, factor: Any) -> bool:
+def _is(multiplier: Any, shift: Any, factor: Any, once: bool = False) -> bool:
     """Whether TFLM prepares these numbers for a real factor (QuantizeMultiplier)."""
-    wanted = multiplier_and_small_shift(np.asarray(factor, np.float64))
+    wanted = tflm_multiplier(np.asarray(factor, np.float64), once)
     return bool((multiplier == wanted[0]).all() and (shift == wanted[1]).all())
 
 
@@ -355,21 +354,21 @@ def _same_products(double: float, single: float, lhs: Tensor, rhs: Tensor) -> bo
     held = (np.arange(-128, 128) - side.grid.zero for side in (lhs, rhs))
     products = np.unique(np.multiply.outer(*held))
     ours, theirs = (
-        rescaled_twice(products, *map(np.atleast_1d, multiplier_and_small_shift(np.asarray(real))))
-        for real in (double, single)
+        rescaled(products, *tflm_multiplier(np.asarray(real))) for real in (double, single)
     )
     # Beyond 255 every result ends at a limit of 8 bits.
     return bool((np.clip(ours, -255, 255) == np.clip(theirs, -255, 255)).all())
 
 
 def _weight_scales(
-    multiplier: Ints, shift: Ints, data: float, out: float, channels: int
+    form: Scaled, once: bool, data: float, out: float, channels: int
 ) -> tuple[float, ...] | None:
     """The float32 scales of weights for which TFLM prepares these multipliers."""
+    multiplier, shift = form.multiplier, form.shift
     factor = np.ldexp(multiplier.astype(np.float64), (shift - 31).astype(np.int32))
     scales = (factor * out / data).astype(np.float32).astype(np.float64)
     # A factor of 0 stands for all that are too small; a scale is above 0.
     scales = np.where(multiplier == 0, np.float64(np.float32(2.0**-40 * out / data)), scales)
-    if not _is(multiplier, shift, data * scales / out):
+    if not _is(multiplier, shift, data * scales / out, once):
         return None
     return tuple(np.broadcast_to(scales, channels).tolist())

@@ -17,6 +17,7 @@ _IDENTIFIER: Final = b"TFL3"
 _DTYPES: Final = {
     "bool": "BOOL",
     "float32": "FLOAT32",
+    "int64": "INT64",
     "int32": "INT32",
     "int16": "INT16",
     "int8": "INT8",

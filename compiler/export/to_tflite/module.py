@@ -8,7 +8,7 @@ that TFLM prepares from the file's scales. What is not the same integer for inte
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import compiler.export.to_tflite.moves  # noqa: F401  (fills the table of rules)
@@ -17,12 +17,13 @@ from compiler.core.legalize import words_of
 from compiler.errors import TfliteExportError, legal_names
 from compiler.export.to_tflite.emitter import TfliteEmitter
 from compiler.export.to_tflite.file import FileWriter, Grid
-from compiler.export.to_tflite.inputs import CURE, TFLITE, firsts, taken_by
+from compiler.export.to_tflite.inputs import CURE, TFLITE, Taken, firsts, taken_by
 from compiler.export.to_tflite.values import ANY, Padded, Raw, Tensor
 from compiler.ir.dataflow import SCAN, Step, dataflow
 from compiler.ir.module import IRModule
+from compiler.ir.ty import integer_range
 
-IO: Final = ("int8", "uint8", "float")
+IO: Final = ("int8", "int16", "uint8", "float")
 """What a file may take and give."""
 
 
@@ -32,29 +33,31 @@ class TfliteFile:
 
     Attributes:
         operators: by name, with their number.
-        inputs, outputs: scale and zero point of each of 8 bits, by name, as the file has them.
+        dtype: of the module's integers, "int8" or "int16".
+        inputs, outputs: scale and zero point of each of 8 or 16 bits, by name, as in the file.
     """
 
     data: bytes
     operators: dict[str, int]
+    dtype: str
     inputs: dict[str, tuple[float, int]]
     outputs: dict[str, tuple[float, int]]
 
 
 def to_tflite(
-    mod: IRModule, inputs: Sequence[str], outputs: Sequence[str], io: str = "int8"
+    mod: IRModule, inputs: Sequence[str], outputs: Sequence[str], io: str | None = None
 ) -> TfliteFile:
     """Write a module whose images lie in NHWC (ConvertLayout).
 
     Args:
         mod: typed and partitioned: quantize_inputs, quantized_main, dequantize_outputs.
         inputs, outputs: names that the file's signature gives them, in order.
-        io: key of ``IO``: what the file takes and gives.
+        io: key of ``IO``: what the file takes and gives; None for the module's own integers.
     Raises:
         TfliteExportError: an operator, or a use of it, that TFLM has no equal for; the packages of
             ``[tflite]`` are not installed.
     """
-    if io not in IO:
+    if io is not None and io not in IO:
         raise TfliteExportError(f"unknown type of inputs {io!r}", fix=legal_names(io, IO))
     flow = dataflow(mod, "quantized_main", TFLITE)
     graph = TfliteEmitter(FileWriter())
@@ -70,10 +73,9 @@ def to_tflite(
             tensors.append(graph.whole(name, shape))
             taken[name] = tensors[-1].tensor
         else:
-            offset = 128 if dtype != "int8" and part.ends[0] >= 0 else 0
-            if part.ends[0] - offset < -128 or part.ends[1] - offset > 127:
+            held = _input(part, shape, dtype)
+            if held is None:
                 raise TfliteExportError(f"input {name!r} is {dtype}", fix=CURE)
-            held = Tensor(-1, shape, *part.grid, offset)
             taken[name], held = _taken(graph, name, held, io)
             takes[name] = held.scale, held.grid.zero
             tensors.append(held)
@@ -96,7 +98,9 @@ def to_tflite(
         if held.dtype != "int32":
             grids[name] = held.scale, held.grid.zero
     data = graph.writer.finish(taken, given)
-    return TfliteFile(data, graph.writer.counts, takes, grids)
+    kinds = {held.dtype for held in tensors if held.scale}
+    dtype = "int16" if kinds == {"int16"} else "int8"
+    return TfliteFile(data, graph.writer.counts, dtype, takes, grids)
 
 
 def _no_form(step: Step) -> TfliteExportError:
@@ -183,20 +187,33 @@ class _Ruled:
         return isinstance(name, str) and name in rules.FToTflite
 
 
-def _taken(graph: TfliteEmitter, name: str, held: Tensor, io: str) -> tuple[int, Tensor]:
-    """An input of the file, and the tensor of int8 behind it."""
-    if io == "int8":
-        tensor = graph.writer.tensor(name, held.shape, "int8", held.grid)
-        return tensor, Tensor(tensor, held.shape, held.scale, held.zero, held.offset)
+def _input(part: Taken, shape: tuple[int, ...], dtype: str) -> Tensor | None:
+    """What the core takes as integers of 8 bits, or as int16 around 0; None for others."""
+    assert part.grid is not None
+    low, high = part.ends
+    if dtype == "int16" or low < -128 or high > 255:
+        held = Tensor(-1, shape, *part.grid, dtype="int16")
+    else:
+        held = Tensor(-1, shape, *part.grid, 128 if dtype != "int8" and low >= 0 else 0)
+    lowest, highest = (held.offset + end for end in integer_range(held.dtype))
+    fits = lowest <= low <= high <= highest and (held.dtype == "int8" or not held.zero)
+    return held if fits else None
+
+
+def _taken(graph: TfliteEmitter, name: str, held: Tensor, io: str | None) -> tuple[int, Tensor]:
+    """An input of the file, and the tensor of the core behind it."""
+    if io is None or io == held.dtype:
+        tensor = graph.writer.tensor(name, held.shape, held.dtype, held.grid)
+        return tensor, replace(held, tensor=tensor)
     tensor = graph.writer.tensor(name, held.shape, *_outer(held, io))
     made = graph.new(held, held.shape)
     graph.writer.operator("QUANTIZE", [tensor], made.tensor, "QuantizeOptions")
     return tensor, made
 
 
-def _given(graph: TfliteEmitter, name: str, held: Tensor, io: str) -> int:
+def _given(graph: TfliteEmitter, name: str, held: Tensor, io: str | None) -> int:
     """An output of the file; positions are int32 in each."""
-    if io == "int8" or held.dtype == "int32":
+    if io is None or held.dtype in (io, "int32"):
         graph.writer.tensors[held.tensor].name = name
         return held.tensor
     tensor = graph.writer.tensor(name, held.shape, *_outer(held, io))
@@ -205,7 +222,11 @@ def _given(graph: TfliteEmitter, name: str, held: Tensor, io: str) -> int:
     return tensor
 
 
-def _outer(held: Tensor, io: str) -> tuple[str, Grid | None]:
+def _outer(held: Tensor, io: str | None) -> tuple[str, Grid | None]:
     if io == "float":
         return "float32", None
+    if io != "uint8" or held.dtype != "int8":
+        raise TfliteExportError(
+            f"the module's integers are {held.dtype}, not {io}", fix=f"--io {held.dtype} or float"
+        )
     return "uint8", Grid((held.scale,), held.grid.zero + 128)

@@ -12,6 +12,7 @@ from compiler.export.to_tflite.emitter import TfliteEmitter
 from compiler.export.to_tflite.rules import FToTflite, number_of
 from compiler.export.to_tflite.values import (
     ANY,
+    NARROW,
     Form,
     Ints,
     Matmul,
@@ -32,7 +33,7 @@ from compiler.ops.transform.strided_slice import slices_of
 def pad(step: Step, graph: TfliteEmitter) -> Form | None:
     """Kept for the convolution behind it, where it is one of an image with zeros; elements of the
     data are gathered."""
-    source, value = graph.read(step.args[0], "int8"), number_of(step.args[1])
+    source, value = graph.read(step.args[0], *NARROW), number_of(step.args[1])
     width = step.attrs.pad_width
     if source is None or value is None:
         return None
@@ -102,7 +103,7 @@ def _sliced(source: Tensor, step: Step, graph: TfliteEmitter) -> Tensor | None:
     begins, strides = [0] * len(shape), [1] * len(shape)
     for axis, (begin, _end, by) in cuts.items():
         begin %= shape[axis]
-        if by < 0 and source.dtype == "int8":
+        if by < 0 and source.dtype in NARROW:
             places = begin + by * np.arange(out[axis])
             source = _gathered(graph, source, places, axis)
         elif by < 0:
@@ -155,7 +156,7 @@ def take(step: Step, graph: TfliteEmitter) -> Form | None:
     inside = places % shape[axis] if wraps else np.clip(places, 0, last)
 
     def move(source: Tensor) -> Tensor | None:
-        return None if source.dtype != "int8" else _gathered(graph, source, inside, axis)
+        return None if source.dtype == "int32" else _gathered(graph, source, inside, axis)
 
     return _moved(step, graph, move)
 
@@ -165,8 +166,22 @@ _EMBEDDED: Final = 2.0**-6
 
 
 def _gathered(graph: TfliteEmitter, source: Tensor, places: Ints, axis: int) -> Tensor:
+    """GATHER; TFLM gathers no int16: slices of them are put together."""
     shape = (*source.shape[:axis], *places.shape, *source.shape[axis + 1 :])
+    if source.dtype == "int16":
+        order = places.reshape(-1)
+        runs = np.split(order, 1 + np.flatnonzero(np.diff(order) != 1))
+        return graph.reshaped(
+            graph.joined([_run(graph, source, r, axis) for r in runs], axis), shape
+        )
     return graph.moved("GATHER", [source], shape, [places], "GatherOptions", axis=axis)
+
+
+def _run(graph: TfliteEmitter, source: Tensor, places: Ints, axis: int) -> Tensor:
+    """Elements side by side."""
+    begins, out = [0] * len(source.shape), list(source.shape)
+    begins[axis], out[axis] = int(places[0]), len(places)
+    return graph.sliced(source, begins, out, [1] * len(out))
 
 
 @FToTflite.register("max", "min")
@@ -217,8 +232,7 @@ def concatenate(step: Step, graph: TfliteEmitter) -> Form | None:
     """CONCATENATION of tensors at one scale."""
     found = [graph.read(arg, *ANY) for arg in step.args]
     parts = [part for part in found if part is not None]
-    kinds = {(part.zero, part.offset, part.dtype) for part in parts}
-    if len(parts) != len(found) or len(kinds) != 1:
+    if len(parts) != len(found) or len({part.kind for part in parts}) != 1:
         return None
     axis = step.attrs.axis % len(step.result.type.concrete_shape)
     return graph.joined(parts, axis)

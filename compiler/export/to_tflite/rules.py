@@ -29,6 +29,7 @@ import numpy as np
 from compiler.export.to_tflite.emitter import TfliteEmitter
 from compiler.export.to_tflite.tensors import MOST_BROADCAST
 from compiler.export.to_tflite.values import (
+    NARROW,
     Form,
     Ints,
     Matmul,
@@ -47,8 +48,7 @@ from compiler.ir.ty import integer_range
 from compiler.ops.nn.avg_pool2d import window_counts
 from compiler.ops.nn.fixed_point_softmax import exponentials
 from compiler.ops.reduce.axes import axes_of
-from compiler.ops.rules.fixed_point import SUM_SHIFT
-from compiler.ops.tensor.fixed_point_rescale import rescaled_twice
+from compiler.ops.tensor.fixed_point_rescale import rescaled
 
 TfliteRule = Callable[[Step, TfliteEmitter], Form | None]
 
@@ -77,7 +77,7 @@ def cast(step: Step, graph: TfliteEmitter) -> Form | None:
         return form
     if isinstance(form, (Tensor, Padded)):
         return form if step.args[0].type.dtype == dtype else None
-    if isinstance(form, Raw) and dtype == "int16":
+    if isinstance(form, Raw) and form.source.dtype == "int8" and dtype == "int16":
         return graph.finer(form)
     form = _as_scaled(form)
     if isinstance(form, Scaled) and dtype in ("int8", "uint8", "int16"):
@@ -98,20 +98,21 @@ def _as_scaled(form: Form | None) -> Form | None:
 
 
 def _as_raw(value: Value, graph: TfliteEmitter) -> Form | None:
-    """A scaled value that stayed wide although it fits 8 bits, as a tensor that was made wide."""
+    """A scaled value that stayed wide although it fits 8 or 16 bits, as a tensor made wide."""
     form = graph.form(value)
     if not isinstance(form, Scaled):
         return form
     low, high = form.low + form.zero, form.high + form.zero
-    offset = 128 if low >= 0 else 0
-    if not -128 <= low - offset <= high - offset <= 127:
-        return None
-    narrow = graph.narrowed(form, "uint8" if offset else "int8", value.type)
-    return None if narrow is None else Raw(narrow)
+    for dtype in ("uint8", "int8", "int16"):
+        lowest, highest = integer_range(dtype)
+        if lowest <= low <= high <= highest:
+            narrow = graph.narrowed(form, dtype, value.type)
+            return None if narrow is None else Raw(narrow)
+    return None
 
 
 def _is_narrow(form: Raw) -> bool:
-    return form.factor == 1 and form.source.dtype == "int8"
+    return form.factor == 1 and form.source.dtype in NARROW
 
 
 def _counts(form: Raw) -> bool:
@@ -133,7 +134,7 @@ def raised(step: Step, graph: TfliteEmitter) -> Form | None:
     form, other = (_as_raw(arg, graph) for arg in step.args)
     amount = number_of(step.args[1])
     sides = [side.source for side in (form, other) if isinstance(side, Raw) and _counts(side)]
-    if len(sides) == 2:
+    if len(sides) == 2 and {side.dtype for side in sides} == {"int8"}:
         return Sum("MUL", Operand(sides[0], 0, 0), Operand(sides[1], 0, 0))
     if isinstance(form, Raw) and form.factor == 1 and amount is not None:
         return replace(form, factor=1 << amount if step.name == "left_shift" else amount)
@@ -206,8 +207,8 @@ def limited(step: Step, graph: TfliteEmitter) -> Form | None:
     """Limits of sums, one for each channel, or of a result; MAXIMUM, MINIMUM of two tensors."""
     form = graph.form(step.args[0])
     if len(step.args) == 2 and step.args[1].data is None:
-        lhs, rhs = (graph.read(arg, "int8") for arg in step.args)
-        if lhs is None or rhs is None or (lhs.zero, lhs.offset) != (rhs.zero, rhs.offset):
+        lhs, rhs = (graph.read(arg, *NARROW) for arg in step.args)
+        if lhs is None or rhs is None or lhs.kind != rhs.kind:
             return None
         return graph.arithmetic(step.name.upper(), lhs, graph.worth(rhs, lhs.scale))
     low, high = _limits(step)
@@ -220,8 +221,8 @@ def limited(step: Step, graph: TfliteEmitter) -> Form | None:
             high=_of_both(np.minimum, high, form.high),
         )
     own = form.source if isinstance(form, Padded) else form
-    if isinstance(form, (Tensor, Padded)) and isinstance(own, Tensor) and own.dtype == "int8":
-        begins, ends = own.offset - 128, own.offset + 127
+    if isinstance(form, (Tensor, Padded)) and isinstance(own, Tensor) and own.dtype in NARROW:
+        begins, ends = (own.offset + end for end in integer_range(own.dtype))
         inside = (low is None or (low <= begins).all()) and (high is None or (high >= ends).all())
         if inside:
             return form
@@ -276,24 +277,24 @@ def rescale(step: Step, graph: TfliteEmitter) -> Form | None:
     if attrs.axis is not None and attrs.axis % rank != rank - 1:
         return None
     source: Product | Matmul | Total | Sum | Raw | Tensor | None
-    if isinstance(form, Raw) and multiplier.size > 1:
+    if isinstance(form, Raw) and (multiplier.size > 1 or attrs.once):
         source = _as_product(form, graph)
     elif isinstance(form, Raw) and form.zero == form.source.zero and form.factor == 1:
         source = form
-    elif isinstance(form, Raw) and form.zero == form.source.zero and form.factor == 1 << SUM_SHIFT:
+    elif isinstance(form, Raw) and form.zero == form.source.zero and form.raised:
         return Operand(form.source, int(multiplier[0]), int(shift[0]))
     elif isinstance(form, (Product, Matmul, Total, Sum)):
         source = form
     else:
         source = graph.wide(step.args[0])
-    if source is None:
+    if source is None or attrs.once != (isinstance(source, Product) and source.once):
         return None
     made = Scaled(source, multiplier, shift, attrs.scale)
     if not isinstance(source, (Product, Sum)):
         return made
     bounds: list[Ints | None] = []
     for limit in (source.low, source.high):
-        after = None if limit is None else rescaled_twice(limit, multiplier, shift)
+        after = None if limit is None else rescaled(limit, multiplier, shift, attrs.once)
         bounds.append(after if after is None or np.ptp(after) else after[:1])
     if bounds[0] is not None and bounds[0].size > 1:
         made, bounds[0] = replace(made, floor=bounds[0]), None
@@ -311,7 +312,7 @@ def conv2d(step: Step, graph: TfliteEmitter) -> Form | None:
     if not isinstance(form, (Tensor, Padded)) or weight is None or weight.dtype != np.int8:
         return None
     source, padding = graph.unpadded(form, attrs.padding)
-    if source.dtype != "int8" or {attrs.data_layout, attrs.out_layout or "NHWC"} != {"NHWC"}:
+    if source.dtype not in NARROW or {attrs.data_layout, attrs.out_layout or "NHWC"} != {"NHWC"}:
         return None
     laid = weight.transpose([attrs.kernel_layout.index(letter) for letter in "OHWI"])
     depthwise = attrs.groups > 1 and attrs.groups == source.shape[-1]
@@ -330,7 +331,7 @@ def conv2d(step: Step, graph: TfliteEmitter) -> Form | None:
 @FToTflite.register("nn.dense")
 def dense(step: Step, graph: TfliteEmitter) -> Form | None:
     """A convolution of 1x1 over rows: LiteRT's FULLY_CONNECTED rounds otherwise than TFLM's."""
-    source, weight = graph.read(step.args[0], "int8"), step.args[1].data
+    source, weight = graph.read(step.args[0], *NARROW), step.args[1].data
     if source is None or weight is None or weight.dtype != np.int8:
         return None
     rows = math.prod(source.shape[:-1])
@@ -399,7 +400,7 @@ def average(step: Step, graph: TfliteEmitter) -> Form | None:
 def mean(step: Step, graph: TfliteEmitter) -> Form | None:
     """The sum, where the mean has been made exact."""
     form, axes = graph.form(step.args[0]), axes_of(step)
-    if not isinstance(form, Raw) or form.source.dtype != "int8":
+    if not isinstance(form, Raw) or form.source.dtype not in NARROW:
         return None
     if math.prod(form.source.shape[axis] for axis in axes) != form.factor:
         return None
@@ -436,7 +437,7 @@ def _sums(
 def max_pool2d(step: Step, graph: TfliteEmitter) -> Form | None:
     """Padding holds the smallest value."""
     attrs: Any = step.attrs
-    source = graph.read(step.args[0], "int8")
+    source = graph.read(step.args[0], *NARROW)
     if source is None or attrs.layout != "NHWC" or max(attrs.dilation) > 1:
         return None
     return graph.max_pool(source, attrs, step.result.type.concrete_shape)

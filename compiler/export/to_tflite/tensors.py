@@ -11,6 +11,7 @@ import numpy as np
 
 from compiler.export.to_tflite.file import FileWriter
 from compiler.export.to_tflite.values import Ints, Tensor
+from compiler.ir.ty import integer_range
 from compiler.ops.nn.fixed_point_softmax import OUT_BITS
 
 _SAME, VALID = 0, 1
@@ -268,7 +269,7 @@ class TensorWriter:
         place = padding_of(attrs.padding, windows)
         if place is None:
             width = width_behind(attrs.padding, windows)
-            source, place = self.padded(source, width, -128), VALID
+            source, place = self.padded(source, width, integer_range(source.dtype)[0]), VALID
         made = self.new(source, shape)
         self.writer.operator(
             "MAX_POOL_2D",

@@ -13,9 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.export.to_tflite.file import Grid
+from compiler.ops.rules.fixed_point import SUM_SHIFT
 
 Ints = NDArray[np.int64]
-ANY: Final = ("int8", "int16", "int32")
+NARROW: Final = ("int8", "int16")
+"""What operators with scales read and give; one file has one of them, but for what TFLM widens."""
+ANY: Final = (*NARROW, "int32")
 """What tensors of a file may hold."""
 
 
@@ -40,6 +43,11 @@ class Tensor:
     dtype: str = "int8"
 
     @property
+    def kind(self) -> tuple[int, int, str]:
+        """What tensors that one operator takes beside each other have in common."""
+        return self.zero, self.offset, self.dtype
+
+    @property
     def grid(self) -> Grid:
         """As the file says it."""
         return Grid((self.scale,), self.zero - self.offset)
@@ -58,12 +66,17 @@ class Raw:
     """``(source - zero) * factor`` in int32.
 
     Attributes:
-        factor: 2^20 in front of sums; the count of a window in front of its mean.
+        factor: 2^20 (of int16 2^15) in front of sums; the count of a window in front of its mean.
     """
 
     source: Tensor
     zero: int = 0
     factor: int = 1
+
+    @property
+    def raised(self) -> bool:
+        """Whether it is as fine as a side of a sum."""
+        return self.factor == 1 << SUM_SHIFT[self.source.dtype]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +101,11 @@ class Product:
     depthwise: bool = False
     low: Ints | None = None
     high: Ints | None = None
+
+    @property
+    def once(self) -> bool:
+        """Whether its sums are int64, with a bias of that and a factor of 16 bits."""
+        return self.source.dtype == "int16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +133,7 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One side of a sum: 2^20 times a tensor, scaled."""
+    """One side of a sum: 2^20 (of int16 2^15) times a tensor, scaled."""
 
     source: Tensor
     multiplier: int

@@ -31,7 +31,7 @@ Ints = NDArray[np.int64]
 TIES: dict[str, Ties] = {"UPWARD": "up", "TONEAREST": "away", "TONEAREST_EVEN": "even"}
 """Where halves go, by QConfig.rounding."""
 
-SUM_SHIFT: Final = 20
+SUM_SHIFT: Final = {"int8": 20, "int16": 15}
 """Bits by which TFLM's ADD and SUB make their operands finer before they scale them."""
 
 
@@ -59,8 +59,13 @@ def multiplier_and_shift(factor: NDArray[Any]) -> tuple[Ints, Ints]:
     return multiplier, exponent
 
 
-def scaled_twice(
-    data: Expr, factor: NDArray[np.float64], trailing: int | None, rank: int, scale: float = 0.0
+def scaled_by_tflm(
+    data: Expr,
+    factor: NDArray[np.float64],
+    trailing: int | None,
+    rank: int,
+    scale: float = 0.0,
+    once: bool = False,
 ) -> Expr:
     """``data * factor`` as TFLM rounds it; ``data`` are int32.
 
@@ -68,15 +73,22 @@ def scaled_twice(
         factor: rank 0, or one factor per channel.
         trailing, rank: as of ``scaled``.
         scale: what a step of the result is worth, where that is known.
+        once: as it rounds products of int16.
     """
     axis = None if trailing is None else rank - trailing - 1
-    return fixed_point_rescale(data, *multiplier_and_small_shift(factor), axis, scale)
+    return fixed_point_rescale(data, *tflm_multiplier(factor, once), axis, scale, once)
 
 
-def multiplier_and_small_shift(factor: NDArray[np.float64]) -> tuple[Ints, Ints]:
-    """``multiplier_and_shift``; (0, 0) for factors so small that the shift is below -31."""
+def tflm_multiplier(factor: NDArray[np.float64], once: bool = False) -> tuple[Ints, Ints]:
+    """``multiplier_and_shift``; (0, 0) for factors so small that the shift is below -31.
+
+    Args:
+        once: for products of int16: the multiplier has 15 digits and is the nearest one.
+    """
     multiplier, shift = multiplier_and_shift(factor)
     gone = shift < -31
+    if once:
+        multiplier = np.minimum((multiplier + (1 << 15)) >> 16, (1 << 15) - 1) << 16
     return np.where(gone, 0, multiplier), np.where(gone, 0, shift)
 
 

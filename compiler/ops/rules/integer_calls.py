@@ -103,8 +103,9 @@ def fixed_point_rescale(
     shift: NDArray[Any],
     axis: int | None,
     scale: float = 0.0,
+    once: bool = False,
 ) -> Call:
-    """data (int32) times multiplier * 2^(shift - 31), rounded twice.
+    """data (int32) times multiplier * 2^(shift - 31), rounded twice, or once.
 
     Args:
         axis: of the data, along which factors vary; None for one factor.
@@ -119,6 +120,7 @@ def fixed_point_rescale(
         axis=axis,
         unit=unit,
         exponent=exponent,
+        once=once,
     )
 
 

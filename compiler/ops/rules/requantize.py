@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.expr import Expr
+from compiler.ir.expr import Call, Expr, is_op_call
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.fixed_point import (
     TIES,
     Ints,
     exact_log2,
-    multiplier_and_small_shift,
     scaled,
-    scaled_twice,
+    scaled_by_tflm,
     scaled_values,
     shifted_to_even,
+    tflm_multiplier,
     to_even_values,
     within_contract,
 )
@@ -48,7 +48,7 @@ from compiler.ops.rules.realize import (
     zero_point_for,
 )
 from compiler.ops.rules.table import RealTable
-from compiler.ops.tensor.fixed_point_rescale import rescaled_twice
+from compiler.ops.tensor.fixed_point_rescale import rescaled
 from compiler.qtypes.qconfig import QConfig
 
 
@@ -131,6 +131,21 @@ def to_scalar(value: QRealizeIntExpr, rank: int, qconfig: QConfig) -> QRealizeIn
     return integers(data, out, value.dtype, *step.range_after(None))
 
 
+_PRODUCTS: Final = (
+    *("nn.conv2d", "nn.dense", "nn.matmul", "nn.batch_matmul"),
+    *("nn.avg_pool2d", "nn.global_avg_pool2d", "mean", "sum"),
+)
+_BETWEEN: Final = ("add", "clip", "maximum", "minimum", "nn.relu", "reshape", "nn.batch_flatten")
+
+
+def _is_product(value: QRealizeIntExpr) -> bool:
+    """Whether TFLM has these as sums of products: biased and limited, or scaled by channels."""
+    held = value.data
+    while isinstance(held, Call) and is_op_call(held, *_BETWEEN):
+        held = held.args[0]
+    return value.trailing is not None or is_op_call(held, *_PRODUCTS)
+
+
 class _Step:
     """One requantization: which of the three ways it takes, as nodes and on numbers."""
 
@@ -146,8 +161,9 @@ class _Step:
         scales = value.dom_scale.data
         self.same = bool((scales == out.values).all())
         self.out = out
-        self.twice = qconfig.for_tflm
-        if self.twice:
+        self.for_tflm = qconfig.for_tflm
+        self.once = qconfig.dtype_input == "int16" and _is_product(value)
+        if self.for_tflm:
             # Scales of 12 bits: the double of TFLM's own preparation.
             self.factor: NDArray[Any] = scales.astype(np.float64) / out.values.astype(np.float64)
             self.shifts: Ints | None = None
@@ -219,16 +235,16 @@ class _Step:
         data = left_shift(data, along_axis(shifts, value.trailing, work))
         return self._finish(data, work, bounds)
 
-    def _product_twice(self, rank: int, bounds: tuple[float, float] | None) -> Expr:
+    def _product_of_tflm(self, rank: int, bounds: tuple[float, float] | None) -> Expr:
         value = self.value
         data = cast_if_needed(value, "int32")
         unit = 0.0 if self.out.is_vector else float(self.out.values)
-        data = scaled_twice(data, self.factor, value.trailing, rank, unit)
+        data = scaled_by_tflm(data, self.factor, value.trailing, rank, unit, self.once)
         return self._finish(data, "int32", bounds)
 
     def _product(self, rank: int, bounds: tuple[float, float] | None) -> Expr:
-        if self.twice:
-            return self._product_twice(rank, bounds)
+        if self.for_tflm:
+            return self._product_of_tflm(rank, bounds)
         value = self.value
         data: Expr = cast(value.data, "int64")
         factor = self.factor
@@ -258,9 +274,8 @@ class _Step:
         """The step on numbers, one per channel, before the final clip."""
         if self.same:
             return values
-        if self.twice:
-            multiplier, shift = multiplier_and_small_shift(self.factor)
-            return rescaled_twice(values, multiplier, shift)
+        if self.for_tflm:
+            return rescaled(values, *tflm_multiplier(self.factor, self.once), self.once)
         if self.shifts is None:
             return scaled_values(values, self.factor, self.qconfig.rounding)
         if (self.shifts >= 0).all():

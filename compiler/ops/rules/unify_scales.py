@@ -24,7 +24,7 @@ from compiler.ops.rules.fixed_point import (
     SUM_SHIFT,
     exact_log2,
     scaled,
-    scaled_twice,
+    scaled_by_tflm,
     within_contract,
 )
 from compiler.ops.rules.integer_calls import (
@@ -82,7 +82,7 @@ def unify_for_add(
     if not lhs.scale.same_axis(rhs.scale):
         rhs = to_scalar(rhs, _rank(ref_call.args[1]), qconfig)
     narrow = [
-        input_quantization(ref_arg) or bits(value.dtype) == 8
+        input_quantization(ref_arg) or bits(value.dtype) <= bits(qconfig.dtype_input)
         for ref_arg, value in zip(ref_call.args, operands)
     ]
     if qconfig.for_tflm:
@@ -124,17 +124,18 @@ def unify_for_add(
 def _rounded_apart(
     ref_call: Call, operands: tuple[QRealizeIntExpr, QRealizeIntExpr], qconfig: QConfig
 ) -> tuple[tuple[QRealizeIntExpr, QRealizeIntExpr], DomScale]:
-    """Narrow operands as TFLM's ADD and SUB bring them together: 2^20 times as fine, then each to
-    2^-20 of twice the larger scale."""
+    """Narrow operands as TFLM's ADD and SUB bring them together: 2^20 times as fine (2^15 of
+    int16), then each to 2^-20 of twice the larger scale."""
     largest = max(float(value.scale.values) for value in operands)
-    scale = DomScale(as_scale(2 * largest / (1 << SUM_SHIFT)), wide=True)
+    shift = SUM_SHIFT[qconfig.dtype_input]
+    scale = DomScale(as_scale(2 * largest / (1 << shift)), wide=True)
     acc, result = qconfig.dtype_activation, []
     for ref_arg, operand in zip(ref_call.args, operands):
         value = _as_accumulator(ref_arg, operand, acc, qconfig)
-        raised = left_shift(value.data, scalar(SUM_SHIFT, acc))
+        raised = left_shift(value.data, scalar(shift, acc))
         factor = np.asarray(float(value.scale.values) / (2 * largest))
-        data = scaled_twice(raised, factor, None, len(ref_arg.tensor_type.shape))
-        room = math.ceil((value.bound << SUM_SHIFT) * float(factor)) + 1
+        data = scaled_by_tflm(raised, factor, None, len(ref_arg.tensor_type.shape))
+        room = math.ceil((value.bound << shift) * float(factor)) + 1
         result.append(integers(data, scale, acc, -room, room))
     require_fits(result[0].bound + result[1].bound, acc, ref_call)
     return (result[0], result[1]), scale

@@ -4,9 +4,10 @@
     out = round(y * 2^min(shift, 0))                                  halves away from zero
 
 Everything is int32: what ``x * 2^shift`` or a sum with half a step does not hold, wraps. The factor
-is one for all elements, or one per index of ``axis``.
-Source: TensorFlow Lite, MultiplyByQuantizedMultiplier (kernels/internal/common.h) with its double
-rounding, which is what TFLM's kernels and LiteRT's reference kernels compute.
+is one for all elements, or one per index of ``axis``. With ``once`` the multiplier has 15 digits,
+and the product is rounded once: out = floor(x * multiplier * 2^(shift - 31) + 1/2).
+Source: TensorFlow Lite, MultiplyByQuantizedMultiplier (kernels/internal/common.h) of int32, with
+its double rounding, and of int64: what TFLM's kernels and LiteRT's reference kernels compute.
 """
 
 from __future__ import annotations
@@ -45,11 +46,13 @@ class FixedPointRescaleAttrs(OpAttrs):
         unit, exponent: a step of the result is worth unit * 2^exponent in the model; 0 where it is
             an operand of a sum. Files with real scales are written from it; no integer depends on
             it.
+        once: whether it is rounded once, as products of int16 are.
     """
 
     axis: int | None = None
     unit: int = 0
     exponent: int = 0
+    once: bool = False
 
     @property
     def scale(self) -> float:
@@ -85,18 +88,21 @@ fixed_point_rescale = register_op(
 def fixed_point_rescale_numpy(
     attrs: FixedPointRescaleAttrs, args: Arrays, out_type: Any
 ) -> list[Any]:
-    """In int64, wrapped where int32 would."""
+    """In int64, wrapped where int32 would be."""
     data, *factors = args
     if attrs.axis is None:
         multiplier, shift = (each.reshape(()) for each in factors)
     else:
         multiplier, shift = (aligned_vector(each, attrs.axis, data.ndim) for each in factors)
-    return [rescaled_twice(data, multiplier, shift).astype(np.int32)]
+    return [rescaled(data, multiplier, shift, attrs.once).astype(np.int32)]
 
 
-def rescaled_twice(data: Array, multiplier: Array, shift: Array) -> Array:
+def rescaled(data: Array, multiplier: Array, shift: Array, once: bool = False) -> Array:
     """What the operator computes, int64; the three are broadcast."""
     multiplier, shift = multiplier.astype(np.int64), shift.astype(np.int64)
+    if once:
+        half = np.left_shift(np.int64(1), 30 - shift)
+        return np.asarray(np.right_shift(data.astype(np.int64) * multiplier + half, 31 - shift))
     left, right = np.maximum(shift, 0), np.maximum(-shift, 0)
     raised = np.left_shift(data.astype(np.int64), left).astype(np.int32).astype(np.int64)
     product = np.right_shift(raised * multiplier + (1 << 30), 31)
@@ -121,17 +127,18 @@ def fixed_point_rescale_body(step: Step, words: Words) -> Value | None:
     def along(values: Array) -> Value:
         return words.constant(values.reshape(lying), "int32")
 
-    if left.any():
+    if left.any() and not step.attrs.once:
         data = words.binary("left_shift", data, along(left))
     dtype, shape = "int32", shape_of(data)
+    behind = amounts if step.attrs.once else np.zeros_like(amounts)
     if axis is None:
-        factor = {"multiplier": int(multiplier.data[0]), "shift": 0}
+        factor = {"multiplier": int(multiplier.data[0]), "shift": int(behind[0])}
         product = words.word("fixed_point_multiply", [data], shape, dtype, **factor)
     else:
-        vectors = [data, multiplier, words.constant(np.zeros_like(amounts), "int32")]
+        vectors = [data, multiplier, words.constant(behind, "int32")]
         name = "fixed_point_multiply_per_axis"
         product = words.word(name, vectors, shape, dtype, axis=axis % rank)
-    if not right.any():
+    if step.attrs.once or not right.any():
         return product
     half = np.where(right > 0, np.left_shift(np.int64(1), np.maximum(right, 1) - 1), 0)
     below = words.binary("right_shift", product, 31)
@@ -147,7 +154,8 @@ def fixed_point_rescale_lower(
 ) -> Lowered:
     """The sums of the body; factors are read along the axis."""
     data, multiplier, shift = inputs
-    axis = FixedPointRescaleAttrs.of(call).axis
+    attrs = FixedPointRescaleAttrs.of(call)
+    axis = attrs.axis
 
     def number(value: int) -> Scalar:
         return IntImm(value, "int32")
@@ -155,6 +163,9 @@ def fixed_point_rescale_lower(
     def at(indices: tuple[Scalar, ...]) -> Scalar:
         place = (IntImm(0) if axis is None else indices[axis % len(data.shape)],)
         amount = shift.at(place)
+        if attrs.once:
+            factors = (data.at(indices), multiplier.at(place), amount)
+            return Intrin("fixed_point_multiply", factors)
         right = Bin("max", Bin("-", number(0), amount), number(0))
         raised = Bin("<<", data.at(indices), Bin("max", amount, number(0)))
         product = Intrin("fixed_point_multiply", (raised, multiplier.at(place), number(0)))

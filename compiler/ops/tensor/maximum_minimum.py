@@ -33,7 +33,9 @@ def larger_or_smaller_realize(ref_call: Call, args: Args, ctx: QuantizeContext) 
     if pair is None:
         return None
     pick = max if is_op_call(ref_call, "maximum") else min
-    if ctx.qconfig.for_tflm and all(bits(each.dtype) == 8 for each in pair):
+    if ctx.qconfig.for_tflm and all(
+        bits(each.dtype) <= bits(ctx.qconfig.dtype_input) for each in pair
+    ):
         lhs, rhs = unify_for_concatenate(ref_call.args, pair, ctx.qconfig)
     else:
         (lhs, rhs), _ = unify_for_add(ref_call, pair, ctx.qconfig)

@@ -131,10 +131,10 @@ class FileJudge:
             self._interpreters[name] = interpreter(name, self.data)
             self.differing[name] = 0
         kinds = {kind for _, takes in self._interpreters.values() for kind in takes}
-        if not kinds <= {"int8", "uint8", "int32"}:
+        if not kinds <= {"int8", "int16", "uint8", "int32"}:
             raise TfliteExportError(
                 f"the file takes {', '.join(sorted(kinds))}, whose integers are not told apart",
-                fix="export it with --io int8 or uint8",
+                fix="export it with --io int8, int16 or uint8",
             )
 
     def compare(self, inputs: Mapping[str, Array]) -> None:
@@ -186,10 +186,11 @@ class FileJudge:
 
 
 def _narrow(array: Array, part: Taken) -> Array:
-    """What the core takes in 32 bits, in the 8 that the file takes."""
-    if part.grid is None or array.dtype.itemsize == 1:
+    """What the core takes in 32 bits, in the 8 or 16 that the file takes."""
+    if part.grid is None or array.dtype.itemsize < 4:
         return array
-    return array.astype(np.uint8 if part.ends[0] >= 0 else np.int8)
+    low, high = part.ends
+    return array.astype("int16" if low < -128 or high > 255 else "uint8" if low >= 0 else "int8")
 
 
 def _moved(array: Array, dtype: str) -> Array:

@@ -257,14 +257,16 @@ def test_layers_of_a_search_for_qdq_have_the_bits_that_it_stores() -> None:
         prepare_study(resolve({**asked, "space": own}).settings, find_model("digits"))
 
 
-def test_a_search_for_tflite_holds_only_what_has_such_a_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["tflite", "tflite-16x8"])
+def test_a_search_for_tflite_holds_only_what_has_such_a_file(form: str, tmp_path: Path) -> None:
     pytest.importorskip("ai_edge_litert", reason=missing("the Python packages of the tests"))
-    study = prepare_study(resolve({"for": "tflite"}).settings, find_model("digits"))
+    study = prepare_study(resolve({"for": form}).settings, find_model("digits"))
+    assert study.start.nbit_input == (16 if form == "tflite-16x8" else 8)
     (named,) = (p for p in study.space.parameters if p.name == "requantization")
     assert named.choices == ("tflite",)
     assert study.start.requantization == "tflite"
     assert not study.start.layers
-    own = {"for": "tflite", "space": {"fields": {"calibrate_mode": ["mse"]}}}
+    own = {"for": form, "space": {"fields": {"calibrate_mode": ["mse"]}}}
     with pytest.raises(SettingsError, match="no requantization float_product"):
         prepare_study(resolve(own).settings, find_model("digits"))
 

@@ -20,7 +20,7 @@ from compiler.targets.npu import NPUS
 from compiler.targets.npu.profiles import PROFILES
 from tests.needs import missing
 from workers.metrics.device import device_figures
-from workers.metrics.size import FORMS, size_figures
+from workers.metrics.size import FORMS, RESTRICTED, fields_of, size_figures
 
 RNG = np.random.default_rng(0)
 DATA = [{"x": RNG.normal(0, 1, (1, 8, 6, 6)).astype("float32")} for _ in range(4)]
@@ -59,7 +59,7 @@ def test_size_is_what_the_constants_take_in_each_form(
     rounding = "sequential" if bits % 2 else "nearest"
     config = QConfig.recommended(nbit_weight=bits, weight_rounding=rounding)
     candidate = Calibration(network(), DATA).candidate(config)
-    forms = FORMS.keys() - {"tflite", *NPUS}
+    forms = FORMS.keys() - {*RESTRICTED}
     sizes = {form: size_figures(candidate, form)["model_bytes"] for form in forms}
     samples = [(DATA[0], QModule(candidate.module).run(DATA[0]))]
     file = tmp_path / "m.qmod"
@@ -87,18 +87,19 @@ def test_the_size_for_an_npu_is_that_of_the_constants_of_its_file(npu: str, tmp_
     assert size_figures(candidate, npu)["model_bytes"] == held
 
 
-def test_the_size_for_tflite_is_that_of_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["tflite", "tflite-16x8"])
+def test_the_size_for_tflite_is_that_of_the_file(form: str, tmp_path: Path) -> None:
     pytest.importorskip("ai_edge_litert", reason=missing("the Python packages of the tests"))
     x = relay.var("x", (1, 4, 6, 6))
     weight = relay.const(np.linspace(-1, 1, 288).reshape(8, 4, 3, 3).astype("float32"))
     mod = relay.module(relay.Function([x], relay.op.nn.relu(relay.op.nn.conv2d(x, weight))))
     sample = {"x": np.linspace(-1, 1, 144).reshape(1, 4, 6, 6).astype("float32")}
-    config = QConfig.recommended(requantization="tflite")
+    config = QConfig.recommended(**fields_of(form))
     candidate = Calibration(mod, [sample]).candidate(config)
     module = QModule(candidate.module)
     QModule(candidate.module, samples=[(sample, module.run(sample))]).save(tmp_path / "m.qmod")
     (written,) = qsearch.export(tmp_path / "m.qmod", "tflite", tmp_path).files
-    assert size_figures(candidate, "tflite")["model_bytes"] == written.stat().st_size
+    assert size_figures(candidate, form)["model_bytes"] == written.stat().st_size
 
 
 @pytest.mark.parametrize("bits", [4, 8])

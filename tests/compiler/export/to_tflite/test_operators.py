@@ -317,6 +317,25 @@ BUILDS: dict[str, tuple[Build, str]] = {
 }
 
 
+SIXTEEN = (
+    *("convolution, odd padding", "convolution, SAME", "strides", "dilation", "groups"),
+    *("depthwise", "two of a channel", "clip of 6", "sum", "difference", "sum, relu", "max pool"),
+    *("padded max pool", "mean of windows", "mean of an image", "dense", "concatenation"),
+    *("transposition", "broadcast", "split", "mean of rows", "mean of a sum", "mean of channels"),
+    *("transposed convolution", "six axes", "norm of channels", "factor and bias of a sum"),
+    *("bias behind a limit", "input in another range", "input in another range by channel"),
+    *("a constant image", "prelu", "the larger of two", "concatenation of two scales"),
+    *("slice", "slice of five axes"),
+)
+"""What has a form with 16 bits of data and 8 of weights, by the same operators, …"""
+PUT_TOGETHER = (
+    *("nearest resize", "bilinear resize", "repeat", "some channels", "padding by reflection"),
+    *("reversed rows", "twelve in one"),
+)
+"""… and what of slices, since TFLM gathers no int16."""
+IN_SIXTEEN = {"dtype_input": "int16", "nbit_input": 16}
+
+
 def module_of(
     build: Build, scheme: str, shape: tuple[int, ...] = SHAPE, **changes: Any
 ) -> IRModule:
@@ -331,7 +350,7 @@ def module_of(
     return Calibration(mod, data).candidate(asked).module
 
 
-def file_of(mod: IRModule, io: str = "int8") -> TfliteFile:
+def file_of(mod: IRModule, io: str | None = None) -> TfliteFile:
     return tflite_file(mod, ["x"], ["y"], io)
 
 
@@ -346,6 +365,41 @@ def test_both_interpreters_give_the_integers_of_the_module(name: str, scheme: st
     judge.compare_noise(12)
     assert judge.differing == dict.fromkeys(JUDGES, 0)
     assert judge.elements > 50
+
+
+@pytest.mark.parametrize("name", [*SIXTEEN, *PUT_TOGETHER])
+def test_both_interpreters_give_the_integers_of_a_module_of_16_bits(name: str) -> None:
+    build, operator = BUILDS[name]
+    mod = module_of(build, "symmetric", **IN_SIXTEEN)
+    made = file_of(mod)
+    assert (operator if name in SIXTEEN else "CONCATENATION") in made.operators
+    assert made.dtype == "int16"
+    judge = FileJudge(mod, made.data, JUDGES)
+    judge.compare_noise(12)
+    assert judge.differing == dict.fromkeys(JUDGES, 0)
+    assert judge.elements > 50
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "largest of rows", "depth to space, DCR"])
+def test_what_16_bits_have_no_form_of_is_refused_with_8_as_the_cure(name: str) -> None:
+    mod = module_of(BUILDS[name][0], "symmetric", **IN_SIXTEEN)
+    with pytest.raises(TfliteExportError, match="8 bits everywhere"):
+        file_of(mod)
+
+
+@pytest.mark.parametrize("io", ["int8", "uint8"])
+def test_a_file_of_16_bits_takes_no_8(io: str) -> None:
+    mod = module_of(BUILDS["sum"][0], "symmetric", **IN_SIXTEEN)
+    with pytest.raises(TfliteExportError, match=f"int16, not {io}\n.*--io int16 or float"):
+        file_of(mod, io)
+    assert file_of(mod, "int16").data == file_of(mod).data
+    assert file_of(mod, "float").operators["QUANTIZE"] == 1
+
+
+def test_16_bits_around_another_number_than_0_are_refused() -> None:
+    mod = module_of(BUILDS["sum"][0], "asymmetric", **IN_SIXTEEN)
+    with pytest.raises(TfliteExportError, match="no form in a LiteRT file"):
+        file_of(mod)
 
 
 def test_a_file_of_uint8_gives_the_same_integers_128_higher() -> None:
@@ -395,7 +449,7 @@ def test_what_is_not_the_same_integer_for_integer_is_refused_with_a_cure() -> No
 def test_another_files_integers_are_refused_and_float_files_have_none() -> None:
     mod = module_of(BUILDS["depthwise"][0], "unsigned")
     other = module_of(BUILDS["dense"][0], "unsigned")
-    with pytest.raises(TfliteExportError, match="int8 or uint8"):
+    with pytest.raises(TfliteExportError, match="int8, int16 or uint8"):
         FileJudge(mod, file_of(mod, "float").data, JUDGES)
     judge = FileJudge(mod, file_of(other).data, JUDGES)
     with pytest.raises(TfliteExportError, match="does not take the module's integers"):

@@ -19,15 +19,18 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("ethosu", reason=missing("the Python packages of the tests"))
 
 
-@pytest.mark.parametrize("core", ["ethos-u55-128", "ethos-u85-256"])
+@pytest.mark.parametrize(
+    ("core", "form"),
+    [("ethos-u55-128", "tflite"), ("ethos-u85-256", "tflite"), ("ethos-u55-128", "tflite-16x8")],
+)
 @pytest.mark.parametrize("name", ["digits", *MODELS])
-def test_no_operator_is_left_to_the_cpu(name: str, core: str, tmp_path: Path) -> None:
+def test_no_operator_is_left_to_the_cpu(name: str, core: str, form: str, tmp_path: Path) -> None:
     model = name if name == "digits" else MODELS[name]()
     calib = None
     if name != "digits":
         shape = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
         calib = np.random.default_rng(0).normal(size=(8, *shape[1:])).astype(np.float32)
-    module = qsearch.quantize(model, calib, "auto,requantization=tflite,weight_rounding=nearest")
+    module = qsearch.quantize(model, calib, f"auto,for={form},weight_rounding=nearest")
     module.save(tmp_path / "m.qmod")
     file = tmp_path / "m.tflite"
     qsearch.export(tmp_path / "m.qmod", "tflite", file)

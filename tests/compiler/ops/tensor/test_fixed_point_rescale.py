@@ -10,6 +10,7 @@ import pytest
 from compiler import relay
 from compiler.errors import TypeInferenceError
 from compiler.export.to_onnx.integer import to_integer_onnx
+from compiler.ops.rules.fixed_point import tflm_multiplier
 from compiler.pipeline import evaluate
 from compiler.targets.ort.integer_executor import OrtExecutor
 from tests.needs import NEEDS_C
@@ -28,6 +29,13 @@ def as_tflite_writes_it(x: int, multiplier: int, shift: int) -> int:
     return (high >> right) + ((high & mask) > threshold)
 
 
+def of_int64(x: int, multiplier: int, shift: int) -> int:
+    """The same of int64, which takes the upper 16 bits of a multiplier of 31."""
+    reduced = (multiplier + (1 << 15)) >> 16 if multiplier < 0x7FFF0000 else 0x7FFF
+    total = 15 - shift
+    return (x * reduced + (1 << (total - 1))) >> total
+
+
 def numbers(rng: np.random.Generator, count: int) -> Any:
     near = np.arange(-600, 600)
     wide = rng.integers(-(1 << 29), 1 << 29, count)
@@ -35,24 +43,29 @@ def numbers(rng: np.random.Generator, count: int) -> Any:
 
 
 @pytest.mark.parametrize("executor", ["reference", "integer", pytest.param("c", marks=NEEDS_C)])
+@pytest.mark.parametrize("once", [False, True], ids=["twice", "once"])
 @pytest.mark.parametrize("per_axis", [False, True], ids=["one factor", "per axis"])
-def test_every_form_computes_what_tflite_writes(per_axis: bool, executor: str) -> None:
+def test_every_form_computes_what_tflite_writes(per_axis: bool, once: bool, executor: str) -> None:
     rng = np.random.default_rng(7)
     shifts = np.array([-31, -30, -9, -8, -1, 0, 1, 0] if per_axis else [-7], np.int32)
-    multipliers = rng.integers(1 << 30, 1 << 31, shifts.size).astype(np.int32)
-    multipliers[-1] = 1 << 30
+    whole = rng.integers(1 << 30, 1 << 31, shifts.size)
+    whole[-1], whole[0] = 1 << 30, (1 << 31) - 1
+    reals = np.ldexp(whole.astype(np.float64), shifts - 31)
+    multipliers = tflm_multiplier(reals, once)[0].astype(np.int32)
     data = np.repeat(numbers(rng, 2000)[:, None], shifts.size, axis=1)
     x = relay.var("x", data.shape, "int32")
     factor = relay.const(multipliers), relay.const(shifts)
     axis = {"axis": 1} if per_axis else {}
+    axis |= {"once": True} if once else {}
     mod = relay.module(relay.Function([x], relay.op.fixed_point_rescale(x, *factor, **axis)))
     if executor == "integer":
         (found,) = OrtExecutor(to_integer_onnx(mod)).run({"x": data})
     else:
         (found,) = evaluate(mod, {"x": data}, executor)
     rows = data.tolist()
-    pairs = list(zip(multipliers.tolist(), shifts.tolist(), strict=True))
-    wanted = [[as_tflite_writes_it(v, *pair) for v, pair in zip(row, pairs)] for row in rows]
+    pairs = list(zip(whole.tolist(), shifts.tolist(), strict=True))
+    formula = of_int64 if once else as_tflite_writes_it
+    wanted = [[formula(v, *pair) for v, pair in zip(row, pairs)] for row in rows]
     np.testing.assert_array_equal(found, wanted)
 
 
