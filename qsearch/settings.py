@@ -27,7 +27,7 @@ from workers.metrics.registry import (
     option_named,
     spellings,
 )
-from workers.metrics.size import FORMS
+from workers.metrics.size import DEFAULT_FORM, FORMS
 
 COSTS: Final = cost_options()
 """What ``--minimize`` may name, and ``--metric`` with less being better."""
@@ -371,7 +371,7 @@ class Settings(BaseSettings):
     for_: Annotated[
         str, BeforeValidator(OneOf(tuple(FORMS)).check), Flag(OBJECTIVE, "|".join(FORMS))
     ] = Field(
-        "qmod",
+        DEFAULT_FORM,
         alias="for",
         description="the form of the module whose constants size counts; layers of a search for "
         "qdq have 2, 4 or 8 bits, which QDQ files hold; one for tflite is for TFLM (tflite-16x8: "

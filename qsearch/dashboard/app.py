@@ -258,7 +258,7 @@ def warm(found: Shared) -> None:
     A study that cannot be read is skipped: its own request gives the error.
     """
     with contextlib.suppress(CompilerError):
-        read, _ = found.snapshots.page(0, KEPT)
+        read, *_ = found.snapshots.page(0, KEPT)
         for study in read[:WARM_PAGES]:
             get_study(study, found, OPERATOR)
             list_trials(study, sort="-number")

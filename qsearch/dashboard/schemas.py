@@ -131,6 +131,7 @@ class StudyOut(Out):
     key: str
     name: str
     model: str
+    device: str
     state: str
     paused: bool
     stopped: str | None
@@ -190,6 +191,7 @@ class StudiesPage(Out):
 
     studies: list[StudyOut]
     total: int
+    devices: list[str]
     allow_launch: bool
     has_queue: bool
 

@@ -20,6 +20,7 @@ from qsearch.run_folder import RunFolder
 from qsearch.store.records import Study
 from qsearch.store.repository import Repository
 from qsearch.store.view_queries import Note, TrialPoint
+from workers.metrics.size import DEFAULT_FORM
 
 Importances = tuple[dict[str, float], list[str]]
 """By parameter, and the names of those left out."""
@@ -122,6 +123,11 @@ class Snapshot:
         return self.derived[name]
 
 
+def device_of(study: Study) -> str:
+    """The core, the NPU or the form that a search was for."""
+    return str(study.spec.get("for", DEFAULT_FORM))
+
+
 @dataclass(frozen=True, slots=True)
 class StudyFilter:
     """Which studies a list shows, and in which order; fields as in ``list_studies``."""
@@ -129,11 +135,13 @@ class StudyFilter:
     find: str = ""
     state: str = ""
     sort: str = "-changed"
+    device: str = ""
 
     def passes(self, study: Study) -> bool:
         """Whether the list shows it."""
         text = f"{study.name} {study.model_name}".lower()
-        return self.state in ("", study.state) and all(w in text for w in self.find.lower().split())
+        kept = self.state in ("", study.state) and self.device in ("", device_of(study))
+        return kept and all(w in text for w in self.find.lower().split())
 
     def place(self, study: Study) -> Any:
         """What it is sorted by."""
@@ -172,20 +180,22 @@ class Snapshots:
 
     def page(
         self, offset: int, limit: int, chosen: StudyFilter | None = None
-    ) -> tuple[list[Snapshot], int]:
-        """Snapshots of so many studies, in order; and how many studies pass the filter.
+    ) -> tuple[list[Snapshot], int, list[str]]:
+        """Snapshots of so many studies, in order; how many studies pass the filter, and the
+        devices of all studies.
 
         Raises:
             StoreError: the only database does not answer.
         """
         chosen = chosen or StudyFilter()
-        studies = [each for each in self.sources.studies() if chosen.passes(each[2])]
+        every = list(self.sources.studies())
+        studies = [each for each in every if chosen.passes(each[2])]
         studies.sort(key=lambda each: chosen.place(each[2]), reverse=chosen.sort.startswith("-"))
         shown = [
             self.refreshed(study_key(source, study), source, repository, study)
             for source, repository, study in studies[offset : offset + limit]
         ]
-        return shown, len(studies)
+        return shown, len(studies), sorted({device_of(study) for *_, study in every})
 
     def refreshed(self, key: str, source: Source, repository: Repository, study: Study) -> Snapshot:
         """The snapshot of a study whose row was just read."""

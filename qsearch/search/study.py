@@ -43,6 +43,7 @@ from workers.datasets.registry import input_specs
 from workers.metrics.custom import custom_metric
 from workers.metrics.latency import TIMED
 from workers.metrics.library import LIBRARY
+from workers.metrics.size import DEFAULT_FORM
 from workers.process import code_version
 from workers.user_code import hashes, import_user_code
 
@@ -235,7 +236,7 @@ def _spec(study: PreparedStudy, evaluator: str) -> dict[str, Any]:
         spec["minimize"] = list(settings.minimize)
     if settings.max_size is not None:
         spec["max_size"] = settings.max_size
-    if settings.for_ != "qmod":
+    if settings.for_ != DEFAULT_FORM:
         spec["for"] = settings.for_
     if settings.at_most:
         spec["at_most"] = dict(settings.at_most)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -256,8 +257,15 @@ def test_studies_are_found_sorted_and_deleted_and_the_address_says_so(
     assert (page.url, shown()) == (address, ["two"])
     (runs / "old").mkdir()
     repository = Repository(open_engine(f"sqlite:///{runs / 'old' / 'study.db'}"))
-    fill(repository, repository.create_study(new_study("old", 4)), 2)
+    made = new_study("old", 4)
+    made = replace(made, spec={**made.spec, "for": "cortex-m4"})
+    fill(repository, repository.create_study(made), 2)
     repository.close()
+    page.goto("/")
+    page.get_by_label("Device").select_option("cortex-m4")
+    page.wait_for_url("**device=cortex-m4**")
+    page.wait_for_function("() => document.querySelectorAll('tr[data-study]').length === 1")
+    assert shown() == ["old"]
     page.goto("/?find=old")
     page.get_by_role("link", name="old").click()
     page.get_by_role("button", name="Delete").click()

@@ -78,6 +78,7 @@ FORMS: Final[dict[str, Callable[[IRModule, Candidate], int]]] = {
 """Bytes of the constants of a candidate's module, by the form, or the core, that holds them."""
 
 
+DEFAULT_FORM: Final = "qmod"
 RESTRICTED: Final = (*LITERT, *NPUS)
 """Forms that ask for fields of every module."""
 

@@ -25,7 +25,7 @@ from qsearch.dashboard.schemas import (
     StudyDetail,
     StudyOut,
 )
-from qsearch.dashboard.snapshots import Snapshot, StudyFilter
+from qsearch.dashboard.snapshots import Snapshot, StudyFilter, device_of
 from qsearch.dashboard.state import Shared, SharedDep, SnapshotDep, UserDep
 from qsearch.errors import SettingsError
 from qsearch.report.trial_table import BESIDE, OWN
@@ -59,6 +59,7 @@ def list_studies(
     find: Annotated[str, Query(max_length=200)] = "",
     state: Annotated[str, Query(max_length=20)] = "",
     sort: Annotated[str, Query(pattern="^-?(changed|created|name|model|state)$")] = "-changed",
+    device: Annotated[str, Query(max_length=20)] = "",
 ) -> StudiesPage:
     """Studies of every source.
 
@@ -66,11 +67,14 @@ def list_studies(
         find: words that must all occur in the name or the model's name.
         state: only these.
         sort: ``-`` puts the greatest first.
+        device: what the search was for (``--for``): only these.
     """
-    shown, total = found.snapshots.page(offset, limit, StudyFilter(find, state, sort))
+    chosen = StudyFilter(find, state, sort, device)
+    shown, total, devices = found.snapshots.page(offset, limit, chosen)
     return StudiesPage(
         studies=[StudyOut(**_summary(each, found)) for each in shown],
         total=total,
+        devices=devices,
         allow_launch=found.queue is not None and user.submits,
         has_queue=found.queue is not None,
     )
@@ -202,6 +206,7 @@ def _summary(study: Snapshot, found: Shared) -> dict[str, Any]:
     return {
         "key": study.key,
         "model": row.model_name,
+        "device": device_of(row),
         "paused": row.state == "paused",
         "stopped": row.stopped,
         **head,

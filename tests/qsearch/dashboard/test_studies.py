@@ -196,7 +196,9 @@ def test_studies_are_searched_filtered_and_sorted(tmp_path):
     runs = written_runs(tmp_path)
     for name in ("alpha", "beta"):
         other = Repository(open_engine(f"sqlite:///{runs / 'digits' / 'study.db'}"))
-        other.create_study(new_study(name, 4, "mobilenet"))
+        made = new_study(name, 4, "mobilenet")
+        spec = {**made.spec, "for": "cortex-m4"} if name == "beta" else made.spec
+        other.create_study(replace(made, spec=spec))
         other.close()
     with served(DashboardOptions(root=runs)) as client:
 
@@ -207,6 +209,9 @@ def test_studies_are_searched_filtered_and_sorted(tmp_path):
         assert names(sort="name") == ["alpha", "beta", "digits"]
         assert names(find="mobile", sort="-name") == ["beta", "alpha"]
         assert names(state="complete") == []
+        assert names(device="cortex-m4") == ["beta"]
+        assert names(device="qmod", sort="name") == ["alpha", "digits"]
+        assert client.get("/api/v1/studies").json()["devices"] == ["cortex-m4", "qmod"]
 
 
 def test_measures_tell_costs_from_gains(repository):

@@ -26,10 +26,11 @@ export async function studiesPage(page) {
       timer = setTimeout(() => choose({ find: find.value }), 250);
     } });
   const state = select("State", STATES.map((each) => [each, each || "all states"]), asked("state"), (value) => choose({ state: value }));
+  const device = h("span", {});
   const table = h("table", { class: "studies" }, h("thead", {}, head), body);
   const scroll = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Studies" }, table);
   const empty = h("div", { class: "empty", hidden: true });
-  const box = h("section", { class: "card", "aria-label": "Studies" }, h("div", { class: "tools" }, find, state), scroll, empty, pages);
+  const box = h("section", { class: "card", "aria-label": "Studies" }, h("div", { class: "tools" }, find, state, device), scroll, empty, pages);
 
   function choose(values) {
     keep({ page: "", ...values });
@@ -39,7 +40,11 @@ export async function studiesPage(page) {
   async function refresh() {
     const sort = asked("sort", "-changed");
     const at = Math.max(1, Number(asked("page", "1")) || 1);
-    const found = await get(`/studies?${query({ offset: (at - 1) * PER_PAGE, limit: PER_PAGE, find: asked("find"), state: asked("state"), sort })}`);
+    const found = await get(`/studies?${query({ offset: (at - 1) * PER_PAGE, limit: PER_PAGE, find: asked("find"), state: asked("state"), device: asked("device"), sort })}`);
+    if (!device.contains(document.activeElement)) {
+      replace(device, found.devices.length < 2 ? null
+        : select("Device", ["", ...found.devices].map((each) => [each, each || "all devices"]), asked("device"), (value) => choose({ device: value })));
+    }
     replace(head, COLUMNS.map(([column, words, kind]) => {
       const chosen = column && sort.replace(/^-/, "") === column;
       const down = sort.startsWith("-");
@@ -52,7 +57,7 @@ export async function studiesPage(page) {
       found.allow_launch ? link("/launch", "New search", { class: "button primary" }) : null);
     scroll.hidden = !found.total;
     empty.hidden = Boolean(found.total);
-    replace(empty, find.value || asked("state") ? h("p", {}, "No study passes.") : [h("p", {}, "No study yet."), h("p", { class: "small" }, "Start one: ",
+    replace(empty, find.value || asked("state") || asked("device") ? h("p", {}, "No study passes.") : [h("p", {}, "No study yet."), h("p", { class: "small" }, "Start one: ",
       h("span", { class: "mono" }, "qsearch launch --model digits"))]);
     replace(pages, found.total <= PER_PAGE ? null : h("div", { class: "pages" },
       h("button", { class: "tiny", disabled: at === 1, onclick: () => choose({ page: String(at - 1) }) }, "Previous"),
@@ -81,7 +86,7 @@ function row(study) {
   const path = `/studies/${study.key}`;
   const base = study.baseline?.[study.measure.name];
   return h("tr", { class: "link-row", "data-study": study.key, onclick: (event) => { if (!event.target.closest("a")) go(path); } },
-    h("td", {}, link(path, study.name), h("div", { class: "small soft", title: study.model }, study.model.split(/[\\/]/).pop(), study.tags.map((tag) => [" ", chip("tag", tag)]))),
+    h("td", {}, link(path, study.name), h("div", { class: "small soft", title: study.model }, study.model.split(/[\\/]/).pop(), study.device === "qmod" ? null : ` for ${study.device}`, study.tags.map((tag) => [" ", chip("tag", tag)]))),
     h("td", {}, studyChip(study), h("div", { class: "small" }, study.verdict.state === "open" ? null : verdictLine(study), study.proof === "proved" ? h("span", { class: "ok" }, " · proved") : null)),
     h("td", { class: "progressed" }, `${number(study.finished)} / ${number(study.target_trials)}`, meter(study.finished, study.target_trials)),
     h("td", { class: "num" }, study.best ? measure(study.best.value, study.measure) : "–",
