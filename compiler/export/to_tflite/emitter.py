@@ -366,7 +366,11 @@ def _weight_scales(
     """The float32 scales of weights for which TFLM prepares these multipliers."""
     multiplier, shift = form.multiplier, form.shift
     factor = np.ldexp(multiplier.astype(np.float64), (shift - 31).astype(np.int32))
-    scales = (factor * out / data).astype(np.float32).astype(np.float64)
+    scales = (factor * out / data).astype(np.float32)
+    if once:  # a power of two is the least factor of its shift: the next below has another
+        below = data * scales.astype(np.float64) / out < factor
+        scales = np.where(below, np.nextafter(scales, np.float32(np.inf)), scales)
+    scales = scales.astype(np.float64)
     # A factor of 0 stands for all that are too small; a scale is above 0.
     scales = np.where(multiplier == 0, np.float64(np.float32(2.0**-40 * out / data)), scales)
     if not _is(multiplier, shift, data * scales / out, once):

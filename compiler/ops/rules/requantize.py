@@ -131,6 +131,7 @@ def to_scalar(value: QRealizeIntExpr, rank: int, qconfig: QConfig) -> QRealizeIn
     return integers(data, out, value.dtype, *step.range_after(None))
 
 
+_NEIGHBOURS: Final = 2
 _PRODUCTS: Final = (
     *("nn.conv2d", "nn.dense", "nn.matmul", "nn.batch_matmul"),
     *("nn.avg_pool2d", "nn.global_avg_pool2d", "mean", "sum"),
@@ -309,6 +310,7 @@ def _absorb_channel_clip(
 
     Requantization never decreases as its input grows, so it commutes with clipping. When the
     bounds of all channels land on the same pair of integers, that pair replaces the final bounds.
+    With 16 bits rounding keeps them apart by a step or two: the middle one is as near to the limit.
     """
     held = value.channel_clip
     if held is None or step.same:
@@ -317,6 +319,13 @@ def _absorb_channel_clip(
         return None
     low = np.clip(step.apply(held.low), *clipped)
     high = np.clip(step.apply(held.high), *clipped)
-    if (low != low[0]).any() or (high != high[0]).any():
+    # What no value of the source reaches is no limit.
+    low = np.where(held.low <= held.source.low, clipped[0], low)
+    high = np.where(held.high >= held.source.high, clipped[1], high)
+    # What no value of the source reaches is no limit.
+    low = np.where(held.low <= held.source.low, clipped[0], low)
+    high = np.where(held.high >= held.source.high, clipped[1], high)
+    apart = _NEIGHBOURS if step.once else 0
+    if np.ptp(low) > apart or np.ptp(high) > apart:
         return None
-    return held.source, (int(low[0]), int(high[0]))
+    return held.source, (int(np.median(low)), int(np.median(high)))

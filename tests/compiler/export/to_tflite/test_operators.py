@@ -380,6 +380,20 @@ def test_both_interpreters_give_the_integers_of_a_module_of_16_bits(name: str) -
     assert judge.elements > 50
 
 
+def test_a_limit_that_a_channel_of_small_weights_never_reaches_is_none() -> None:
+    def build(x: Any, rng: np.random.Generator) -> Any:
+        small = np.where(np.arange(6) == 2, 1e-6, 1).reshape(6, 1, 1, 1)
+        scaled = relay.const((rng.normal(0, 0.4, (6, 6, 3, 3)) * small).astype("float32"))
+        return conv(op.clip(nn.conv2d(x, scaled), a_min=0.0, a_max=6.0), rng)
+
+    mod = module_of(build, "symmetric", **IN_SIXTEEN)
+    made = file_of(mod)
+    assert "MINIMUM" not in made.operators
+    judge = FileJudge(mod, made.data, JUDGES)
+    judge.compare_noise(4)
+    assert judge.differing == dict.fromkeys(JUDGES, 0)
+
+
 @pytest.mark.parametrize("name", ["sigmoid", "largest of rows", "depth to space, DCR"])
 def test_what_16_bits_have_no_form_of_is_refused_with_8_as_the_cure(name: str) -> None:
     mod = module_of(BUILDS[name][0], "symmetric", **IN_SIXTEEN)
