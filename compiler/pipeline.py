@@ -79,7 +79,11 @@ def evaluate(
 
 
 def tflite_file(
-    mod: IRModule, inputs: Sequence[str] = (), outputs: Sequence[str] = (), io: str | None = None
+    mod: IRModule,
+    inputs: Sequence[str] = (),
+    outputs: Sequence[str] = (),
+    io: str | None = None,
+    fully_connected: bool = False,
 ) -> TfliteFile:
     """A module of ``requantization`` "tflite" as a LiteRT file, images in NHWC.
 
@@ -87,6 +91,7 @@ def tflite_file(
         inputs, outputs: names of its signature; those of the module, and numbers, without them.
         io: what the file takes and gives: "int8", "int16", "uint8" or "float"; None for the
             integers of the module.
+        fully_connected: dense layers as the operator of that name; see ``to_tflite``.
     Raises:
         TfliteExportError: an operator has no such form, or packages are missing.
     """
@@ -94,7 +99,8 @@ def tflite_file(
     main = laid["main"]
     results = len(tensor_fields(main.body.checked_type))
     names = inputs or [param.name_hint for param in main.params]
-    return to_tflite(laid, names, outputs or [f"output_{n}" for n in range(results)], io)
+    told = outputs or [f"output_{n}" for n in range(results)]
+    return to_tflite(laid, names, told, io, fully_connected)
 
 
 def fuse_for_c(mod: IRModule) -> IRModule:

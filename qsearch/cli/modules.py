@@ -138,6 +138,7 @@ def _export_format(
     matcher: str | None,
     unpack: str | None,
     io: str | None,
+    fully_connected: bool,
 ) -> str | C | Qdq | Tflite | Commands:
     from qsearch.modules.export import C, Commands, Qdq, Tflite
 
@@ -145,9 +146,9 @@ def _export_format(
     _only_of(format, ("qdq",), {**qdq_only, "--opset": opset})
     _only_of(format, ("commands",), {"--hw": hw, "--matcher": matcher})
     _only_of(format, ("c",), {"--unpack": unpack})
-    _only_of(format, ("tflite",), {"--io": io})
-    if io is not None:
-        return Tflite(io)
+    _only_of(format, ("tflite",), {"--io": io, "--fully-connected": fully_connected})
+    if format == "tflite":
+        return Tflite(io, fully_connected)
     if format == "c":
         return C("load" if unpack == "load" else "run")
     if format == "qdq":
@@ -225,6 +226,12 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
         metavar="int8|int16|uint8|float",
         type=Choice(["int8", "int16", "uint8", "float"]),
         help="with tflite: what the file takes and gives (the module's integers)",
+        panel=OUTPUT,
+    ),
+    option(
+        "--fully-connected",
+        help="with tflite: dense layers as FULLY_CONNECTED, equal in TFLM only (CONV_2D, equal in "
+        "LiteRT's reference kernels, too)",
         panel=OUTPUT,
     ),
     options.hardware,

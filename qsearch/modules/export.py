@@ -10,6 +10,7 @@ import os
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,9 +103,12 @@ class Tflite:
     Attributes:
         io: what it takes and gives: "int8", "int16", "uint8" or "float"; None for the integers of
             the module.
+        fully_connected: dense layers as FULLY_CONNECTED, which TFLM computes as the module does and
+            LiteRT's reference kernels do not; else as CONV_2D, which is equal in both.
     """
 
     io: str | None = None
+    fully_connected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,7 @@ def export(
         path: a .qmod, or a run folder that holds one.
         format: "c" or ``C(unpack)``, C99 source whose main.c checks itself; "onnx", exact
             integers; "qdq" or ``Qdq(...)``, a graph for the 8 bit kernels of a runtime; "float", a
-            module that is not on integers; "tflite" or ``Tflite(io)``, a LiteRT file that gives the
+            module that is not on integers; "tflite" or ``Tflite(…)``, a LiteRT file that gives the
             integers of a module of requantization "tflite"; ``Commands(hw)``, what an accelerator
             and its host run, in order.
         out: folder for the files, made if it is missing; of ONNX and LiteRT also the file,
@@ -409,11 +413,12 @@ def export_tflite(module: QModule, to: ExportTarget) -> ExportedFiles:
     from compiler.export.to_tflite.inputs import CURE
     from compiler.targets.tflite.interpreters import FileJudge, available
 
-    io = to.options.io if isinstance(to.options, Tflite) else None
+    asked = to.options if isinstance(to.options, Tflite) else Tflite()
+    write = partial(tflite_file, module.module, module.input_names)
     interface = None if module.pipeline is not None else module.interface
     names = () if interface is None else tuple(port.name for port in interface.outputs)
     try:
-        made = tflite_file(module.module, module.input_names, names, io)
+        made = write(names, asked.io, asked.fully_connected)
     except TfliteExportError as error:
         if CURE not in (error.fix or "") or (module.qconfig and module.qconfig.for_tflm):
             raise
@@ -423,12 +428,12 @@ def export_tflite(module: QModule, to: ExportTarget) -> ExportedFiles:
             fix="make one with `qsearch compile --qconfig auto,for=tflite` (for=tflite-16x8 has 16 "
             "bits, and weights of 8), or search with --for tflite",
         ) from error
-    integers = made if io is None else tflite_file(module.module, module.input_names)
-    judge = FileJudge(module.module, integers.data, available())
+    plain = made if asked.io is None else write(names, None, asked.fully_connected)
+    judge = FileJudge(module.module, plain.data, available())
     if module.samples:
         judge.compare(module.samples[0][0])
     judge.compare_noise(1)
-    if any(judge.differing.values()):
+    if any(judge.differing[name] for name in judge.judges):
         raise CodegenError(
             f"integers of the file differ from the module's: {judge.differing} of {judge.elements}",
             where=f"the first sample and noise, {judge.runs} runs",
@@ -439,14 +444,14 @@ def export_tflite(module: QModule, to: ExportTarget) -> ExportedFiles:
     facts: dict[str, Any] = {
         "bytes": len(made.data),
         "operators": ", ".join(f"{n} x {name}" for name, n in made.operators.items()),
-        "io": io or made.dtype,
+        "io": asked.io or made.dtype,
         **{f"input {n}": f"scale {s:.9g}, zero {z}" for n, (s, z) in made.inputs.items()},
         **{f"output {n}": f"scale {s:.9g}, zero {z}" for n, (s, z) in made.outputs.items()},
-        "self_check": f"0 of {judge.elements} integers differ in {' and '.join(judge.names)}",
+        "self_check": f"0 of {judge.elements} integers differ in {' and '.join(judge.judges)}",
         **({"outside": parts_outside(module)} if module.pipeline is not None else {}),
     }
     verifies = f"qsearch verify M.qmod --tflite {shlex.quote(str(path))}"
-    judged = not to.as_array and io != "float"
+    judged = not to.as_array and asked.io != "float"
     return ExportedFiles("tflite", (path,), facts, verifies if judged else "")
 
 

@@ -236,9 +236,9 @@ def _verify(
         proof = proof.with_comparison(comparison, "eval")
         against.extend([*comparison.finding("eval"), *found])
     if judge is not None and beside is not None:
-        for comparison in _file_comparisons(beside, judge):
+        for name, comparison in _file_comparisons(beside, judge):
             proof = replace(proof, comparisons=(*proof.comparisons, comparison))
-            if SHOWN not in comparison.what:
+            if name in judge.judges:
                 against.extend(comparison.finding("tflite"))
     return Verification(
         path,
@@ -267,10 +267,11 @@ def _file_judge(path: Path, module: QModule) -> FileJudge:
     return judge
 
 
-def _file_comparisons(path: Path, judge: FileJudge) -> list[Comparison]:
+def _file_comparisons(path: Path, judge: FileJudge) -> list[tuple[str, Comparison]]:
     """One for each interpreter."""
+    what, runs, elements = f"{path.name} in", judge.runs, judge.elements
     return [
-        Comparison(f"{path.name} in {name}", judge.runs, judge.elements, differing, judge.runs)
+        (name, Comparison(f"{what} {name}", runs, elements, differing, runs))
         for name, differing in judge.differing.items()
     ]
 

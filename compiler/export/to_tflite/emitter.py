@@ -43,8 +43,9 @@ Limits = tuple[int | None, int | None]
 class TfliteEmitter(TensorWriter):
     """Writes operators, and keeps the form of every value."""
 
-    def __init__(self, writer: FileWriter) -> None:
+    def __init__(self, writer: FileWriter, fully_connected: bool = False) -> None:
         super().__init__(writer)
+        self.fully_connected = fully_connected
         self._forms: dict[Value, Form] = {}
         self._written: dict[tuple[int, str], tuple[Form, Tensor | None]] = {}
 
@@ -319,6 +320,16 @@ class TfliteEmitter(TensorWriter):
         units = tuple(float(np.float32(data.scale * scale)) for scale in scales)
         more = self.writer.constant(bias, "int64" if source.once else "int32", Grid(units))
         activation, limits = self._activation(form, like)
+        if source.dense and self.fully_connected:
+            data = self.reshaped(data, (data.shape[1], data.shape[3]))
+            kernel = self.writer.constant(weight[:, 0, 0, :], "int8", Grid(scales, 0, 0))
+            made = self.new(like, (source.out[1], source.out[3]))
+            options, fused = "FullyConnectedOptions", _ACTIVATIONS[activation]
+            inputs = [data.tensor, kernel, more]
+            self.writer.operator(
+                "FULLY_CONNECTED", inputs, made.tensor, options, fusedActivationFunction=fused
+            )
+            return self.reshaped(self.limited(made, *limits), like.shape)
         made = self.new(like, source.out)
         fields: dict[str, Any] = {
             "padding": place,

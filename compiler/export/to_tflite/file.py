@@ -41,6 +41,14 @@ def schema() -> Any:
         ) from error
 
 
+def operators_of(data: bytes) -> set[str]:
+    """The names of the operators that a file has."""
+    names = {code: name for name, code in vars(schema().BuiltinOperator).items()}
+    model = schema().Model.GetRootAsModel(data, 0)
+    codes = (model.OperatorCodes(place) for place in range(model.OperatorCodesLength()))
+    return {names[code.BuiltinCode()] for code in codes}
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
     """What the integers of a tensor stand for: real value = scale * (integer - zero).

@@ -45,7 +45,11 @@ class TfliteFile:
 
 
 def to_tflite(
-    mod: IRModule, inputs: Sequence[str], outputs: Sequence[str], io: str | None = None
+    mod: IRModule,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    io: str | None = None,
+    fully_connected: bool = False,
 ) -> TfliteFile:
     """Write a module whose images lie in NHWC (ConvertLayout).
 
@@ -53,6 +57,8 @@ def to_tflite(
         mod: typed and partitioned: quantize_inputs, quantized_main, dequantize_outputs.
         inputs, outputs: names that the file's signature gives them, in order.
         io: key of ``IO``: what the file takes and gives; None for the module's own integers.
+        fully_connected: dense layers are this operator, whose products LiteRT's reference rounds
+            once and TFLM twice, as the module does.
     Raises:
         TfliteExportError: an operator, or a use of it, that TFLM has no equal for; the packages of
             ``[tflite]`` are not installed.
@@ -60,7 +66,7 @@ def to_tflite(
     if io is not None and io not in IO:
         raise TfliteExportError(f"unknown type of inputs {io!r}", fix=legal_names(io, IO))
     flow = dataflow(mod, "quantized_main", TFLITE)
-    graph = TfliteEmitter(FileWriter())
+    graph = TfliteEmitter(FileWriter(), fully_connected)
     taken: dict[str, int] = {}
     takes: dict[str, tuple[float, int]] = {}
     tensors: list[Tensor] = []

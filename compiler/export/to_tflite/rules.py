@@ -337,7 +337,7 @@ def dense(step: Step, graph: TfliteEmitter) -> Form | None:
     rows = math.prod(source.shape[:-1])
     laid = graph.reshaped(source, (1, rows, 1, source.shape[-1]))
     bias = np.zeros(weight.shape[0], np.int64)
-    return Product(laid, weight[:, None, None, :], bias, (1, rows, 1, bias.size))
+    return Product(laid, weight[:, None, None, :], bias, (1, rows, 1, bias.size), dense=True)
 
 
 @FToTflite.register("nn.batch_matmul", "nn.matmul")

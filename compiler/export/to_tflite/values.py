@@ -89,6 +89,7 @@ class Product:
         out: (images, height, width, out) of the result.
         low, high: limits of the sums; one for each output channel, or None.
         padding: (top, left, bottom, right).
+        dense: whether it is a dense layer over rows.
     """
 
     source: Tensor
@@ -99,6 +100,7 @@ class Product:
     dilation: tuple[int, ...] = (1, 1)
     padding: tuple[int, ...] = (0, 0, 0, 0)
     depthwise: bool = False
+    dense: bool = False
     low: Ints | None = None
     high: Ints | None = None
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import TfliteExportError
+from compiler.export.to_tflite.file import operators_of
 from compiler.export.to_tflite.inputs import TFLITE, Taken, firsts, taken_by
 from compiler.ir.dataflow import dataflow
 from compiler.ir.module import IRModule
@@ -120,7 +121,6 @@ class FileJudge:
     elements: int = 0
     differing: dict[str, int] = field(default_factory=dict)
     _interpreters: dict[str, tuple[Run, tuple[str, ...]]] = field(default_factory=dict)
-
     _taken: list[Taken] = field(default_factory=list)
     _firsts: list[int] = field(default_factory=list)
 
@@ -136,6 +136,13 @@ class FileJudge:
                 f"the file takes {', '.join(sorted(kinds))}, whose integers are not told apart",
                 fix="export it with --io int8, int16 or uint8",
             )
+
+    @property
+    def judges(self) -> list[str]:
+        """Those whose integers are to be the module's: not LiteRT's reference where the file has
+        FULLY_CONNECTED, which rounds there once."""
+        last = JUDGES[:1] if "FULLY_CONNECTED" in operators_of(self.data) else JUDGES
+        return [name for name in self.differing if name in last]
 
     def compare(self, inputs: Mapping[str, Array]) -> None:
         """Run the module and the file on the same inputs of the module."""

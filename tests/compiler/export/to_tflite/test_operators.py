@@ -425,6 +425,19 @@ def test_a_file_of_uint8_gives_the_same_integers_128_higher() -> None:
     assert judge.differing == dict.fromkeys(JUDGES, 0)
 
 
+@pytest.mark.parametrize("sixteen", [False, True])
+def test_dense_layers_as_fully_connected_are_judged_by_tflm_alone(sixteen: bool) -> None:
+    changes = IN_SIXTEEN if sixteen else {}
+    mod = module_of(BUILDS["dense"][0], "symmetric", **changes)
+    made = tflite_file(mod, ["x"], ["y"], fully_connected=True)
+    assert made.operators["FULLY_CONNECTED"] == 1
+    judge = FileJudge(mod, made.data, JUDGES)
+    judge.compare_noise(400)
+    assert judge.judges == ["TFLM"]
+    assert judge.differing["TFLM"] == 0 < judge.differing[JUDGES[1]]
+    assert FileJudge(mod, file_of(mod).data, JUDGES).judges == list(JUDGES)
+
+
 def test_images_of_nhwc_are_not_moved() -> None:
     def build(x: Any, rng: np.random.Generator) -> Any:
         return op.transpose(conv(op.transpose(x, axes=(0, 3, 1, 2)), rng, 6), axes=(0, 2, 3, 1))
