@@ -63,6 +63,7 @@ LITERT: Final[dict[str, Mapping[str, Any]]] = {
         "dtype_input": "int16",
         "nbit_input": 16,
         "activation_scheme": "symmetric",
+        "layers": {"<tables>": {"nbit_input": 12}},
     },
 }
 """Kinds of LiteRT files, and fields of their own: 8 bits, or 16 with weights of 8."""

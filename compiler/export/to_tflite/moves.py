@@ -115,8 +115,9 @@ def _sliced(source: Tensor, step: Step, graph: TfliteEmitter) -> Tensor | None:
 
 @FToTflite.register("nn.depth_to_space", "nn.space_to_depth")
 def sub_pixels(step: Step, graph: TfliteEmitter) -> Form | None:
-    """DEPTH_TO_SPACE, SPACE_TO_DEPTH, whose blocks lie outermost in the channels of NHWC."""
-    source, attrs = graph.read(step.args[0], "int8"), step.attrs
+    """DEPTH_TO_SPACE, SPACE_TO_DEPTH, whose blocks lie outermost in the channels of NHWC; of int16
+    TRANSPOSE."""
+    source, attrs = graph.read(step.args[0], *NARROW), step.attrs
     if source is None or attrs.layout not in ("NCHW", "NHWC"):
         return None
     shape = step.result.type.concrete_shape
@@ -124,14 +125,23 @@ def sub_pixels(step: Step, graph: TfliteEmitter) -> Form | None:
     if planes:
         source = graph.transposed(source, (0, 2, 3, 1))
         shape = tuple(shape[axis] for axis in (0, 2, 3, 1))
-    wide, area = max(source.shape[3], shape[3]), attrs.block_size**2
+    block, inner = attrs.block_size, attrs.mode == "CRD"
+    wide, area = max(source.shape[3], shape[3]), block**2
+    if source.dtype == "int16":
+        images, height, width = (shape if not growing else source.shape)[:3]
+        parts = [wide // area, block, block] if inner else [block, block, wide // area]
+        deep = [images, height, width, *parts]
+        apart = [0, 1, 4, 2, 5, 3] if inner else [0, 1, 3, 2, 4, 5]
+        if not growing:
+            deep, apart = [deep[axis] for axis in apart], np.argsort(apart).tolist()
+        made = graph.reshaped(graph.transposed(graph.reshaped(source, deep), apart), shape)
+        return graph.transposed(made, (0, 3, 1, 2)) if planes else made
     order = np.arange(wide).reshape(wide // area, area).T.reshape(-1)
-    inner = attrs.mode == "CRD"
     if inner and growing:
         source = _gathered(graph, source, order, 3)
     name = step.name.removeprefix("nn.").upper()
     options = "DepthToSpaceOptions" if growing else "SpaceToDepthOptions"
-    made = graph.moved(name, [source], shape, [], options, blockSize=attrs.block_size)
+    made = graph.moved(name, [source], shape, [], options, blockSize=block)
     if inner and not growing:
         made = _gathered(graph, made, np.argsort(order), 3)
     return graph.transposed(made, (0, 3, 1, 2)) if planes else made
@@ -216,15 +226,23 @@ def broadcast_to(step: Step, graph: TfliteEmitter) -> Form | None:
 
 @FToTflite.register("lookup")
 def lookup(step: Step, graph: TfliteEmitter) -> Form | None:
-    """Any function of 8 bits: GATHER from its 256 entries, at the integer as a place."""
+    """Any function of 8 bits: GATHER from its 256 entries, at the integer as a place. Of 12 bits in
+    modules of 16, whose places are computed."""
     source, table, attrs = graph.read(step.args[0], "int8"), step.args[1].data, step.attrs
     dtype = step.result.type.dtype
+    places = graph.wide(step.args[0]) if step.args[0].type.dtype == "uint16" else None
+    if table is not None and places is not None and table.size <= _ENTRIES and not attrs.zero_point:
+        made = graph.entries(table.astype(np.int64), places, Tensor(-1, (), dtype="int16"))
+        return graph.cast(made, dtype, attrs.scale) if dtype == "int16" else made
     dtype, offset = ("int8", 128) if dtype == "uint8" else (dtype, 0)
     if source is None or table is None or (dtype == "int8" and not attrs.unit):
         return None
     entries = table[np.minimum(np.arange(256), table.size - 1)].astype(np.int64) - offset
     like = Tensor(-1, (), attrs.scale, attrs.zero_point, offset, dtype)
     return graph.entries(entries, graph.moved_by(source, 128), like)
+
+
+_ENTRIES: Final = 1 << 12
 
 
 @FToTflite.register("concatenate")

@@ -67,6 +67,8 @@ def same(step: Step, graph: TfliteEmitter) -> Form | None:
 def cast(step: Step, graph: TfliteEmitter) -> Form | None:
     """Narrow again, or wide from now on."""
     form, dtype = graph.form(step.args[0]), step.result.type.dtype
+    if dtype == "uint16":  # a place in a table
+        return graph.wide(step.args[0])
     if isinstance(form, Tensor) and form.dtype == "int32":
         if dtype in ("int32", "int64"):
             return form

@@ -200,9 +200,9 @@ class TensorWriter:
         """Numbers of int32."""
         return Tensor(self.writer.constant(data, "int32"), data.shape, dtype="int32")
 
-    def cast(self, source: Tensor, dtype: str) -> Tensor:
-        """CAST."""
-        made = self.new(Tensor(-1, (), dtype=dtype), source.shape)
+    def cast(self, source: Tensor, dtype: str, scale: float = 0.0) -> Tensor:
+        """CAST, whose steps are worth this."""
+        made = self.new(Tensor(-1, (), scale, dtype=dtype), source.shape)
         self.writer.operator("CAST", [source.tensor], made.tensor, "CastOptions")
         return made
 

@@ -16,6 +16,7 @@ from compiler.pipeline import tflite_file
 from compiler.quantize import Calibration, QConfig
 from compiler.targets.tflite.interpreters import JUDGES, FileJudge
 from tests.needs import missing
+from workers.metrics.size import fields_of
 
 pytest.importorskip("ai_edge_litert", reason=missing("the Python packages of the tests"))
 pytest.importorskip("tflite_micro", reason=missing("the Python packages of the tests"))
@@ -325,15 +326,19 @@ SIXTEEN = (
     *("transposed convolution", "six axes", "norm of channels", "factor and bias of a sum"),
     *("bias behind a limit", "input in another range", "input in another range by channel"),
     *("a constant image", "prelu", "the larger of two", "concatenation of two scales"),
-    *("slice", "slice of five axes"),
+    *("slice", "slice of five axes", "sigmoid", "tanh last", "sum of a table", "exp", "erf last"),
+    *("silu", "product", "gate", "bias of a table", "fields of several tables"),
 )
 """What has a form with 16 bits of data and 8 of weights, by the same operators, …"""
 PUT_TOGETHER = (
     *("nearest resize", "bilinear resize", "repeat", "some channels", "padding by reflection"),
     *("reversed rows", "twelve in one"),
 )
-"""… and what of slices, since TFLM gathers no int16."""
-IN_SIXTEEN = {"dtype_input": "int16", "nbit_input": 16}
+"""… what of slices, since TFLM gathers no int16, …"""
+BLOCKS = tuple(name for name in BUILDS if "space" in name)
+"""… and what by another order of axes."""
+IN_SIXTEEN = dict(fields_of("tflite-16x8"))
+IN_SIXTEEN["scheme"] = IN_SIXTEEN.pop("activation_scheme")
 
 
 def module_of(
@@ -367,12 +372,14 @@ def test_both_interpreters_give_the_integers_of_the_module(name: str, scheme: st
     assert judge.elements > 50
 
 
-@pytest.mark.parametrize("name", [*SIXTEEN, *PUT_TOGETHER])
+@pytest.mark.parametrize("name", [*SIXTEEN, *PUT_TOGETHER, *BLOCKS])
 def test_both_interpreters_give_the_integers_of_a_module_of_16_bits(name: str) -> None:
     build, operator = BUILDS[name]
-    mod = module_of(build, "symmetric", **IN_SIXTEEN)
+    mod = module_of(build, **IN_SIXTEEN)
     made = file_of(mod)
-    assert (operator if name in SIXTEEN else "CONCATENATION") in made.operators
+    if name not in SIXTEEN:
+        operator = "TRANSPOSE" if name in BLOCKS else "CONCATENATION"
+    assert operator in made.operators
     assert made.dtype == "int16"
     judge = FileJudge(mod, made.data, JUDGES)
     judge.compare_noise(12)
@@ -386,7 +393,7 @@ def test_a_limit_that_a_channel_of_small_weights_never_reaches_is_none() -> None
         scaled = relay.const((rng.normal(0, 0.4, (6, 6, 3, 3)) * small).astype("float32"))
         return conv(op.clip(nn.conv2d(x, scaled), a_min=0.0, a_max=6.0), rng)
 
-    mod = module_of(build, "symmetric", **IN_SIXTEEN)
+    mod = module_of(build, **IN_SIXTEEN)
     made = file_of(mod)
     assert "MINIMUM" not in made.operators
     judge = FileJudge(mod, made.data, JUDGES)
@@ -394,16 +401,16 @@ def test_a_limit_that_a_channel_of_small_weights_never_reaches_is_none() -> None
     assert judge.differing == dict.fromkeys(JUDGES, 0)
 
 
-@pytest.mark.parametrize("name", ["sigmoid", "largest of rows", "depth to space, DCR"])
+@pytest.mark.parametrize("name", ["largest of rows", "place of the largest channel"])
 def test_what_16_bits_have_no_form_of_is_refused_with_8_as_the_cure(name: str) -> None:
-    mod = module_of(BUILDS[name][0], "symmetric", **IN_SIXTEEN)
+    mod = module_of(BUILDS[name][0], **IN_SIXTEEN)
     with pytest.raises(TfliteExportError, match="8 bits everywhere"):
         file_of(mod)
 
 
 @pytest.mark.parametrize("io", ["int8", "uint8"])
 def test_a_file_of_16_bits_takes_no_8(io: str) -> None:
-    mod = module_of(BUILDS["sum"][0], "symmetric", **IN_SIXTEEN)
+    mod = module_of(BUILDS["sum"][0], **IN_SIXTEEN)
     with pytest.raises(TfliteExportError, match=f"int16, not {io}\n.*--io int16 or float"):
         file_of(mod, io)
     assert file_of(mod, "int16").data == file_of(mod).data
@@ -411,7 +418,7 @@ def test_a_file_of_16_bits_takes_no_8(io: str) -> None:
 
 
 def test_16_bits_around_another_number_than_0_are_refused() -> None:
-    mod = module_of(BUILDS["sum"][0], "asymmetric", **IN_SIXTEEN)
+    mod = module_of(BUILDS["sum"][0], **{**IN_SIXTEEN, "scheme": "asymmetric"})
     with pytest.raises(TfliteExportError, match="no form in a LiteRT file"):
         file_of(mod)
 
@@ -427,8 +434,8 @@ def test_a_file_of_uint8_gives_the_same_integers_128_higher() -> None:
 
 @pytest.mark.parametrize("sixteen", [False, True])
 def test_dense_layers_as_fully_connected_are_judged_by_tflm_alone(sixteen: bool) -> None:
-    changes = IN_SIXTEEN if sixteen else {}
-    mod = module_of(BUILDS["dense"][0], "symmetric", **changes)
+    changes = IN_SIXTEEN if sixteen else {"scheme": "symmetric"}
+    mod = module_of(BUILDS["dense"][0], **changes)
     made = tflite_file(mod, ["x"], ["y"], fully_connected=True)
     assert made.operators["FULLY_CONNECTED"] == 1
     judge = FileJudge(mod, made.data, JUDGES)
