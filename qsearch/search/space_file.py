@@ -438,7 +438,8 @@ def searched_space(
         if counts and TABLES in wide.layers:  # a table of 12 bits is as large as a small layer
             points.append({TABLES: wide.layers[TABLES]["nbit_input"]})
         space = default_space(choices, costly, [*points, tiny])
-        asked = SpaceFile(space, bits, names, layer_choices("layers", wide.layers))
+        own = fields.get("layers", wide.layers)
+        asked = SpaceFile(space, bits, names, layer_choices("layers", own))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))
     start = start.with_overrides(layers=asked.inputs)
     if fields_of(settings.for_):

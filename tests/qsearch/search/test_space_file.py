@@ -39,6 +39,7 @@ from qsearch.search.study import prepare_study
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
 from tests.needs import NEEDS_C, missing
+from workers.metrics.size import fields_of
 
 LAYERS = ("conv_0", "conv_1", "gemm_0")
 
@@ -265,7 +266,7 @@ def test_a_search_for_tflite_holds_only_what_has_such_a_file(form: str, tmp_path
     (named,) = (p for p in study.space.parameters if p.name == "requantization")
     assert named.choices == ("tflite",)
     assert study.start.requantization == "tflite"
-    assert not study.start.layers
+    assert study.start.layers.to_dict() == fields_of(form).get("layers", {})
     own = {"for": form, "space": {"fields": {"calibrate_mode": ["mse"]}}}
     with pytest.raises(SettingsError, match="no requantization float_product"):
         prepare_study(resolve(own).settings, find_model("digits"))
