@@ -12,7 +12,7 @@ from qsearch.store.engine import without_passwords
 from qsearch.store.records import Event, Stage
 from qsearch.store.view_queries import Note, TrialPoint
 
-API_VERSION = "1.8"
+API_VERSION = "1.9"
 """Of what OpenAPI describes: the first figure changes with what a client relies on."""
 _TAG = rf"^[^\s{HIDDEN}]{{1,40}}$"
 LARGEST_ID = 2**63 - 1

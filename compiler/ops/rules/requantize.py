@@ -319,13 +319,11 @@ def _absorb_channel_clip(
         return None
     low = np.clip(step.apply(held.low), *clipped)
     high = np.clip(step.apply(held.high), *clipped)
-    # What no value of the source reaches is no limit.
-    low = np.where(held.low <= held.source.low, clipped[0], low)
-    high = np.where(held.high >= held.source.high, clipped[1], high)
-    # What no value of the source reaches is no limit.
-    low = np.where(held.low <= held.source.low, clipped[0], low)
-    high = np.where(held.high >= held.source.high, clipped[1], high)
-    apart = _NEIGHBOURS if step.once else 0
+    apart = 0
+    if step.once:  # where limits lie beyond int32: what no value of the source reaches is none
+        low = np.where(held.low <= held.source.low, clipped[0], low)
+        high = np.where(held.high >= held.source.high, clipped[1], high)
+        apart = _NEIGHBOURS
     if np.ptp(low) > apart or np.ptp(high) > apart:
         return None
     return held.source, (int(np.median(low)), int(np.median(high)))
