@@ -81,6 +81,15 @@ class LayerSpace:
             for name, count in self.elements.items()
         }
 
+    def packed(self, qconfig: QConfig) -> float:
+        """Bytes of all packed weights of a configuration."""
+        chosen = {name: qconfig.layers.get(name) for name in self.elements}
+        bits = {
+            name: (None if one is None else one.nbit_weight) or qconfig.nbit_weight
+            for name, one in chosen.items()
+        }
+        return float(sum(-(-count * bits[name] // 8) for name, count in self.elements.items()))
+
     @cached_property
     def least(self) -> float:
         """Bytes with the fewest bits everywhere."""

@@ -122,6 +122,10 @@ class Objective:
         """The limit of what weights with fewer bits make smaller; flash goes before size."""
         return dict(self.at_most).get("flash", self.max_size)
 
+    def bytes_of(self, score: Score) -> float | None:
+        """What ``most_bytes`` limits."""
+        return score.get(score_key("flash" if "flash" in self.limited else "size"))
+
     def goal(self, max_drop: MaxDrop) -> str:
         """What is searched for, in a sentence with every limit."""
         metric = by_option(self.metric)
@@ -252,19 +256,21 @@ class Objective:
     def base_for_bits(self, trials: Iterable[Trial], weights: int) -> Trial | None:
         """The complete trial on which fewer bits of single layers should be tried.
 
-        The most accurate one; but bytes beside the weights are as good as bits of weights, of which
-        each is worth 6 dB.
+        The most accurate one of those that keep the limits which bits hardly change, such as RAM;
+        but bytes beside the weights are as good as bits of weights, of which each is worth 6 dB.
 
         Args:
             weights: their number.
         """
         alone = replace(self, minimize=(), max_size=None, at_most=())
+        kept = [_AT_MOST + name for name, _ in self.at_most if name != "flash"]
 
         def worth(trial: Trial) -> tuple[float, ...]:
             score = dict(trial.outcome.score or {})
             others = (score.get("model_bytes") or weights) - weights
+            broken = sum(max(self.violations(score)[name], 0.0) for name in kept)
             score["sqnr_db"] = sqnr_value(score) - _DB_OF_A_BIT * 8 * others / weights
-            return alone.rank(score, trial.number)
+            return (-broken, *alone.rank(score, trial.number))
 
         complete = (t for t in trials if t.state == "complete" and t.outcome.score is not None)
         return max(complete, key=worth, default=None)

@@ -8,7 +8,7 @@ first configuration of the study.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
@@ -186,6 +186,7 @@ class StudySampler:
         self._guesses = first_points(space, start, chosen)
         if spec.sampler != AUTO:
             self._guesses = self._guesses[:1]
+        self._plain = start
         start = start if plan is None else plan.within(start)
         self.space = space
         self.start = start
@@ -198,6 +199,7 @@ class StudySampler:
         self._best: Trial | None = None
         self._base: Trial | None = None
         self._budgets: dict[float, bool | None] = {}
+        self._others = 0.0
         self._refinement = Refinement(space, start, objective)
         with quiet_optuna():
             self._global = _StageSampler(new_study(objective), space, dict, GLOBAL)
@@ -240,6 +242,7 @@ class StudySampler:
                         self._base = self.objective.base_for_bits(known, weights)
                     if self._spec.sampler == AUTO:
                         self._refinement.note(trial)
+                self._note_bytes(trial, of_layers)
 
     def stage_of(self, batch: int) -> str:
         """The stage a batch belongs to. Where layers count as much as all else, two of three."""
@@ -314,6 +317,20 @@ class StudySampler:
         if all(trial.params.get(flip) == NO_FLIP for flip in FLIPS):
             fits = trial.state == "complete" and self.objective.feasible(trial.outcome.score or {})
             self._budgets[float(trial.params[BUDGET] or 0.0)] = fits
+
+    def _note_bytes(self, trial: Trial, of_layers: bool) -> None:
+        """Leave weights the bytes that a limit leaves beside what modules of the base have: code,
+        tables and biases are known once one is built."""
+        most, score = self.objective.most_bytes, trial.outcome.score
+        if self.plan is None or most is None or score is None or trial.state != "complete":
+            return
+        found = self.objective.bytes_of(score)
+        if found is None or not (of_layers or trial is self._base):
+            return
+        others = found - self.plan.layers.packed(QConfig.stored(trial.qconfig))
+        self._others = max(self._others, others) if of_layers else others
+        self.plan = replace(self.plan, most=max(most - self._others, self.plan.layers.least))
+        self.start = self.plan.within(self._plain)
 
     def _plans(self, seen: _Seen) -> Iterator[Params]:
         """Points of bits that are tried without asking Optuna."""

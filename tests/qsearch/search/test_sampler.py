@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -151,6 +152,33 @@ def test_no_trial_is_larger_than_a_limit_of_bytes() -> None:
         assert sum(LAYERS.sizes[name][bits.get(name, 8)] for name in LAYERS.sizes) <= 2000
 
 
+def in_flash(trial: Trial, code: float) -> Trial:
+    """With as much code beside the packed weights, and RAM that a finer grid takes."""
+    assert trial.outcome.score is not None
+    packed = LAYERS.packed(QConfig.from_dict(trial.qconfig))
+    fine = trial.params["weight_granularity"] == "channel"
+    figures = {"flash_bytes": packed + code, "ram_bytes": 900.0 if fine else 400.0}
+    score = {**trial.outcome.score, **figures, "sqnr_db": 30.0 if fine else 20.0}
+    return replace(trial, outcome=replace(trial.outcome, score=score))
+
+
+def test_weights_have_what_the_code_of_a_built_module_leaves_and_the_base_keeps_the_ram() -> None:
+    objective = Objective("sqnr", at_most=(("flash", 3400.0), ("ram", 500.0)))
+    # 1,000 bytes of code were foreseen.
+    plan = LayerPlan(LAYERS, PLAN.damage, most=2400.0)
+    current, trials = study_sampler(plan=plan, objective=objective), list[Trial]()
+    for batch in range(6):
+        new = [ended(p, len(trials) + i) for i, p in enumerate(current.propose(batch))]
+        new = [in_flash(trial, 1300.0) for trial in new]
+        current.add_history(new)
+        trials += new
+    fits = [objective.fits(trial.outcome.score or {}) for trial in trials]
+    assert not any(fits[:4])
+    layers = [fit for trial, fit in zip(trials, fits) if trial.stage == "layers"]
+    assert layers
+    assert all(layers)
+
+
 def test_the_first_proposal_is_the_recommended_configuration() -> None:
     assert study_sampler().propose(0)[0].qconfig == START
 
@@ -170,6 +198,14 @@ def test_a_restart_changes_nothing_with_several_objectives_and_layers(sampler: s
     assert play(12, restart_every=1, **options) == unbroken
     assert play(12, restart_every=5, **options) == unbroken
     assert len(set(unbroken)) == 48
+
+
+def test_a_restart_changes_nothing_under_a_limit_of_bytes() -> None:
+    plan = LayerPlan(LAYERS, PLAN.damage, most=2400.0)
+    options = {"plan": plan, "objective": Objective("sqnr", max_size=2500.0)}
+    unbroken = play(12, **options)
+    assert play(12, restart_every=1, **options) == unbroken
+    assert play(12, restart_every=5, **options) == unbroken
 
 
 def test_layers_differ_once_the_global_stage_is_warm() -> None:
