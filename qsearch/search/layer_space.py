@@ -83,12 +83,12 @@ class LayerSpace:
 
     def packed(self, qconfig: QConfig) -> float:
         """Bytes of all packed weights of a configuration."""
-        chosen = {name: qconfig.layers.get(name) for name in self.elements}
-        bits = {
-            name: (None if one is None else one.nbit_weight) or qconfig.nbit_weight
-            for name, one in chosen.items()
-        }
-        return float(sum(-(-count * bits[name] // 8) for name, count in self.elements.items()))
+        chosen = {name: one.nbit_weight for name, one in qconfig.layers.items()}
+        chosen |= dict.fromkeys(qconfig.layers.float_layers, FLOAT_BITS)
+        everywhere = qconfig.nbit_weight
+        return float(
+            sum(-(-n * (chosen.get(name) or everywhere) // 8) for name, n in self.elements.items())
+        )
 
     @cached_property
     def least(self) -> float:

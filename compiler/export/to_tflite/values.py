@@ -76,7 +76,8 @@ class Raw:
     @property
     def raised(self) -> bool:
         """Whether it is as fine as a side of a sum."""
-        return self.factor == 1 << SUM_SHIFT[self.source.dtype]
+        dtype = self.source.dtype
+        return dtype in SUM_SHIFT and self.factor == 1 << SUM_SHIFT[dtype]
 
 
 @dataclass(frozen=True, slots=True)
