@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from compiler.ir.expr import Call, Expr, Function, Var, is_op_call
+import numpy as np
+
+from compiler.ir.expr import Call, Constant, Expr, Function, Var, is_op_call
 from compiler.ir.loops import turns_of
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Sequential
+from compiler.ir.ty import integer_range
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.wide_point import residual_stream
 from compiler.ops.rules.product_shape import FQProductShape
@@ -114,6 +118,33 @@ def wide_inputs(module: IRModule) -> WideInputs:
     tiny = work <= _TINY * batch_size(module)
     further = marked.further_layers({*last, *first, *columns}) if tiny else {}
     return WideInputs(found, tuple(why), searched, further)
+
+
+_FITTED: Final = 1.25
+"""What ranges fitted to weights, smoothing and sequential rounding add to their sums."""
+
+
+def with_room_for_sums(module: IRModule, qconfig: QConfig) -> QConfig:
+    """A configuration of 16 bits, with fewer in front of layers whose sums would leave int32.
+
+    Args:
+        module: result of ``prerequisite_optimize``.
+    """
+    if not qconfig.for_tflm or qconfig.dtype_input != "int16":
+        return qconfig
+    most = integer_range(qconfig.dtype_activation)[1] / (1 << (qconfig.nbit_input - 1))
+    found: _Layers = {}
+    for call, name in named_layers(module["main"]).items():
+        weight, shape = call.args[1], FQProductShape.require(call.op)(call)
+        if isinstance(weight, Constant) and shape.weight_axis is not None and weight.data.size:
+            rows = np.abs(np.moveaxis(weight.data, shape.weight_axis, 0))
+            rows = rows.reshape(len(rows), -1)
+            spread = rows.sum(axis=1) / np.maximum(rows.max(axis=1), np.float32(1e-30))
+            sums = _FITTED * float(spread.max()) * ((1 << (qconfig.nbit_weight - 1)) - 1)
+            if sums > most:
+                fewer = math.ceil(math.log2(sums / most))
+                found[name] = {"nbit_input": qconfig.nbit_input - fewer}
+    return qconfig.with_overrides(layers={**found, **qconfig.layers.to_dict()})
 
 
 def _sums(main: Function) -> tuple[int, int]:

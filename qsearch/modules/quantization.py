@@ -16,6 +16,7 @@ from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Decision, diagnose
 from compiler.quantize.calibration.collect_stats import float_executor
+from compiler.quantize.wide_inputs import with_room_for_sums
 from compiler.runtime.artifact import QModule, constants_of
 from compiler.runtime.packed import member_bytes
 from qsearch.data import PreparedData
@@ -111,7 +112,7 @@ def _quantized(
         decisions: tuple[Decision, ...] = ()
         if config is None:
             chosen, decisions = calibration.choose()
-            config = chosen.with_overrides(**(changes or {}))
+            config = with_room_for_sums(module, chosen.with_overrides(**(changes or {})))
             decisions = tuple(one for one in decisions if one.field not in (changes or {}))
         if calibration.scales_for(config) and data.synthetic:
             log.warning(

@@ -44,7 +44,7 @@ from compiler.quantize import (
 )
 from compiler.quantize._sequential_rounding import MOST_PRODUCTS
 from compiler.quantize.calibration.weighted_calls import weighted_calls
-from compiler.quantize.wide_inputs import WideInputs, wide_inputs
+from compiler.quantize.wide_inputs import WideInputs, wide_inputs, with_room_for_sums
 from compiler.targets.engine.library import is_available, load_library
 from compiler.targets.npu import NPUS
 from qsearch.config import read_config_file
@@ -441,7 +441,7 @@ def searched_space(
         own = fields.get("layers", wide.layers)
         asked = SpaceFile(space, bits, names, layer_choices("layers", own))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))
-    start = start.with_overrides(layers=asked.inputs)
+    start = with_room_for_sums(module, start.with_overrides(layers=asked.inputs))
     if fields_of(settings.for_):
         _refuse_without_file(start, module, settings.for_)
     if len(asked.weight_bits) < 2 or not asked.layers:
@@ -470,6 +470,8 @@ def _refuse_without_file(start: QConfig, module: IRModule, form: str) -> None:
     """
     held = start.to_dict()
     for name, value in fields_of(form).items():
+        if name == "layers":
+            held[name] = {layer: held[name].get(layer) for layer in value}
         if held[name] != value:
             raise SettingsError(
                 f"a file for {form} has no {name} {held[name]}",

@@ -13,7 +13,8 @@ from compiler.errors import TfliteExportError
 from compiler.export.to_tflite.module import TfliteFile
 from compiler.ir.module import IRModule
 from compiler.pipeline import tflite_file
-from compiler.quantize import Calibration, QConfig
+from compiler.quantize import Calibration, QConfig, prerequisite_optimize
+from compiler.quantize.wide_inputs import with_room_for_sums
 from compiler.targets.tflite.interpreters import JUDGES, FileJudge
 from tests.needs import missing
 from workers.metrics.size import fields_of
@@ -399,6 +400,25 @@ def test_a_limit_that_a_channel_of_small_weights_never_reaches_is_none() -> None
     judge = FileJudge(mod, made.data, JUDGES)
     judge.compare_noise(4)
     assert judge.differing == dict.fromkeys(JUDGES, 0)
+
+
+def test_layers_whose_sums_would_leave_int32_read_fewer_bits() -> None:
+    rng = np.random.default_rng(3)
+    x = relay.var("x", (1, 8, 6, 6))
+    wide = nn.relu(nn.conv2d(x, weight(rng, 512, 8, 1, 1)))
+    deep = nn.conv2d(wide, weight(rng, 6, 512, 3, 3))
+    mod = prerequisite_optimize(
+        relay.module(relay.Function([x], nn.conv2d(deep, weight(rng, 5, 6, 1, 1))))
+    )
+    given = QConfig.recommended(**{**fields_of("tflite-16x8"), "weight_rounding": "sequential"})
+    config = with_room_for_sums(mod, given)
+    assert config.layers.input_bits == {**given.layers.input_bits, "conv2d_1": 14}
+    data = [{"x": rng.normal(0, 1, (1, 8, 6, 6)).astype("float32")} for _ in range(4)]
+    made = Calibration(mod, data).candidate(config).module
+    judge = FileJudge(made, file_of(made).data, JUDGES)
+    judge.compare_noise(4)
+    assert judge.differing == dict.fromkeys(JUDGES, 0)
+    assert with_room_for_sums(mod, QConfig.recommended()) == QConfig.recommended()
 
 
 @pytest.mark.parametrize("name", ["largest of rows", "place of the largest channel"])
