@@ -125,7 +125,8 @@ _FITTED: Final = 1.25
 
 
 def with_room_for_sums(module: IRModule, qconfig: QConfig) -> QConfig:
-    """A configuration of 16 bits, with fewer in front of layers whose sums would leave int32.
+    """A configuration of 16 bits, with fewer where sums of a layer would leave int32: of all
+    layers, since sums of a residual stream read what they read.
 
     Args:
         module: result of ``prerequisite_optimize``.
@@ -133,18 +134,17 @@ def with_room_for_sums(module: IRModule, qconfig: QConfig) -> QConfig:
     if not qconfig.for_tflm or qconfig.dtype_input != "int16":
         return qconfig
     most = integer_range(qconfig.dtype_activation)[1] / (1 << (qconfig.nbit_input - 1))
-    found: _Layers = {}
-    for call, name in named_layers(module["main"]).items():
+    largest = most
+    for call in named_layers(module["main"]):
         weight, shape = call.args[1], FQProductShape.require(call.op)(call)
         if isinstance(weight, Constant) and shape.weight_axis is not None and weight.data.size:
             rows = np.abs(np.moveaxis(weight.data, shape.weight_axis, 0))
             rows = rows.reshape(len(rows), -1)
             spread = rows.sum(axis=1) / np.maximum(rows.max(axis=1), np.float32(1e-30))
             sums = _FITTED * float(spread.max()) * ((1 << (qconfig.nbit_weight - 1)) - 1)
-            if sums > most:
-                fewer = math.ceil(math.log2(sums / most))
-                found[name] = {"nbit_input": qconfig.nbit_input - fewer}
-    return qconfig.with_overrides(layers={**found, **qconfig.layers.to_dict()})
+            largest = max(largest, sums)
+    fewer = math.ceil(math.log2(largest / most))
+    return qconfig.with_overrides(nbit_input=qconfig.nbit_input - fewer)
 
 
 def _sums(main: Function) -> tuple[int, int]:

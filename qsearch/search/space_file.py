@@ -398,6 +398,10 @@ def searched_space(
     weighted = bool(weighted_calls(module["main"]))
     weights = weighted_layers(module, recommended) if weighted else {}
     names = tuple(weights)
+    fields = dict(fields_of(settings.for_))
+    if "nbit_input" in fields:
+        roomy = with_room_for_sums(module, recommended.with_overrides(**fields))
+        fields["nbit_input"] = roomy.nbit_input
     if settings.space is not None:
         asked = read_space(settings.space, names)
         odd = sorted(set(asked.weight_bits) - {*_QDQ_BITS, FLOAT_BITS})
@@ -412,7 +416,6 @@ def searched_space(
         counts = settings.max_size is not None or bool(costs.intersection(_OF_SIZE))
         of_form = _QDQ_BITS if settings.for_ == "qdq" else LAYER_BITS
         # Files for TFLM and for NPUs hold bytes, and all values between operators have equal bits.
-        fields = fields_of(settings.for_)
         bits: tuple[int, ...] = of_form if counts and not fields else ()
         here = "latency" in costs and settings.measure is None
         if here and weighted and not bits and not fields:
@@ -441,9 +444,9 @@ def searched_space(
         own = fields.get("layers", wide.layers)
         asked = SpaceFile(space, bits, names, layer_choices("layers", own))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))
-    start = with_room_for_sums(module, start.with_overrides(layers=asked.inputs))
-    if fields_of(settings.for_):
-        _refuse_without_file(start, module, settings.for_)
+    start = start.with_overrides(layers=asked.inputs)
+    if fields:
+        _refuse_without_file(start, module, settings.for_, fields)
     if len(asked.weight_bits) < 2 or not asked.layers:
         return SearchedSpace(asked.space, start, None)
     # Tables that have more bits than other weights say so, because points may give them as few.
@@ -461,7 +464,9 @@ def searched_space(
     return SearchedSpace(whole, fitting_start(whole, start), layers)
 
 
-def _refuse_without_file(start: QConfig, module: IRModule, form: str) -> None:
+def _refuse_without_file(
+    start: QConfig, module: IRModule, form: str, fields: Mapping[str, Any]
+) -> None:
     """Refuse a model that has no LiteRT file, or none for an NPU, before a search for one.
 
     Raises:
@@ -469,9 +474,7 @@ def _refuse_without_file(start: QConfig, module: IRModule, form: str) -> None:
         TfliteExportError, OnnxExportError: an operator has no form there.
     """
     held = start.to_dict()
-    for name, value in fields_of(form).items():
-        if name == "layers":
-            held[name] = {layer: held[name].get(layer) for layer in value}
+    for name, value in fields.items():
         if held[name] != value:
             raise SettingsError(
                 f"a file for {form} has no {name} {held[name]}",
