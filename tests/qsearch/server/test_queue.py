@@ -419,7 +419,8 @@ def test_what_a_study_used_more_than_a_day_ago_does_not_count_again_when_it_goes
 
 def finished(storage: str, name: str, trials: int) -> None:
     """A study with so many finished trials."""
-    Path(storage.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+    if storage.startswith("sqlite"):
+        Path(storage.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     repository = Repository(open_engine(storage))
     new = NewStudy(name, "m", "a" * 64, {}, "b" * 64, 0, trials, "v1")
     study = repository.create_study(new)
