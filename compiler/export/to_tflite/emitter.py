@@ -316,13 +316,12 @@ class TfliteEmitter(TensorWriter):
         axis = 3 if source.depthwise else 0
         others = tuple(other for other in range(4) if other != axis)
         bias = source.bias + data.zero * weight.astype(np.int64).sum(axis=others)
-        kernel = self.writer.constant(weight, "int8", Grid(scales, 0, axis))
         units = tuple(float(np.float32(data.scale * scale)) for scale in scales)
         more = self.writer.constant(bias, "int64" if source.once else "int32", Grid(units))
         activation, limits = self._activation(form, like)
         if source.dense and self.fully_connected:
             data = self.reshaped(data, (data.shape[1], data.shape[3]))
-            kernel = self.writer.constant(weight[:, 0, 0, :], "int8", Grid(scales, 0, 0))
+            kernel = self.writer.constant(weight[:, 0, 0, :], "int8", Grid(scales))
             made = self.new(like, (source.out[1], source.out[3]))
             options, fused = "FullyConnectedOptions", _ACTIVATIONS[activation]
             inputs = [data.tensor, kernel, more]
@@ -330,6 +329,7 @@ class TfliteEmitter(TensorWriter):
                 "FULLY_CONNECTED", inputs, made.tensor, options, fusedActivationFunction=fused
             )
             return self.reshaped(self.limited(made, *limits), like.shape)
+        kernel = self.writer.constant(weight, "int8", Grid(scales, 0, axis))
         made = self.new(like, source.out)
         fields: dict[str, Any] = {
             "padding": place,

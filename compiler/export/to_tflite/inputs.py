@@ -33,6 +33,14 @@ class Taken:
     ends: tuple[int, int] = (0, 0)
     moves: tuple[tuple[int, ...], ...] = ()
 
+    def stored(self, dtype: str) -> str:
+        """The dtype of its integers in a file, uint8 as it is; what the core takes in 32 bits has
+        that of its ends."""
+        if dtype not in ("int32", "int64"):
+            return dtype
+        low, high = self.ends
+        return "int16" if low < -128 or high > 255 else "uint8" if low >= 0 else "int8"
+
 
 def taken_by(mod: IRModule) -> list[Taken]:
     """What ``quantize_inputs`` makes of the inputs.

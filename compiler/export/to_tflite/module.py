@@ -196,14 +196,12 @@ class _Ruled:
 def _input(part: Taken, shape: tuple[int, ...], dtype: str) -> Tensor | None:
     """What the core takes as integers of 8 bits, or as int16 around 0; None for others."""
     assert part.grid is not None
-    low, high = part.ends
-    if dtype == "int16" or low < -128 or high > 255:
-        held = Tensor(-1, shape, *part.grid, dtype="int16")
-    else:
-        held = Tensor(-1, shape, *part.grid, 128 if dtype != "int8" and low >= 0 else 0)
-    lowest, highest = (held.offset + end for end in integer_range(held.dtype))
-    fits = lowest <= low <= high <= highest and (held.dtype == "int8" or not held.zero)
-    return held if fits else None
+    (low, high), stored = part.ends, part.stored(dtype)
+    offset, kind = (128, "int8") if stored == "uint8" else (0, stored)
+    held = Tensor(-1, shape, *part.grid, offset, kind)
+    lowest, highest = integer_range(stored)
+    around = kind == "int8" or (kind == "int16" and not held.zero)
+    return held if around and lowest <= low <= high <= highest else None
 
 
 def _taken(graph: TfliteEmitter, name: str, held: Tensor, io: str | None) -> tuple[int, Tensor]:

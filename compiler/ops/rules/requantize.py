@@ -163,7 +163,7 @@ class _Step:
         self.same = bool((scales == out.values).all())
         self.out = out
         self.for_tflm = qconfig.for_tflm
-        self.once = qconfig.dtype_input == "int16" and _is_product(value)
+        self.once = self.for_tflm and qconfig.dtype_input == "int16" and _is_product(value)
         if self.for_tflm:
             # Scales of 12 bits: the double of TFLM's own preparation.
             self.factor: NDArray[Any] = scales.astype(np.float64) / out.values.astype(np.float64)

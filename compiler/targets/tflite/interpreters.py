@@ -194,10 +194,7 @@ class FileJudge:
 
 def _narrow(array: Array, part: Taken) -> Array:
     """What the core takes in 32 bits, in the 8 or 16 that the file takes."""
-    if part.grid is None or array.dtype.itemsize < 4:
-        return array
-    low, high = part.ends
-    return array.astype("int16" if low < -128 or high > 255 else "uint8" if low >= 0 else "int8")
+    return array if part.grid is None else array.astype(part.stored(array.dtype.name), copy=False)
 
 
 def _moved(array: Array, dtype: str) -> Array:
