@@ -68,6 +68,15 @@ def test_outputs_are_near_those_of_the_module(changes: dict[str, object]) -> Non
         assert np.mean(found.argmax(axis=1) == wanted.argmax(axis=1)) >= 0.98
 
 
+def test_sums_that_only_an_output_reads_may_have_16_bits_in_front_of_them() -> None:
+    module = digits(nbit_input=16, dtype_input="int16", requantization="tflite")
+    x = images(10)
+    made = to_qdq_onnx(module.module)
+    onnx.checker.check_model(made.model, full_check=True)
+    (wanted,) = module.run([x])
+    assert sqnr_db(outputs(made.model, x), wanted) > 30
+
+
 @pytest.mark.parametrize("runtime", ["onnxruntime", "tensorrt"])
 def test_a_limit_of_sums_at_0_is_kept_by_signed_integers(runtime: str) -> None:
     rng = np.random.default_rng(0)
