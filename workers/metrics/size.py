@@ -95,7 +95,7 @@ def fields_of(form: str) -> Mapping[str, Any]:
     return PROFILES[form].fields
 
 
-def size_figures(candidate: Candidate, form: str = "qmod") -> dict[str, float]:
+def size_figures(candidate: Candidate, form: str = DEFAULT_FORM) -> dict[str, float]:
     """Figures of a candidate, as keys of a score."""
     size = FORMS[form](candidate.module, candidate)
     return {"model_bytes": float(size), "bit_operations": float(candidate.cost.bit_operations)}

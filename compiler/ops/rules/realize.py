@@ -124,6 +124,11 @@ def like(value: QRealizeIntExpr, data: Expr, **changed: Any) -> QRealizeIntExpr:
     return QRealizeIntExpr(data, fields.pop("dom_scale", value.dom_scale), **fields)
 
 
+def is_narrow(value: QRealizeIntExpr, qconfig: QConfig) -> bool:
+    """Whether its integers have no more bits than those between operators."""
+    return bits(value.dtype) <= bits(qconfig.dtype_input)
+
+
 def settled(value: QRealizeIntExpr) -> QRealizeIntExpr:
     """``value`` with its addend, if it has one, added."""
     more = value.addend

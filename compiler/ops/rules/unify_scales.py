@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from compiler.ir.expr import Call, Constant, Expr, is_op_call
 from compiler.ir.loops import STATE
-from compiler.ir.ty import bits
 from compiler.ops.annotation.attach_simulated_quantize import is_quantized_constant, point_attrs
 from compiler.ops.rules.dom_scale import DomScale, as_scale, beside_constant, chosen_scale
 from compiler.ops.rules.fixed_point import (
@@ -42,6 +41,7 @@ from compiler.ops.rules.realize import (
     centred,
     integer_limits,
     integers,
+    is_narrow,
     like,
     require_fits,
     settled,
@@ -82,7 +82,7 @@ def unify_for_add(
     if not lhs.scale.same_axis(rhs.scale):
         rhs = to_scalar(rhs, _rank(ref_call.args[1]), qconfig)
     narrow = [
-        input_quantization(ref_arg) or bits(value.dtype) <= bits(qconfig.dtype_input)
+        input_quantization(ref_arg) or is_narrow(value, qconfig)
         for ref_arg, value in zip(ref_call.args, operands)
     ]
     if qconfig.for_tflm:

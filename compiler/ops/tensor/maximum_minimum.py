@@ -8,10 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.ir.expr import Args, Call, Expr, is_op_call
-from compiler.ir.ty import bits
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive, any_positive
-from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, like
+from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, is_narrow, like
 from compiler.ops.rules.unify_fields import unify_for_concatenate
 from compiler.ops.rules.unify_scales import unify_for_add
 from compiler.ops.rules.with_tables import with_tables
@@ -33,9 +32,7 @@ def larger_or_smaller_realize(ref_call: Call, args: Args, ctx: QuantizeContext) 
     if pair is None:
         return None
     pick = max if is_op_call(ref_call, "maximum") else min
-    if ctx.qconfig.for_tflm and all(
-        bits(each.dtype) <= bits(ctx.qconfig.dtype_input) for each in pair
-    ):
+    if ctx.qconfig.for_tflm and all(is_narrow(each, ctx.qconfig) for each in pair):
         lhs, rhs = unify_for_concatenate(ref_call.args, pair, ctx.qconfig)
     else:
         (lhs, rhs), _ = unify_for_add(ref_call, pair, ctx.qconfig)
