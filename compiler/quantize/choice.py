@@ -102,6 +102,8 @@ def choose(
             _rounding(samples, sequential_products(module) > MOST_PRODUCTS),
         ]
     wide = wide_inputs(module)
+    why = "no layer multiplies: more bits cost little"
+    decisions += [Decision(name, value, why) for name, value in wide.fields.items()]
     if wide.layers:
         decisions.append(Decision("layers", wide.layers, "; ".join(wide.why)))
     if calls and statistics is not None:

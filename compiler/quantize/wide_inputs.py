@@ -68,12 +68,14 @@ class WideInputs:
         why: one sentence for each kind of layers.
         searched: bits of residual sums and tables that a search tries, which sees what they gain.
         tiny: bits of further layers, where the network is so small that they take little time.
+        fields: of a QConfig whose values all have 16 bits, where no layer multiplies anything.
     """
 
     layers: _Layers = field(default_factory=dict)
     why: tuple[str, ...] = ()
     searched: Mapping[str, int] = field(default_factory=dict)
     tiny: Mapping[str, int] = field(default_factory=dict)
+    fields: Mapping[str, int | str] = field(default_factory=dict)
 
 
 def wide_inputs(module: IRModule) -> WideInputs:
@@ -106,7 +108,7 @@ def wide_inputs(module: IRModule) -> WideInputs:
     if looped > others:
         found |= {SUMS: {"nbit_input": WIDE_BITS}}
         why.append(f"sums in loops are rounded in every step: {WIDE_BITS} bits cost nothing there")
-    elif looped or others:
+    elif work and (looped or others):
         searched[SUMS] = WIDE_BITS
     if values and (work >= _A_CHEAP_TABLE * values or not work):
         found |= {TABLES: {"nbit_input": TABLE_BITS}}
@@ -117,7 +119,8 @@ def wide_inputs(module: IRModule) -> WideInputs:
         searched[TABLES] = TABLE_BITS
     tiny = work <= _TINY * batch_size(module)
     further = marked.further_layers({*last, *first, *columns}) if tiny else {}
-    return WideInputs(found, tuple(why), searched, further)
+    fields: dict[str, int | str] = {} if work else {"dtype_input": "int16", "nbit_input": WIDE_BITS}
+    return WideInputs(found, tuple(why), searched, further, fields)
 
 
 _FITTED: Final = 1.25

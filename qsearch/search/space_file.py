@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import yaml
@@ -114,7 +115,8 @@ def read_space(source: str | Path | Mapping[str, Any], layers: Sequence[str]) ->
     found: list[Parameter] = []
     for name, row in rows.items():
         place = f"{where}: {name}"
-        choices = _choices(name, row, place)
+        fixed = {p.name: p.choices[0] for p in found if len(p.choices) == 1}
+        choices = _choices(name, row, place, fixed=fixed)
         when: tuple[tuple[str, tuple[Value, ...]], ...] = ()
         if isinstance(row, Mapping) and "when" in row:
             when = _conditions(row["when"], {p.name: p.choices for p in found}, place)
@@ -176,8 +178,18 @@ def fitting_start(space: Space, start: QConfig) -> QConfig:
     return to_qconfig(changes, start) if changes else start
 
 
-def _choices(name: str, row: Any, place: str, layer: str | None = None) -> tuple[Value, ...]:
-    """Values of a field of QConfig, or of one of its layers."""
+def _choices(
+    name: str,
+    row: Any,
+    place: str,
+    layer: str | None = None,
+    fixed: Mapping[str, Value] = MappingProxyType({}),
+) -> tuple[Value, ...]:
+    """Values of a field of QConfig, or of one of its layers.
+
+    Args:
+        fixed: fields above it that have one value.
+    """
     if isinstance(row, Mapping):
         _check_keys(row, _FIELD_KEYS, place)
         values = row["values"] if "values" in row else _range(row, place)
@@ -193,6 +205,7 @@ def _choices(name: str, row: Any, place: str, layer: str | None = None) -> tuple
     for value in values:
         try:
             own = {name: value} if layer is None else {"layers": {layer: {name: value}}}
+            own = {**fixed, **own}
             made = QConfig.recommended(**own).to_dict()
             checked = (made if layer is None else made["layers"].get(layer, made))[name]
         except CompilerError as error:
@@ -202,14 +215,13 @@ def _choices(name: str, row: Any, place: str, layer: str | None = None) -> tuple
     return tuple(kept)
 
 
-def _costly(
-    name: str, row: Any, choices: tuple[Value, ...], place: str, layer: str | None = None
-) -> tuple[Value, ...]:
+def _costly(name: str, row: Any, choices: tuple[Value, ...], place: str) -> tuple[Value, ...]:
     if not isinstance(row, Mapping) or "costly" not in row:
         return ()
-    found = _choices(name, {"values": row["costly"]}, place, layer)
-    if not set(found) < set(choices):
-        what = f"{list(found)} cannot be the costly values of {name}"
+    asked = row["costly"] if isinstance(row["costly"], list) else [row["costly"]]
+    found = tuple(value for value in choices if value in asked)
+    if not 0 < len(found) == len(asked) < len(choices):
+        what = f"{asked} cannot be the costly values of {name}"
         raise SettingsError(what, where=place, fix=f"name some of {list(choices)}, but not all")
     return found
 
@@ -294,7 +306,7 @@ def _inputs(given: Any, layers: Sequence[str], place: str, found: list[Parameter
             continue
         where = f"{place}: {layer}"
         choices = _choices("nbit_input", row, where, layer)
-        costly = _costly("nbit_input", row, choices, where, layer)
+        costly = _costly("nbit_input", row, choices, where)
         asked = row.get("when") if isinstance(row, Mapping) else None
         given_ = _conditions(asked, known, where) if asked else ()
         when = tuple((input_parameter(name), values) for name, values in given_)
@@ -424,11 +436,12 @@ def searched_space(
         products = sequential_products(module)
         # Units of accelerators take 8 bits, a quantized model those of its points.
         given = bool(fields) or settings.hw is not None or bool(given_points(module).count)
-        wide = wide_inputs(module) if weighted and not given else WideInputs()
+        wide = WideInputs() if given else wide_inputs(module)
         tiny = {} if counts or settings.minimize else wide.tiny
         modules = {source.name for each in code for source in each.sources}
         choices: dict[str, tuple[Value, ...]] = {"calibrate_mode": modes_of(modules)}
-        choices |= {name: (value,) for name, value in fields.items() if name != "layers"}
+        fixed = {**wide.fields, **fields}
+        choices |= {name: (value,) for name, value in fixed.items() if name != "layers"}
         if settings.allow_float:
             choices["partition_conversions"] = ("fully_integral", "enabled", "disabled")
         if not weighted:

@@ -19,8 +19,8 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
+import scipy  # loads its parts when they are first used
 from numpy.typing import NDArray
-from scipy.fft import dct
 
 from compiler.errors import legal_names
 from workers.datasets.listed import known_fields
@@ -159,5 +159,5 @@ class LogMel:
         power = np.abs(np.fft.rfft(frames[:: self.hop_length] * window, self.n_fft)) ** 2
         logs = np.log(power @ self.filters + self.log_offset)
         if self.n_mfcc:
-            logs = dct(logs, norm="ortho")[:, : self.n_mfcc]
+            logs = scipy.fft.dct(logs, norm="ortho")[:, : self.n_mfcc]
         return np.asarray((logs - self.mean) / self.std)

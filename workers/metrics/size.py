@@ -58,7 +58,7 @@ def _tflite(module: IRModule, _: Candidate) -> int:
 
 
 LITERT: Final[dict[str, Mapping[str, Any]]] = {
-    "tflite": {},
+    "tflite": {"dtype_input": "int8", "nbit_input": 8},
     "tflite-16x8": {
         "dtype_input": "int16",
         "nbit_input": 16,

@@ -151,9 +151,9 @@ def _tabulated_levels(step: Step) -> Levels | None:
     known = [found for found in ends if found is not None]
     if not known or len(known) < len(ends):
         return None
-    reach = _calibrated(step, tabulated=True)
-    low = max(-reach, min(0.0, *(least for least, _ in known)))
-    high = min(reach, max(1.0, *(most for _, most in known)))
+    seen = _calibrated(step, tabulated=True)
+    low = max(seen[0], min(0.0, *(least for least, _ in known)))
+    high = min(seen[1], max(1.0, *(most for _, most in known)))
     factor = (LEVELS - 1) / (high - low)
     least = round(low * factor)
     return Levels(np.asarray(factor), least, least + LEVELS - 1)
@@ -179,17 +179,19 @@ def _enters(value: Value) -> bool:
     return producer is None or not all(is_integer(arg.type.dtype) for arg in producer.args)
 
 
-def _calibrated(step: Step, tabulated: bool = False) -> float:
-    """The largest of the integers of a wide point that calibration has seen.
+def _calibrated(step: Step, tabulated: bool = False) -> tuple[float, float]:
+    """The ends of the integers of a wide point that calibration has seen.
 
     Limits that are not those of a number of bits are ends of the values: there is no room beyond.
     """
     limits = _limits(step)
     assert limits is not None
-    whole = limits[1] + 1
+    whole = max(-limits[0], limits[1]) + 1
     if whole.bit_count() > 1:
-        return max(-limits[0], limits[1])
-    return whole / wide_headroom(whole.bit_length(), tabulated=tabulated)
+        return limits
+    room = wide_headroom(whole.bit_length(), tabulated=tabulated)
+    low, high = ((end + np.sign(end)) / room for end in limits)
+    return low, high
 
 
 def _multiplied_levels(step: Step, maxima: ChannelMaxima, last: Set[Step]) -> Levels | None:
@@ -197,7 +199,8 @@ def _multiplied_levels(step: Step, maxima: ChannelMaxima, last: Set[Step]) -> Le
     if last >= products.keys():
         return None
     origin = _Origin.of(step)
-    whole = _calibrated_levels(origin, _calibrated(step))
+    low, high = _calibrated(step)
+    whole = _calibrated_levels(origin, max(-low, high))
     (alone, *others) = products
     known = None if others or products[alone] else _of_groups(alone, maxima)
     if known is None or origin.product is None or whole.low == whole.high:

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path, PureWindowsPath
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import onnx
@@ -116,6 +116,7 @@ def _parse(
             wanted = kinds is None or tensor.data_type in kinds
             _load_external_data(tensor, name, folder, max_bytes, wanted)
     _drop_maps(model.graph)
+    _number_labels(model.graph)
     return model
 
 
@@ -136,6 +137,38 @@ def _drop_maps(graph: onnx.GraphProto) -> None:
             output.CopyFrom(
                 onnx.helper.make_tensor_value_info(output.name, onnx.TensorProto.FLOAT, shape)
             )
+
+
+_PICKS: Final = ("ArrayFeatureExtractor", "Gather")
+_KEEPS: Final = (*_PICKS, "Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+"""What gives elements of its first input, and no others."""
+
+
+def _number_labels(graph: onnx.GraphProto) -> None:
+    """Labels that are texts become their places: those of classifiers, and a constant of texts
+    that elements are picked from."""
+    picked = {node.input[0] for node in graph.node if node.op_type in _PICKS}
+    numbered = set()
+    for tensor in graph.initializer:
+        if tensor.data_type == onnx.TensorProto.STRING and tensor.name in picked:
+            places = np.arange(len(tensor.string_data)).reshape(tensor.dims)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(places, tensor.name))
+            numbered.add(tensor.name)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.name == "classlabels_strings" and attribute.strings:
+                texts, count = b", ".join(attribute.strings), len(attribute.strings)
+                named = onnx.helper.make_attribute("classlabels_int64s", range(count))
+                attribute.CopyFrom(named)
+                attribute.doc_string = texts.decode("utf-8", "backslashreplace")
+                numbered.add(node.output[0])
+            elif attribute.name == "to" and attribute.i == onnx.TensorProto.STRING:
+                attribute.i = onnx.TensorProto.INT64
+        if node.op_type in _KEEPS and node.input[0] in numbered:
+            numbered.add(node.output[0])
+    for info in (*graph.value_info, *graph.output):
+        if info.name in numbered:
+            info.type.tensor_type.elem_type = onnx.TensorProto.INT64
 
 
 def _messages(model: onnx.ModelProto) -> Iterator[Any]:

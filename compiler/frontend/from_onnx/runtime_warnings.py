@@ -58,6 +58,8 @@ _SHOWN = 3
 def runtime_warnings(source: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
     """What a user of onnxruntime has to know of the file, one sentence per remedy; mostly none.
 
+    Labels that are texts there are numbers here, which are told as well.
+
     Args:
         source: path of an ONNX file, or its content.
     Raises:
@@ -67,6 +69,7 @@ def runtime_warnings(source: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
     found: list[str] = []
     reversed_convolutions: list[str] = []
     padded: list[str] = []
+    labels: list[str] = []
     for part in _graphs(graph):
         values = _Values(part)
         for node in part.node:
@@ -77,6 +80,8 @@ def runtime_warnings(source: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
                 reversed_convolutions.append(name)
             elif values.sees_zeros(node):
                 padded.append(name)
+            texts = (a.doc_string for a in node.attribute if a.name == "classlabels_int64s")
+            labels += [f"{node.output[0]} is a place among: {text}" for text in texts if text]
     warnings = []
     if found:
         warnings.append(
@@ -91,7 +96,7 @@ def runtime_warnings(source: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
             f"of a Pad in front of a MaxPool for padding ({_names(padded)}); qsearch does not, nor "
             'does onnxruntime with InferenceSession(…, disabled_optimizers=["Pad_Fusion"])'
         )
-    return tuple(warnings)
+    return (*warnings, *labels)
 
 
 def _told(names: list[str]) -> str:

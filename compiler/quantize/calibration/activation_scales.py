@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from compiler.errors import CalibrationError
 from compiler.ir.garbage import collector_rests
 from compiler.ir.ty import bits
+from compiler.qtypes.layer_choices import TABLES
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize.calibration import kl_divergence, mse  # noqa: F401 - each registers a calibrate_mode
 from compiler.quantize.calibration.modes import calibrate_modes, two_sided_range
@@ -20,8 +21,8 @@ def activation_scales(stats: CalibrationStats, qconfig: QConfig) -> NDArray[np.f
     """Range S of every non-WEIGHT quantize point in binding order, shape (points,).
 
     With an ``activation_scheme`` other than "symmetric" the shape is (3 * points,): S of all
-    points, then the lower ends, then the upper ends of the points that may have an uneven grid. A
-    lower end of 0 says that no value below 0 was seen.
+    points, then the lower ends, then the upper ends of the points that may have an uneven grid or
+    that only tables read. A lower end of 0 says that no value below 0 was seen.
 
     A tensor that is zero everywhere gets S = 1. Scales are remembered in ``stats``, so that
     the trials of a study pay for a search over thresholds once.
@@ -50,6 +51,7 @@ def activation_scales(stats: CalibrationStats, qconfig: QConfig) -> NDArray[np.f
         narrow = kind == QAnnotateKind.INPUT and measured and nbit <= widest
         unsigned = bool(narrow and one.minimum >= 0)
         two_sided = narrow and not unsigned and qconfig.activation_scheme == "asymmetric"
+        two_sided |= measured and nbit > widest and stats.readers[point] == (TABLES,)
         # All levels on one side are the positive half of a grid of one more bit.
         nbit += unsigned
         key = (*choices, nbit)

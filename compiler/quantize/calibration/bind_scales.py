@@ -10,6 +10,7 @@ Source: Relay v0.10 quantize/_calibrate.py.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -243,8 +244,15 @@ class _Binder:
                 reach = as_scale(max(-low, high))
                 self.bound[point] = _Bound(reach, DomScale(uneven.step), steps=uneven.ends)
                 continue
-            range_s = as_scale(range_s * self._headroom(point, nbit))
-            self.bound[point] = _Bound(*_scale_of(range_s, nbit, self.qconfig))
+            room = self._headroom(point, nbit)
+            reach, scale = _scale_of(as_scale(range_s * room), nbit, self.qconfig)
+            steps = None
+            if point in self.tabulated and nbit > bits(self.qconfig.dtype_input):
+                # exp of values up to 0 has no entries for 14, which would be most of its scale.
+                least, most = (end * room / float(scale.values) for end in (low, high))
+                limit = 2 ** (nbit - 1) - 1
+                steps = max(math.floor(least), -limit), min(math.ceil(most), limit)
+            self.bound[point] = _Bound(reach, scale, steps=steps)
 
     def _headroom(self, point: Call, nbit: int) -> float:
         """How far outliers that calibration has not seen may go."""

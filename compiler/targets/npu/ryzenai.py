@@ -88,6 +88,8 @@ RYZENAI: Final = Profile(
     "ryzenai",
     MappingProxyType(
         {
+            "dtype_input": "int8",
+            "nbit_input": 8,
             "requantization": "power_of_two",
             "activation_scheme": "symmetric",
             "weight_granularity": "tensor",

@@ -233,6 +233,30 @@ def test_auto_is_more_exact_than_the_recommendation_where_channels_are_uneven() 
     assert alone < recommended / 10
 
 
+def test_all_values_have_sixteen_bits_where_no_layer_multiplies() -> None:
+    """Gaussian naive Bayes: the likelihoods of far classes need most of a range."""
+    rng, op = np.random.default_rng(0), relay.op
+    drawn = rng.normal(0, 3, (3, 6)), rng.uniform(0.05, 1, (3, 6))
+    centres, widths = (relay.const(array.astype(np.float32)) for array in drawn)
+    apart = op.subtract(relay.var("x", (1, 6)), centres)
+    scores = op.negative(op.sum(op.multiply(op.multiply(apart, apart), widths), axis=(1,)))
+    likely = op.exp(op.subtract(scores, op.max(scores, axis=(0,), keepdims=True)))
+    module = prerequisite_optimize(relay.module(likely))
+    data = [{"x": rng.normal(0, 3, (1, 6)).astype(np.float32)} for _ in range(64)]
+    calibration = Calibration(module, data)
+    chosen, _ = calibration.choose()
+    assert (chosen.dtype_input, chosen.nbit_input) == ("int16", 16)
+    narrow = chosen.with_overrides(dtype_input="int8", nbit_input=8)
+    wanted = np.concatenate([evaluate(module, batch)[0] for batch in data])
+    errors = []
+    for qconfig in (chosen, narrow):
+        made = calibration.candidate(qconfig)
+        found = np.concatenate([evaluate(made.module, batch)[0] for batch in data])
+        errors.append(((found - wanted) ** 2).mean())
+    assert errors[0] < errors[1] / 10
+    assert choose(two_layers(rng, 1.0), None)[0].dtype_input == "int8"
+
+
 def test_errors_predicted_from_statistics_rank_configurations_as_running_them_does() -> None:
     rng = np.random.default_rng(1)
     module, data = two_layers(rng, 3.0), batches(rng)

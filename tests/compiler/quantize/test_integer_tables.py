@@ -278,6 +278,21 @@ def test_tables_alone_read_twelve_bits_where_nothing_else_reads_a_value() -> Non
     assert {call.args[0].tensor_type.dtype for call in products} <= {"int8", "uint8"}
 
 
+def test_tables_of_twelve_bits_have_entries_for_what_calibration_has_seen() -> None:
+    rng = np.random.default_rng(1)
+    x = relay.var("x", (1, 8))
+    weight = relay.const(rng.normal(size=(3, 8)).astype("float32"))
+    scores = op.nn.dense(x, weight)
+    behind = op.subtract(scores, op.max(scores, axis=(1,), keepdims=True))
+    mod = relay.module(op.exp(behind))  # of no value above 0
+    data = [{"x": rng.normal(0, 4, (1, 8)).astype("float32")} for _ in range(40)]
+    qconfig = QConfig.recommended(layers={TABLES: {"nbit_input": 12}})
+    assert qconfig.activation_scheme != "symmetric"
+    module = candidate(mod, qconfig, data).partitioned
+    got, wanted = (np.concatenate([evaluate(m, b)[0] for b in data]) for m in (module, mod))
+    assert 10 * np.log10((wanted**2).mean() / ((got - wanted) ** 2).mean()) > 25
+
+
 def test_sixteen_bit_activations_have_tables_of_sixteen_bits() -> None:
     data = images(6, (1, 3, 8, 8))
     mod = built("mobile_net_v3")

@@ -268,14 +268,11 @@ def _posted(node: OnnxNode, scores: _Scores, how: str) -> _Scores:
 
 
 def labels_of(node: OnnxNode) -> Array:
-    """Integer labels of a classifier; texts are refused."""
+    """Integer labels of a classifier; ``read_model`` has made numbers of texts."""
     for name in ("classlabels_int64s", "classlabels_ints"):
         if node.attr(name, None) is not None:
             return np.asarray(node.attr(name), np.int64)
-    raise node.error(
-        "labels are texts, and tensors hold numbers",
-        fix="train with numbers as labels (sklearn.preprocessing.LabelEncoder)",
-    )
+    raise node.error("it has no labels", fix="export it with the labels of its classes")
 
 
 def best_label(node: OnnxNode, scores: Expr, labels: Array) -> Expr:

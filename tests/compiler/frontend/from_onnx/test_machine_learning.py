@@ -17,6 +17,7 @@ import compiler
 import qsearch
 from compiler.errors import OnnxImportError
 from compiler.frontend.from_onnx.load import load
+from compiler.frontend.from_onnx.runtime_warnings import runtime_warnings
 
 FEATURES, DEPTH, ML = 6, 5, "ai.onnx.ml"
 Array = NDArray[Any]
@@ -263,12 +264,50 @@ def test_maps_of_chances_become_a_tensor() -> None:
     np.testing.assert_array_equal(compiler.evaluate(mod, {"x": x})[1], got[1])
 
 
-def test_labels_that_are_texts_are_refused_with_what_to_do() -> None:
-    attributes: dict[str, Any] = {"coefficients": [1.0] * 12, "classlabels_strings": ["a", "b"]}
-    proto = model("LinearClassifier", [TensorProto.STRING, TensorProto.FLOAT], **attributes)
-    with pytest.raises(OnnxImportError, match="texts") as caught:
-        load(proto.SerializeToString())
-    assert "LabelEncoder" in str(caught.value.fix)
+def test_labels_that_are_texts_become_their_places() -> None:
+    texts = ["cat", "dog"]
+    kinds = [TensorProto.STRING, TensorProto.FLOAT]
+    rng = np.random.default_rng(3)
+    proto = model(
+        "LinearClassifier",
+        kinds,
+        coefficients=rng.normal(size=12).tolist(),
+        intercepts=[0.0, 0.5],
+        classlabels_strings=texts,
+    )
+    x = samples(rng, 20)
+    wanted = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    mod, _ = load(proto.SerializeToString(), input_shapes={"x": x.shape})
+    label, scores = compiler.evaluate(mod, {"x": x})
+    assert [texts[place] for place in label] == wanted[0].tolist()
+    np.testing.assert_allclose(scores, wanted[1], rtol=1e-5, atol=1e-5)
+    assert runtime_warnings(proto.SerializeToString()) == ("y0 is a place among: cat, dog",)
+
+
+@pytest.mark.parametrize("pick", ["ArrayFeatureExtractor", "Gather"])
+def test_texts_that_are_picked_from_a_constant_become_their_places(pick: str) -> None:
+    texts = np.array(["a", "b", "c"], object)
+    domain = ML if pick == "ArrayFeatureExtractor" else ""
+    nodes = [
+        helper.make_node("ArgMax", ["x"], ["place"], axis=1, keepdims=0),
+        helper.make_node(pick, ["texts", "place"], ["picked"], domain=domain),
+        helper.make_node("Reshape", ["picked", "shape"], ["shaped"]),
+        helper.make_node("Cast", ["shaped"], ["label"], to=TensorProto.STRING),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, (5, 3))]
+    outputs = [helper.make_tensor_value_info("label", TensorProto.STRING, (5,))]
+    constants = [
+        numpy_helper.from_array(texts, "texts"),
+        numpy_helper.from_array(np.array([-1]), "shape"),
+    ]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(ML, 3)]
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    x = np.random.default_rng(0).normal(size=(5, 3)).astype("float32")
+    (wanted,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    mod, params = load(proto.SerializeToString())
+    (label,) = compiler.evaluate(mod, {"x": x, **params})
+    assert texts[label].tolist() == wanted.tolist()
 
 
 def test_a_tree_that_reaches_a_node_from_itself_is_refused() -> None:
