@@ -22,7 +22,7 @@ import onnx.version_converter
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.errors import OnnxExportError, OnnxImportError, legal_names
-from compiler.frontend.cut_graph import Graph
+from compiler.frontend.cut_graph import LEARNED, Graph
 from compiler.frontend.from_onnx.branches import renamed_node, renamed_tensor
 from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS
 from compiler.runtime.pipeline import Pipeline
@@ -149,13 +149,16 @@ def cut_around(graph: Graph, left_out: Collection[str], from_: Sequence[str] = (
         None where no product would be left.
     """
     bad = {place for place in graph.places(left_out) if graph.live[place]}
+    # Of trees it is what they compare that is computed in floats.
+    learned = {place for place in bad if graph.nodes[place].op_type in LEARNED}
+    bad = (bad - learned) | {w for place in learned for w in graph.writers(place)}
     if not bad:
         return None
     products, given = graph.products(), _in_front(graph, from_)
     behind, in_front = graph.below(products), graph.above(products)
     found = []
     for early in ({p for p in bad if p not in behind}, {p for p in bad if p in in_front}):
-        before = graph.above(early) | given
+        before = _with_preparation(graph, graph.above(early), behind) | given
         after = graph.below(bad - before) - before
         core = products - before - after
         if most := sum(map(graph.multiplications, core)):
@@ -167,6 +170,32 @@ def cut_around(graph: Graph, left_out: Collection[str], from_: Sequence[str] = (
     if after:
         after |= graph.floats_behind(core | before)
     return _parts(graph, before, after)
+
+
+_PREPARES: Final = frozenset(
+    (
+        *("Abs", "Add", "And", "Cast", "Clip", "Concat", "Div", "Equal", "Exp", "Flatten"),
+        *("Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Log", "Max", "Min"),
+        *("Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Reshape", "Scaler", "Slice", "Sqrt"),
+        *("Squeeze", "Sub", "Transpose", "Unsqueeze", "Where"),
+    )
+)
+
+
+def _with_preparation(graph: Graph, before: set[int], behind: set[int]) -> set[int]:
+    """The part in front with what only prepares its values for the first products: these read
+    columns of like ranges, as scalers make them, and not what scalers read."""
+    moved: set[int] = set()
+    prepares: set[int] = set()
+    for place, node in enumerate(graph.nodes):
+        if node.op_type not in _PREPARES or place in behind or not graph.live[place]:
+            continue
+        writers = graph.writers(place)
+        if writers <= before | prepares:
+            prepares.add(place)
+            if not writers.isdisjoint(before | moved):
+                moved.add(place)
+    return before | graph.above(moved)
 
 
 def _varies(graph: Graph, before: set[int], core: set[int]) -> bool:

@@ -161,6 +161,11 @@ class Graph:
         needed = self.above(wanted)
         return {p for p, live in enumerate(self.live) if live and p not in needed}
 
+    def writers(self, place: int) -> set[int]:
+        """Nodes that depend on the inputs and compute what a node reads."""
+        found = {self.writer[name] for name in self.reads[place] if name in self.writer}
+        return {writer for writer in found if self.live[writer]}
+
     def above(self, starts: Iterable[int]) -> set[int]:
         """Nodes that compute something for these, and these."""
         found: set[int] = set()

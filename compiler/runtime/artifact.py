@@ -213,21 +213,24 @@ class QModule:
         given = dict(zip(names, map(np.asarray, ordered_inputs(names, inputs)), strict=True))
         sizes = [p.dims[0] for p in ports if p.dims and isinstance(p.dims[0], int)]
         size = sizes[0] if sizes else 0
-        count = next(iter(given.values())).shape[0] if size and names else size
-        if size and count > size and count % size == 0:
-            parts = [
-                self._run_whole(
-                    pipeline,
-                    {n: array[start : start + size] for n, array in given.items()},
-                    executor,
-                    threads,
-                )
-                for start in range(0, count, size)
-            ]
-            return [np.concatenate(outputs) for outputs in zip(*parts, strict=True)]
-        values = pipeline.prepare(given)
-        core = {name: values[name] for name in self.input_names}
-        return pipeline.finish(values, self.run(core, executor, threads, core=True))
+        count = next((len(array) for array in given.values() if array.ndim), size)
+        if not size or count <= size or count % size:
+            values = pipeline.prepare(given)
+            core = {name: values[name] for name in self.input_names}
+            lengths = [{np.shape(v)[:1] for v in side.values()} for side in (given, core)]
+            if size or count < 2 or lengths[0] != {(count,)} or lengths[0] == lengths[1]:
+                return pipeline.finish(values, self.run(core, executor, threads, core=True))
+            size = 1  # the part in front joins samples
+        parts = [
+            self._run_whole(
+                pipeline,
+                {n: array[start : start + size] for n, array in given.items()},
+                executor,
+                threads,
+            )
+            for start in range(0, count, size)
+        ]
+        return [np.concatenate(outputs) for outputs in zip(*parts, strict=True)]
 
     def prepare(self, executor: str = AUTO, threads: int = 1) -> Callable[[Inputs], list[Array]]:
         """``run`` for a loop: a function of the inputs, with all decided that can be.

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
+import qsearch
 from compiler.errors import OnnxImportError
 from compiler.frontend.cut import Parts, cut, cut_around, joined, set_inputs
 from compiler.frontend.cut_graph import Graph
@@ -117,6 +118,83 @@ def test_what_stands_in_front_of_all_products_goes_in_front() -> None:
     assert parts is not None
     assert parts.after is None
     assert parts.first == ("first",)
+
+
+TABLE = """
+<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
+table (float[batch, 4] x) => (float[batch, 2] y)
+<float[4] mean = {1.0, 2.0, 3.0, 4.0}, float[4] width = {1.0, 10.0, 100.0, 1000.0},
+ float[4, 2] w = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0}>
+{
+  [gaps] filled = ai.onnx.ml.Imputer <imputed_value_floats = [0.0, 0.0, 0.0, 0.0]> (x)
+  negative = Less (x, mean)
+  sign = Cast <to = 1> (negative)
+  moved = Sub (filled, mean)
+  turned = Mul (moved, sign)
+  [scale] scaled = Div (turned, width)
+  [layer] y = MatMul (scaled, w)
+}
+"""
+
+
+def test_columns_are_scaled_in_front_where_they_are_prepared_there() -> None:
+    parts = cut_around(Graph(onnx.parser.parse_model(TABLE)), {"gaps"})
+    assert parts is not None
+    assert parts.first == ("layer",)
+    assert [node.op_type for node in onnx.load_from_string(parts.core).graph.node] == ["MatMul"]
+
+
+def test_of_trees_what_they_compare_is_left_out() -> None:
+    attributes = {
+        "nodes_treeids": [0, 0, 0], "nodes_nodeids": [0, 1, 2], "nodes_featureids": [1, 0, 0],
+        "nodes_values": [0.5, 0.0, 0.0], "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+        "nodes_truenodeids": [1, 0, 0], "nodes_falsenodeids": [2, 0, 0], "target_treeids": [0, 0],
+        "target_nodeids": [1, 2], "target_ids": [0, 0], "target_weights": [1.0, 2.0],
+        "n_targets": 1,
+    }  # fmt: skip
+    nodes = [
+        onnx.helper.make_node("Sub", ["x", "one"], ["moved"]),
+        onnx.helper.make_node("Concat", ["moved", "x"], ["columns"], axis=1),
+        onnx.helper.make_node(
+            "TreeEnsembleRegressor", ["columns"], ["y"], "trees", domain="ai.onnx.ml", **attributes
+        ),
+    ]
+    info = onnx.helper.make_tensor_value_info
+    inputs, outputs = info("x", 1, ["batch", 1]), info("y", 1, ["batch", 1])
+    one = onnx.numpy_helper.from_array(np.ones(1, np.float32), "one")
+    graph = onnx.helper.make_graph(nodes, "table", [inputs], [outputs], [one])
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("ai.onnx.ml", 3)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    parts = cut_around(Graph(model), {"trees"})
+    assert parts is not None
+    assert parts.first == ("trees",)
+    x = np.linspace(0, 3, 20, dtype=np.float32)[:, None]
+    module = qsearch.quantize(model, x)
+    np.testing.assert_allclose(module.run([x])[0], OrtExecutor(model).run([x])[0], atol=1e-3)
+
+
+def test_a_part_in_front_that_joins_samples_runs_them_one_by_one() -> None:
+    text = """
+<ir_version: 8, opset_import: ["" : 17]>
+joins (float[batch, 4] x) => (float[batch, 2] y)
+<float[4, 2] w = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0}, int64[2] row = {1, -1},
+ int64[2] back = {-1, 4}>
+{
+  line = Reshape (x, row)
+  [tops] top, places = TopK <axis = 0> (line, count)
+  rows = Reshape (top, back)
+  both = Add (rows, x)
+  [layer] y = MatMul (both, w)
+}
+"""
+    model = onnx.parser.parse_model(
+        text.replace("int64[2] back", "int64[1] count = {1}, int64[2] back")
+    )
+    x = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    module = qsearch.quantize(model, x)
+    assert module.pipeline is not None
+    wanted = np.concatenate([OrtExecutor(model).run([row[None]])[0] for row in x])
+    np.testing.assert_allclose(module.run([x])[0], wanted, atol=0.2)
 
 
 def test_of_two_sides_of_a_node_the_one_with_more_multiplications_is_the_core() -> None:
