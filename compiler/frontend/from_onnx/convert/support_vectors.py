@@ -1,7 +1,7 @@
 """ai.onnx.ml: support vector machines, as products with the vectors and with their coefficients.
 
     kernel = f(x @ vectors.T)                     f: none, a power, tanh
-           = exp(-gamma * ([x, x * x] @ [-2 * vectors, 1].T + sum of vectors * vectors))     "RBF"
+           = exp(x @ (2 * gamma * vectors).T - gamma * (sum of vectors^2 + sum of x^2))     "RBF"
     scores = kernel @ coefficients.T + rho        one for each pair of classes
 
 The class that wins most of its pairs is the answer, the first one of equals.
@@ -37,13 +37,11 @@ def _kernel(node: OnnxNode, count: int) -> Expr:
     kind = node.attr("kernel_type", "LINEAR")
     gamma, offset, degree = node.attr("kernel_params", None) or (1.0, 0.0, 1.0)
     if kind == "RBF":
-        both = node.call(
-            "concatenate", node.tuple([data, node.call("multiply", data, data)]), axis=1
-        )
-        weight = np.concatenate([-2 * vectors, np.ones_like(vectors)], axis=1)
-        lengths = node.const(np.square(vectors).sum(axis=1), "float32")
-        far = node.call("add", products_of(node, both, weight), lengths)
-        return node.call("exp", node.call("multiply", far, node.const(-gamma, "float32")))
+        lengths = node.const(-gamma * np.square(vectors).sum(axis=1), "float32")
+        near = node.call("add", products_of(node, data, 2 * gamma * vectors), lengths)
+        own = node.call("sum", node.call("multiply", data, data), axis=(1,), keepdims=True)
+        own = node.call("multiply", own, node.const(gamma, "float32"))
+        return node.call("exp", node.call("subtract", near, own))
     found = products_of(node, data, vectors * (1 if kind == "LINEAR" else gamma))
     if kind == "LINEAR":
         return found

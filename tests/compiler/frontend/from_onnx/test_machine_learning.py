@@ -234,6 +234,25 @@ def test_a_label_encoder_is_a_table(kind: str, opset: int) -> None:
     np.testing.assert_array_equal(got[0], wanted[0])
 
 
+def test_distances_of_columns_of_unlike_ranges_are_kept() -> None:
+    """Of squares, of which one column has a thousand times the other's."""
+    rng = np.random.default_rng(1)
+    x = (rng.normal(size=(60, FEATURES)) * np.logspace(0, 1.5, FEATURES)).astype("float32")
+    proto = model(
+        "SVMRegressor",
+        [TensorProto.FLOAT],
+        kernel_type="RBF",
+        kernel_params=[1 / (FEATURES * float(x.var())), 0.0, 3.0],
+        n_supports=30,
+        support_vectors=x[:30].ravel().tolist(),
+        coefficients=rng.normal(size=30).tolist(),
+        rho=[0.1],
+    )
+    (wanted,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    (found,) = qsearch.quantize(proto, x).run([x])
+    assert 10 * np.log10((wanted**2).mean() / ((wanted - found) ** 2).mean()) > 30
+
+
 def test_a_label_encoder_of_texts_or_of_far_keys_is_refused() -> None:
     texts: dict[str, Any] = {"keys_strings": ["a"], "values_int64s": [1]}
     far: dict[str, Any] = {"keys_int64s": [0, 1 << 40], "values_int64s": [1, 2]}
