@@ -233,7 +233,7 @@ def move(step: Step, graph: QdqEmitter) -> Real | None:
 
     depth = 1 + max(real.depth for real in found)
     held = found[0].tensor if len(found) == 1 else None
-    if held is not None and held.residual:
+    if held is not None and held.residual and found[0].scale.size == 1:
         name = graph.quantize(write(1 / found[0].scale), held.zero_point, held.scale, held.dtype)
         return graph.of_tensor(replace(held, name=name)).times(found[0].scale)
     tensors = {graph.quantized(value) for value in moved}

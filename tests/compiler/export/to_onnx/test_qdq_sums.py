@@ -67,6 +67,37 @@ def test_sums_that_a_layer_norm_reads_keep_their_bits() -> None:
     assert sqnr_db(found, wanted) > 20
 
 
+def test_factors_of_channels_are_not_moved_with_a_sum_that_is_narrowed() -> None:
+    """A residual stream of images, scaled by channels, becomes one of tokens."""
+    from compiler import relay
+    from compiler.quantize import Calibration, QConfig
+
+    rng, op, nn = np.random.default_rng(5), relay.op, relay.op.nn
+
+    def weight(*shape: int) -> Any:
+        return relay.const(rng.normal(0, 0.4, shape).astype("float32"))
+
+    def positive(*shape: int) -> Any:
+        return relay.const(rng.uniform(0.5, 2, shape).astype("float32"))
+
+    def tokens(value: Any) -> Any:
+        return op.transpose(op.reshape(value, newshape=(1, 8, 16)), axes=(0, 2, 1))
+
+    x = relay.var("x", (1, 8, 4, 4))
+    image = op.add(x, nn.conv2d(x, weight(8, 8, 1, 1)))
+    image = op.add(op.multiply(image, positive(8, 1, 1)), nn.conv2d(image, weight(8, 8, 1, 1)))
+    rows = tokens(op.multiply(image, positive(8, 1, 1)))
+    mixed = nn.matmul(nn.layer_norm(tokens(image), positive(8), weight(8)), weight(8, 8))
+    stream = op.add(op.multiply(rows, positive(8)), mixed)
+    mod = relay.module(nn.matmul(nn.layer_norm(stream, positive(8), weight(8)), weight(8, 8)))
+    data = [{"x": rng.normal(0, 1, (1, 8, 4, 4)).astype("float32")} for _ in range(8)]
+    module = QModule(Calibration(mod, data).candidate(QConfig.recommended()).module)
+    made = to_qdq_onnx(module.module)
+    wanted, found = outputs_of(module.run, data), outputs_of(of_file(made.model).run, data)
+    assert made.narrowed
+    assert sqnr_db(found, wanted) > 25
+
+
 @pytest.mark.parametrize("bits", [10, 12, 16])
 @pytest.mark.parametrize("classes", [5, 10000])
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino", "tensorrt"])
