@@ -260,7 +260,10 @@ def _data_sources(
     options.preprocess,
     options.seed,
 )
-@_qconfig("changes to the recommended configuration, a qconfig.json, or a .qmod made with it")
+@_qconfig(
+    "changes to the recommended configuration, a qconfig.json, a .qmod made with it, or auto, as "
+    "compile chooses"
+)
 @option(
     "--samples",
     metavar="N",

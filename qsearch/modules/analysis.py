@@ -27,7 +27,7 @@ from qsearch.errors import SettingsError
 from qsearch.frameworks import model_at
 from qsearch.model_file import ModelSource, dims_with, import_model, without_floats
 from qsearch.modules.data_source import Batches, DataSource
-from qsearch.modules.quantization import resolve_qconfig
+from qsearch.modules.quantization import changes_of_auto, chosen_config, resolve_qconfig
 from qsearch.modules.views import report_without_data
 from qsearch.settings import CutAt
 from qsearch.store.artifacts import write_atomically
@@ -229,7 +229,8 @@ def insight(
     Args:
         model, calib: as for ``quantize``.
         eval: data to examine on, of the same kinds; None takes the calibration data.
-        qconfig: as for ``quantize``; the path of a .qmod means the configuration in it.
+        qconfig: as for ``quantize``, but that None is the recommended one; the path of a .qmod
+            means the configuration in it.
         samples: how many of the data are examined.
         dim: sizes of named dimensions.
         until, from_, set_input: as for ``quantize``; a model that was cut is examined at the
@@ -240,19 +241,21 @@ def insight(
     """
     if samples < 1:
         raise SettingsError(f"samples is {samples}", where="samples", fix="one or more")
-    config = _configuration(qconfig)
+    changes = None if qconfig is None else changes_of_auto(qconfig)
+    config = _configuration(qconfig) if changes is None else None
     given, other = DataSource.of(calib), DataSource.of(eval)
     at = CutAt(until, from_, set_input)
     with model_at(model, given.data) as (source, data):
         given = replace(given, data=source.calib if data is None else data)
-        return _examined(source, given, other, config, samples, dim, at, progress)
+        return _examined(source, given, other, config, changes, samples, dim, at, progress)
 
 
 def _examined(
     source: ModelSource,
     given: DataSource,
     other: DataSource,
-    config: QConfig,
+    config: QConfig | None,
+    changes: Mapping[str, Any] | None,
     samples: int,
     dim: Any,
     at: CutAt,
@@ -260,8 +263,9 @@ def _examined(
 ) -> ModelInsight:
     dim = dims_with(given.data, source, dim)
     source, module = import_model(source, dim, at)
-    if config.partition_conversions == "fully_integral":
-        diagnosis = diagnose(module, config)
+    whole = config or QConfig.recommended(**(changes or {}))
+    if whole.partition_conversions == "fully_integral":
+        diagnosis = diagnose(module, whole)
         source, module, _ = without_floats(source, module, diagnosis, dim, at)
     inputs = input_specs(module)
     with contextlib.ExitStack() as stack:
@@ -270,6 +274,8 @@ def _examined(
             examined = stack.enter_context(other.opened(inputs, "eval", source.pipeline))
         calibration = Calibration(module, Batches(measured, inputs))
         batches = list(Batches(examined, inputs, samples))
+        if config is None:
+            config, _ = chosen_config(calibration, module, changes or {})
         stats, channels = calibration.stats_for(config), calibration.channels_for(config)
         found = examine(module, config, stats, batches, channels=channels, progress=progress)
     names = [port.name for port in source.interface.outputs]

@@ -111,9 +111,7 @@ def _quantized(
         calibration = Calibration(module, Batches(data, inputs))
         decisions: tuple[Decision, ...] = ()
         if config is None:
-            chosen, decisions = calibration.choose()
-            config = with_room_for_sums(module, chosen.with_overrides(**(changes or {})))
-            decisions = tuple(one for one in decisions if one.field not in (changes or {}))
+            config, decisions = chosen_config(calibration, module, changes or {})
         if calibration.scales_for(config) and data.synthetic:
             log.warning(
                 "no calibration data was given: activation ranges come from random inputs "
@@ -169,11 +167,21 @@ def _closeness(
     if sqnr_db is not None and sqnr_db < _FAR_DB:
         log.warning(
             "the outputs are hardly those of the float model: %.1f dB on %d samples. `qsearch "
-            "insight` names the layers that lose; --until and --from leave parts in float",
+            "insight --qconfig auto` names the layers that lose; --until and --from leave parts "
+            "in float",
             sqnr_db,
             len(first),
         )
     return {"sqnr_db": None if sqnr_db is None else round(sqnr_db, 1)}
+
+
+def chosen_config(
+    calibration: Calibration, module: IRModule, changes: Mapping[str, Any]
+) -> tuple[QConfig, tuple[Decision, ...]]:
+    """What the statistics suggest but for some fields, and the reasons for the others."""
+    chosen, decisions = calibration.choose()
+    config = with_room_for_sums(module, chosen.with_overrides(**changes))
+    return config, tuple(one for one in decisions if one.field not in changes)
 
 
 def changes_of_auto(given: QConfig | Mapping[str, Any] | str | None) -> dict[str, Any] | None:

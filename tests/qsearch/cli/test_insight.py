@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import qsearch
 from qsearch.cli.main import run
 
 Output = pytest.CaptureFixture[str]
@@ -33,6 +34,16 @@ def test_json_follows_the_configuration(capfd: Output) -> None:
     assert all(point["range_s"] == point["thresholds"]["max"] for point in measured)
     # Pixels and what ReLU leaves have no sign to store.
     assert all(point["levels"] == [0, 255] for point in measured)
+
+
+def test_what_compile_chooses_is_examined(capfd: Output) -> None:
+    words = ["insight", "--model", "digits", "--samples", "2", "--json"]
+    assert run([*words, "--qconfig", "auto,nbit_weight=6"]) == 0
+    found = json.loads(capfd.readouterr().out)["qconfig"]
+    kept = qsearch.quantize("digits", qconfig="auto,nbit_weight=6").qconfig
+    assert kept is not None
+    assert found == json.loads(json.dumps(kept.to_dict()))
+    assert found["weight_rounding"] == "sequential"
 
 
 def test_a_configuration_that_needs_statistics_of_channels(capfd: Output) -> None:

@@ -1,6 +1,7 @@
 """ai.onnx.ml: support vector machines, as products with the vectors and with their coefficients.
 
-    kernel = f(x @ vectors.T)                     f: none, a power, tanh
+    kernel = f(x @ vectors.T)                     f: a power, tanh; with none x stands for it, and
+                                                  coefficients @ vectors for coefficients
            = exp(x @ (2 * gamma * vectors).T - gamma * (sum of vectors^2 + sum of x^2))     "RBF"
     scores = kernel @ coefficients.T + rho        one for each pair of classes
 
@@ -30,11 +31,8 @@ _ML: Final = "ai.onnx.ml"
 Array = NDArray[Any]
 
 
-def _kernel(node: OnnxNode, count: int) -> Expr:
-    """How near each row is to each vector: (batch, count)."""
-    data = node.call("cast", node.arg(0), dtype="float32")
-    vectors = np.reshape(node.attr("support_vectors"), (count, -1)).astype(np.float64)
-    kind = node.attr("kernel_type", "LINEAR")
+def _kernel(node: OnnxNode, data: Expr, vectors: Array, kind: str) -> Expr:
+    """How near each row is to each vector: (batch, vectors)."""
     gamma, offset, degree = node.attr("kernel_params", None) or (1.0, 0.0, 1.0)
     if kind == "RBF":
         lengths = node.const(-gamma * np.square(vectors).sum(axis=1), "float32")
@@ -42,29 +40,33 @@ def _kernel(node: OnnxNode, count: int) -> Expr:
         own = node.call("sum", node.call("multiply", data, data), axis=(1,), keepdims=True)
         own = node.call("multiply", own, node.const(gamma, "float32"))
         return node.call("exp", node.call("subtract", near, own))
-    found = products_of(node, data, vectors * (1 if kind == "LINEAR" else gamma))
-    if kind == "LINEAR":
-        return found
     if kind not in ("POLY", "SIGMOID"):
         raise node.error(f"kernel_type {kind!r} is not LINEAR, POLY, RBF or SIGMOID")
+    found = products_of(node, data, gamma * vectors)
     found = node.call("add", found, node.const(offset, "float32"))
     if kind == "SIGMOID":
         return node.call("tanh", found)
     return node.call("power", found, node.const(degree, "float32"))
 
 
-def _scores(node: OnnxNode, kernel: Expr, weight: Array) -> Expr:
-    rho = np.asarray(node.attr("rho"))
-    return node.call("add", products_of(node, kernel, weight), node.const(rho, "float32"))
+def _scores(node: OnnxNode, weight: Array, count: int) -> Expr:
+    """Of each row of weights; ``count`` vectors, or none: then they are those of the data."""
+    data, kind = node.call("cast", node.arg(0), dtype="float32"), node.attr("kernel_type", "LINEAR")
+    if count:
+        vectors = np.reshape(node.attr("support_vectors"), (count, -1)).astype(np.float64)
+        if kind == "LINEAR":
+            weight = weight @ vectors
+        else:
+            data = _kernel(node, data, vectors, kind)
+    rho = node.const(np.asarray(node.attr("rho")), "float32")
+    return node.call("add", products_of(node, data, weight), rho)
 
 
 @from_onnx("SVMRegressor", since=1, domain=_ML)
 def svm_regressor(node: OnnxNode) -> Expr:
     """A value; of a machine of one class 1 inside, -1 outside."""
     weight = np.reshape(node.attr("coefficients"), (1, -1))
-    count = node.attr("n_supports", 0)
-    data = node.call("cast", node.arg(0), dtype="float32")
-    found = _scores(node, _kernel(node, count) if count else data, weight)
+    found = _scores(node, weight, node.attr("n_supports", 0))
     if not node.attr("one_class", 0):
         return transformed(node, found)
     inside = node.call("cast", node.call("greater", found, node.const(0, "float32")), dtype="int32")
@@ -77,16 +79,16 @@ def svm_regressor(node: OnnxNode) -> Expr:
 def svm_classifier(node: OnnxNode) -> list[Expr]:
     """The label, and a score of each pair of classes; of two classes one of each."""
     labels = labels_of(node)
-    if node.attr("prob_a", None):
+    slope, offset = node.attr("prob_a", None), node.attr("prob_b", None)
+    if slope and len(labels) > 2:
         raise node.error(
-            "probabilities of a support vector machine are fitted step by step",
+            "probabilities of more than two classes are fitted step by step",
             fix="export it without them: sklearn.svm.SVC(probability=False)",
         )
     coefficients = np.asarray(node.attr("coefficients"))
     sizes = node.attr("vectors_per_class", None)
     if not sizes:
-        data = node.call("cast", node.arg(0), dtype="float32")
-        scores = _scores(node, data, coefficients.reshape(len(labels), -1))
+        scores = _scores(node, coefficients.reshape(len(labels), -1), 0)
         return [best_label(node, scores, labels), transformed(node, scores)]
     own = np.repeat(np.arange(len(sizes)), sizes)
     given = coefficients.reshape(len(sizes) - 1, -1)
@@ -97,13 +99,21 @@ def svm_classifier(node: OnnxNode) -> list[Expr]:
         weight[pair, own == one] = given[other - 1, own == one]
         weight[pair, own == other] = given[one, own == other]
         wins[one, pair], wins[other, pair] = 1, -1
-    scores = _scores(node, _kernel(node, len(own)), weight)
+    scores = _scores(node, weight, len(own))
     won = node.call("cast", node.call("greater", scores, node.const(0, "float32")), dtype="int32")
     each = node.call("multiply", node.call("expand_dims", won, axis=1), node.const(wins[None]))
     # A class that is the second one of a pair wins it where the first does not.
     at_least = node.const((wins < 0).sum(axis=1)[None].astype(np.int32))
     votes = node.call("add", node.call("sum", each, axis=(2,)), at_least)
     label = best_label(node, votes, labels)
+    if slope:
+        # Platt's; the first class has what the logistic function of the turned score gives.
+        fitted = np.multiply([[-1.0, 1.0]], slope[0]), np.multiply([[-1.0, 1.0]], offset[0])
+        scores = node.call("multiply", scores, node.const(fitted[0], "float32"))
+        return [
+            label,
+            node.call("sigmoid", node.call("add", scores, node.const(fitted[1], "float32"))),
+        ]
     if len(pairs) == 1:
         scores = node.call("multiply", scores, node.const([[-1.0, 1.0]], "float32"))
     return [label, transformed(node, scores)]

@@ -204,11 +204,26 @@ def test_a_support_vector_classifier_answers_by_pairs_and_is_integral(
     assert (labels == wanted[0]).mean() >= 0.85
 
 
-def test_probabilities_of_support_vectors_are_refused_with_what_to_do() -> None:
-    given = vectors(np.random.default_rng(8), "RBF", (2, 2))
-    given |= {"vectors_per_class": [2, 2], "prob_a": [1.0], "prob_b": [0.0]}
+@pytest.mark.parametrize("kind", KERNELS)
+def test_probabilities_of_two_classes_are_those_of_onnxruntime(kind: str) -> None:
+    """Which finds them step by step, to 0.004."""
+    given = vectors(np.random.default_rng(8), kind, (4, 3))
+    given |= {"vectors_per_class": [4, 3], "prob_a": [-0.7], "prob_b": [0.3]}
     kinds = [TensorProto.INT64, TensorProto.FLOAT]
-    proto = model("SVMClassifier", kinds, **given, classlabels_ints=[0, 1])
+    proto = model("SVMClassifier", kinds, **given, classlabels_ints=[4, 2])
+    x = samples(np.random.default_rng(9), 200)
+    wanted, got = both(proto, x)
+    assert (wanted[0] == got[0]).mean() >= 0.99
+    np.testing.assert_allclose(got[1], wanted[1], atol=0.005)
+    found = qsearch.quantize(proto, x).run([x])[1]
+    assert np.abs(found - wanted[1]).mean() < 0.05
+
+
+def test_probabilities_of_more_classes_are_refused_with_what_to_do() -> None:
+    given = vectors(np.random.default_rng(8), "RBF", (2, 2, 2))
+    given |= {"vectors_per_class": [2, 2, 2], "prob_a": [1.0] * 3, "prob_b": [0.0] * 3}
+    kinds = [TensorProto.INT64, TensorProto.FLOAT]
+    proto = model("SVMClassifier", kinds, **given, classlabels_ints=[0, 1, 2])
     with pytest.raises(OnnxImportError, match="probabilities") as caught:
         load(proto.SerializeToString())
     assert "probability=False" in str(caught.value.fix)
