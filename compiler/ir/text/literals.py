@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 # A slash counts only before a letter or digit, so that it opens no comment and divides nothing.
 # Possessive: a long name needs no memory for places to go back to.
-IDENT_TEXT = r"[A-Za-z_](?:[A-Za-z0-9_]|/(?=[A-Za-z0-9_]))*+"
+IDENT_TEXT = r"[A-Za-z_](?:[A-Za-z0-9_]|/(?=[A-Za-z0-9_]))*"
 DOTTED_TEXT = rf"{IDENT_TEXT}(?:\.{IDENT_TEXT})*+"
 IDENT = re.compile(IDENT_TEXT + r"\Z")
 DOTTED = re.compile(DOTTED_TEXT + r"\Z")

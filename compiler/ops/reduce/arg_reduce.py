@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Args, Call, Expr
+from compiler.ir.expr import Args, Call, Expr, is_op_call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import TypeRelation, result_rel
@@ -24,7 +24,7 @@ from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.index import plus, times
 from compiler.lir.nodes import Combiner
 from compiler.lir.scalars import INDEX_DTYPE, Cast, Scalar, literal
-from compiler.ops.annotation.attach_simulated_quantize import as_input
+from compiler.ops.annotation.attach_simulated_quantize import SQ, as_input, is_given
 from compiler.ops.arg_types import Types, check_integer_dtype, tensor
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import Axes, OpAttrs
@@ -145,13 +145,21 @@ def _partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     return with_args(ref_call, (inner(data),)) if is_partitioned(data) else None
 
 
+_SUMS: Final = ("add", "subtract", "nn.bias_add", "nn.dense", "nn.matmul", "nn.conv2d")
+
+
 @with_tables
 def _annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """The position of a value that will be integer; a position itself has no scale."""
     (data,) = args
     if kind_of(data) is None or ctx.check_to_skip(ref_call):
         return None
-    held = as_input(data, ctx) if ctx.qconfig.for_tflm else unannotated(data)
+    if ctx.qconfig.for_tflm:
+        return with_args(ref_call, (as_input(data, ctx),))
+    held = unannotated(data)
+    if isinstance(held, Call) and is_op_call(held, SQ) and not is_given(held):
+        # Others read sums in 8 bits.
+        held = held.args[0] if is_op_call(held.args[0], *_SUMS) else held
     return with_args(ref_call, (held,))
 
 

@@ -170,3 +170,24 @@ def test_integers_of_every_width_are_compared_whole(
     data = {"x": np.random.default_rng(seed).integers(-3, 4, (5, 16)).astype(np.int8)}
     (wanted,) = evaluate(mod, data)
     np.testing.assert_array_equal(IntegerExecutor(mod).run(data)[0], wanted)
+
+
+def test_a_position_is_found_before_others_read_eight_bits() -> None:
+    """Of 200 scores, of which 8 bits hold many equal."""
+    rng, op = np.random.default_rng(2), relay.op
+    weight = rng.standard_normal((1, 16)) + rng.normal(0, 0.02, (200, 16))
+
+    def made(*, both: bool) -> IRModule:
+        x = relay.var("x", (1, 16))
+        scores = op.nn.dense(x, relay.const(weight.astype(np.float32)))
+        place = op.argmax(scores, axis=(1,))
+        chances = op.nn.softmax(scores, axis=1)
+        return prerequisite_optimize(relay.module(relay.Tuple([place, chances]) if both else place))
+
+    data = [{"x": rng.standard_normal((1, 16)).astype(np.float32)} for _ in range(40)]
+    modules = [
+        calibrated(made(both=both), QConfig.recommended(), data).module for both in (False, True)
+    ]
+    assert_same_integers(modules[1], data[:2])
+    alone, beside = ([evaluate(mod, batch)[0] for batch in data] for mod in modules)
+    np.testing.assert_array_equal(alone, beside)

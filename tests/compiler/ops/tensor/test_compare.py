@@ -33,7 +33,8 @@ def test_bounds_on_between_and_beyond_the_steps_of_a_scale(tmp_path: Path) -> No
     steps = np.arange(-127, 128, dtype=np.float32)
     samples = np.repeat(steps[:, None], BOUNDS.size, 1)
     np.savez(tmp_path / "calib.npz", x=samples)
-    module = qsearch.quantize(tmp_path / "m.onnx", calib=str(tmp_path / "calib.npz"))
+    eight = "auto,dtype_input=int8,nbit_input=8"
+    module = qsearch.quantize(tmp_path / "m.onnx", str(tmp_path / "calib.npz"), eight)
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for sample in samples[::7, None]:
         given = {"x": sample}
