@@ -147,7 +147,7 @@ _KEEPS: Final = (*_PICKS, "Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 def _number_labels(graph: onnx.GraphProto) -> None:
     """Labels that are texts become their places: those of classifiers, and a constant of texts
     that elements are picked from."""
-    picked = {node.input[0] for node in graph.node if node.op_type in _PICKS}
+    picked = {name for node in graph.node if node.op_type in _PICKS for name in node.input[:1]}
     numbered = set()
     for tensor in graph.initializer:
         if tensor.data_type == onnx.TensorProto.STRING and tensor.name in picked:
@@ -161,11 +161,17 @@ def _number_labels(graph: onnx.GraphProto) -> None:
                 named = onnx.helper.make_attribute("classlabels_int64s", range(count))
                 attribute.CopyFrom(named)
                 attribute.doc_string = texts.decode("utf-8", "backslashreplace")
-                numbered.add(node.output[0])
-            elif attribute.name == "to" and attribute.i == onnx.TensorProto.STRING:
+                numbered.update(node.output[:1])
+            elif attribute.name == "to" and not numbered.isdisjoint(node.input):
+                if attribute.i != onnx.TensorProto.STRING:
+                    raise OnnxImportError(
+                        "labels that are texts are read as numbers",
+                        where=f"ONNX node {node.name!r}",
+                        fix="train with numbers as labels (sklearn.preprocessing.LabelEncoder)",
+                    )
                 attribute.i = onnx.TensorProto.INT64
-        if node.op_type in _KEEPS and node.input[0] in numbered:
-            numbered.add(node.output[0])
+        if node.op_type in _KEEPS and not numbered.isdisjoint(node.input[:1]):
+            numbered.update(node.output)
     for info in (*graph.value_info, *graph.output):
         if info.name in numbered:
             info.type.tensor_type.elem_type = onnx.TensorProto.INT64

@@ -81,7 +81,9 @@ def runtime_warnings(source: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
             elif values.sees_zeros(node):
                 padded.append(name)
             texts = (a.doc_string for a in node.attribute if a.name == "classlabels_int64s")
-            labels += [f"{node.output[0]} is a place among: {text}" for text in texts if text]
+            labels += [
+                f"{label} is a place among: {t}" for t in texts if t for label in node.output[:1]
+            ]
     warnings = []
     if found:
         warnings.append(

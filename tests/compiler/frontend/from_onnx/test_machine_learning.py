@@ -342,6 +342,11 @@ def test_texts_that_are_picked_from_a_constant_become_their_places(pick: str) ->
     mod, params = load(proto.SerializeToString())
     (label,) = compiler.evaluate(mod, {"x": x, **params})
     assert texts[label].tolist() == wanted.tolist()
+    nodes[-1].attribute[0].i = TensorProto.FLOAT
+    graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    with pytest.raises(OnnxImportError, match="read as numbers"):
+        load(proto.SerializeToString())
 
 
 def test_a_tree_that_reaches_a_node_from_itself_is_refused() -> None:
