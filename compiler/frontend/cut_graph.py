@@ -174,7 +174,7 @@ class Graph:
             place = stack.pop()
             if place not in found and self.live[place]:
                 found.add(place)
-                stack.extend(self.writer[n] for n in self.reads[place] if n in self.writer)
+                stack.extend(self.writers(place))
         return found
 
     def below(self, starts: Iterable[int], values: Iterable[str] = ()) -> set[int]:

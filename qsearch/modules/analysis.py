@@ -263,9 +263,9 @@ def _examined(
 ) -> ModelInsight:
     dim = dims_with(given.data, source, dim)
     source, module = import_model(source, dim, at)
-    whole = config or QConfig.recommended(**(changes or {}))
-    if whole.partition_conversions == "fully_integral":
-        diagnosis = diagnose(module, whole)
+    base, changes = config or QConfig.recommended(), changes or {}
+    if changes.get("partition_conversions", base.partition_conversions) == "fully_integral":
+        diagnosis = diagnose(module, base)
         source, module, _ = without_floats(source, module, diagnosis, dim, at)
     inputs = input_specs(module)
     with contextlib.ExitStack() as stack:
@@ -275,7 +275,7 @@ def _examined(
         calibration = Calibration(module, Batches(measured, inputs))
         batches = list(Batches(examined, inputs, samples))
         if config is None:
-            config, _ = chosen_config(calibration, module, changes or {})
+            config, _ = chosen_config(calibration, module, changes)
         stats, channels = calibration.stats_for(config), calibration.channels_for(config)
         found = examine(module, config, stats, batches, channels=channels, progress=progress)
     names = [port.name for port in source.interface.outputs]

@@ -139,6 +139,7 @@ def _drop_maps(graph: onnx.GraphProto) -> None:
             )
 
 
+_ML: Final = "ai.onnx.ml"
 _PICKS: Final = ("ArrayFeatureExtractor", "Gather")
 _KEEPS: Final = (*_PICKS, "Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 """What gives elements of its first input, and no others."""
@@ -155,14 +156,15 @@ def _number_labels(graph: onnx.GraphProto) -> None:
             tensor.CopyFrom(onnx.numpy_helper.from_array(places, tensor.name))
             numbered.add(tensor.name)
     for node in graph.node:
-        for attribute in node.attribute:
+        read = bool(numbered) and not numbered.isdisjoint(node.input)
+        for attribute in node.attribute if read or node.domain == _ML else ():
             if attribute.name == "classlabels_strings" and attribute.strings:
                 texts, count = b", ".join(attribute.strings), len(attribute.strings)
                 named = onnx.helper.make_attribute("classlabels_int64s", range(count))
                 attribute.CopyFrom(named)
                 attribute.doc_string = texts.decode("utf-8", "backslashreplace")
                 numbered.update(node.output[:1])
-            elif attribute.name == "to" and not numbered.isdisjoint(node.input):
+            elif read and attribute.name == "to":
                 if attribute.i != onnx.TensorProto.STRING:
                     raise OnnxImportError(
                         "labels that are texts are read as numbers",
@@ -170,7 +172,7 @@ def _number_labels(graph: onnx.GraphProto) -> None:
                         fix="train with numbers as labels (sklearn.preprocessing.LabelEncoder)",
                     )
                 attribute.i = onnx.TensorProto.INT64
-        if node.op_type in _KEEPS and not numbered.isdisjoint(node.input[:1]):
+        if read and node.op_type in _KEEPS and node.input[0] in numbered:
             numbered.update(node.output)
     for info in (*graph.value_info, *graph.output):
         if info.name in numbered:

@@ -35,9 +35,10 @@ _KINDS = (
     ("unknown", r"."),
 )
 _ANY = "|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS)
-# Comments without an edge inside, such as all types are, are skipped as blanks. No possessive
-# quantifiers: those of Python 3.11.2 keep what a failed try has read.
-_SKIPPED = r"(?:[ \t\r\n]+|/\*[^*/]*\*/)*"
+# A comment without an edge inside, such as all types are, is skipped as blanks are. One, and no
+# group that repeats: possessive ones with ways in them keep on Python 3.11.2 what one of these has
+# read in vain, others remember every comment.
+_SKIPPED = r"[ \t\r\n]*+(?:/\*[^*/]*+\*/[ \t\r\n]*+)?"
 _TOKEN = re.compile(rf"{_SKIPPED}(?:{_ANY})")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _RARE = frozenset(("blank", "line_comment", "lowered", "comment", "metadata", "unknown"))

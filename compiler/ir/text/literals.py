@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 # A slash counts only before a letter or digit, so that it opens no comment and divides nothing.
-# Possessive: a long name needs no memory for places to go back to.
-IDENT_TEXT = r"[A-Za-z_](?:[A-Za-z0-9_]|/(?=[A-Za-z0-9_]))*"
+# So many slashes at most, which are more than a name may have characters: a long one needs little
+# memory for places to go back to.
+IDENT_TEXT = r"[A-Za-z_][A-Za-z0-9_]*+(?:/[A-Za-z0-9_]++){0,65536}"
 DOTTED_TEXT = rf"{IDENT_TEXT}(?:\.{IDENT_TEXT})*+"
 IDENT = re.compile(IDENT_TEXT + r"\Z")
 DOTTED = re.compile(DOTTED_TEXT + r"\Z")

@@ -178,7 +178,7 @@ def test_a_part_in_front_that_joins_samples_runs_them_one_by_one() -> None:
 <ir_version: 8, opset_import: ["" : 17]>
 joins (float[batch, 4] x) => (float[batch, 2] y)
 <float[4, 2] w = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0}, int64[2] row = {1, -1},
- int64[2] back = {-1, 4}>
+ int64[1] count = {1}, int64[2] back = {-1, 4}>
 {
   line = Reshape (x, row)
   [tops] top, places = TopK <axis = 0> (line, count)
@@ -187,9 +187,7 @@ joins (float[batch, 4] x) => (float[batch, 2] y)
   [layer] y = MatMul (both, w)
 }
 """
-    model = onnx.parser.parse_model(
-        text.replace("int64[2] back", "int64[1] count = {1}, int64[2] back")
-    )
+    model = onnx.parser.parse_model(text)
     x = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
     module = qsearch.quantize(model, x)
     assert module.pipeline is not None

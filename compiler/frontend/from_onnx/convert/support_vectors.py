@@ -79,14 +79,13 @@ def svm_regressor(node: OnnxNode) -> Expr:
 def svm_classifier(node: OnnxNode) -> list[Expr]:
     """The label, and a score of each pair of classes; of two classes one of each."""
     labels = labels_of(node)
-    slope, offset = node.attr("prob_a", None), node.attr("prob_b", None)
-    if slope and len(labels) > 2:
+    slope, sizes = node.attr("prob_a", None), node.attr("vectors_per_class", None)
+    if slope and (not sizes or len(labels) > 2):
         raise node.error(
-            "probabilities of more than two classes are fitted step by step",
+            "probabilities are read of two classes with vectors; others are fitted step by step",
             fix="export it without them: sklearn.svm.SVC(probability=False)",
         )
     coefficients = np.asarray(node.attr("coefficients"))
-    sizes = node.attr("vectors_per_class", None)
     if not sizes:
         scores = _scores(node, coefficients.reshape(len(labels), -1), 0)
         return [best_label(node, scores, labels), transformed(node, scores)]
@@ -106,14 +105,11 @@ def svm_classifier(node: OnnxNode) -> list[Expr]:
     at_least = node.const((wins < 0).sum(axis=1)[None].astype(np.int32))
     votes = node.call("add", node.call("sum", each, axis=(2,)), at_least)
     label = best_label(node, votes, labels)
-    if slope:
-        # Platt's; the first class has what the logistic function of the turned score gives.
-        fitted = np.multiply([[-1.0, 1.0]], slope[0]), np.multiply([[-1.0, 1.0]], offset[0])
-        scores = node.call("multiply", scores, node.const(fitted[0], "float32"))
-        return [
-            label,
-            node.call("sigmoid", node.call("add", scores, node.const(fitted[1], "float32"))),
-        ]
+    sides = np.array([[-1.0, 1.0]])
+    if slope:  # Platt's: the first class has the logistic function of the turned score
+        scores = node.call("multiply", scores, node.const(sides * slope[0], "float32"))
+        moved = node.const(sides * node.attr("prob_b")[0], "float32")
+        return [label, node.call("sigmoid", node.call("add", scores, moved))]
     if len(pairs) == 1:
-        scores = node.call("multiply", scores, node.const([[-1.0, 1.0]], "float32"))
+        scores = node.call("multiply", scores, node.const(sides, "float32"))
     return [label, transformed(node, scores)]

@@ -229,6 +229,14 @@ def test_probabilities_of_more_classes_are_refused_with_what_to_do() -> None:
     assert "probability=False" in str(caught.value.fix)
 
 
+def test_probabilities_without_vectors_are_refused() -> None:
+    numbers = {"coefficients": [1.0] * 12, "rho": [0.5], "prob_a": [1.0], "prob_b": [0.0]}
+    kinds = [TensorProto.INT64, TensorProto.FLOAT]
+    proto = model("SVMClassifier", kinds, **numbers, classlabels_ints=[0, 1])
+    with pytest.raises(OnnxImportError, match="probabilities"):
+        load(proto.SerializeToString())
+
+
 @pytest.mark.parametrize("opset", [2, 4])
 @pytest.mark.parametrize("kind", ["int64s", "floats"])
 def test_a_label_encoder_is_a_table(kind: str, opset: int) -> None:
