@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -351,3 +352,15 @@ def test_lets_without_a_name_and_in_parentheses_are_relays(written: str, meant: 
 def test_a_line_without_a_result_is_an_error() -> None:
     with pytest.raises(ParseError):
         parse_expr("(let %a = 1f; )")
+
+
+@pytest.mark.parametrize("part", ["a/", "a", "a.", "/**/ ", " "])
+def test_what_repeats_for_long_takes_no_memory_for_places_to_go_back_to(part: str) -> None:
+    written = part * (1 << 20) + "a"
+    tracemalloc.start()
+    try:
+        with pytest.raises(ParseError):
+            parse_expr(written + " $")
+        assert tracemalloc.get_traced_memory()[1] < 16 * len(written) + (1 << 24)
+    finally:
+        tracemalloc.stop()
