@@ -15,10 +15,11 @@ from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Sequential
 from compiler.ir.ty import integer_range
 from compiler.ir.walk import nodes_of
+from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.annotation.wide_point import residual_stream
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.layer_choices import SUMS, TABLES, WIDE_BITS
-from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize._cost import module_cost
 from compiler.quantize._even_inputs import reads_columns
 from compiler.quantize._layers import has_weight, named_layers
@@ -68,7 +69,8 @@ class WideInputs:
         why: one sentence for each kind of layers.
         searched: bits of residual sums and tables that a search tries, which sees what they gain.
         tiny: bits of further layers, where the network is so small that they take little time.
-        fields: of a QConfig whose values all have 16 bits, where no layer multiplies anything.
+        fields: of a QConfig whose values all have 16 bits, where no layer multiplies anything; 15
+            where products of two of them have to fit int32.
     """
 
     layers: _Layers = field(default_factory=dict)
@@ -119,7 +121,12 @@ def wide_inputs(module: IRModule) -> WideInputs:
         searched[TABLES] = TABLE_BITS
     tiny = work <= _TINY * batch_size(module)
     further = marked.further_layers({*last, *first, *columns}) if tiny else {}
-    fields: dict[str, int | str] = {} if work else {"dtype_input": "int16", "nbit_input": WIDE_BITS}
+    if work:
+        return WideInputs(found, tuple(why), searched, further)
+    constant = (None, QAnnotateKind.WEIGHT)
+    products = [n for n in marked.nodes if isinstance(n, Call) and is_op_call(n, "multiply")]
+    fewer = any(all(quantize_kind(a) not in constant for a in call.args) for call in products)
+    fields: dict[str, int | str] = {"dtype_input": "int16", "nbit_input": WIDE_BITS - fewer}
     return WideInputs(found, tuple(why), searched, further, fields)
 
 

@@ -348,10 +348,12 @@ class Examination:
         half = len(labels) // 2
         if self.classes is None or self.classes > half:
             return []
-        from scipy.optimize import linear_sum_assignment
-
         counts = np.zeros((self.classes, self.classes), np.int64)
         np.add.at(counts, (labels[:half], given[:half]), 1)
+        if (counts.diagonal() == counts.max(axis=1)).all():
+            return []
+        from scipy.optimize import linear_sum_assignment
+
         renamed = linear_sum_assignment(counts, maximize=True)[1]
         right, other = (named == given[half:] for named in (labels[half:], renamed[labels[half:]]))
         others = [f"{n} is {m}" for n, m in enumerate(renamed) if n != m and n in labels]

@@ -22,11 +22,12 @@ from compiler.ops.nn.integer_standardize import (
     output_bound,
 )
 from compiler.ops.nn.tflm_standardize import MOST_SUMMANDS, tflm_standardize
+from compiler.ops.pass_through import in_integers
 from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, unannotated, with_args
-from compiler.ops.rules.dom_scale import DomScale, chosen_scale
+from compiler.ops.rules.dom_scale import DomScale, as_scale, chosen_scale
 from compiler.ops.rules.integer_calls import add, along_axis, cast, multiply
 from compiler.ops.rules.realize import QRealizeIntExpr, fits, integers
-from compiler.ops.rules.requantize import to_scalar
+from compiler.ops.rules.requantize import requantize, to_scalar
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.layer_choices import WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
@@ -76,7 +77,7 @@ class Norm:
 
 
 def realize_norm(ref_call: Call, data: Expr, norm: Norm, ctx: QuantizeContext) -> Expr | None:
-    """The integer form of a norm; float where the sums are too long.
+    """The integer form of a norm, of fewer bits where the sums are too long.
 
     Args:
         data: the operand; anything but integers gives None.
@@ -88,15 +89,18 @@ def realize_norm(ref_call: Call, data: Expr, norm: Norm, ctx: QuantizeContext) -
     data = to_scalar(data, len(shape), ctx.qconfig)
     trailing = len(shape) - axis % len(shape) - 1
     count = shape[axis]
-    step = float(data.dom_scale.data)
-    whole_epsilon = int(np.floor(min(count * count * epsilon / step**2, 2.0**60) + 0.5))
-    spread = count * count * data.bound * data.bound + whole_epsilon
-    if spread.bit_length() > _ROOT_LIMIT_BITS:
-        ctx.report.diagnostics.append(
-            f"{describe(ref_call)} runs in float: {count} values of up to {data.bound} have no "
-            "exact deviation in double"
-        )
+    for coarser in range(data.bound.bit_length()):
+        step, bound = float(data.dom_scale.data) * 2.0**coarser, -(-data.bound >> coarser)
+        whole_epsilon = int(np.floor(min(count * count * epsilon / step**2, 2.0**60) + 0.5))
+        spread = count * count * bound * bound + whole_epsilon
+        if spread.bit_length() <= _ROOT_LIMIT_BITS:
+            break
+    else:
+        ctx.report.diagnostics.append(f"{describe(ref_call)} runs in float: {count} values")
         return None
+    if coarser:
+        scale = DomScale(as_scale(step))
+        data = requantize(in_integers(data, ctx), scale, -bound, bound, len(shape), ctx.qconfig)
     affine = _rounded(count, factor, np.zeros(1) if offset is None else offset, ctx.qconfig)
     if ctx.qconfig.for_tflm:
         if not fits(data, "int16") or count > MOST_SUMMANDS:

@@ -2,6 +2,9 @@
 
 before (scales s, t)          after
 divide(x, y)                  multiply(x, lookup(y, round(1 / (t y) / r))), scale s r
+
+A divisor below 1/256 of the largest counts as that, so that the others have entries of 7 bits or
+more.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.lower import elementwise
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.realize import FQRealizeRewrite, both_realized
+from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.with_tables import tabulates
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint
 from compiler.ops.tensor.broadcast import binary_op
@@ -47,6 +51,8 @@ def divide_lower(attrs: Any, a: Scalar, b: Scalar) -> Scalar:
     return Bin("/" if a.dtype.startswith("float") else "truncdiv", a, b)
 
 
+_SPAN = 256
+
 divide = binary_op("divide", _quotient, divide_lower)
 
 
@@ -61,13 +67,17 @@ def divide_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | 
 
 @FQRealizeRewrite.register(divide)
 def divide_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """The product with a table of reciprocals; a divisor that rounds to 0 counts as one step."""
+    """The product with a table of reciprocals."""
     pair = both_realized(args)
     if pair is None:
         return realize_scale_change(ref_call, args, ctx)
-    attrs = UnaryFormulaAttrs("1.0 x divide")
+    divisor = to_scalar(pair[1], len(ref_call.args[1].tensor_type.shape), ctx.qconfig)
+    largest = max(divisor.high - divisor.zero_point, divisor.zero_point - divisor.low)
+    least = largest // _SPAN * float(divisor.dom_scale.data)
+    held = f"x 0.0 less x {-least} minimum x {least} maximum where" if least else "x"
+    attrs = UnaryFormulaAttrs(f"1.0 {held} divide")
     inverse = Call(unary_formula, (ref_call.args[1],), attrs, span=ref_call.span)
-    factor = unary_formula_realize(inverse, (pair[1],), ctx)
+    factor = unary_formula_realize(inverse, (divisor,), ctx)
     product = Call(multiply, ref_call.args, span=ref_call.span)
     return None if factor is None else multiply_realize(product, (pair[0], factor), ctx)
 

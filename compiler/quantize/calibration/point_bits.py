@@ -22,7 +22,7 @@ from compiler.quantize._layers import choices_of, named_layers, reads_table, wei
 
 Readers = tuple[str, ...]
 """Names of the layers that read a value, sorted; "" stands for everything else, ``TABLES`` for
-functions that become tables."""
+functions that become tables, those of divisors too."""
 
 _OTHER = frozenset(("",))
 _TABLES = frozenset((TABLES,))
@@ -57,8 +57,9 @@ def point_readers(main: Function) -> dict[Expr, Readers]:
             readers, through = readers | _OTHER, _NONE
         # An operator is an operand of all its calls: their readers would gather there.
         calls_op = isinstance(node, Call) and isinstance(node.op, Op)
-        for operand in node.operands()[calls_op:]:
-            read[operand] = read.get(operand, _NONE) | readers
+        for place, operand in enumerate(node.operands()[calls_op:]):
+            divides = place == 1 and is_op_call(node, "divide")
+            read[operand] = read.get(operand, _NONE) | (_TABLES if divides else readers)
             stored[operand] = stored.get(operand, _NONE) | through
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -255,6 +256,41 @@ def test_all_values_have_sixteen_bits_where_no_layer_multiplies() -> None:
         errors.append(((found - wanted) ** 2).mean())
     assert errors[0] < errors[1] / 10
     assert choose(two_layers(rng, 1.0), None)[0].dtype_input == "int8"
+
+
+def product_of_values(x: Any, y: Any) -> Any:
+    return relay.op.add(relay.op.multiply(relay.op.multiply(x, y), x), y)
+
+
+def unit_length(x: Any, _y: Any) -> Any:
+    op = relay.op
+    return op.divide(x, op.sqrt(op.sum(op.multiply(x, x), axis=(2, 3), keepdims=True)))
+
+
+def instance_norm(x: Any, _y: Any) -> Any:
+    op = relay.op
+    ones, zeros = (relay.const(np.full(90000, n, np.float32)) for n in (1, 0))
+    return op.nn.layer_norm(op.reshape(x, newshape=(1, 2, 90000)), ones, zeros, axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "least"),
+    [
+        (product_of_values, (1, 1, 2, 8), 75),
+        (unit_length, (1, 1, 8, 64), 45),
+        (instance_norm, (1, 2, 300, 300), 38),
+    ],
+)
+def test_sixteen_bits_fit_what_is_computed(
+    network: Callable[[Any, Any], Any], shape: tuple[int, ...], least: float
+) -> None:
+    rng = np.random.default_rng(0)
+    module = relay.module(network(relay.var("x", shape), relay.var("y", shape)))
+    names = [param.name_hint for param in module["main"].params]
+    data = [{n: rng.uniform(0.1, 3, shape).astype(np.float32) for n in names} for _ in range(8)]
+    made = quantize(module, dataset=data, qconfig="auto")
+    got, wanted = (np.concatenate([evaluate(m, b)[0] for b in data]) for m in (made, module))
+    assert 10 * np.log10((wanted**2).mean() / ((got - wanted) ** 2).mean()) > least
 
 
 def test_errors_predicted_from_statistics_rank_configurations_as_running_them_does() -> None:

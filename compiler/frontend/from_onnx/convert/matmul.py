@@ -24,7 +24,8 @@ def gemm(node: OnnxNode) -> Expr:
         data = node.call("transpose", data, axes=(1, 0))
     transposed = bool(node.attr("transB", 0))
     # nn.dense wants (units, in_features), which is B already when transB is set.
-    if transposed and alpha == 1.0:
+    computed = node.known(1) is None
+    if computed or (transposed and alpha == 1.0):
         weight: Expr | None = node.arg(1)
     else:
         weight = node.weight(
@@ -32,11 +33,12 @@ def gemm(node: OnnxNode) -> Expr:
             "dense" if alpha == 1.0 else f"dense_{alpha:g}",
             lambda b: np.ascontiguousarray(b if transposed else b.T) * b.dtype.type(alpha),
         )
-    if weight is None:
-        weight = node.arg(1)
-        weight = weight if transposed else node.call("transpose", weight, axes=(1, 0))
-        data = node.times(data, alpha)
-    result = node.call("nn.dense", data, weight, units=node.shape(weight)[0])
+    assert weight is not None
+    if computed:
+        weight = node.call("transpose", weight, axes=(1, 0)) if transposed else weight
+        result = node.times(node.call("nn.matmul", data, weight), alpha)
+    else:
+        result = node.call("nn.dense", data, weight, units=node.shape(weight)[0])
     if not node.has_input(2) or beta == 0.0:
         return result
     if beta == 1.0:

@@ -19,6 +19,7 @@ from compiler.ir.expr import Call, Op, Var
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import TensorType
 from compiler.pipeline import evaluate
+from compiler.quantize import quantize
 from compiler.targets.ort.session import OrtExecutor
 
 FLOAT = TensorProto.FLOAT
@@ -130,6 +131,18 @@ def test_gemm_factors_and_transposition_go_into_the_weights() -> None:
     assert op_names(mod) == ["nn.dense", "add"]
     assert params["w"].shape == (3, 5)
     assert_same_as_onnxruntime(proto, {"x": rng.normal(size=(2, 5)).astype("float32")})
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_gemm_of_two_computed_matrices_has_no_weight(transposed: int) -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"x": [2, 5], "w": [3, 5] if transposed else [5, 3], "b": [3]}
+    proto = model([node("Gemm", "x w b", alpha=0.5, transB=transposed)], shapes)
+    mod, _ = imported(proto)
+    assert "nn.dense" not in op_names(mod)
+    drawn = {name: rng.normal(size=shape).astype("float32") for name, shape in shapes.items()}
+    assert_same_as_onnxruntime(proto, drawn)
+    quantize(mod, dataset=[drawn], qconfig="auto")  # raises where a float operator is left
 
 
 def test_an_initializer_read_in_two_forms_gives_two_parameters() -> None:
