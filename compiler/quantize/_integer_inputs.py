@@ -1,9 +1,13 @@
-"""Whole numbers that are inputs get bounds, so that no arithmetic on them can overflow.
+"""Whole numbers of a model get bounds.
 
-    before                     after
-    take(%w, add(%ids, 2))     take(%w, add(clip(%ids, -2^52, 2^52), 2))
+Inputs, so that no arithmetic on them can overflow; positions, hashes and clocks fit by far, and
+what is only looked up, compared or made real needs none:
 
-Positions, hashes and clocks fit by far. What is only looked up, compared or made real needs none.
+    take(%w, add(%ids, 2))                    take(%w, add(clip(%ids, -2^52, 2^52), 2))
+
+And what operators count or find, where it becomes real, so that it stays an integer of the core:
+
+    cast(argmax(%x, axis=[1]), float32)       cast(clip(argmax(%x, axis=[1]), 0, 9), float32)
 """
 
 from __future__ import annotations
@@ -11,13 +15,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from compiler.ir.expr import Call, Expr, Function, Op, Tuple, TupleGetItem, Var
+from compiler.ir.dataflow import dataflow
+from compiler.ir.expr import Call, Expr, Function, Op, Tuple, TupleGetItem, Var, is_op_call
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import rebuilt
-from compiler.ir.ty import TensorType, is_float
+from compiler.ir.ty import TensorType, is_float, is_integer
 from compiler.ir.walk import nodes_of
 from compiler.ops.op_call import op_call
+from compiler.ranges.analysis import ranges_of
 
 _MOST: Final = {"int32": 2**31 - 2**20, "int64": 2**52}
 """Room is left for sums with constants, and in int64 for products with them."""
@@ -86,4 +92,44 @@ def bounded_inputs(mod: IRModule) -> IRModule:
         return op_call("cast", op_call("clip", wide, a_min=-limit, a_max=limit), dtype="int32")
 
     body = rebuilt(nodes_of(main), made)[main.body]
+    return infer_module(mod.with_function("main", main.with_fields(body=body)))
+
+
+_FOUND: Final = ("argmax", "argmin")
+_EXACT: Final = 1 << 24
+"""Up to which float32 holds every whole number."""
+
+
+def bounded_counts(mod: IRModule) -> IRModule:
+    """The module with bounds on computed whole numbers that become real; itself without any."""
+    main: Function = mod["main"]
+    answers: set[Expr] = set()  # truth values, places, and whole numbers that are made of them
+    casts: list[Call] = []
+    for node in nodes_of(main):
+        dtype = getattr(node.checked_type, "dtype", "")
+        made = any(arg in answers for arg in node.operands())
+        if dtype == "bool" or (made and is_integer(dtype)) or is_op_call(node, *_FOUND):
+            answers.add(node)
+        elif made and dtype == "float32" and isinstance(node, Call) and is_op_call(node, "cast"):
+            data = node.args[0]
+            whole = is_integer(data.tensor_type.dtype) and not is_op_call(data, "clip")
+            casts += [node] if whole else []
+    if not casts:
+        return mod
+    counts = Tuple(tuple(call.args[0] for call in casts))
+    counted = mod.with_function("main", main.with_fields(body=counts, ret_type=None))
+    flow = dataflow(infer_module(counted))
+    ranges, limits = ranges_of(flow), {}
+    for call, value in zip(casts, flow.outputs, strict=True):
+        bounds = ranges.of(value)
+        if max(-bounds.lowest, bounds.highest) <= _EXACT:
+            limits[call] = float(bounds.lowest), float(bounds.highest)
+
+    def made_of(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
+        if not isinstance(node, Call) or node not in limits:
+            return None
+        low, high = limits[node]
+        return node.with_fields(args=(op_call("clip", new[node.args[0]], a_min=low, a_max=high),))
+
+    body = rebuilt(nodes_of(main), made_of)[main.body]
     return infer_module(mod.with_function("main", main.with_fields(body=body)))

@@ -4,7 +4,7 @@
     nn.softmax(add(%scores, -inf where masked))     nn.softmax(add(%scores, -512 where masked))
     nn.softmax(where(mask, -1e9, %scores))          nn.softmax(add(%scores, -512 where masked))
     nn.softmax(add(%scores, %m * -3.4e38))          nn.softmax(add(%scores, %m * -512))
-    where(isnan(%softmax), 0, %softmax)             %softmax
+    where(isnan(%computed), 0, %computed)           %computed
 
 A scale that reaches to -10000 leaves nothing of the scores, and minus infinity has no scale at all.
 Softmax sees differences only: exp(-512) is 0 in float32 as well. That the scale of the sum does not
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
+from compiler.ir.expr import Call, Constant, Expr, Function, Op, Var, is_op_call
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.walk import behind, mentions
@@ -27,6 +27,8 @@ from compiler.passes.opaque_primitives import OpaquePrimitives
 LIMIT = 512.0
 """What a masked score is lowered by."""
 
+_ALWAYS = {"isnan": False, "isinf": False, "isfinite": True}
+"""What is asked of computed values, and the answer for integers."""
 _MOVES = ("broadcast_to", "expand_dims", "reshape", "squeeze", "tile", "transpose")
 
 
@@ -37,7 +39,7 @@ def bounded_masks(mod: IRModule) -> IRModule:
         mod: typed; constants folded.
     """
     main: Function = mod["main"]
-    if not mentions(main, ("nn.softmax", "where")):
+    if not mentions(main, ("nn.softmax", "where", *_ALWAYS)):
         return mod
     new = _Bounds().visit(main)
     assert isinstance(new, Function)
@@ -46,8 +48,14 @@ def bounded_masks(mod: IRModule) -> IRModule:
 
 class _Bounds(OpaquePrimitives):
     def rewrite_call(self, pre: Call, post: Call) -> Expr:
+        if isinstance(post.op, Op) and post.op.name in _ALWAYS:
+            # An input may mark with NaN what is missing.
+            given = isinstance(behind(post.args[0], _MOVES)[1], Var)
+            return post if given else _whole(_ALWAYS[post.op.name], pre)
+        if is_op_call(post, "logical_and") and any(_is(False, arg) for arg in post.args):
+            return _whole(False, pre)
         if is_op_call(post, "where"):
-            return _guarded(post)
+            return _decided(pre, post)
         if not is_op_call(post, "nn.softmax"):
             return post
         moves, scores = behind(post.args[0], _MOVES)
@@ -57,12 +65,20 @@ class _Bounds(OpaquePrimitives):
         return Call(post.op, (_moved(new, moves),), post.attrs, span=post.span)
 
 
-def _guarded(choice: Call) -> Expr:
-    """Without the guard against rows that are masked as a whole: bounded ones are no NaN."""
-    condition, _, scores = choice.args
-    guards = isinstance(condition, Call) and is_op_call(condition, "isnan")
-    same = guards and condition.operands()[-1] is scores
-    return scores if same and is_op_call(scores, "nn.softmax") else choice
+def _decided(pre: Call, choice: Call) -> Expr:
+    """Without a guard against what integers cannot be, such as rows that are masked as a whole."""
+    for place, answer in ((1, True), (2, False)):
+        if _is(answer, choice.args[0]) and pre.args[place].checked_type == pre.checked_type:
+            return choice.args[place]
+    return choice
+
+
+def _is(answer: bool, mask: Expr) -> bool:
+    return isinstance(mask, Constant) and bool((mask.data == answer).all())
+
+
+def _whole(answer: bool, call: Call) -> Constant:
+    return Constant(np.full(call.tensor_type.concrete_shape, answer), span=call.span)
 
 
 def _masked_scores(scores: Expr) -> Expr:

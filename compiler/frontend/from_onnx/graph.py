@@ -144,7 +144,7 @@ def _convert_nodes(graph: onnx.GraphProto, opsets: Mapping[str, int], values: Gr
             continue
         for output, result in zip(proto.output, results):
             if output:
-                values.bind(output, result)
+                values.bind(output, result, names_read(proto))
     if errors:
         first = errors[0]
         for other in errors[1:]:

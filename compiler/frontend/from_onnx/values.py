@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,6 +64,7 @@ class GraphValues:
         self._arrays = dict(mapped)
         self._large = ""
         self._exprs: dict[str, Expr] = {}
+        self._stored: set[str] = set()
         self._forms: dict[tuple[str, str], Var] = {}
         self._attrs: dict[tuple[type[Attrs], str], Attrs] = {}
         self._types: dict[tuple[tuple[int, ...], str], TensorType] = {}
@@ -86,9 +87,15 @@ class GraphValues:
         """Stored tensors of a branch that is taken."""
         self._initializers.update((tensor.name, tensor) for tensor in tensors)
 
-    def bind(self, name: str, expr: Expr) -> None:
-        """Name an expression after the ONNX tensor it computes."""
+    def bind(self, name: str, expr: Expr, reads: Iterable[str] | None = None) -> None:
+        """Name an expression after the ONNX tensor it computes, of the tensors that it reads."""
         self._exprs[name] = expr
+        if reads is not None and all(map(self.is_stored, reads)):
+            self._stored.add(name)
+
+    def is_stored(self, name: str) -> bool:
+        """True for what is made of initializers alone, such as a dequantized weight."""
+        return not name or name in self._initializers or name in self._stored
 
     def has(self, name: str) -> bool:
         """True when the tensor is an initializer, an input, or was computed already."""

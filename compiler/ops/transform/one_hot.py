@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
@@ -78,3 +80,16 @@ def one_hot_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder)
         return Select(hit, on, off)
 
     return [TensorView.of(shape, element)]
+
+
+@FBody.register(one_hot)
+def one_hot_body(step: Step, words: Words) -> Value:
+    """The index compared with the places along the new axis."""
+    index, on, off = step.args
+    shape, dtype = shape_of(step.results[0]), step.results[0].type.dtype
+    axis = step.attrs.axis % len(shape)
+    along = [step.attrs.depth if k == axis else 1 for k in range(len(shape))]
+    places = words.constant(np.arange(step.attrs.depth).reshape(along), "int64")
+    index = words.reshape(words.cast(index, "int64"), [*shape[:axis], 1, *shape[axis + 1 :]])
+    hit = words.equal(words.broadcast(index, shape), words.broadcast(places, shape))
+    return words.where(hit, words.cast(on, dtype), words.cast(off, dtype))

@@ -98,3 +98,50 @@ def test_a_large_id_times_a_small_mask_keeps_its_value() -> None:
         (found,) = ReferenceExecutor(bounded_inputs(mod)).run(data)
         wanted = np.clip(given.astype(np.int64) * factor, 2**20 - 2**31, 2**31 - 2**20)
         np.testing.assert_array_equal(found, wanted)
+
+
+def _codes(x: Expr) -> Expr:
+    """The code book of a quantizer: a row of it for the largest score."""
+    book = relay.const(np.random.default_rng(2).normal(size=(4, WIDTH)).astype(np.float32))
+    one, zero = (relay.const(np.int64(n)) for n in (1, 0))
+    rows = op.one_hot(op.argmax(x, axis=[1]), one, zero, depth=WIDTH)
+    found: Expr = op.nn.dense(op.cast(rows, dtype="float32"), book)
+    return found
+
+
+def _buckets(x: Expr) -> Expr:
+    """How many borders lie below each value."""
+    borders = relay.const(np.linspace(-1, 1, 5).astype(np.float32).reshape(5, 1, 1))
+    below = op.cast(op.greater(op.expand_dims(x, axis=0), borders), dtype="int64")
+    found: Expr = op.cast(op.sum(below, axis=[0]), dtype="float32")
+    return found
+
+
+def _repaired(x: Expr) -> Expr:
+    """As torch.nan_to_num is exported."""
+    made = op.where(op.isnan(x), relay.const(np.float32(0)), x)
+    above = op.logical_and(op.isinf(made), op.greater(made, relay.const(np.float32(0))))
+    found: Expr = op.where(above, relay.const(np.float32(3e38)), made)
+    return found
+
+
+@pytest.mark.parametrize("counted", [_codes, _buckets, _repaired])
+def test_what_is_found_or_counted_stays_whole_in_every_form(
+    counted: Callable[[Expr], Expr],
+) -> None:
+    rng = np.random.default_rng(0)
+    x = relay.var("x", (3, WIDTH))
+    weights = [rng.normal(size=(WIDTH, WIDTH)).astype(np.float32) for _ in range(2)]
+    found = counted(op.nn.dense(x, relay.const(weights[0])))
+    head = weights[1][:, : 4 if counted is _codes else WIDTH]
+    body = op.nn.dense(found, relay.const(head))
+    mod = prerequisite_optimize(relay.module(relay.Function((x,), body)), None, 3)
+    data = [{"x": rng.normal(size=(3, WIDTH)).astype(np.float32)} for _ in range(8)]
+    module = calibrated(mod, QConfig.recommended(), data).partitioned
+    assert module is not None  # on integers only
+    assert derive_static(module).findings == ()
+    forms = [executor_named(name, module) for name in ("engine", "integer", "c")]
+    for batch in data:
+        (wanted,) = ReferenceExecutor(module).run(batch)
+        for form in forms:
+            np.testing.assert_array_equal(form.run(batch)[0], wanted)

@@ -286,16 +286,3 @@ def cumsum(step: Step, e: Emitter) -> str:
         name = e.writer.cast(name, step.result.type.dtype)
     index = e.writer.constant(np.asarray(axis, "int64"))
     return e.node("CumSum", [name, index], exclusive=int(step.attrs.exclusive or 0))
-
-
-@FToOnnx.register("one_hot")
-def one_hot(step: Step, e: Emitter) -> str:
-    """OneHot."""
-    indices, on, off = step.args
-    parts = [
-        e.node("Reshape", [e.writer.cast(e.name(v), step.result.type.dtype), e.ints([1])])
-        for v in (off, on)
-    ]
-    values = e.node("Concat", parts, axis=0)
-    depth = e.writer.constant(np.asarray(step.attrs.depth, "int64"))
-    return e.node("OneHot", [e.name(indices), depth, values], axis=step.attrs.axis)

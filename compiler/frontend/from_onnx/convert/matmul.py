@@ -24,7 +24,7 @@ def gemm(node: OnnxNode) -> Expr:
         data = node.call("transpose", data, axes=(1, 0))
     transposed = bool(node.attr("transB", 0))
     # nn.dense wants (units, in_features), which is B already when transB is set.
-    computed = node.known(1) is None
+    computed = not node.values.is_stored(node.proto.input[1])
     if computed or (transposed and alpha == 1.0):
         weight: Expr | None = node.arg(1)
     else:
