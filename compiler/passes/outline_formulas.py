@@ -101,11 +101,11 @@ class _Finder:
             return
         if ty.dtype not in ("float32", "bool"):
             return
-        variables = [arg for arg in call.args if _number(arg) is None]
+        variables = [arg for arg in call.args if _number(arg, ty) is None]
         for source in self._sources(variables):
             if source.tensor_type.shape != ty.shape or source.tensor_type.dtype != "float32":
                 continue
-            parts = [self._as_words(arg, source) for arg in call.args]
+            parts = [self._as_words(arg, source, ty) for arg in call.args]
             made = make(parts)
             if len(made) <= MAX_WORDS:
                 self.found[call] = _Formula(source, made)
@@ -120,10 +120,10 @@ class _Finder:
             common = mine if common is None else [s for s in common if s in mine]
         return [s for s in common or [] if isinstance(s.checked_type, TensorType)]
 
-    def _as_words(self, arg: Expr, source: Expr) -> Words:
+    def _as_words(self, arg: Expr, source: Expr, ty: TensorType) -> Words:
         if arg is source:
             return ("x",)
-        number = _number(arg)
+        number = _number(arg, ty)
         return self.found[arg].words if number is None else (_text(number),)
 
     def outlined(self, fn: Function) -> set[Expr]:
@@ -173,12 +173,13 @@ def _name(call: Call) -> str:
     return call.op.name if isinstance(call.op, Op) else ""
 
 
-def _number(expr: Expr) -> float | None:
-    """The value of a float32 constant with one element."""
-    if isinstance(expr, Constant) and expr.data.size == 1 and expr.data.dtype.kind == "f":
-        value = float(expr.data.reshape(()))
-        return None if value != value else value
-    return None
+def _number(expr: Expr, result: TensorType) -> float | None:
+    """The value of a float constant of one element, or as large as the result and alike."""
+    if not isinstance(expr, Constant) or expr.data.dtype.kind != "f" or not expr.data.size:
+        return None
+    value = float(expr.data.flat[0])
+    filled = expr.data.shape == result.shape and bool((expr.data == value).all())
+    return value if value == value and (filled or expr.data.size == 1) else None
 
 
 def _words_of(call: Call) -> Callable[[list[Words]], Words] | None:

@@ -93,3 +93,16 @@ def test_branches_that_truth_values_choose_by_products_are_one_formula() -> None
     assert is_op_call(new["main"].body, "unary_formula")
     data = [np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)]
     np.testing.assert_array_equal(evaluate(new, data)[0], evaluate(mod, data)[0])
+
+
+def test_a_branch_that_is_filled_with_one_number_is_part_of_a_formula() -> None:
+    """As softshrink is exported, whose zeros have the shape of the data."""
+    x = relay.var("x", (2, 3))
+    shrunk = op.subtract(x, op.multiply(op.sign(x), number(0.5)))
+    zeros = relay.const(np.zeros((2, 3), np.float32))
+    body = op.where(op.greater(op.abs(x), number(0.5)), shrunk, zeros)
+    mod = infer_module(IRModule.from_expr(relay.Function((x,), body)))
+    new = OutlineFormulas()(mod)
+    assert is_op_call(new["main"].body, "unary_formula")
+    data = [np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)]
+    np.testing.assert_array_equal(evaluate(new, data)[0], evaluate(mod, data)[0])

@@ -59,7 +59,7 @@ def _taps(at: Floats, mode: str) -> tuple[Floats, Floats]:
 @from_onnx("GridSample", since=16)
 def grid_sample(node: OnnxNode) -> Expr:
     """Sums of the elements around constant places, each times its weight."""
-    data, grid = node.arg(0), node.require_known(1, "the grid").astype(np.float64)
+    data, grid = node.arg(0), node.require_known(1, "the grid")
     batch, channels, *sizes = node.shape(data)
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(m := node.attr("mode", "linear"), m)
     padding, aligned = node.attr("padding_mode", "zeros"), bool(node.attr("align_corners", 0))
@@ -70,7 +70,9 @@ def grid_sample(node: OnnxNode) -> Expr:
         raise node.error(f"a grid of {places.size} places is too large")
     for axis, size in enumerate(sizes):
         at = grid[..., len(sizes) - 1 - axis].reshape(-1)
+        # In the dtype of the grid, as onnxruntime has it: places may lie between two elements.
         at = (at + 1) / 2 * (size - 1) if aligned else ((at + 1) * size - 1) / 2
+        at = at.astype(np.float64)
         at = np.rint(at) if mode == "nearest" else at
         near, share = _taps(_inside(at, size, padding, aligned), mode)
         if padding == "zeros":

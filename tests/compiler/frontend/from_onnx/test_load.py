@@ -133,6 +133,15 @@ def test_gemm_factors_and_transposition_go_into_the_weights() -> None:
     assert_same_as_onnxruntime(proto, {"x": rng.normal(size=(2, 5)).astype("float32")})
 
 
+def test_places_of_a_grid_between_two_elements_go_where_onnxruntime_has_them() -> None:
+    rng = np.random.default_rng(0)
+    between = np.float32(np.arange(1, 16) / 8 - 1)
+    near = np.concatenate([np.nextafter(between, np.float32(side)) for side in (-2, 2)])
+    grid = np.stack(np.meshgrid(near, near), -1)[None]
+    proto = model([node("GridSample", "x g", mode="nearest")], {"x": [1, 2, 16, 16]}, {"g": grid})
+    assert_same_as_onnxruntime(proto, {"x": rng.normal(size=(1, 2, 16, 16)).astype("float32")})
+
+
 @pytest.mark.parametrize("transposed", [0, 1])
 def test_gemm_of_two_computed_matrices_has_no_weight(transposed: int) -> None:
     rng = np.random.default_rng(0)
