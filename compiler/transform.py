@@ -49,6 +49,7 @@ from compiler.passes.partition_graph import PartitionGraph as PartitionGraph
 from compiler.passes.plan_devices import PlanDevices as PlanDevices
 from compiler.passes.recover_layer_norm import RecoverLayerNorm as RecoverLayerNorm
 from compiler.passes.recover_rms_norm import RecoverRmsNorm as RecoverRmsNorm
+from compiler.passes.select_by_place import SelectByPlace as SelectByPlace
 from compiler.passes.simplify_expr import SimplifyExpr as SimplifyExpr
 from compiler.passes.simplify_inference import SimplifyInference as SimplifyInference
 from compiler.passes.split_concat import SplitConcat as SplitConcat

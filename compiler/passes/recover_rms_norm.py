@@ -94,10 +94,12 @@ def _of_squares(data: Expr, total: Expr, epsilon: float) -> _Norm | None:
         return None
     assert isinstance(total, Call)
     attrs: Any = total.attrs
-    axes = attrs.axis if isinstance(attrs.axis, tuple) else (attrs.axis,)
-    if not attrs.keepdims or attrs.exclude or len(axes) != 1 or axes[0] is None:
-        return None
     shape = data.tensor_type.concrete_shape
+    axes = attrs.axis if isinstance(attrs.axis, tuple) else (attrs.axis,)
+    axes = tuple(range(len(shape))) if axes == (None,) else axes
+    axes = tuple(axis for axis in axes if shape[axis] > 1) or axes
+    if not attrs.keepdims or attrs.exclude or len(axes) != 1:
+        return None
     axis = int(axes[0]) % len(shape)
     summands = shape[axis] if is_op_call(total, "sum") else 1
     return _Norm(data, axis, epsilon / summands, summands)

@@ -24,6 +24,7 @@ from compiler.ir.ty import TensorType, is_float, is_integer
 from compiler.ir.walk import nodes_of
 from compiler.ops.op_call import op_call
 from compiler.ranges.analysis import ranges_of
+from compiler.ranges.reals import PLACES
 
 _MOST: Final = {"int32": 2**31 - 2**20, "int64": 2**52}
 """Room is left for sums with constants, and in int64 for products with them."""
@@ -95,7 +96,6 @@ def bounded_inputs(mod: IRModule) -> IRModule:
     return infer_module(mod.with_function("main", main.with_fields(body=body)))
 
 
-_FOUND: Final = ("argmax", "argmin")
 _EXACT: Final = 1 << 24
 """Up to which float32 holds every whole number."""
 
@@ -108,7 +108,7 @@ def bounded_counts(mod: IRModule) -> IRModule:
     for node in nodes_of(main):
         dtype = getattr(node.checked_type, "dtype", "")
         made = any(arg in answers for arg in node.operands())
-        if dtype == "bool" or (made and is_integer(dtype)) or is_op_call(node, *_FOUND):
+        if dtype == "bool" or (made and is_integer(dtype)) or is_op_call(node, *PLACES):
             answers.add(node)
         elif made and dtype == "float32" and isinstance(node, Call) and is_op_call(node, "cast"):
             data = node.args[0]

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 import compiler.passes.fold_constant
 import compiler.passes.outline_formulas
 import compiler.passes.recover_layer_norm
-import compiler.passes.recover_rms_norm  # noqa: F401  (passes that are named below)
+import compiler.passes.recover_rms_norm
+import compiler.passes.select_by_place  # noqa: F401  (passes that are named below)
 from compiler.errors import QuantizeError
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, is_op_call
 from compiler.ir.garbage import collector_rests
@@ -59,7 +60,7 @@ from compiler.quantize.quantize_partition import QuantizePartition
 from compiler.quantize.quantize_realize import QuantizeRealize
 from compiler.span import onnx_nodes
 
-RECOGNIZE = ("RecoverLayerNorm", "RecoverRmsNorm", "OutlineFormulas")
+RECOGNIZE = ("SelectByPlace", "RecoverLayerNorm", "RecoverRmsNorm", "OutlineFormulas")
 """Passes that give back their names to operators that have an integer form as a whole."""
 
 _REQUIRED = ("QuantizeAnnotate", "QuantizeRealize")

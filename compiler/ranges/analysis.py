@@ -140,8 +140,6 @@ FRange: OpRule[RangeRule] = OpRule(
 )
 
 
-_PLACES: Final = ("argmax", "argmin")
-"""Operators whose bounds do not depend on what they read."""
 _BY_NAME: Final = ("nn.avg_pool2d",)
 """Operators whose bounds their bodies would lose: windows at a border have fewer elements."""
 
@@ -182,9 +180,6 @@ def analyse_step(step: Step, ctx: RangeContext) -> None:
     """Record the bounds of what a step computes."""
     if any(is_float(value.type.dtype) for value in (*step.args, *step.results)):
         # Only around the core: the check of dtypes refuses floats inside.
-        if step.name in _PLACES:
-            ctx.set(step.result, FRange.require(step.op)(step, ctx))
-            return
         ends = None
         if len(step.results) == 1:
             ends = real_ends(step, [ctx.ends_of(value) for value in step.args])

@@ -39,6 +39,7 @@ _KEPT = frozenset(
         *("expand_dims", "reshape", "squeeze", "transpose"),
     )
 )
+PLACES = frozenset(("argmax", "argmin", "topk"))
 _EXACT: dict[str, Callable[..., Any]] = {
     "add": operator.add,
     "subtract": operator.sub,
@@ -68,6 +69,11 @@ def real_ends(step: Step, ends: Sequence[Ends]) -> Ends | None:
     """
     if step.name in _KEPT:
         return ends[0]
+    if step.name in PLACES:
+        shape, axis = step.args[0].type.shape, step.attrs.axis
+        sizes = [shape[axis]] if isinstance(axis, int) else shape
+        known = [size for size in sizes if isinstance(size, int)]
+        return (0, math.prod(known) - 1) if len(known) == len(sizes) else None
     dtype = step.result.type.dtype
     if step.name not in _MONOTONE or dtype == "bool":
         return None

@@ -500,6 +500,18 @@ CASES: Final[dict[str, Case]] = {
     "ReduceL2": between(node("ReduceL2", ["a", "ax"], ["b"]), ax=ints(3)),
     "ArgMax": after(node("ArgMax", ["a"], ["y"], axis=1, keepdims=0)),
     "ArgMin": after(node("ArgMin", ["a"], ["y"], axis=3)),
+    "TopK": between(
+        node("TopK", ["a", "k"], ["t", "places"], axis=2),
+        node("Cast", ["places"], ["c"], to=onnx.TensorProto.FLOAT),
+        node("Add", ["t", "c"], ["b"]),
+        k=ints(3),
+    ),
+    "OneHot": between(
+        node("ArgMax", ["a"], ["i"], axis=1, keepdims=0),
+        node("OneHot", ["i", "n", "v"], ["b"], axis=1),
+        n=scalar(4, "int64"),
+        v=np.array([0, 1], np.float32),
+    ),
     "Where constant": between(
         node("Where", ["m", "a", "k"], ["b"]),
         m=np.arange(36).reshape(1, 1, 6, 6) % 3 == 0,

@@ -179,10 +179,11 @@ def _realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
 
 
 _BOTH = ("argmax", "argmin")
-FQPartitionRewrite.register(*_BOTH)(_partition)
-FQAnnotateRewrite.register(*_BOTH)(_annotate)
-FQRealizeRewrite.register(*_BOTH)(_realize)
-FQZeroPoint.register(*_BOTH)(always(ZeroPoint.TAKES))
+_PLACES = (*_BOTH, "topk")
+FQPartitionRewrite.register(*_PLACES)(_partition)
+FQAnnotateRewrite.register(*_PLACES)(_annotate)
+FQRealizeRewrite.register(*_PLACES)(_realize)
+FQZeroPoint.register(*_PLACES)(always(ZeroPoint.TAKES))
 
 
 @FConvertLayout.register(*_BOTH)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
+from compiler.ir.dataflow import Step, Value
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
-from compiler.ir.ty import TensorType, TupleType, Type
+from compiler.ir.ty import TensorType, TupleType, Type, integer_range
+from compiler.lir.builder import LirBuilder
 from compiler.ops.arg_types import Types, check_integer_dtype, normalize_axis, tensor
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, library_routine
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views, library_routine
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -122,4 +126,46 @@ FLower.register(sort)(library_routine("sort", sort_numpy))
 
 FLower.register(argsort)(library_routine("argsort", argsort_numpy))
 
-FLower.register(topk)(library_routine("topk", topk_numpy))
+MOST: Final = 64
+"""Elements that an integer module puts in order: each is found by one walk over all of them."""
+_WIDER: Final = {
+    **dict.fromkeys(("int8", "uint8", "int16", "uint16"), "int32"),
+    **dict.fromkeys(("int32", "uint32"), "int64"),
+}
+
+
+@FBody.register(topk)
+def topk_body(step: Step, words: Words) -> Value | None:
+    """The largest, and again without those that were found; places only.
+
+    The data are held in a dtype in which something is less than all of them.
+    """
+    (data,), (result,) = step.args, step.results
+    axis = step.attrs.axis % len(data.type.shape)
+    shape, count = shape_of(data), shape_of(result)[axis]
+    if step.attrs.ret_type != "indices" or count > MOST or data.type.dtype not in _WIDER:
+        return None
+    rest = words.mirrored(data) if step.attrs.is_ascend else data
+    rest = words.cast(rest, _WIDER[data.type.dtype])
+    along = [shape[axis] if k == axis else 1 for k in range(len(shape))]
+    numbers = words.broadcast(words.constant(np.arange(shape[axis]).reshape(along), "int64"), shape)
+    lowest = words.constant(integer_range(rest.type.dtype)[0], rest.type.dtype)
+    found = []
+    for _ in range(count):
+        found.append(words.reduce("argmax", rest, (axis,), dtype="int64"))
+        taken = words.equal(numbers, words.broadcast(found[-1], shape))
+        rest = words.where(taken, lowest, rest)
+    return words.cast(words.concatenate(found, axis), result.type.dtype)
+
+
+_ROUTINE: Final = library_routine("topk", topk_numpy)
+
+
+@FLower.register(topk)
+def topk_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered | None:
+    """The loops of its words, or a routine of the library."""
+    attrs = TopKAttrs.of(call)
+    few = out_types[0].concrete_shape[attrs.axis] <= MOST
+    if few and attrs.ret_type == "indices" and inputs[0].dtype in _WIDER:
+        return None
+    return _ROUTINE(call, inputs, out_types, b)

@@ -104,7 +104,6 @@ def extremum(step: Step, ctx: RangeContext) -> Interval:
     return _dropped(step, ctx.of(step.args[0]).along(axes), axes)
 
 
-@FRange.register("argmin")
 @FRange.register("argmax")
 def position(step: Step, ctx: RangeContext) -> Interval:
     """A row-major number of the elements along the axes."""

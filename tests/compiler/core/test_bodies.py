@@ -188,6 +188,13 @@ def test_reductions_and_pools_of_every_dtype(dtype: str) -> None:
         check(getattr(op, name)(x, axis=axis, keepdims=keepdims), {x: data})
     for axis, last in product((None, 1), (True, False)):
         check(op.argmin(x, axis=axis, select_last_index=last), {x: data})
+    if np.iinfo(dtype).bits < 64:
+        for axis, up in product((0, 2, -1), (True, False)):
+            how = {"k": data.shape[axis] - 1, "is_ascend": up, "ret_type": "indices"}
+            check(op.topk(x, axis=axis, **how), {x: data})
+    on, off = (relay.const(np.array(number, dtype)) for number in (3, 1))
+    for axis in (0, -1, 2):
+        check(op.one_hot(x, on, off, depth=4, axis=axis), {x: data})
     for layout in ("NCHW", "NHWC"):
         check(op.nn.global_avg_pool2d(x, layout=layout), {x: data})
         check(op.nn.global_max_pool2d(x, layout=layout), {x: data})

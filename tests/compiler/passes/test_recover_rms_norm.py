@@ -43,6 +43,12 @@ FOUND: dict[str, Callable[[Expr], Expr]] = {
         ),
     ),
 }
+ROWS: dict[str, Callable[[Expr], Expr]] = {
+    "axes of one element": lambda x: op.divide(
+        x, op.sqrt(op.sum(op.multiply(x, x), axis=(1, 2), keepdims=True))
+    ),
+    "all axes": lambda x: op.divide(x, op.sqrt(op.sum(op.multiply(x, x), keepdims=True))),
+}
 KEPT: dict[str, Callable[[Expr], Expr]] = {
     "another tensor": lambda x: op.divide(op.nn.relu(x), op.sqrt(mean_square(x))),
     "a large bound": lambda x: op.divide(x, op.sqrt(op.maximum(mean_square(x), number(0.5)))),
@@ -55,8 +61,11 @@ KEPT: dict[str, Callable[[Expr], Expr]] = {
 }
 
 
-def module(build: Callable[[Expr], Expr]) -> IRModule:
-    x = relay.var("x", (2, 3, 4))
+SHAPE, ROW = (2, 3, 4), (1, 1, 4)
+
+
+def module(build: Callable[[Expr], Expr], shape: tuple[int, ...] = SHAPE) -> IRModule:
+    x = relay.var("x", shape)
     mod = infer_module(IRModule.from_expr(relay.Function((x,), build(x))))
     return SimplifyInference()(mod)
 
@@ -65,12 +74,18 @@ def norms(mod: IRModule) -> list[Call]:
     return [n for n in post_order(mod["main"].body) if is_op_call(n, "nn.rms_norm")]  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("name", FOUND)
-def test_division_by_the_root_of_a_mean_square_is_one_call(name: str) -> None:
-    mod = module(FOUND[name])
+@pytest.mark.parametrize(
+    ("build", "shape"),
+    [*((build, SHAPE) for build in FOUND.values()), *((build, ROW) for build in ROWS.values())],
+    ids=[*FOUND, *ROWS],
+)
+def test_division_by_the_root_of_a_mean_square_is_one_call(
+    build: Callable[[Expr], Expr], shape: tuple[int, ...]
+) -> None:
+    mod = module(build, shape)
     new = RecoverRmsNorm()(mod)
     assert len(norms(new)) == 1
-    data = np.random.default_rng(0).normal(0, 3, (2, 3, 4)).astype("float32")
+    data = np.random.default_rng(0).normal(0, 3, shape).astype("float32")
     np.testing.assert_allclose(evaluate(new, [data])[0], evaluate(mod, [data])[0], rtol=1e-5)
 
 

@@ -125,7 +125,18 @@ def _repaired(x: Expr) -> Expr:
     return found
 
 
-@pytest.mark.parametrize("counted", [_codes, _buckets, _repaired])
+def _neighbours(x: Expr) -> Expr:
+    """Values and places of the three largest, and all in order."""
+    pair = op.topk(x, k=3, axis=1, ret_type="both", dtype="int64")
+    values, places = (relay.TupleGetItem(pair, k) for k in (0, 1))
+    found: Expr = op.concatenate(
+        (values, op.cast(places, dtype="float32"), op.gather(op.sort(x, axis=1), places, axis=1)),
+        axis=1,
+    )
+    return op.strided_slice(found, begin=(0, 0), end=(3, WIDTH))
+
+
+@pytest.mark.parametrize("counted", [_codes, _buckets, _repaired, _neighbours])
 def test_what_is_found_or_counted_stays_whole_in_every_form(
     counted: Callable[[Expr], Expr],
 ) -> None:

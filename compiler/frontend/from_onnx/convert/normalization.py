@@ -185,8 +185,10 @@ def normalized(node: OnnxNode, data: Expr, axis: int, norm: str) -> Expr:
     if norm == "L1":
         total = node.call("sum", node.call("abs", data), axis=(axis,), keepdims=True)
     elif norm == "L2":
-        squares = node.call("multiply", data, data)
-        total = node.call("sqrt", node.call("sum", squares, axis=(axis,), keepdims=True))
+        total = node.call("multiply", data, data)
+        total = node.call("sum", total, axis=(axis,), keepdims=True)
+        least = node.scalar_like(float(np.finfo(total.tensor_type.dtype).smallest_subnormal), total)
+        return node.call("divide", data, node.call("sqrt", node.call("maximum", total, least)))
     elif norm == "MAX":
         total = node.call("max", data, axis=(axis,), keepdims=True)
     else:
