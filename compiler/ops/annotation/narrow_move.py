@@ -9,7 +9,7 @@ one scale in the same step that narrows.
 
 from __future__ import annotations
 
-from compiler.ir.expr import Call, Constant, Expr, Function, Op, is_op_call
+from compiler.ir.expr import Call, Constant, Expr, Function, Op, TupleGetItem, is_op_call
 from compiler.ir.walk import mentions, nodes_of
 
 MOVES = frozenset(
@@ -58,16 +58,34 @@ def narrow_moves(fn: Function, every: bool = False) -> frozenset[Expr]:
     """
     if every:
         return frozenset(node for node in nodes_of(fn) if _moves(node) or _splits(node))
-    if not mentions(fn, MOVES):
+    if not mentions(fn, {*MOVES, "split"}):
         return frozenset()
     kept: set[Expr] = {fn.body}  # the result is read from outside
     found: set[Expr] = set()
     for node in reversed(nodes_of(fn)):
-        if _moves(node) and node not in kept:
+        if (_moves(node) or _splits_table(node)) and node not in kept:
             found.add(node)
+        elif is_op_call(node, "multiply") and not any(map(_known, node.operands())):
+            kept.update(arg for arg in node.operands() if not isinstance(arg, TupleGetItem))
+        elif isinstance(node, TupleGetItem) and node not in kept:
+            pass  # what reads the piece takes it narrow
         elif not is_op_call(node, *_NARROW):
             kept.update(node.operands())
     return frozenset(found)
+
+
+def _known(node: Expr) -> bool:
+    return isinstance(node, Constant)
+
+
+def _splits_table(node: Expr) -> bool:
+    """Whether parts of a table are taken, such as the gates of a cell: it can have entries of their
+    bits, which is one rounding less for each of them."""
+    return (
+        isinstance(node, Call)
+        and is_op_call(node, "split")
+        and is_op_call(node.args[0], "unary_formula")
+    )
 
 
 def _splits(node: Expr) -> bool:

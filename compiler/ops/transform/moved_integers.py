@@ -28,7 +28,7 @@ from compiler.ops.rules.annotate import (
     unannotated,
     with_args,
 )
-from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
+from compiler.ops.rules.dom_scale import DomScale, FQDomScale, moved_scale, same_scale
 from compiler.ops.rules.integer_calls import cast, scalar
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive, first_positive
 from compiler.ops.rules.realize import (
@@ -40,6 +40,7 @@ from compiler.ops.rules.realize import (
 )
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
+from compiler.ops.transform.split import SplitAttrs
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.layer_choices import WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind
@@ -150,13 +151,23 @@ def split_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
 @FQRealizeRewrite.register("split", level=LEVEL)
 @with_tables
 def split_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Pieces of the integers."""
+    """Pieces of the integers, each with the scales of its channels."""
     (data,) = args
     if not isinstance(data, QRealizeIntExpr):
         return None
-    data = movable(data, ref_call, ctx)
+    attrs, rank = SplitAttrs.of(ref_call), len(ref_call.args[0].tensor_type.shape)
+    along = data.trailing == rank - 1 - attrs.axis % rank and data.channel_clip is None
+    data = data if along else movable(data, ref_call, ctx)
     pieces = _pieces(ref_call, with_args(ref_call, (data.data,)))
-    return Tuple(tuple(like(data, piece) for piece in pieces), span=ref_call.span)
+    values = [data.dom_scale.data] * len(pieces)
+    if along:
+        values = np.split(data.dom_scale.data, attrs.indices_or_sections)
+    found: list[Expr] = []
+    for piece, part in zip(pieces, values):
+        scale = DomScale(part, data.trailing)
+        held = {"dom_scale": Constant(scale.values), "trailing": scale.trailing}
+        found.append(like(data, piece, **held))
+    return Tuple(tuple(found), span=ref_call.span)
 
 
 def _pieces(ref_call: Call, call: Call) -> list[Expr]:

@@ -43,6 +43,7 @@ from tests.compiler.quantize.table_networks import (
 )
 
 op = relay.op
+RESCALES = ("fixed_point_multiply", "fixed_point_multiply_per_axis")
 
 
 def candidate(mod: IRModule, qconfig: QConfig, data: list[dict[str, np.ndarray]]) -> Any:
@@ -312,3 +313,23 @@ def test_sixteen_bit_activations_have_tables_of_sixteen_bits() -> None:
         errors.append(float(((got - wanted) ** 2).mean()))
     # Four bits more on either side are a factor of 256 in square at most.
     assert errors[1] < errors[0] / 30
+
+
+def test_pieces_of_a_product_are_rounded_once() -> None:
+    """As the gates of a cell: each piece has the scales of its channels, and parts of one table
+    have the bits of what reads them."""
+    rng = np.random.default_rng(0)
+    x, weight = relay.var("x", (2, 8)), relay.const(rng.normal(size=(16, 8)).astype("float32"))
+    sums = op.split(op.nn.dense(x, weight), indices_or_sections=(12,), axis=-1)
+    inner, last = (relay.TupleGetItem(sums, k) for k in (0, 1))
+    gates = op.split(op.sigmoid(inner), indices_or_sections=3, axis=-1)
+    a, b, c = (relay.TupleGetItem(gates, k) for k in range(3))
+    body = op.multiply(op.multiply(a, op.tanh(last)), op.multiply(b, c))
+    data = [{"x": rng.normal(size=(2, 8)).astype("float32")} for _ in range(8)]
+    module = candidate(
+        relay.module(body), QConfig.recommended(calibrate_mode="max"), data
+    ).partitioned
+    calls = [n for n in post_order(module["quantized_main"].body) if isinstance(n, Call)]
+    shapes = [n.tensor_type.shape for n in calls if is_op_call(n, *RESCALES)]
+    assert shapes.count((2, 16)) == 0  # one rounding for each of the two pieces
+    assert shapes.count((2, 12)) == shapes.count((2, 4)) - 2 == 1  # and none behind the table
