@@ -67,11 +67,9 @@ class ModelDiagnosis:
         for entry in self.declared:
             for axis in entry.unknown_axes:
                 name, size = entry.dims[axis], shapes[entry.name][axis]
-                if name == "?":
-                    change = "the file gives it no name, so no option changes it"
-                else:
-                    change = f"--dim {name}=… changes it"
-                lines[f"axis {axis} of {entry.name} ({name}) was taken as {size}; {change}"] = None
+                option = f"{entry.name}:{axis}" if name == "?" else name
+                told = f"axis {axis} of {entry.name} ({name}) was taken as {size}; --dim {option}=…"
+                lines[f"{told} changes it"] = None
         return list(lines)
 
     def to_dict(self) -> dict[str, Any]:

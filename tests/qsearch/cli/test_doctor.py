@@ -191,6 +191,21 @@ def test_a_dimension_that_is_not_given_names_its_option(tmp_path: Path, capfd: O
     assert "--dim width=" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(("name", "option"), [("N", "N"), ("", "x:0")])
+def test_the_option_of_an_open_dimension_is_told(
+    name: str, option: str, tmp_path: Path, capfd: Output
+) -> None:
+    path = model_with_an_island(tmp_path / "m.onnx")
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = name
+    onnx.save(model, path)
+    words = ["doctor", "--model", str(path), "--dim", "width=4"]
+    run(words)
+    assert f"was taken as 1; --dim {option}=… changes it" in capfd.readouterr().out
+    run([*words, "--dim", f"{option}=2"])
+    assert "x: float32[2, 2, 4, 4]" in capfd.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("scheme", "says"),
     [
