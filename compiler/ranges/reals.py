@@ -40,6 +40,7 @@ _KEPT = frozenset(
     )
 )
 PLACES = frozenset(("argmax", "argmin", "topk"))
+"""Operators that count elements: their results are bounded by how many there are."""
 _EXACT: dict[str, Callable[..., Any]] = {
     "add": operator.add,
     "subtract": operator.sub,
@@ -71,7 +72,8 @@ def real_ends(step: Step, ends: Sequence[Ends]) -> Ends | None:
         return ends[0]
     if step.name in PLACES:
         shape, axis = step.args[0].type.shape, step.attrs.axis
-        sizes = [shape[axis]] if isinstance(axis, int) else shape
+        one = isinstance(axis, int) and not getattr(step.attrs, "exclude", False)
+        sizes = [shape[axis]] if one else shape
         known = [size for size in sizes if isinstance(size, int)]
         return (0, math.prod(known) - 1) if len(known) == len(sizes) else None
     dtype = step.result.type.dtype

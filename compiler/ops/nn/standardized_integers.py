@@ -89,7 +89,7 @@ def realize_norm(ref_call: Call, data: Expr, norm: Norm, ctx: QuantizeContext) -
     data = to_scalar(data, len(shape), ctx.qconfig)
     trailing = len(shape) - axis % len(shape) - 1
     count = shape[axis]
-    for coarser in range(data.bound.bit_length()):
+    for coarser in range(data.bound.bit_length() or 1):
         step, bound = float(data.dom_scale.data) * 2.0**coarser, -(-data.bound >> coarser)
         whole_epsilon = int(np.floor(min(count * count * epsilon / step**2, 2.0**60) + 0.5))
         spread = count * count * bound * bound + whole_epsilon

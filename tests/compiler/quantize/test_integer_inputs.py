@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from compiler import relay
+from compiler.ir.dataflow import dataflow
 from compiler.ir.expr import Expr
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
@@ -15,6 +16,7 @@ from compiler.ir.walk import mentions
 from compiler.proof.derive import derive_static
 from compiler.quantize import QConfig, prerequisite_optimize
 from compiler.quantize._integer_inputs import bounded_inputs
+from compiler.ranges.analysis import ranges_of
 from compiler.runtime.exact_executor import executor_named
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.quantize.candidates import calibrated, sqnr_db
@@ -156,3 +158,21 @@ def test_what_is_found_or_counted_stays_whole_in_every_form(
         (wanted,) = ReferenceExecutor(module).run(batch)
         for form in forms:
             np.testing.assert_array_equal(form.run(batch)[0], wanted)
+
+
+@pytest.mark.parametrize(
+    ("found", "last"),
+    [
+        (lambda x: op.argmax(x, axis=[1]), 2),
+        (lambda x: op.argmin(x, axis=1, exclude=True), 7),
+        (lambda x: op.topk(x, k=2, axis=-1, ret_type="indices"), 3),
+    ],
+)
+def test_places_are_bounded_by_what_is_counted(found: Callable[[Expr], Expr], last: int) -> None:
+    x = relay.var("x", (2, 3, 4))
+    flow = dataflow(infer_module(relay.module(relay.Function((x,), found(x)))))
+    (places,) = flow.outputs
+    bounds = ranges_of(flow).of(places)
+    assert bounds.lowest == 0
+    assert bounds.highest >= last
+    assert bounds.highest < x.type_annotation.num_elements
