@@ -20,6 +20,7 @@ from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.partition import (
     FQPartitionRewrite,
     QPartitionExpr,
+    inner,
     is_partitioned,
     with_border,
 )
@@ -49,7 +50,8 @@ def multiply_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
     """Borders in front of every quantized operand; the product starts a region."""
     if not any(map(is_partitioned, args)):
         return None
-    call = with_args(ref_call, tuple(with_border(arg) for arg in args))
+    sides = (inner(arg) if is_op_call(inner(arg), STATE) else with_border(arg) for arg in args)
+    call = with_args(ref_call, tuple(sides))
     return QPartitionExpr(call, ctx.qconfig.dtype_input)
 
 
@@ -61,8 +63,7 @@ def multiply_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr 
     rescaled = annotate_scale_change(ref_call, args, ctx)
     if rescaled is not None:
         return rescaled
-    for_tflm = ctx.qconfig.for_tflm
-    if for_tflm and any(is_op_call(arg, STATE) for arg in ref_call.args):
+    if any(is_op_call(arg, STATE) for arg in ref_call.args):
         # A state that is passed on keeps its 16 bits: arithmetic of int32 has them in TFLM too.
         sides = (
             unannotated(arg) if is_op_call(old, STATE) else as_input(arg, ctx)

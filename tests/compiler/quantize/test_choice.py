@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from compiler import relay
+from compiler.ir.expr import Var, is_op_call
 from compiler.ir.module import IRModule
+from compiler.ir.walk import behind, nodes_of
 from compiler.pipeline import evaluate
 from compiler.qtypes.layer_choices import SUMS, TABLES
 from compiler.quantize import (
@@ -351,3 +353,20 @@ def test_sums_in_loops_have_sixteen_bits(kind: str) -> None:
     assert found.layers[SUMS] == {"nbit_input": 16}
     assert SUMS not in found.searched
     assert any("sums in loops" in one for one in found.why)
+
+
+def test_a_state_is_multiplied_in_its_sixteen_bits() -> None:
+    """The cell times its gate: 16 by 8 bits fit int32, and are rounded nowhere before."""
+    mod = prerequisite_optimize(*imported(whole("LSTM", weights("LSTM"))), 3)
+    rng = np.random.default_rng(0)
+    shapes = {param.name_hint: param.tensor_type.concrete_shape for param in mod["main"].params}
+    data = [{n: rng.normal(size=s).astype(np.float32) for n, s in shapes.items()} for _ in range(8)]
+    made = quantize(mod, dataset=data, qconfig="auto")
+    nodes = nodes_of(made["quantized_main"])
+    products = (node for node in nodes if is_op_call(node, "multiply"))
+    sources = [
+        behind(arg, ("cast", "annotation.stop_fusion"))[1]
+        for call in products
+        for arg in call.operands()
+    ]
+    assert "int16" in {one.tensor_type.dtype for one in sources if isinstance(one, Var)}
