@@ -145,6 +145,11 @@ class Words:
         how = {"axis": axis, "batch_dims": batch_dims, "mode": mode}
         return self.word("take", [x, places], found, x.type.dtype, **how)
 
+    def places(self, shape: Sequence[int], axis: int) -> Value:
+        """The number of each element along one axis, in int64."""
+        along = [size if k == axis else 1 for k, size in enumerate(shape)]
+        return self.broadcast(self.constant(np.arange(shape[axis]).reshape(along), "int64"), shape)
+
     # ---- elementwise -----------------------------------------------------------------------
 
     def cast(self, x: Value, dtype: str) -> Value:

@@ -65,7 +65,7 @@ def narrow_moves(fn: Function, every: bool = False) -> frozenset[Expr]:
     for node in reversed(nodes_of(fn)):
         if (_moves(node) or _splits_table(node)) and node not in kept:
             found.add(node)
-        elif is_op_call(node, "multiply") and not any(map(_known, node.operands())):
+        elif is_op_call(node, "multiply") and not _reads_constant(node):
             kept.update(arg for arg in node.operands() if not isinstance(arg, TupleGetItem))
         elif isinstance(node, TupleGetItem) and node not in kept:
             pass  # what reads the piece takes it narrow
@@ -74,8 +74,8 @@ def narrow_moves(fn: Function, every: bool = False) -> frozenset[Expr]:
     return frozenset(found)
 
 
-def _known(node: Expr) -> bool:
-    return isinstance(node, Constant)
+def _reads_constant(node: Expr) -> bool:
+    return any(isinstance(arg, Constant) for arg in node.operands())
 
 
 def _splits_table(node: Expr) -> bool:
@@ -93,7 +93,7 @@ def _splits(node: Expr) -> bool:
     if not isinstance(node, Call) or not is_op_call(node, "split"):
         return False
     (data,) = node.args
-    return not is_op_call(data, "add") or any(isinstance(arg, Constant) for arg in data.operands())
+    return not is_op_call(data, "add") or _reads_constant(data)
 
 
 def _moves(node: Expr) -> bool:

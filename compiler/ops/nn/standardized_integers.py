@@ -96,7 +96,9 @@ def realize_norm(ref_call: Call, data: Expr, norm: Norm, ctx: QuantizeContext) -
         if spread.bit_length() <= _ROOT_LIMIT_BITS:
             break
     else:
-        ctx.report.diagnostics.append(f"{describe(ref_call)} runs in float: {count} values")
+        ctx.report.diagnostics.append(
+            f"{describe(ref_call)} runs in float: {count} values have no exact deviation in double"
+        )
         return None
     if coarser:
         scale = DomScale(as_scale(step))

@@ -47,7 +47,7 @@ multiply = binary_op("multiply", np.multiply, "*")
 
 @FQPartitionRewrite.register(multiply)
 def multiply_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Borders in front of every quantized operand; the product starts a region."""
+    """Borders in front of quantized operands but states; the product starts a region."""
     if not any(map(is_partitioned, args)):
         return None
     sides = (inner(arg) if is_op_call(inner(arg), STATE) else with_border(arg) for arg in args)

@@ -88,8 +88,6 @@ def one_hot_body(step: Step, words: Words) -> Value:
     index, on, off = step.args
     shape, dtype = shape_of(step.results[0]), step.results[0].type.dtype
     axis = step.attrs.axis % len(shape)
-    along = [step.attrs.depth if k == axis else 1 for k in range(len(shape))]
-    places = words.constant(np.arange(step.attrs.depth).reshape(along), "int64")
     index = words.reshape(words.cast(index, "int64"), [*shape[:axis], 1, *shape[axis + 1 :]])
-    hit = words.equal(words.broadcast(index, shape), words.broadcast(places, shape))
+    hit = words.equal(words.broadcast(index, shape), words.places(shape, axis))
     return words.where(hit, words.cast(on, dtype), words.cast(off, dtype))

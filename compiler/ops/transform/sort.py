@@ -147,13 +147,12 @@ def topk_body(step: Step, words: Words) -> Value | None:
         return None
     rest = words.mirrored(data) if step.attrs.is_ascend else data
     rest = words.cast(rest, _WIDER[data.type.dtype])
-    along = [shape[axis] if k == axis else 1 for k in range(len(shape))]
-    numbers = words.broadcast(words.constant(np.arange(shape[axis]).reshape(along), "int64"), shape)
+    places = words.places(shape, axis)
     lowest = words.constant(integer_range(rest.type.dtype)[0], rest.type.dtype)
     found = []
     for _ in range(count):
         found.append(words.reduce("argmax", rest, (axis,), dtype="int64"))
-        taken = words.equal(numbers, words.broadcast(found[-1], shape))
+        taken = words.equal(places, words.broadcast(found[-1], shape))
         rest = words.where(taken, lowest, rest)
     return words.cast(words.concatenate(found, axis), result.type.dtype)
 
