@@ -14,6 +14,9 @@ instead of averaging them. So some ranges are tried, around the one that was giv
 grid shrink or grow, its integers stay. What only a concatenation reads has the range of the point
 behind it, so it is not rounded until that range is chosen.
 
+Of samples of many values, strips tell which few ranges are tried on a whole one, where all readers
+work along the axis that is cut.
+
 A range ends near the largest values of the samples, so these samples do not show what it cuts off
 of other data, least of all where smoothing lets every channel end there. Leaving one sample out
 shows it: only a channel whose largest value that sample holds loses by it, since the range would
@@ -26,7 +29,9 @@ the error of a later tensor); the inputs are those of Li et al., "GPTAQ", 2025; 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from types import MappingProxyType
@@ -35,11 +40,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, Var, is_op_call
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.loops import STATE, STEP
 from compiler.ir.module import IRModule
-from compiler.ir.ty import is_float, tensor_fields
+from compiler.ir.ty import TensorType, is_float, tensor_fields
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import point_attrs, quantize_kind
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
@@ -53,6 +59,13 @@ _FACTORS: Final = np.append(1.0, np.linspace(0.84, 1.16, 25)).astype(np.float32)
 _IMAGES: Final = 128
 _VALUES: Final = 1 << 20
 """Samples that ranges are tried on: so many, and at most so many values of the tensor."""
+_MADE: Final = 4
+"""Values that a reader makes which count as one of the tensor."""
+_STRIPS: Final = 8
+_ROWS: Final = 16
+_IN_STRIPS: Final = 1 << 18
+"""Strips that stand for samples of more values: so many, of at least so many rows, and of so many
+values together."""
 _RACED: Final = 32
 _FINALISTS: Final = 5
 """Samples that all ranges are tried on, and how many ranges are tried on the others too."""
@@ -66,6 +79,7 @@ _NEAR: Final = 32
 """Operators between a tensor and its readers that are looked through."""
 
 Values = NDArray[Any]
+_Pair = tuple[Values, Values]
 
 
 class RangeFitting:
@@ -141,61 +155,62 @@ class RangeFitting:
         """Choose the range of one of ``points`` that ``runs`` has advanced to."""
         assert isinstance(point, Call)
         images = max(_images(point), 1)
-        pairs = list(islice(runs.pairs(point.args[0]), self.samples(point)))
-        read = self._reading(point)
-        wanted = [read(x) for _, x in pairs]
-        powers = [sum(float(np.square(f[k]).sum()) for f in wanted) for k in range(len(wanted[0]))]
-        unseen = _Unseen.of([y for y, _ in pairs], self._axis.get(point, 1))
+        reading = self._reading(point, point.tensor_type)
+        # All on a few samples or on strips, the best of these on the rest.
+        raced = _RACED // images or 1
+        strips = self._strips(point, reading, list(runs.pairs(point.args[0])))
+        count = 1 if strips else self.samples(point)
+        whole = _Heat(reading, list(islice(runs.pairs(point.args[0]), count)))
+        first = strips or whole
+        unseen = _Unseen.of([y for y, _ in first.pairs], self._axis.get(point, 1))
 
         own = [runs.replaced.get(arg, arg) for arg in point.args[1:]]
         assert isinstance(own[0], Constant)
         step = own[0].data
-
-        def apart(found: Sequence[Values], target: Sequence[Values]) -> float:
-            squares = (float(np.square(a - b).sum()) for a, b in zip(found, target, strict=True))
-            return sum(one / max(power, 1e-30) for one, power in zip(squares, powers, strict=True))
-
-        def gain() -> float:
-            """What readers make of errors that do not depend on each other."""
-            rng, errors = np.random.default_rng(0), 0.0
-            some = [y for y, _ in pairs[: max(_GAIN_IMAGES // images, 1)]]
-            for y in some:
-                errors += apart(read(y + step * rng.choice(_SIGNS, y.shape)), read(y))
-            return errors / (float(step) ** 2 * sum(y.size for y in some))
-
-        def error(tried: Sequence[Expr], part: slice, total: float, least: float) -> float:
-            """``total`` and the sum over a part of the samples, as far as it stays below
-            ``least``."""
-            for (y, _), target in zip(pairs[part], wanted[part], strict=True):
-                if total >= least:
-                    break
-                total += apart(read(_on_grid(y, tried)), target)
-            return total
-
+        each_unseen = first.gain(step, max(_GAIN_IMAGES // images, 1))
         place = self._place[point]
-        each_unseen = gain()
         factors = [f for f in _FACTORS if f >= 1 or point not in self._kept]
         tried = [([Constant(step * f), *own[1:]], self._ranges[:, place] * f) for f in factors]
-        # All on a few samples, the best of these on the rest.
-        raced = _RACED // images or 1
-        few, rest = slice(raced), slice(raced, None)
-        kept = _FINALISTS if len(pairs) > raced else 1
+        few, rest = slice(raced), slice(0 if strips else raced, None)
+        kept = _FINALISTS if strips or len(whole.pairs) > raced else 1
         begun: list[float] = []
         for one, _ in tried:
             last = sorted(begun)[kept - 1] if len(begun) >= kept else np.inf
-            begun.append(error(one, few, each_unseen * unseen.cut_off(one), last))
+            begun.append(first.error(one, few, each_unseen * unseen.cut_off(one), last))
         (constants, rows), least = tried[0], np.inf
         for at in sorted(range(len(tried)), key=begun.__getitem__)[:kept]:
-            found = error(tried[at][0], rest, begun[at], least)
+            found = whole.error(tried[at][0], rest, 0.0 if strips else begun[at], least)
             if found < least:
                 least, (constants, rows) = found, tried[at]
         for each in (point, *self._fields.get(point, ())):
             self._ranges[:, self._place[each]] = rows
             runs.replaced.update(zip(each.args[1:], constants, strict=True))
 
-    def _reading(self, point: Call) -> Callable[[Values], list[Values]]:
-        """What the readers of a point make of its value."""
-        value = Var("value", point.checked_type)
+    def _strips(self, point: Call, reading: Function, pairs: Sequence[_Pair]) -> _Heat | None:
+        """Parts of samples that are too large; None for smaller ones, or where a reader does not
+        work along the axis that is cut."""
+        whole = tensor_fields(reading.body.checked_type)
+        shape = point.tensor_type.concrete_shape
+        size = max(math.prod(shape), max(field.num_elements for field in whole) // _MADE)
+        axis = next((a for a in range(1, len(shape)) if a != self._axis.get(point, 1)), 0)
+        if size <= _VALUES or not axis:
+            return None
+        strips = _cut(pairs, axis, max(shape[axis] * _IN_STRIPS // size, 1))
+        ty = TensorType(strips[0][0].shape, point.tensor_type.dtype)
+        with suppress(TypeInferenceError):
+            part = self._reading(point, ty)
+            ends = zip(tensor_fields(part.body.checked_type), whole, strict=True)
+            if all(_is_shorter(ours, theirs, axis) for ours, theirs in ends):
+                return _Heat(part, strips)
+        return None
+
+    def _reading(self, point: Call, ty: TensorType) -> Function:
+        """What the readers of a point make of its value, of this type; the value if none does.
+
+        Raises:
+            TypeInferenceError: a reader does not take a value of this type.
+        """
+        value = Var("value", ty)
         new: dict[Expr, Expr] = {point: value}
         results: list[Expr] = []
         waiting: list[Expr] = [point]
@@ -211,10 +226,8 @@ class RangeFitting:
                 else:
                     results.append(alone)
         fields = tuple(dict.fromkeys(results)) or (value,)
-        if fields == (value,):
-            return lambda held: [held]
-        run = float_executor(infer_module(IRModule.from_expr(Function((value,), Tuple(fields)))))
-        return lambda held: list(run.run([held]))
+        made: Function = infer_module(IRModule.from_expr(Function((value,), Tuple(fields))))["main"]
+        return made
 
     def _is_only_joined(self, point: Call) -> bool:
         """Whether only concatenations read a point, behind moves and pools or not."""
@@ -228,6 +241,49 @@ class RangeFitting:
                     return False
                 waiting.append(user)
         return True
+
+
+class _Heat:
+    """Values that ranges of a point are tried on, and what its readers make of them.
+
+    Attributes:
+        pairs: the value in the quantized network, and in the float network.
+    """
+
+    def __init__(self, reading: Function, pairs: list[_Pair]) -> None:
+        self.pairs = pairs
+        held = isinstance(reading.body, Tuple) and reading.body.fields == reading.params
+        self._run = None if held else float_executor(IRModule.from_expr(reading))
+        self._wanted = [self._read(x) for _, x in pairs]
+        self._powers = [
+            sum(float(np.square(f).sum()) for f in each) for each in zip(*self._wanted, strict=True)
+        ]
+
+    def error(self, tried: Sequence[Expr], part: slice, total: float, least: float) -> float:
+        """``total`` and the sum over a part of the samples, as far as it stays below ``least``."""
+        for (y, _), target in zip(self.pairs[part], self._wanted[part], strict=True):
+            if total >= least:
+                break
+            total += self._apart(self._read(_on_grid(y, tried)), target)
+        return total
+
+    def gain(self, step: Values, count: int) -> float:
+        """What readers make of errors that do not depend on each other, on so many samples."""
+        rng, errors = np.random.default_rng(0), 0.0
+        some = [y for y, _ in self.pairs[:count]]
+        for y in some:
+            noisy = self._read(y + step * rng.choice(_SIGNS, y.shape))
+            errors += self._apart(noisy, self._read(y))
+        return errors / (float(step) ** 2 * sum(y.size for y in some))
+
+    def _read(self, held: Values) -> list[Values]:
+        return [held] if self._run is None else list(self._run.run([held]))
+
+    def _apart(self, found: Sequence[Values], target: Sequence[Values]) -> float:
+        squares = (float(np.square(a - b).sum()) for a, b in zip(found, target, strict=True))
+        return sum(
+            one / max(power, 1e-30) for one, power in zip(squares, self._powers, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -274,6 +330,24 @@ def _ends_by_sample(values: Values, axis: int) -> Values:
     within = tuple(a for a in range(1, values.ndim) if a != axis)
     ends = values.max(within), -values.min(within)
     return np.concatenate([end.reshape(len(values), -1) for end in ends], axis=1)
+
+
+def _cut(pairs: Sequence[_Pair], axis: int, rows: int) -> list[_Pair]:
+    """Strips along an axis, evenly over all samples, of about so many rows together."""
+    length = pairs[0][0].shape[axis]
+    height = min(max(rows // _STRIPS, _ROWS), rows)
+    found = []
+    for k, start in enumerate(np.linspace(0, length - height, max(rows // height, 1)).astype(int)):
+        at = (slice(None),) * axis + (slice(start, start + height),)
+        y, x = pairs[k % len(pairs)]
+        found.append((y[at], x[at]))
+    return found
+
+
+def _is_shorter(part: TensorType, whole: TensorType, axis: int) -> bool:
+    """Whether two shapes have that axis and differ in nothing else."""
+    ours, theirs = list(part.concrete_shape), list(whole.concrete_shape)
+    return len(ours) == len(theirs) > axis and ours.pop(axis) < theirs.pop(axis) and ours == theirs
 
 
 def _on_grid(values: Values, constants: Sequence[Expr]) -> Values:

@@ -34,6 +34,7 @@ WIDE = {SUMS: {"nbit_input": 16}}
 SEQUENTIAL = QConfig.recommended(
     weight_rounding="sequential", calibrate_mode="max", weight_scale="mse"
 )
+FITTING = "compiler.quantize._range_fitting"
 Batches = list[dict[str, Any]]
 
 
@@ -92,6 +93,42 @@ def test_fitted_ranges_err_less_on_a_background() -> None:
     rows = [lost(one_layer, seed) for seed in range(6)]
     assert np.exp(np.mean(np.log(rows))) < 0.9, rows
     assert min(rows) < 0.7, rows
+
+
+class Counting:
+    """A float executor that writes down how many values it is given."""
+
+    def __init__(self, mod: IRModule, given: list[int]) -> None:
+        self._executor, self._given = float_executor(mod), given
+
+    def run(self, arrays: list[Any]) -> Any:
+        self._given.append(arrays[0].size)
+        return self._executor.run(arrays)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_large_samples_are_tried_in_strips(flat: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, op, nn = np.random.default_rng(1), relay.op, relay.op.nn
+    x = relay.var("x", (1, 1, 1040, 1040))
+    whole = nn.conv2d(x, const(rng, 3, 1, 5, 5), strides=(8, 8), padding=(2, 2, 2, 2))
+    rows = op.reshape(x, (1040, 1040))
+    mod = relay.module(nn.dense(rows, const(rng, 3, 1040)) if flat else whole)
+    spots = rng.normal(0.5, 0.5, (3, 1, 1, 1040, 1040)) * (rng.random((3, 1, 1, 1040, 1040)) < 0.3)
+    data: Batches = [{"x": (one - 0.83).astype(np.float32)} for one in spots]
+    channels = channel_stats(mod, data[:2], sample=True)
+    errors: list[float] = []
+    given: list[int] = []
+    for fitted in (False, True):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{FITTING}.float_executor", lambda mod: Counting(mod, given))
+            if not fitted:
+                without_fitting(patch)
+            made = calibrated(mod, SEQUENTIAL, data[:2], channels).simulated
+        errors.append(np.square(evaluate(made, data[2])[0] - evaluate(mod, data[2])[0]).sum())
+    assert errors[1] < 0.9 * errors[0]
+    # A reader that mixes rows sees whole samples only.
+    size = 1040 * 1040
+    assert sum(given) > 20 * size if flat else sum(given) < 20 * size
 
 
 def lost_on_unseen_tails(seed: int) -> float:
