@@ -10,6 +10,7 @@ from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ops.nn.normalize import NormAttrs, register_norm
 from compiler.ops.nn.standardized_integers import Norm, annotate_norm, realize_norm
 from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.channel_factors import RESULT, Absorber, ChannelFactors, FQChannelFactors
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -28,6 +29,17 @@ layer_norm = register_norm(
     LayerNormAttrs,
     lambda attrs, shape: (shape, (attrs.axis % len(shape),)),
 )
+
+
+@FQChannelFactors.register(layer_norm)
+def layer_norm_factors(call: Call) -> ChannelFactors | None:
+    """Gamma and beta times the factors of the result; none come in."""
+    attrs = LayerNormAttrs.of(call)
+    if not attrs.scale or not all(isinstance(arg, Constant) for arg in call.args[1:]):
+        return None
+    axis = attrs.axis % len(call.tensor_type.shape)
+    gamma, beta = Absorber(1, RESULT, 0), Absorber(2, RESULT, 0)
+    return ChannelFactors({RESULT: axis}, absorbers=(gamma, beta))
 
 
 @FQAnnotateRewrite.register(layer_norm)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from compiler import relay
 from compiler.ir.module import IRModule
 from compiler.qtypes.layer_choices import SUMS
-from compiler.quantize import Calibration, QConfig, channel_stats
+from compiler.quantize import Calibration, QConfig, channel_stats, prerequisite_optimize
 from compiler.quantize._channel_groups import ChannelGroups, Factors, find_groups
 from compiler.quantize.calibration import rescaled_tensors as module
 from compiler.quantize.calibration.collect_stats import ExecutorFactory, float_executor
@@ -93,6 +93,20 @@ def test_one_calibration_serves_all_rescalings() -> None:
 
     scales = [together.scales_for(PLAIN.with_overrides(**one)) for one in RESCALINGS]
 
+    assert sorted(counting.read) == ["channels", "histograms", "ranges"]
+    assert len(set(scales)) == len(RESCALINGS)
+
+
+def test_a_norm_that_is_recognized_as_a_whole_hides_no_factors() -> None:
+    rng = np.random.default_rng(15)
+    x = relay.var("x", SHAPE)
+    tokens = relay.op.nn.dense(x, weight(rng, C, SHAPE[-1]))
+    norm = relay.op.nn.layer_norm(tokens, weight(rng, C), weight(rng, C))
+    both = [relay.op.nn.dense(norm, weight(rng, C, C)) for _ in range(2)]
+    mod = prerequisite_optimize(relay.module(relay.Function([x], relay.op.add(*both))), None, 3)
+    counting = Counting(mod, batches(rng))
+    together = Calibration(mod, counting, variants=RESCALINGS)
+    scales = [together.scales_for(PLAIN.with_overrides(**one)) for one in RESCALINGS]
     assert sorted(counting.read) == ["channels", "histograms", "ranges"]
     assert len(set(scales)) == len(RESCALINGS)
 
