@@ -15,9 +15,12 @@ def corners(bounds: list[Bound]) -> Interval:
     """The interval that holds all of several candidate bounds.
 
     Arithmetic on an array of rank 0 gives a number, which numpy would put into 64 bits, or into a
-    double, beside another one: bounds become arrays of numbers of any size again.
+    double, beside another one: bounds that are no arrays of one dtype become arrays of numbers of
+    any size again.
     """
-    whole = np.broadcast_arrays(*(np.asarray(bound, object) for bound in bounds))
+    narrow = all(getattr(bound, "dtype", None) == np.int64 for bound in bounds)
+    kind = np.int64 if narrow else object
+    whole = np.broadcast_arrays(*(np.asarray(bound, kind) for bound in bounds))
     return interval(np.minimum.reduce(whole), np.maximum.reduce(whole))
 
 

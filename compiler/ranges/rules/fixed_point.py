@@ -96,8 +96,11 @@ class _Worst:
 
 def _each(worst: _Worst, x: Bound, multiplier: Bound, amount: Bound, width: int) -> Bound:
     shape = np.broadcast_shapes(x.shape, multiplier.shape, amount.shape)
-    values, m, e = (np.broadcast_to(part, shape).reshape(-1) for part in (x, multiplier, amount))
-    found = exact(np.zeros(values.shape, np.int64))
+    parts = [np.broadcast_to(part, shape).reshape(-1) for part in (x, multiplier, amount)]
+    if _bits_inside(*parts) <= 62:  # what is added to round has 62 at most
+        parts = [part.astype(np.int64) for part in parts]
+    values, m, e = parts
+    found = np.zeros_like(values)
     power = np.asarray(m == POWER_OF_TWO, bool)
     # The caller compares what is shifted to the left with the dtype.
     some = power & np.asarray(e >= 1, bool)
@@ -112,3 +115,9 @@ def _each(worst: _Worst, x: Bound, multiplier: Bound, amount: Bound, width: int)
     rounded = worst.meet(_PRODUCT, products + (1 << (30 + right)))
     found[some] = worst.meet(_RESULT, rounded >> (31 + right))
     return found.reshape(shape)
+
+
+def _bits_inside(x: Bound, multiplier: Bound, amount: Bound) -> int:
+    """Bits of the largest product of two numbers, shifted to the left."""
+    bits = sum(int(np.abs(part).max(initial=0)).bit_length() for part in (x, multiplier))
+    return bits + max(int(amount.max(initial=0)), 0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from compiler import relay
@@ -191,6 +191,44 @@ def test_the_64_bit_product_of_a_fixed_point_multiplication_is_bounded_too() -> 
     finding = ranges(mod, (0, 1 << 33)).findings[0]
     assert "the 64-bit product may reach" in finding.what
     assert ranges(mod, (0, 1 << 31)).findings == ()
+
+
+@given(
+    x=st.integers(-(1 << 34), 1 << 34),
+    factors=st.lists(
+        st.tuples(st.integers(-(1 << 31), (1 << 31) - 1), st.integers(-40, 31)),
+        min_size=1,
+        max_size=3,
+    ),
+)
+@example(x=1 << 32, factors=[((1 << 30) + 1, -32)])
+@example(x=(1 << 31) - 1, factors=[(-(1 << 31), -32), (3, 1)])
+@settings(deadline=None)
+def test_a_fixed_point_product_of_any_size_is_that_of_big_integers(
+    x: int, factors: list[tuple[int, int]]
+) -> None:
+    data = relay.var("x", (len(factors),), "int64")
+    m, e = (constant(one) for one in zip(*factors, strict=True))
+    mod = module([data], op.fixed_point_multiply_per_axis(data, m, e, axis=0))
+    found, inside, ends = ranges(mod, (x, x)), [0], []
+    for multiplier, shift in factors:
+        if multiplier == 1 << 30:
+            at = 1 - shift
+            ends.append(x << -at if at <= 0 else x + (1 << (at - 1)) >> at if at < 64 else 0)
+        elif shift < -32:
+            ends.append(0)
+        else:
+            right = max(-shift, 0)
+            inside += [x << max(shift, 0), (x << max(shift, 0)) * multiplier]
+            inside += [inside[-1] + (1 << (30 + right))]
+            ends.append(inside[-1] >> (31 + right))
+    limits = (inside, "int64"), (ends, "int32")
+    fits = all(
+        integer_range(ty)[0] <= n <= integer_range(ty)[1] for some, ty in limits for n in some
+    )
+    assert (found.findings == ()) == fits
+    if fits:
+        assert (found.values[-1].low, found.values[-1].high) == (min(ends), max(ends))
 
 
 def test_a_shift_by_more_bits_than_there_are_is_found() -> None:
