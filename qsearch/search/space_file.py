@@ -29,6 +29,7 @@ from compiler.errors import CompilerError, OnnxExportError, legal_names
 from compiler.ir.module import IRModule
 from compiler.pipeline import tflite_file
 from compiler.qtypes.layer_choices import (
+    OTHERS,
     POINT_BITS,
     TABLES,
     WEIGHT_BITS,
@@ -451,8 +452,9 @@ def searched_space(
         costly = weighted and products > MOST_PRODUCTS and not counts
         costly = costly and products <= _MOST_PRODUCTS_OF_A_TRIAL
         points = [{name: nbit} for name, nbit in wide.searched.items()]
-        if counts and TABLES in wide.layers:  # a table of 12 bits is as large as a small layer
-            points.append({TABLES: wide.layers[TABLES]["nbit_input"]})
+        # A table of 12 bits is as large as a small layer, values of 15 take two bytes.
+        dear = ([TABLES] if counts else []) + ([OTHERS] if "ram" in costs else [])
+        points += [{n: wide.layers[n]["nbit_input"]} for n in dear if n in wide.layers]
         space = default_space(choices, costly, [*points, tiny])
         own = fields.get("layers", wide.layers)
         asked = SpaceFile(space, bits, names, layer_choices("layers", own))

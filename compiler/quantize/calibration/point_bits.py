@@ -2,13 +2,16 @@
 
 A weight has the bits that QConfig.layers names for the layer that reads it, the most where several
 layers read it; so has a table that indices pick from. A value between layers is stored once, so it
-has the most bits that any of its readers asks for; what is no layer asks for QConfig.nbit_input.
-What only tables of functions read has the bits of the reserved name ``TABLES``.
+has the most bits that any layer or softmax among its readers asks for; a softmax asks for
+QConfig.nbit_input, and so do other operators for what a convolution gives: runtimes have no kernel
+for one that gives more. What neither layers nor a softmax read has the bits of the reserved name
+``OTHERS`` else, and what only tables of functions read those of ``TABLES``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
 
 from compiler.ir.expr import Call, Expr, Function, Op, is_op_call
 from compiler.ir.ty import bits
@@ -16,17 +19,21 @@ from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
 from compiler.qtypes.errors import ConfigValueError
-from compiler.qtypes.layer_choices import TABLES
+from compiler.qtypes.layer_choices import OTHERS, POINT_BITS, TABLES
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize._layers import choices_of, named_layers, reads_table, weight_operand
+from compiler.quantize.calibration.weighted_calls import weight_of
 
 Readers = tuple[str, ...]
-"""Names of the layers that read a value, sorted; "" stands for everything else, ``TABLES`` for
-functions that become tables, those of divisors too."""
+"""Names of the layers that read a value, sorted; ``TABLES`` stands for functions that become
+tables, those of divisors too, ``OTHERS`` for everything else, "" for a softmax and, where a
+convolution gives the value, for everything else."""
 
-_OTHER = frozenset(("",))
+_USUAL = frozenset(("",))
+_OTHER = frozenset((OTHERS,))
 _TABLES = frozenset((TABLES,))
 _NONE: frozenset[str] = frozenset()
+_SLOPES: Final = ("nn.leaky_relu", "nn.prelu")
 
 
 def point_readers(main: Function) -> dict[Expr, Readers]:
@@ -42,17 +49,22 @@ def point_readers(main: Function) -> dict[Expr, Readers]:
     read: dict[Expr, frozenset[str]] = {main.body: _OTHER}
     stored: dict[Expr, frozenset[str]] = {}
     found: dict[Expr, Readers] = {}
-    for node in reversed(nodes_of(main)):
+    nodes = nodes_of(main)
+    convolved = _convolved(nodes)
+    for node in reversed(nodes):
         readers, through = read.pop(node, _NONE), stored.pop(node, _NONE)
         kind = quantize_kind(node)
         if kind == QAnnotateKind.INPUT:
             through = readers | through
+            if node in convolved and OTHERS in through:
+                through = through - _OTHER | _USUAL
             found[node] = tuple(sorted(through))
             readers = _NONE
         elif node in layers:
             readers, through = frozenset((layers[node],)), _NONE
-        elif is_op_call(node, "unary_formula"):
-            readers, through = _TABLES, _NONE
+        elif is_op_call(node, "unary_formula", "nn.softmax"):
+            readers = _TABLES if is_op_call(node, "unary_formula") else _USUAL
+            through = _NONE
         elif kind is not None or (through and not _moves(node)):
             readers, through = readers | _OTHER, _NONE
         # An operator is an operand of all its calls: their readers would gather there.
@@ -64,6 +76,19 @@ def point_readers(main: Function) -> dict[Expr, Readers]:
     return found
 
 
+def _convolved(nodes: Iterable[Expr]) -> set[Expr]:
+    """What convolutions give, with biases, limits, slopes and moves behind them."""
+    found: set[Expr] = set()
+    for node in nodes:
+        if is_op_call(node, "nn.conv2d", "nn.conv2d_transpose"):
+            found.add(node)
+        elif isinstance(node, Call) and not found.isdisjoint(node.args[:1]):
+            same = quantize_kind(node) is not None or is_op_call(node, *_SLOPES) or _moves(node)
+            if same or (is_op_call(node, "add") and weight_of(node) is not None):
+                found.add(node)
+    return found
+
+
 def _moves(node: Expr) -> bool:
     """True for what hands on the integers of its first operand, or the largest of them."""
     return not isinstance(node, Call) or FQDomScale.get(node.op) in (same_scale, moved_scale)
@@ -72,7 +97,8 @@ def _moves(node: Expr) -> bool:
 def input_bits(readers: Collection[str], qconfig: QConfig) -> int:
     """Bits of a point of kind INPUT."""
     choices = qconfig.layers
-    others = [name for name in readers if name != TABLES] or readers
+    layers = [name for name in readers if name not in POINT_BITS]
+    others = layers or [name for name in readers if name != TABLES] or readers
     asked = [
         (choices[name].nbit_input if name in choices else None) or qconfig.nbit_input
         for name in others
@@ -93,7 +119,7 @@ def chosen_bits(
             weight of a product more bits than its dtype.
     """
     chosen = choices_of(main, qconfig.layers)
-    if not chosen and TABLES not in qconfig.layers:
+    if not chosen and qconfig.layers.keys().isdisjoint((TABLES, OTHERS)):
         return {}
     found: dict[Expr, int] = {}
     layers = {name: call for call, name in named_layers(main).items()}

@@ -14,7 +14,7 @@ from compiler.ir.expr import Var, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.walk import behind, nodes_of
 from compiler.pipeline import evaluate
-from compiler.qtypes.layer_choices import SUMS, TABLES
+from compiler.qtypes.layer_choices import OTHERS, POINT_BITS, SUMS, TABLES
 from compiler.quantize import (
     Calibration,
     QConfig,
@@ -23,6 +23,8 @@ from compiler.quantize import (
     prerequisite_optimize,
     quantize,
 )
+from compiler.quantize.calibration.point_bits import input_bits, point_readers
+from compiler.quantize.candidate import mark
 from compiler.quantize.predicted_error import predicted_sqnr_db
 from compiler.quantize.wide_inputs import wide_inputs
 from tests.compiler.frontend.from_onnx.test_load import imported
@@ -111,7 +113,7 @@ def test_small_wide_inputs_read_more_bits(
     rng = np.random.default_rng(0)
     module = heads(rng, size, **options)
     found = wide_inputs(module).layers
-    layers = {name: bits for name, bits in found.items() if name != TABLES}
+    layers = {name: bits for name, bits in found.items() if name not in POINT_BITS}
     assert layers == {name: {"nbit_input": 16} for name in names}
     data = [{"x": rng.normal(size=(1, 3, size, size)).astype(np.float32)} for _ in range(4)]
     calibration = Calibration(module, data)
@@ -167,7 +169,7 @@ def test_the_first_depthwise_layers_read_more_bits(
     rng = np.random.default_rng(0)
     module = mobile(rng, **options)
     found = wide_inputs(module)
-    layers = {name: bits for name, bits in found.layers.items() if name != TABLES}
+    layers = {name: bits for name, bits in found.layers.items() if name not in POINT_BITS}
     assert layers == {name: {"nbit_input": 16} for name in names}
     assert [w.split(" are ")[0] for w in found.why if " are " in w] == [
         f"sums of {n}" for n in names
@@ -200,10 +202,38 @@ def test_tables_are_cheap_where_layers_multiply_more_than_they_compute(
         value = op.add(swish, other) if shared else swish
     module = prerequisite_optimize(relay.module(value), None, 3)
     found = wide_inputs(module)
-    assert found.layers == ({TABLES: {"nbit_input": 12}} if cheap else {})
+    assert found.layers.get(TABLES) == ({"nbit_input": 12} if cheap else None)
     assert found.searched.get(TABLES, 8) == (12 if affordable else 8)
     data = [{"x": rng.normal(size=(1, channels, 8, 8)).astype(np.float32)} for _ in range(4)]
     assert Calibration(module, data).choose()[0].layers == found.layers
+
+
+def test_what_no_layer_reads_has_fifteen_bits() -> None:
+    op, nn, rng = relay.op, relay.op.nn, np.random.default_rng(0)
+    x = relay.var("x", (1, 8, 6, 6))
+    first = nn.relu(nn.conv2d(x, const(rng, 8, 8, 3, 3)))
+    gated = op.multiply(
+        nn.conv2d(first, const(rng, 8, 8, 1, 1)), op.mean(first, axis=(2, 3), keepdims=True)
+    )
+    scores = op.reshape(nn.conv2d(gated, const(rng, 8, 8, 1, 1)), (8, 16))
+    module = prerequisite_optimize(relay.module(nn.softmax(scores)), None, 3)
+    assert wide_inputs(module).layers[OTHERS] == {"nbit_input": 15}
+    data = [{"x": rng.normal(size=(1, 8, 6, 6)).astype(np.float32)} for _ in range(4)]
+    calibration = Calibration(module, data)
+    errors = []
+    for layers in ({}, {OTHERS: {"nbit_input": 15}}):
+        config = QConfig.recommended(calibrate_mode="max", layers=layers)
+        candidate = calibration.candidate(config)
+        assert_same_integers(candidate.module, data)
+        wanted, found = (evaluate(mod, data[0])[0] for mod in (module, candidate.module))
+        errors.append(float(np.square(found - wanted).sum()))
+        readers = set(point_readers(mark(module, config)[0]["main"]).values())
+        bits = {names: input_bits(names, config) for names in readers}
+        own = bits.pop((OTHERS,))
+        assert own == (15 if layers else 8)
+        # What a convolution gives, or a softmax or layer reads, keeps to the usual bits.
+        assert bits == dict.fromkeys([("",), ("", "conv2d_1"), ("conv2d_0",), ("conv2d_2",)], 8)
+    assert errors[1] < errors[0]
 
 
 def test_wide_inputs_have_room_for_what_calibration_has_not_seen() -> None:

@@ -13,7 +13,7 @@ from compiler.ir.analysis import free_vars
 from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
 from compiler.proof.derive import derive_static
-from compiler.qtypes.layer_choices import WIDE_BITS
+from compiler.qtypes.layer_choices import OTHERS, WIDE_BITS
 from compiler.quantize import Calibration, QConfig, prerequisite_optimize
 from compiler.quantize._even_inputs import even_inputs
 from compiler.runtime.exact_executor import executor_named
@@ -73,7 +73,8 @@ def test_every_column_counts_and_every_form_agrees(body: Any) -> None:
     calibration = Calibration(mod, data)
     qconfig, decisions = calibration.choose()
     assert any("columns of a table" in one.why for one in decisions)
-    assert {each["nbit_input"] for each in qconfig.to_dict()["layers"].values()} == {WIDE_BITS}
+    bits = {bits for name, bits in qconfig.layers.input_bits.items() if name != OTHERS}
+    assert bits == {WIDE_BITS}
     module = calibration.candidate(qconfig).partitioned
     assert module is not None
     assert derive_static(module).findings == ()

@@ -14,7 +14,7 @@ import qsearch
 from compiler import relay
 from compiler.errors import OnnxExportError, TfliteExportError
 from compiler.export.to_onnx.float_model import to_onnx
-from compiler.qtypes.layer_choices import SUMS, TABLES, layer_choices
+from compiler.qtypes.layer_choices import OTHERS, SUMS, TABLES, layer_choices
 from compiler.qtypes.qconfig import QConfig
 from compiler.targets.engine.library import load_library
 from compiler.targets.npu.profiles import PROFILES
@@ -409,3 +409,16 @@ def test_tables_of_functions_may_be_small_where_size_counts(size_counts: bool) -
     assert found.start.layers.input_bits[TABLES] == 12
     choices = {p.name: p.choices for p in found.space.parameters}
     assert choices.get(input_parameter(TABLES)) == ((8, 12) if size_counts else None)
+
+
+@pytest.mark.parametrize("ram_counts", [False, True])
+def test_what_no_layer_reads_may_have_fewer_bits_where_ram_counts(ram_counts: bool) -> None:
+    op, data = relay.op, relay.var("x", (1, 16))
+    both = [op.nn.dense(data, relay.const(np.ones((16, 16), np.float32))) for _ in range(2)]
+    out = op.nn.dense(op.multiply(*both), relay.const(np.ones((4, 16), np.float32)))
+    module = relay.module(relay.Function([data], out))
+    settings = resolve({"at_most": {"ram": "64k"}} if ram_counts else {}).settings
+    found = searched_space(settings, module, "top1")
+    assert found.start.layers.input_bits[OTHERS] == 15
+    choices = {p.name: p.choices for p in found.space.parameters}
+    assert choices.get(input_parameter(OTHERS)) == ((8, 15) if ram_counts else None)
