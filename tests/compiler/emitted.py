@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.module import IRModule
+from compiler.qtypes.layer_choices import POINT_BITS
 from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.artifact import load_qmod, save_qmod
 from compiler.runtime.executor import Executor
@@ -97,7 +98,9 @@ def random_qconfig(rng: np.random.Generator, layers: Sequence[str] = ()) -> QCon
         rounding=pick("UPWARD", "TONEAREST", "TONEAREST_EVEN"),
         weight_rounding=pick("nearest", "corrected" if corrected else "nearest", "sequential"),
         layers={
-            name: {"nbit_input": pick(None, 4, 11)} for name in layers if pick(False, False, True)
+            name: {"nbit_input": pick(*POINT_BITS.get(name, (None, 4, 11)))}
+            for name in ((*layers, *POINT_BITS) if layers else ())
+            if pick(False, False, True)
         },
         requantization=pick("fixed_point", "float_product", "power_of_two"),
         round_for_shift=pick(True, True, False),
