@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
+
+import numpy as np
 
 from compiler.frontend.from_onnx.convert.volume import convolve_volume, convolve_volume_transposed
 from compiler.frontend.from_onnx.convert.window import Window, read_window
@@ -12,6 +16,9 @@ from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
 
 Ints = tuple[int, ...]
+
+_MOST_PLACES: Final = 1 << 22
+"""Elements of a kernel times elements of an image that a computed weight may have."""
 
 
 def _weight(node: OnnxNode, one_d: bool) -> Expr:
@@ -54,6 +61,12 @@ def convolution(node: OnnxNode, data: Expr, given: Expr | None) -> Expr:
         if given is not None:
             raise node.error("three spatial axes are supported for float operands only")
         return convolve_volume(node, data, window, partial(_add_bias, node))
+    if (
+        given is None
+        and not node.values.is_stored(node.proto.input[1])
+        and node.shape(data)[0] == 1
+    ):
+        return _add_bias(node, _correlated(node, data, window))
     if given is None:
         weight = _weight(node, one_d)
     else:
@@ -76,6 +89,36 @@ def convolution(node: OnnxNode, data: Expr, given: Expr | None) -> Expr:
     if given is None:
         result = _add_bias(node, result)
     return node.call("squeeze", result, axis=(2,)) if one_d else result
+
+
+def _is_correlated(node: OnnxNode, data: Expr, window: Window) -> bool:
+    """Whether a weight is computed, for one sample of which there are not too many windows."""
+    batch, _, *sizes = node.shape(data)
+    computed = batch == 1 and not node.values.is_stored(node.proto.input[1])
+    return computed and math.prod(window.kernel) * math.prod(sizes) <= _MOST_PLACES
+
+
+def _correlated(node: OnnxNode, data: Expr, window: Window) -> Expr:
+    """As trackers compare a template with an image: a product of matrices, of the weight and of
+    the windows of the data, group by group."""
+    weight, groups = node.arg(1), node.attr("group", 1)
+    around = [(0, 0), (0, 0), *zip(window.begins, window.ends, strict=True)]
+    if any(map(any, around)):
+        data = node.call("nn.pad", data, node.scalar_like(0, data), pad_width=around)
+    _, channels, *sizes = node.shape(data)
+    taps = [np.arange(k) * d for k, d in zip(window.kernel, window.dilations, strict=True)]
+    spans = zip(sizes, taps, window.strides, strict=True)
+    starts = [np.arange(0, size - tap[-1], stride) for size, tap, stride in spans]
+    grid = np.meshgrid(*taps, *starts, indexing="ij")
+    at = [tap + start for tap, start in zip(grid[: len(taps)], grid[len(taps) :], strict=True)]
+    places = node.const(np.ravel_multi_index(at, sizes).reshape(-1))
+    taken = node.call("take", node.call("reshape", data, newshape=(channels, -1)), places, axis=1)
+    found = [len(each) for each in starts]
+    columns = node.call("reshape", taken, newshape=(groups, -1, math.prod(found)))
+    outputs = node.shape(weight)[0]
+    rows = node.call("reshape", weight, newshape=(groups, outputs // groups, -1))
+    product = node.call("nn.batch_matmul", rows, columns, transpose_b=False)
+    return node.call("reshape", product, newshape=(1, outputs, *found))
 
 
 def _kernel_size(node: OnnxNode) -> Ints:
