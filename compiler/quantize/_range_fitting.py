@@ -195,7 +195,7 @@ class RangeFitting:
         axis = next((a for a in range(1, len(shape)) if a != self._axis.get(point, 1)), 0)
         if size <= _VALUES or not axis:
             return None
-        strips = _cut(pairs, axis, max(shape[axis] * _IN_STRIPS // size, 1))
+        strips = _cut(pairs, axis, max(shape[axis] * _IN_STRIPS // size, _ROWS))
         ty = TensorType(strips[0][0].shape, point.tensor_type.dtype)
         with suppress(TypeInferenceError):
             part = self._reading(point, ty)
@@ -335,7 +335,7 @@ def _ends_by_sample(values: Values, axis: int) -> Values:
 def _cut(pairs: Sequence[_Pair], axis: int, rows: int) -> list[_Pair]:
     """Strips along an axis, evenly over all samples, of about so many rows together."""
     length = pairs[0][0].shape[axis]
-    height = min(max(rows // _STRIPS, _ROWS), rows)
+    height = min(max(rows // _STRIPS, _ROWS), length)
     found = []
     for k, start in enumerate(np.linspace(0, length - height, max(rows // height, 1)).astype(int)):
         at = (slice(None),) * axis + (slice(start, start + height),)

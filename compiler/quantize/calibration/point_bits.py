@@ -5,7 +5,8 @@ layers read it; so has a table that indices pick from. A value between layers is
 has the most bits that any layer or softmax among its readers asks for; a softmax asks for
 QConfig.nbit_input, and so do other operators for what a convolution gives: runtimes have no kernel
 for one that gives more. What neither layers nor a softmax read has the bits of the reserved name
-``OTHERS`` else, and what only tables of functions read those of ``TABLES``.
+``OTHERS`` else, what only tables of functions read those of ``TABLES``, and what both read the
+usual bits: a table has an entry for each value.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def input_bits(readers: Collection[str], qconfig: QConfig) -> int:
     """Bits of a point of kind INPUT."""
     choices = qconfig.layers
     layers = [name for name in readers if name not in POINT_BITS]
-    others = layers or [name for name in readers if name != TABLES] or readers
+    others = layers or (readers if len(readers) == 1 else [""])
     asked = [
         (choices[name].nbit_input if name in choices else None) or qconfig.nbit_input
         for name in others

@@ -17,8 +17,8 @@ from compiler.ir.expr import Expr
 
 Ints = tuple[int, ...]
 
-_MOST_PLACES: Final = 1 << 22
-"""Elements of a kernel times elements of an image that a computed weight may have."""
+_MOST_PLACES: Final = 1 << 24
+"""Of a kernel, times elements of the data, that a computed weight may have."""
 
 
 def _weight(node: OnnxNode, one_d: bool) -> Expr:
@@ -61,11 +61,7 @@ def convolution(node: OnnxNode, data: Expr, given: Expr | None) -> Expr:
         if given is not None:
             raise node.error("three spatial axes are supported for float operands only")
         return convolve_volume(node, data, window, partial(_add_bias, node))
-    if (
-        given is None
-        and not node.values.is_stored(node.proto.input[1])
-        and node.shape(data)[0] == 1
-    ):
+    if given is None and _is_correlated(node, data, window):
         return _add_bias(node, _correlated(node, data, window))
     if given is None:
         weight = _weight(node, one_d)
@@ -93,9 +89,11 @@ def convolution(node: OnnxNode, data: Expr, given: Expr | None) -> Expr:
 
 def _is_correlated(node: OnnxNode, data: Expr, window: Window) -> bool:
     """Whether a weight is computed, for one sample of which there are not too many windows."""
-    batch, _, *sizes = node.shape(data)
-    computed = batch == 1 and not node.values.is_stored(node.proto.input[1])
-    return computed and math.prod(window.kernel) * math.prod(sizes) <= _MOST_PLACES
+    shape = node.type_of(data).shape
+    static = shape[0] == 1 and all(isinstance(size, int) for size in shape)
+    if not static or node.values.is_stored(node.proto.input[1]):
+        return False
+    return math.prod((*window.kernel, *node.shape(data))) <= _MOST_PLACES
 
 
 def _correlated(node: OnnxNode, data: Expr, window: Window) -> Expr:
