@@ -4,12 +4,13 @@
 
 A layer is a convolution or matrix product; ``compiler.quantize.layer_names`` lists the names that a
 module has. What a choice leaves open is as the QConfig has it for all layers. A constant table that
-computed indices pick from (an embedding) has a name as well, and ``nbit_weight`` up to 16. Three
+computed indices pick from (an embedding) has a name as well, and ``nbit_weight`` up to 16. Four
 reserved names stand for points that no single layer reads, and take ``nbit_input`` only:
 
     <sums>      what adds of two computed values join, and their sums, until a layer reads them: 16
     <tables>    values that only tables of activation functions (hard-swish, GELU) read: up to 12;
                 a table has two to the power of so many entries
+    <scores>    values that only a softmax reads: up to 12
     <others>    values that neither layers nor a softmax read and no convolution gives, such as what
                 a norm reads: up to 15; products of two of them fit int32
 """
@@ -26,7 +27,13 @@ from compiler.qtypes.errors import ConfigValueError
 SUMS: Final = "<sums>"
 TABLES: Final = "<tables>"
 OTHERS: Final = "<others>"
-POINT_BITS: Final = {SUMS: (8, 16), TABLES: tuple(range(8, 13)), OTHERS: tuple(range(8, 16))}
+SCORES: Final = "<scores>"
+POINT_BITS: Final = {
+    SUMS: (8, 16),
+    TABLES: tuple(range(8, 13)),
+    SCORES: tuple(range(8, 13)),
+    OTHERS: tuple(range(8, 16)),
+}
 """The bits that reserved names may have."""
 
 

@@ -31,6 +31,7 @@ from compiler.pipeline import tflite_file
 from compiler.qtypes.layer_choices import (
     OTHERS,
     POINT_BITS,
+    SCORES,
     TABLES,
     WEIGHT_BITS,
     LayerChoices,
@@ -453,7 +454,7 @@ def searched_space(
         costly = costly and products <= _MOST_PRODUCTS_OF_A_TRIAL
         points = [{name: nbit} for name, nbit in wide.searched.items()]
         # A table of 12 bits is as large as a small layer, values of 15 take two bytes.
-        dear = ([TABLES] if counts else []) + ([OTHERS] if "ram" in costs else [])
+        dear = ([TABLES, SCORES] if counts else []) + ([OTHERS] if "ram" in costs else [])
         points += [{n: wide.layers[n]["nbit_input"]} for n in dear if n in wide.layers]
         space = default_space(choices, costly, [*points, tiny])
         own = fields.get("layers", wide.layers)

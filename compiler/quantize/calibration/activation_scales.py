@@ -8,11 +8,10 @@ from numpy.typing import NDArray
 from compiler.errors import CalibrationError
 from compiler.ir.garbage import collector_rests
 from compiler.ir.ty import bits
-from compiler.qtypes.layer_choices import TABLES
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize.calibration import kl_divergence, mse  # noqa: F401 - each registers a calibrate_mode
 from compiler.quantize.calibration.modes import calibrate_modes, two_sided_range
-from compiler.quantize.calibration.point_bits import input_bits
+from compiler.quantize.calibration.point_bits import TABULATED, input_bits
 from compiler.quantize.calibration.stats import CalibrationStats
 
 
@@ -51,7 +50,7 @@ def activation_scales(stats: CalibrationStats, qconfig: QConfig) -> NDArray[np.f
         narrow = kind == QAnnotateKind.INPUT and measured and nbit <= widest
         unsigned = bool(narrow and one.minimum >= 0)
         two_sided = narrow and not unsigned and qconfig.activation_scheme == "asymmetric"
-        two_sided |= measured and nbit > widest and stats.readers[point] == (TABLES,)
+        two_sided |= measured and nbit > widest and stats.readers[point] in TABULATED
         # All levels on one side are the positive half of a grid of one more bit.
         nbit += unsigned
         key = (*choices, nbit)

@@ -56,10 +56,9 @@ from compiler.ops.rules.dom_scale import (
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import WeightNotConstantError
-from compiler.qtypes.layer_choices import TABLES
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize.calibration.bias_room import add_operands, range_for_bias, weights_with_bias
-from compiler.quantize.calibration.point_bits import chosen_bits, point_readers
+from compiler.quantize.calibration.point_bits import TABULATED, chosen_bits, point_readers
 from compiler.quantize.calibration.uneven_grid import Sidedness
 from compiler.quantize.calibration.weight_grid import range_on_few_levels, range_on_grid
 from compiler.quantize.calibration.weight_scale import weight_range
@@ -109,7 +108,7 @@ def bind_scales(
     main: Function = annotated["main"]
     read_by = point_readers(main) if context.qconfig.layers else {}
     bits_of = chosen_bits(main, context.qconfig, read_by)
-    tabulated = {point for point, readers in read_by.items() if readers == (TABLES,)}
+    tabulated = {point for point, readers in read_by.items() if readers in TABULATED}
     binder = _Binder(context.qconfig, nodes_of(main), activation_ranges, bits_of, tabulated)
     replaced = binder.replacements()
     context.report.points.clear()

@@ -2,11 +2,10 @@
 
 A weight has the bits that QConfig.layers names for the layer that reads it, the most where several
 layers read it; so has a table that indices pick from. A value between layers is stored once, so it
-has the most bits that any layer or softmax among its readers asks for; a softmax asks for
-QConfig.nbit_input, and so do other operators for what a convolution gives: runtimes have no kernel
-for one that gives more. What neither layers nor a softmax read has the bits of the reserved name
-``OTHERS`` else, what only tables of functions read those of ``TABLES``, and what both read the
-usual bits: a table has an entry for each value.
+has the most bits that any layer among its readers asks for. What no layer reads has the bits of a
+reserved name, ``TABLES`` or ``SCORES`` where only tables of functions or a softmax read it and
+``OTHERS`` else; the usual bits where several of these read it, since a table has an entry for each
+value, and where a convolution gives it, since runtimes have no kernel for one that gives more.
 """
 
 from __future__ import annotations
@@ -20,19 +19,23 @@ from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
 from compiler.qtypes.errors import ConfigValueError
-from compiler.qtypes.layer_choices import OTHERS, POINT_BITS, TABLES
+from compiler.qtypes.layer_choices import OTHERS, POINT_BITS, SCORES, TABLES
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize._layers import choices_of, named_layers, reads_table, weight_operand
 from compiler.quantize.calibration.weighted_calls import weight_of
 
 Readers = tuple[str, ...]
 """Names of the layers that read a value, sorted; ``TABLES`` stands for functions that become
-tables, those of divisors too, ``OTHERS`` for everything else, "" for a softmax and, where a
-convolution gives the value, for everything else."""
+tables, those of divisors too, ``SCORES`` for a softmax, ``OTHERS`` for everything else and "" for
+these two where a convolution gives the value."""
+
+TABULATED: Final = ((TABLES,), (SCORES,))
+"""Who reads what has ends of its own where it has more bits than usual."""
 
 _USUAL = frozenset(("",))
 _OTHER = frozenset((OTHERS,))
 _TABLES = frozenset((TABLES,))
+_SCORES = frozenset((SCORES,))
 _NONE: frozenset[str] = frozenset()
 _SLOPES: Final = ("nn.leaky_relu", "nn.prelu")
 
@@ -57,14 +60,14 @@ def point_readers(main: Function) -> dict[Expr, Readers]:
         kind = quantize_kind(node)
         if kind == QAnnotateKind.INPUT:
             through = readers | through
-            if node in convolved and OTHERS in through:
-                through = through - _OTHER | _USUAL
+            if node in convolved and not through.isdisjoint(_OTHER | _SCORES):
+                through = through - _OTHER - _SCORES | _USUAL
             found[node] = tuple(sorted(through))
             readers = _NONE
         elif node in layers:
             readers, through = frozenset((layers[node],)), _NONE
         elif is_op_call(node, "unary_formula", "nn.softmax"):
-            readers = _TABLES if is_op_call(node, "unary_formula") else _USUAL
+            readers = _TABLES if is_op_call(node, "unary_formula") else _SCORES
             through = _NONE
         elif kind is not None or (through and not _moves(node)):
             readers, through = readers | _OTHER, _NONE
@@ -120,7 +123,7 @@ def chosen_bits(
             weight of a product more bits than its dtype.
     """
     chosen = choices_of(main, qconfig.layers)
-    if not chosen and qconfig.layers.keys().isdisjoint((TABLES, OTHERS)):
+    if not chosen and qconfig.layers.keys().isdisjoint((TABLES, SCORES, OTHERS)):
         return {}
     found: dict[Expr, int] = {}
     layers = {name: call for call, name in named_layers(main).items()}

@@ -14,7 +14,7 @@ from compiler.ir.expr import Var, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.walk import behind, nodes_of
 from compiler.pipeline import evaluate
-from compiler.qtypes.layer_choices import OTHERS, POINT_BITS, SUMS, TABLES
+from compiler.qtypes.layer_choices import OTHERS, POINT_BITS, SCORES, SUMS, TABLES
 from compiler.quantize import (
     Calibration,
     QConfig,
@@ -231,9 +231,23 @@ def test_what_no_layer_reads_has_fifteen_bits() -> None:
         bits = {names: input_bits(names, config) for names in readers}
         own = bits.pop((OTHERS,))
         assert own == (15 if layers else 8)
-        # What a convolution gives, or a softmax or layer reads, keeps to the usual bits.
+        # What a convolution gives keeps to the usual bits.
         assert bits == dict.fromkeys([("",), ("", "conv2d_1"), ("conv2d_0",), ("conv2d_2",)], 8)
     assert errors[1] < errors[0]
+
+
+@pytest.mark.parametrize(("inputs", "chosen"), [(512, True), (128, False)])
+def test_a_softmax_reads_more_bits_where_layers_multiply_enough(inputs: int, chosen: bool) -> None:
+    nn, rng = relay.op.nn, np.random.default_rng(0)
+    scores = nn.dense(relay.var("x", (1, inputs)), const(rng, 4, inputs))
+    module = prerequisite_optimize(
+        relay.module(nn.dense(nn.softmax(scores), const(rng, 3, 4))), None, 3
+    )
+    data = [{"x": rng.normal(size=(1, inputs)).astype(np.float32)} for _ in range(8)]
+    calibration = Calibration(module, data)
+    config, _ = calibration.choose()
+    assert config.layers.input_bits.get(SCORES) == (12 if chosen else None)
+    assert_same_integers(calibration.candidate(config).module, data)
 
 
 def test_wide_inputs_have_room_for_what_calibration_has_not_seen() -> None:
