@@ -14,10 +14,10 @@ grouped convolution becomes, each has a range of its own: the weights on both si
 factors. Last layers, which no other layer follows, stay in float: they read few values. Those with
 many weights do not: a runtime would convert all of them in every run.
 
-What a table of a function reads in 12 bits has its calibrated range in 8 bits, as far as the
-function changes there: the convolution in front would be in float as well. Not so what the first
-convolution computes: of an even background each channel is one value, whose rounding adds up in all
-that follows. It is a small part of the work.
+What a table of a function or a softmax reads in 12 bits has its calibrated range in 8 bits, as far
+as the function changes there: the convolution in front would be in float as well. Not so what the
+first convolution computes: of an even background each channel is one value, whose rounding adds up
+in all that follows. It is a small part of the work.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from compiler.span import onnx_nodes
 
 _WIDEST = 1 << 16
 _FEW_WEIGHTS = 1 << 16
+_SOFTMAX = "nn.integer_softmax"
 _MAXIMA = ("nn.max_pool2d", "nn.global_max_pool2d")
 _SHAPES = ("reshape", "nn.batch_flatten", "squeeze", "expand_dims", "transpose")
 _AVERAGES = ("nn.avg_pool2d", "nn.global_avg_pool2d", "mean")
@@ -146,7 +147,7 @@ def _tabulated_levels(step: Step) -> Levels | None:
     ends = [
         _changing_ends(table, step.result)
         for user in _readers(step.result)
-        for table in ([user] if user.name == "lookup" else _readers(user.result))
+        for table in ([user] if user.name in ("lookup", _SOFTMAX) else _readers(user.result))
     ]
     known = [found for found in ends if found is not None]
     if not known or len(known) < len(ends):
@@ -160,7 +161,12 @@ def _tabulated_levels(step: Step) -> Levels | None:
 
 
 def _changing_ends(table: Step, value: Value) -> tuple[float, float] | None:
-    """The integers of a value between which a table changes; None if it does not read the value."""
+    """The integers of a value between which a table changes; None if it does not read the value.
+
+    A softmax changes everywhere.
+    """
+    if table.name == _SOFTMAX:
+        return -math.inf, math.inf
     entries = table.args[1].data if table.name == "lookup" else None
     if entries is None or not entries.size:
         return None

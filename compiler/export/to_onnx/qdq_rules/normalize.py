@@ -13,8 +13,10 @@ from compiler.ir.dataflow import Step
 def integer_softmax(step: Step, graph: QdqEmitter) -> Real | None:
     """Softmax; the unit of its argument is read off the table of exponentials."""
     real, table = graph.real(step.args[0]), step.args[1].data
-    if real is None or real.clip is not None or table is None:
+    if table is None:
         return None
+    if real is None or real.clip is not None:
+        real = graph.whole(step.args[0])
     entries = table.astype(np.float64).reshape(-1)
     places = np.flatnonzero(entries[1:] > 0) + 1
     if not places.size or entries[0] <= 0:

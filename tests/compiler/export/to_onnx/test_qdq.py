@@ -16,7 +16,9 @@ from compiler.export.to_onnx.float_model import to_onnx
 from compiler.export.to_onnx.narrow_weights import initializer_bytes
 from compiler.export.to_onnx.qdq import to_qdq_onnx
 from compiler.ir.inference.infer_type import infer_module
+from compiler.pipeline import evaluate
 from compiler.qtypes.qconfig import QConfig
+from compiler.quantize import Calibration, prerequisite_optimize
 from compiler.runtime.artifact import QModule
 from compiler.targets.ort.session import OrtExecutor
 from tests.compiler.export.to_onnx.qdq_graphs import kernels, of_file, outputs_of, sqnr_db
@@ -66,6 +68,34 @@ def test_outputs_are_near_those_of_the_module(changes: dict[str, object]) -> Non
         found = outputs(made.model, x)
         assert sqnr_db(found, wanted) > least
         assert np.mean(found.argmax(axis=1) == wanted.argmax(axis=1)) >= 0.98
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_softmax_of_12_bits_stays_one_operator(masked: bool) -> None:
+    """Behind a mask of integers nothing of its operand is a real yet."""
+    op, nn, rng = relay.op, relay.op.nn, np.random.default_rng(0)
+    x, mask = relay.var("x", (4, 16)), relay.var("mask", (1, 4), "int32")
+    both = [nn.dense(x, relay.const(rng.normal(size=(16, 16)).astype("f"))) for _ in range(2)]
+    rows = [op.reshape(one, newshape=(1, 4, 16)) for one in both]
+    scores = op.reshape(nn.batch_matmul(*rows), newshape=(4, 4))
+    if masked:
+        off = op.multiply(op.cast(mask, dtype="float32"), relay.const(np.float32(-50)))
+        scores = op.add(scores, off)
+    out = nn.dense(nn.softmax(scores), relay.const(rng.normal(size=(8, 4)).astype("f")))
+    network = relay.module(relay.Function([x, mask] if masked else [x], out))
+    data = [{"x": rng.normal(size=(4, 16)).astype("f")} for _ in range(8)]
+    if masked:
+        data = [{**one, "mask": rng.integers(0, 2, (1, 4)).astype("i4")} for one in data]
+    config = QConfig.recommended(layers={"<scores>": {"nbit_input": 12}})
+    module = Calibration(prerequisite_optimize(network), data).candidate(config).partitioned
+    assert module is not None
+    assert "int16" in str(module["quantized_main"])
+    made = to_qdq_onnx(module)
+    assert [node.op_type for node in made.model.graph.node].count("Softmax") == 1
+    wanted = np.stack([evaluate(module, one)[0] for one in data])
+    session = OrtExecutor(made.model)
+    found = np.stack([session.run(list(one.values()))[0] for one in data])
+    assert sqnr_db(found, wanted) > 30
 
 
 def test_sums_that_only_an_output_reads_may_have_16_bits_in_front_of_them() -> None:
