@@ -33,7 +33,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -158,9 +158,9 @@ class RangeFitting:
         reading = self._reading(point, point.tensor_type)
         # All on a few samples or on strips, the best of these on the rest.
         raced = _RACED // images or 1
-        strips = self._strips(point, reading, list(runs.pairs(point.args[0])))
-        count = 1 if strips else self.samples(point)
-        whole = _Heat(reading, list(islice(runs.pairs(point.args[0]), count)))
+        pairs = list(runs.pairs(point.args[0]))
+        strips = self._strips(point, reading, pairs)
+        whole = _Heat(reading, pairs[: 1 if strips else self.samples(point)])
         first = strips or whole
         unseen = _Unseen.of([y for y, _ in first.pairs], self._axis.get(point, 1))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -48,15 +49,16 @@ gains 6.6 dB, hard-swish 0.8, GELU 0.3; the engine takes -4 to 5 % longer (four 
 _A_CHEAP_TABLE: Final = 64
 """Multiplications for each value that a table reads, from which the engine takes 1 to 6 % longer
 for 12 bits (four networks, AVX512-VBMI; 2 to 12 % on AVX2)."""
-_A_SCORE: Final = 320
-"""Multiplications for each value that a softmax reads, from which 12 bits cost little: a small BERT
-gains 3 dB, a block of Llama 2. With 257 the engine took 0.48 of float instead of 0.40."""
-OTHER_BITS: Final = POINT_BITS[OTHERS][-1]
-"""Of what no layer reads and no convolution gives. Measured over 21 small networks: 9 gain 0.7 to
-15 dB, the others nothing; the engine takes as long."""
 _A_TABLE: Final = 24
 """The same for searches, which see what it gains: with 30 it took 19 % longer (25 % on AVX2). Fewer
 were not measured."""
+_A_SCORE: Final = 320
+"""Multiplications for each value that a softmax reads, from which 12 bits cost little: a small BERT
+gains 3 dB, a block of Llama 2. With 257 the engine took 0.48 of float instead of 0.40."""
+
+OTHER_BITS: Final = POINT_BITS[OTHERS][-1]
+"""Of what no layer reads and no convolution gives. Measured over 21 small networks: 9 gain 0.7 to
+15 dB, the others nothing; the engine takes as long."""
 
 _TINY: Final = 1 << 19
 """Multiplications of one sample, up to which a run takes longer for its steps than for these. In a
@@ -108,7 +110,10 @@ def wide_inputs(module: IRModule) -> WideInputs:
         )
     if columns := marked.of_columns({*last, *first}):
         why.append(f"columns of a table meet in {', '.join(columns)}: more bits cost little there")
-    values = sum(marked.values[p] for p, readers in marked.points.items() if readers == (TABLES,))
+    read: Counter[Readers] = Counter()
+    for point, readers in marked.points.items():
+        read[readers] += marked.values[point]
+    values, scores = read[TABLES,], read[SCORES,]
     work = sum(marked.work.values())
     found = last | first | columns
     searched: dict[str, int] = {}
@@ -125,11 +130,10 @@ def wide_inputs(module: IRModule) -> WideInputs:
         why.append(f"tables of functions read {TABLE_BITS} bits nearly as fast as 8: {each}")
     elif values and work >= _A_TABLE * values:
         searched[TABLES] = TABLE_BITS
-    scores = sum(marked.values[p] for p, readers in marked.points.items() if readers == (SCORES,))
     if scores and work >= _A_SCORE * scores:
         found |= {SCORES: {"nbit_input": TABLE_BITS}}
         why.append(f"softmax reads few values: {TABLE_BITS} bits cost nothing there")
-    if work and any(set(readers) == {OTHERS} for readers in marked.points.values()):
+    if work and read[OTHERS,]:
         found |= {OTHERS: {"nbit_input": OTHER_BITS}}
         why.append(f"no layer multiplies some values: {OTHER_BITS} bits cost little there")
     tiny = work <= _TINY * batch_size(module)

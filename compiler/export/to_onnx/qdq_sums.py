@@ -165,13 +165,13 @@ def _changing_ends(table: Step, value: Value) -> tuple[float, float] | None:
 
     A softmax changes everywhere.
     """
+    places = dict(moved_from(table.args[0])) if table.name in ("lookup", _SOFTMAX) else {}
+    if value not in places:
+        return None
     if table.name == _SOFTMAX:
         return -math.inf, math.inf
-    entries = table.args[1].data if table.name == "lookup" else None
+    entries = table.args[1].data
     if entries is None or not entries.size:
-        return None
-    places = dict(moved_from(table.args[0]))
-    if value not in places:
         return None
     lowest = integer_range(table.args[0].type.dtype)[0] - places[value]
     changing = np.flatnonzero(entries[1:] != entries[:-1])

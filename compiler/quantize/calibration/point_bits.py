@@ -66,9 +66,10 @@ def point_readers(main: Function) -> dict[Expr, Readers]:
             readers = _NONE
         elif node in layers:
             readers, through = frozenset((layers[node],)), _NONE
-        elif is_op_call(node, "unary_formula", "nn.softmax"):
-            readers = _TABLES if is_op_call(node, "unary_formula") else _SCORES
-            through = _NONE
+        elif is_op_call(node, "unary_formula"):
+            readers, through = _TABLES, _NONE
+        elif is_op_call(node, "nn.softmax"):
+            readers, through = _SCORES, _NONE
         elif kind is not None or (through and not _moves(node)):
             readers, through = readers | _OTHER, _NONE
         # An operator is an operand of all its calls: their readers would gather there.

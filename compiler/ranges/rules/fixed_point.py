@@ -97,7 +97,7 @@ class _Worst:
 def _each(worst: _Worst, x: Bound, multiplier: Bound, amount: Bound, width: int) -> Bound:
     shape = np.broadcast_shapes(x.shape, multiplier.shape, amount.shape)
     parts = [np.broadcast_to(part, shape).reshape(-1) for part in (x, multiplier, amount)]
-    if _bits_inside(*parts) <= 62:  # what is added to round has 62 at most
+    if _bits_inside(x, multiplier, amount) <= 62:  # what is added to round has 62 at most
         parts = [part.astype(np.int64) for part in parts]
     values, m, e = parts
     found = np.zeros_like(values)
@@ -119,5 +119,5 @@ def _each(worst: _Worst, x: Bound, multiplier: Bound, amount: Bound, width: int)
 
 def _bits_inside(x: Bound, multiplier: Bound, amount: Bound) -> int:
     """Bits of the largest product of two numbers, shifted to the left."""
-    bits = sum(int(np.abs(part).max(initial=0)).bit_length() for part in (x, multiplier))
+    bits = sum(int(np.max(np.abs(part), initial=0)).bit_length() for part in (x, multiplier))
     return bits + max(int(amount.max(initial=0)), 0)

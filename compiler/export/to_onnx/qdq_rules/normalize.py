@@ -40,10 +40,8 @@ def integer_softmax(step: Step, graph: QdqEmitter) -> Real | None:
 def integer_standardize(step: Step, graph: QdqEmitter) -> Real | None:
     """LayerNormalization over the last axis, in units of the integers."""
     attrs = step.attrs
-    real = graph.real(step.args[0])
+    real = graph.real(step.args[0]) or graph.whole(step.args[0])
     rank = len(step.result.type.shape)
-    if real is None or real.clip is not None:
-        real = graph.whole(step.args[0]) if real is None else real
     if attrs.axis % rank != rank - 1 or not attrs.centred:
         return None
     count = step.result.type.concrete_shape[-1]
