@@ -142,7 +142,8 @@ def bytes_text(name: str, data: bytes) -> str:
     lines[-1] = lines[-1].rstrip(",")
     return (
         # Rows have no room for the zero behind a string, which C allows.
-        "#if defined(__GNUC__) && __GNUC__ >= 15\n"
+        "#if defined(__GNUC__) && __GNUC__ >= 15 \\\n"
+        "    || defined(__clang_major__) && __clang_major__ >= 21\n"
         '#pragma GCC diagnostic ignored "-Wunterminated-string-initialization"\n#endif\n'
         f"static const union {{\n    char rows[{rows}][{width}];\n    int8_t i8[{size}];\n"
         f"    uint8_t u8[{size}];\n}} {name} = {{ {{\n" + "\n".join(lines) + "\n} };\n"

@@ -14,12 +14,22 @@ from compiler.targets.c.constants import ConstantPool
 ROLLED: Final = "KEEP_LOOP"
 """In front of a loop that the compiler does not unroll: GCC 12 does not end on some of int64."""
 
+_GNU: Final = "defined(__GNUC__) && __GNUC__ >= "
+_CLONES: Final = (
+    "defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !defined(__AVX2__) \\\n"
+    f"    && {_GNU}6 && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)"
+)
+"""Where the program can have two versions of a function and choose when it starts."""
 _MACROS: Final = {
-    ROLLED: (8, '_Pragma("GCC unroll 1")', ""),
-    APART: (3, "__attribute__((noinline))", ""),
-    INLINED: (3, "inline __attribute__((always_inline))", "inline"),
+    ROLLED: ((f"{_GNU}8", '_Pragma("GCC unroll 1")'), ("", "")),
+    APART: (
+        (_CLONES, '__attribute__((noinline, target_clones("avx2", "default")))'),
+        (f"{_GNU}3", "__attribute__((noinline))"),
+        ("", ""),
+    ),
+    INLINED: ((f"{_GNU}3", "inline __attribute__((always_inline))"), ("", "inline")),
 }
-"""Words of the text: the first version of GCC that knows them, as what, and what others read."""
+"""Words of the text: what they stand for under the first condition that holds."""
 
 
 def source_text(
@@ -43,13 +53,13 @@ def source_text(
     # Some compilers would fuse a * b + c into one rounding, and give other bits.
     parts.append("#if defined(__clang__)\n#pragma STDC FP_CONTRACT OFF\n#endif\n")
     written = use.definitions()
-    for macro, (least, text, other) in _MACROS.items():
+    for macro, meanings in _MACROS.items():
         if any(macro in definition for definition in (*written, *definitions)):
-            parts.append(
-                f"#if defined(__GNUC__) && __GNUC__ >= {least}\n#define {macro} {text}\n"
-                f"#else\n#define {macro} {other}".rstrip()
-                + "\n#endif\n"
-            )
+            lines = []
+            for condition, text in meanings:
+                lines.append(f"#elif {condition}" if condition else "#else")
+                lines.append(f"#define {macro} {text}".rstrip())
+            parts.append("\n".join(lines).replace("#elif", "#if", 1) + "\n#endif\n")
     parts += written
     parts += pool.definitions()
     parts += definitions
