@@ -129,7 +129,7 @@ def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
         item = {spec.name: part for spec, part in zip(inputs, row, strict=True)}
     if labels is not None:
         item = {**item, LABELS: labels}
-    axes_of = {spec.name: len(spec.shape) - 1 for spec in inputs}
+    axes_of = {spec.name: max(len(spec.shape) - 1, 0) for spec in inputs}
     arrays: dict[str, NDArray[Any]] = {}
     single = {spec.name: spec.shape[1:] for spec in inputs if prod(spec.shape[1:]) == 1}
     for key, value in item.items():

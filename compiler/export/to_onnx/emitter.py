@@ -12,6 +12,7 @@ from compiler.errors import OnnxExportError
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.ir.dataflow import Dataflow, Form, Step, Value
 from compiler.ir.op import OpRule
+from compiler.ir.ty import TensorType
 
 ONNX: Final = Form("ONNX", OnnxExportError)
 
@@ -126,16 +127,20 @@ def emit_loop(step: Step, body: Dataflow, emitter: Emitter) -> None:
             inner.bind(value, inner.writer.input(value.name, value.type))
         elif value.data is None:
             inner.bind(value, emitter.name(arg))
+    read = [emitter.name(arg) for arg in step.args[:moving]]
+    if moving == states:  # a Scan takes as many steps as its inputs have
+        inner.writer.input("step", TensorType((), "bool"))
+        read.append(emitter.writer.constant(np.zeros(step.attrs.length, "bool")))
     for one in body.steps:
         inner.emit(one)
     for value in body.outputs:
         inner.writer.output("output", inner.name(value), value.type)
     names = emitter.writer.nodes(
         "Scan",
-        [emitter.name(arg) for arg in step.args[:moving]],
+        read,
         len(body.outputs),
         body=inner.writer.graph(),
-        num_scan_inputs=moving - states,
+        num_scan_inputs=len(read) - states,
         scan_input_directions=list(step.attrs.reverse_inputs) or None,
         scan_output_directions=list(step.attrs.reverse_outputs) or None,
     )

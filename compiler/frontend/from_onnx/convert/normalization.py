@@ -12,8 +12,9 @@ from compiler.ir.expr import Expr
 
 
 @from_onnx("BatchNormalization")
-def batch_normalization(node: OnnxNode) -> Expr | list[Expr]:
-    """With the stored statistics, or in training mode with the statistics of the batch."""
+def batch_normalization(node: OnnxNode) -> list[Expr]:
+    """With the stored statistics, or in training mode with the statistics of the batch. Before
+    opset 14 exporters may name four more outputs, which hold what is stored."""
     mean, variance = node.arg(3), node.arg(4)
     training = bool(node.attr("training_mode", 0))
     if training:
@@ -30,7 +31,7 @@ def batch_normalization(node: OnnxNode) -> Expr | list[Expr]:
     )
     result = node.field(normalized, 0)
     if not training:
-        return result
+        return [result, mean, variance, mean, variance]
     return [result, _running(node, node.arg(3), mean), _running(node, node.arg(4), variance)]
 
 

@@ -116,6 +116,27 @@ def loop(
     return model([made], [value("x", STEPS, 1, READ)], outputs, known)
 
 
+def free_running() -> bytes:
+    """A state that only its own steps change."""
+    nodes = [
+        node("MatMul", ["h", "r"], ["hr"]),
+        node("Add", ["h", "hr"], ["sum"]),
+        node("Tanh", ["sum"], ["h_next"]),
+        node("Relu", ["sum"], ["y"]),
+        node("Identity", ["on"], ["goes_on"]),
+    ]
+    infos = [value("i", kind=INT), value("on", kind=BOOL), value("h", 1, HELD)]
+    ends = [value("goes_on", kind=BOOL), value("h_next", 1, HELD), value("y", 1, HELD)]
+    made = node(
+        "Loop",
+        ["steps", "", "x"],
+        ["last", "ys"],
+        body=helper.make_graph(nodes, "body", infos, ends),
+    )
+    outputs = [value("last", 1, HELD), value("ys", STEPS, 1, HELD)]
+    return model([made], [value("x", 1, HELD)], outputs, {"steps": np.int64(STEPS), **weights()})
+
+
 COUNTER = ("k0", "k", "k_next", value("k", kind=INT))
 COUNTED = (
     *TAKEN,
@@ -127,6 +148,7 @@ MODELS = {
     "scan backwards": scan(back=(1, 0)),
     "scan along another axis": scan(axis=1, back=(1, 1)),
     "loop": loop(),
+    "loop that reads nothing": free_running(),
     "loop that counts": loop(
         COUNTED, "", [COUNTER], k0=np.int64(3), two=np.int64(2), end=np.int64(3 + 2 * STEPS)
     ),
