@@ -129,7 +129,7 @@ def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
         item = {spec.name: part for spec, part in zip(inputs, row, strict=True)}
     if labels is not None:
         item = {**item, LABELS: labels}
-    axes_of = {spec.name: max(len(spec.shape) - 1, 0) for spec in inputs}
+    axes_of = {spec.name: len(spec.shape) - 1 for spec in inputs}
     arrays: dict[str, NDArray[Any]] = {}
     single = {spec.name: spec.shape[1:] for spec in inputs if prod(spec.shape[1:]) == 1}
     for key, value in item.items():
@@ -140,10 +140,11 @@ def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
             raise DataError(f"a sample of {key!r} is one value", fix=f"give it {axes} axes")
         arrays[str(key)] = array[np.newaxis] if array.ndim == axes else array
     shapes = {spec.name: spec.shape for spec in inputs}
-    if len({len(array) for array in arrays.values()}) > 1 and all(
+    if len({array.shape[:1] for array in arrays.values()}) > 1 and all(
         array.shape == shapes.get(key, array.shape) for key, array in arrays.items()
     ):  # one run of a model whose first axes count no samples
         arrays = {key: array[None] if key in shapes else array for key, array in arrays.items()}
+    arrays = {key: np.atleast_1d(array) for key, array in arrays.items()}
     counts = {key: len(array) for key, array in arrays.items()}
     if len(set(counts.values())) > 1:
         raise DataError(

@@ -4,7 +4,9 @@
     nn.softmax(add(%scores, -inf where masked))     nn.softmax(add(%scores, -512 where masked))
     nn.softmax(where(mask, -1e9, %scores))          nn.softmax(add(%scores, -512 where masked))
     nn.softmax(add(%scores, %m * -3.4e38))          nn.softmax(add(%scores, %m * -512))
+    nn.softmax(%scores + (%m + -inf where masked))  nn.softmax((%scores + %m) + -512 where masked)
     where(isnan(%computed), 0, %computed)           %computed
+    where(equal(%computed, -inf), 0, %other)        %other
 
 A scale that reaches to -10000 leaves nothing of the scores, and minus infinity has no scale at all.
 Softmax sees differences only: exp(-512) is 0 in float32 as well. That the scale of the sum does not
@@ -49,9 +51,9 @@ def bounded_masks(mod: IRModule) -> IRModule:
 class _Bounds(OpaquePrimitives):
     def rewrite_call(self, pre: Call, post: Call) -> Expr:
         if isinstance(post.op, Op) and post.op.name in _ALWAYS:
-            # An input may mark with NaN what is missing.
-            given = isinstance(behind(post.args[0], _MOVES)[1], Var)
-            return post if given else _whole(_ALWAYS[post.op.name], pre)
+            return post if _is_given(post.args[0]) else _whole(_ALWAYS[post.op.name], pre)
+        if is_op_call(post, "equal") and any(_is(-np.inf, arg) for arg in post.args):
+            return post if any(map(_is_given, post.args)) else _whole(False, pre)
         if is_op_call(post, "logical_and") and any(_is(False, arg) for arg in post.args):
             return _whole(False, pre)
         if is_op_call(post, "where"):
@@ -73,7 +75,12 @@ def _decided(pre: Call, choice: Call) -> Expr:
     return choice
 
 
-def _is(answer: bool, mask: Expr) -> bool:
+def _is_given(value: Expr) -> bool:
+    """Of an input, which may mark with NaN or infinity what is missing."""
+    return isinstance(behind(value, _MOVES)[1], Var)
+
+
+def _is(answer: float, mask: Expr) -> bool:
     return isinstance(mask, Constant) and bool((mask.data == answer).all())
 
 
@@ -88,10 +95,23 @@ def _masked_scores(scores: Expr) -> Expr:
     if not is_op_call(scores, "add"):
         return scores
     assert isinstance(scores, Call)
+    scores = _apart(scores)
     sides = tuple(_bounded(side) for side in scores.args)
     if all(new is old for new, old in zip(sides, scores.args)):
         return scores
     return Call(scores.op, sides, scores.attrs, span=scores.span)
+
+
+def _apart(total: Call) -> Call:
+    """a + (b + mask) as (a + b) + mask."""
+    for place, side in enumerate(total.args):
+        if not isinstance(side, Call) or not is_op_call(side, "add"):
+            continue
+        for at, mask in enumerate(side.args):
+            if isinstance(mask, Constant) and _raised(mask) is not mask:
+                rest = op_call("add", total.args[1 - place], side.args[1 - at], span=total.span)
+                return op_call("add", rest, mask, span=side.span)
+    return total
 
 
 def _added(choice: Call) -> Expr:

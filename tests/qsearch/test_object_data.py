@@ -90,6 +90,16 @@ def test_every_kind_of_data_gives_the_same_file(tmp_path: Path, data: Any) -> No
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
+def test_an_input_without_axes_is_one_value_a_sample(tmp_path: Path) -> None:
+    inputs = (InputSpec("x", (3, 4), "float32"), InputSpec("top", (), "float32"))
+    data = [{"x": np.full((3, 4), k, "f4"), "top": np.float32(k)} for k in range(3)]
+    found = loaded(objects_to_npz(data, inputs, tmp_path, "calib"))
+    assert found["x"].shape == (3, 3, 4)
+    assert found["top"].tolist() == [0, 1, 2]
+    alone = objects_to_npz([one["top"] for one in data], inputs[1:], tmp_path, "calib")
+    assert loaded(alone)["top"].tolist() == [0, 1, 2]
+
+
 def test_labels_travel_along_one_by_one_or_together(tmp_path: Path) -> None:
     one = objects_to_npz({"x": DATA, "labels": LABELS}, INPUT, tmp_path, "eval")
     items = ({"x": x, "labels": label} for x, label in zip(DATA, LABELS, strict=True))

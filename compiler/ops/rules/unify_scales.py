@@ -225,9 +225,9 @@ def _as_accumulator(
             data = cast(data, narrow)  # a file has one input for all its readers
         held = like(value, cast(data, acc), dtype=acc, low=low, high=high)
         return centred(held, acc)
-    if input_quantization(ref_arg):
+    narrow = storage_dtype(value.low, value.high, qconfig)
+    if narrow is not None and input_quantization(ref_arg):
         # Stored narrow: this is what a fused kernel writes to memory.
-        narrow = storage_dtype(value.low, value.high, qconfig) or qconfig.dtype_input
         data = cast(stop_fusion(cast(value.data, narrow)), acc)
         return centred(like(value, data, low=low, high=high), acc)
     return like(value, value.data, low=low, high=high)

@@ -109,23 +109,42 @@ def test_sums_without_masks_are_left_alone() -> None:
     assert bounded_masks(mod) is mod
 
 
-def test_a_mask_of_truth_values_is_chosen_on_integers() -> None:
-    """As scaled_dot_product_attention is exported, its guard against NaN included."""
+def _unless_nan(weights: Expr, _: Expr) -> Expr:
+    found: Expr = op.where(op.isnan(weights), constant(0), weights)
+    return found
+
+
+def _unless_all_masked(weights: Expr, lowered: Expr) -> Expr:
+    none = op.equal(op.max(lowered, axis=-1, keepdims=True), constant(-np.inf))
+    found: Expr = op.where(none, constant(0), weights)
+    return found
+
+
+@pytest.mark.parametrize("guard", [_unless_nan, _unless_all_masked])
+def test_a_mask_of_truth_values_is_chosen_on_integers(
+    guard: Callable[[Expr, Expr], Expr],
+) -> None:
+    """As scaled_dot_product_attention is exported, and as ONNX defines Attention."""
     ids = relay.var("ids", (1, 1, TOKENS), "int64")
-
-    def masked(scores: Expr) -> Expr:
-        seen = op.logical_not(op.equal(ids, relay.const(np.int64(0))))
-        lowered = op.where(seen, constant(0), constant(-np.inf))
-        found: Expr = op.add(scores, lowered)
-        return found
-
-    def guarded(weights: Expr) -> Expr:
-        found: Expr = op.where(op.isnan(weights), constant(0), weights)
-        return found
-
+    seen = op.logical_not(op.equal(ids, relay.const(np.int64(0))))
+    lowered = op.where(seen, constant(0), constant(-np.inf))
+    mod = attention(
+        lambda scores: op.add(scores, lowered), ids, guard=lambda weights: guard(weights, lowered)
+    )
     visible = np.array([[[5, 1, 7, 1, 0, 0]]])
     data = [{**tokens(seed), "ids": visible} for seed in range(8)]
-    assert decibels(attention(masked, ids, guard=guarded), data, calibrate_mode="max") > 27
+    assert decibels(mod, data, calibrate_mode="max") > 27
+
+
+def test_a_bias_that_is_an_input_keeps_its_scale_beside_a_mask() -> None:
+    bias = relay.var("bias", (1, TOKENS, TOKENS))
+    mod = attention(lambda scores: op.add(scores, added(-np.inf)(bias)), bias)
+    rng = np.random.default_rng(1)
+    data = [
+        {**tokens(seed), "bias": rng.normal(0, 1, (1, TOKENS, TOKENS)).astype("f4")}
+        for seed in range(8)
+    ]
+    assert decibels(mod, data, calibrate_mode="max") > 27
 
 
 def _as_bert(mask: Expr) -> Callable[[Expr], Expr]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import qsearch
@@ -41,3 +42,23 @@ def test_bounds_on_between_and_beyond_the_steps_of_a_scale(tmp_path: Path) -> No
         for got, want in zip(module.run(given), session.run(None, given), strict=True):
             np.testing.assert_array_equal(got, want)
     assert "quantized_main" in module.functions
+
+
+@pytest.mark.parametrize("config", ["auto", "auto,nbit_input=8,dtype_input=int8"])
+def test_an_input_whose_integers_have_a_zero_point_is_compared_as_it_is(config: str) -> None:
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8]) for name in "xy"]
+    output = helper.make_tensor_value_info("less", TensorProto.BOOL, [1, 8])
+    nodes = [helper.make_node("Less", ["x", "y"], ["less"])]
+    graph = helper.make_graph(nodes, "compared", inputs, [output])
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    rng = np.random.default_rng(0)
+    samples = [
+        {"x": rng.normal(0, 1, (1, 8)).astype("f4"), "y": rng.uniform(-3, 0.3, (1, 8)).astype("f4")}
+        for _ in range(20)
+    ]
+    module = qsearch.quantize(model, samples, config)
+    apart = [np.abs(sample["x"] - sample["y"]) > 0.1 for sample in samples]
+    for sample, far in zip(samples, apart, strict=True):
+        (found,) = module.run(sample)
+        np.testing.assert_array_equal(found[far], (sample["x"] < sample["y"])[far])
