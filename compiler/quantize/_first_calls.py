@@ -27,6 +27,10 @@ def first_calls(nodes: Sequence[Expr], for_tflm: bool) -> Mapping[Expr, frozense
             scales and moves them is done in integers.
     """
     converted = converted_inputs(nodes, casts_only=for_tflm)
+    if not for_tflm:  # an output that is converted alone is computed from integers, too
+        body = nodes[-1]
+        outputs = body.fields if isinstance(body, Tuple) else (body,)
+        converted.difference_update(one for one in outputs if isinstance(one, Call))
     found: dict[Expr, frozenset[Expr]] = {}
     for node in nodes:
         if (

@@ -116,7 +116,7 @@ class _Annotator:
         reason = ""
         if result is None:
             reason = self._reason(ref_call, args, was_stopped, counter)
-            if reason == OPERAND_FLOAT and ref_call in self.first_calls:
+            if reason in (OPERAND_FLOAT, "rule_aborted") and ref_call in self.first_calls:
                 result = rule(ref_call, self._with_inputs(ref_call, args), self.context)
         if result is None:
             self.note(ref_call, "float", reason)

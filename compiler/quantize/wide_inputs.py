@@ -140,11 +140,14 @@ def wide_inputs(module: IRModule) -> WideInputs:
     further = marked.further_layers({*last, *first, *columns}) if tiny else {}
     if work:
         return WideInputs(found, tuple(why), searched, further)
-    constant = (None, QAnnotateKind.WEIGHT)
     products = [n for n in marked.nodes if isinstance(n, Call) and is_op_call(n, "multiply")]
-    fewer = any(all(quantize_kind(a) not in constant for a in call.args) for call in products)
+    fewer = any(all(map(_is_computed, call.args)) for call in products)
     fields: dict[str, int | str] = {"dtype_input": "int16", "nbit_input": WIDE_BITS - fewer}
     return WideInputs(found, tuple(why), searched, further, fields)
+
+
+def _is_computed(factor: Expr) -> bool:
+    return not isinstance(factor, Constant) and quantize_kind(factor) != QAnnotateKind.WEIGHT
 
 
 _FITTED: Final = 1.25

@@ -18,7 +18,7 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Args, Call, Expr, is_op_call
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import TensorType, Type
+from compiler.ir.ty import TensorType, Type, holds_float
 from compiler.ir.type_relation import TypeRelation, result_rel
 from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.index import plus, times
@@ -28,6 +28,7 @@ from compiler.ops.annotation.attach_simulated_quantize import SQ, as_input, is_g
 from compiler.ops.arg_types import Types, check_integer_dtype, tensor
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import Axes, OpAttrs
+from compiler.ops.pass_through import in_integers
 from compiler.ops.reduce.axes import reduced_axes, reduced_shape, reduction_layout
 from compiler.ops.reduce.reduction_loops import highest, lowest, reduce_axes
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated, with_args
@@ -152,7 +153,7 @@ _SUMS: Final = ("add", "subtract", "nn.bias_add", "nn.dense", "nn.matmul", "nn.c
 def _annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """The position of a value that will be integer; a position itself has no scale."""
     (data,) = args
-    if kind_of(data) is None or ctx.check_to_skip(ref_call):
+    if kind_of(data) is None or ctx.check_to_skip(ref_call) or holds_float(ref_call.checked_type):
         return None
     if ctx.qconfig.for_tflm:
         return with_args(ref_call, (as_input(data, ctx),))
@@ -172,7 +173,8 @@ def _realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     (data,) = args
     if not isinstance(data, QRealizeIntExpr):
         return None
-    at_one_scale = to_scalar(data, len(ref_call.args[0].tensor_type.shape), ctx.qconfig)
+    rank = len(ref_call.args[0].tensor_type.shape)
+    at_one_scale = in_integers(to_scalar(data, rank, ctx.qconfig), ctx)
     if ctx.qconfig.for_tflm:
         at_one_scale = stored(at_one_scale, ctx.qconfig)
     return with_args(ref_call, (at_one_scale.data,))

@@ -202,14 +202,21 @@ def _finer(scale: DomScale, pair: Sequence[QRealizeIntExpr], limit: int) -> DomS
     return fine if bounds <= limit >> 7 else scale
 
 
+_ENOUGH: Final = WIDE_BITS + 1
+"""Bits, with the sign, in which a side may be rounded so that the other one is not saturated."""
+
+
 def _coarser(scale: DomScale, pair: Sequence[QRealizeIntExpr], limit: int) -> DomScale:
-    """The scale times a power of two where equal scales leave no side to saturate and the sum does
-    not fit: squares of large numbers beside products of them."""
-    if any((scale_factor(value, scale) != 1).any() for value in pair):
-        return scale
-    least = -(-sum(value.bound for value in pair) // (limit - len(pair)))
-    factor = np.float32(2.0 ** (least - 1).bit_length()) if least > 1 else np.float32(1)
-    return replace(scale, values=as_scale(scale.values * factor))
+    """The scale times a power of two where the sum does not fit: squares of large numbers beside
+    products of them, or a product of many bits beside a value that is larger than it can be."""
+    factors = [scale_factor(value, scale) for value in pair]
+    wanted = sum(map(_scaled_bound, pair, factors))
+    more = (-(-wanted // (limit - len(pair))) - 1).bit_length()
+    fine = [value.bound for value, factor in zip(pair, factors) if (factor == 1).all()]
+    if len(fine) < len(pair):
+        spare = min(fine, default=0).bit_length() + 1 - _ENOUGH
+        more = max(min(more, spare), 0)
+    return replace(scale, values=as_scale(scale.values * np.float32(2.0**more)))
 
 
 def _as_accumulator(

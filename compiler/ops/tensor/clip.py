@@ -29,6 +29,7 @@ from compiler.ops.rules.realize import (
     ChannelClip,
     FQRealizeRewrite,
     QRealizeIntExpr,
+    cast_if_needed,
     integer_limits,
     like,
 )
@@ -85,6 +86,9 @@ def clip_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
     attrs = ClipAttrs.of(ref_call)
     if not isinstance(data, QRealizeIntExpr):
         return None
+    if data.dtype == "float32":  # as wide as the bounds may lie
+        acc = ctx.qconfig.dtype_activation
+        data = like(data, cast_if_needed(data, acc), dtype=acc)
     scale = data.dom_scale.data.astype(np.float64)
     limits = integer_limits(data.dtype)
     floor = np.trunc(np.clip(attrs.a_min / scale, *limits)).astype(np.int64)

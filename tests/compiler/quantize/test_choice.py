@@ -208,6 +208,16 @@ def test_tables_are_cheap_where_layers_multiply_more_than_they_compute(
     assert Calibration(module, data).choose()[0].layers == found.layers
 
 
+def test_products_of_moved_values_leave_room_where_there_is_no_layer() -> None:
+    op = relay.op
+    x, w, ids = relay.var("x", (3,)), relay.var("w", (5,)), relay.var("ids", (3,), "int64")
+    gate = op.negative(op.sigmoid(x))
+    for factor, bits in ((op.take(w, ids, axis=0), 15), (relay.const(2.0), 16)):
+        product = op.multiply(gate, factor)
+        module = prerequisite_optimize(relay.module(product), None, 3)
+        assert wide_inputs(module).fields["nbit_input"] == bits
+
+
 def test_what_no_layer_reads_has_fifteen_bits() -> None:
     op, nn, rng = relay.op, relay.op.nn, np.random.default_rng(0)
     x = relay.var("x", (1, 8, 6, 6))

@@ -126,6 +126,50 @@ def test_what_moves_or_pools_the_input_is_integer(front: str) -> None:
     assert sqnr_db(mod, quantized(mod, data).partitioned, data) > 30
 
 
+ALONE: dict[str, list[Any]] = {
+    "a move": [node("Transpose", ["x"], ["out"])],
+    "a scale and a move": [node("Mul", ["x", "half"], ["m"]), node("Flatten", ["m"], ["out"])],
+    "bounds": [node("Clip", ["x", "half", "three"], ["out"])],
+    "bounds beyond the data": [node("Clip", ["x", "thirty"], ["out"])],
+    "places": [node("ArgMax", ["x"], ["i"], axis=1), node("Cast", ["i"], ["out"], to=1)],
+    "where the largest is": [node("Hardmax", ["x"], ["out"], axis=1)],
+    "a norm and its statistics": [
+        node("LayerNormalization", ["x", "ones"], ["n", "mean", "inverse"]),
+        node("Add", ["n", "mean"], ["sum"]),
+        node("Add", ["sum", "inverse"], ["out"]),
+    ],
+    "a norm of the batch": [
+        node(
+            "BatchNormalization",
+            ["x", "factor", "far", "far", "factor"],
+            ["out", "m", "v"],
+            training_mode=1,
+        ),
+    ],
+    "bounds that are computed": [
+        node("Relu", ["x"], ["y"]),
+        node("Less", ["x", "y"], ["below"]),
+        node("Where", ["below", "y", "x"], ["z"]),
+        node("Less", ["top", "z"], ["above"]),
+        node("Where", ["above", "top", "z"], ["out"]),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_model_without_a_layer_is_integer(name: str) -> None:
+    numbers: Arrays = {k: np.float32(v) for k, v in (("half", 0.5), ("three", 3), ("thirty", 30))}
+    numbers |= {"ones": np.ones(12, "f4"), "factor": np.ones(3, "f4"), "far": np.float32([9, 1, 5])}
+    inputs: dict[str, tuple[int, ...]] = {"x": IMAGE}
+    if name == "bounds that are computed":
+        inputs["top"] = ()
+    mod = model(ALONE[name], numbers, inputs)
+    data = [{"x": normal(*IMAGE, seed=seed), "top": np.float32(1)} for seed in range(4)]
+    data = [{key: batch[key] for key in inputs} for batch in data]
+    least = 15 if name in ("places", "where the largest is") else 30  # of 8 bits, some are equal
+    assert sqnr_db(mod, quantized(mod, data).partitioned, data) > least
+
+
 def test_a_convolution_in_one_dimension_reads_the_input() -> None:
     arrays = {"w": normal(4, 2, 3), "slope": np.array([[0.1], [0.3], [-0.2], [0.0]], np.float32)}
     nodes = [node("Conv", ["x", "w"], ["c"]), node("PRelu", ["c", "slope"], ["out"])]

@@ -35,13 +35,19 @@ def batch_normalization(node: OnnxNode) -> list[Expr]:
     return [result, _running(node, node.arg(3), mean), _running(node, node.arg(4), variance)]
 
 
-def _batch_statistics(node: OnnxNode) -> tuple[Expr, Expr]:
+def _batch_statistics(node: OnnxNode) -> tuple[Expr, ...]:
     """Mean and variance per channel over the batch."""
     data = node.arg(0)
     axes = tuple(a for a in range(node.rank(data)) if a != 1)
     mean = node.call("mean", data, axis=axes, keepdims=True)
-    variance = node.call("variance", data, mean, axis=axes, keepdims=False)
-    return node.call("squeeze", mean, axis=axes), variance
+    variance = _variance(node, data, mean, axes)
+    return tuple(node.call("squeeze", one, axis=axes) for one in (mean, variance))
+
+
+def _variance(node: OnnxNode, data: Expr, mean: Expr, axes: tuple[int, ...]) -> Expr:
+    centred = node.call("subtract", data, mean)
+    square = node.call("multiply", centred, centred)
+    return node.call("mean", square, axis=axes, keepdims=True)
 
 
 def _running(node: OnnxNode, stored: Expr, batch: Expr) -> Expr:
@@ -138,7 +144,7 @@ def _statistics(node: OnnxNode, data: Expr, axes: tuple[int, ...]) -> list[Expr]
     if len(node.proto.output) < 2:
         return []
     mean = node.call("mean", data, axis=axes, keepdims=True)
-    spread = node.call("variance", data, mean, axis=axes, keepdims=True)
+    spread = _variance(node, data, mean, axes)
     moved = node.call("add", spread, node.scalar_like(node.attr("epsilon", 1e-5), data))
     return [mean, node.call("rsqrt", moved)]
 
@@ -150,7 +156,7 @@ def mean_variance_normalization(node: OnnxNode) -> Expr:
     rank = node.rank(data)
     axes = tuple(node.axis(a, rank) for a in node.attr("axes", [0, 2, 3]))
     mean = node.call("mean", data, axis=axes, keepdims=True)
-    spread = node.call("sqrt", node.call("variance", data, mean, axis=axes, keepdims=True))
+    spread = node.call("sqrt", _variance(node, data, mean, axes))
     below = node.call("add", spread, node.scalar_like(1e-9, data))
     return node.call("divide", node.call("subtract", data, mean), below)
 

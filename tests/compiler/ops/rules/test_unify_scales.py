@@ -98,6 +98,17 @@ def test_the_scaled_side_is_saturated_where_the_sum_overflows_by_one(low: int, h
     assert found == [[fixed, -fixed], [2 * high, 2 * low]]
 
 
+def test_a_product_of_many_bits_is_rounded_beside_what_is_larger_than_it_can_be() -> None:
+    pair = operand((2,), 2.0**-24, -(2**30), 2**30), operand((2,), 2.0**-4, -(2**14), 2**14)
+    values = [2**30, -(2**29)], [2**14, 3]
+    sides = unified(*pair, qconfig=QConfig.recommended())
+    for side, held, real in zip(sides, results(sides, pair, values), ([64, -32], [1024, 3 / 16])):
+        np.testing.assert_allclose(np.array(held) * float(side.dom_scale.data), real, rtol=2**-15)
+    # Of few bits none can be spared: a static bound is larger than what is added.
+    few = operand((2,), 2.0**-24, -127, 127), operand((2,), 2.0**-4, -(2**14), 2**14)
+    assert float(unified(*few, qconfig=QConfig.recommended())[0].dom_scale.data) == 2.0**-24
+
+
 def test_what_is_always_0_is_scaled_by_nothing() -> None:
     operands = operand((2,), 2.0**-40, -127, 127), operand((2,), 1.0, 0, 0)
     sides = unified(*operands, qconfig=QConfig.recommended())
