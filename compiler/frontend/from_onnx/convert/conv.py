@@ -87,6 +87,33 @@ def convolution(node: OnnxNode, data: Expr, given: Expr | None) -> Expr:
     return node.call("squeeze", result, axis=(2,)) if one_d else result
 
 
+@from_onnx("STFT", since=17)
+def stft(node: OnnxNode) -> Expr:
+    """A convolution with the cosines and sines of each frequency, under the window."""
+    signal = node.arg(0)
+    samples, parts = (node.size(signal, axis) for axis in (1, 2))
+    if parts != 1:
+        raise node.error("complex samples are not supported", "give their real part")
+    window = node.require_known(2, "the window") if node.has_input(2) else None
+    size = node.ints(3, "the frame length")[0] if window is None else len(window)
+    count = size // 2 + 1 if node.attr("onesided", 1) else size
+    if 2 * count * size > _MOST_PLACES:
+        raise node.error(f"a frame of {size} samples is a product of {2 * count * size}")
+    turns = np.outer(np.arange(count), np.arange(size)) % size / size
+    wave = np.exp(-2j * np.pi * turns) * (1 if window is None else window)
+    weight = np.concatenate([wave.real, wave.imag])[:, None, None]
+    found = node.call(
+        "nn.conv2d",
+        node.call("reshape", signal, newshape=(-1, 1, 1, samples)),
+        node.const(weight, signal.tensor_type.dtype),
+        strides=(1, node.ints(1, "the frame step")[0]),
+        channels=2 * count,
+        kernel_size=(1, size),
+    )
+    parted = node.call("reshape", found, newshape=(-1, 2, count, node.size(found, 3)))
+    return node.call("transpose", parted, axes=(0, 3, 2, 1))
+
+
 def _is_correlated(node: OnnxNode, data: Expr, window: Window) -> bool:
     """Whether a weight is computed, for one sample of which there are not too many windows."""
     shape = node.type_of(data).shape

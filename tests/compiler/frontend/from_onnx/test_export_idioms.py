@@ -7,6 +7,7 @@ import functools
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 from onnx import helper, numpy_helper
 
 import compiler
@@ -162,3 +163,24 @@ def test_an_assignment_to_many_places_is_no_scatter() -> None:
     (wanted,) = session.run(None, given)
     (found,) = compiler.evaluate(mod, {**given, **params})
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("onesided", [0, 1])
+@pytest.mark.parametrize("window", ["", "hann"])
+def test_spectra_of_frames_are_a_convolution(window: str, onesided: int) -> None:
+    made = node("STFT", ["x", "step", window, "length"], ["y"], onesided=onesided)
+    arrays = {"step": np.array(5), "length": np.array(16), "hann": np.float32(np.hanning(16))}
+    graph = helper.make_graph(
+        [made],
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 60, 1])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    mod, params = load(model.SerializeToString())
+    x = np.random.default_rng(0).normal(size=(2, 60, 1)).astype("f4")
+    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    (found,) = compiler.evaluate(mod, {"x": x, **params})
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+    assert "nn.conv2d" in str(mod)
