@@ -226,6 +226,8 @@ def _parts(graph: Graph, before: set[int], after: set[int]) -> Parts:
             where=f"{len(core)} of {len(graph.nodes)} nodes are left",
             fix="move --until towards the outputs, or --from towards the inputs",
         )
+    written_by = (graph.writer[name] for name in graph.outputs if name in graph.writer)
+    after = after | {place for place in written_by if not graph.live[place]}  # constants
     part_of = {p: part for part, held in enumerate((before, core, after)) for p in held}
     bodies = [_body(graph, part_of, part) for part in range(3)]
     last = len(bodies)

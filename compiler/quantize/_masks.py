@@ -7,6 +7,7 @@
     nn.softmax(%scores + (%m + -inf where masked))  nn.softmax((%scores + %m) + -512 where masked)
     where(isnan(%computed), 0, %computed)           %computed
     where(equal(%computed, -inf), 0, %other)        %other
+    equal(max(where(%m, 0, -inf)), -inf)            less(max(where(%m, 0, -512)), -256)
 
 A scale that reaches to -10000 leaves nothing of the scores, and minus infinity has no scale at all.
 Softmax sees differences only: exp(-512) is 0 in float32 as well. That the scale of the sum does not
@@ -53,7 +54,7 @@ class _Bounds(OpaquePrimitives):
         if isinstance(post.op, Op) and post.op.name in _ALWAYS:
             return post if _is_given(post.args[0]) else _whole(_ALWAYS[post.op.name], pre)
         if is_op_call(post, "equal") and any(_is(-np.inf, arg) for arg in post.args):
-            return post if any(map(_is_given, post.args)) else _whole(False, pre)
+            return post if any(map(_is_given, post.args)) else _masked_whole(pre, post)
         if is_op_call(post, "logical_and") and any(_is(False, arg) for arg in post.args):
             return _whole(False, pre)
         if is_op_call(post, "where"):
@@ -73,6 +74,16 @@ def _decided(pre: Call, choice: Call) -> Expr:
         if _is(answer, choice.args[0]) and pre.args[place].checked_type == pre.checked_type:
             return choice.args[place]
     return choice
+
+
+def _masked_whole(pre: Call, post: Call) -> Expr:
+    """Whether a row of a mask is minus infinity; what is computed of integers is not."""
+    for mask, low in (post.args, post.args[::-1]):
+        moves, value = behind(mask, (*_MOVES, "max"))
+        if isinstance(low, Constant) and is_op_call(value, "where"):
+            between = Constant(np.asarray(-LIMIT / 2, low.data.dtype))
+            return op_call("less", _moved(_bounded(value), moves), between, span=post.span)
+    return _whole(False, pre)
 
 
 def _is_given(value: Expr) -> bool:

@@ -43,6 +43,7 @@ from compiler.ops.op_call import op_call, scalar
 from compiler.ops.tensor.formula import varying_part
 from compiler.ops.tensor.unary_formula import UnaryFormulaAttrs
 from compiler.qtypes.qconfig import QAnnotateKind, kind2str
+from compiler.quantize._masks import LIMIT
 from compiler.quantize.calibration.point_bits import Readers, point_readers
 from compiler.quantize.calibration.stats import PointMap
 
@@ -195,6 +196,10 @@ def _bounded(data: Expr, low: float, high: float) -> Expr:
 
 
 def _near_largest(scores: Expr, axis: int) -> Expr:
-    """Scores, at least max - 16: softmax maps smaller scores to nearly 0."""
+    """Scores, at least max - 16: softmax maps smaller scores to nearly 0. Rows that are masked as a
+    whole are as if they were not, for softmax sees no difference."""
     largest = op_call("max", scores, axis=(axis,), keepdims=True)
+    masked = op_call("less", largest, scalar(-LIMIT / 2, "float32"))
+    raised = op_call("where", masked, scalar(LIMIT, "float32"), scalar(0, "float32"))
+    scores, largest = (op_call("add", value, raised) for value in (scores, largest))
     return op_call("maximum", scores, op_call("subtract", largest, scalar(_NEAR, "float32")))

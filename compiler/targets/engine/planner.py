@@ -286,7 +286,8 @@ class Planner:
         some = any(all(value.type.concrete_shape) for value in step.results)
         if some and step.name == "concatenate":
             args = [arg for arg in args if all(arg.shape)]
-        if not some or not all(all(arg.shape) for arg in args) or all(map(_is_known, args)):
+        known = step.body is None and all(map(_is_known, args))
+        if known or not some or not all(all(arg.shape) for arg in args):
             self._fold(step, args)
             return
         for arg in args:

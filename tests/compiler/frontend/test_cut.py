@@ -195,6 +195,25 @@ joins (float[batch, 4] x) => (float[batch, 2] y)
     np.testing.assert_allclose(module.run([x])[0], wanted, atol=0.2)
 
 
+def test_an_output_that_is_a_constant_is_one_of_the_whole() -> None:
+    text = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[2, 4] x) => (float[2, 2] y, int64[2, K] found, float[2] priors)
+<float[4, 2] w = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0}>
+{
+  y = MatMul (x, w)
+  found = NonZero (x)
+  priors = Constant <value = float[2] {0.5, 2.0}> ()
+}
+"""
+    model = onnx.parser.parse_model(text)
+    x = np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
+    module = qsearch.quantize(model, [{"x": x}])
+    wanted = OrtExecutor(model).run([x])
+    for found, right in zip(module.run([x]), wanted, strict=True):
+        np.testing.assert_allclose(found, right, atol=0.2)
+
+
 def test_of_two_sides_of_a_node_the_one_with_more_multiplications_is_the_core() -> None:
     parts = cut_around(Graph(detector()), {"bend"})
     assert parts is not None

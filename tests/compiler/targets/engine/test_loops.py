@@ -131,3 +131,22 @@ def test_random_loops_agree_with_the_reference(seed: int) -> None:
     rows = int(rng.choice([2, 3, 70])) if width < 7 else 2
     mod, arrays = drawn_loop(rng, width, rows)
     agree(mod, *arrays)
+
+
+def test_a_loop_over_what_bounds_make_constant_agrees() -> None:
+    shape = (2, 3)
+    state, read = relay.var("s", shape, "int8"), relay.var("r", shape, "int8")
+    total = op.add(op.cast(state, dtype="int32"), op.cast(read, dtype="int32"))
+    body = relay.Function([state, read], relay.Tuple([clipped(total, "int8")]))
+    x = relay.var("x", (STEPS, *shape), "int8")
+    loop = op.scan(
+        body,
+        relay.Tuple([relay.const(np.ones(shape, "int8"))]),
+        relay.Tuple([op.clip(x, a_min=2.0, a_max=2.0)]),
+        relay.Tuple([]),
+        length=STEPS,
+        reverse_inputs=[0],
+        reverse_outputs=[],
+    )
+    mod = relay.module(relay.Function([x], relay.TupleGetItem(loop, 0)))
+    agree(mod, np.arange(STEPS * 6, dtype="int8").reshape(STEPS, *shape))
