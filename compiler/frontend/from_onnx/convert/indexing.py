@@ -99,8 +99,8 @@ def _places(node: OnnxNode, indices: Expr, size: int) -> Expr:
     return _counted_from_start(node, inside, size)
 
 
-def _counted_from_start(node: OnnxNode, indices: Expr, size: int) -> Expr:
-    moved = node.call("add", indices, node.scalar_like(size, indices))
+def _counted_from_start(node: OnnxNode, indices: Expr, size: int | NDArray[np.int64]) -> Expr:
+    moved = node.call("add", indices, node.const(size, indices.tensor_type.dtype))
     negative = node.call("less", indices, node.scalar_like(0, indices))
     return node.call("where", negative, moved, indices)
 
@@ -126,15 +126,30 @@ def gather_elements(node: OnnxNode) -> Expr:
 
 @from_onnx("GatherND", since=11)
 def gather_nd(node: OnnxNode) -> Expr:
-    """Slices by index vectors. Ours has the index vector along the first axis."""
-    indices = node.arg(1)
-    rank = node.rank(indices)
+    """Slices by index vectors."""
     batch_dims = node.attr("batch_dims", 0)
-    order = (rank - 1, *range(rank - 1))
-    turned = node.call("transpose", indices, axes=order) if rank > 1 else indices
-    return node.call(
-        "gather_nd", node.arg(0), turned, batch_dims=batch_dims, index_rank=node.shape(indices)[-1]
-    )
+    length, turned = _turned_vectors(node, batch_dims)
+    return node.call("gather_nd", node.arg(0), turned, batch_dims=batch_dims, index_rank=length)
+
+
+def _turned_vectors(node: OnnxNode, batch_dims: int = 0) -> tuple[int, Expr]:
+    """The length of index vectors, and these along the first axis, counted from the start."""
+    shape = node.shape(node.arg(1))
+    sizes = np.array(node.shape(node.arg(0))[batch_dims : batch_dims + shape[-1]])
+    known = node.known(1)
+    if known is None:
+        most = float(sizes.max())  # of larger ones no sum may overflow
+        indices = node.call("clip", node.arg(1), a_min=-most, a_max=most)
+        indices = _counted_from_start(node, indices, sizes)
+    elif np.any((known < -sizes) | (known >= sizes)):
+        raise node.error(f"an index is outside of the data, {sizes.tolist()}")
+    else:
+        wrapped = node.weight(1, "wrapped", lambda i: np.where(i < 0, i + sizes, i))
+        assert wrapped is not None
+        indices = wrapped
+    order = (len(shape) - 1, *range(len(shape) - 1))
+    turned = node.call("transpose", indices, axes=order) if len(shape) > 1 else indices
+    return shape[-1], turned
 
 
 @from_onnx("ScatterElements", since=11)
@@ -350,10 +365,7 @@ def scatter_nd(node: OnnxNode) -> Expr:
         rows = _rows_at_computed_places(node, at, mode)
     if rows is not None:
         return rows
-    indices = node.arg(1)
-    rank = node.rank(indices)
-    order = (rank - 1, *range(rank - 1))
-    turned = node.call("transpose", indices, axes=order) if rank > 1 else indices
+    _, turned = _turned_vectors(node)
     return node.call("scatter_nd", node.arg(0), turned, node.arg(2), mode=mode)
 
 

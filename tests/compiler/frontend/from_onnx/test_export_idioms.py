@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import onnx
@@ -184,3 +185,41 @@ def test_spectra_of_frames_are_a_convolution(window: str, onesided: int) -> None
     (found,) = compiler.evaluate(mod, {"x": x, **params})
     np.testing.assert_allclose(found, wanted, atol=1e-4)
     assert "nn.conv2d" in str(mod)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize(
+    ("op", "indices", "attributes"),
+    [
+        ("Gather", [-1, 0, -4], {"axis": 0}),
+        ("GatherElements", np.tile([[[-1], [2]]], (4, 1, 6)), {"axis": 1}),
+        ("GatherND", [[-1], [0]], {}),
+        ("GatherND", [[-1, -2], [0, -5]], {}),
+        ("GatherND", np.tile([[-1], [1]], (4, 1, 1)), {"batch_dims": 1}),
+        ("ScatterElements", np.tile([[[-1], [2]]], (4, 1, 6)), {"axis": 1}),
+        ("ScatterND", [[-1, -2], [0, -5]], {}),
+        ("ScatterND", [[-1, -2], [0, -5]], {"reduction": "max"}),
+    ],
+)
+def test_indices_below_zero_count_from_the_end(
+    op: str, indices: Any, attributes: dict[str, Any], stored: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    places = np.array(indices)
+    shape = places.shape if op == "ScatterElements" else (2, 6)
+    arrays = {"updates": rng.normal(size=shape).astype("f4")} if "Scatter" in op else {}
+    given = {"x": rng.normal(size=(4, 5, 6)).astype("f4")}
+    (arrays if stored else given)["places"] = places
+    kind = helper.np_dtype_to_tensor_dtype
+    graph = helper.make_graph(
+        [node(op, ["x", "places", *(["updates"] if "Scatter" in op else [])], ["y"], **attributes)],
+        "g",
+        [helper.make_tensor_value_info(n, kind(a.dtype), a.shape) for n, a in given.items()],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    mod, params = load(model.SerializeToString())
+    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
+    (found,) = compiler.evaluate(mod, {**given, **params})
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
