@@ -14,6 +14,9 @@ from compiler.frontend.from_onnx.opsets import from_onnx, sized_by_data
 from compiler.ir.expr import Expr
 from compiler.ir.ty import is_float
 
+_TO_THE_END = (2**31 - 1, 2**63 - 1)
+"""Ends that stand for the last element of the direction, backwards too."""
+
 
 def _slice(
     node: OnnxNode,
@@ -37,10 +40,12 @@ def _slice(
     begin: list[int] = []
     stop: list[int] = []
     for start, end, axis, step in zip(starts, ends, axes, steps):
-        first, last, _ = slice(start, end, step).indices(shape[axis])
+        size = shape[axis]
+        first, last, _ = slice(start, None if end in _TO_THE_END else end, step).indices(size)
+        first = max(first, 0)  # where Python has nothing, ONNX begins with the first element
         begin.append(first)
         # Our end counts from the back when negative, so "before the first element" is -size - 1.
-        stop.append(last if last >= 0 else -shape[axis] - 1)
+        stop.append(last if last >= 0 else -size - 1)
     return node.call(
         "strided_slice",
         data,

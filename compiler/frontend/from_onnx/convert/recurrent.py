@@ -282,19 +282,22 @@ def _activations(
     legal = {name.casefold(): name for name in ACTIVATIONS}
     given = {kind: iter(node.attr(f"activation_{kind}", ())) for kind in ("alpha", "beta")}
     functions: list[_Activation] = []
-    for name in names:
+    count = len(defaults)
+    for place, name in enumerate(names):
         found = legal.get(name.casefold())
         if found is None:
             raise node.error(f"activation {name!r} is not one of {', '.join(ACTIVATIONS)}")
         factors = {k: next(given[k], default) for k, default in ACTIVATIONS[found].items()}
-        functions.append(activation(node, found, factors))
-    count = len(defaults)
+        # Runtimes clip the gates of an LSTM and not its cell, which the third function reads.
+        clips = place % count < 2
+        functions.append(activation(node, found, factors, node.attr("clip", 0.0) if clips else 0))
     return [functions[i * count : (i + 1) * count] for i in range(directions)]
 
 
-def activation(node: OnnxNode, name: str, factors: dict[str, float]) -> _Activation:
-    """What the importer makes of the ONNX operator ``name``; clips its input with ``clip``."""
-    bound = node.attr("clip", 0.0)
+def activation(
+    node: OnnxNode, name: str, factors: dict[str, float], bound: float = 0.0
+) -> _Activation:
+    """What the importer makes of the ONNX operator ``name``, of what is clipped to ``bound``."""
     convert = find_converter(name, node.opset)
     if convert is None:
         raise node.error(f"activation {name!r} is read from a later opset on")

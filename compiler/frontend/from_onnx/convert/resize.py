@@ -153,21 +153,22 @@ def _extrapolate(
 
 
 def source_coordinates(axis: Axis, mode: str) -> NDArray[np.float64]:
-    """Coordinate in the data of every element of the result."""
+    """Coordinate in the data of every element of the result; behind a scale in float32, as
+    runtimes have it: a coordinate on the border of two elements falls to the same one."""
     x = np.arange(axis.new_size, dtype=np.float64)
-    scale, length = float(axis.scale), float(axis.scale * axis.size)
+    length = float(axis.scale * axis.size)
     if mode == "align_corners":
         return x * (axis.size - 1) / (length - 1) if length != 1 else np.zeros_like(x)
-    if mode == "asymmetric":
-        return x / scale
+    half = np.float32(0.5)
+    scaled = (x.astype(np.float32) + (0 if mode == "asymmetric" else half)) / np.float32(axis.scale)
+    if mode in ("asymmetric", "tf_half_pixel_for_nn"):
+        return scaled.astype(np.float64)
     if mode == "tf_crop_and_resize":
         span = (axis.end - axis.start) * (axis.size - 1)
         if length == 1:
             return np.full_like(x, span / 2 + axis.start * (axis.size - 1))
         return x * span / (length - 1) + axis.start * (axis.size - 1)
-    if mode == "tf_half_pixel_for_nn":
-        return (x + 0.5) / scale
-    centre = (x + 0.5) / scale - 0.5
+    centre = (scaled - half).astype(np.float64)
     if mode == "pytorch_half_pixel" and axis.new_size <= 1:
         return np.zeros_like(x)
     if mode == "half_pixel_symmetric":
@@ -227,7 +228,7 @@ _NCHW = 4
 
 
 def _by_scales(node: OnnxNode, scales: Sequence[float]) -> list[Axis]:
-    """Axes from factors; the new size is rounded down."""
+    """Axes from factors; the new size is rounded down, of a product in float32."""
     shape = node.shape(node.arg(0))
     axes = _chosen_axes(node, len(shape))
     if len(scales) != len(axes):
@@ -235,7 +236,7 @@ def _by_scales(node: OnnxNode, scales: Sequence[float]) -> list[Axis]:
     if any(not 0 < s < math.inf for s in scales):
         raise node.error(f"scales {list(scales)} must be positive")
     return [
-        Axis(axis, shape[axis], math.floor(shape[axis] * s), Fraction(s))
+        Axis(axis, shape[axis], math.floor(np.float32(shape[axis]) * np.float32(s)), Fraction(s))
         for axis, s in zip(axes, scales)
     ]
 

@@ -74,7 +74,9 @@ def grid_sample(node: OnnxNode) -> Expr:
         at = (at + 1) / 2 * (size - 1) if aligned else ((at + 1) * size - 1) / 2
         at = at.astype(np.float64)
         at = np.rint(at) if mode == "nearest" else at
-        near, share = _taps(_inside(at, size, padding, aligned), mode)
+        if mode != "cubic" or padding != "border":  # there each of the elements is moved inside
+            at = _inside(at, size, padding, aligned)
+        near, share = _taps(at, mode)
         if padding == "zeros":
             share = share * ((near >= 0) & (near < size))
         element = np.clip(_inside(near, size, padding, aligned), 0, size - 1).astype(np.int64)

@@ -223,3 +223,50 @@ def test_indices_below_zero_count_from_the_end(
     (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
     (found,) = compiler.evaluate(mod, {**given, **params})
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def _lstm_that_clips() -> tuple[dict[str, Any], dict[str, Any]]:
+    rng = np.random.default_rng(2)
+    shapes = {"w": (1, 12, 2), "r": (1, 12, 3), "b": (1, 24)}
+    return {"x": rng.normal(size=(4, 1, 2)).astype("f4")}, {
+        name: rng.normal(size=shape).astype("f4") for name, shape in shapes.items()
+    }
+
+
+LINE = {"x": np.arange(20, dtype="f4").reshape(4, 5)}
+IMAGE = {"x": np.arange(60, dtype="f4").reshape(1, 1, 6, 10)}
+GRID = {"grid": np.random.default_rng(1).uniform(-1.4, 1.4, (1, 3, 4, 2)).astype("f4")}
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "stored", "attributes"),
+    [
+        # Backwards to the end, from in front of the first element, and with an end of int64.
+        ("Slice", LINE, {"a": [-1], "b": [2**63 - 1], "c": [1], "d": [-2]}, {}),
+        ("Slice", LINE, {"a": [-9], "b": [2**31 - 1], "c": [0], "d": [-1]}, {}),
+        ("Slice", LINE, {"a": [3, -7], "b": [-(2**31), 4], "c": [0, -1], "d": [-2, 3]}, {}),
+        # 10 times 2.6 and 6 times 1.3 of float32, and places between two elements.
+        ("Resize", IMAGE, {"": [], "s": np.float32([1, 1, 1.3, 2.6])}, {"mode": "linear"}),
+        ("Resize", IMAGE, {"": [], "s": np.float32([1, 1, 0.6, 0.7])}, {"nearest_mode": "floor"}),
+        ("Resize", IMAGE, {"": [], "s": np.float32([1, 1, 1.3, 2.6])}, {"nearest_mode": "ceil"}),
+        ("GridSample", IMAGE, GRID, {"mode": "bicubic", "padding_mode": "border"}),
+        ("LSTM", *_lstm_that_clips(), {"hidden_size": 3, "clip": 0.4}),
+    ],
+)
+def test_corners_of_operators_are_those_of_onnxruntime(
+    op: str, given: dict[str, Any], stored: dict[str, Any], attributes: dict[str, Any]
+) -> None:
+    arrays = {name: np.asarray(value) for name, value in stored.items() if name}
+    graph = helper.make_graph(
+        [node(op, ["x", *stored], ["y"], **attributes)],
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, given["x"].shape)],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
+    mod, params = load(model.SerializeToString())
+    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
+    (found,) = compiler.evaluate(mod, {**given, **params})
+    assert found.shape == wanted.shape
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
