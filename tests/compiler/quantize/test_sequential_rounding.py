@@ -167,9 +167,9 @@ def test_one_number_more_in_each_row_errs_less(monkeypatch: pytest.MonkeyPatch) 
             found.append(sum(np.square(evaluate(changed, b)[0] - p).sum() for b, p in both))
         return found
 
-    signed = np.array([errors(seed) for seed in range(6, 10)])
+    signed = np.array([errors(seed) for seed in range(6, 8)])
     monkeypatch.setattr("compiler.quantize._sequential_rounding._FEW_LEVELS", 0)
-    three, four, eight = (signed / [errors(seed) for seed in range(6, 10)]).T
+    three, four, eight = (signed / [errors(seed) for seed in range(6, 8)]).T
     assert np.exp(np.log(three).mean()) < 0.85
     assert np.exp(np.log(four).mean()) < 1.0
     assert (eight == 1.0).all()
