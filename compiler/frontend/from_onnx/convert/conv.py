@@ -205,7 +205,7 @@ def _transposed_padding(
     if wanted is not None:
         wanted = wanted[-axes:]
     elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        wanted = [n * s for n, s in zip(spatial, strides)]
+        wanted = [min(n * s, f) for n, s, f in zip(spatial, strides, full)]
     if wanted is None:
         pads = node.attr("pads", None) or [0] * (2 * axes)
         if auto_pad == "VALID":

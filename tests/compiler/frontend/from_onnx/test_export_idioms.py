@@ -250,6 +250,13 @@ GRID = {"grid": np.random.default_rng(1).uniform(-1.4, 1.4, (1, 3, 4, 2)).astype
         ("Resize", IMAGE, {"": [], "s": np.float32([1, 1, 0.6, 0.7])}, {"nearest_mode": "floor"}),
         ("Resize", IMAGE, {"": [], "s": np.float32([1, 1, 1.3, 2.6])}, {"nearest_mode": "ceil"}),
         ("GridSample", IMAGE, GRID, {"mode": "bicubic", "padding_mode": "border"}),
+        # Steps larger than the kernel enlarge no output.
+        (
+            "ConvTranspose",
+            IMAGE,
+            {"w": np.ones((1, 1, 2, 3), "f4")},
+            {"auto_pad": "SAME_UPPER", "strides": [3, 2]},
+        ),
         ("LSTM", *_lstm_that_clips(), {"hidden_size": 3, "clip": 0.4}),
     ],
 )
