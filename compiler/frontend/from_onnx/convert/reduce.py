@@ -98,13 +98,18 @@ _REDUCTIONS: dict[str, tuple[Reduce, int]] = {
 }
 
 
+_COMPOSED = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare")
+
+
 def _register(op_type: str, reduce: Reduce, axes_input_since: int) -> None:
     def run(node: OnnxNode, axes: list[int] | None) -> Expr:
         data = node.arg(0)
         rank = node.rank(data)
         if not axes:
             if node.attr("noop_with_empty_axes", 0):
-                return data
+                # Nothing is reduced, but squares are squares.
+                one = node.call("expand_dims", data, axis=0)
+                return reduce(node, one, (0,), False) if op_type in _COMPOSED else data
             axes = list(range(rank))
         chosen = tuple(sorted({node.axis(a, rank) for a in axes}))
         return reduce(node, data, chosen, bool(node.attr("keepdims", 1)))
