@@ -257,7 +257,9 @@ class QModule:
         known = self._calls.get((executor, threads))
         if known is None:
             types = [(param.name_hint, param.tensor_type) for param in self.main.params]
-            known = Call(self._executor(executor).executor, types, self.interface, threads)
+            joins = all(ty.shape for ty in tensor_fields(self.main.func_type.ret_type))
+            run = self._executor(executor).executor
+            known = Call(run, types, self.interface, threads, joins)
             self._calls[executor, threads] = known
         return known
 

@@ -26,6 +26,7 @@ class Call:
         types: of its parameters, by name.
         interface: of the model it was made from.
         threads: that share the samples of a batch, or the steps of one sample.
+        joins: whether all outputs have an axis along which those of samples are joined.
     """
 
     def __init__(
@@ -34,8 +35,9 @@ class Call:
         types: Sequence[tuple[str, TensorType]],
         interface: Interface | None,
         threads: int = 1,
+        joins: bool = True,
     ) -> None:
-        self.executor, self.threads = executor, threads
+        self.executor, self.threads, self._joins = executor, threads, joins
         self._names = [name for name, _ in types]
         self._types = [ty for _, ty in types]
         # Two parameters may have one name; then no name tells them apart.
@@ -98,6 +100,8 @@ class Call:
     def _pieces(self, arrays: Sequence[Array]) -> int:
         """How many runs a batch needs; 1 also where the executor will say what does not fit."""
         counts: set[int] = set()
+        if not self._joins:
+            return 1
         for ty, array in zip(self._types, arrays, strict=True):
             if not ty.shape or isinstance(ty.shape[0], AnyDim):
                 return 1

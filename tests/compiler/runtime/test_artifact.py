@@ -296,6 +296,16 @@ def test_threads_share_the_samples_of_a_batch(tmp_path: Path) -> None:
     assert shared.tobytes() == alone.tobytes()
 
 
+@pytest.mark.parametrize("executor", ["engine", "reference"])
+def test_samples_whose_outputs_have_no_axis_are_no_batch(executor: str) -> None:
+    x = relay.var("x", (1, 4), "int32")
+    found = QModule(relay.module(relay.Function([x], op.sum(x))))
+    rows = np.arange(8, dtype="int32").reshape(2, 4)
+    assert [int(out) for out in found.run([rows[:1]], executor)] == [6]
+    with pytest.raises(EvaluationError, match="the parameter is"):
+        found.run([rows], executor)
+
+
 def without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(isa: str | None = None) -> None:
         raise CodegenError("no C compiler found", fix="install one")
