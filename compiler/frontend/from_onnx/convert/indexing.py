@@ -331,10 +331,20 @@ def argmin(node: OnnxNode) -> Expr:
     return _arg_reduce(node, "argmin")
 
 
+@from_onnx("TopK")
+def top_k_attribute(node: OnnxNode) -> list[Expr]:
+    """k as an attribute."""
+    return _top_k(node, node.attr("k"))
+
+
 @from_onnx("TopK", since=10)
 def top_k(node: OnnxNode) -> list[Expr]:
+    """k as a constant input."""
+    return _top_k(node, int(node.require_known(1, "k").reshape(())))
+
+
+def _top_k(node: OnnxNode, count: int) -> list[Expr]:
     """Values and indices of the k largest (or smallest)."""
-    count = int(node.require_known(1, "k").reshape(()))
     pair = node.call(
         "topk",
         node.arg(0),

@@ -125,3 +125,13 @@ def _register(op_type: str, reduce: Reduce, axes_input_since: int) -> None:
 
 for _op_type, (_reduce, _since) in _REDUCTIONS.items():
     _register(_op_type, _reduce, _since)
+
+
+@from_onnx("GlobalLpPool", since=2)
+def global_lp_pool(node: OnnxNode) -> Expr:
+    """The length, or the sum of absolute values, of each channel."""
+    power = node.attr("p", 2)
+    if power not in (1, 2):
+        raise node.error(f"p = {power} is not supported; 1 and 2 are")
+    axes = tuple(range(2, node.rank(node.arg(0))))
+    return (_l1 if power == 1 else _l2)(node, node.arg(0), axes, True)

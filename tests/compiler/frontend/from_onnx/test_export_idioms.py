@@ -251,6 +251,8 @@ GRID = {"grid": np.random.default_rng(1).uniform(-1.4, 1.4, (1, 3, 4, 2)).astype
         ("Resize", IMAGE, {"": [], "s": np.float32([1, 1, 1.3, 2.6])}, {"nearest_mode": "ceil"}),
         ("GridSample", IMAGE, GRID, {"mode": "bicubic", "padding_mode": "border"}),
         ("ReduceSumSquare", LINE, {}, {"noop_with_empty_axes": 1}),
+        ("GlobalLpPool", IMAGE, {}, {}),
+        ("GlobalLpPool", IMAGE, {}, {"p": 1}),
         # Steps larger than the kernel enlarge no output.
         (
             "ConvTranspose",
@@ -278,3 +280,17 @@ def test_corners_of_operators_are_those_of_onnxruntime(
     (found,) = compiler.evaluate(mod, {**given, **params})
     assert found.shape == wanted.shape
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_topk_of_the_first_opsets_has_its_number_as_an_attribute() -> None:
+    text = """
+    <ir_version: 4, opset_import: ["" : 9]>
+    m (float[2, 5] x) => (float[2, 3] values, int64[2, 3] places)
+    { values, places = TopK <k = 3> (x) }
+    """
+    model = onnx.parser.parse_model(text).SerializeToString()
+    mod, params = load(model)
+    x = np.random.default_rng(0).normal(size=(2, 5)).astype("f4")
+    wanted = onnxruntime.InferenceSession(model).run(None, {"x": x})
+    for found, right in zip(compiler.evaluate(mod, {"x": x, **params}), wanted, strict=True):
+        np.testing.assert_array_equal(found, right)
