@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from compiler.ir.expr import Args, Call, Constant, Expr, is_op_call
+from compiler.ops.pass_through import in_integers
 from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, unannotated, with_args
 from compiler.ops.rules.dom_scale import DomScale, Scales, as_scale
 from compiler.ops.rules.realize import QRealizeIntExpr, integers
@@ -57,6 +58,7 @@ def realize_scale_change(ref_call: Call, args: Args, ctx: QuantizeContext) -> Ex
     data = args[1 - found[0]]
     if not isinstance(data, QRealizeIntExpr):
         return None
+    data = in_integers(data, ctx)
     scale = rescaled(data.scale, found[1])
     return integers(data.data, scale, data.dtype, data.low, data.high)
 

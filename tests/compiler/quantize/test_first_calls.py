@@ -128,6 +128,7 @@ def test_what_moves_or_pools_the_input_is_integer(front: str) -> None:
 
 ALONE: dict[str, list[Any]] = {
     "a move": [node("Transpose", ["x"], ["out"])],
+    "a scale": [node("Mul", ["x", "half"], ["out"])],
     "a scale and a move": [node("Mul", ["x", "half"], ["m"]), node("Flatten", ["m"], ["out"])],
     "bounds": [node("Clip", ["x", "half", "three"], ["out"])],
     "bounds beyond the data": [node("Clip", ["x", "thirty"], ["out"])],
