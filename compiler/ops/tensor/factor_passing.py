@@ -71,9 +71,14 @@ def sum_factors(call: Call) -> ChannelFactors | None:
 
 @FQChannelFactors.register("multiply")
 def multiply_factors(call: Call) -> ChannelFactors | None:
-    """A constant over one axis takes up the difference there; else what comes in goes out."""
+    """A constant over one axis takes up the difference there; else what comes in goes out, of the
+    two operands the one beside a gate: what lets no factor through."""
     constant = next((k for k, arg in enumerate(call.args) if isinstance(arg, Constant)), None)
     if constant is None:
+        for side, gate in ((0, call.args[1]), (1, call.args[0])):
+            same = call.args[side].tensor_type.shape == call.tensor_type.shape
+            if same and isinstance(gate, Call) and FQChannelFactors.get(gate.op) is None:
+                return ChannelFactors(tied={side: _all_axes(call.tensor_type)})
         return None
     data, result = call.args[1 - constant].tensor_type, call.tensor_type
     if data.shape != result.shape:

@@ -43,7 +43,7 @@ def step(rng: np.random.Generator, values: list[Any]) -> Any:
     """One more value of SHAPE."""
     op, nn = relay.op, relay.op.nn
     a, b = (values[max(0, len(values) - 1 - rng.integers(3))] for _ in range(2))
-    match rng.integers(0, 16):
+    match rng.integers(0, 17):
         case 0 | 1 | 2:
             return nn.conv2d(a, weight(rng, C, C, 3, 3), padding=(1, 1, 1, 1))
         case 3 | 4:
@@ -69,6 +69,9 @@ def step(rng: np.random.Generator, values: list[Any]) -> Any:
         case 14:
             moved = op.transpose(a, axes=(0, 2, 3, 1))
             return op.transpose(op.add(moved, vector(rng, C)), axes=(0, 3, 1, 2))
+        case 15:
+            gate = op.sigmoid(b if rng.random() < 0.5 else nn.global_avg_pool2d(b))
+            return op.multiply(*((a, gate) if rng.random() < 0.5 else (gate, a)))
         case _:
             flat = op.reshape(a, newshape=(1, C, 36))
             return op.reshape(op.subtract(flat, vector(rng, C, 1)), newshape=SHAPE)
@@ -207,6 +210,20 @@ def test_a_residual_stream_is_one_group() -> None:
     mod = prerequisite_optimize(relay.module(relay.Function([x], result)), None, 3)
     assert sorted(find_groups(mod["main"]).sizes) == [4, 8, 8, 8]
     assert_same_function(mod, smoothed(mod), rng)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_factors_pass_beside_a_gate(turned: bool) -> None:
+    op, nn, rng = relay.op, relay.op.nn, np.random.default_rng(0)
+    x = relay.var("x", SHAPE)
+    data = nn.conv2d(x, weight(rng, C, C, 1, 1))
+    gate = op.sigmoid(nn.conv2d(nn.global_avg_pool2d(data), weight(rng, C, C, 1, 1)))
+    gated = op.multiply(*((gate, data) if turned else (data, gate)))
+    result = nn.conv2d(gated, weight(rng, C, C, 1, 1))
+    mod = prerequisite_optimize(relay.module(relay.Function([x], result)), None, 0)
+    (product,) = (node for node in post_order(mod["main"]) if is_op_call(node, "multiply"))
+    groups = find_groups(mod["main"]).group_of
+    assert groups[product] == groups[product.operands()[1 + turned]]
 
 
 def test_dead_channels_and_zero_weights_change_nothing() -> None:
