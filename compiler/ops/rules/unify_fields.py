@@ -42,6 +42,9 @@ def unify_for_concatenate(
     flat = [to_scalar(settled(v), _rank(r), qconfig) for v, r in zip(values, ref_fields)]
     if qconfig.for_tflm:
         flat = [stored(v, qconfig) for v in flat]
+    finest = min((v.dom_scale for v in flat), key=lambda scale: float(scale.data))
+    # Zeros are zeros at any scale, and none of their own coarsens the others.
+    flat = [like(v, v.data, dom_scale=finest) if _is_zero(v) else v for v in flat]
     if all(v.dtype == narrow and v.zero_point == 0 for v in flat):
         return _narrow_fields(ref_fields, flat, qconfig)
     if all(v.dtype in (narrow, f"u{narrow}") for v in flat):
@@ -49,8 +52,8 @@ def unify_for_concatenate(
     room = 1 << (integer_limits(acc)[1].bit_length() - 1)
     scales = [float(v.dom_scale.data) for v in flat]
     bounds = [_step_bound(v, room, qconfig) for v in flat]
-    finest = max(min(scales), max(s * b / room for s, b in zip(scales, bounds)))
-    scale = DomScale(chosen_scale(finest, qconfig))
+    common = max(min(scales), max(s * b / room for s, b in zip(scales, bounds)))
+    scale = DomScale(chosen_scale(common, qconfig))
     fields: Fields = []
     for ref, v in zip(ref_fields, flat):
         wide = centred(v, acc)
@@ -76,6 +79,10 @@ def stored(value: QRealizeIntExpr, qconfig: QConfig) -> QRealizeIntExpr:
     return like(held, cast(held.data, dtype), dtype=dtype)
 
 
+def _is_zero(value: QRealizeIntExpr) -> bool:
+    return value.low == value.high == value.zero_point
+
+
 def _rank(ref_arg: Expr) -> int:
     return len(ref_arg.tensor_type.shape)
 
@@ -85,6 +92,8 @@ def _step_bound(value: QRealizeIntExpr, room: int, qconfig: QConfig) -> int:
         return (1 << (qconfig.nbit_input - 1)) - 1
     if value.dtype == "float32":
         return value.bound
+    if _is_zero(value):
+        return 0
     if value.zero_point or bits(value.dtype) < bits(qconfig.dtype_activation):
         return max(abs(value.low - value.zero_point), abs(value.high - value.zero_point))
     return room

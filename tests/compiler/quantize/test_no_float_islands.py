@@ -268,3 +268,15 @@ def test_a_bias_may_have_an_axis_for_the_batch() -> None:
     made = quantized(mod, data)
     assert_same_integers(made.partitioned, data)
     assert sqnr_db(mod, made.partitioned, data) > 30
+
+
+def test_zeros_do_not_coarsen_what_they_are_joined_with() -> None:
+    def joined(x: Expr) -> Expr:
+        root = op.sqrt(x * x + relay.const(np.float32(0.01)))
+        return op.concatenate(relay.Tuple((root - root, root)), axis=1)
+
+    mod = network(joined, (1, 3, 7, 7))
+    data = batches((1, 3, 7, 7))
+    made = quantized(mod, data)
+    assert_same_integers(made.partitioned, data)
+    assert sqnr_db(mod, made.partitioned, data) > 40
