@@ -351,6 +351,7 @@ def _constants(left: Constant, right: Constant) -> str | None:
         return None
     if a.dtype != b.dtype or a.shape != b.shape:
         return f"{a.dtype}{list(a.shape)} against {b.dtype}{list(b.shape)}"
-    flat_a = np.frombuffer(a, np.uint8) if a.size else a
-    flat_b = np.frombuffer(b, np.uint8) if b.size else b
+    # Bits, not values: -0.0 is not 0.0, and NaN is NaN.
+    flat_a = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
+    flat_b = np.ascontiguousarray(b).reshape(-1).view(np.uint8)
     return None if np.array_equal(flat_a, flat_b) else "different values"

@@ -58,6 +58,18 @@ def both_ways(a: Expr, b: Expr, map_free_vars: bool = False) -> bool:
     return equal
 
 
+def test_a_constant_is_its_values_however_memory_holds_them() -> None:
+    rows = np.arange(6, dtype=np.float32).reshape(2, 3)
+    transposed = np.asfortranarray(rows)
+    transposed.flags.writeable = False
+    columns = Constant(transposed)
+    assert columns.data is transposed
+    assert both_ways(Constant(rows), columns)
+    assert not both_ways(Constant(rows + 1), columns)
+    assert not both_ways(const(0.0), const(-0.0))
+    assert both_ways(const(np.nan), const(np.nan))
+
+
 class TestVariables:
     def test_bound_variables_are_compared_by_their_place(self) -> None:
         x, a = var("x"), var("a")
