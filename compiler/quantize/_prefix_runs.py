@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.analysis import free_vars
@@ -164,6 +165,8 @@ class PrefixRuns:
         function = Function(tuple(params[node] for node in read), body)
         run = float_executor(infer_module(IRModule.from_expr(function)), arena=False)
         made = [run.run(arrays) for arrays in zip(*(given[node] for node in read), strict=True)]
+        if quantized:
+            made = [[_finite_quotient(value) for value in results] for results in made]
         return found | {node: [results[k] for results in made] for k, node in enumerate(fresh)}
 
     def _rebuilt(self, node: Expr, new: dict[Expr, Expr], quantized: bool) -> Expr:
@@ -208,6 +211,13 @@ class PrefixRuns:
                 yield child
             else:
                 waiting += child.operands()
+
+
+def _finite_quotient(value: NDArray[Any]) -> NDArray[Any]:
+    """0 for a zero over what was rounded to zero, as integers divide."""
+    if value.dtype.kind != "f" or not np.isnan(value.sum()):
+        return value
+    return np.where(np.isnan(value), value.dtype.type(0), value)
 
 
 def _held(node: Expr) -> bool:

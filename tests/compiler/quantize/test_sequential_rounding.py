@@ -27,7 +27,7 @@ from compiler.quantize import (
 )
 from compiler.quantize import _prefix_runs as prefix_runs
 from compiler.quantize.calibration.input_sample import sample_inputs
-from tests.compiler.quantize.candidates import assert_same_integers, calibrated, const
+from tests.compiler.quantize.candidates import assert_same_integers, calibrated, const, sqnr_db
 
 SEQUENTIAL = QConfig.recommended(
     weight_rounding="sequential", calibrate_mode="max", weight_granularity="channel"
@@ -256,6 +256,22 @@ def test_matrices_are_solved_in_one_thread_on_any_machine(monkeypatch: pytest.Mo
     with threadpool_limits(2, user_api="blas"):
         candidate_of(mod, SEQUENTIAL, data)
     assert threads == {1}
+
+
+def test_rows_of_zeros_are_normalized_to_zeros() -> None:
+    """The least divisor is rounded to zero: zero over zero is no number in the simulated form."""
+    rng, op = np.random.default_rng(8), relay.op
+    x = relay.var("x", (6, 8))
+    length = op.sqrt(op.sum(x * x, axis=-1, keepdims=True))
+    unit = op.divide(x, op.maximum(length, relay.const(np.float32(1e-3))))
+    body = op.nn.dense(unit, const(rng, 8, 8))
+    mod = prerequisite_optimize(relay.module(relay.Function([x], body)), None, 3)
+    data = [{"x": rng.normal(size=(6, 8)).astype(np.float32)} for _ in range(8)]
+    for batch in data:
+        batch["x"][0] = 0
+    made = candidate_of(mod, SEQUENTIAL, data)
+    assert_same_integers(made.partitioned, data)
+    assert sqnr_db(mod, made.partitioned, data) > 30
 
 
 def test_a_missing_sample_is_named() -> None:
