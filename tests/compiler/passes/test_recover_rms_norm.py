@@ -36,6 +36,7 @@ FOUND: dict[str, Callable[[Expr], Expr]] = {
     ),
     "l2": lambda x: op.nn.l2_normalize(x, eps=1e-6, axis=(2,)),
     "by its length": lambda x: op.divide(x, op.maximum(op.sqrt(length(x)), number(1e-6))),
+    "at least 0.001": lambda x: op.divide(x, op.maximum(op.sqrt(length(x)), number(1e-3))),
     "clipped and spread": lambda x: op.divide(
         x,
         op.broadcast_to(
