@@ -33,9 +33,10 @@ def cast(step: Step, e: IntegerEmitter) -> Held | str:
     every bound of 32 bits, and NaN becomes 0."""
     source, dtype = step.args[0], step.result.type.dtype
     if not is_float(source.type.dtype):
-        low, high = integer_range(dtype) if is_integer(dtype) else (0, 0)
-        if is_integer(source.type.dtype) and low <= e.ends(source)[0] and e.ends(source)[1] <= high:
-            return e.held(source)
+        if is_integer(source.type.dtype) and is_integer(dtype):
+            low, high = integer_range(dtype)
+            if low <= e.ends(source)[0] and e.ends(source)[1] <= high:
+                return e.held(source)
         return e.cast(e.name(source), source.type.dtype, dtype)
     name = e.name(source)
     if is_float(dtype) or dtype == "bool":

@@ -55,6 +55,7 @@ def assert_same_bits(mod: IRModule, inputs: dict[str, np.ndarray]) -> None:
     for a, b in zip(expected, found, strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)
+        assert a.tobytes() == b.tobytes()
 
 
 @pytest.mark.parametrize("what", [*ONNX, *OTHERS])
@@ -504,6 +505,13 @@ def test_sums_inside_a_product_by_a_number_are_exact(dense: bool, factor: Any) -
     numbers = np.reshape(factor, (-1,) if dense else (-1, 1, 1))
     images = rng.integers(100, 127, x.type_annotation.concrete_shape, "int8", endpoint=True)
     assert_same_bits(module([x], op.multiply(body, constant(numbers))), {"x": images})
+
+
+def test_a_product_that_is_always_zero_is_zero_without_a_sign() -> None:
+    x, data = relay.var("x", (4,), "int8"), np.array([-3, 0, 5, -128], np.int8)
+    nothing = op.minimum(op.maximum(x, constant(0, "int8")), constant(0, "int8"))
+    product = op.multiply(op.cast(x, dtype="int32"), op.cast(nothing, dtype="int32"))
+    assert_same_bits(module([x], op.cast(product, dtype="float32")), {"x": data})
 
 
 def test_products_of_64_bits_are_exact_up_to_their_ends() -> None:
