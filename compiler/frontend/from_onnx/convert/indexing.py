@@ -84,12 +84,12 @@ def slice_inputs(node: OnnxNode) -> Expr:
     )
 
 
-def _wrapped_indices(node: OnnxNode, index: int, size: int) -> Expr:
-    """Indices with negative ones counted from the end."""
+def _wrapped_indices(node: OnnxNode, index: int, size: int | NDArray[np.int64]) -> Expr:
+    """Indices with negative ones counted from the end; of vectors ``size`` has one per element."""
     known = node.known(index)
     if known is not None:
         if np.any((known < -size) | (known >= size)):
-            raise node.error(f"an index is outside [-{size}, {size - 1}]")
+            raise node.error(f"an index is outside [{-size}, {size - 1}]")
         if np.all(known >= 0):
             return node.arg(index)
         derived = node.weight(index, "wrapped", lambda i: np.where(i < 0, i + size, i))
@@ -98,9 +98,11 @@ def _wrapped_indices(node: OnnxNode, index: int, size: int) -> Expr:
     return _places(node, node.arg(index), size)
 
 
-def _places(node: OnnxNode, indices: Expr, size: int) -> Expr:
-    """Computed indices as positions; limited to the axis, so that no sum of them overflows."""
-    inside = node.call("clip", indices, a_min=float(-size), a_max=float(size - 1))
+def _places(node: OnnxNode, indices: Expr, size: int | NDArray[np.int64]) -> Expr:
+    """Computed indices as positions; limited to the longest axis, so that no sum of them
+    overflows."""
+    most = int(np.max(size))
+    inside = node.call("clip", indices, a_min=float(-most), a_max=float(most - 1))
     return _counted_from_start(node, inside, size)
 
 
@@ -141,17 +143,7 @@ def _turned_vectors(node: OnnxNode, batch_dims: int = 0) -> tuple[int, Expr]:
     """The length of index vectors, and these along the first axis, counted from the start."""
     shape = node.shape(node.arg(1))
     sizes = np.array(node.shape(node.arg(0))[batch_dims : batch_dims + shape[-1]])
-    known = node.known(1)
-    if known is None:
-        most = float(sizes.max())  # of larger ones no sum may overflow
-        indices = node.call("clip", node.arg(1), a_min=-most, a_max=most)
-        indices = _counted_from_start(node, indices, sizes)
-    elif np.any((known < -sizes) | (known >= sizes)):
-        raise node.error(f"an index is outside of the data, {sizes.tolist()}")
-    else:
-        wrapped = node.weight(1, "wrapped", lambda i: np.where(i < 0, i + sizes, i))
-        assert wrapped is not None
-        indices = wrapped
+    indices = _wrapped_indices(node, 1, sizes)
     order = (len(shape) - 1, *range(len(shape) - 1))
     turned = node.call("transpose", indices, axes=order) if len(shape) > 1 else indices
     return shape[-1], turned
