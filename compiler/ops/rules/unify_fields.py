@@ -92,8 +92,6 @@ def _step_bound(value: QRealizeIntExpr, room: int, qconfig: QConfig) -> int:
         return (1 << (qconfig.nbit_input - 1)) - 1
     if value.dtype == "float32":
         return value.bound
-    if _is_zero(value):
-        return 0
     if value.zero_point or bits(value.dtype) < bits(qconfig.dtype_activation):
         return max(abs(value.low - value.zero_point), abs(value.high - value.zero_point))
     return room
