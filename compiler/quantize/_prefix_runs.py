@@ -215,9 +215,8 @@ class PrefixRuns:
 
 def _finite_quotient(value: NDArray[Any]) -> NDArray[Any]:
     """0 for a zero over what was rounded to zero, as integers divide."""
-    if value.dtype.kind != "f" or not np.isnan(value.sum()):
-        return value
-    return np.where(np.isnan(value), value.dtype.type(0), value)
+    missing = np.isnan(value)
+    return np.where(missing, value.dtype.type(0), value) if missing.any() else value
 
 
 def _held(node: Expr) -> bool:
