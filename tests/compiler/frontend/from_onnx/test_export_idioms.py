@@ -9,12 +9,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 import compiler
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Op
+from compiler.ir.module import IRModule
 from compiler.quantize import prerequisite_optimize
 
 node = helper.make_node
@@ -166,23 +168,39 @@ def test_an_assignment_to_many_places_is_no_scatter() -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
+Arrays = dict[str, Any]
+
+
+def of_one(
+    op: str, given: Arrays, stored: Arrays, attributes: Arrays, inputs: list[str] | None = None
+) -> tuple[IRModule, NDArray[Any], NDArray[Any]]:
+    """A model of one operator as imported, what it gives and what onnxruntime does.
+
+    Args:
+        inputs: of the operator; None is those given, then those stored, "" for one left out.
+    """
+    kind = helper.np_dtype_to_tensor_dtype
+    graph = helper.make_graph(
+        [node(op, inputs or [*given, *stored], ["y"], **attributes)],
+        "g",
+        [helper.make_tensor_value_info(n, kind(a.dtype), a.shape) for n, a in given.items()],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(a), name) for name, a in stored.items() if name],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    mod, params = load(model.SerializeToString())
+    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
+    (found,) = compiler.evaluate(mod, {**given, **params})
+    return mod, found, wanted
+
+
 @pytest.mark.parametrize("onesided", [0, 1])
 @pytest.mark.parametrize("window", ["", "hann"])
 def test_spectra_of_frames_are_a_convolution(window: str, onesided: int) -> None:
-    made = node("STFT", ["x", "step", window, "length"], ["y"], onesided=onesided)
-    arrays = {"step": np.array(5), "length": np.array(16), "hann": np.float32(np.hanning(16))}
-    graph = helper.make_graph(
-        [made],
-        "g",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 60, 1])],
-        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    mod, params = load(model.SerializeToString())
-    x = np.random.default_rng(0).normal(size=(2, 60, 1)).astype("f4")
-    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
-    (found,) = compiler.evaluate(mod, {"x": x, **params})
+    given = {"x": np.random.default_rng(0).normal(size=(2, 60, 1)).astype("f4")}
+    stored = {"step": np.array(5), "hann": np.float32(np.hanning(16)), "length": np.array(16)}
+    inputs = ["x", "step", window, "length"]
+    mod, found, wanted = of_one("STFT", given, stored, {"onesided": onesided}, inputs)
     np.testing.assert_allclose(found, wanted, atol=1e-4)
     assert "nn.conv2d" in str(mod)
 
@@ -202,30 +220,20 @@ def test_spectra_of_frames_are_a_convolution(window: str, onesided: int) -> None
     ],
 )
 def test_indices_below_zero_count_from_the_end(
-    op: str, indices: Any, attributes: dict[str, Any], stored: bool
+    op: str, indices: Any, attributes: Arrays, stored: bool
 ) -> None:
     rng = np.random.default_rng(0)
     places = np.array(indices)
     shape = places.shape if op == "ScatterElements" else (2, 6)
-    arrays = {"updates": rng.normal(size=shape).astype("f4")} if "Scatter" in op else {}
+    known = {"updates": rng.normal(size=shape).astype("f4")} if "Scatter" in op else {}
     given = {"x": rng.normal(size=(4, 5, 6)).astype("f4")}
-    (arrays if stored else given)["places"] = places
-    kind = helper.np_dtype_to_tensor_dtype
-    graph = helper.make_graph(
-        [node(op, ["x", "places", *(["updates"] if "Scatter" in op else [])], ["y"], **attributes)],
-        "g",
-        [helper.make_tensor_value_info(n, kind(a.dtype), a.shape) for n, a in given.items()],
-        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    mod, params = load(model.SerializeToString())
-    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
-    (found,) = compiler.evaluate(mod, {**given, **params})
+    inputs = ["x", "places", *known]
+    (known if stored else given)["places"] = places
+    _, found, wanted = of_one(op, given, known, attributes, inputs)
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
-def _lstm_that_clips() -> tuple[dict[str, Any], dict[str, Any]]:
+def _lstm_that_clips() -> tuple[Arrays, Arrays]:
     rng = np.random.default_rng(2)
     shapes = {"w": (1, 12, 2), "r": (1, 12, 3), "b": (1, 24)}
     return {"x": rng.normal(size=(4, 1, 2)).astype("f4")}, {
@@ -264,20 +272,9 @@ GRID = {"grid": np.random.default_rng(1).uniform(-1.4, 1.4, (1, 3, 4, 2)).astype
     ],
 )
 def test_corners_of_operators_are_those_of_onnxruntime(
-    op: str, given: dict[str, Any], stored: dict[str, Any], attributes: dict[str, Any]
+    op: str, given: Arrays, stored: Arrays, attributes: Arrays
 ) -> None:
-    arrays = {name: np.asarray(value) for name, value in stored.items() if name}
-    graph = helper.make_graph(
-        [node(op, ["x", *stored], ["y"], **attributes)],
-        "g",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, given["x"].shape)],
-        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    mod, params = load(model.SerializeToString())
-    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
-    (found,) = compiler.evaluate(mod, {**given, **params})
+    _, found, wanted = of_one(op, given, stored, attributes)
     assert found.shape == wanted.shape
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
