@@ -27,7 +27,7 @@ from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ops.op_call import op_call
 from compiler.passes.recovered_calls import args_of, factors_of, quotient_of, with_recovered_calls
 
-_SMALL = float(np.float32(1e-3))
+_SMALL = float(np.float32(1e-3))  # as a file holds it, a little more than 0.001
 
 
 @register_pass("RecoverRmsNorm", opt_level=0, required=("InferType",))
