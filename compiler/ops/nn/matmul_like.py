@@ -18,6 +18,7 @@ from compiler.ops.rules.dom_scale import DomScale, Scales
 from compiler.ops.rules.integer_calls import cast, multiply, pad, reshape, scalar, sum_over_others
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape
 from compiler.ops.rules.realize import (
+    WIDE_INPUT,
     Addend,
     QRealizeIntExpr,
     both_realized,
@@ -200,12 +201,12 @@ def zero_point_of_data(call: Call, place: int) -> ZeroPoint | None:
 
 def _storage(value: QRealizeIntExpr, dtype: str, other: str, qconfig: QConfig) -> str:
     """``dtype``; ``other`` for a constant in place of the data, or data in place of the weight;
-    unsigned where only that holds the values."""
-    if fits(value, dtype):
-        return dtype
-    if fits(value, other):
-        return other
-    return storage_dtype(value.low, value.high, qconfig) or dtype
+    unsigned where only that holds the values, 16 bits where a model brings along a zero point that
+    this operand cannot have."""
+    for held in (dtype, other, storage_dtype(value.low, value.high, qconfig), WIDE_INPUT):
+        if held is not None and fits(value, held):
+            return held
+    return dtype
 
 
 def weighted_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
 import pytest
 from onnx import numpy_helper
@@ -129,3 +130,29 @@ def test_a_qdq_model_keeps_its_integers_scales_and_outputs(theirs: onnx.ModelPro
 def test_the_note_says_what_is_kept_and_a_float_model_has_none(theirs: onnx.ModelProto) -> None:
     assert "quantized already" in given_points(imported(theirs)).note
     assert given_points(imported(onnx.load(MODEL))).note == ""
+
+
+SCORES = """<ir_version: 8, opset_import: ["": 17]>
+scores (float[N, 16] x, float[N, 16] u) => (float[N, N] y)
+<float step = {0.05}, int8 low = {-100}, int8 high = {90}, float large = {0.5}, int8 zero = {0}>
+{
+    rows = QuantizeLinear (x, step, low)
+    a = DequantizeLinear (rows, step, low)
+    columns = QuantizeLinear (u, step, high)
+    b = DequantizeLinear (columns, step, high)
+    turned = Transpose <perm = [1, 0]> (b)
+    sums = MatMul (a, turned)
+    held = QuantizeLinear (sums, large, zero)
+    y = DequantizeLinear (held, large, zero)
+}"""
+
+
+def test_both_factors_of_a_product_keep_their_zero_points() -> None:
+    proto = onnx.parser.parse_model(SCORES)
+    module = build_candidate(imported(proto), QConfig.recommended(), []).partitioned
+    assert module is not None
+    rng = np.random.default_rng(0)
+    inputs = {name: rng.uniform(-14, 14, (BATCH, 16)).astype(np.float32) for name in "xu"}
+    wanted = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, inputs)[0]
+    np.testing.assert_array_equal(IntegerExecutor(module).run(inputs)[0], wanted)
+    np.testing.assert_array_equal(evaluate(module, inputs)[0], wanted)
