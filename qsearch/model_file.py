@@ -275,13 +275,16 @@ def _sizes_in(given: Any, inputs: Sequence[Port], known: Collection[str]) -> dic
     """Sizes that arrays have along open axes of inputs, by name of the dimension, or as ``x:2``.
 
     Args:
-        given: data of any kind; what is no .npz, .npy, array or mapping of arrays says nothing.
+        given: data of any kind; of a list, the first item. What is no .npz, .npy, array or mapping
+            of arrays says nothing.
         inputs: as the model declares them; their first axis counts samples, unless the data have
             one axis more.
         known: dimensions that need none.
     """
     if not any(isinstance(dim, str) for port in inputs for dim in port.dims[1:]):
         return {}
+    while isinstance(given, list | tuple) and given:
+        given = given[0]
     if isinstance(given, str | os.PathLike):
         path = Path(given)
         shapes = shapes_in(path) if path.suffix in (".npz", ".npy") else {}
@@ -296,7 +299,8 @@ def _sizes_in(given: Any, inputs: Sequence[Port], known: Collection[str]) -> dic
     for port in inputs:
         shape = shapes.get(port.name, ())
         whole = len(shape) == len(port.dims) + 1  # samples on an axis of their own
-        shape = shape[1:] if whole else shape
+        alone = len(shape) == len(port.dims) - 1  # one sample
+        shape = shape[1:] if whole else (0,) * alone + tuple(shape)
         for axis, (dim, size) in enumerate(zip(port.dims, shape)):
             place = f"{port.name}:{axis}"
             is_open = isinstance(dim, str) and place not in known and len(shape) == len(port.dims)

@@ -115,13 +115,19 @@ def convolution_of_open_sizes(path: Path) -> None:
     onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
 
 
-@pytest.mark.parametrize("kind", ["npz", "npy", "mapping", "array"])
+@pytest.mark.parametrize("kind", ["npz", "npy", "mapping", "array", "runs", "pairs"])
 def test_arrays_tell_the_sizes_that_a_model_leaves_open(kind: str, tmp_path: Path) -> None:
     convolution_of_open_sizes(tmp_path / "m.onnx")
     images = np.random.default_rng(0).normal(size=(8, 2, 5, 6)).astype(np.float32)
     np.savez_compressed(tmp_path / "d.npz", x=images)
     np.save(tmp_path / "d.npy", images)
-    data: Any = {"mapping": {"x": images}, "array": images}.get(kind, tmp_path / f"d.{kind}")
+    objects = {
+        "mapping": {"x": images},
+        "array": images,
+        "runs": [{"x": image[None]} for image in images],
+        "pairs": [(image, 1) for image in images],
+    }
+    data: Any = objects.get(kind, tmp_path / f"d.{kind}")
     module = qsearch.quantize(tmp_path / "m.onnx", data)
     assert module.run(images[:1])[0].shape == (1, 3, 4, 5)
     assert qsearch.diff(tmp_path / "m.onnx", _saved(module, tmp_path)).nodes

@@ -96,7 +96,7 @@ def test_runs_given_as_python_objects_are_samples(stream: Path) -> None:
     arrays = data(stateful=True)
     items = [{name: array[place] for name, array in arrays.items()} for place in range(SAMPLES)]
     by_file = qsearch.quantize(stream / "m.onnx", stream / "d.npz")
-    by_items = qsearch.quantize(stream / "m.onnx", items, dim={"batch": 1})
+    by_items = qsearch.quantize(stream / "m.onnx", items)
     assert str(by_file.module) == str(by_items.module)
 
 
