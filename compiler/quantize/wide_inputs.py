@@ -156,7 +156,8 @@ _FITTED: Final = 1.25
 
 def with_room_for_sums(module: IRModule, qconfig: QConfig) -> QConfig:
     """A configuration of 16 bits, with fewer where sums of a layer would leave int32: of all
-    layers, since sums of a residual stream read what they read.
+    layers, since sums of a residual stream read what they read. What products of two computed
+    tensors read has fewer of its own.
 
     Args:
         module: result of ``prerequisite_optimize``.
@@ -164,17 +165,19 @@ def with_room_for_sums(module: IRModule, qconfig: QConfig) -> QConfig:
     if not qconfig.for_tflm or qconfig.dtype_input != "int16":
         return qconfig
     most = integer_range(qconfig.dtype_activation)[1] / (1 << (qconfig.nbit_input - 1))
-    largest = most
-    for call in named_layers(module["main"]):
+    largest, layers = most, qconfig.layers.to_dict()
+    for call, name in named_layers(module["main"]).items():
         weight, shape = call.args[1], FQProductShape.require(call.op)(call)
-        if isinstance(weight, Constant) and shape.weight_axis is not None and weight.data.size:
+        if not isinstance(weight, Constant):
+            layers.setdefault(name, {"nbit_input": (32 - (shape.terms - 1).bit_length()) // 2})
+        elif shape.weight_axis is not None and weight.data.size:
             rows = np.abs(np.moveaxis(weight.data, shape.weight_axis, 0))
             rows = rows.reshape(len(rows), -1)
             spread = rows.sum(axis=1) / np.maximum(rows.max(axis=1), np.float32(1e-30))
             sums = _FITTED * float(spread.max()) * ((1 << (qconfig.nbit_weight - 1)) - 1)
             largest = max(largest, sums)
     fewer = math.ceil(math.log2(largest / most))
-    return qconfig.with_overrides(nbit_input=qconfig.nbit_input - fewer)
+    return qconfig.with_overrides(nbit_input=qconfig.nbit_input - fewer, layers=layers)
 
 
 def _sums(main: Function) -> tuple[int, int]:

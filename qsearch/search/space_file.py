@@ -415,7 +415,7 @@ def searched_space(
     fields = dict(fields_of(settings.for_))
     if "nbit_input" in fields:
         roomy = with_room_for_sums(module, recommended.with_overrides(**fields))
-        fields["nbit_input"] = roomy.nbit_input
+        fields |= {"nbit_input": roomy.nbit_input, "layers": roomy.layers.to_dict()}
     if settings.space is not None:
         asked = read_space(settings.space, names)
         odd = sorted(set(asked.weight_bits) - {*_QDQ_BITS, FLOAT_BITS})

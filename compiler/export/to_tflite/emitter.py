@@ -178,7 +178,7 @@ class TfliteEmitter(TensorWriter):
             return None
         if isinstance(source, Product) and held == source.source.dtype:
             return self._product(source, form, like)
-        if held == "int8" and isinstance(source, Matmul):
+        if isinstance(source, Matmul) and held == source.lhs.dtype:
             return self._matmul(source, form, like)
         if isinstance(source, Sum) and held == source.lhs.source.dtype == source.rhs.source.dtype:
             made = self._sum(source, form, like)
@@ -208,6 +208,8 @@ class TfliteEmitter(TensorWriter):
         if source.zero != own.zero:
             return None
         if form.multiplier.size:
+            if own.dtype == like.dtype == "int16" and own.grid.zero:
+                own = self._raw(source)  # TFLM brings such a tensor to 8 bits only
             return self._rescaled(own, form, like)
         activation, limits = self._activation(form, like)
         if like.kind != own.kind:
@@ -258,7 +260,7 @@ class TfliteEmitter(TensorWriter):
         nearest = np.float32(_factor(form) * like.scale / rhs.scale)
         around = (nearest, *(np.nextafter(nearest, np.float32(end)) for end in (0, np.inf)))
         products = [np.float64(one * np.float32(rhs.scale)) for one in around]
-        fits = [_is(form.multiplier, form.shift, one / like.scale) for one in products]
+        fits = [_is(form.multiplier, form.shift, one / like.scale, source.once) for one in products]
         if not any(fits):
             return None
         lhs = self.worth(lhs, float(around[fits.index(True)]))

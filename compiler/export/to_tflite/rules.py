@@ -289,7 +289,7 @@ def rescale(step: Step, graph: TfliteEmitter) -> Form | None:
         source = form
     else:
         source = graph.wide(step.args[0])
-    if source is None or attrs.once != (isinstance(source, Product) and source.once):
+    if source is None or attrs.once != (isinstance(source, (Product, Matmul)) and source.once):
         return None
     made = Scaled(source, multiplier, shift, attrs.scale)
     if not isinstance(source, (Product, Sum)):
@@ -345,8 +345,10 @@ def dense(step: Step, graph: TfliteEmitter) -> Form | None:
 @FToTflite.register("nn.batch_matmul", "nn.matmul")
 def matmul(step: Step, graph: TfliteEmitter) -> Form | None:
     """Of two tensors that count from the module's 0."""
-    lhs, rhs = (graph.read(arg, "int8") for arg in step.args)
+    lhs, rhs = (graph.read(arg, *NARROW) for arg in step.args)
     if lhs is None or rhs is None or lhs.zero or rhs.zero or step.attrs.transpose_a:
+        return None
+    if lhs.dtype != rhs.dtype:
         return None
     return Matmul(lhs, rhs, step.attrs.transpose_b, step.result.type.concrete_shape)
 

@@ -113,7 +113,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
-    """Products of matrices of int8, int32.
+    """Products of matrices, int32.
 
     Attributes:
         adjoint: whether the second one is read transposed.
@@ -124,6 +124,11 @@ class Matmul:
     rhs: Tensor
     adjoint: bool
     out: tuple[int, ...]
+
+    @property
+    def once(self) -> bool:
+        """As of a product with weights."""
+        return self.lhs.dtype == "int16"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import Type, bits
+from compiler.ir.ty import Type
 from compiler.ir.type_relation import TypeRelation, result_rel
 from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, literal
@@ -38,15 +38,18 @@ from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
     cast_if_needed,
+    fits,
     integer_limits,
     integers,
+    like,
     storage_dtype,
     with_zero_point,
 )
-from compiler.ops.rules.requantize import to_scalar
+from compiler.ops.rules.requantize import requantize, to_scalar
 from compiler.ops.rules.with_tables import tabulates, with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.qconfig import QConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +111,7 @@ def softmax_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | 
     if dtype is None:
         return None
     if ctx.qconfig.for_tflm:
-        return _of_tflm(data, dtype, attrs.axis, shape)
+        return _of_tflm(data, attrs.axis, shape, ctx.qconfig)
     # The sum of a row stays below 2^31.
     table_bits = min(_TABLE_BITS, 30 - (shape[attrs.axis] - 1).bit_length())
     differences = np.arange(data.high - data.low + 1, dtype=np.float64)
@@ -122,10 +125,18 @@ def softmax_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | 
     return integers(data_out, scale, acc, 0, 1 << _OUT_BITS)
 
 
-def _of_tflm(data: QRealizeIntExpr, dtype: str, axis: int, shape: Sequence[int]) -> Expr | None:
+def _of_tflm(
+    data: QRealizeIntExpr, axis: int, shape: Sequence[int], qconfig: QConfig
+) -> Expr | None:
+    if not fits(data, "int8") and not fits(data, "uint8"):  # what the kernel reads
+        fewer = (data.bound - 1).bit_length() - 7
+        coarse = DomScale(as_scale(np.ldexp(data.scale.values, fewer)))
+        wide = like(data, cast_if_needed(data, "int32"), dtype="int32")
+        data = requantize(wide, coarse, *integer_limits("int8"), len(shape), qconfig)
+    dtype = "int8" if fits(data, "int8") else "uint8"
     real = float(data.dom_scale.data)
     table = exponentials(real)
-    if table is None or bits(dtype) > 8 or shape[axis] > MOST_SUMMANDS:
+    if table is None or shape[axis] > MOST_SUMMANDS:
         return None
     how = FixedPointSoftmaxAttrs(axis, *integer_calls.worth(real))
     call = Call(fixed_point_softmax, (cast_if_needed(data, dtype), Constant(table)), how)

@@ -272,6 +272,21 @@ def test_a_search_for_tflite_holds_only_what_has_such_a_file(form: str, tmp_path
         prepare_study(resolve(own).settings, find_model("digits"))
 
 
+def test_products_of_two_tensors_of_16_bits_start_with_as_many_as_their_sums_hold(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("ai_edge_litert", reason=missing("the Python packages of the tests"))
+    x = relay.var("x", (1, 5, 64))
+    weight = relay.const(np.random.default_rng(0).normal(0, 0.2, (64, 64)).astype("float32"))
+    rows = relay.op.nn.dense(x, weight)
+    scores = relay.op.nn.batch_matmul(rows, relay.op.nn.dense(x, weight), transpose_b=True)
+    onnx.save(to_onnx(relay.module(relay.Function([x], scores))), str(tmp_path / "m.onnx"))
+    settings = resolve({"for": "tflite-16x8"}).settings
+    start = prepare_study(settings, find_model(str(tmp_path / "m.onnx"))).start
+    (asked,) = (one for name, one in start.layers.items() if name not in (TABLES, SUMS, OTHERS))
+    assert (start.nbit_input, asked.nbit_input) == (16, 13)
+
+
 @pytest.mark.parametrize("npu", ["ryzenai", "qnn"])
 def test_a_search_for_an_npu_holds_only_what_it_takes(npu: str, tmp_path: Path) -> None:
     study = prepare_study(resolve({"for": npu, "minimize": "size"}).settings, find_model("digits"))

@@ -329,6 +329,7 @@ SIXTEEN = (
     *("a constant image", "prelu", "the larger of two", "concatenation of two scales"),
     *("slice", "slice of five axes", "sigmoid", "tanh last", "sum of a table", "exp", "erf last"),
     *("silu", "product", "gate", "bias of a table", "fields of several tables"),
+    *("softmax", "softmax of channels", "transformer", "norm of the mean square"),
 )
 """What has a form with 16 bits of data and 8 of weights, by the same operators, …"""
 PUT_TOGETHER = (
@@ -353,6 +354,7 @@ def module_of(
         **{"requantization": "tflite", "calibrate_mode": "mse", "activation_scheme": scheme}
         | changes
     )
+    asked = with_room_for_sums(prerequisite_optimize(mod), asked)
     return Calibration(mod, data).candidate(asked).module
 
 
