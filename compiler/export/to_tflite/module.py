@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+
 import compiler.export.to_tflite.moves  # noqa: F401  (fills the table of rules)
 import compiler.export.to_tflite.rules as rules
 from compiler.core.legalize import words_of
@@ -84,7 +86,7 @@ def to_tflite(
                 raise TfliteExportError(f"input {name!r} is {dtype}", fix=CURE)
             taken[name], held = _taken(graph, name, held, io)
             takes[name] = held.scale, held.grid.zero
-            tensors.append(held)
+            tensors.append(_limited(graph, held, part))
         wide = part.grid is not None and dtype == "int32"
         graph.bind(value, Raw(tensors[-1]) if wide else tensors[-1])
     for step in flow.steps:
@@ -213,6 +215,14 @@ def _taken(graph: TfliteEmitter, name: str, held: Tensor, io: str | None) -> tup
     made = graph.new(held, held.shape)
     graph.writer.operator("QUANTIZE", [tensor], made.tensor, "QuantizeOptions")
     return tensor, made
+
+
+def _limited(graph: TfliteEmitter, held: Tensor, part: Taken) -> Tensor:
+    """An input within what the module takes: hosts limit it to its dtype, which may be wider."""
+    low, high = (end - held.offset for end in part.ends)
+    if high == integer_range(held.dtype)[1]:
+        return held
+    return graph.limited(held, np.array([low]), np.array([high]))
 
 
 def _given(graph: TfliteEmitter, name: str, held: Tensor, io: str | None) -> int:

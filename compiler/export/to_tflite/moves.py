@@ -26,6 +26,7 @@ from compiler.export.to_tflite.values import (
 )
 from compiler.ir.dataflow import Step
 from compiler.ops.reduce.axes import axes_of
+from compiler.ops.tensor.unary_formula import TFLM_BITS
 from compiler.ops.transform.strided_slice import slices_of
 
 
@@ -196,13 +197,21 @@ def _run(graph: TfliteEmitter, source: Tensor, places: Ints, axis: int) -> Tenso
 
 @FToTflite.register("max", "min")
 def extremum(step: Step, graph: TfliteEmitter) -> Form | None:
-    """REDUCE_MAX, REDUCE_MIN."""
-    source, axes = graph.read(step.args[0], "int8"), list(axes_of(step))
+    """REDUCE_MAX, REDUCE_MIN; of int16, which they do not take, MAXIMUM or MINIMUM of halves."""
+    source, axes = graph.read(step.args[0], *NARROW), list(axes_of(step))
+    shape = step.result.type.concrete_shape
     if source is None:
         return None
-    how = {"options": "ReducerOptions", "keepDims": step.attrs.keepdims}
-    kind = f"REDUCE_{step.name.upper()}"
-    return graph.moved(kind, [source], step.result.type.concrete_shape, [axes], **how)
+    if source.dtype == "int8":
+        how = {"options": "ReducerOptions", "keepDims": step.attrs.keepdims}
+        return graph.moved(f"REDUCE_{step.name.upper()}", [source], shape, [axes], **how)
+    for axis in axes:
+        while (size := source.shape[axis]) > 1:
+            half = (size + 1) // 2
+            parts = (np.arange(at, at + half) for at in (0, size - half))
+            first, last = (_run(graph, source, places, axis) for places in parts)
+            source = graph.arithmetic(f"{step.name.upper()}IMUM", first, last)
+    return graph.reshaped(source, shape)
 
 
 @FToTflite.register("argmax")
@@ -231,7 +240,12 @@ def lookup(step: Step, graph: TfliteEmitter) -> Form | None:
     source, table, attrs = graph.read(step.args[0], "int8"), step.args[1].data, step.attrs
     dtype = step.result.type.dtype
     places = graph.wide(step.args[0]) if step.args[0].type.dtype == "uint16" else None
-    if table is not None and places is not None and table.size <= _ENTRIES and not attrs.zero_point:
+    if (
+        table is not None
+        and places is not None
+        and table.size <= 1 << TFLM_BITS
+        and not attrs.zero_point
+    ):
         made = graph.entries(table.astype(np.int64), places, Tensor(-1, (), dtype="int16"))
         return graph.cast(made, dtype, attrs.scale) if dtype == "int16" else made
     dtype, offset = ("int8", 128) if dtype == "uint8" else (dtype, 0)
@@ -240,9 +254,6 @@ def lookup(step: Step, graph: TfliteEmitter) -> Form | None:
     entries = table[np.minimum(np.arange(256), table.size - 1)].astype(np.int64) - offset
     like = Tensor(-1, (), attrs.scale, attrs.zero_point, offset, dtype)
     return graph.entries(entries, graph.moved_by(source, 128), like)
-
-
-_ENTRIES: Final = 1 << 12
 
 
 @FToTflite.register("concatenate")

@@ -27,6 +27,7 @@ from typing import Any, Final
 import numpy as np
 
 from compiler.export.to_tflite.emitter import TfliteEmitter
+from compiler.export.to_tflite.file import Grid
 from compiler.export.to_tflite.tensors import MOST_BROADCAST
 from compiler.export.to_tflite.values import (
     NARROW,
@@ -170,8 +171,7 @@ def subtract(step: Step, graph: TfliteEmitter) -> Form | None:
     """A tensor without its zero point, or the difference of two."""
     form, zero = graph.form(step.args[0]), number_of(step.args[1])
     if isinstance(form, Scaled) and zero is not None and zero == form.zero:
-        narrow = graph.narrowed(form, "int8", step.result.type)
-        form = None if narrow is None else Raw(narrow)
+        form = _as_raw(step.args[0], graph)
     if isinstance(form, Raw) and form.factor == 1 and zero is not None:
         return replace(form, zero=form.zero + zero)
     return _sum("SUB", step, graph) or _arithmetic("SUB", step, graph)
@@ -344,12 +344,21 @@ def dense(step: Step, graph: TfliteEmitter) -> Form | None:
 
 @FToTflite.register("nn.batch_matmul", "nn.matmul")
 def matmul(step: Step, graph: TfliteEmitter) -> Form | None:
-    """Of two tensors that count from the module's 0."""
-    lhs, rhs = (graph.read(arg, *NARROW) for arg in step.args)
-    if lhs is None or rhs is None or lhs.zero or rhs.zero or step.attrs.transpose_a:
+    """Of two tensors that count from the module's 0; a constant has the dtype of the other."""
+    read = [graph.read(arg, *NARROW) for arg in step.args]
+    dtypes = {side.dtype for side in read if side is not None}
+    if len(dtypes) != 1 or step.attrs.transpose_a:
         return None
-    if lhs.dtype != rhs.dtype:
-        return None
+    (dtype,) = dtypes
+    sides: list[Tensor] = []
+    for side, arg in zip(read, step.args, strict=True):
+        if arg.data is not None:
+            held = graph.writer.constant(arg.data, dtype, Grid((1.0,)))
+            side = Tensor(held, arg.data.shape, 1.0, dtype=dtype)
+        if side is None or side.zero:
+            return None
+        sides.append(side)
+    lhs, rhs = sides
     return Matmul(lhs, rhs, step.attrs.transpose_b, step.result.type.concrete_shape)
 
 

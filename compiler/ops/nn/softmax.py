@@ -41,11 +41,10 @@ from compiler.ops.rules.realize import (
     fits,
     integer_limits,
     integers,
-    like,
     storage_dtype,
     with_zero_point,
 )
-from compiler.ops.rules.requantize import requantize, to_scalar
+from compiler.ops.rules.requantize import to_fewer_bits, to_scalar
 from compiler.ops.rules.with_tables import tabulates, with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
@@ -128,11 +127,7 @@ def softmax_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | 
 def _of_tflm(
     data: QRealizeIntExpr, axis: int, shape: Sequence[int], qconfig: QConfig
 ) -> Expr | None:
-    if not fits(data, "int8") and not fits(data, "uint8"):  # what the kernel reads
-        fewer = (data.bound - 1).bit_length() - 7
-        coarse = DomScale(as_scale(np.ldexp(data.scale.values, fewer)))
-        wide = like(data, cast_if_needed(data, "int32"), dtype="int32")
-        data = requantize(wide, coarse, *integer_limits("int8"), len(shape), qconfig)
+    data = to_fewer_bits(data, 8, len(shape), qconfig)  # the kernel reads no more
     dtype = "int8" if fits(data, "int8") else "uint8"
     real = float(data.dom_scale.data)
     table = exponentials(real)

@@ -131,6 +131,19 @@ def to_scalar(value: QRealizeIntExpr, rank: int, qconfig: QConfig) -> QRealizeIn
     return integers(data, out, value.dtype, *step.range_after(None))
 
 
+def to_fewer_bits(
+    value: QRealizeIntExpr, nbit: int, rank: int, qconfig: QConfig
+) -> QRealizeIntExpr:
+    """A value at a scalar scale that has at most so many bits, as coarse as they make it."""
+    if value.high - value.low < 1 << nbit:
+        return value
+    limit, acc = 1 << (nbit - 1), qconfig.dtype_activation
+    fewer = (value.bound - 1).bit_length() - (nbit - 1)
+    out = DomScale(as_scale(np.ldexp(value.scale.values, fewer)))
+    wide = like(value, cast_if_needed(value, acc), dtype=acc)
+    return requantize(wide, out, -limit, limit - 1, rank, qconfig)
+
+
 _NEIGHBOURS: Final = 2
 _PRODUCTS: Final = (
     *("nn.conv2d", "nn.dense", "nn.matmul", "nn.batch_matmul"),

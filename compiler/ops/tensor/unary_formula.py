@@ -35,7 +35,7 @@ from compiler.ops.rules.realize import (
     storage_dtype,
     with_zero_point,
 )
-from compiler.ops.rules.requantize import to_scalar
+from compiler.ops.rules.requantize import to_fewer_bits, to_scalar
 from compiler.ops.rules.table import RealTable
 from compiler.ops.rules.with_tables import tabulates, with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -45,6 +45,8 @@ from compiler.qtypes.context import QuantizeContext
 # Entries of a table that nothing narrows: what a 16 bit tensor holds.
 _WIDE = (1 << 15) - 1
 _NARROW = 8
+TFLM_BITS = 12
+"""Of a table's places where microcontrollers hold it."""
 _INDEX, _WIDE_PLACES = "int32", "uint16"
 
 
@@ -94,6 +96,8 @@ def unary_formula_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> E
         return None
     rank = len(ref_call.args[0].tensor_type.shape)
     data = with_zero_point(to_scalar(data, rank, ctx.qconfig), ctx.qconfig)
+    if ctx.qconfig.for_tflm:
+        data = to_fewer_bits(data, TFLM_BITS, rank, ctx.qconfig)
     dtype = storage_dtype(data.low, data.high, ctx.qconfig)
     # The annotate rule narrows the operand; where debug_enabled_ops left it out, this stays float.
     if dtype is None:

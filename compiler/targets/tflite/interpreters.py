@@ -172,7 +172,7 @@ class FileJudge:
             self.differing[name] += sum(counts)
 
     def compare_noise(self, count: int, seed: int = 0) -> None:
-        """Inputs of even noise over all their integers, of places over what every table has."""
+        """Inputs of even noise over all that they can be, of places over what every table has."""
         rng = np.random.default_rng(seed)
         types = [param.tensor_type for param in self.module["quantized_main"].params]
         flow = dataflow(self.module, "quantized_main", TFLITE)
@@ -181,14 +181,12 @@ class FileJudge:
         for _ in range(count):
             drawn: list[Array] = []
             for first, ty in zip(self._firsts, types, strict=True):
-                limit, part = np.iinfo(ty.dtype), self._taken[first]
-                ends = (limit.min, limit.max)
-                if limit.bits > 8:
-                    ends = (0, rows - 1) if part.grid is None else part.ends
+                part = self._taken[first]
+                ends = (0, rows - 1) if part.grid is None else part.ends
                 if first < len(drawn):
                     drawn.append(drawn[first].reshape(ty.concrete_shape).astype(ty.dtype))
                 else:
-                    drawn.append(rng.integers(*ends, ty.concrete_shape, limit.dtype, endpoint=True))
+                    drawn.append(rng.integers(*ends, ty.concrete_shape, ty.dtype, endpoint=True))
             self.compare_integers(drawn)
 
 

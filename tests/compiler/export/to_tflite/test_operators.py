@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,12 +11,14 @@ import pytest
 
 from compiler import relay
 from compiler.errors import TfliteExportError
+from compiler.export.to_tflite.inputs import taken_by
 from compiler.export.to_tflite.module import TfliteFile
 from compiler.ir.module import IRModule
 from compiler.pipeline import tflite_file
 from compiler.quantize import Calibration, QConfig, prerequisite_optimize
 from compiler.quantize.wide_inputs import with_room_for_sums
-from compiler.targets.tflite.interpreters import JUDGES, FileJudge
+from compiler.targets.reference.executor import ReferenceExecutor
+from compiler.targets.tflite.interpreters import JUDGES, FileJudge, interpreter
 from tests.needs import missing
 from workers.metrics.size import fields_of
 
@@ -43,6 +46,10 @@ def conv(value: Any, rng: np.random.Generator, channels: int = 6, **how: Any) ->
 def residual(join: Any, value: Any, rng: np.random.Generator) -> Any:
     first = conv(value, rng)
     return join(conv(nn.relu(first), rng, padding=(1, 1)), first)
+
+
+def image_mean(value: Any) -> Any:
+    return op.mean(value, axis=(2, 3), keepdims=True)
 
 
 def silu(value: Any) -> Any:
@@ -260,6 +267,15 @@ BUILDS: dict[str, tuple[Build, str]] = {
         lambda x, rng: op.add(conv(x, rng, padding=(1, 1)), op.tanh(x)),
         "GATHER",
     ),
+    "table of the input": (lambda x, rng: conv(op.tanh(x), rng), "GATHER"),
+    "table of a product": (
+        lambda x, rng: conv(op.sqrt(op.multiply(op.exp(x), image_mean(op.exp(x)))), rng),
+        "GATHER",
+    ),
+    "constant in front": (
+        lambda x, rng: nn.batch_matmul(weight(rng, 1, 5, 72), rows(x, rng), transpose_b=False),
+        "BATCH_MATMUL",
+    ),
     "a constant image": (
         lambda x, rng: conv(op.add(conv(x, rng, padding=(1, 1)), weight(rng, 6, 9, 8)), rng),
         "QUANTIZE",
@@ -330,6 +346,7 @@ SIXTEEN = (
     *("slice", "slice of five axes", "sigmoid", "tanh last", "sum of a table", "exp", "erf last"),
     *("silu", "product", "gate", "bias of a table", "fields of several tables"),
     *("softmax", "softmax of channels", "transformer", "norm of the mean square"),
+    *("input of two layers", "table of the input", "table of a product", "constant in front"),
 )
 """What has a form with 16 bits of data and 8 of weights, by the same operators, …"""
 PUT_TOGETHER = (
@@ -338,7 +355,19 @@ PUT_TOGETHER = (
 )
 """… what of slices, since TFLM gathers no int16, …"""
 BLOCKS = tuple(name for name in BUILDS if "space" in name)
-"""… and what by another order of axes."""
+"""… what by another order of axes, …"""
+HALVES = {
+    "smallest of rows": "MINIMUM",
+    "largest of rows": "MAXIMUM",
+    "largest of channels": "MAXIMUM",
+}
+"""… and what by halves, since TFLM reduces no int16."""
+OPERATORS_OF_SIXTEEN = {
+    **{name: BUILDS[name][1] for name in SIXTEEN},
+    **dict.fromkeys(PUT_TOGETHER, "CONCATENATION"),
+    **dict.fromkeys(BLOCKS, "TRANSPOSE"),
+    **HALVES,
+}
 IN_SIXTEEN = dict(fields_of("tflite-16x8"))
 IN_SIXTEEN["scheme"] = IN_SIXTEEN.pop("activation_scheme")
 
@@ -375,14 +404,11 @@ def test_both_interpreters_give_the_integers_of_the_module(name: str, scheme: st
     assert judge.elements > 50
 
 
-@pytest.mark.parametrize("name", [*SIXTEEN, *PUT_TOGETHER, *BLOCKS])
+@pytest.mark.parametrize("name", OPERATORS_OF_SIXTEEN)
 def test_both_interpreters_give_the_integers_of_a_module_of_16_bits(name: str) -> None:
-    build, operator = BUILDS[name]
-    mod = module_of(build, **IN_SIXTEEN)
+    mod = module_of(BUILDS[name][0], **IN_SIXTEEN)
     made = file_of(mod)
-    if name not in SIXTEEN:
-        operator = "TRANSPOSE" if name in BLOCKS else "CONCATENATION"
-    assert operator in made.operators
+    assert OPERATORS_OF_SIXTEEN[name] in made.operators
     assert made.dtype == "int16"
     judge = FileJudge(mod, made.data, JUDGES)
     judge.compare_noise(12)
@@ -423,9 +449,18 @@ def test_layers_whose_sums_would_leave_int32_read_fewer_bits() -> None:
     assert with_room_for_sums(mod, QConfig.recommended()) == QConfig.recommended()
 
 
-@pytest.mark.parametrize("name", ["largest of rows", "place of the largest channel"])
-def test_what_16_bits_have_no_form_of_is_refused_with_8_as_the_cure(name: str) -> None:
-    mod = module_of(BUILDS[name][0], **IN_SIXTEEN)
+def test_an_input_beyond_what_its_table_has_is_limited() -> None:
+    mod = module_of(BUILDS["table of the input"][0], **IN_SIXTEEN)
+    run, _ = interpreter(JUDGES[1], file_of(mod).data)
+    (taken,) = taken_by(mod)
+    given = np.linspace(-32768, 32767, math.prod(SHAPE)).astype("int16").reshape(SHAPE)
+    core = ReferenceExecutor(mod, "quantized_main")
+    (wanted,) = core.run([np.clip(given, *taken.ends).astype("int32")])
+    np.testing.assert_array_equal(run([given])[0], wanted)
+
+
+def test_what_16_bits_have_no_form_of_is_refused_with_8_as_the_cure() -> None:
+    mod = module_of(BUILDS["place of the largest channel"][0], **IN_SIXTEEN)
     with pytest.raises(TfliteExportError, match="8 bits everywhere"):
         file_of(mod)
 
