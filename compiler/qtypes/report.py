@@ -13,11 +13,9 @@ from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Function, Op, is_op_call
 from compiler.qtypes.qconfig import kind2str
 
-MARKER_OPS = (
-    "annotation.cast_hint",
-    "annotation.stop_fusion",
-    "relay.op.annotation.simulated_quantize",
-)
+BORDER_OPS = ("annotation.cast_hint", "annotation.stop_fusion")
+"""Operators that hand a value on where a region of integers ends."""
+MARKER_OPS = (*BORDER_OPS, "relay.op.annotation.simulated_quantize")
 """Operators that the quantization passes add; every other call belongs to the float graph."""
 OPERAND_FLOAT = "operand_float"
 """Reason of a call that has a rule, and no quantized operand to apply it to."""

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Op, Tuple
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import with_operands
+from compiler.ir.rebuild import rebuilt
 from compiler.ir.ty import TensorType
 from compiler.ir.walk import nodes_of
 from compiler.ops.rules.channel_factors import RESULT, Absorber, ChannelFactors, FQChannelFactors
@@ -99,23 +99,24 @@ class ChannelGroups:
         It computes the same function, up to the rounding of the changed constants to float32.
         """
         main: Function = mod["main"]
-        done: dict[Expr, Expr] = {}
-        for node in nodes_of(main):
-            new = with_operands(node, [done[child] for child in node.operands()])
+
+        def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
             absorbed = self.absorbers.get(node, ())
             changes = tuple(one for one in absorbed if np.any(factors[one[1]] != 1))
-            if changes:
-                assert isinstance(new, Call)
-                new = _absorbed(new, changes, factors)
-            done[node] = new
-        body = done[main.body]
+            if not changes:
+                return None
+            assert isinstance(node, Call)
+            return _absorbed(node, [new[arg] for arg in node.args], changes, factors)
+
+        body = rebuilt(nodes_of(main), made)[main.body]
         if body is main.body:
             return mod
         return infer_module(mod.with_function("main", main.with_fields(body=body)))
 
 
-def _absorbed(call: Call, changes: tuple[_Change, ...], factors: Sequence[Factors]) -> Call:
-    args = list(call.args)
+def _absorbed(
+    call: Call, args: list[Expr], changes: tuple[_Change, ...], factors: Sequence[Factors]
+) -> Call:
     by_operand: dict[int, list[tuple[Factors, bool]]] = {}
     for absorber, group, trailing in changes:
         factor = factors[group].reshape(-1, *(1,) * trailing)

@@ -24,6 +24,7 @@ from compiler.ir.rebuild import rebuilt
 from compiler.ir.walk import behind, mentions, nodes_of
 from compiler.ops.op_call import op_call
 from compiler.qtypes.channel_ranges import ChannelRanges
+from compiler.qtypes.report import MARKER_OPS
 from compiler.quantize.calibration.weight_grid import range_on_few_levels
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 
@@ -38,11 +39,6 @@ _LARGEST: Final = 60
 """Exponent of a factor; float32 has 127."""
 _MOST_COLUMNS: Final = 256
 """Of a table. Wider inputs are signals, whose values have one unit."""
-_POINTS: Final = (
-    "relay.op.annotation.simulated_quantize",
-    "annotation.cast_hint",
-    "annotation.stop_fusion",
-)
 _AFFINE: Final = ("add", "subtract", "multiply", "divide", "reshape", "expand_dims", "squeeze")
 
 
@@ -114,7 +110,7 @@ def _held(node: Expr, params: Collection[Expr]) -> Columns | None:
 
 def reads_columns(layer: Call, params: Collection[Expr]) -> bool:
     """Whether a layer reads inputs behind a factor for each column; points may stand between."""
-    parts = _parts(_behind_points(layer.args[0]))
+    parts = _parts(behind(layer.args[0], MARKER_OPS)[1])
     return all(_source(part) in params for part in parts) and any(map(_has_factors, parts))
 
 
@@ -152,13 +148,9 @@ def _parts(data: Expr) -> tuple[Expr, ...]:
     return (data,)
 
 
-def _behind_points(value: Expr) -> Expr:
-    return behind(value, _POINTS)[1]
-
-
 def _source(value: Expr) -> Expr:
     """What is read behind arithmetic with constants."""
-    while isinstance(value := _behind_points(value), Call) and is_op_call(value, *_AFFINE):
+    while isinstance(value := behind(value, MARKER_OPS)[1], Call) and is_op_call(value, *_AFFINE):
         read = [arg for arg in value.args if not isinstance(arg, Constant)]
         if len(read) != 1:
             break
@@ -167,7 +159,7 @@ def _source(value: Expr) -> Expr:
 
 
 def _has_factors(value: Expr) -> bool:
-    _, value = behind(value, (*_POINTS, "reshape", "expand_dims", "squeeze"))
+    _, value = behind(value, (*MARKER_OPS, "reshape", "expand_dims", "squeeze"))
     return is_op_call(value, "multiply") and any(
         isinstance(arg, Constant) and arg.data.ndim > 0 for arg in value.operands()
     )

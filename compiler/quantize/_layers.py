@@ -17,7 +17,7 @@ from typing import TypeGuard
 from compiler.errors import legal_names
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, is_op_call
 from compiler.ir.module import IRModule
-from compiler.ir.walk import nodes_of
+from compiler.ir.walk import behind, nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.ops.transform.moved_integers import PICKS
@@ -25,6 +25,7 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import ConfigValueError
 from compiler.qtypes.layer_choices import POINT_BITS, LayerChoice, LayerChoices
 from compiler.qtypes.qconfig import QAnnotateKind
+from compiler.qtypes.report import BORDER_OPS
 from compiler.span import onnx_nodes
 
 
@@ -85,10 +86,7 @@ def weight_operand(node: Call) -> Expr:
 
 def unmarked(expr: Expr) -> Expr:
     """A value without the annotations that hand it on."""
-    while is_op_call(expr, "annotation.cast_hint", "annotation.stop_fusion"):
-        assert isinstance(expr, Call)
-        expr = expr.args[0]
-    return expr
+    return behind(expr, BORDER_OPS)[1]
 
 
 def choices_of(main: Function, choices: LayerChoices) -> dict[Call, LayerChoice]:

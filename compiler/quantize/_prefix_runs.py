@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.analysis import free_vars
-from compiler.ir.expr import Call, Expr, Function, Tuple, Var
+from compiler.ir.expr import Expr, Function, Tuple, Var
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.loops import looped
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import TensorType
-from compiler.ir.walk import nodes_of
-from compiler.ops.annotation.attach_simulated_quantize import point_attrs, quantize_kind
+from compiler.ir.walk import behind, nodes_of
+from compiler.ops.annotation.attach_simulated_quantize import SQ, point_attrs
 from compiler.qtypes.input_sample import InputSample
 from compiler.quantize.calibration.collect_stats import float_executor
 
@@ -226,9 +226,7 @@ def _held(node: Expr) -> bool:
 
 def source_of(node: Expr) -> Expr:
     """What a chain of quantize points reads."""
-    while isinstance(node, Call) and quantize_kind(node) is not None:
-        node = node.args[0]
-    return node
+    return behind(node, (SQ,))[1]
 
 
 def _elements(node: Expr) -> int:

@@ -29,7 +29,7 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.loops import END, closed
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
-from compiler.ir.rebuild import rebuilt, with_operands
+from compiler.ir.rebuild import rebuilt
 from compiler.ir.ty import TensorType, is_integer
 from compiler.ir.walk import mentions, nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import PARAMETERS, quantize_kind
@@ -43,7 +43,7 @@ from compiler.qtypes.report import QuantizeReport
 from compiler.quantize._cost import ModuleCost, module_cost
 from compiler.quantize._given_points import for_given_points
 from compiler.quantize._integer_inputs import bounded_counts, bounded_inputs
-from compiler.quantize._layers import begin_report
+from compiler.quantize._layers import begin_report, unmarked
 from compiler.quantize._masks import bounded_masks
 from compiler.quantize._range_fitting import RangeFitting
 from compiler.quantize._rescaling import rescaled
@@ -117,9 +117,7 @@ _NARROW: Final = 255
 
 def _grid(data: Expr) -> tuple[float, ...]:
     """Scale and limits of the bound quantize point that a layer reads; (1, 0, 0) for others."""
-    while is_op_call(data, "annotation.cast_hint", "annotation.stop_fusion"):
-        assert isinstance(data, Call)
-        data = data.args[0]
+    data = unmarked(data)
     held = data.args[1:] if isinstance(data, Call) and quantize_kind(data) is not None else ()
     bound = [float(one.data) for one in held if isinstance(one, Constant) and one.data.size == 1]
     return tuple(bound) if len(bound) == len(PARAMETERS) else (1.0, 0.0, 0.0)
@@ -317,15 +315,15 @@ def truncating(simulated: IRModule, run: QuantizeContext) -> IRModule:
     if not run.truncated:
         return simulated
     main: Function = simulated["main"]
-    done: dict[Expr, Expr] = {}
-    for node in nodes_of(main):
-        new = with_operands(node, [done[child] for child in node.operands()])
+
+    def floored(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
         lost = run.truncated.get(node)
-        if lost is not None:
-            assert isinstance(new, Call)
-            assert isinstance(lost, DomScale)
-            data = subtract(new.args[0], along_axis(lost.values, lost.trailing, "float32"))
-            new = new.with_fields(args=(data, *new.args[1:]))
-        done[node] = new
-    changed = main.with_fields(body=done[main.body])
-    return infer_module(simulated.with_function("main", changed))
+        if lost is None:
+            return None
+        assert isinstance(node, Call)
+        assert isinstance(lost, DomScale)
+        half = along_axis(lost.values, lost.trailing, "float32")
+        return node.with_fields(args=(subtract(new[node.args[0]], half), *node.args[1:]))
+
+    body = rebuilt(nodes_of(main), floored)[main.body]
+    return infer_module(simulated.with_function("main", main.with_fields(body=body)))

@@ -37,7 +37,7 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import TensorType, TupleType, bits, holds_float, is_float, tensor_fields
-from compiler.ir.walk import nodes_of
+from compiler.ir.walk import behind, nodes_of
 from compiler.ops.rules.realize import WIDE_INPUT
 from compiler.qtypes.errors import ModuleShapeError
 from compiler.qtypes.qconfig import QConfig
@@ -82,10 +82,7 @@ def _without_passed(main: Function) -> tuple[Function, dict[int, Var | Constant]
     names = Counter(param.name_hint for param in main.params)
     passed: dict[int, Var | Constant] = {}
     for position, field in enumerate(fields):
-        source = field
-        while is_op_call(source, "copy"):
-            assert isinstance(source, Call)
-            source = source.args[0]
+        source = behind(field, ("copy",))[1]
         if isinstance(source, Constant) or (
             isinstance(source, Var) and source in main.params and names[source.name_hint] == 1
         ):

@@ -21,6 +21,7 @@ from compiler.ops.annotation.wide_point import residual_stream
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.layer_choices import OTHERS, POINT_BITS, SCORES, SUMS, TABLES, WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
+from compiler.qtypes.report import BORDER_OPS
 from compiler.quantize._cost import module_cost
 from compiler.quantize._even_inputs import reads_columns
 from compiler.quantize._layers import has_weight, named_layers
@@ -317,7 +318,7 @@ class _Marked:
         """Layers that read a computed value which, but for sums, nothing else reads."""
         users: dict[Expr, list[Expr]] = {}
         for node in reversed(self.nodes):
-            handed = is_op_call(node, "annotation.cast_hint", "annotation.stop_fusion")
+            handed = is_op_call(node, *BORDER_OPS)
             read = users.get(node, []) if handed else [node]
             for operand in node.operands():
                 users.setdefault(operand, []).extend(read)

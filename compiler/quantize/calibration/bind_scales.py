@@ -57,6 +57,7 @@ from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import WeightNotConstantError
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
+from compiler.qtypes.report import BORDER_OPS
 from compiler.quantize.calibration.bias_room import add_operands, range_for_bias, weights_with_bias
 from compiler.quantize.calibration.point_bits import TABULATED, chosen_bits, point_readers
 from compiler.quantize.calibration.uneven_grid import Sidedness
@@ -135,7 +136,6 @@ _BEYOND: Final = 1.25
 """How far results of 8 bits reach beyond what calibration has seen: few values are seen of them,
 and at a limit the largest answers are equal. Of 96 small networks with 64 samples four gain 4 to
 10 dB and most lose 0.3 to 2 of some 45; five trained ones lose 0 to 0.4."""
-_BORDERS: Final = ("annotation.stop_fusion", "annotation.cast_hint")
 _SUMS: Final = ("add", "subtract", "nn.dense", "nn.conv2d", "nn.matmul", "nn.batch_matmul")
 
 
@@ -149,7 +149,7 @@ def results_of(body: Expr, qconfig: QConfig) -> set[Expr]:
             waiting += top.fields
         elif isinstance(top, Call) and is_op_call(top, SQ) and is_op_call(top.args[0], *_SUMS):
             found.add(top)
-        elif isinstance(top, Call) and is_op_call(top, *_BORDERS, *MOVES):
+        elif isinstance(top, Call) and is_op_call(top, *BORDER_OPS, *MOVES):
             waiting.append(top.args[0])
     return found
 

@@ -41,7 +41,7 @@ from compiler.quantize.calibration.measurement import (
     merged_points,
     with_sample,
 )
-from compiler.quantize.calibration.profile_function import whole_profile
+from compiler.quantize.calibration.profile_function import profile_function
 from compiler.quantize.calibration.rescaled_tensors import CommonReading, rescaled_tensors
 from compiler.quantize.calibration.statistics_store import (
     CHANNELS,
@@ -303,17 +303,17 @@ class Calibration:
         annotated, _ = self._mark(self._mod, plain, None)
         if not measured_points(annotated):
             return [(qconfig, CalibrationStats.of_nothing())]
-        networks = {plain: whole_profile(annotated)}
+        networks = {plain: profile_function(annotated, whole=True)}
         common = CommonReading(networks[plain][0])
         read: list[tuple[QConfig, PointMap, list[int]]] = []
         for one in asked:
             own = one.with_overrides(smooth_alpha=None)
             if own not in networks:
-                networks[own] = whole_profile(self._marks(self._mod, own, None)[0])
+                networks[own] = profile_function(self._marks(self._mod, own, None)[0], whole=True)
             network, points = networks[own]
             channels, rescaled = self.channels_for(one), network
             if one != own:
-                rescaled = whole_profile(self._marks(self._mod, one, channels)[0])[0]
+                rescaled = profile_function(self._marks(self._mod, one, channels)[0], whole=True)[0]
             ranges = [] if channels is None else channels.ranges()
             tensors = rescaled_tensors(network, rescaled, one.smooth_alpha, ranges)
             places = None if tensors is None else common.places_of(network, tensors)

@@ -37,20 +37,16 @@ from compiler.ir.loops import closed, ends_of
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.ir.walk import nodes_of
-from compiler.ops.annotation.attach_simulated_quantize import is_given
+from compiler.ops.annotation.attach_simulated_quantize import SQ, is_given
 from compiler.ops.nn.softmax import SoftmaxAttrs
 from compiler.ops.op_call import op_call, scalar
 from compiler.ops.tensor.formula import varying_part
 from compiler.ops.tensor.unary_formula import UnaryFormulaAttrs
 from compiler.qtypes.qconfig import QAnnotateKind, kind2str
+from compiler.qtypes.report import BORDER_OPS, MARKER_OPS
 from compiler.quantize._masks import LIMIT
 from compiler.quantize.calibration.point_bits import Readers, point_readers
 from compiler.quantize.calibration.stats import PointMap
-
-SIMULATED_QUANTIZE = "relay.op.annotation.simulated_quantize"
-
-_IDENTITIES = (SIMULATED_QUANTIZE, "annotation.cast_hint", "annotation.stop_fusion")
-
 
 _NEAR = 16.0
 """Softmax makes less than 2e-7 of what lies further below the largest: masked scores, mostly."""
@@ -61,39 +57,35 @@ Bounds = tuple[float, float]
 
 _EVERYWHERE: Final[Bounds] = (-math.inf, math.inf)
 
+Use = tuple[int | None, Bounds]
+"""What a reader makes a difference of: a softmax of the largest values along its axis, a formula of
+the part where it varies."""
+
+_WHOLE: Final[Use] = (None, _EVERYWHERE)
+
 
 @collector_rests
-def profile_function(annotated: IRModule) -> tuple[IRModule, PointMap]:
+def profile_function(annotated: IRModule, whole: bool = False) -> tuple[IRModule, PointMap]:
     """Module whose main returns the distinct measured tensors, and the tensor of each point.
 
     Args:
         annotated: result of QuantizeAnnotate.
+        whole: the result of the network stands in front of the measured tensors.
     Raises:
         InternalQuantizeError: there is nothing to measure, or a point lies on a constant.
     """
     main: Function = annotated["main"]
-    _, tensors, ends, points = _measured(main)
-    return _returning(main, tensors, ends), points
-
-
-@collector_rests
-def whole_profile(annotated: IRModule) -> tuple[IRModule, PointMap]:
-    """``profile_function`` with the result of the network in front of the measured tensors."""
-    main: Function = annotated["main"]
     result, tensors, ends, points = _measured(main)
-    return _returning(main, (result, *tensors), ends), points
-
-
-def _returning(main: Function, values: Sequence[Expr], ends: Sequence[Expr]) -> IRModule:
+    values = (result, *tensors) if whole else tensors
     body = Tuple((*values, *ends))
     used = set(free_vars(body))
     params = tuple(param for param in main.params if param in used)
     mod = infer_module(IRModule.from_expr(Function(params, body)))
-    if not ends:
-        return mod
-    whole: Function = closed(mod)["main"]
-    fields = whole.body.operands()[: len(values)]
-    return infer_module(IRModule.from_expr(whole.with_fields(body=Tuple(fields))))
+    if ends:
+        loops: Function = closed(mod)["main"]
+        fields = loops.body.operands()[: len(values)]
+        mod = infer_module(IRModule.from_expr(loops.with_fields(body=Tuple(fields))))
+    return mod, points
 
 
 def _measured(
@@ -109,9 +101,9 @@ def _measured(
     readers: list[Readers] = []
     read_by = point_readers(main)
     nodes = nodes_of(main)
-    compared, varied = _read_by_softmax(nodes, main.body), _read_by_formulas(nodes, main.body)
+    uses = _uses_of_points(nodes, main.body)
     for node in nodes:
-        if not is_op_call(node, *_IDENTITIES) or is_given(node):
+        if not is_op_call(node, *MARKER_OPS) or is_given(node):
             plain[node] = with_operands(node, [plain[child] for child in node.operands()])
             continue
         assert isinstance(node, Call)
@@ -119,10 +111,7 @@ def _measured(
         kind = getattr(node.attrs, "kind", QAnnotateKind.IDENTITY)
         if kind not in (QAnnotateKind.INPUT, QAnnotateKind.ACTIVATION):
             continue
-        if node in compared:
-            data = _near_largest(data, compared[node])
-        elif node in varied:
-            data = _bounded(data, *varied[node])
+        data = _used_part(data, uses[node])
         if isinstance(data, Constant):
             raise InternalQuantizeError(
                 f"a quantize point of kind {kind2str(kind)} lies on a constant",
@@ -150,42 +139,31 @@ def _measured(
     return plain[main.body], tuple(tensors), ends, points
 
 
-def _read_by_softmax(nodes: Sequence[Expr], result: Expr) -> dict[Expr, int]:
-    """Points of which all readers are softmax along one axis, with that axis."""
-    axes: dict[Expr, set[int | None]] = {result: {None}}
-    found: dict[Expr, int] = {}
+def _uses_of_points(nodes: Sequence[Expr], result: Expr) -> dict[Expr, set[Use]]:
+    """What each reader of a point makes a difference of."""
+    uses: dict[Expr, set[Use]] = {result: {_WHOLE}}
+    found: dict[Expr, set[Use]] = {}
     for node in reversed(nodes):
-        read = axes.get(node, set())
-        if is_op_call(node, SIMULATED_QUANTIZE) and len(read) == 1:
-            (axis,) = read
-            if axis is not None:
-                found[node] = axis
+        read = uses.get(node, {_WHOLE})
+        if is_op_call(node, SQ):
+            found[node] = read
         if isinstance(node, Call) and is_op_call(node, "nn.softmax"):
-            read = {SoftmaxAttrs.of(node).axis}
-        elif not is_op_call(node, "annotation.cast_hint", "annotation.stop_fusion"):
-            read = {None}
+            read = {(SoftmaxAttrs.of(node).axis, _EVERYWHERE)}
+        elif isinstance(node, Call) and is_op_call(node, "unary_formula"):
+            read = {(None, varying_part(UnaryFormulaAttrs.of(node).formula))}
+        elif not is_op_call(node, *BORDER_OPS):
+            read = {_WHOLE}
         for operand in node.operands():
-            axes.setdefault(operand, set()).update(read)
+            uses.setdefault(operand, set()).update(read)
     return found
 
 
-def _read_by_formulas(nodes: Sequence[Expr], result: Expr) -> dict[Expr, Bounds]:
-    """Points of which all readers are formulas, with the part of the axis where one varies."""
-    parts: dict[Expr, set[Bounds]] = {result: {_EVERYWHERE}}
-    found: dict[Expr, Bounds] = {}
-    for node in reversed(nodes):
-        read = parts.get(node, {_EVERYWHERE})
-        if is_op_call(node, SIMULATED_QUANTIZE):
-            bounds = min(low for low, _ in read), max(high for _, high in read)
-            if bounds != _EVERYWHERE:
-                found[node] = bounds
-        if isinstance(node, Call) and is_op_call(node, "unary_formula"):
-            read = {varying_part(UnaryFormulaAttrs.of(node).formula)}
-        elif not is_op_call(node, "annotation.cast_hint", "annotation.stop_fusion"):
-            read = {_EVERYWHERE}
-        for operand in node.operands():
-            parts.setdefault(operand, set()).update(read)
-    return found
+def _used_part(data: Expr, uses: set[Use]) -> Expr:
+    """The data, where softmax along one axis or formulas alone read them without the difference."""
+    axis, *others = {axis for axis, _ in uses}
+    if axis is not None and not others:
+        return _near_largest(data, axis)
+    return _bounded(data, min(low for _, (low, _) in uses), max(high for _, (_, high) in uses))
 
 
 def _bounded(data: Expr, low: float, high: float) -> Expr:

@@ -64,7 +64,7 @@ class CommonReading:
     """What one reading of the data counts for several networks, each tensor once.
 
     Attributes:
-        network: that runs; of ``whole_profile``.
+        network: that runs; a whole profile function.
         counted: what is counted.
     """
 
@@ -145,7 +145,7 @@ def rescaled_tensors(
     """The measured tensors of a rescaled network; None where it differs in more than that.
 
     Args:
-        plain, rescaled: of ``whole_profile``, of the network and of the rescaled network.
+        plain, rescaled: whole profile functions of the network and of the rescaled network.
         alpha: of the smoothing; None smooths nothing.
         ranges: of the data of each weighted operator of ``plain``; empty where nothing is rescaled.
     """

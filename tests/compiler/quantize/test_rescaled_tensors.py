@@ -18,7 +18,7 @@ from compiler.quantize._channel_groups import ChannelGroups, Factors, find_group
 from compiler.quantize.calibration import rescaled_tensors as module
 from compiler.quantize.calibration.collect_stats import ExecutorFactory, float_executor
 from compiler.quantize.calibration.measurement import LocalData, Measurement, Statistics
-from compiler.quantize.calibration.profile_function import whole_profile
+from compiler.quantize.calibration.profile_function import profile_function
 from compiler.quantize.calibration.rescaled_tensors import (
     CommonReading,
     CountedTensor,
@@ -41,7 +41,7 @@ def powers_of_two(groups: ChannelGroups, *_: Any) -> list[Factors]:
 
 def profile(mod: IRModule) -> IRModule:
     """Without tables: an activation function that is one hides how factors pass it."""
-    return whole_profile(mark(mod, PLAIN.with_overrides(integer_tables=False))[0])[0]
+    return profile_function(mark(mod, PLAIN.with_overrides(integer_tables=False))[0], whole=True)[0]
 
 
 def batches(rng: np.random.Generator, count: int = 3) -> list[dict[str, Any]]:
@@ -197,12 +197,13 @@ def test_values_that_the_network_does_not_measure_are_not_found_in_it() -> None:
     rng = np.random.default_rng(17)
     mod = residual(rng)
     few, many = (
-        whole_profile(mark(mod, PLAIN.with_overrides(layers=layers))[0])[0] for layers in (WIDE, {})
+        profile_function(mark(mod, PLAIN.with_overrides(layers=layers))[0], whole=True)[0]
+        for layers in (WIDE, {})
     )
     tensors = [CountedTensor(number) for number in range(len(few["main"].body.fields) - 1)]
     assert CommonReading(many).places_of(few, tensors) == list(range(len(tensors)))
     assert CommonReading(few).places_of(many, tensors) is None
-    other = whole_profile(mark(residual(rng), PLAIN)[0])[0]
+    other = profile_function(mark(residual(rng), PLAIN)[0], whole=True)[0]
     assert CommonReading(many).places_of(other, tensors) is None
 
 
