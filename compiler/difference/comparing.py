@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from compiler.ir.expr import Call, Expr, Op, describe
 from compiler.ir.module import IRModule
 from compiler.ops.number_format import Array
 from compiler.pipeline import evaluate
-from compiler.span import ONNX, AnySpan, Span
+from compiler.span import onnx_nodes
 
 _FEWEST_OF_A_CHANNEL = 32
 """Values that a factor and an offset are fitted to."""
@@ -34,7 +34,6 @@ class Step:
     index: int
     node: Expr
     shape: tuple[int, ...]
-    dtype: str
 
     @property
     def operator(self) -> str:
@@ -45,8 +44,8 @@ class Step:
 
     @property
     def onnx_name(self) -> str | None:
-        """Name of the ONNX node it was imported from."""
-        return onnx_name(self.node.span)
+        """Name of the ONNX node it was imported from; of several, all of them joined."""
+        return "+".join(onnx_nodes(self.node.span)) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +55,6 @@ class Match:
     a: Step
     b: Step
     by: str
-
-
-def onnx_name(span: AnySpan | None) -> str | None:
-    """ONNX node a span leads to; of several, all of them joined."""
-    if span is None:
-        return None
-    spans = (span,) if isinstance(span, Span) else span.spans
-    names = [s.source_name.removeprefix(ONNX) for s in spans]
-    from_onnx = all(s.source_name.startswith(ONNX) for s in spans)
-    return "+".join(names) if from_onnx and names else None
 
 
 def match_steps(a: Sequence[Step], b: Sequence[Step]) -> list[Match]:
@@ -105,9 +94,10 @@ def _operator_and_shape(step: Step) -> Hashable:
     return (step.operator, step.shape)
 
 
-def _pairs_by_ordinal(a: Sequence[Step], b: Sequence[Step], key: object) -> list[tuple[Step, Step]]:
+def _pairs_by_ordinal(
+    a: Sequence[Step], b: Sequence[Step], key: Callable[[Step], Hashable]
+) -> list[tuple[Step, Step]]:
     """The n-th step with a key, with the n-th of the same key on the other side."""
-    assert callable(key)
     waiting: dict[Hashable, list[Step]] = defaultdict(list)
     for step in a:
         if key(step) is not None:
@@ -262,7 +252,9 @@ def compare_modules(
     if matches is None:
         raise EvaluationError("there are no inputs to compare on", fix="give one image or more")
     rows = [_row(m, totals[m.a.index, m.b.index]) for m in matches]
-    results = tuple(_output_row(i, total) for i, total in enumerate(outputs))
+    results = tuple(
+        _of_total(total, f"output {i}", ("", ""), "output") for i, total in enumerate(outputs)
+    )
     return Difference(all(r.equal for r in results), results, tuple(rows), *counts)
 
 
@@ -273,7 +265,7 @@ def _run(mod: IRModule, batch: Batch) -> tuple[list[Array], list[Array], list[St
 
     def tap(node: Expr, value: Any) -> None:
         if isinstance(node, Call) and isinstance(value, np.ndarray):
-            steps.append(Step(len(steps), node, value.shape, str(value.dtype)))
+            steps.append(Step(len(steps), node, value.shape))
             values.append(value)
 
     return evaluate(mod, named_for(mod, batch), tap=tap), values, steps
@@ -362,33 +354,22 @@ def _best_scale(x: Array, y: Array) -> float:
 
 
 def _row(match: Match, total: _Total) -> NodeDifference:
+    name = match.b.onnx_name or match.a.onnx_name or f"step {match.b.index}"
+    row = _of_total(total, name, (match.a.operator, match.b.operator), match.by)
+    return replace(row, undone_db=total.undone_db)
+
+
+def _of_total(
+    total: _Total, name: str, operators: tuple[str, str], matched_by: str
+) -> NodeDifference:
     return NodeDifference(
-        name=match.b.onnx_name or match.a.onnx_name or f"step {match.b.index}",
-        operator_a=match.a.operator,
-        operator_b=match.b.operator,
-        shape=match.b.shape,
-        dtype_a=match.a.dtype,
-        dtype_b=match.b.dtype,
+        name,
+        *operators,
+        total.shape,
+        *total.dtypes,
         equal=total.equal,
         snr_db=total.snr_db,
         max_abs_error=total.max_error,
         scale=total.scale,
-        matched_by=match.by,
-        undone_db=total.undone_db,
-    )
-
-
-def _output_row(index: int, total: _Total) -> NodeDifference:
-    return NodeDifference(
-        name=f"output {index}",
-        operator_a="",
-        operator_b="",
-        shape=total.shape,
-        dtype_a=total.dtypes[0],
-        dtype_b=total.dtypes[1],
-        equal=total.equal,
-        snr_db=total.snr_db,
-        max_abs_error=total.max_error,
-        scale=total.scale,
-        matched_by="output",
+        matched_by=matched_by,
     )

@@ -12,23 +12,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import CalibrationError
 from compiler.insight.layers import Layer, find_layers
-from compiler.insight.measuring import OutputSums, PointSums
-from compiler.insight.network import Batch, ExecutorFactory, Network, run_on, through
+from compiler.insight.measuring import PointSums
+from compiler.insight.network import Batch, ExecutorFactory, Network, compared, through
 from compiler.insight.records import Insight, LayerInsight, OutputInsight, PointInsight
 from compiler.ir.expr import Call, Expr, Op
 from compiler.ir.module import IRModule
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig, kind2str
-from compiler.qtypes.report import CallRecord, QuantizeReport, call_places
 from compiler.quantize import Candidate, activation_scales, build_candidate
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.calibration.modes import calibrate_modes
 from compiler.quantize.calibration.stats import CalibrationStats
 from compiler.runtime.exact_executor import exact_executor
-from compiler.runtime.executor import Executor
 from compiler.span import onnx_nodes
 
 
@@ -57,28 +54,35 @@ def examine(
         IntegerOverflowError: the configuration cannot be realised.
     """
     samples = list(batches)
-    if not samples:
-        raise CalibrationError("there is no sample to examine", fix="give one sample or more")
     scales = activation_scales(stats, qconfig)
-    network, report = Network.of(mod, qconfig, scales, channels, executor)
+    network = Network.of(mod, qconfig, scales, channels, executor)
     whole = qconfig.with_overrides(partition_conversions="disabled")
     final = build_candidate(mod, whole, scales, channels)
     reference, sums = through(network, samples)
-    layers = find_layers(network.main.body, network.points)
-    # Annotation keeps the order of the float graph's calls, which the report is in.
-    calls = {call: report.calls[place] for call, place in call_places(network.main).items()}
+    layers = find_layers(network)
     found = []
     for index, layer in enumerate(layers):
         progress(index, len(layers))
         kept = {network.points[place] for place in layer.points}
-        outputs = _compared(network.run_with(kept), samples, reference)
-        found.append(_layer(index, layer, outputs, calls))
+        outputs = compared(network.run_with(kept), samples, reference)
+        found.append(
+            LayerInsight(
+                index=index,
+                op=layer.record.op,
+                onnx_nodes=layer.onnx_nodes,
+                conv_index=layer.record.conv_index,
+                layer=layer.record.layer,
+                points=tuple(layer.points),
+                output_db=outputs.output_db,
+                agreement=outputs.agreement,
+            )
+        )
     progress(len(layers), len(layers))
     return Insight(
         samples=len(samples),
-        points=_points(network, sums, layers, report, _thresholds(stats, qconfig)),
+        points=_points(network, sums, layers, _thresholds(stats, qconfig)),
         layers=tuple(found),
-        simulated=_compared(executor(final.simulated), samples, reference),
+        simulated=compared(executor(final.simulated), samples, reference),
         integer=_integer(final, samples, reference),
     )
 
@@ -87,7 +91,6 @@ def _points(
     network: Network,
     sums: Sequence[PointSums],
     layers: Sequence[Layer],
-    report: QuantizeReport,
     thresholds: Sequence[Mapping[str, float]],
 ) -> tuple[PointInsight, ...]:
     readers: list[list[int]] = [[] for _ in network.points]
@@ -99,19 +102,19 @@ def _points(
     for place, (point, total) in enumerate(zip(network.points, sums, strict=True)):
         kind = quantize_kind(point)
         assert kind is not None
-        producer = _producer(point.args[0])
+        op, nodes = _producer(point.args[0])
         scale = np.atleast_1d(total.scale)
         weight = kind == QAnnotateKind.WEIGHT
         found.append(
             PointInsight(
                 index=place,
                 kind=kind2str(kind),
-                op=_name(producer),
-                onnx_nodes=() if producer is None else onnx_nodes(producer.span),
+                op=op,
+                onnx_nodes=nodes,
                 layers=tuple(readers[place]),
                 minimum=total.minimum,
                 maximum=total.maximum,
-                range_s=float(np.max(report.points[place].range_s)),
+                range_s=float(np.max(network.report.points[place].range_s)),
                 levels=total.levels,
                 scale_min=float(scale.min()),
                 scale_max=float(scale.max()),
@@ -125,21 +128,6 @@ def _points(
     return tuple(found)
 
 
-def _layer(
-    index: int, layer: Layer, outputs: OutputInsight, calls: Mapping[Expr, CallRecord]
-) -> LayerInsight:
-    return LayerInsight(
-        index=index,
-        op=layer.op,
-        onnx_nodes=() if layer.call is None else onnx_nodes(layer.call.span),
-        conv_index=None if layer.call is None else calls[layer.call].conv_index,
-        layer="" if layer.call is None else calls[layer.call].layer,
-        points=tuple(layer.points),
-        output_db=outputs.output_db,
-        agreement=outputs.agreement,
-    )
-
-
 def _thresholds(stats: CalibrationStats, qconfig: QConfig) -> list[dict[str, float]]:
     """Per measured point, in binding order: what every calibrate_mode would choose."""
     rows: list[dict[str, float]] = [{} for _ in stats.point_tensor]
@@ -150,18 +138,14 @@ def _thresholds(stats: CalibrationStats, qconfig: QConfig) -> list[dict[str, flo
     return rows
 
 
-def _producer(node: Expr) -> Call | None:
-    """The operator call a point reads, through tuple fields; None for inputs and constants."""
+def _producer(node: Expr) -> tuple[str, tuple[str, ...]]:
+    """Name and ONNX nodes of the operator call a point reads, through tuple fields."""
     while not isinstance(node, Call):
         operands = node.operands()
         if not operands:
-            return None
+            return "", ()
         node = operands[0]
-    return node if isinstance(node.op, Op) else None
-
-
-def _name(call: Call | None) -> str:
-    return call.op.name if call is not None and isinstance(call.op, Op) else ""
+    return (node.op.name, onnx_nodes(node.span)) if isinstance(node.op, Op) else ("", ())
 
 
 def _integer(
@@ -169,13 +153,4 @@ def _integer(
 ) -> OutputInsight | None:
     if candidate.integer is None:
         return None
-    return _compared(exact_executor(candidate.integer).executor, samples, reference)
-
-
-def _compared(
-    run: Executor, samples: Sequence[Batch], reference: Sequence[Sequence[NDArray[Any]]]
-) -> OutputInsight:
-    sums = OutputSums()
-    for batch, wanted in zip(samples, reference, strict=True):
-        sums.add(wanted, run_on(run, batch))
-    return sums.result()
+    return compared(exact_executor(candidate.integer).executor, samples, reference)

@@ -10,18 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from compiler.errors import CalibrationError
 from compiler.insight.layers import Layer, find_layers
-from compiler.insight.measuring import OutputSums, PointSums
-from compiler.insight.network import Batch, ExecutorFactory, Network, Scales, run_on, through
+from compiler.insight.measuring import PointSums
+from compiler.insight.network import Batch, ExecutorFactory, Network, Scales, compared, through
 from compiler.insight.records import OutputInsight
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
-from compiler.qtypes.report import call_places
 from compiler.quantize import build_candidate
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.collect_stats import float_executor
-from compiler.span import onnx_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +67,16 @@ def layer_sqnr(
         IntegerOverflowError: the configuration cannot be realised.
     """
     samples = list(batches)
-    if not samples:
-        raise CalibrationError("there is no sample to examine", fix="give one sample or more")
-    network, report = Network.of(mod, qconfig, activation_scales, channels, executor)
+    network = Network.of(mod, qconfig, activation_scales, channels, executor)
     reference, sums = through(network, samples)
-    calls = {call: report.calls[place] for call, place in call_places(network.main).items()}
     found = []
-    for index, layer in enumerate(find_layers(network.main.body, network.points)):
-        record = None if layer.call is None else calls[layer.call]
-        nodes = () if layer.call is None else onnx_nodes(layer.call.span)
-        name = (record.layer if record else "") or (nodes[0] if nodes else f"{layer.op} {index}")
+    for index, layer in enumerate(find_layers(network)):
+        place = f"{layer.record.op} {index}"
+        name = layer.record.layer or next(iter(layer.onnx_nodes), place)
         found.append(_figures(name, layer, network, sums))
     whole = qconfig.with_overrides(partition_conversions="disabled")
     simulated = executor(build_candidate(mod, whole, activation_scales, channels).simulated)
-    outputs = OutputSums()
-    for batch, wanted in zip(samples, reference, strict=True):
-        outputs.add(wanted, run_on(simulated, batch))
-    return tuple(found), outputs.result()
+    return tuple(found), compared(simulated, samples, reference)
 
 
 def _figures(name: str, layer: Layer, network: Network, sums: Sequence[PointSums]) -> LayerSqnr:
@@ -98,7 +88,7 @@ def _figures(name: str, layer: Layer, network: Network, sums: Sequence[PointSums
         else:
             alone.append(total.local.db)
             upstream.append(total.upstream.db)
-    return LayerSqnr(name, layer.op, _worst(weights), _worst(alone), _worst(upstream))
+    return LayerSqnr(name, layer.record.op, _worst(weights), _worst(alone), _worst(upstream))
 
 
 def _worst(ratios: Sequence[float | None]) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from compiler.insight.network import Network
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Op, is_op_call
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
@@ -12,7 +13,8 @@ from compiler.ops.pass_through import annotate_pass_through
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.qconfig import QAnnotateKind
-from compiler.qtypes.report import MARKER_OPS
+from compiler.qtypes.report import MARKER_OPS, CallRecord, call_places
+from compiler.span import onnx_nodes
 
 RESULT = "result"
 
@@ -21,33 +23,30 @@ RESULT = "result"
 class Layer:
     """An operator call and the places, in binding order, of the points it reads.
 
-    ``call`` is None for the points that only a function result reads.
+    Attributes:
+        record: what annotation says of the call.
+        onnx_nodes: ONNX nodes it came from.
+        points: their places.
     """
 
-    call: Call | None
+    record: CallRecord
+    onnx_nodes: tuple[str, ...] = ()
     points: list[int] = field(default_factory=list)
 
-    @property
-    def op(self) -> str:
-        """Name of the operator."""
-        if self.call is None:
-            return RESULT
-        assert isinstance(self.call.op, Op)
-        return self.call.op.name
 
-
-def find_layers(body: Expr, points: Sequence[Call]) -> list[Layer]:
+def find_layers(network: Network) -> list[Layer]:
     """The layers of a simulated function in visiting order; O(nodes).
 
-    Args:
-        body: of ``main`` after ``bind_scales``.
-        points: its simulated_quantize calls, as ``quantize_points`` gives them.
+    Behind them stands one of the points that only a function result reads.
     """
+    points, calls = network.points, network.report.calls
+    # Annotation keeps the order of the float graph's calls, which the report is in.
+    place_of = call_places(network.main)
     places: dict[Expr, int] = {point: place for place, point in enumerate(points)}
     seen_through: dict[Expr, tuple[int, ...]] = {}
     layer_of: dict[Expr, Layer] = {}
     layers: list[Layer] = []
-    for node in post_order(body):
+    for node in post_order(network.main.body):
         if node in places:
             seen_through[node] = (places[node],)
         elif is_op_call(node) and not is_op_call(node, *MARKER_OPS):
@@ -59,7 +58,7 @@ def find_layers(body: Expr, points: Sequence[Call]) -> list[Layer]:
             elif read:
                 layer = _followed(node, read, points, layer_of)
                 if layer is None:
-                    layer = Layer(node)
+                    layer = Layer(calls[place_of[node]], onnx_nodes(node.span))
                     layers.append(layer)
                 layer.points += [place for place in read if place not in layer.points]
                 layer_of[node] = layer
@@ -68,7 +67,7 @@ def find_layers(body: Expr, points: Sequence[Call]) -> list[Layer]:
     used = {place for layer in layers for place in layer.points}
     rest = [place for place in range(len(points)) if place not in used]
     if rest:
-        layers.append(Layer(None, rest))
+        layers.append(Layer(CallRecord(RESULT), points=rest))
     return layers
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from compiler.insight.measuring import PointSums, results_of
+from compiler.errors import CalibrationError
+from compiler.insight.measuring import OutputSums, PointSums, results_of
+from compiler.insight.records import OutputInsight
 from compiler.ir.analysis import free_vars
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple
 from compiler.ir.inference.infer_type import infer_module
@@ -34,6 +36,7 @@ class Network:
     Attributes:
         main: simulated with bound scales.
         points: its quantize points in binding order.
+        report: what annotation says of its calls.
         floats: the float model's constant of every point that reads one; what the point reads
             itself may be rounded already.
         executor: makes what runs float modules.
@@ -41,6 +44,7 @@ class Network:
 
     main: Function
     points: list[Call]
+    report: QuantizeReport
     floats: Mapping[Expr, Constant]
     executor: ExecutorFactory
 
@@ -51,8 +55,8 @@ class Network:
         activation_scales: Scales,
         channels: ChannelStats | None,
         executor: ExecutorFactory,
-    ) -> tuple[Network, QuantizeReport]:
-        """The network of a configuration, and what annotation says of its calls.
+    ) -> Network:
+        """The network of a configuration.
 
         Corrected biases make up for all layers at once, and a floor stands in front of its point
         in the simulation: parts are examined without them.
@@ -73,7 +77,7 @@ class Network:
             for point, same in zip(points, exact, strict=True)
             if isinstance(same.args[0], Constant)
         }
-        return Network(candidate.simulated["main"], points, floats, executor), candidate.report
+        return Network(candidate.simulated["main"], points, candidate.report, floats, executor)
 
     def without(self, kept: Collection[Expr]) -> dict[Expr, Expr]:
         """Every node over a graph in which points outside ``kept`` hand on what they read."""
@@ -104,7 +108,13 @@ class Network:
 def through(
     network: Network, samples: Sequence[Batch]
 ) -> tuple[list[list[NDArray[Any]]], list[PointSums]]:
-    """The float outputs of every sample, and the sums of every point over all samples."""
+    """The float outputs of every sample, and the sums of every point over all samples.
+
+    Raises:
+        CalibrationError: there is no sample.
+    """
+    if not samples:
+        raise CalibrationError("there is no sample to examine", fix="give one sample or more")
     sums = [PointSums(point) for point in network.points]
     measured = []
     for place, point in enumerate(network.points):
@@ -130,6 +140,16 @@ def through(
         for place, tensor, value in zip(measured, tensors, rounded[count:], strict=True):
             sums[place].add(floats[count + column[tensor]], value)
     return reference, sums
+
+
+def compared(
+    run: Executor, samples: Sequence[Batch], reference: Sequence[Sequence[NDArray[Any]]]
+) -> OutputInsight:
+    """The outputs of a module, compared with those of the float network on the same samples."""
+    sums = OutputSums()
+    for batch, wanted in zip(samples, reference, strict=True):
+        sums.add(wanted, run_on(run, batch))
+    return sums.result()
 
 
 def run_on(run: Executor, batch: Batch) -> list[NDArray[Any]]:

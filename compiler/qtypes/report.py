@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -84,9 +84,7 @@ class QuantizeReport:
             return
         known = self.calls[place]
         if (known.status, known.reason) != (status, reason):
-            self.calls[place] = CallRecord(
-                known.op, known.where, known.conv_index, status, reason, known.layer
-            )
+            self.calls[place] = replace(known, status=status, reason=reason)
 
     def add_point(self, kind: int, range_s: NDArray[Any], dom_scale: NDArray[Any]) -> None:
         """State the range and the scale of the next quantize point."""
