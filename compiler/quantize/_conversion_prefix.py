@@ -12,6 +12,7 @@ Source: PrefixCutter in Relay v0.10 quantize/_partition_conversions.py.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain, count
 from typing import Any
 
 from compiler.ir.expr import Call, Constant, Expr, Function, Let, Op, Tuple, TupleGetItem, Var
@@ -111,7 +112,7 @@ def split_prefix(main: Function) -> tuple[Function, Function]:
             cuts.visit(node)
     keys: dict[Expr, int | Var] = {**cuts.cut_of, **{param: param for param in main.params}}
     core_nodes = post_order(main.body, lambda node: () if node in keys else node.operands())
-    names = _Names()
+    taken: set[str] = set()
     core_vars: dict[int | Var, Var] = {}
     lets: list[tuple[Var, Expr]] = []
     fields: list[Expr] = []
@@ -119,7 +120,10 @@ def split_prefix(main: Function) -> tuple[Function, Function]:
         source: Expr = key if isinstance(key, Var) else cuts.cut[key][0]
         inputs = (key,) if isinstance(key, Var) else cuts.cut[key][1]
         hint = "_".join(var.name_hint for var in inputs)
-        core_vars[key] = Var(names.unique(hint), source.checked_type)
+        numbered = (f"{hint}_{number}" for number in count(1))
+        name = next(each for each in chain((hint,), numbered) if each not in taken)
+        taken.add(name)
+        core_vars[key] = Var(name, source.checked_type)
         if key is not source:
             lets.append((Var(hint), source))
         fields.append(source if key is source else lets[-1][0])
@@ -140,18 +144,3 @@ def _feeds_conversions(main: Function) -> set[Expr]:
         for arg in node.args
         if isinstance(arg, Constant)
     }
-
-
-class _Names:
-    """Distinct names: x, x_1, x_2, …"""
-
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
-
-    def unique(self, name: str) -> str:
-        found, count = name, 0
-        while found in self._taken:
-            count += 1
-            found = f"{name}_{count}"
-        self._taken.add(found)
-        return found

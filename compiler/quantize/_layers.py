@@ -21,7 +21,6 @@ from compiler.ir.walk import behind, nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.ops.transform.moved_integers import PICKS
-from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import ConfigValueError
 from compiler.qtypes.layer_choices import POINT_BITS, LayerChoice, LayerChoices
 from compiler.qtypes.qconfig import QAnnotateKind
@@ -114,17 +113,6 @@ def choices_of(main: Function, choices: LayerChoices) -> dict[Call, LayerChoice]
                 fix="give it nbit_input",
             )
     return found
-
-
-def begin_report(run: QuantizeContext, main: Function) -> None:
-    """Start the report of a run over this float graph.
-
-    Raises:
-        ConfigValueError: QConfig.layers names a layer that it does not have.
-    """
-    layers = named_weights(main)
-    require_known(run.qconfig.layers, layers)
-    run.report.begin(main, layers)
 
 
 def require_known(choices: LayerChoices, layers: Mapping[Call, str]) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
-from compiler.ir.expr import Call, Expr
+from compiler.ir.pass_infra import Pass
 from compiler.qtypes.context import QuantizeContext
-
-Rule = Callable[[Call, tuple[Expr, ...], QuantizeContext], Expr | None]
 
 
 def context_or_new(context: QuantizeContext | None) -> QuantizeContext:
@@ -16,6 +13,15 @@ def context_or_new(context: QuantizeContext | None) -> QuantizeContext:
     return QuantizeContext() if context is None else context
 
 
-def constantly(context: QuantizeContext) -> Callable[[Call], Any]:
-    """The ``fcontext`` of a ForwardRewriter that hands every rule the same run."""
-    return lambda _call: context
+@dataclass(frozen=True, slots=True)
+class RunPass(Pass):
+    """Base of the passes of a quantization run.
+
+    Args:
+        context: the run this pass belongs to; without one, the current QConfig counts.
+    """
+
+    context: QuantizeContext | None = None
+
+    def __str__(self) -> str:
+        return self.info.name

@@ -43,7 +43,7 @@ from compiler.qtypes.report import QuantizeReport
 from compiler.quantize._cost import ModuleCost, module_cost
 from compiler.quantize._given_points import for_given_points
 from compiler.quantize._integer_inputs import bounded_counts, bounded_inputs
-from compiler.quantize._layers import begin_report, unmarked
+from compiler.quantize._layers import named_weights, require_known, unmarked
 from compiler.quantize._masks import bounded_masks
 from compiler.quantize._range_fitting import RangeFitting
 from compiler.quantize._rescaling import rescaled
@@ -151,7 +151,9 @@ def mark(
     if qconfig.integer_tables:
         mod = bounded_masks(Sequential(RECOGNIZE, name="recognize")(mod))
         mod = with_own_biases(bounded_inputs(bounded_counts(mod)))
-    begin_report(run, mod["main"])
+    layers = named_weights(mod["main"])
+    require_known(run.qconfig.layers, layers)
+    run.report.begin(mod["main"], layers)
     with PassContext.current().inner(opt_level=3, required_pass=_REQUIRED):
         return Sequential([QuantizePartition(run), QuantizeAnnotate(run)], name="mark")(mod), run
 

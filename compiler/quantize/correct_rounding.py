@@ -13,27 +13,20 @@ from compiler.ir.walk import mentions
 from compiler.qtypes.context import QuantizeContext
 from compiler.quantize._bias_correction import correct_biases
 from compiler.quantize._range_fitting import RangeFitting
-from compiler.quantize._run_context import context_or_new
+from compiler.quantize._run_context import RunPass, context_or_new
 from compiler.quantize._sequential_rounding import round_sequentially
 
 
 @register_pass("CorrectRounding", opt_level=1, required=("InferType",))
 @dataclass(frozen=True, slots=True)
-class CorrectRounding(ModulePass):
+class CorrectRounding(RunPass, ModulePass):
     """Round weights, and move rounding errors into biases: ``weight_rounding``.
 
-    Args:
-        context: the run, which knows its QConfig and the data of its layers; without one, the
-            current QConfig counts.
+    The run knows the data of its layers.
     """
-
-    context: QuantizeContext | None = None
 
     def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
         return corrected(mod, context_or_new(self.context))
-
-    def __str__(self) -> str:
-        return self.info.name
 
 
 def corrected(

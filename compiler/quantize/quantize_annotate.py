@@ -42,19 +42,13 @@ from compiler.qtypes.report import OPERAND_FLOAT, call_places
 from compiler.quantize._first_calls import first_calls
 from compiler.quantize._given_points import points_of
 from compiler.quantize._layers import choices_of
-from compiler.quantize._run_context import context_or_new
+from compiler.quantize._run_context import RunPass, context_or_new
 
 
 @register_pass("QuantizeAnnotate", opt_level=1, required=("InferType",))
 @dataclass(frozen=True, slots=True)
-class QuantizeAnnotate(FunctionPass):
-    """Make the quantize points; their variables become parameters of the function.
-
-    Args:
-        context: the run this pass belongs to; without one, the current QConfig counts.
-    """
-
-    context: QuantizeContext | None = None
+class QuantizeAnnotate(RunPass, FunctionPass):
+    """Make the quantize points; their variables become parameters of the function."""
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         require_static(fn, self.info.name)
@@ -76,9 +70,6 @@ class QuantizeAnnotate(FunctionPass):
         ).rewrite_body(fn)
         made = fn.with_fields(body=body)
         return made.with_fields(params=(*fn.params, *free_vars(made)))
-
-    def __str__(self) -> str:
-        return self.info.name
 
 
 def annotate() -> QuantizeAnnotate:

@@ -25,33 +25,23 @@ from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.static_shapes import require_static
 from compiler.ops.rules.integer_calls import border
 from compiler.ops.rules.partition import FQPartitionRewrite
-from compiler.qtypes.context import QuantizeContext
-from compiler.quantize._run_context import constantly, context_or_new
+from compiler.quantize._run_context import RunPass, context_or_new
 
 
 @register_pass("QuantizePartition", opt_level=1, required=("InferType",))
 @dataclass(frozen=True, slots=True)
-class QuantizePartition(FunctionPass):
-    """Insert cast_hint and stop_fusion where integer regions end.
-
-    Args:
-        context: the run this pass belongs to; without one, the current QConfig counts.
-    """
-
-    context: QuantizeContext | None = None
+class QuantizePartition(RunPass, FunctionPass):
+    """Insert cast_hint and stop_fusion where integer regions end."""
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         require_static(fn, self.info.name)
         run = context_or_new(self.context)
-        body = ForwardRewriter(FQPartitionRewrite, fcontext=constantly(run)).rewrite_body(fn)
+        body = ForwardRewriter(FQPartitionRewrite, fcontext=lambda _call: run).rewrite_body(fn)
         if run.qconfig.narrow_results:
             body = _with_borders(body, run.qconfig.dtype_input)
         elif run.qconfig.keep_output_wide:
             body = _without_border(fn.body, body)
         return fn.with_fields(body=body)
-
-    def __str__(self) -> str:
-        return self.info.name
 
 
 def partition() -> QuantizePartition:

@@ -11,7 +11,6 @@ Operators take part through ops/rules/realize.py. Source: Relay v0.10 quantize/r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from compiler.ir.expr import Call, Expr, Function, Tuple
@@ -22,35 +21,49 @@ from compiler.ir.static_shapes import require_static
 from compiler.ir.ty import holds_float
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
 from compiler.ops.rules.zero_point import plainly, zero_point_answer
-from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.report import OPERAND_FLOAT, call_places
-from compiler.quantize._run_context import context_or_new
+from compiler.quantize._run_context import RunPass, context_or_new
 
 
 @register_pass("QuantizeRealize", opt_level=1, required=("InferType",))
 @dataclass(frozen=True, slots=True)
-class QuantizeRealize(FunctionPass):
+class QuantizeRealize(RunPass, FunctionPass):
     """Replace simulated quantization by integer arithmetic.
-
-    Args:
-        context: the run this pass belongs to; without one, the current QConfig counts.
 
     Raises:
         IntegerOverflowError: a sum may leave its dtype for some input.
         InternalQuantizeError: a scale is not bound, or values would be cast without a clip.
     """
 
-    context: QuantizeContext | None = None
-
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         require_static(fn, self.info.name)
         run = context_or_new(self.context)
-        realizer = _Realizer(run, call_places(fn))
-        body = ForwardRewriter(realizer.rule).rewrite_body(fn)
-        return fn.with_fields(body=body)
+        places, report = call_places(fn), run.report
 
-    def __str__(self) -> str:
-        return self.info.name
+        def realized(ref_call: Call, args: tuple[Expr, ...], _ctx: object) -> Expr | None:
+            rule = FQRealizeRewrite.get(ref_call.op)
+            if rule is not None:
+                args = tuple(
+                    plainly(arg, zero_point_answer(ref_call, place), run.qconfig)
+                    for place, arg in enumerate(args)
+                )
+            result = None if rule is None else rule(ref_call, args, run)
+            place = places.get(ref_call)
+            if place is None:
+                return result
+            if _is_integer(ref_call, result):
+                report.set_call(place, "integer")
+            elif place < len(report.calls) and report.calls[place].status == "integer":
+                if rule is None:
+                    reason = "no_rule:QuantizeRealize"
+                elif any(isinstance(arg, QRealizeIntExpr) for arg in args):
+                    reason = "rule_aborted"
+                else:
+                    reason = OPERAND_FLOAT
+                report.set_call(place, "float", reason)
+            return result
+
+        return fn.with_fields(body=ForwardRewriter(realized).rewrite_body(fn))
 
 
 def realize() -> QuantizeRealize:
@@ -64,35 +77,3 @@ def _is_integer(ref_call: Call, result: Expr | None) -> bool:
         return True
     fields = result.fields if isinstance(result, Tuple) else (result,)
     return all(isinstance(field, QRealizeIntExpr) for field in fields)
-
-
-class _Realizer:
-    """The realize rules of one run; the report hears which calls stay float after all."""
-
-    def __init__(self, context: QuantizeContext, places: Mapping[Expr, int]) -> None:
-        self.context = context
-        self.places = places
-
-    def rule(self, ref_call: Call, args: tuple[Expr, ...], _ctx: object) -> Expr | None:
-        rule = FQRealizeRewrite.get(ref_call.op)
-        if rule is not None:
-            args = tuple(
-                plainly(arg, zero_point_answer(ref_call, place), self.context.qconfig)
-                for place, arg in enumerate(args)
-            )
-        result = None if rule is None else rule(ref_call, args, self.context)
-        place = self.places.get(ref_call)
-        if place is None:
-            return result
-        report = self.context.report
-        if _is_integer(ref_call, result):
-            report.set_call(place, "integer")
-        elif place < len(report.calls) and report.calls[place].status == "integer":
-            if rule is None:
-                reason = "no_rule:QuantizeRealize"
-            elif any(isinstance(arg, QRealizeIntExpr) for arg in args):
-                reason = "rule_aborted"
-            else:
-                reason = OPERAND_FLOAT
-            report.set_call(place, "float", reason)
-        return result

@@ -84,19 +84,20 @@ class NoData:
         raise CalibrationError(needs, fix=fix)
 
 
-class _LastMark:
+def _with_last(mark: Mark) -> Mark:
     """``mark`` of one module, which keeps its last result."""
+    last: dict[QConfig, tuple[IRModule, QuantizeContext]] = {}
 
-    def __init__(self, mark: Mark) -> None:
-        self._mark = mark
-        self._last: tuple[QConfig, tuple[IRModule, QuantizeContext]] | None = None
-
-    def __call__(
-        self, mod: IRModule, qconfig: QConfig, channels: ChannelStats | None
+    def marked(
+        mod: IRModule, qconfig: QConfig, channels: ChannelStats | None
     ) -> tuple[IRModule, QuantizeContext]:
-        if self._last is None or self._last[0] != qconfig:
-            self._last = (qconfig, self._mark(mod, qconfig, channels))
-        return self._last[1]
+        if qconfig not in last:
+            found = mark(mod, qconfig, channels)
+            last.clear()
+            last[qconfig] = found
+        return last[qconfig]
+
+    return marked
 
 
 class Calibration:
@@ -141,7 +142,7 @@ class Calibration:
         self._percentiles = None if percentiles is None else tuple(percentiles)
         self._store = NoStore() if store is None else store
         self._marks = mark
-        self._mark = _LastMark(mark)
+        self._mark = _with_last(mark)
         self._data: CalibrationData = NoData()
         if isinstance(data, CalibrationData):
             self._data = data
@@ -174,10 +175,8 @@ class Calibration:
 
     def _known_channels(self) -> ChannelStats | None:
         """Those that were measured; with a sample they serve every configuration."""
-        known = self._channels
-        for kind in ("nearest", "sequential"):
-            known = known or self._stored_channels(kind)
-        return known
+        stored = self._stored_channels
+        return self._channels or stored("nearest") or stored("sequential")
 
     def _stored_channels(self, weight_rounding: str) -> ChannelStats | None:
         arrays = self._store.load(CHANNELS, channel_fields(weight_rounding))
@@ -194,9 +193,8 @@ class Calibration:
             CalibrationError: there are no data, they do not fit, or values are not finite.
         """
         fields = statistics_fields(qconfig)
-        return self._stats.get(
-            self._key(fields, qconfig), lambda: self._stored_stats(qconfig, fields)
-        )
+        key = self._key(fields, qconfig)
+        return self._stats.get(key, lambda: self._stored_stats(qconfig, fields))
 
     def scales_for(self, qconfig: QConfig) -> Ranges | None:
         """Range S of every measured point, and ends behind them, as ``activation_scales`` gives
@@ -210,7 +208,9 @@ class Calibration:
         self.channels_for(qconfig)
         if qconfig.calibrate_mode == "global_scale":
             return None
-        return self._calibrated(qconfig).scales
+        fields = scale_fields(qconfig)
+        key = self._key(fields, qconfig)
+        return self._scales.get(key, lambda: self._stored_scales(qconfig, fields)).scales
 
     def choose(self) -> tuple[QConfig, tuple[Decision, ...]]:
         """The configuration that the statistics suggest, with reasons; see ``choice.choose``.
@@ -257,12 +257,6 @@ class Calibration:
         # Where they are not needed, ``Candidate.channel_maxima`` tells what is known of them.
         channels = self.channels_for(qconfig) or self._known_channels()
         return build_candidate(self._mod, qconfig, scales, channels, context)
-
-    def _calibrated(self, qconfig: QConfig) -> CalibratedScales:
-        fields = scale_fields(qconfig)
-        return self._scales.get(
-            self._key(fields, qconfig), lambda: self._stored_scales(qconfig, fields)
-        )
 
     def _stored_scales(self, qconfig: QConfig, fields: Mapping[str, Any]) -> CalibratedScales:
         arrays = self._store.load(SCALES, fields)

@@ -200,7 +200,6 @@ class LocalData:
         executor: makes what runs the network.
         kernels: implementation of the counting loops; None chooses.
         mark: partitions and annotates.
-        profile: the network of every measurement, where it is made already.
     """
 
     def __init__(
@@ -211,14 +210,13 @@ class LocalData:
         kernels: Kernels | None = None,
         *,
         mark: Mark = mark,
-        profile: Profile | None = None,
     ) -> None:
         self._mod = mod
         self._dataset = dataset
         self._executor = executor
         self._kernels = kernels
         self._mark = mark
-        self._profile = profile
+        self._profile: Profile | None = None
         self._key: tuple[Any, ...] | None = None
 
     def collect(self, measurement: Measurement) -> Sequence[Statistics]:
@@ -233,14 +231,14 @@ class LocalData:
             found = measure_channels(self._mod, measurement, self._dataset, self._executor)
         else:
             found = self._ready(measurement).measure(measurement, self._dataset)
-        if measurement.step == "histograms" and self._key is not None:
+        if measurement.step == "histograms":
             self._profile = None  # the last that is measured of it
         give_back_memory()
         return [found]
 
     def _ready(self, measurement: Measurement) -> Profile:
         key = (measurement.qconfig, measurement.channels)
-        if self._profile is None or self._key not in (None, key):
+        if self._profile is None or self._key != key:
             self._profile = None  # the old and the new network together would be the peak of memory
             self._profile = Profile.of(
                 self._mod, measurement, self._executor, self._kernels, self._mark
@@ -317,10 +315,9 @@ def calibration_stats(
         TypeError: the dataset is an iterator, which can be read only once.
         CalibrationError: the dataset is empty or lacks an input, or values are not finite.
     """
-    require_reiterable(dataset)
-    profile = Profile(mod, executor, kernels)
-    reading = Measurement("ranges", QConfig(), tuple(percentiles))
-    return merged_points(LocalData(mod, dataset, profile=profile), reading)
+    run = QuantizeContext()
+    data = LocalData(mod, dataset, executor, kernels, mark=lambda *_: (mod, run))
+    return merged_points(data, Measurement("ranges", QConfig(), tuple(percentiles)))
 
 
 def _run(
