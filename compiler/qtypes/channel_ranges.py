@@ -95,38 +95,6 @@ class Rounding:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class InputGram:
-    """Sums over all positions of products of what two taps of a weight read.
-
-    Attributes:
-        products: int64 (groups, taps, taps), in units of the taps.
-        sums: int64 (groups, taps), of what each tap reads.
-        count: positions.
-        unit: float64 (groups, taps): what a step of each tap stands for.
-    """
-
-    products: NDArray[np.int64]
-    sums: NDArray[np.int64]
-    count: int
-    unit: NDArray[np.float64]
-
-    def matrix(self, centred: bool) -> NDArray[np.float64]:
-        """The mean products in real units, float64 (groups, taps, taps).
-
-        Args:
-            centred: of the deviations from each tap's mean.
-        """
-        count = max(self.count, 1)
-        means = self.products / count
-        if centred:
-            mean = self.sums / count
-            means -= mean[:, :, None] * mean[:, None, :]
-        means *= self.unit[:, :, None]
-        means *= self.unit[:, None, :]
-        return means
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class ChannelRanges:
     """What is known of the data of one weighted operator, channel by channel.
 

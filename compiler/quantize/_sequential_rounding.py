@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -48,7 +48,6 @@ from compiler.ops.rules.input_columns import InputColumns
 from compiler.qtypes.channel_ranges import (
     ChannelRanges,
     FloatSide,
-    InputGram,
     RoundedWeight,
     Rounding,
     narrowed,
@@ -182,8 +181,8 @@ def sequential_products(mod: IRModule) -> int:
 
 def _rounded(held: PointRows, seen: _Seen, centred: bool) -> RoundedWeight:
     """Levels, of deviations from the mean if centred, and then the mean error they leave."""
-    rows = cut_rows(held.rows, seen.gram)
-    hessian = seen.shrunk(lambda one, centred: one.gram.matrix(centred), centred)
+    rows = cut_rows(held.rows, seen.products.shape[1])
+    hessian = seen.shrunk(_Seen.gram, centred)
     cross = seen.shrunk(_Seen.cross, centred)
     wanted = (rows @ cross).transpose(0, 2, 1)
     moved = rows + np.linalg.solve(damped(hessian, _DAMPING), wanted).transpose(0, 2, 1)
@@ -225,16 +224,22 @@ class _Seen:
     """What one layer reads in both networks.
 
     Attributes:
-        gram: products of the taps in the quantized network.
-        crossed: int64, of the shape of ``gram.products``: products of what the float network reads
-            more, and of what the quantized network reads.
-        more: int64, of the shape of ``gram.sums``: sums of what the float network reads more.
+        products: int64 (groups, taps, taps): sums over all positions of products of what two taps
+            read in the quantized network, in units of the taps.
+        crossed: the same of what the float network reads more, and of what the quantized network
+            reads.
+        sums: int64 (2, groups, taps): of what each tap reads in the quantized network, and of what
+            the float network reads more.
+        count: positions.
+        unit: float64 (groups, taps): what a step of each tap stands for.
         halves: the same of every second run; none where there is one run.
     """
 
-    gram: InputGram
+    products: NDArray[np.int64]
     crossed: NDArray[np.int64]
-    more: NDArray[np.int64]
+    sums: NDArray[np.int64]
+    count: int
+    unit: Floats
     halves: tuple[_Seen, ...] = ()
 
     @staticmethod
@@ -250,26 +255,22 @@ class _Seen:
 
         def of_float() -> Iterator[Words | list[Piece]]:
             for values, part in zip(runs.float_values(data), some, strict=False):
-                steps = _steps(values, units, rule.data_axis)
+                steps = channel_steps(values, units, rule.data_axis)
                 yield list(rule.columns(steps, part)) if as_columns else steps
 
         wanted = of_float() if kept is None else kept.get(runs.pieces, of_float)
         both = zip(runs.values(data), wanted, some, strict=False)
         for number, (values, held, part) in enumerate(both):
-            read = rule.columns(_steps(values, units, rule.data_axis), part)
+            read = rule.columns(channel_steps(values, units, rule.data_axis), part)
             pieces = held if isinstance(held, list) else rule.columns(held, part)
             halves[number % 2].add(read, pieces)
         channels = rule.channels.reshape(halves[0].sums.shape[1:])
         one, other = (sums.seen(units[channels]) for sums in halves)
-        if not other.gram.count:
+        if not other.count:
             return one
-        gram = replace(
-            one.gram,
-            products=one.gram.products + other.gram.products,
-            sums=one.gram.sums + other.gram.sums,
-            count=one.gram.count + other.gram.count,
-        )
-        return _Seen(gram, one.crossed + other.crossed, one.more + other.more, (one, other))
+        products, crossed = one.products + other.products, one.crossed + other.crossed
+        both_sums, count = one.sums + other.sums, one.count + other.count
+        return _Seen(products, crossed, both_sums, count, one.unit, (one, other))
 
     def shrunk(self, of: Callable[[_Seen, bool], Floats], centred: bool) -> Floats:
         """A matrix whose deviations of different taps count as far as both halves confirm them."""
@@ -283,21 +284,27 @@ class _Seen:
             np.einsum("gkk->gk", found)[:] = kept
         return found if centred else found + (of(self, False) - of(self, True))
 
+    def gram(self, centred: bool) -> Floats:
+        """The mean of Y Y^T in real units, (groups, taps, taps); of deviations if centred."""
+        return self._means(self.products, self.sums[0], centred)
+
     def cross(self, centred: bool) -> Floats:
-        """The mean of (X - Y) Y^T in real units, (groups, taps, taps); of deviations if centred."""
-        count, unit = max(self.gram.count, 1), self.gram.unit
-        means = self.crossed / count
+        """The same of (X - Y) Y^T."""
+        return self._means(self.crossed, self.sums[1], centred)
+
+    def _means(self, products: NDArray[np.int64], sums: NDArray[np.int64], centred: bool) -> Floats:
+        count = max(self.count, 1)
+        means = products / count
         if centred:
-            means -= (self.more / count)[:, :, None] * (self.gram.sums / count)[:, None, :]
-        means *= unit[:, :, None]
-        means *= unit[:, None, :]
+            means -= (sums / count)[:, :, None] * (self.sums[0] / count)[:, None, :]
+        means *= self.unit[:, :, None]
+        means *= self.unit[:, None, :]
         return np.asarray(means)
 
     def mean_error(self, rows: Floats, levels: Floats) -> Floats:
         """What the mean output is too large by, (groups, outputs), in units of the scale."""
-        count, groups = max(self.gram.count, 1), len(rows)
-        read = (self.gram.sums / count * self.gram.unit).reshape(groups, -1)
-        more = (self.more / count * self.gram.unit).reshape(groups, -1)
+        means = self.sums / max(self.count, 1) * self.unit
+        read, more = means.reshape(2, len(rows), -1)
         got = np.einsum("gok,gk->go", levels - rows, read)
         return np.asarray(got - np.einsum("gok,gk->go", rows, more))
 
@@ -319,13 +326,6 @@ def _off_diagonal(one: Floats, other: Floats) -> Floats:
     return np.asarray(whole - np.einsum("gii,gii->g", one, other))
 
 
-def _steps(data: NDArray[np.float32], units: Floats, axis: int) -> Words:
-    found = channel_steps(choose_kernels(), data, units, axis)
-    if found is None:
-        raise CalibrationError("a calibration input makes values that are not numbers")
-    return found
-
-
 @dataclass(slots=True, eq=False)
 class _Sums:
     """Sums over positions; columns wait until there are enough for one large product.
@@ -333,10 +333,7 @@ class _Sums:
     Attributes:
         rule: how the layer reads its data.
         blocks: of the taps of a group.
-        products: of what the quantized network reads, as of ``InputGram``.
-        crossed: as of ``_Seen``.
-        sums: of what the quantized network reads, and ``_Seen.more``.
-        count: positions.
+        products, crossed, sums, count: as of ``_Seen``.
     """
 
     rule: InputColumns
@@ -380,8 +377,7 @@ class _Sums:
             self._multiply(first)
         lower = np.tril(self.products)
         products = lower + np.tril(lower, -1).transpose(0, 2, 1)
-        gram = InputGram(products, self.sums[0], self.count, unit)
-        return _Seen(gram, self.crossed, self.sums[1])
+        return _Seen(products, self.crossed, self.sums, self.count, unit)
 
     def _multiply(self, first: int) -> None:
         both, filled = self._waiting.get(first, (np.empty(0, np.int16), 0))

@@ -14,21 +14,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.errors import CalibrationError
 from compiler.ir.expr import Function
 from compiler.ops.rules.input_columns import FQInputColumns, InputColumns
 from compiler.qtypes.channel_ranges import ChannelRanges
-from compiler.quantize.calibration.kernels.numpy_kernels import Kernels
+from compiler.quantize.calibration.kernels.choice import choose_kernels
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 MAX_TAPS: Final = 1536
 """Taps of one block: 18 MB of products."""
 
 _STEPS: Final = 1 << 11
-
-
-def blocks_of(taps: int) -> int:
-    """In how many equal blocks the taps of a weight are seen."""
-    return next(n for n in range(1, taps + 1) if taps % n == 0 and taps // n <= MAX_TAPS)
 
 
 def column_rules(main: Function) -> list[InputColumns | None]:
@@ -43,19 +39,22 @@ def units_of(ranges: ChannelRanges) -> NDArray[np.float64]:
 
 
 def channel_steps(
-    kernels: Kernels,
-    data: NDArray[np.float32],
-    units: NDArray[np.float64],
-    axis: int,
-) -> NDArray[np.int16] | None:
-    """Data of any shape in whole steps of the unit of their channel, as ``Kernels.steps`` does."""
+    data: NDArray[np.float32], units: NDArray[np.float64], axis: int
+) -> NDArray[np.int16]:
+    """Data of any shape in whole steps of the unit of their channel, as ``Kernels.steps`` does.
+
+    Raises:
+        CalibrationError: a value is not a number.
+    """
     shape = (math.prod(data.shape[:axis]), data.shape[axis], math.prod(data.shape[axis + 1 :]))
-    found = kernels.steps(np.ascontiguousarray(data, np.float32).reshape(shape), units)
-    return None if found is None else found.reshape(data.shape)
+    found = choose_kernels().steps(np.ascontiguousarray(data, np.float32).reshape(shape), units)
+    if found is None:
+        raise CalibrationError("a calibration input makes values that are not numbers")
+    return found.reshape(data.shape)
 
 
 def blocked(rule: InputColumns) -> tuple[int, int]:
-    """(groups * blocks, taps of a block)."""
+    """(groups * blocks, taps of a block), in as few equal blocks as there may be."""
     groups, taps = rule.channels.shape
-    blocks = blocks_of(taps)
+    blocks = next(n for n in range(1, taps + 1) if taps % n == 0 and taps // n <= MAX_TAPS)
     return groups * blocks, taps // blocks

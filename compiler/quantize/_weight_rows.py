@@ -12,7 +12,7 @@ from compiler.ir.expr import Call, Constant
 from compiler.ops.annotation.attach_simulated_quantize import point_attrs
 from compiler.ops.rules.input_columns import InputColumns
 from compiler.ops.rules.integer_calls import along_axis
-from compiler.qtypes.channel_ranges import InputGram, Levels
+from compiler.qtypes.channel_ranges import Levels
 
 _TOLERANCE: Final = 2.0**-21
 Number = TypeVar("Number", bound=np.generic)
@@ -68,10 +68,9 @@ class PointRows:
         return self.point.with_fields(args=(Constant(data, span=held.span), scale, *ends))
 
 
-def cut_rows(rows: NDArray[np.float64], gram: InputGram) -> NDArray[np.float64]:
-    """(groups, outputs, taps) as (groups * blocks, outputs, taps of a block)."""
+def cut_rows(rows: NDArray[np.float64], inside: int) -> NDArray[np.float64]:
+    """(groups, outputs, taps) as (groups * blocks, outputs, taps of a block: ``inside``)."""
     groups, outputs, taps = rows.shape
-    inside = gram.products.shape[1]
     cut = rows.reshape(groups, outputs, taps // inside, inside).transpose(0, 2, 1, 3)
     return np.asarray(cut.reshape(-1, outputs, inside))
 
