@@ -50,22 +50,12 @@ class NativeKernels(Kernels):
             library = ctypes.CDLL(str(path))
         except OSError as error:
             raise CodegenError(f"cannot load {path.name}: {error}", where=str(path)) from error
-        self._count_ranges = library.qs_count_ranges
-        self._histogram = library.qs_histogram
-        self._collect_low = library.qs_collect_low
-        self._collect_low.restype = ctypes.c_int64
-        self._divergences = library.qs_divergences_float32
-        self._group_terms = library.qs_group_terms
-        self._steps = library.qs_steps
-        self._products = library.qs_products
-        self._grid_errors = library.qs_grid_errors
-        self._round_columns = library.qs_round_columns
-        for function in (
-            *(self._count_ranges, self._histogram, self._divergences),
-            *(self._group_terms, self._grid_errors),
-            *(self._round_columns, self._products),
-        ):
-            function.restype = None
+        library.qs_collect_low.restype = ctypes.c_int64
+        for name in ("count_ranges", "histogram", "divergences_float32", "group_terms"):
+            getattr(library, f"qs_{name}").restype = None
+        for name in ("products", "grid_errors", "round_columns"):
+            getattr(library, f"qs_{name}").restype = None
+        self._library = library
         self._lock = threading.Lock()
         self._upper_scratch = np.zeros(_LANES * UPPER_COUNTERS, np.uint32)
         self._bin_scratch = np.zeros(0, np.uint32)
@@ -74,7 +64,7 @@ class NativeKernels(Kernels):
 
     def count_ranges(self, values: F32, counts: I64, keys: I32) -> None:
         with self._lock:
-            self._count_ranges(
+            self._library.qs_count_ranges(
                 _pointer(values),
                 ctypes.c_int64(values.size),
                 _pointer(self._upper_scratch),
@@ -90,7 +80,7 @@ class NativeKernels(Kernels):
         with self._lock:
             if self._bin_scratch.size != _LANES * bins:
                 self._bin_scratch = np.zeros(_LANES * bins, np.uint32)
-            self._histogram(
+            self._library.qs_histogram(
                 _pointer(values),
                 ctypes.c_int64(values.size),
                 _pointer(edges),
@@ -107,7 +97,7 @@ class NativeKernels(Kernels):
                 self._low = np.empty(values.size, np.uint16)
                 self._slot = np.empty(values.size, np.uint8)
                 self._times = np.empty(values.size, np.int32)
-            found = self._collect_low(
+            found = self._library.qs_collect_low(
                 _pointer(values),
                 ctypes.c_int64(values.size),
                 _pointer(buckets),
@@ -123,7 +113,7 @@ class NativeKernels(Kernels):
     def divergences(self, hist: I64, prefix: I64, filled: I64, candidates: I32, levels: int) -> F32:
         out = np.empty(candidates.size, np.float32)
         work = np.empty(2 * _TEAM * hist.size, np.float32)
-        self._divergences(
+        self._library.qs_divergences_float32(
             _pointer(hist),
             _pointer(prefix),
             _pointer(filled),
@@ -148,7 +138,7 @@ class NativeKernels(Kernels):
         out = np.zeros(candidates.size, np.float64)
         whole = [sums.astype(np.float64) for sums in (prefix, filled)]
         work = np.empty(3 * candidates.size, np.float64)
-        self._group_terms(
+        self._library.qs_group_terms(
             *map(_pointer, whole),
             ctypes.c_int32(prefix.size - 1),
             _pointer(candidates),
@@ -163,7 +153,7 @@ class NativeKernels(Kernels):
 
     def steps(self, values: F32, units: F64) -> I16 | None:
         out = np.empty(values.shape, np.int16)
-        numbers = self._steps(
+        numbers = self._library.qs_steps(
             _pointer(values),
             *(ctypes.c_int64(size) for size in values.shape),
             _pointer(units),
@@ -175,7 +165,7 @@ class NativeKernels(Kernels):
         self, both: I16, positions: int, products: I64, crossed: I64, sums: tuple[I64, I64]
     ) -> None:
         groups, taps, _ = products.shape
-        self._products(
+        self._library.qs_products(
             *map(_pointer, both),
             *(ctypes.c_int64(size) for size in (groups, taps, both.shape[3])),
             ctypes.c_int64(-(-positions // PADDED) * PADDED),
@@ -183,7 +173,7 @@ class NativeKernels(Kernels):
         )
 
     def grid_errors(self, magnitudes: F32, scale: F32, levels: float, out: F32) -> None:
-        self._grid_errors(
+        self._library.qs_grid_errors(
             _pointer(magnitudes),
             *(ctypes.c_int64(size) for size in magnitudes.shape),
             _pointer(scale),
@@ -193,7 +183,7 @@ class NativeKernels(Kernels):
 
     def round_columns(self, values: F64, factor: F64, ends: tuple[int, int]) -> tuple[F64, F64]:
         found, errors, left = np.empty_like(values), np.empty_like(values), values.copy()
-        self._round_columns(
+        self._library.qs_round_columns(
             _pointer(left),
             _pointer(factor),
             *(ctypes.c_int64(size) for size in values.shape),
