@@ -23,6 +23,7 @@ import numpy as np
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, Var, is_op_call
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.ir.rebuild import with_operands
 from compiler.ir.walk import behind, mentions
 from compiler.ops.op_call import op_call
 from compiler.passes.opaque_primitives import OpaquePrimitives
@@ -107,10 +108,7 @@ def _masked_scores(scores: Expr) -> Expr:
         return scores
     assert isinstance(scores, Call)
     scores = _apart(scores)
-    sides = tuple(_bounded(side) for side in scores.args)
-    if all(new is old for new, old in zip(sides, scores.args)):
-        return scores
-    return Call(scores.op, sides, scores.attrs, span=scores.span)
+    return with_operands(scores, (scores.op, *map(_bounded, scores.args)))
 
 
 def _apart(total: Call) -> Call:
@@ -144,18 +142,14 @@ def _bounded(side: Expr) -> Expr:
     moves, value = behind(side, _MOVES)
     if isinstance(value, Constant):
         new: Expr = _raised(value)
-    elif isinstance(value, Call) and is_op_call(value, "multiply"):
-        # A mask of zeros and ones, times what stands for minus infinity.
-        factors = tuple(
-            _raised(f) if isinstance(f, Constant) and f.data.size == 1 else f for f in value.args
-        )
-        same = all(a is b for a, b in zip(factors, value.args))
-        new = value if same else Call(value.op, factors, value.attrs, span=value.span)
-    elif isinstance(value, Call) and is_op_call(value, "where"):
-        condition, *branches = value.args
-        raised = [_raised(b) if isinstance(b, Constant) else b for b in branches]
-        same = all(a is b for a, b in zip(raised, branches))
-        new = value if same else Call(value.op, (condition, *raised), value.attrs, span=value.span)
+    elif isinstance(value, Call) and is_op_call(value, "multiply", "where"):
+        # Of a product: a mask of zeros and ones, times what stands for minus infinity.
+        any_size = is_op_call(value, "where")
+        raised = [
+            _raised(arg) if isinstance(arg, Constant) and (any_size or arg.data.size == 1) else arg
+            for arg in value.args
+        ]
+        new = with_operands(value, (value.op, *raised))
     else:
         return side
     return side if new is value else _moved(new, moves)

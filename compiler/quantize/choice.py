@@ -50,17 +50,12 @@ networks: over 2 samples it gains 1.6 to 8.8 dB, over 8 -0.1 to 5.3, over 16 0 t
 to 8; over 1 it gains -2.4 to 1.7."""
 
 
-def no_gain(_qconfig: QConfig) -> float:
-    """Nothing is known of a gain."""
-    return 0.0
-
-
 Gain = Callable[[QConfig], float]
 """dB that smoothing by ``SMOOTH_ALPHA`` is predicted to gain in a configuration without."""
 
 
 def choose(
-    module: IRModule, statistics: ChannelStats | None, gain: Gain = no_gain
+    module: IRModule, statistics: ChannelStats | None, gain: Gain = lambda _: 0.0
 ) -> tuple[QConfig, tuple[Decision, ...]]:
     """A configuration for a module, and why.
 
@@ -68,7 +63,7 @@ def choose(
         module: result of ``prerequisite_optimize``.
         statistics: channel statistics of it, as ``Calibration.channels`` gives them; None for a
             module without weights.
-        gain: asked of what is chosen but for smoothing, where it decides.
+        gain: asked of what is chosen but for smoothing, where it decides; nothing unless given.
     Returns:
         ``QConfig.recommended()`` with the decisions. A model that brings its quantize points along
         keeps the recommended configuration.

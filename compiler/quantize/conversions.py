@@ -35,9 +35,9 @@ from compiler.ir.expr import (
 )
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import with_operands
+from compiler.ir.rebuild import rebuilt
 from compiler.ir.ty import TensorType, TupleType, bits, holds_float, is_float, tensor_fields
-from compiler.ir.walk import behind, nodes_of
+from compiler.ir.walk import behind, nodes_of, post_order
 from compiler.ops.rules.realize import WIDE_INPUT
 from compiler.qtypes.errors import ModuleShapeError
 from compiler.qtypes.qconfig import QConfig
@@ -276,29 +276,16 @@ def _plain_main(mod: IRModule) -> Function:
 
 def _without_lets(body: Expr) -> Expr:
     """Every let-bound variable replaced by its value, which stays shared."""
-    done: dict[Expr, Expr] = {}
-    stack: list[tuple[Expr, bool]] = [(body, False)]
-    while stack:
-        node, ready = stack.pop()
-        if node in done:
-            continue
-        if not ready:
-            stack.append((node, True))
-            if isinstance(node, Let):
-                if node.value in done:
-                    done[node.var] = done[node.value]
-                    stack.append((node.body, False))
-                else:
-                    stack.append((node, False))
-                    stack.append((node.value, False))
-            else:
-                stack.extend((child, False) for child in reversed(node.operands()))
-        elif isinstance(node, Let):
-            if node.body in done:
-                done[node] = done[node.body]
-        else:
-            done[node] = with_operands(node, [done[child] for child in node.operands()])
-    return done[body]
+    value_of = {node.var: node.value for node in post_order(body) if isinstance(node, Let)}
+
+    def plain(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
+        if isinstance(node, Let):
+            return new[node.body]
+        return new[value_of[node]] if isinstance(node, Var) and node in value_of else None
+
+    # A value comes before the body that names it.
+    order = post_order(body, lambda node: node.operands()[isinstance(node, Let) :])
+    return rebuilt(order, plain)[body]
 
 
 def integer_dtypes(cfg: QConfig) -> set[str]:

@@ -143,9 +143,8 @@ def diagnose(mod: IRModule, qconfig: QConfig) -> Diagnosis:
     records, obstacles = _built(mod, plain, run.report.calls)
     # Annotation keeps the order of the calls that the report is about.
     calls = list(float_calls(annotated["main"]))
-    records = _without_copies(calls, records)
     converted = converted_inputs(nodes_of(annotated["main"]))
-    records = _without_conversions(calls, records, converted)
+    records = [_placed(*each, converted) for each in zip(calls, records, strict=True)]
     operators = _operators(calls, records, plain)
     return Diagnosis(not obstacles, operators, obstacles, notes_of(annotated, qconfig))
 
@@ -166,30 +165,17 @@ def _built(
     return candidate.report.calls, ()
 
 
-def _without_copies(calls: Sequence[Call], records: Sequence[CallRecord]) -> list[CallRecord]:
-    """The records; a copy of an input or constant is an output that @main returns itself."""
-    return [
-        replace(record, reason=COPIED)
-        if is_op_call(call, "copy") and isinstance(call.args[0], (Var, Constant))
-        else record
-        for call, record in zip(calls, records, strict=True)
-    ]
-
-
-def _without_conversions(
-    calls: Sequence[Call], records: Sequence[CallRecord], converted: Container[Expr]
-) -> list[CallRecord]:
-    """The records; float calls are told apart from what is float in quantize_inputs, as it has to
-    be, and from what never was: comparisons of integers, and what moves truth values."""
-    found = list(records)
-    for place, (call, record) in enumerate(zip(calls, records, strict=True)):
-        if record.status == "integer":
-            continue
-        if not any(holds_float(node.checked_type) for node in (call, *call.args)):
-            found[place] = replace(record, status="integer", reason="")
-        elif call in converted:
-            found[place] = replace(record, reason=CONVERSION)
-    return found
+def _placed(call: Call, record: CallRecord, converted: Container[Expr]) -> CallRecord:
+    """The record; told apart from float calls is what is float in quantize_inputs, as it has to be,
+    what never was: comparisons of integers, and what moves truth values; and a copy of an input or
+    constant, an output that @main returns itself."""
+    if is_op_call(call, "copy") and isinstance(call.args[0], (Var, Constant)):
+        record = replace(record, reason=COPIED)
+    if record.status == "integer":
+        return record
+    if not any(holds_float(node.checked_type) for node in (call, *call.args)):
+        return replace(record, status="integer", reason="")
+    return replace(record, reason=CONVERSION) if call in converted else record
 
 
 def _operators(
