@@ -9,14 +9,10 @@ from typing import Any
 
 from compiler.errors import legal_names
 from compiler.ir.ty import bits
-from compiler.qtypes.errors import ConfigValueError, PartitionConversionsValueError
+from compiler.qtypes.errors import ConfigValueError, PartitionConversionsValueError, refused
 from compiler.qtypes.layer_choices import WIDE_BITS
 from compiler.qtypes.options import Option
 from compiler.qtypes.value_list import ValueList
-
-
-def _refuse(name: str, value: Any, legal: str) -> ConfigValueError:
-    return ConfigValueError(f"QConfig.{name} cannot be {value!r}", fix=f"legal: {legal}")
 
 
 def _is_integer(value: Any) -> bool:
@@ -27,14 +23,14 @@ def integer(low: int, high: int, name: str, value: Any) -> int:
     """An integer from ``low`` to ``high``."""
     if _is_integer(value) and low <= value <= high:
         return int(value)
-    raise _refuse(name, value, f"an integer from {low} to {high}")
+    raise refused(name, value, f"an integer from {low} to {high}")
 
 
 def flag(name: str, value: Any) -> bool:
     """True or False."""
     if type(value).__name__ in ("bool", "bool_"):
         return bool(value)
-    raise _refuse(name, value, "True or False")
+    raise refused(name, value, "True or False")
 
 
 def number(high: float, name: str, value: Any) -> float:
@@ -43,7 +39,7 @@ def number(high: float, name: str, value: Any) -> float:
     if ok and 0 < value <= high:
         return float(value)
     limit = "above 0" if high == math.inf else f"above 0, at most {high:g}"
-    raise _refuse(name, value, f"a number {limit}")
+    raise refused(name, value, f"a number {limit}")
 
 
 def word(legal: tuple[str, ...], name: str, value: Any) -> str:
@@ -69,7 +65,7 @@ def conv_places(name: str, value: Any) -> ValueList[int] | None:
         return None
     if isinstance(value, (list, tuple)) and all(_is_integer(v) and v >= 0 for v in value):
         return ValueList(int(v) for v in value)
-    raise _refuse(name, value, "None or a list of convolution indices, counted from 0")
+    raise refused(name, value, "None or a list of convolution indices, counted from 0")
 
 
 def op_names(name: str, value: Any) -> ValueList[str] | None:
@@ -78,14 +74,14 @@ def op_names(name: str, value: Any) -> ValueList[str] | None:
         return None
     if isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value):
         return ValueList(value)
-    raise _refuse(name, value, 'None or a list of operator names such as ["nn.conv2d"]')
+    raise refused(name, value, 'None or a list of operator names such as ["nn.conv2d"]')
 
 
 def chunk(name: str, value: Any) -> int:
     """A number of outputs, or -1 for all."""
     if _is_integer(value) and (value == -1 or value >= 1):
         return int(value)
-    raise _refuse(name, value, "-1 (all at once) or at least 1")
+    raise refused(name, value, "-1 (all at once) or at least 1")
 
 
 def level(name: str, value: Any) -> int | None:
@@ -99,7 +95,7 @@ def share(name: str, value: Any) -> float | None:
         return None
     if isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) <= 1:
         return float(value)
-    raise _refuse(name, value, "None or a number from 0 to 1")
+    raise refused(name, value, "None or a number from 0 to 1")
 
 
 def dtype_input(name: str, value: Any) -> str:

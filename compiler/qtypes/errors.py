@@ -13,6 +13,11 @@ class ConfigValueError(QuantizeError, ValueError):
     """A value that a QConfig field may not take."""
 
 
+def refused(place: str, value: object, legal: str) -> ConfigValueError:
+    """The error of a value that ``QConfig.place`` may not take."""
+    return ConfigValueError(f"QConfig.{place} cannot be {value!r}", fix=f"legal: {legal}")
+
+
 class PartitionConversionsValueError(ConfigValueError, AssertionError):
     """A value that ``partition_conversions`` may not take."""
 

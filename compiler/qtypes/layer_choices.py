@@ -22,7 +22,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from compiler.errors import legal_names
-from compiler.qtypes.errors import ConfigValueError
+from compiler.qtypes.errors import ConfigValueError, refused
 
 SUMS: Final = "<sums>"
 TABLES: Final = "<tables>"
@@ -140,7 +140,7 @@ def layer_choices(name: str, value: Any) -> LayerChoices:
     if isinstance(value, LayerChoices):
         return value
     if not isinstance(value, Mapping):
-        raise _refused(name, value, 'a mapping such as {"conv_0": {"nbit_weight": 4}}')
+        raise refused(name, value, 'a mapping such as {"conv_0": {"nbit_weight": 4}}')
     return LayerChoices({str(layer): _choice(name, layer, one) for layer, one in value.items()})
 
 
@@ -149,7 +149,7 @@ def _choice(name: str, layer: Any, value: Any) -> LayerChoice:
         return value
     place = f"{name}[{layer!r}]"
     if not isinstance(layer, str) or not isinstance(value, Mapping):
-        raise _refused(place, value, 'choices by name, such as {"nbit_weight": 4}')
+        raise refused(place, value, 'choices by name, such as {"nbit_weight": 4}')
     reserved = layer in POINT_BITS
     legal = ["nbit_input"] if reserved else [f.name for f in fields(LayerChoice)]
     for key in value:
@@ -159,7 +159,7 @@ def _choice(name: str, layer: Any, value: Any) -> LayerChoice:
             )
     left_float = value.get("float", False)
     if not isinstance(left_float, bool):
-        raise _refused(f"{place}['float']", left_float, "True or False")
+        raise refused(f"{place}['float']", left_float, "True or False")
     input_bits = POINT_BITS.get(layer, _LAYER_BITS)
     choice = LayerChoice(
         _bits(f"{place}['nbit_weight']", value.get("nbit_weight"), _LAYER_BITS),
@@ -181,8 +181,4 @@ def _bits(place: str, value: Any, legal: tuple[int, ...]) -> int | None:
         return value
     ends = f"{legal[0]} or {legal[-1]}"
     told = ends if len(legal) == 2 else f"an integer from {legal[0]} to {legal[-1]}"
-    raise _refused(place, value, told)
-
-
-def _refused(place: str, value: Any, legal: str) -> ConfigValueError:
-    return ConfigValueError(f"QConfig.{place} cannot be {value!r}", fix=f"legal: {legal}")
+    raise refused(place, value, told)

@@ -27,6 +27,7 @@ from compiler.quantize._even_inputs import reads_columns
 from compiler.quantize._layers import has_weight, named_layers
 from compiler.quantize.calibration.input_sample import batch_size
 from compiler.quantize.calibration.point_bits import Readers, point_readers
+from compiler.quantize.calibration.weight_grid import channel_rows
 from compiler.quantize.candidate import RECOGNIZE, mark
 
 _SMALL: Final = 64
@@ -172,8 +173,7 @@ def with_room_for_sums(module: IRModule, qconfig: QConfig) -> QConfig:
         if not isinstance(weight, Constant):
             layers.setdefault(name, {"nbit_input": (32 - (shape.terms - 1).bit_length()) // 2})
         elif shape.weight_axis is not None and weight.data.size:
-            rows = np.abs(np.moveaxis(weight.data, shape.weight_axis, 0))
-            rows = rows.reshape(len(rows), -1)
+            rows = np.abs(channel_rows(weight.data, shape.weight_axis))
             spread = rows.sum(axis=1) / np.maximum(rows.max(axis=1), np.float32(1e-30))
             sums = _FITTED * float(spread.max()) * ((1 << (qconfig.nbit_weight - 1)) - 1)
             largest = max(largest, sums)

@@ -25,6 +25,7 @@ from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
+from compiler.quantize.calibration.weight_grid import channel_rows
 
 _FLOAT_BITS = 22
 
@@ -102,7 +103,7 @@ def range_for_bias(
     magnitudes = np.abs(bias.data.astype(np.float64))
     axis = None if trailing is None else magnitudes.ndim - trailing - 1
     if per_channel and axis is not None and axis >= 0 and magnitudes.shape[axis] > 1:
-        largest = np.moveaxis(magnitudes, axis, 0).reshape(magnitudes.shape[axis], -1).max(axis=1)
+        largest = channel_rows(magnitudes, axis).max(axis=1)
     else:
         largest = magnitudes.max(initial=0.0)
     room = 2.0 ** min(bits(qconfig.dtype_activation) - 2, _FLOAT_BITS + max(nbits[1] - 8, 0))

@@ -59,7 +59,7 @@ from compiler.qtypes.errors import WeightNotConstantError
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.qtypes.report import BORDER_OPS
 from compiler.quantize.calibration.bias_room import add_operands, range_for_bias, weights_with_bias
-from compiler.quantize.calibration.point_bits import TABULATED, chosen_bits, point_readers
+from compiler.quantize.calibration.point_bits import TABULATED, chosen_bits, own_bits, point_readers
 from compiler.quantize.calibration.uneven_grid import Sidedness
 from compiler.quantize.calibration.weight_grid import range_on_few_levels, range_on_grid
 from compiler.quantize.calibration.weight_scale import weight_range
@@ -280,11 +280,7 @@ class _Binder:
 
     def _nbit(self, point: Expr) -> int:
         """Bits of a quantize point, or of the data that a layer reads."""
-        if point in self.bits_of:
-            return self.bits_of[point]
-        kind = quantize_kind(point) or QAnnotateKind.INPUT
-        own = getattr(getattr(point, "attrs", None), "bits", None)
-        return int(own or self.qconfig.get_nbit_by_kind(kind))
+        return self.bits_of.get(point) or own_bits(point, self.qconfig)
 
     def _weight_axes(self) -> dict[Expr, int]:
         """Channel axis of each weight point all of whose consumers agree on it."""

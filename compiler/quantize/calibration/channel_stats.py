@@ -186,12 +186,6 @@ class ChannelCollector:
         self._runs += 1
 
     def result(self) -> ChannelStats:
-        """The statistics so far.
-
-        Raises:
-            CalibrationError: nothing ran.
-        """
-        if self._runs == 0:
-            raise CalibrationError("the dataset is empty", fix="give at least one batch")
+        """The statistics so far, of one run at least."""
         low, high, total = self._low.copy(), self._high.copy(), self._total.copy()
         return ChannelStats(self._labels, self._sizes, low, high, total, self._runs)

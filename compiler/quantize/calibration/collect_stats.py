@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,15 +94,24 @@ def profile_outputs(run: Executor, dataset: Iterable[Batch]) -> Iterator[list[ND
         CalibrationError: a batch lacks an input; both sides are named.
     """
     for batch in dataset:
-        missing = [name for name in run.input_names if name not in batch]
-        if missing:
-            raise CalibrationError(
-                f"a batch lacks the input {missing[0]!r}",
-                where=f"the batch has {', '.join(map(repr, batch)) or 'nothing'}; "
-                f"the network takes {', '.join(map(repr, run.input_names))}",
-                fix="name the arrays as the network's inputs",
-            )
-        yield run.run({name: batch[name] for name in run.input_names})
+        yield run.run(inputs_of(batch, run.input_names))
+
+
+def inputs_of(batch: Batch, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """The arrays of a batch that a network takes.
+
+    Raises:
+        CalibrationError: the batch lacks one; both sides are named.
+    """
+    missing = [name for name in names if name not in batch]
+    if missing:
+        raise CalibrationError(
+            f"a batch lacks the input {missing[0]!r}",
+            where=f"the batch has {', '.join(map(repr, batch)) or 'nothing'}; "
+            f"the network takes {', '.join(map(repr, names))}",
+            fix="name the arrays as the network's inputs",
+        )
+    return {name: batch[name] for name in names}
 
 
 def _no_data() -> CalibrationError:

@@ -104,11 +104,11 @@ class RangeCollector:
             self._points.labels,
             self._points.point_tensor,
             self._points.point_kind,
+            self._points.readers,
             extremes[:, 0].copy(),
             extremes[:, 1].copy(),
             self._count.copy(),
             uppers,
-            self._points.readers,
         )
 
 

@@ -13,7 +13,7 @@ from compiler.errors import CalibrationError
 from compiler.ir.expr import Function
 from compiler.ir.module import IRModule
 from compiler.qtypes.input_sample import InputSample
-from compiler.quantize.calibration.collect_stats import Batch
+from compiler.quantize.calibration.collect_stats import Batch, inputs_of
 
 _MOST_SAMPLES: Final = 256
 _MOST_ELEMENTS: Final = 1 << 24
@@ -41,13 +41,8 @@ def sample_inputs(mod: IRModule, batches: Iterable[Batch]) -> InputSample:
     most = max(min(_MOST_SAMPLES // max(images, 1), _MOST_ELEMENTS // max(values, 1)), 1)
     found = InputSample(most, (), ())
     for batch in batches:
-        missing = [param.name_hint for param in main.params if param.name_hint not in batch]
-        if missing:
-            raise CalibrationError(
-                f"a calibration batch lacks the input {missing[0]!r}",
-                fix=f"give it; the batch holds {', '.join(sorted(batch)) or 'nothing'}",
-            )
-        run = tuple(np.ascontiguousarray(batch[param.name_hint]) for param in main.params)
+        inputs = inputs_of(batch, [param.name_hint for param in main.params])
+        run = tuple(np.ascontiguousarray(inputs[param.name_hint]) for param in main.params)
         digest = hashlib.sha256(b"".join(array.tobytes() for array in run)).hexdigest()
         found = found.merge(InputSample(most, (digest,), (run,)))
     if not found.runs:

@@ -100,9 +100,7 @@ def kl_scale(stats: TensorStats, qconfig: QConfig, nbit: int) -> np.float32:
     Raises:
         CalibrationError: there is no histogram.
     """
-    hist, levels = stats.hist, 2**nbit - 1
-    if hist is None:
-        raise CalibrationError("no histogram was collected", where=stats.label)
+    hist, levels = stats.histogram(), 2**nbit - 1
     if levels > hist.size:
         return stats.largest
     candidate, _ = kl_candidate(hist, levels)

@@ -41,17 +41,15 @@ two_sided_modes: NamedTable[TwoSidedMode] = NamedTable("calibrate_mode", ConfigV
 
 
 def two_sided_range(
-    stats: TensorStats, qconfig: QConfig, nbit: int, threshold: float | None = None
+    stats: TensorStats, qconfig: QConfig, nbit: int, threshold: float
 ) -> tuple[float, float]:
     """(low, high), low <= 0 <= high, in the units of the tensor.
 
     Args:
-        threshold: what the calibrate_mode answers, where that is known.
+        threshold: what the calibrate_mode answers.
     """
     if qconfig.calibrate_mode in two_sided_modes.names():
         return two_sided_modes.require(qconfig.calibrate_mode)(stats, qconfig, nbit)
-    if threshold is None:
-        threshold = float(calibrate_modes.require(qconfig.calibrate_mode)(stats, qconfig, nbit))
     low, high = min(float(stats.minimum), 0.0), max(float(stats.maximum), 0.0)
     return max(low, -threshold), min(high, threshold)
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import CalibrationError
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize.calibration.modes import calibrate_modes, two_sided_modes
 from compiler.quantize.calibration.stats import TensorStats
@@ -61,9 +60,7 @@ def mse_scale(stats: TensorStats, qconfig: QConfig, nbit: int) -> np.float32:
     Raises:
         CalibrationError: there is no histogram.
     """
-    hist = stats.hist
-    if hist is None:
-        raise CalibrationError("no histogram was collected", where=stats.label)
+    hist = stats.histogram()
     if nbit >= _NOTHING_TO_CLIP or stats.largest == 0:
         return stats.largest
     return mse_threshold(hist, float(stats.largest), nbit)
@@ -124,9 +121,7 @@ def mse_two_sided(stats: TensorStats, qconfig: QConfig, nbit: int) -> tuple[floa
     Raises:
         CalibrationError: there is no histogram.
     """
-    hist = stats.hist
-    if hist is None:
-        raise CalibrationError("no histogram was collected", where=stats.label)
+    hist = stats.histogram()
     low, high = min(float(stats.minimum), 0.0), max(float(stats.maximum), 0.0)
     if nbit >= _NOTHING_TO_CLIP or low == high:
         return low, high

@@ -16,7 +16,7 @@ from typing import Final
 from compiler.ir.expr import Call, Expr, Function, Op, is_op_call
 from compiler.ir.ty import bits
 from compiler.ir.walk import nodes_of
-from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.ops.annotation.attach_simulated_quantize import point_attrs, quantize_kind
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
 from compiler.qtypes.errors import ConfigValueError
 from compiler.qtypes.layer_choices import OTHERS, POINT_BITS, SCORES, TABLES
@@ -151,7 +151,9 @@ def chosen_bits(
     return found
 
 
-def own_bits(weight: Call, qconfig: QConfig) -> int:
-    """Bits of a quantize point of a weight that nothing is chosen for."""
-    own: int | None = getattr(weight.attrs, "bits", None)
-    return own or qconfig.nbit_weight
+def own_bits(point: Expr, qconfig: QConfig) -> int:
+    """Bits of a quantize point that nothing is chosen for; of any other value those of inputs."""
+    attrs = point_attrs(point)
+    if attrs is None:
+        return qconfig.nbit_input
+    return attrs.bits or qconfig.get_nbit_by_kind(attrs.kind)

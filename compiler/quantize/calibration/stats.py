@@ -90,6 +90,17 @@ class TensorStats:
         """``bins`` as a new array of shape (NUM_BINS,)."""
         return None if self.bins is None else self.bins.dense(NUM_BINS)
 
+    def histogram(self) -> NDArray[np.int64]:
+        """``hist`` of both rounds.
+
+        Raises:
+            CalibrationError: there is none.
+        """
+        hist = self.hist
+        if hist is None:
+            raise CalibrationError("no histogram was collected", where=self.label)
+        return hist
+
     @property
     def largest(self) -> np.float32:
         """max|x|."""
@@ -133,14 +144,10 @@ class PointMap:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CalibrationStats:
-    """Statistics of all quantize points of one annotated module.
+class CalibrationStats(PointMap):
+    """Statistics of all quantize points of one annotated module, and of the tensors they read.
 
     Attributes:
-        labels: one text per distinct tensor.
-        point_tensor: tensor of each non-WEIGHT point in binding order, shape (points,).
-        point_kind: its QAnnotateKind number, shape (points,).
-        readers: names of the layers that read it, as ``point_readers`` gives them.
         minimum, maximum: float32, shape (tensors,).
         count: int64, shape (tensors,).
         upper: counters of the upper 16 bits of |x| per tensor.
@@ -150,14 +157,10 @@ class CalibrationStats:
         memos: ranges that were chosen for each tensor; variants that share a tensor share them.
     """
 
-    labels: tuple[str, ...]
-    point_tensor: NDArray[np.int64]
-    point_kind: NDArray[np.int64]
     minimum: NDArray[np.float32]
     maximum: NDArray[np.float32]
     count: NDArray[np.int64]
     upper: tuple[BucketCounts, ...]
-    readers: tuple[Readers, ...]
     hist: tuple[BucketCounts, ...] | None = None
     lower: tuple[Mapping[int, BucketCounts], ...] = ()
     percentiles: tuple[float, ...] = ()
@@ -171,7 +174,7 @@ class CalibrationStats:
     def of_nothing() -> CalibrationStats:
         """Both rounds of a module that leaves no range to be measured."""
         none, zeros = np.zeros(0, np.int64), np.zeros(0, np.float32)
-        return CalibrationStats((), none, none, zeros, zeros, none, (), (), ())
+        return CalibrationStats((), none, none, (), zeros, zeros, none, (), ())
 
     @property
     def round(self) -> int:
@@ -295,11 +298,11 @@ class CalibrationStats:
                 tuple(str(label) for label in arrays["labels"]),
                 np.asarray(arrays["point_tensor"]),
                 np.asarray(arrays["point_kind"]),
+                _unpack_readers(arrays),
                 np.asarray(arrays["minimum"]),
                 np.asarray(arrays["maximum"]),
                 np.asarray(arrays["count"]),
                 upper,
-                _unpack_readers(arrays),
                 hist,
                 tuple(lower),
                 tuple(float(p) for p in arrays["percentiles"]),

@@ -24,13 +24,18 @@ _LEAST_TAPS = 4
 """Of a row, on average: fewer lie on a grid by chance."""
 
 
+def channel_rows(values: NDArray[Any], axis: int | None) -> NDArray[Any]:
+    """(channels, elements of a channel); one row for all where ``axis`` is None."""
+    if axis is None:
+        return values.reshape(1, -1)
+    return np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
+
+
 def range_on_few_levels(
     weight: NDArray[np.float32], nbit: int, axis: int | None
 ) -> NDArray[np.float32] | None:
     """As ``range_on_grid``, where all weights lie on grids of the same few bits."""
-    rows = weight.reshape(1, -1)
-    if axis is not None:
-        rows = np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1)
+    rows = channel_rows(weight, axis)
     some = np.abs(rows[0, : 1 << _FEW_BITS[-1]])
     if rows.shape[1] < _LEAST_TAPS or len(np.unique(some)) > 1 << (_FEW_BITS[-1] - 1):
         return None
@@ -58,7 +63,7 @@ def range_on_grid(
     whole = _ranges(weight.reshape(1, -1), levels, nbit)
     if axis is None:
         return None if whole is None else np.asarray(whole[0])
-    channels = np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1)
+    channels = channel_rows(weight, axis)
     if whole is not None:
         return np.full(len(channels), whole[0], np.float32)
     return _ranges(channels, levels, nbit)

@@ -21,6 +21,7 @@ from compiler.named_table import NamedTable
 from compiler.ops.rules.dom_scale import SMALLEST_RANGE
 from compiler.qtypes.errors import ConfigValueError
 from compiler.quantize.calibration.kernels.choice import choose_kernels
+from compiler.quantize.calibration.weight_grid import channel_rows
 
 Rows = NDArray[np.float32]
 """(channels, elements of a channel); one row for a whole tensor."""
@@ -146,13 +147,12 @@ def weight_range(
     """
     scale_of = weight_scales.require(mode)
     whole = np.asarray(values, np.float32)
-    rows = whole.reshape(1, -1)
-    if axis is not None:
+    rows = channel_rows(whole, axis)
+    if mode == "pairs" and axis is not None and whole.ndim > 2:
+        # Neighbours are channels, as kernels read them.
         moved = np.moveaxis(whole, axis, 0)
-        rows = moved.reshape(len(moved), -1)
-        if mode == "pairs" and moved.ndim > 2:  # neighbours are channels, as kernels read them
-            taps = moved.reshape(*moved.shape[:2], prod(moved.shape[2:]))
-            rows = taps.swapaxes(1, 2).reshape(rows.shape)
+        taps = moved.reshape(*moved.shape[:2], prod(moved.shape[2:]))
+        rows = taps.swapaxes(1, 2).reshape(rows.shape)
     largest = np.zeros(len(rows), np.float32)
     if rows.shape[1]:
         largest = np.maximum(rows.max(axis=1), -rows.min(axis=1))

@@ -118,4 +118,4 @@ def test_a_mode_with_one_threshold_is_cut_at_the_extremes(
     none = BucketCounts(np.zeros(0, np.uint16), np.zeros(0, np.int64))
     stats = TensorStats("x", np.float32(minimum), np.float32(maximum), 2, none, {}, None)
     config = QConfig(calibrate_mode="global_scale", global_scale=4.0)
-    assert two_sided_range(stats, config, 8) == ends
+    assert two_sided_range(stats, config, 8, 4.0) == ends
