@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError
-from compiler.ir.expr import Function, Var
+from compiler.ir.expr import Function
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, is_dynamic, is_float
 
@@ -18,15 +18,15 @@ Arrays = dict[str, NDArray[Any]]
 LARGEST_INDEX = 10
 
 
-def main_inputs(mod: IRModule) -> tuple[tuple[Var, TensorType], ...]:
-    """Parameters of @main with their types.
+def main_inputs(mod: IRModule) -> dict[str, TensorType]:
+    """Types of the parameters of @main.
 
     Raises:
         EvaluationError: one is no tensor of static shape.
     """
     main = mod["main"]
     assert isinstance(main, Function)
-    found: list[tuple[Var, TensorType]] = []
+    found: dict[str, TensorType] = {}
     for param in main.params:
         ty = param.checked_type_or_none or param.type_annotation
         if not isinstance(ty, TensorType) or is_dynamic(ty):
@@ -34,8 +34,8 @@ def main_inputs(mod: IRModule) -> tuple[tuple[Var, TensorType], ...]:
                 f"input %{param.name_hint} has type {ty}; a tensor of known shape is needed",
                 fix="import the model with --dim",
             )
-        found.append((param, ty))
-    return tuple(found)
+        found[param.name_hint] = ty
+    return found
 
 
 def random_inputs(mod: IRModule, rng: np.random.Generator) -> Arrays:
@@ -48,7 +48,7 @@ def random_inputs(mod: IRModule, rng: np.random.Generator) -> Arrays:
         EvaluationError: a parameter is no tensor of static shape.
     """
     arrays: Arrays = {}
-    for param, ty in main_inputs(mod):
+    for name, ty in main_inputs(mod).items():
         shape = ty.concrete_shape
         if ty.dtype.startswith("float"):
             value: NDArray[Any] = rng.standard_normal(shape).astype(ty.dtype)
@@ -56,7 +56,7 @@ def random_inputs(mod: IRModule, rng: np.random.Generator) -> Arrays:
             value = rng.integers(0, 2, shape).astype(bool)
         else:
             value = rng.integers(0, LARGEST_INDEX, shape).astype(ty.dtype)
-        arrays[param.name_hint] = value
+        arrays[name] = value
     return arrays
 
 
@@ -68,18 +68,15 @@ def named_for(mod: IRModule, batch: Mapping[str, NDArray[Any]]) -> Arrays:
     Raises:
         EvaluationError: another number of inputs.
     """
-    types = {param.name_hint: ty.dtype for param, ty in main_inputs(mod)}
-    names = list(types)
-    if set(names) == set(batch):
-        return {name: _as_float(array, types[name]) for name, array in batch.items()}
-    if len(names) != len(batch):
+    types = main_inputs(mod)
+    if len(types) != len(batch):
         raise EvaluationError(
-            f"the module has {len(names)} inputs and {len(batch)} are given",
-            where=f"inputs {', '.join(names)}; given {', '.join(batch)}",
+            f"the module has {len(types)} inputs and {len(batch)} are given",
+            where=f"inputs {', '.join(types)}; given {', '.join(batch)}",
             fix="compare modules with the same inputs",
         )
-    return {name: _as_float(array, types[name]) for name, array in zip(names, batch.values())}
-
-
-def _as_float(array: NDArray[Any], dtype: str) -> NDArray[Any]:
-    return array.astype(dtype) if array.dtype.kind == "f" and is_float(dtype) else array
+    found = dict(batch) if set(types) == set(batch) else dict(zip(types, batch.values()))
+    for name, array in found.items():
+        if array.dtype.kind == "f" and is_float(types[name].dtype):
+            found[name] = array.astype(types[name].dtype)
+    return found

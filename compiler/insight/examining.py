@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from compiler.insight.layers import Layer, find_layers
 from compiler.insight.measuring import PointSums
-from compiler.insight.network import Batch, ExecutorFactory, Network, compared, through
+from compiler.insight.network import Network, compared, through
 from compiler.insight.records import Insight, LayerInsight, OutputInsight, PointInsight
 from compiler.ir.expr import Call, Expr, Op
 from compiler.ir.module import IRModule
@@ -22,7 +22,7 @@ from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig, kind2str
 from compiler.quantize import Candidate, activation_scales, build_candidate
 from compiler.quantize.calibration.channel_stats import ChannelStats
-from compiler.quantize.calibration.collect_stats import float_executor
+from compiler.quantize.calibration.collect_stats import Batch, ExecutorFactory, float_executor
 from compiler.quantize.calibration.modes import calibrate_modes
 from compiler.quantize.calibration.stats import CalibrationStats
 from compiler.runtime.exact_executor import exact_executor

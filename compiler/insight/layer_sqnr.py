@@ -12,13 +12,13 @@ from typing import Any
 
 from compiler.insight.layers import Layer, find_layers
 from compiler.insight.measuring import PointSums
-from compiler.insight.network import Batch, ExecutorFactory, Network, Scales, compared, through
+from compiler.insight.network import Network, Scales, compared, through
 from compiler.insight.records import OutputInsight
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import build_candidate
 from compiler.quantize.calibration.channel_stats import ChannelStats
-from compiler.quantize.calibration.collect_stats import float_executor
+from compiler.quantize.calibration.collect_stats import Batch, ExecutorFactory, float_executor
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,28 +22,23 @@ class PointSums:
 
     Args:
         point: a simulated_quantize call of a simulated module.
+
+    Attributes:
+        scale: of the point, or one per channel.
+        levels: first and last integer, counted from 0.
     """
 
     def __init__(self, point: Call) -> None:
         scale, low, high = (_value(arg) for arg in point.args[1:4])
         self._point = point
         self._bounds = (scale, low, high)
+        self.scale, self.levels = scale, (int(low), int(high))
         axis = getattr(point.attrs, "axis", None)
         rank = len(point.args[0].tensor_type.shape)
         self._spread = scale if axis is None else scale.reshape(_along(axis, rank))
         self.minimum, self.maximum = math.inf, -math.inf
         self.local, self.upstream = Ratio(), Ratio()
         self._count = self._saturated = 0
-
-    @property
-    def scale(self) -> NDArray[Any]:
-        """The scale, or one per channel."""
-        return self._bounds[0]
-
-    @property
-    def levels(self) -> tuple[int, int]:
-        """First and last integer, counted from 0."""
-        return int(self._bounds[1]), int(self._bounds[2])
 
     @property
     def saturated(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +22,10 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import QuantizeReport
 from compiler.quantize import build_candidate, quantize_points
 from compiler.quantize.calibration.channel_stats import ChannelStats
+from compiler.quantize.calibration.collect_stats import Batch, ExecutorFactory
 from compiler.runtime.executor import Executor
 
-Batch = Mapping[str, NDArray[Any]]
 Scales = Sequence[float] | NDArray[Any] | None
-ExecutorFactory = Callable[[IRModule], Executor]
 
 
 @dataclass(frozen=True, slots=True)
