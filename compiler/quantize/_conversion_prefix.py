@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Any
 
+from compiler.ir.analysis import free_vars
 from compiler.ir.expr import Call, Constant, Expr, Function, Let, Op, Tuple, TupleGetItem, Var
 from compiler.ir.rebuild import substitute
 from compiler.ir.ty import holds_float
@@ -28,26 +29,20 @@ from compiler.quantize._conversion_ops import (
 
 
 @dataclass(slots=True)
-class _Conversion:
-    """A value over inputs and constants only.
+class _Cuts:
+    """Where the prefix ends, found in one walk.
 
     Attributes:
-        number: equal values have equal numbers.
-        inputs: parameters it depends on, in visiting order.
+        known: constants, and conversions of one input each, with numbers: equal values have equal
+            ones.
+        cut: number → the first conversion to integers that has it.
+        cut_of: every conversion to integers with its number.
     """
 
-    number: int
-    inputs: tuple[Var, ...]
-
-
-@dataclass(slots=True)
-class _Cuts:
-    """Where the prefix ends, found in one walk."""
-
     params: frozenset[Expr]
-    known: dict[Expr, _Conversion] = field(default_factory=dict)
+    known: dict[Expr, int] = field(default_factory=dict)
     numbers: dict[Any, int] = field(default_factory=dict)
-    cut: dict[int, tuple[Expr, tuple[Var, ...]]] = field(default_factory=dict)
+    cut: dict[int, Expr] = field(default_factory=dict)
     cut_of: dict[Expr, int] = field(default_factory=dict)
     rounded: set[Expr] = field(default_factory=set)
 
@@ -57,20 +52,13 @@ class _Cuts:
         if key is None:
             return
         number = self.numbers.setdefault(key, len(self.numbers))
-        inputs: tuple[Var, ...] = ()
-        if isinstance(node, Var):
-            inputs = (node,)
-        else:
-            for child in node.operands():
-                if child in self.known:
-                    inputs += tuple(v for v in self.known[child].inputs if v not in inputs)
         if isinstance(node, Call) and (rounds(node) or not self.rounded.isdisjoint(node.args)):
             self.rounded.add(node)
-        if isinstance(node, Call) and inputs and _becomes_integer(node):
-            self.cut.setdefault(number, (node, inputs))
+        if isinstance(node, Call) and _becomes_integer(node):
+            self.cut.setdefault(number, node)
             self.cut_of[node] = number
         else:
-            self.known[node] = _Conversion(number, inputs)
+            self.known[node] = number
 
     def _key(self, node: Expr) -> Any:
         """What the value depends on; None when it is no conversion."""
@@ -80,7 +68,7 @@ class _Cuts:
             return ("constant", str(node.data.dtype), node.data.shape, node.data.tobytes())
         if isinstance(node, TupleGetItem):
             whole = self.known.get(node.tuple)
-            return None if whole is None else ("field", whole.number, node.index)
+            return None if whole is None else ("field", whole, node.index)
         if not isinstance(node, Call) or not converts_one(node, self.rounded):
             return None
         assert isinstance(node.op, Op)
@@ -88,7 +76,7 @@ class _Cuts:
         for arg in node.args:
             if arg not in self.known:
                 return None
-            numbers.append(self.known[arg].number)
+            numbers.append(self.known[arg])
         return ("call", node.op.name, node.attrs, *numbers)
 
 
@@ -117,9 +105,9 @@ def split_prefix(main: Function) -> tuple[Function, Function]:
     lets: list[tuple[Var, Expr]] = []
     fields: list[Expr] = []
     for key in dict.fromkeys(keys[node] for node in core_nodes if node in keys):
-        source: Expr = key if isinstance(key, Var) else cuts.cut[key][0]
-        inputs = (key,) if isinstance(key, Var) else cuts.cut[key][1]
-        hint = "_".join(var.name_hint for var in inputs)
+        source: Expr = key if isinstance(key, Var) else cuts.cut[key]
+        (read,) = free_vars(source)
+        hint = read.name_hint
         numbered = (f"{hint}_{number}" for number in count(1))
         name = next(each for each in chain((hint,), numbered) if each not in taken)
         taken.add(name)
