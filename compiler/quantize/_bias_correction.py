@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.expr import Call, Constant, Expr, Function
-from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
 from compiler.ir.walk import nodes_of
@@ -27,6 +26,7 @@ from compiler.ops.annotation.attach_simulated_quantize import is_quantized_const
 from compiler.ops.evaluate import evaluate_call
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.channel_ranges import ChannelRanges
+from compiler.quantize._rewriting import with_body
 from compiler.quantize.calibration.bias_room import add_operands
 from compiler.quantize.calibration.weighted_calls import weight_of, weighted_calls
 
@@ -48,10 +48,7 @@ def correct_biases(simulated: IRModule, ranges: Sequence[ChannelRanges]) -> IRMo
     for product, bias in biases_of(main).items():
         if product in errors:
             replaced[bias] = corrected_bias(bias, product, errors[product])
-    if not replaced:
-        return simulated
-    changed = main.with_fields(body=substitute(main.body, replaced))
-    return infer_module(simulated.with_function("main", changed))
+    return with_body(simulated, substitute(main.body, replaced))
 
 
 def biases_of(main: Function) -> dict[Call, Call]:

@@ -21,12 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Op, Tuple
-from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import rebuilt
 from compiler.ir.ty import TensorType
 from compiler.ir.walk import nodes_of
 from compiler.ops.rules.channel_factors import RESULT, Absorber, ChannelFactors, FQChannelFactors
+from compiler.quantize._rewriting import rewritten
 
 Factors = NDArray[np.float64]
 
@@ -98,7 +97,6 @@ class ChannelGroups:
 
         It computes the same function, up to the rounding of the changed constants to float32.
         """
-        main: Function = mod["main"]
 
         def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
             absorbed = self.absorbers.get(node, ())
@@ -108,10 +106,7 @@ class ChannelGroups:
             assert isinstance(node, Call)
             return _absorbed(node, [new[arg] for arg in node.args], changes, factors)
 
-        body = rebuilt(nodes_of(main), made)[main.body]
-        if body is main.body:
-            return mod
-        return infer_module(mod.with_function("main", main.with_fields(body=body)))
+        return rewritten(mod, made)
 
 
 def _absorbed(
@@ -270,7 +265,8 @@ class _Finder:
             for absorber in flow.absorbers:
                 value = call if absorber.place == RESULT else call.args[absorber.place]
                 if value in group_of:
-                    changes.append((absorber, group_of[value], self._trailing(absorber, value)))
+                    trailing = _trailing(absorber, value, self._axis[self._number[value]])
+                    changes.append((absorber, group_of[value], trailing))
             if changes:
                 absorbers[call] = tuple(changes)
                 if flow.own:
@@ -279,10 +275,12 @@ class _Finder:
         sizes = tuple(self._size[root] for root in numbers)
         return ChannelGroups(sizes, group_of, axis_of, tuple(bridges), absorbers)
 
-    def _trailing(self, absorber: Absorber, value: Expr) -> int:
-        if absorber.trailing is not None:
-            return absorber.trailing
-        return len(value.tensor_type.shape) - self._axis[self._number[value]] - 1
+
+def _trailing(absorber: Absorber, value: Expr, axis: int) -> int:
+    """Axes of the constant behind that of the channels, which is ``axis`` of the value."""
+    if absorber.trailing is not None:
+        return absorber.trailing
+    return len(value.tensor_type.shape) - axis - 1
 
 
 def _bridge(call: Call, flow: ChannelFactors, groups: Mapping[int, int]) -> Bridge:
@@ -292,9 +290,7 @@ def _bridge(call: Call, flow: ChannelFactors, groups: Mapping[int, int]) -> Brid
     assert isinstance(constant, Constant)
     for absorber in flow.absorbers:
         value = call if absorber.place == RESULT else call.args[absorber.place]
-        trailing = absorber.trailing
-        if trailing is None:
-            trailing = len(value.tensor_type.shape) - flow.own[absorber.place] - 1
+        trailing = _trailing(absorber, value, flow.own.get(absorber.place, 0))
         axes[absorber.place] = constant.data.ndim - trailing - 1
     kept = tuple(dict.fromkeys(axes[place] for place in (RESULT, 0, 1) if place in axes))
     weight = np.moveaxis(constant.data, kept, range(len(kept)))

@@ -17,7 +17,8 @@ from typing import Any, Final
 from compiler.ir.expr import Call, Expr
 from compiler.ir.loops import turns_of
 from compiler.ir.module import IRModule
-from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.ir.walk import behind
+from compiler.ops.annotation.attach_simulated_quantize import SQ, quantize_kind
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize._layers import has_weight, named_weights, reads_table, weight_operand
@@ -101,14 +102,10 @@ def module_cost(marked: IRModule, qconfig: QConfig) -> ModuleCost:
             is_weight = quantize_kind(weight) == QAnnotateKind.WEIGHT
             own = own_bits(weight, qconfig) if is_weight else nbit_input
             nbit_weight = bits_of.get(weight, own) if is_weight else own
-        elements = _elements(weight) if has_weight(call) and weight not in counted else 0
+        held = behind(weight, (SQ,))[1]
+        counts = has_weight(call) and weight not in counted
+        elements = held.tensor_type.num_elements if counts else 0
         counted.add(weight)
         work = call.tensor_type.num_elements * terms * turns[call]
         found.append(LayerCost(name, elements, work, nbit_weight, nbit_input))
     return ModuleCost(tuple(found))
-
-
-def _elements(weight: Expr) -> int:
-    if isinstance(weight, Call) and quantize_kind(weight) is not None:
-        weight = weight.args[0]
-    return weight.tensor_type.num_elements

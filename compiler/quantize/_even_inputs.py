@@ -18,13 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, is_op_call
-from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import rebuilt
 from compiler.ir.walk import behind, mentions, nodes_of
 from compiler.ops.op_call import op_call
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.qtypes.report import MARKER_OPS
+from compiler.quantize._rewriting import rewritten
 from compiler.quantize.calibration.weight_grid import range_on_few_levels
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 
@@ -79,7 +78,6 @@ def _with_layers(
     mod: IRModule, factors: Mapping[Expr, Columns], data_of: DataOf, power: float
 ) -> IRModule:
     """The module whose layers read other data, with weights times this power of the factors."""
-    main: Function = mod["main"]
 
     def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
         if not isinstance(node, Call) or node not in factors:
@@ -89,8 +87,7 @@ def _with_layers(
         scaled = Constant(weight.data * factors[node] ** np.float32(power))
         return node.with_fields(args=(data_of(data, factors[node], new), scaled))
 
-    body = rebuilt(nodes_of(main), made)[main.body]
-    return infer_module(mod.with_function("main", main.with_fields(body=body)))
+    return rewritten(mod, made)
 
 
 def _held(node: Expr, params: Collection[Expr]) -> Columns | None:

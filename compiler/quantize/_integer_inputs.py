@@ -19,10 +19,10 @@ from compiler.ir.dataflow import dataflow
 from compiler.ir.expr import Call, Expr, Function, Op, Tuple, TupleGetItem, Var, is_op_call
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import rebuilt
 from compiler.ir.ty import TensorType, is_float, is_integer
 from compiler.ir.walk import nodes_of
 from compiler.ops.op_call import op_call
+from compiler.quantize._rewriting import rewritten
 from compiler.ranges.analysis import ranges_of
 from compiler.ranges.reals import PLACES
 
@@ -92,8 +92,7 @@ def bounded_inputs(mod: IRModule) -> IRModule:
         limit = float(_MOST["int32"])
         return op_call("cast", op_call("clip", wide, a_min=-limit, a_max=limit), dtype="int32")
 
-    body = rebuilt(nodes_of(main), made)[main.body]
-    return infer_module(mod.with_function("main", main.with_fields(body=body)))
+    return rewritten(mod, made)
 
 
 _EXACT: Final = 1 << 24
@@ -131,5 +130,4 @@ def bounded_counts(mod: IRModule) -> IRModule:
         low, high = limits[node]
         return node.with_fields(args=(op_call("clip", new[node.args[0]], a_min=low, a_max=high),))
 
-    body = rebuilt(nodes_of(main), made_of)[main.body]
-    return infer_module(mod.with_function("main", main.with_fields(body=body)))
+    return rewritten(mod, made_of)

@@ -47,6 +47,7 @@ class PrefixRuns:
 
     Attributes:
         replaced: points of constants → what stands for them in the quantized form from now on.
+        count: of the runs.
         pieces: digest of nodes and runs at the end of each piece: equal ones give equal float
             values.
     """
@@ -68,8 +69,8 @@ class PrefixRuns:
             if _held(node):
                 self._last.update((child, place) for child in self._read(node))
         self._done = 0
-        self._count = min(_FEWEST, len(sample.runs))
-        self._quantized = self._inputs(range(self._count))
+        self.count = min(_FEWEST, len(sample.runs))
+        self._quantized = self._inputs(range(self.count))
         self._float = dict(self._quantized)
         self._late: list[Callable[[], None]] = []
         self.pieces = b""
@@ -88,11 +89,6 @@ class PrefixRuns:
             piece()
         self._late.clear()
         return self._float[source_of(node)]
-
-    @property
-    def count(self) -> int:
-        """The number of runs."""
-        return self._count
 
     def __contains__(self, node: Expr) -> bool:
         """Whether the node depends on an input, and on no loop; what depends on no input has one
@@ -116,9 +112,9 @@ class PrefixRuns:
             self._float = self._values((start, done), self._float, sources, quantized=False)
 
         self._late.append(go_on)
-        if wanted > self._count:
+        if wanted > self.count:
             self._run_more(wanted, sum(_elements(node) for node in live))
-        end = f"{done} {self._count}".encode()
+        end = f"{done} {self.count}".encode()
         self.pieces = hashlib.sha256(self.pieces + end).digest()
 
     def _run_more(self, wanted: int, elements: int) -> None:
@@ -127,10 +123,10 @@ class PrefixRuns:
         One session for the prefix takes less time than a session for each layer.
         """
         runs, room = len(self._sample.runs), _HELD_ELEMENTS // max(elements, 1)
-        count = min(runs, room, max(wanted, 2 * self._count))
-        if count < min(2 * self._count, runs) or count == self._count:
+        count = min(runs, room, max(wanted, 2 * self.count))
+        if count < min(2 * self.count, runs) or count == self.count:
             return
-        inputs, span = self._inputs(range(self._count, count)), (0, self._done)
+        inputs, span = self._inputs(range(self.count, count)), (0, self._done)
 
         def go_on(values: Values, quantized: bool) -> None:
             more = self._values(span, inputs, list(values), quantized)
@@ -138,7 +134,7 @@ class PrefixRuns:
 
         go_on(self._quantized, True)
         self._late.append(lambda: go_on(self._float, False))
-        self._count = count
+        self.count = count
 
     def _inputs(self, runs: Iterable[int]) -> Values:
         taken = [self._sample.runs[run] for run in runs]

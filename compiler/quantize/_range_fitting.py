@@ -51,7 +51,7 @@ from compiler.ops.annotation.attach_simulated_quantize import point_attrs, quant
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
 from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.quantize._prefix_runs import PrefixRuns, source_of
-from compiler.quantize.calibration.bind_scales import measured_points
+from compiler.quantize.calibration.bind_scales import bound_grid, measured_points
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 
@@ -88,7 +88,7 @@ class RangeFitting:
     Args:
         simulated: result of ``bind_scales``.
         ranges: that were bound, as ``activation_scales`` gives them.
-        bind: makes the simulated module of other ranges.
+        bind: makes the simulated module of other ranges, as the attribute.
         joined: points that have the range of a point behind a concatenation, by their places.
         kept: points whose range becomes no smaller.
 
@@ -109,7 +109,7 @@ class RangeFitting:
         measured = measured_points(simulated)
         self._place: dict[Expr, int] = {point: place for place, point in enumerate(measured)}
         self._ranges = np.asarray(ranges, np.float32).reshape(-1, len(measured)).copy()
-        self._bind = bind
+        self.bind = bind
         self._uses: dict[Expr, list[Expr]] = {}
         for node in nodes_of(main):
             for child in node.operands():
@@ -132,10 +132,6 @@ class RangeFitting:
     def ranges(self) -> NDArray[np.float32]:
         """The ranges as they are now, as ``activation_scales`` gives them."""
         return self._ranges.reshape(-1)
-
-    def bound(self, ranges: NDArray[np.float32]) -> IRModule:
-        """The simulated module of these ranges."""
-        return self._bind(ranges)
 
     def begin(self, runs: PrefixRuns) -> None:
         """Let what only concatenations read round next to nothing until its range is chosen."""
@@ -364,8 +360,8 @@ def _narrow(point: Call) -> bool:
     attrs = point_attrs(point)
     if attrs is None or attrs.kind != QAnnotateKind.INPUT:
         return False
-    ends = _ends(point.args[1:])
-    return isinstance(point.args[1], Constant) and len(ends) == 2 and ends[1] - ends[0] < _LEVELS
+    grid = bound_grid(point)
+    return grid is not None and grid[2] - grid[1] < _LEVELS
 
 
 def _hands_on(node: Expr, operand: Expr) -> bool:
@@ -387,10 +383,6 @@ def _with_constants(user: Expr, operand: Expr, new: Expr) -> Call | None:
     if not all(isinstance(arg, Constant) for arg in rest):
         return None
     return user.with_fields(args=(new, *rest))
-
-
-def _ends(constants: Sequence[Expr]) -> list[float]:
-    return [float(c.data) for c in constants[1:] if isinstance(c, Constant)]
 
 
 def _images(point: Expr) -> int:

@@ -39,7 +39,6 @@ from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
 from compiler.ir.expr import Call, Constant, Expr, Function
-from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
 from compiler.ir.walk import nodes_of
@@ -58,6 +57,7 @@ from compiler.quantize._bias_correction import biases_of, corrected_bias
 from compiler.quantize._prefix_runs import PrefixRuns
 from compiler.quantize._range_fitting import RangeFitting
 from compiler.quantize._reconstruction import damped, reconstructed
+from compiler.quantize._rewriting import with_body
 from compiler.quantize._taps import (
     blocked,
     channel_steps,
@@ -153,15 +153,13 @@ def round_sequentially(
     bound = simulated
     if fitting is not None:
         found.ranges = fitting.ranges if found.ranges is None else found.ranges
-        bound = fitting.bound(found.ranges)
+        bound = fitting.bind(found.ranges)
     replaced: dict[Expr, Expr] = {}
     for old, new in zip(quantize_points(simulated), quantize_points(bound), strict=True):
         changed = runs.replaced.get(old)
         if isinstance(changed, Call):
             replaced[new] = new.with_fields(args=(changed.args[0], new.args[1], *changed.args[2:]))
-    main = bound["main"]
-    body = substitute(main.body, replaced)
-    return infer_module(bound.with_function("main", main.with_fields(body=body)))
+    return with_body(bound, substitute(bound["main"].body, replaced))
 
 
 MOST_PRODUCTS: Final = 5 * 10**10

@@ -23,16 +23,14 @@ import compiler.passes.recover_layer_norm
 import compiler.passes.recover_rms_norm
 import compiler.passes.select_by_place  # noqa: F401  (passes that are named below)
 from compiler.errors import QuantizeError
-from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, is_op_call
+from compiler.ir.expr import Call, Expr, Function, Op, Tuple, is_op_call
 from compiler.ir.garbage import collector_rests
-from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.loops import END, closed
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
-from compiler.ir.rebuild import rebuilt
 from compiler.ir.ty import TensorType, is_integer
 from compiler.ir.walk import mentions, nodes_of
-from compiler.ops.annotation.attach_simulated_quantize import PARAMETERS, quantize_kind
+from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.integer_calls import along_axis, subtract
 from compiler.ops.rules.product_shape import FQProductShape
@@ -47,9 +45,10 @@ from compiler.quantize._layers import named_weights, require_known, unmarked
 from compiler.quantize._masks import bounded_masks
 from compiler.quantize._range_fitting import RangeFitting
 from compiler.quantize._rescaling import rescaled
+from compiler.quantize._rewriting import rewritten
 from compiler.quantize._sequential_rounding import MOST_PRODUCTS, sequential_products
 from compiler.quantize.calibration.bias_room import with_own_biases
-from compiler.quantize.calibration.bind_scales import bind_scales, results_of
+from compiler.quantize.calibration.bind_scales import bind_scales, bound_grid, results_of
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.shared_ranges import shared_ranges
 from compiler.quantize.calibration.weighted_calls import weighted_calls
@@ -99,9 +98,13 @@ class Candidate:
         names: Counter[str] = Counter()
         for (call, _), one in zip(weighted_calls(self.simulated["main"]), measured):
             name = next(iter(onnx_nodes(call.span)), "")
-            scale, low, high = _grid(call.args[0])
             names[name] += 1
-            if name and getattr(call.attrs, "groups", 1) > 1 and high - low > _NARROW:
+            data = unmarked(call.args[0])
+            grid = bound_grid(data) if isinstance(data, Call) else None
+            if not name or grid is None or getattr(call.attrs, "groups", 1) == 1:
+                continue
+            scale, low, high = grid
+            if high - low > _NARROW:
                 found[name] = np.rint(np.minimum(one.largest / scale, high)).astype(int).tolist()
         return {name: channels for name, channels in found.items() if names[name] == 1}
 
@@ -113,14 +116,6 @@ class Candidate:
 
 _NARROW: Final = 255
 """Steps of 8 bits."""
-
-
-def _grid(data: Expr) -> tuple[float, ...]:
-    """Scale and limits of the bound quantize point that a layer reads; (1, 0, 0) for others."""
-    data = unmarked(data)
-    held = data.args[1:] if isinstance(data, Call) and quantize_kind(data) is not None else ()
-    bound = [float(one.data) for one in held if isinstance(one, Constant) and one.data.size == 1]
-    return tuple(bound) if len(bound) == len(PARAMETERS) else (1.0, 0.0, 0.0)
 
 
 @collector_rests
@@ -195,8 +190,7 @@ def tied_states(simulated: IRModule) -> IRModule:
             args=(new[node.args[0]], Tuple(tuple(following)), new[node.args[2]])
         )
 
-    body = rebuilt(nodes_of(main), tied)[main.body]
-    return infer_module(simulated.with_function("main", main.with_fields(body=body)))
+    return rewritten(simulated, tied)
 
 
 @collector_rests
@@ -316,7 +310,6 @@ def truncating(simulated: IRModule, run: QuantizeContext) -> IRModule:
     """
     if not run.truncated:
         return simulated
-    main: Function = simulated["main"]
 
     def floored(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
         lost = run.truncated.get(node)
@@ -327,5 +320,4 @@ def truncating(simulated: IRModule, run: QuantizeContext) -> IRModule:
         half = along_axis(lost.values, lost.trailing, "float32")
         return node.with_fields(args=(subtract(new[node.args[0]], half), *node.args[1:]))
 
-    body = rebuilt(nodes_of(main), floored)[main.body]
-    return infer_module(simulated.with_function("main", main.with_fields(body=body)))
+    return rewritten(simulated, floored)

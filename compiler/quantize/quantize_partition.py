@@ -16,6 +16,7 @@ Source: Relay v0.10 quantize/_partition.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from compiler.ir.expr import Call, Expr, Function, Tuple, is_op_call
@@ -37,10 +38,15 @@ class QuantizePartition(RunPass, FunctionPass):
         require_static(fn, self.info.name)
         run = context_or_new(self.context)
         body = ForwardRewriter(FQPartitionRewrite, fcontext=lambda _call: run).rewrite_body(fn)
+
+        def bordered(_before: Expr, after: Expr) -> Expr:
+            bounded = is_op_call(after, "annotation.stop_fusion")
+            return after if bounded else border(after, run.qconfig.dtype_input)
+
         if run.qconfig.narrow_results:
-            body = _with_borders(body, run.qconfig.dtype_input)
+            body = _each_result(fn.body, body, bordered)
         elif run.qconfig.keep_output_wide:
-            body = _without_border(fn.body, body)
+            body = _each_result(fn.body, body, _without_border)
         return fn.with_fields(body=body)
 
 
@@ -49,26 +55,15 @@ def partition() -> QuantizePartition:
     return QuantizePartition()
 
 
-def _with_borders(body: Expr, dtype: str) -> Expr:
-    """``body`` with a border behind every result that has none."""
-    if isinstance(body, Tuple):
-        return body.with_fields(fields=tuple(_bordered(field, dtype) for field in body.fields))
-    return _bordered(body, dtype)
-
-
-def _bordered(result: Expr, dtype: str) -> Expr:
-    return result if is_op_call(result, "annotation.stop_fusion") else border(result, dtype)
+def _each_result(before: Expr, after: Expr, change: Callable[[Expr, Expr], Expr]) -> Expr:
+    """``after`` with every result of the function changed, which was another one before."""
+    if isinstance(before, Tuple) and isinstance(after, Tuple):
+        return after.with_fields(fields=tuple(map(change, before.fields, after.fields)))
+    return change(before, after)
 
 
 def _without_border(before: Expr, after: Expr) -> Expr:
-    """``after`` with the borders taken off that this pass put behind results of the function."""
-    if isinstance(before, Tuple) and isinstance(after, Tuple):
-        fields = tuple(_inner(b, a) for b, a in zip(before.fields, after.fields))
-        return after.with_fields(fields=fields)
-    return _inner(before, after)
-
-
-def _inner(before: Expr, after: Expr) -> Expr:
+    """A result without the border that this pass put behind it."""
     if is_op_call(before, "annotation.stop_fusion") or not is_op_call(
         after, "annotation.stop_fusion"
     ):

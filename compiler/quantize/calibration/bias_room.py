@@ -15,16 +15,15 @@ from collections.abc import Iterable, Mapping, Set
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.expr import Call, Constant, Expr, Function
-from compiler.ir.inference.infer_type import infer_module
+from compiler.ir.expr import Call, Constant, Expr
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import rebuilt, with_operands
+from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import bits
-from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
+from compiler.quantize._rewriting import rewritten
 from compiler.quantize.calibration.weight_grid import channel_rows
 
 _FLOAT_BITS = 22
@@ -44,7 +43,6 @@ def with_own_biases(mod: IRModule) -> IRModule:
 
         add(nn.conv2d(%x, w), b); add(nn.conv2d(%y, w), b)      a head on two levels of a pyramid
     """
-    main: Function = mod["main"]
     taken: set[Expr] = set()
 
     def own(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
@@ -56,10 +54,7 @@ def with_own_biases(mod: IRModule) -> IRModule:
                 taken.add(bias)
         return None
 
-    body = rebuilt(nodes_of(main), own)[main.body]
-    if body is main.body:
-        return mod
-    return infer_module(mod.with_function("main", main.with_fields(body=body)))
+    return rewritten(mod, own)
 
 
 def weights_with_bias(

@@ -36,6 +36,7 @@ from compiler.ir.rebuild import substitute
 from compiler.ir.ty import bits
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import (
+    PARAMETERS,
     SQ,
     is_given,
     point_attrs,
@@ -76,6 +77,15 @@ def measured_points(annotated: IRModule) -> list[Call]:
 
 
 _MEASURED = (QAnnotateKind.INPUT, QAnnotateKind.ACTIVATION)
+
+
+def bound_grid(point: Call) -> tuple[float, float, float] | None:
+    """Scale and limits of a quantize point that has one bound scale; None for others."""
+    held = [arg.data for arg in point.args[1:] if isinstance(arg, Constant)]
+    if point_attrs(point) is None or len(held) != len(PARAMETERS) or held[0].size != 1:
+        return None
+    scale, low, high = map(float, held)
+    return scale, low, high
 
 
 def _points(nodes: Sequence[Expr]) -> list[Call]:

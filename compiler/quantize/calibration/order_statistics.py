@@ -42,11 +42,6 @@ class BucketCounts:
         table[self.keys] = self.counts
         return table
 
-    @property
-    def total(self) -> int:
-        """Number of counted values."""
-        return int(self.counts.sum())
-
     def merge(self, other: BucketCounts) -> BucketCounts:
         """Counts of both."""
         return BucketCounts.from_entries(
@@ -56,7 +51,7 @@ class BucketCounts:
     def find(self, rank: int) -> tuple[int, int]:
         """Key of the rank-th smallest value, 0-based, and how many values have smaller keys.
 
-        ``rank`` is below ``total``.
+        ``rank`` is below the number of values.
         """
         running = np.cumsum(self.counts)
         place = int(np.searchsorted(running, rank, side="right"))
