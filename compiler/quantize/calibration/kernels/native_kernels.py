@@ -29,10 +29,30 @@ _LANES = 4  # LANES and TEAM of the sources
 _TEAM = 8
 
 
-def _pointer(array: NDArray[Any]) -> ctypes.c_void_p:
-    if array.flags.writeable and array.size:  # a fourth of the time; a tensor costs a dozen
-        return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(array.data)))
-    return ctypes.c_void_p(array.ctypes.data)
+class _Array:
+    """Type of an argument that points to the first element of an array."""
+
+    @classmethod
+    def from_param(cls, array: NDArray[Any]) -> ctypes.c_void_p:
+        """The pointer."""
+        if array.flags.writeable and array.size:  # a fourth of the time; a tensor costs a dozen
+            return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(array.data)))
+        return ctypes.c_void_p(array.ctypes.data)
+
+
+_INT, _LONG, _FLOAT, _DOUBLE = ctypes.c_int32, ctypes.c_int64, ctypes.c_float, ctypes.c_double
+_ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "count_ranges": (_Array, _LONG, *[_Array] * 3),
+    "histogram": (_Array, _LONG, _Array, _INT, _FLOAT, _Array, _Array),
+    "collect_low": (_Array, _LONG, _Array, _INT, *[_Array] * 3),
+    "divergences_float32": (*[_Array] * 3, _INT, _Array, _INT, _INT, _Array, _Array),
+    "group_terms": (_Array, _Array, _INT, _Array, _INT, _INT, *[_Array] * 4),
+    "steps": (_Array, *[_LONG] * 3, _Array, _Array),
+    "products": (_Array, _Array, *[_LONG] * 4, *[_Array] * 4),
+    "grid_errors": (_Array, _LONG, _LONG, _Array, _FLOAT, _Array),
+    "round_columns": (_Array, _Array, *[_LONG] * 3, _DOUBLE, _DOUBLE, _Array, _Array),
+}
+_RESULTS = {"collect_low": ctypes.c_int64, "steps": ctypes.c_int32}
 
 
 class NativeKernels(Kernels):
@@ -50,11 +70,9 @@ class NativeKernels(Kernels):
             library = ctypes.CDLL(str(path))
         except OSError as error:
             raise CodegenError(f"cannot load {path.name}: {error}", where=str(path)) from error
-        library.qs_collect_low.restype = ctypes.c_int64
-        for name in ("count_ranges", "histogram", "divergences_float32", "group_terms"):
-            getattr(library, f"qs_{name}").restype = None
-        for name in ("products", "grid_errors", "round_columns"):
-            getattr(library, f"qs_{name}").restype = None
+        for name, arguments in _ARGUMENTS.items():
+            function = getattr(library, f"qs_{name}")
+            function.argtypes, function.restype = arguments, _RESULTS.get(name)
         self._library = library
         self._lock = threading.Lock()
         self._upper_scratch = np.zeros(_LANES * UPPER_COUNTERS, np.uint32)
@@ -64,13 +82,7 @@ class NativeKernels(Kernels):
 
     def count_ranges(self, values: F32, counts: I64, keys: I32) -> None:
         with self._lock:
-            self._library.qs_count_ranges(
-                _pointer(values),
-                ctypes.c_int64(values.size),
-                _pointer(self._upper_scratch),
-                _pointer(counts),
-                _pointer(keys),
-            )
+            self._library.qs_count_ranges(values, values.size, self._upper_scratch, counts, keys)
 
     def histogram(self, values: F32, edges: F32, counts: I64) -> None:
         bins = counts.size
@@ -81,13 +93,7 @@ class NativeKernels(Kernels):
             if self._bin_scratch.size != _LANES * bins:
                 self._bin_scratch = np.zeros(_LANES * bins, np.uint32)
             self._library.qs_histogram(
-                _pointer(values),
-                ctypes.c_int64(values.size),
-                _pointer(edges),
-                ctypes.c_int32(bins),
-                ctypes.c_float(float(inverse)),
-                _pointer(self._bin_scratch),
-                _pointer(counts),
+                values, values.size, edges, bins, float(inverse), self._bin_scratch, counts
             )
 
     def collect_low(self, values: F32, buckets: I32) -> list[KeyTimes]:
@@ -98,13 +104,7 @@ class NativeKernels(Kernels):
                 self._slot = np.empty(values.size, np.uint8)
                 self._times = np.empty(values.size, np.int32)
             found = self._library.qs_collect_low(
-                _pointer(values),
-                ctypes.c_int64(values.size),
-                _pointer(buckets),
-                ctypes.c_int32(buckets.size),
-                _pointer(self._low),
-                _pointer(self._slot),
-                _pointer(self._times),
+                values, values.size, buckets, buckets.size, self._low, self._slot, self._times
             )
             low, slot, times = (each[:found] for each in (self._low, self._slot, self._times))
             here = [slot == b for b in range(buckets.size)]
@@ -114,15 +114,7 @@ class NativeKernels(Kernels):
         out = np.empty(candidates.size, np.float32)
         work = np.empty(2 * _TEAM * hist.size, np.float32)
         self._library.qs_divergences_float32(
-            _pointer(hist),
-            _pointer(prefix),
-            _pointer(filled),
-            ctypes.c_int32(hist.size),
-            _pointer(candidates),
-            ctypes.c_int32(candidates.size),
-            ctypes.c_int32(levels),
-            _pointer(work),
-            _pointer(out),
+            hist, prefix, filled, hist.size, candidates, candidates.size, levels, work, out
         )
         return out
 
@@ -139,56 +131,28 @@ class NativeKernels(Kernels):
         whole = [sums.astype(np.float64) for sums in (prefix, filled)]
         work = np.empty(3 * candidates.size, np.float64)
         self._library.qs_group_terms(
-            *map(_pointer, whole),
-            ctypes.c_int32(prefix.size - 1),
-            _pointer(candidates),
-            ctypes.c_int32(candidates.size),
-            ctypes.c_int32(levels),
-            _pointer(p_less),
-            _pointer(q_less),
-            _pointer(work),
-            _pointer(out),
+            *whole, prefix.size - 1, candidates, candidates.size, levels, p_less, q_less, work, out
         )
         return out
 
     def steps(self, values: F32, units: F64) -> I16 | None:
         out = np.empty(values.shape, np.int16)
-        numbers = self._library.qs_steps(
-            _pointer(values),
-            *(ctypes.c_int64(size) for size in values.shape),
-            _pointer(units),
-            _pointer(out),
-        )
+        numbers = self._library.qs_steps(values, *values.shape, units, out)
         return out if numbers else None
 
     def products(
         self, both: I16, positions: int, products: I64, crossed: I64, sums: tuple[I64, I64]
     ) -> None:
         groups, taps, _ = products.shape
+        padded = -(-positions // PADDED) * PADDED
         self._library.qs_products(
-            *map(_pointer, both),
-            *(ctypes.c_int64(size) for size in (groups, taps, both.shape[3])),
-            ctypes.c_int64(-(-positions // PADDED) * PADDED),
-            *(_pointer(products), _pointer(crossed), *map(_pointer, sums)),
+            *both, groups, taps, both.shape[3], padded, products, crossed, *sums
         )
 
     def grid_errors(self, magnitudes: F32, scale: F32, levels: float, out: F32) -> None:
-        self._library.qs_grid_errors(
-            _pointer(magnitudes),
-            *(ctypes.c_int64(size) for size in magnitudes.shape),
-            _pointer(scale),
-            ctypes.c_float(levels),
-            _pointer(out),
-        )
+        self._library.qs_grid_errors(magnitudes, *magnitudes.shape, scale, levels, out)
 
     def round_columns(self, values: F64, factor: F64, ends: tuple[int, int]) -> tuple[F64, F64]:
         found, errors, left = np.empty_like(values), np.empty_like(values), values.copy()
-        self._library.qs_round_columns(
-            _pointer(left),
-            _pointer(factor),
-            *(ctypes.c_int64(size) for size in values.shape),
-            *(ctypes.c_double(end) for end in ends),
-            _pointer(found),
-            _pointer(errors),
-        )
+        self._library.qs_round_columns(left, factor, *values.shape, *ends, found, errors)
         return found, errors
