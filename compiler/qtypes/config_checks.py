@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
@@ -11,7 +12,7 @@ from compiler.errors import legal_names
 from compiler.ir.ty import bits
 from compiler.qtypes.errors import ConfigValueError, PartitionConversionsValueError, refused
 from compiler.qtypes.layer_choices import WIDE_BITS
-from compiler.qtypes.options import Option
+from compiler.qtypes.options import Check, Option
 from compiler.qtypes.value_list import ValueList
 
 
@@ -57,6 +58,11 @@ def word(legal: tuple[str, ...], name: str, value: Any) -> str:
         fix += "; a mode of your own is known once its module is imported (qsearch: --import)"
     error = PartitionConversionsValueError if name == "partition_conversions" else ConfigValueError
     raise error(what, fix=fix)
+
+
+def one_of(*legal: str) -> Check:
+    """The check of a field that takes these words."""
+    return partial(word, legal)
 
 
 def conv_places(name: str, value: Any) -> ValueList[int] | None:

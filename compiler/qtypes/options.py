@@ -1,9 +1,7 @@
 """What is said of a field of QConfig, once, where the field is declared.
 
-    weight_scale: str = field(
-        default="power2",
-        metadata=option(partial(word, ("power2", "max", "mse")), recommended="max",
-                        searched=("max", "power2", "mse")),
+    weight_scale: str = option(
+        "power2", one_of("power2", "max", "mse"), recommended="max", searched=("max", "mse")
     )
 
 The checks of QConfig, ``QConfig.recommended()``, the keys of statistics, the default space of a
@@ -13,7 +11,7 @@ search and the canonical form of a configuration are read from these declaration
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Final
 
@@ -49,6 +47,7 @@ class Option:
 
 
 def option(
+    default: Any,
     check: Check,
     *,
     recommended: Any = _AS_DEFAULT,
@@ -56,9 +55,10 @@ def option(
     searched: tuple[Any, ...] = (),
     when: tuple[str, tuple[Any, ...]] | None = None,
     has_effect: bool = True,
-) -> dict[str, Any]:
-    """The metadata of a field; the arguments are the attributes of ``Option``."""
-    return {_KEY: (check, recommended, measured, searched, when, has_effect)}
+) -> Any:
+    """A field of a dataclass; the arguments are the attributes of ``Option``."""
+    said = (check, recommended, measured, searched, when, has_effect)
+    return field(default=default, metadata={_KEY: said})
 
 
 def options_of(config: Any) -> tuple[Option, ...]:

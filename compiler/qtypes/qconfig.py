@@ -3,14 +3,14 @@
 Fields that Relay v0.10's qconfig has keep its defaults.
 """
 
+# ruff: noqa: RUF009 - option() declares a field
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
-from functools import partial
 from typing import Any, Self
 
 from compiler.errors import legal_names
@@ -19,9 +19,9 @@ from compiler.qtypes.config_checks import (
     check_fields,
     flag,
     level,
+    one_of,
     share,
     stored_mode,
-    word,
 )
 from compiler.qtypes.errors import ConfigValueError, UnknownConfigKeyError
 from compiler.qtypes.layer_choices import LayerChoices, layer_choices
@@ -93,56 +93,32 @@ class QConfig(RelayConfig):
         ConfigValueError: an illegal value (also a ValueError).
     """
 
-    bias_mode: str = field(
-        default="weight",
-        metadata=option(partial(word, ("weight", "accumulator")), recommended="accumulator"),
+    bias_mode: str = option("weight", one_of("weight", "accumulator"), recommended="accumulator")
+    keep_output_wide: bool = option(False, flag, recommended=True, measured=True)
+    avg_pool_round: bool = option(False, flag, recommended=True, measured=True)
+    weight_granularity: str = option(
+        "tensor", one_of("tensor", "channel"), recommended="channel", searched=("channel", "tensor")
     )
-    keep_output_wide: bool = field(
-        default=False, metadata=option(flag, recommended=True, measured=True)
+    activation_scheme: str = option(
+        "symmetric",
+        one_of("symmetric", "unsigned", "asymmetric"),
+        recommended="unsigned",
+        searched=("unsigned", "asymmetric", "symmetric"),
     )
-    avg_pool_round: bool = field(
-        default=False, metadata=option(flag, recommended=True, measured=True)
+    integer_tables: bool = option(False, flag, recommended=True, measured=True)
+    prerequisite_level: int | None = option(None, level, recommended=3, measured=True)
+    smooth_alpha: float | None = option(None, share, measured=True, searched=(None, 0.5, 0.75))
+    requantization: str = option(
+        "fixed_point",
+        one_of("fixed_point", "float_product", "power_of_two", "tflite"),
+        recommended="float_product",
     )
-    weight_granularity: str = field(
-        default="tensor",
-        metadata=option(
-            partial(word, ("tensor", "channel")),
-            recommended="channel",
-            searched=("channel", "tensor"),
-        ),
+    weight_rounding: str = option(
+        "nearest",
+        one_of("nearest", "corrected", "sequential"),
+        searched=("corrected", "sequential"),
     )
-    activation_scheme: str = field(
-        default="symmetric",
-        metadata=option(
-            partial(word, ("symmetric", "unsigned", "asymmetric")),
-            recommended="unsigned",
-            searched=("unsigned", "asymmetric", "symmetric"),
-        ),
-    )
-    integer_tables: bool = field(
-        default=False, metadata=option(flag, recommended=True, measured=True)
-    )
-    prerequisite_level: int | None = field(
-        default=None, metadata=option(level, recommended=3, measured=True)
-    )
-    smooth_alpha: float | None = field(
-        default=None, metadata=option(share, measured=True, searched=(None, 0.5, 0.75))
-    )
-    requantization: str = field(
-        default="fixed_point",
-        metadata=option(
-            partial(word, ("fixed_point", "float_product", "power_of_two", "tflite")),
-            recommended="float_product",
-        ),
-    )
-    weight_rounding: str = field(
-        default="nearest",
-        metadata=option(
-            partial(word, ("nearest", "corrected", "sequential")),
-            searched=("corrected", "sequential"),
-        ),
-    )
-    layers: LayerChoices = field(default=LayerChoices(), metadata=option(layer_choices))
+    layers: LayerChoices = option(LayerChoices(), layer_choices)
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
         """Refuses unknown fields before the generated ``__init__`` does so less helpfully."""

@@ -4,10 +4,11 @@ Nobody is advised to run them: ``QConfig.recommended()`` changes most. Source: s
 quantization flow, section 1.
 """
 
+# ruff: noqa: RUF009 - option() declares a field
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from compiler.qtypes.config_checks import (
@@ -18,8 +19,8 @@ from compiler.qtypes.config_checks import (
     flag,
     integer,
     number,
+    one_of,
     op_names,
-    word,
 )
 from compiler.qtypes.options import option
 from compiler.qtypes.value_list import ValueList
@@ -52,72 +53,49 @@ class RelayConfig:
         stop_after_global_pool: nothing visited after an nn.global_avg_pool2d is quantized.
     """
 
-    nbit_input: int = field(default=8, metadata=option(partial(integer, 2, 16)))
-    nbit_weight: int = field(default=8, metadata=option(partial(integer, 2, 16)))
-    nbit_activation: int = field(default=32, metadata=option(partial(integer, 8, 32)))
-    dtype_input: str = field(default="int8", metadata=option(dtype_input))
-    dtype_weight: str = field(
-        default="int8", metadata=option(partial(word, ("int8", "int16", "int32")))
+    nbit_input: int = option(8, partial(integer, 2, 16))
+    nbit_weight: int = option(8, partial(integer, 2, 16))
+    nbit_activation: int = option(32, partial(integer, 8, 32))
+    dtype_input: str = option("int8", dtype_input)
+    dtype_weight: str = option("int8", one_of("int8", "int16", "int32"))
+    dtype_activation: str = option("int32", one_of("int16", "int32"))
+    calibrate_mode: str = option(
+        "global_scale",
+        calibrate_mode,
+        recommended="percentile",
+        searched=("percentile", "kl_divergence", "max", "mse", "global_scale"),
     )
-    dtype_activation: str = field(
-        default="int32", metadata=option(partial(word, ("int16", "int32")))
+    global_scale: float = option(
+        8.0,
+        partial(number, math.inf),
+        searched=(4.0, 8.0, 16.0, 32.0),
+        when=("calibrate_mode", ("global_scale",)),
     )
-    calibrate_mode: str = field(
-        default="global_scale",
-        metadata=option(
-            calibrate_mode,
-            recommended="percentile",
-            searched=("percentile", "kl_divergence", "max", "mse", "global_scale"),
-        ),
+    weight_scale: str = option(
+        "power2",
+        one_of("power2", "max", "mse", "pairs"),
+        recommended="max",
+        searched=("max", "power2", "mse"),
     )
-    global_scale: float = field(
-        default=8.0,
-        metadata=option(
-            partial(number, math.inf),
-            searched=(4.0, 8.0, 16.0, 32.0),
-            when=("calibrate_mode", ("global_scale",)),
-        ),
+    skip_dense_layer: bool = option(True, flag, recommended=False, measured=True)
+    skip_conv_layers: ValueList[int] | None = option(
+        ValueList((0,)), conv_places, recommended=[], measured=True
     )
-    weight_scale: str = field(
-        default="power2",
-        metadata=option(
-            partial(word, ("power2", "max", "mse", "pairs")),
-            recommended="max",
-            searched=("max", "power2", "mse"),
-        ),
+    do_simulation: bool = option(False, flag)
+    round_for_shift: bool = option(True, flag)
+    debug_enabled_ops: ValueList[str] | None = option(None, op_names, measured=True)
+    rounding: str = option("UPWARD", one_of("UPWARD", "TONEAREST", "TONEAREST_EVEN"))
+    calibrate_chunk_by: int = option(-1, chunk, has_effect=False)
+    partition_conversions: str = option(
+        "disabled",
+        one_of("disabled", "enabled", "fully_integral"),
+        recommended="fully_integral",
+        searched=("fully_integral",),
     )
-    skip_dense_layer: bool = field(
-        default=True, metadata=option(flag, recommended=False, measured=True)
+    percentile: float = option(
+        0.99999,
+        partial(number, 1.0),
+        searched=(0.999, 0.9999, 0.99999, 0.999999),
+        when=("calibrate_mode", ("percentile",)),
     )
-    skip_conv_layers: ValueList[int] | None = field(
-        default=ValueList((0,)), metadata=option(conv_places, recommended=[], measured=True)
-    )
-    do_simulation: bool = field(default=False, metadata=option(flag))
-    round_for_shift: bool = field(default=True, metadata=option(flag))
-    debug_enabled_ops: ValueList[str] | None = field(
-        default=None, metadata=option(op_names, measured=True)
-    )
-    rounding: str = field(
-        default="UPWARD",
-        metadata=option(partial(word, ("UPWARD", "TONEAREST", "TONEAREST_EVEN"))),
-    )
-    calibrate_chunk_by: int = field(default=-1, metadata=option(chunk, has_effect=False))
-    partition_conversions: str = field(
-        default="disabled",
-        metadata=option(
-            partial(word, ("disabled", "enabled", "fully_integral")),
-            recommended="fully_integral",
-            searched=("fully_integral",),
-        ),
-    )
-    percentile: float = field(
-        default=0.99999,
-        metadata=option(
-            partial(number, 1.0),
-            searched=(0.999, 0.9999, 0.99999, 0.999999),
-            when=("calibrate_mode", ("percentile",)),
-        ),
-    )
-    stop_after_global_pool: bool = field(
-        default=True, metadata=option(flag, recommended=False, measured=True)
-    )
+    stop_after_global_pool: bool = option(True, flag, recommended=False, measured=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -17,10 +17,8 @@ from qsearch.search.space import default_space
 
 @dataclass(frozen=True)
 class More(QConfig):
-    rows: int = field(
-        default=2, metadata=option(partial(integer, 1, 4), recommended=3, measured=True)
-    )
-    turned: bool = field(default=False, metadata=option(flag))
+    rows: int = option(2, partial(integer, 1, 4), recommended=3, measured=True)
+    turned: bool = option(False, flag)
 
 
 def test_a_declared_option_is_checked_advised_and_part_of_the_key_of_statistics() -> None:
