@@ -59,29 +59,19 @@ class Match:
 
 def match_steps(a: Sequence[Step], b: Sequence[Step]) -> list[Match]:
     """Pairs of steps, in the order in which ``b`` runs them; every step is in one pair at most."""
-    taken_a: set[int] = set()
-    taken_b: set[int] = set()
-    found: list[Match] = []
-
-    def take(x: Step, y: Step, by: str) -> None:
-        taken_a.add(x.index)
-        taken_b.add(y.index)
-        found.append(Match(x, y, by))
-
-    for x, y in _pairs_by_ordinal(a, b, _node_and_operator):
-        take(x, y, BY_NODE)
+    found = [Match(x, y, BY_NODE) for x, y in _pairs_by_ordinal(a, b, _node_and_operator)]
     matched_nodes = {m.a.onnx_name for m in found}
     last_a = _last_by_node(a)
     for name, last in _last_by_node(b).items():
         other = last_a.get(name)
         if other is not None and name not in matched_nodes and other.shape == last.shape:
-            take(other, last, BY_NODE)
+            found.append(Match(other, last, BY_NODE))
+    taken_a, taken_b = {m.a.index for m in found}, {m.b.index for m in found}
     # A module that was never in ONNX has no such names; then only the place is left to go by.
     all_named = bool(last_a) and any(step.onnx_name for step in b)
     left_a = [s for s in a if s.index not in taken_a and not (all_named and s.onnx_name)]
     left_b = [s for s in b if s.index not in taken_b and not (all_named and s.onnx_name)]
-    for x, y in _pairs_by_place(left_a, left_b):
-        take(x, y, BY_PLACE)
+    found += [Match(x, y, BY_PLACE) for x, y in _pairs_by_place(left_a, left_b)]
     return sorted(found, key=lambda m: m.b.index)
 
 

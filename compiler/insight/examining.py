@@ -7,20 +7,18 @@ with the points of one layer left in it shows what that layer alone costs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.insight.layers import Layer, find_layers
 from compiler.insight.measuring import PointSums
 from compiler.insight.network import Network, compared, through
-from compiler.insight.records import Insight, LayerInsight, OutputInsight, PointInsight
+from compiler.insight.records import Insight, LayerInsight, PointInsight
 from compiler.ir.expr import Call, Expr, Op
 from compiler.ir.module import IRModule
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig, kind2str
-from compiler.quantize import Candidate, activation_scales, build_candidate
+from compiler.quantize import activation_scales, build_candidate
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.collect_stats import Batch, ExecutorFactory, float_executor
 from compiler.quantize.calibration.modes import calibrate_modes
@@ -78,12 +76,15 @@ def examine(
             )
         )
     progress(len(layers), len(layers))
+    integer = None
+    if final.integer is not None:
+        integer = compared(exact_executor(final.integer).executor, samples, reference)
     return Insight(
         samples=len(samples),
         points=_points(network, sums, layers, _thresholds(stats, qconfig)),
         layers=tuple(found),
         simulated=compared(executor(final.simulated), samples, reference),
-        integer=_integer(final, samples, reference),
+        integer=integer,
     )
 
 
@@ -146,11 +147,3 @@ def _producer(node: Expr) -> tuple[str, tuple[str, ...]]:
             return "", ()
         node = operands[0]
     return (node.op.name, onnx_nodes(node.span)) if isinstance(node.op, Op) else ("", ())
-
-
-def _integer(
-    candidate: Candidate, samples: Sequence[Batch], reference: Sequence[Sequence[NDArray[Any]]]
-) -> OutputInsight | None:
-    if candidate.integer is None:
-        return None
-    return compared(exact_executor(candidate.integer).executor, samples, reference)

@@ -35,7 +35,9 @@ class PointSums:
         self.scale, self.levels = scale, (int(low), int(high))
         axis = getattr(point.attrs, "axis", None)
         rank = len(point.args[0].tensor_type.shape)
-        self._spread = scale if axis is None else scale.reshape(_along(axis, rank))
+        self._spread = scale
+        if axis is not None:
+            self._spread = scale.reshape(-1, *(1,) * (rank - axis % rank - 1))
         self.minimum, self.maximum = math.inf, -math.inf
         self.local, self.upstream = Ratio(), Ratio()
         self._count = self._saturated = 0
@@ -129,7 +131,3 @@ def results_of(body: Expr, ty: Type) -> list[Expr]:
 def _value(arg: Expr) -> NDArray[Any]:
     assert isinstance(arg, Constant), "examine binds every scale"
     return arg.data
-
-
-def _along(axis: int, rank: int) -> tuple[int, ...]:
-    return tuple(-1 if place == axis % rank else 1 for place in range(rank))
