@@ -47,12 +47,8 @@ def word(legal: tuple[str, ...], name: str, value: Any) -> str:
     """One of a few words."""
     if isinstance(value, str) and value in legal:
         return value
-    if name == "calibrate_mode":
-        what = f"Unknown calibrate mode {value!r}"
-    elif name == "weight_scale":
-        what = f"Unknown weight scale mode {value!r}"
-    else:
-        what = f"QConfig.{name} cannot be {value!r}"
+    mode = {"calibrate_mode": "calibrate mode", "weight_scale": "weight scale mode"}.get(name)
+    what = f"QConfig.{name} cannot be {value!r}" if mode is None else f"Unknown {mode} {value!r}"
     fix = legal_names(str(value), legal)
     if name == "calibrate_mode":
         fix += "; a mode of your own is known once its module is imported (qsearch: --import)"

@@ -22,7 +22,6 @@ from compiler.ir.ty import holds_float
 from compiler.ir.walk import nodes_of, post_order
 from compiler.quantize._conversion_ops import (
     converts_one,
-    is_conversion,
     is_integer_tensor,
     rounds,
 )
@@ -33,8 +32,8 @@ class _Cuts:
     """Where the prefix ends, found in one walk.
 
     Attributes:
-        known: constants, and conversions of one input each, with numbers: equal values have equal
-            ones.
+        known: conversions of one input each, and constants that they read, with numbers: equal
+            values have equal ones.
         cut: number → the first conversion to integers that has it.
         cut_of: every conversion to integers with its number.
     """
@@ -64,20 +63,22 @@ class _Cuts:
         """What the value depends on; None when it is no conversion."""
         if isinstance(node, Var):
             return ("input", node) if node in self.params else None
-        if isinstance(node, Constant):
-            return ("constant", str(node.data.dtype), node.data.shape, node.data.tobytes())
         if isinstance(node, TupleGetItem):
             whole = self.known.get(node.tuple)
             return None if whole is None else ("field", whole, node.index)
         if not isinstance(node, Call) or not converts_one(node, self.rounded):
             return None
         assert isinstance(node.op, Op)
-        numbers = []
-        for arg in node.args:
-            if arg not in self.known:
-                return None
-            numbers.append(self.known[arg])
-        return ("call", node.op.name, node.attrs, *numbers)
+        if any(arg not in self.known for arg in node.args if not isinstance(arg, Constant)):
+            return None
+        return ("call", node.op.name, node.attrs, *map(self._number_of, node.args))
+
+    def _number_of(self, value: Expr) -> int:
+        """Of a known value, or of a constant: only those that conversions read are hashed."""
+        if isinstance(value, Constant) and value not in self.known:
+            key = ("constant", str(value.data.dtype), value.data.shape, value.data.tobytes())
+            self.known[value] = self.numbers.setdefault(key, len(self.numbers))
+        return self.known[value]
 
 
 def _becomes_integer(call: Call) -> bool:
@@ -93,11 +94,8 @@ def split_prefix(main: Function) -> tuple[Function, Function]:
     inputs that the rest reads unconverted are passed on.
     """
     cuts = _Cuts(frozenset(main.params))
-    # Large constants of the core are no part of any conversion; hashing them would cost time.
-    feeding = _feeds_conversions(main)
     for node in nodes_of(main):
-        if not isinstance(node, Constant) or node in feeding:
-            cuts.visit(node)
+        cuts.visit(node)
     keys: dict[Expr, int | Var] = {**cuts.cut_of, **{param: param for param in main.params}}
     core_nodes = post_order(main.body, lambda node: () if node in keys else node.operands())
     taken: set[str] = set()
@@ -121,14 +119,3 @@ def split_prefix(main: Function) -> tuple[Function, Function]:
     for let_var, value in reversed(lets):
         result = Let(let_var, value, result)
     return Function(main.params, result), core
-
-
-def _feeds_conversions(main: Function) -> set[Expr]:
-    """Constants read by conversions."""
-    return {
-        arg
-        for node in nodes_of(main)
-        if isinstance(node, Call) and is_conversion(node)
-        for arg in node.args
-        if isinstance(arg, Constant)
-    }

@@ -50,10 +50,7 @@ def even_inputs(mod: IRModule) -> IRModule:
     main: Function = mod["main"]
     if not mentions(main, ("nn.dense",)):
         return mod
-    params = frozenset(main.params)
-    factors = {
-        node: found for node in nodes_of(main) if (found := _factors(node, params)) is not None
-    }
+    factors = _found(main, _factors)
     return _with_layers(mod, factors, _scaled, -1.0) if factors else mod
 
 
@@ -62,8 +59,7 @@ def with_one_scale(
 ) -> tuple[IRModule, Sequence[ChannelRanges]]:
     """The module with the factors of columns in the weights again, and ``ranges`` of its layers."""
     main: Function = mod["main"]
-    params = frozenset(main.params)
-    held = {node: found for node in nodes_of(main) if (found := _held(node, params)) is not None}
+    held = _found(main, _held)
     if not held:
         return mod, ranges
     calls = (call for call, _ in weighted_calls(main))
@@ -72,6 +68,14 @@ def with_one_scale(
         for call, one in zip(calls, ranges)
     ]
     return _with_layers(mod, held, _plain, 1.0), told
+
+
+def _found(
+    main: Function, factors_of: Callable[[Expr, Collection[Expr]], Columns | None]
+) -> dict[Expr, Columns]:
+    params = frozenset(main.params)
+    found = ((node, factors_of(node, params)) for node in nodes_of(main))
+    return {node: factors for node, factors in found if factors is not None}
 
 
 def _with_layers(

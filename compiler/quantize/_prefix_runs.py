@@ -113,7 +113,7 @@ class PrefixRuns:
 
         self._late.append(go_on)
         if wanted > self.count:
-            self._run_more(wanted, sum(_elements(node) for node in live))
+            self._run_more(wanted, sum(node.tensor_type.num_elements for node in live))
         end = f"{done} {self.count}".encode()
         self.pieces = hashlib.sha256(self.pieces + end).digest()
 
@@ -223,7 +223,3 @@ def _held(node: Expr) -> bool:
 def source_of(node: Expr) -> Expr:
     """What a chain of quantize points reads."""
     return behind(node, (SQ,))[1]
-
-
-def _elements(node: Expr) -> int:
-    return node.tensor_type.num_elements

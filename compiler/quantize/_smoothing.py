@@ -48,7 +48,11 @@ def smooth(
     """
     groups = find_groups(mod["main"])
     factors = smoothing_factors(groups, mod, ranges, alpha)
-    return groups.rescaled(mod, factors), rescaled_ranges(groups, mod, factors, ranges)
+    told = []
+    for (call, _), one in zip(weighted_calls(mod["main"]), ranges, strict=True):
+        group = groups.group_of.get(call.args[0])
+        told.append(one if group is None else one.times(factors[group]))
+    return groups.rescaled(mod, factors), told
 
 
 def smoothing_factors(
@@ -84,17 +88,3 @@ def smoothing_factors(
 def _floored(values: Factors) -> Factors:
     largest = float(values.max(initial=0.0))
     return np.maximum(values, (largest or 1.0) * _FLOOR)
-
-
-def rescaled_ranges(
-    groups: ChannelGroups,
-    mod: IRModule,
-    factors: Sequence[Factors],
-    ranges: Sequence[ChannelRanges],
-) -> list[ChannelRanges]:
-    """``ranges`` of ``mod`` as they are once every group is multiplied by its factors."""
-    found = []
-    for (call, _), one in zip(weighted_calls(mod["main"]), ranges, strict=True):
-        group = groups.group_of.get(call.args[0])
-        found.append(one if group is None else one.times(factors[group]))
-    return found

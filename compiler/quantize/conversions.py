@@ -16,7 +16,7 @@ Source: Relay v0.10 quantize/_partition_conversions.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from compiler.errors import NotFullyIntegralError
 from compiler.ir.expr import (
@@ -156,24 +156,19 @@ def _returned(
     if not passed:
         return results, {}
     ty = suffix.func_type.ret_type
-    computed: Iterator[Expr] = iter((results,))
-    count = 1
+    fields: list[Expr] = [results]
     if isinstance(ty, TupleType):
-        count = len(ty.fields)
-        computed = (TupleGetItem(results, index) for index in range(count))
+        fields = [TupleGetItem(results, index) for index in range(len(ty.fields))]
     by_name = {param.name_hint: param for param in params}
-    fields: list[Expr] = []
     declared: dict[str, str] = {}
-    for position in range(count + len(passed)):
-        source = passed.get(position)
+    for position in sorted(passed):
+        source = passed[position]
         if isinstance(source, Var):
             declared[str(position)] = f"input:{source.name_hint}"
-            fields.append(by_name[source.name_hint])
-        elif source is not None:
-            declared[str(position)] = "constant"
-            fields.append(source)
+            fields.insert(position, by_name[source.name_hint])
         else:
-            fields.append(next(computed))
+            declared[str(position)] = "constant"
+            fields.insert(position, source)
     return Tuple(tuple(fields)), {"passthrough": declared}
 
 

@@ -77,20 +77,14 @@ def annotate() -> QuantizeAnnotate:
     return QuantizeAnnotate()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Annotator:
     """The annotate rules of one run, behind the guard of ``debug_enabled_ops``."""
 
-    def __init__(
-        self,
-        context: QuantizeContext,
-        places: Mapping[Expr, int],
-        given: bool,
-        first_calls: Mapping[Expr, frozenset[Expr]],
-    ) -> None:
-        self.context = context
-        self.places = places
-        self.given = given
-        self.first_calls = first_calls
+    context: QuantizeContext
+    places: Mapping[Expr, int]
+    given: bool
+    first_calls: Mapping[Expr, frozenset[Expr]]
 
     def rule(self, ref_call: Call, args: tuple[Expr, ...], _ctx: object) -> Expr | None:
         rule = FQAnnotateRewrite.get(ref_call.op)

@@ -68,7 +68,13 @@ from compiler.quantize.calibration.weight_scale import weight_range
 
 def quantize_points(annotated: IRModule) -> list[Call]:
     """The simulated_quantize calls of ``main`` in binding order, points of kind WEIGHT included."""
-    return _points(nodes_of(annotated["main"]))
+    return [
+        node
+        for node in nodes_of(annotated["main"])
+        if isinstance(node, Call)
+        and quantize_kind(node) not in (None, QAnnotateKind.IDENTITY)
+        and not is_given(node)
+    ]
 
 
 def measured_points(annotated: IRModule) -> list[Call]:
@@ -86,16 +92,6 @@ def bound_grid(point: Call) -> tuple[float, float, float] | None:
         return None
     scale, low, high = map(float, held)
     return scale, low, high
-
-
-def _points(nodes: Sequence[Expr]) -> list[Call]:
-    return [
-        node
-        for node in nodes
-        if isinstance(node, Call)
-        and quantize_kind(node) not in (None, QAnnotateKind.IDENTITY)
-        and not is_given(node)
-    ]
 
 
 def bind_scales(
@@ -120,10 +116,11 @@ def bind_scales(
     read_by = point_readers(main) if context.qconfig.layers else {}
     bits_of = chosen_bits(main, context.qconfig, read_by)
     tabulated = {point for point, readers in read_by.items() if readers in TABULATED}
-    binder = _Binder(context.qconfig, nodes_of(main), activation_ranges, bits_of, tabulated)
+    points = quantize_points(annotated)
+    binder = _Binder(context.qconfig, nodes_of(main), points, activation_ranges, bits_of, tabulated)
     replaced = binder.replacements()
     context.report.points.clear()
-    for point in binder.points:
+    for point in points:
         bound = binder.bound[point]
         attrs = point_attrs(point)
         assert attrs is not None
@@ -170,17 +167,16 @@ class _Binder:
 
     qconfig: QConfig
     nodes: Sequence[Expr]
+    points: Sequence[Call]
     ranges: Sequence[float] | NDArray[np.float32] | None
     bits_of: Mapping[Expr, int]
     tabulated: Collection[Expr]
-    points: list[Call] = field(default_factory=list)
     bound: dict[Expr, _Bound] = field(default_factory=dict)
     keeps_grids: bool = False
 
     def __post_init__(self) -> None:
         # A model that brings quantize points along brings quantized weights as well.
         self.keeps_grids = any(is_given(node) for node in self.nodes)
-        self.points = _points(self.nodes)
         self._bind_measured()
         uses = Counter(arg for node in self.nodes for arg in node.operands())
         consumer = {arg: n for n in self.nodes if isinstance(n, Call) for arg in n.args}
