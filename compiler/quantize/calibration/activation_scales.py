@@ -46,7 +46,8 @@ def activation_scales(stats: CalibrationStats, qconfig: QConfig) -> NDArray[np.f
         nbit = qconfig.get_nbit_by_kind(int(kind))
         if kind == QAnnotateKind.INPUT:
             nbit = input_bits(stats.readers[point], qconfig)
-        one, memo = stats.tensor(int(tensor)), stats.memos[tensor]
+        one = stats.tensors[tensor]
+        memo = one.memo
         narrow = kind == QAnnotateKind.INPUT and measured and nbit <= widest
         unsigned = bool(narrow and one.minimum >= 0)
         two_sided = narrow and not unsigned and qconfig.activation_scheme == "asymmetric"

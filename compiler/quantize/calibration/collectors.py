@@ -22,6 +22,7 @@ from compiler.quantize.calibration.stats import (
     NUM_BINS,
     CalibrationStats,
     PointMap,
+    TensorStats,
     bin_edges,
     bins_of,
     percentile_rank,
@@ -100,16 +101,9 @@ class RangeCollector:
                     fix="check the model and the calibration data",
                 )
         extremes = key_value(self._keys)
-        return CalibrationStats(
-            self._points.labels,
-            self._points.point_tensor,
-            self._points.point_kind,
-            self._points.readers,
-            extremes[:, 0].copy(),
-            extremes[:, 1].copy(),
-            self._count.copy(),
-            uppers,
-        )
+        ends = extremes[:, 0], extremes[:, 1]
+        columns = zip(self._points.labels, *ends, self._count.tolist(), uppers, strict=True)
+        return CalibrationStats.of(self._points, tuple(TensorStats(*each) for each in columns))
 
 
 class HistogramCollector:
@@ -137,16 +131,15 @@ class HistogramCollector:
         self._ranges = ranges
         self._percentiles = wanted
         self._kernels = kernels or choose_kernels()
-        stats = [ranges.tensor(index) for index in range(len(ranges.labels))]
-        self._largest = [tensor.largest for tensor in stats]
-        self._few = [KeyCounter() for _ in stats]
+        self._largest = [tensor.largest for tensor in ranges.tensors]
+        self._few = [KeyCounter() for _ in ranges.tensors]
         self._tables: dict[int, tuple[NDArray[np.float32], NDArray[np.int64]]] = {}
         self._buckets = [
             np.asarray(
                 sorted({tensor.upper.find(percentile_rank(tensor.count, p))[0] for p in wanted}),
                 np.int32,
             )
-            for tensor in stats
+            for tensor in ranges.tensors
         ]
         self._lower = [[KeyCounter() for _ in buckets] for buckets in self._buckets]
 
@@ -174,14 +167,9 @@ class HistogramCollector:
 
     def result(self) -> CalibrationStats:
         """Statistics of both rounds."""
-        lower = tuple(
-            {int(b): counter.result() for b, counter in zip(buckets, counters, strict=True)}
-            for buckets, counters in zip(self._buckets, self._lower, strict=True)
-        )
-        return replace(
-            self._ranges,
-            hist=tuple(self._bins(index) for index in range(len(self._few))),
-            lower=lower,
-            percentiles=self._percentiles,
-            memos=(),
-        )
+        tensors = []
+        for index, tensor in enumerate(self._ranges.tensors):
+            counters = zip(self._buckets[index].tolist(), self._lower[index], strict=True)
+            lower = {bucket: counter.result() for bucket, counter in counters}
+            tensors.append(replace(tensor, lower=lower, bins=self._bins(index), memo={}))
+        return CalibrationStats.of(self._ranges, tuple(tensors), self._percentiles)

@@ -67,7 +67,7 @@ def percentile_rank(count: int, fraction: float) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorStats:
-    """Statistics of one tensor over the calibration set, read from a CalibrationStats.
+    """Statistics of one tensor over the calibration set.
 
     Attributes:
         label: the tensor's producer, for messages.
@@ -75,6 +75,7 @@ class TensorStats:
         count: number of values.
         upper, lower: counters of the bit pattern of |x|, see ``BucketCounts``.
         bins: round-2 counts of NUM_BINS bins over [-largest, largest]; None after round 1.
+        memo: ranges that were chosen for the tensor; variants that share the tensor share them.
     """
 
     label: str
@@ -82,8 +83,9 @@ class TensorStats:
     maximum: np.float32
     count: int
     upper: BucketCounts
-    lower: Mapping[int, BucketCounts]
-    bins: BucketCounts | None
+    lower: Mapping[int, BucketCounts] = field(default_factory=dict)
+    bins: BucketCounts | None = None
+    memo: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property
     def hist(self) -> NDArray[np.int64] | None:
@@ -125,6 +127,30 @@ class TensorStats:
         pattern = (bucket << 16) | low.find(rank - below)[0]
         return np.uint32(pattern).view(np.float32)
 
+    def merge(self, other: TensorStats) -> TensorStats:
+        """Statistics of both shards together.
+
+        Raises:
+            CalibrationError: histograms were taken over different ranges.
+        """
+        if self.bins is None or other.bins is None:
+            return replace(
+                self,
+                minimum=np.minimum(self.minimum, other.minimum),
+                maximum=np.maximum(self.maximum, other.maximum),
+                count=self.count + other.count,
+                upper=self.upper.merge(other.upper),
+                memo={},
+            )
+        ranges = [(one.minimum, one.maximum, one.count) for one in (self, other)]
+        if ranges[0] != ranges[1]:
+            raise CalibrationError(
+                "round-2 shards were taken over different ranges",
+                fix="give every shard the same merged result of round 1",
+            )
+        lower = {bucket: counts.merge(other.lower[bucket]) for bucket, counts in self.lower.items()}
+        return replace(self, bins=self.bins.merge(other.bins), lower=lower, memo={})
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PointMap:
@@ -148,50 +174,27 @@ class CalibrationStats(PointMap):
     """Statistics of all quantize points of one annotated module, and of the tensors they read.
 
     Attributes:
-        minimum, maximum: float32, shape (tensors,).
-        count: int64, shape (tensors,).
-        upper: counters of the upper 16 bits of |x| per tensor.
-        hist: counts of the bins of round 2 per tensor; None after round 1.
-        lower: per tensor: bucket → counters of the lower 16 bits of the |x| in it.
-        percentiles: the fractions whose order statistics ``lower`` serves.
-        memos: ranges that were chosen for each tensor; variants that share a tensor share them.
+        tensors: statistics of each tensor.
+        percentiles: the fractions whose order statistics were collected.
     """
 
-    minimum: NDArray[np.float32]
-    maximum: NDArray[np.float32]
-    count: NDArray[np.int64]
-    upper: tuple[BucketCounts, ...]
-    hist: tuple[BucketCounts, ...] | None = None
-    lower: tuple[Mapping[int, BucketCounts], ...] = ()
+    tensors: tuple[TensorStats, ...]
     percentiles: tuple[float, ...] = ()
-    memos: tuple[dict[Any, Any], ...] = field(default=(), repr=False)
-
-    def __post_init__(self) -> None:
-        if not self.memos:
-            object.__setattr__(self, "memos", tuple({} for _ in self.labels))
 
     @staticmethod
     def of_nothing() -> CalibrationStats:
         """Both rounds of a module that leaves no range to be measured."""
-        none, zeros = np.zeros(0, np.int64), np.zeros(0, np.float32)
-        return CalibrationStats((), none, none, (), zeros, zeros, none, (), ())
+        none = np.zeros(0, np.int64)
+        return CalibrationStats((), none, none, (), ())
 
     @property
     def round(self) -> int:
         """1: ranges only; 2: everything."""
-        return 1 if self.hist is None else 2
+        return 1 if any(one.bins is None for one in self.tensors) else 2
 
     def tensor(self, index: int) -> TensorStats:
         """Statistics of one distinct tensor."""
-        return TensorStats(
-            self.labels[index],
-            self.minimum[index],
-            self.maximum[index],
-            int(self.count[index]),
-            self.upper[index],
-            self.lower[index] if self.lower else {},
-            None if self.hist is None else self.hist[index],
-        )
+        return self.tensors[index]
 
     def merge(self, other: CalibrationStats) -> CalibrationStats:
         """Statistics of both shards together; exact, commutative and associative.
@@ -210,47 +213,27 @@ class CalibrationStats(PointMap):
                 where=f"round {self.round} of {len(self.labels)} tensors and round {other.round} "
                 f"of {len(other.labels)}",
             )
-        if self.hist is None or other.hist is None:
-            return replace(
-                self,
-                minimum=np.minimum(self.minimum, other.minimum),
-                maximum=np.maximum(self.maximum, other.maximum),
-                count=self.count + other.count,
-                upper=tuple(a.merge(b) for a, b in zip(self.upper, other.upper, strict=True)),
-                memos=(),
-            )
-        if not (
-            np.array_equal(self.minimum, other.minimum)
-            and np.array_equal(self.maximum, other.maximum)
-            and np.array_equal(self.count, other.count)
-        ):
-            raise CalibrationError(
-                "round-2 shards were taken over different ranges",
-                fix="give every shard the same merged result of round 1",
-            )
-        lower = tuple(
-            {bucket: counts.merge(b[bucket]) for bucket, counts in a.items()}
-            for a, b in zip(self.lower, other.lower, strict=True)
-        )
-        hist = tuple(a.merge(b) for a, b in zip(self.hist, other.hist, strict=True))
-        return replace(self, hist=hist, lower=lower, memos=())
+        tensors = tuple(a.merge(b) for a, b in zip(self.tensors, other.tensors, strict=True))
+        return replace(self, tensors=tensors)
 
     def of_points(self, points: PointMap, places: Sequence[int]) -> CalibrationStats:
         """Other points over some of the tensors: their tensor i is the one of ``places[i]``."""
-        some = list(places)
-        return replace(
-            self,
-            labels=points.labels,
-            point_tensor=points.point_tensor,
-            point_kind=points.point_kind,
-            readers=points.readers,
-            minimum=self.minimum[some],
-            maximum=self.maximum[some],
-            count=self.count[some],
-            upper=tuple(self.upper[place] for place in some),
-            hist=None if self.hist is None else tuple(self.hist[place] for place in some),
-            lower=tuple(self.lower[place] for place in some) if self.lower else (),
-            memos=tuple(self.memos[place] for place in some),
+        named = zip(places, points.labels, strict=True)
+        tensors = tuple(replace(self.tensors[place], label=label) for place, label in named)
+        return CalibrationStats.of(points, tensors, self.percentiles)
+
+    @staticmethod
+    def of(
+        points: PointMap, tensors: tuple[TensorStats, ...], percentiles: tuple[float, ...] = ()
+    ) -> CalibrationStats:
+        """Statistics of these points."""
+        return CalibrationStats(
+            points.labels,
+            points.point_tensor,
+            points.point_kind,
+            points.readers,
+            tensors,
+            percentiles,
         )
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
@@ -259,19 +242,20 @@ class CalibrationStats(PointMap):
             "labels": np.asarray(self.labels, dtype=np.str_),
             "point_tensor": self.point_tensor,
             "point_kind": self.point_kind,
-            "minimum": self.minimum,
-            "maximum": self.maximum,
-            "count": self.count,
+            "minimum": np.asarray([one.minimum for one in self.tensors], np.float32),
+            "maximum": np.asarray([one.maximum for one in self.tensors], np.float32),
+            "count": np.asarray([one.count for one in self.tensors], np.int64),
             "percentiles": np.asarray(self.percentiles, np.float64),
         }
         arrays |= _pack_readers(self.readers)
-        arrays |= _pack("upper", [(index, 0, c) for index, c in enumerate(self.upper)])
-        if self.hist is not None:
-            arrays |= _pack("hist", [(index, 0, counts) for index, counts in enumerate(self.hist)])
+        arrays |= _pack("upper", [(index, 0, one.upper) for index, one in enumerate(self.tensors)])
+        if self.round == 2:
+            counted = ((index, one.bins) for index, one in enumerate(self.tensors))
+            arrays |= _pack("hist", [(index, 0, bins) for index, bins in counted if bins])
             entries = [
                 (index, bucket, counts)
-                for index, buckets in enumerate(self.lower)
-                for bucket, counts in sorted(buckets.items())
+                for index, one in enumerate(self.tensors)
+                for bucket, counts in sorted(one.lower.items())
             ]
             arrays |= _pack("lower", entries)
         return arrays
@@ -284,27 +268,25 @@ class CalibrationStats(PointMap):
             CalibrationError: an array is missing.
         """
         try:
-            upper = tuple(counts for _, _, counts in _unpack("upper", arrays))
+            upper = [counts for _, _, counts in _unpack("upper", arrays)]
             lower: list[dict[int, BucketCounts]] = [{} for _ in upper]
-            hist: tuple[BucketCounts, ...] | None = None
+            hist: list[BucketCounts] | list[None] = [None for _ in upper]
             if "hist" in arrays:  # of version 0.1, one row a tensor
-                hist = tuple(BucketCounts.from_dense(row) for row in arrays["hist"])
+                hist = [BucketCounts.from_dense(row) for row in arrays["hist"]]
             elif "hist_sizes" in arrays:
-                hist = tuple(counts for _, _, counts in _unpack("hist", arrays))
-            if hist is not None:
+                hist = [counts for _, _, counts in _unpack("hist", arrays)]
+            if None not in hist:
                 for index, bucket, counts in _unpack("lower", arrays):
                     lower[index][bucket] = counts
+            labels = tuple(str(label) for label in arrays["labels"])
+            ranges = arrays["minimum"], arrays["maximum"], arrays["count"].tolist()
+            columns = zip(labels, *ranges, upper, lower, hist, strict=True)
             return CalibrationStats(
-                tuple(str(label) for label in arrays["labels"]),
+                labels,
                 np.asarray(arrays["point_tensor"]),
                 np.asarray(arrays["point_kind"]),
                 _unpack_readers(arrays),
-                np.asarray(arrays["minimum"]),
-                np.asarray(arrays["maximum"]),
-                np.asarray(arrays["count"]),
-                upper,
-                hist,
-                tuple(lower),
+                tuple(TensorStats(*column) for column in columns),
                 tuple(float(p) for p in arrays["percentiles"]),
             )
         except KeyError as error:
