@@ -18,7 +18,7 @@ from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import build_candidate
 from compiler.quantize.calibration.channel_stats import ChannelStats
-from compiler.quantize.calibration.collect_stats import Batch, ExecutorFactory, float_executor
+from compiler.quantize.calibration.collect_stats import Batch, float_executor
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,6 @@ def layer_sqnr(
     batches: Iterable[Batch],
     *,
     channels: ChannelStats | None = None,
-    executor: ExecutorFactory = float_executor,
 ) -> tuple[tuple[LayerSqnr, ...], OutputInsight]:
     """The layers in visiting order, and the outputs of the whole.
 
@@ -61,13 +60,12 @@ def layer_sqnr(
         activation_scales: as for ``build_candidate``.
         batches: inputs of ``main`` by name, one run each; all are held in memory.
         channels: statistics of single channels, where ``qconfig.needs_channels``.
-        executor: makes what runs float modules.
     Raises:
         CalibrationError: no batch, or ranges that do not belong to the module.
         IntegerOverflowError: the configuration cannot be realised.
     """
     samples = list(batches)
-    network = Network.of(mod, qconfig, activation_scales, channels, executor)
+    network = Network.of(mod, qconfig, activation_scales, channels, float_executor)
     reference, sums = through(network, samples)
     found = []
     for index, layer in enumerate(find_layers(network)):
@@ -75,7 +73,7 @@ def layer_sqnr(
         name = layer.record.layer or next(iter(layer.onnx_nodes), place)
         found.append(_figures(name, layer, network, sums))
     whole = qconfig.with_overrides(partition_conversions="disabled")
-    simulated = executor(build_candidate(mod, whole, activation_scales, channels).simulated)
+    simulated = float_executor(build_candidate(mod, whole, activation_scales, channels).simulated)
     return tuple(found), compared(simulated, samples, reference)
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Levels = NDArray[np.int8 | np.int32]
 T = TypeVar("T")
+
+_MOST_BYTES: Final = 1 << 28
+"""Bytes of the float network that are kept; what comes later is made each time."""
 
 
 def narrowed(levels: NDArray[np.float64]) -> Levels:
@@ -34,15 +37,11 @@ class RoundedWeight:
 
 
 class FloatSide:
-    """What layers read in the float network, for candidates that differ in their weights only.
+    """What layers read in the float network, for candidates that differ in their weights only."""
 
-    Args:
-        most: bytes that are kept; what comes later is made each time.
-    """
-
-    def __init__(self, most: int = 1 << 28) -> None:
+    def __init__(self) -> None:
         self._held: dict[Any, list[Any]] = {}
-        self._room = most
+        self._room = _MOST_BYTES
 
     def get(self, key: Hashable, make: Callable[[], Iterable[T]]) -> list[T]:
         """What was kept of the runs of a layer, else what ``make`` gives: arrays, or lists of
