@@ -101,12 +101,10 @@ def _whole(answer: bool, call: Call) -> Constant:
 
 
 def _masked_scores(scores: Expr) -> Expr:
-    if is_op_call(scores, "where"):
-        assert isinstance(scores, Call)
-        return _added(scores)
-    if not is_op_call(scores, "add"):
+    if not isinstance(scores, Call) or not is_op_call(scores, "where", "add"):
         return scores
-    assert isinstance(scores, Call)
+    if is_op_call(scores, "where"):
+        return _added(scores)
     scores = _apart(scores)
     return with_operands(scores, (scores.op, *map(_bounded, scores.args)))
 

@@ -34,7 +34,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -102,8 +101,8 @@ class RangeFitting:
         simulated: IRModule,
         ranges: Sequence[float] | NDArray[np.float32],
         bind: Callable[[NDArray[np.float32]], IRModule],
-        joined: Mapping[int, int] = MappingProxyType({}),
-        kept: Collection[Expr] = (),
+        joined: Mapping[int, int],
+        kept: Collection[Expr],
     ) -> None:
         main: Function = simulated["main"]
         measured = measured_points(simulated)

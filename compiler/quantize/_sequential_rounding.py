@@ -30,7 +30,7 @@ shrinkage approach to large-scale covariance matrix estimation", 2005 (the diago
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -45,13 +45,11 @@ from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.input_columns import InputColumns
 from compiler.qtypes.channel_ranges import (
-    ChannelRanges,
     FloatSide,
     RoundedWeight,
-    Rounding,
     narrowed,
 )
-from compiler.qtypes.input_sample import InputSample
+from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.quantize._bias_correction import biases_of, corrected_bias
 from compiler.quantize._prefix_runs import PrefixRuns
@@ -88,26 +86,21 @@ _FEW_LEVELS: Final = 127
 
 
 def round_sequentially(
-    simulated: IRModule,
-    ranges: Sequence[ChannelRanges],
-    sample: InputSample | None,
-    correct_biases: bool = False,
-    rounded: Rounding | None = None,
-    fitting: RangeFitting | None = None,
+    simulated: IRModule, run: QuantizeContext, correct_biases: bool, fitting: RangeFitting | None
 ) -> IRModule:
     """The simulated module with rounded weights, and biases that correct the rest of the error.
 
     Args:
         simulated: result of ``bind_scales``.
-        ranges: of the data of each weighted operator, in visiting order.
-        sample: calibration inputs.
+        run: knows the data of the layers, a sample of the inputs, and what is rounded already; what
+            is fitted is added.
         correct_biases: biases take the mean errors.
-        rounded: what is known already; what is fitted is added.
         fitting: chooses the ranges of activations on the way, unless they are known with the
             weights; None keeps them.
     Raises:
         CalibrationError: there is no sample.
     """
+    sample, found = run.input_sample, run.rounded
     if sample is None:
         raise CalibrationError(
             'weight_rounding="sequential" needs a sample of the calibration inputs',
@@ -117,12 +110,11 @@ def round_sequentially(
     few = any(_has_few_levels(call.args[1]) for call, _ in weighted_calls(main))
     runs = PrefixRuns(main, sample if few else sample.within(_INPUTS))
     biases = biases_of(main) if correct_biases else {}
-    found = Rounding() if rounded is None else rounded
     if fitting is not None and found.ranges is None:
         found.weights.clear()  # they depend on the ranges
     known = found.weights
     calls = [call for call, _ in weighted_calls(main)]
-    places = zip(range(len(calls)), column_rules(main), ranges, strict=True)
+    places = zip(range(len(calls)), column_rules(main), run.channel_ranges, strict=True)
     layers = dict(zip(calls, places, strict=True))
     fitted: frozenset[Expr] = frozenset()
     if fitting is not None and found.ranges is None:

@@ -48,8 +48,6 @@ def corrected(
         # More threads win nothing for matrices of this size and burn several times the CPU; and
         # the last bits of a solution depend on their number.
         with threadpool_limits(1, user_api="blas"):
-            simulated = round_sequentially(
-                simulated, ranges, run.input_sample, corrects, run.rounded, fitting
-            )
+            simulated = round_sequentially(simulated, run, corrects, fitting)
         corrects &= mentions(simulated["main"], (END,))  # the layers that are left
     return correct_biases(simulated, ranges) if corrects else simulated
