@@ -32,7 +32,7 @@ from compiler.targets.engine.products import (
     zero_term,
 )
 from compiler.targets.engine.steps import number
-from compiler.targets.engine.transposed import convolutions_of, transposed
+from compiler.targets.engine.transposed import convolutions_of, pixels_joined, transposed
 from compiler.targets.engine.values import Epilogue, Item, Product
 from compiler.targets.engine.views import Address, View
 
@@ -125,10 +125,7 @@ def _pixels_as_channels(
     wide = np.zeros((best, channels, inner, height, spans[best]), weight.dtype)
     for place in range(best):
         wide[place, ..., place * by : place * by + width] = weight
-    images, rows, columns, _ = target.shape
-    shape = images, rows, columns // best, best * channels
-    strides = (*target.strides[:2], best * pixel, target.buffer.item)
-    made = View(target.buffer, target.offset, shape, strides)
+    made = pixels_joined(target, best)
     how = replace(attrs, strides=(attrs.strides[0], best * by))
     return how, wide.reshape(best * channels, inner, height, spans[best]), made
 
@@ -148,9 +145,8 @@ def _bordered(planner: Planner, data: Item, layout: str, padding: Sequence[int])
     )
     if not enough or (view.shape[c] > 1 and view.strides[c] != view.buffer.item):
         order = tuple(layout.index(letter) for letter in "NHWC")
-        made = planner.emitter.bordered(
-            (view.buffer.type, view.buffer.zero), data.shape, order, pads, view.buffer.zero
-        )
+        storage = view.buffer.storage
+        made = planner.emitter.bordered(storage, data.shape, order, pads, view.buffer.zero)
         planner.emitter.copy(view, made)
         view = made
     offset = view.offset - top * view.strides[h] - left * view.strides[w]

@@ -34,7 +34,7 @@ from compiler.targets.engine.library import load_library
 from compiler.targets.engine.plan import Plan, StepInfo
 from compiler.targets.engine.planner import plan_function
 from compiler.targets.engine.steps import SLACK, aligned
-from compiler.targets.engine.views import ALIGN, View
+from compiler.targets.engine.views import ALIGN, STORED, View
 from compiler.targets.reference.inputs import checked_inputs
 
 Array = NDArray[Any]
@@ -307,17 +307,9 @@ def _address(array: Array) -> int:
         return int(array.ctypes.data)
 
 
-_STORED: dict[str, np.dtype[Any]] = {
-    "U8": np.dtype(np.uint8),
-    "S16": np.dtype(np.int16),
-    "S32": np.dtype(np.int32),
-    "S64": np.dtype(np.int64),
-}
-
-
 def array_of(view: View, arena: Array) -> Array:
     """The elements of a view in the arena, as they are stored."""
-    dtype = _STORED[view.buffer.type]
+    dtype = STORED[view.buffer.type]
     start = view.buffer.place + view.offset
     last = sum((n - 1) * s for n, s in zip(view.shape, view.strides)) + dtype.itemsize
     flat = arena[start : start + last]

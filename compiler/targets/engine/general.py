@@ -19,7 +19,15 @@ from compiler.targets.engine.layouts import axis_order
 from compiler.targets.engine.planner import Planner, general, rule
 from compiler.targets.engine.steps import number
 from compiler.targets.engine.values import INT64, Chain, Item, constant, spread
-from compiler.targets.engine.views import Address, Shape, View, merged_axes, positions, row_major
+from compiler.targets.engine.views import (
+    Address,
+    Shape,
+    View,
+    compact,
+    merged_axes,
+    positions,
+    row_major,
+)
 
 Array = NDArray[Any]
 
@@ -82,9 +90,7 @@ def _folded(
     inside = INT64[0] <= bounds[0] and bounds[1] <= INT64[1]
     item = Item(shape, *(bounds if inside else INT64), uses=1)
     sizes = views[0].shape
-    item.view = planner.emitter.bordered(
-        item.storage, shape, tuple(range(len(shape))), [(0, 0)] * len(shape), 0
-    )
+    item.view = compact(item.storage, shape)
     out = item.view.buffer
     places = [*row_major(sizes[:kept], out.item), *(0,) * (len(sizes) - kept)]
     sides = [*(view.strides for view in views), tuple(places)]
@@ -167,9 +173,7 @@ def spread_convolution(planner: Planner, step: Step, args: list[Item]) -> bool:
     )
     shape = step.results[0].type.concrete_shape
     out = [shape[layouts[2].index(c)] for c in "NCHW"]
-    mirrored = planner.emitter.bordered(
-        (kernel.buffer.type, kernel.buffer.zero), kernel.shape, (0, 1, 2, 3), [(0, 0)] * 4, 0
-    )
+    mirrored = compact(kernel.buffer.storage, kernel.shape)
     for y, x in np.ndindex(*kernel.shape[2:]):
         taken = kernel.sliced(2, y, y + 1).sliced(3, x, x + 1)
         y, x = kernel.shape[2] - 1 - y, kernel.shape[3] - 1 - x
@@ -263,7 +267,7 @@ def ordered(planner: Planner, step: Step, args: list[Item]) -> bool:
     (found,) = FNumpyCompute.require(step.op)(step.attrs, [offsets, *rest], result)
     item = Item(result.concrete_shape, data.low, data.high)
     item.image_layout = data.image_layout if len(item.shape) == len(data.shape) else ""
-    out = dense_view(planner, step, item, (view.buffer.type, view.buffer.zero))
+    out = dense_view(planner, step, item, view.buffer.storage)
     flat = found.transpose(out.axis_order).reshape(-1)
     breaks = np.flatnonzero(np.diff(flat) != view.buffer.item) + 1
     run = int(np.gcd.reduce(np.append(breaks, len(flat))))
@@ -285,9 +289,7 @@ def dense_view(
     """Define a result that lies in memory without a border."""
     item.stored = stored
     planner.define(step, item)
-    rank = len(item.shape)
-    order = tuple(range(rank)) if row_major else axis_order(item)
-    item.view = planner.emitter.bordered(stored, item.shape, order, [(0, 0)] * rank, 0)
+    item.view = compact(stored, item.shape, None if row_major else axis_order(item))
     return item.view
 
 
@@ -321,8 +323,7 @@ def surrounded(planner: Planner, data: Item, width: Sequence[tuple[int, int]], v
 
 def _filled(planner: Planner, item: Item, value: int) -> View:
     """Memory of an item with one value everywhere."""
-    rank = len(item.shape)
-    view = planner.emitter.bordered(item.storage, item.shape, axis_order(item), [(0, 0)] * rank, 0)
+    view = compact(item.storage, item.shape, axis_order(item))
     chain = Chain("CLIP", (constant(value),), (value, value))
     emit_program(planner, Item(item.shape, value, value, chain=chain), view)
     item.view = view
@@ -375,7 +376,7 @@ def taken(
     in_blob = emitter.is_constant(table)
     table = table if in_blob else emitter.contiguous(table)
     item = Item(step.results[0].type.concrete_shape, data.low, data.high)
-    out = dense_view(planner, step, item, (table.buffer.type, table.buffer.zero), row_major=True)
+    out = dense_view(planner, step, item, table.buffer.storage, row_major=True)
     emitter.step(
         "take",
         [index.buffer] if in_blob else [index.buffer, table.buffer],

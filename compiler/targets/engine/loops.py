@@ -18,9 +18,9 @@ from math import prod
 from compiler.ir.dataflow import Step
 from compiler.targets.engine.elementwise import emit_together
 from compiler.targets.engine.epilogue import scaled_epilogue
-from compiler.targets.engine.planner import RAW_DTYPES, Planner, bounds_of, rule
-from compiler.targets.engine.values import Item
-from compiler.targets.engine.views import Buffer, View, row_major
+from compiler.targets.engine.planner import Planner, bounds_of, rule
+from compiler.targets.engine.values import RAW_DTYPES, Item
+from compiler.targets.engine.views import View, compact
 
 
 @rule("scan")
@@ -33,13 +33,13 @@ def scan(planner: Planner, step: Step, args: list[Item]) -> bool:
     inner = Planner(body, planner.library, emitter)
     steps = inner.distinct_steps()
     held = [
-        _memory(value.type.concrete_shape, RAW_DTYPES[value.type.dtype])
+        compact(RAW_DTYPES[value.type.dtype], value.type.concrete_shape)
         for value in body.inputs[:states]
     ]
     for item, state in zip(args, held):
         planner.write(item, state)
     sources = [_row_major(planner, item) for item in args[states:moving]]
-    parts = [_memory(one.shape[1:], (one.buffer.type, one.buffer.zero)) for one in sources]
+    parts = [compact(one.buffer.storage, one.shape[1:]) for one in sources]
     for place, (value, item) in enumerate(zip(body.inputs, args, strict=True)):
         low, high = bounds_of(value.type.dtype) if place < states else (item.low, item.high)
         data = item.data if place >= moving else None
@@ -69,12 +69,12 @@ def scan(planner: Planner, step: Step, args: list[Item]) -> bool:
             if place >= states:
                 back = attrs.reverse_outputs[place - states]
                 made = _row_major(inner, item)
-                whole = _memory((attrs.length, *made.shape), (made.buffer.type, made.buffer.zero))
+                whole = compact(made.buffer.storage, (attrs.length, *made.shape))
                 _move(planner, whole, made, attrs.length, back, takes=False)
                 results[place] = whole
             elif not written:
                 state = held[place]
-                after = _memory(state.shape, (state.buffer.type, state.buffer.zero))
+                after = compact(state.buffer.storage, state.shape)
                 inner.write(item, after)
                 following.append((after, state))
     for after, state in following:
@@ -83,8 +83,7 @@ def scan(planner: Planner, step: Step, args: list[Item]) -> bool:
     emitter.step("repeat", [state.buffer for state in held], [token], count=attrs.length)
     for place, item in enumerate(found):
         lies = results[place]
-        stored = lies.buffer.type, lies.buffer.zero
-        made_of = Item(lies.shape, item.low, item.high, view=lies, stored=stored)
+        made_of = Item(lies.shape, item.low, item.high, view=lies, stored=lies.buffer.storage)
         planner.define(step, made_of, place)
     return True
 
@@ -104,12 +103,6 @@ def _together(found: list[Item], held: list[View]) -> dict[Item, View | None]:
         elif item in made:
             made[item] = state
     return made
-
-
-def _memory(shape: tuple[int, ...], stored: tuple[str, int]) -> View:
-    buffer = Buffer(0, *stored)
-    buffer.size = max(1, prod(shape)) * buffer.item
-    return View(buffer, 0, shape, row_major(shape, buffer.item))
 
 
 def _row_major(planner: Planner, item: Item) -> View:

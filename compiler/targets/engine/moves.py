@@ -13,7 +13,7 @@ from compiler.targets.engine.general import ordered, padded
 from compiler.targets.engine.layouts import MOST_IMAGES, pad_of
 from compiler.targets.engine.planner import Planner, rule
 from compiler.targets.engine.values import Epilogue, Item, Product
-from compiler.targets.engine.views import Shape, View
+from compiler.targets.engine.views import Shape, View, compact
 
 Array = NDArray[Any]
 
@@ -44,15 +44,13 @@ def reshape(planner: Planner, step: Step, args: list[Item]) -> bool:
     made = view.reshaped(shape)
     if made is not None:
         return _moved(planner, step, args[0], made)
-    storage = view.buffer.type, view.buffer.zero
-    item = planner.define(step, Item(shape, args[0].low, args[0].high, stored=storage))
+    item = planner.define(step, Item(shape, args[0].low, args[0].high, stored=view.buffer.storage))
     item.image_layout = args[0].image_layout
     item.view = planner.emitter.allocate(item)
     target = item.view.reshaped(view.shape)
     if target is None:
         item.border = None
-        order = tuple(range(len(shape)))
-        item.view = planner.emitter.bordered(storage, shape, order, [(0, 0)] * len(shape), 0)
+        item.view = compact(view.buffer.storage, shape)
         target = item.view.reshaped(view.shape)
         assert target is not None
     planner.emitter.copy(view, target)
@@ -136,9 +134,7 @@ def pad(planner: Planner, step: Step, args: list[Item]) -> bool:
         order = view.axis_order
         if any(any(width[order[place]]) for place in (0, 3)) or view.shape[order[0]] > MOST_IMAGES:
             return padded(planner, step, data)
-        made = planner.emitter.bordered(
-            (view.buffer.type, view.buffer.zero), view.shape, order, width, byte
-        )
+        made = planner.emitter.bordered(view.buffer.storage, view.shape, order, width, byte)
         planner.emitter.copy(view, made)
         view = made
     offset = view.offset - sum(w[0] * s for w, s in zip(width, view.strides))

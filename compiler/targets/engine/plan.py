@@ -23,6 +23,7 @@ from compiler.targets.engine.views import (
     Memory,
     Shape,
     View,
+    compact,
     merged_axes,
     positions,
     row_major,
@@ -159,29 +160,22 @@ class Emitter:
         byte: int,
     ) -> View:
         """Memory for ``shape`` with borders of ``byte``, which a step writes."""
-        rank = len(shape)
-        sizes = tuple(shape[a] + sum(pads[a]) for a in order)
-        buffer = Buffer(0, *storage)
-        steps = row_major(sizes, buffer.item)
-        buffer.size = max(1, prod(sizes)) * buffer.item
-        strides = [0] * rank
-        for place, axis in enumerate(order):
-            strides[axis] = steps[place]
-        view = View(
-            buffer, sum(pads[a][0] * strides[a] for a in range(rank)), shape, tuple(strides)
-        )
+        whole = compact(storage, tuple(n + sum(pair) for n, pair in zip(shape, pads)), order)
+        buffer, strides = whole.buffer, whole.strides
+        start = sum(before * stride for (before, _), stride in zip(pads, strides))
+        view = View(buffer, start, shape, strides)
         if any(map(any, pads)):
             (top, bottom), (left, right) = pads[order[1]], pads[order[2]]
-            pixel = steps[2]
-            for image in range(sizes[0]):
+            image, line, pixel = (strides[axis] for axis in order[:3])
+            for number_of in range(shape[order[0]]):
                 self.step(
                     "fill",
                     [],
                     [buffer],
-                    out=Address(buffer, image * steps[0]),
+                    out=Address(buffer, number_of * image),
                     height=shape[order[1]],
                     row_bytes=shape[order[2]] * pixel,
-                    row_pitch=steps[1],
+                    row_pitch=line,
                     top=top,
                     bottom=bottom,
                     left=left * pixel,
@@ -194,12 +188,9 @@ class Emitter:
         """The view with its elements in row-major order, one behind the other."""
         if view.is_row_major and not always:
             return view
-        buffer = Buffer(
-            max(1, prod(view.shape)) * view.buffer.item, view.buffer.type, view.buffer.zero
-        )
-        made = View(buffer, 0, view.shape, row_major(view.shape, buffer.item))
+        made = compact(view.buffer.storage, view.shape)
         self.copy(view, made)
-        self.copies.add(buffer)
+        self.copies.add(made.buffer)
         return made
 
     def copy(self, source: View, target: View) -> None:
@@ -292,10 +283,9 @@ class Emitter:
         if scaled and (len(loops) > 3 or rows[1][2] or items[1][2] or not planes[1][2]):
             return False
         if len(loops) > 3:
-            buffer = Buffer(prod(view.shape) * view.buffer.item, view.buffer.type, view.buffer.zero)
-            dense = View(buffer, 0, view.shape, row_major(view.shape, buffer.item))
-            self.quantize(source, dense, scale, axis, bounds, offset)
-            self.copy(dense, view)
+            made = compact(view.buffer.storage, view.shape)
+            self.quantize(source, made, scale, axis, bounds, offset)
+            self.copy(made, view)
             return True
         zero = view.buffer.zero
         self.step(

@@ -34,6 +34,7 @@ from compiler.targets.engine.transposed import transposed
 from compiler.targets.engine.values import (
     INT32,
     INT64,
+    RAW_DTYPES,
     Chain,
     Epilogue,
     Item,
@@ -277,7 +278,7 @@ class Planner:
         """Say what an input of the flow is that another planner computes."""
         item.readers, item.uses = self.behind.get(value, []), self._uses(value)
         if item.view is not None:
-            item.stored = item.view.buffer.type, item.view.buffer.zero
+            item.stored = item.view.buffer.storage
         self.items[value] = item
 
     def plan(self, step: Step) -> None:
@@ -401,13 +402,13 @@ class Planner:
 
     def write(self, item: Item, target: View) -> None:
         """Copy an item into memory of its shape, or compute it there."""
-        stored = target.buffer.type, target.buffer.zero
+        stored = target.buffer.storage
         if item.view is None and item.chain is not None and item.storage == stored:
             item.view, item.depth = emit_program(self, item, target), 0
             self._lies(item)
             return
         view = self.materialise(item)
-        if (view.buffer.type, view.buffer.zero) == stored:
+        if view.buffer.storage == stored:
             self.emitter.copy(view, target)
         else:
             same = Chain("CLIP", (item,), (item.low, item.high))
@@ -450,7 +451,7 @@ class Planner:
         if no_table and item.view is None and item.stored is None and item.product is None:
             item.stored = stored
         view = self.materialise(item)
-        if (view.buffer.type, view.buffer.zero) == stored:
+        if view.buffer.storage == stored:
             return view
         same = Chain("CLIP", (item,), (item.low, item.high))
         return self.materialise(Item(item.shape, item.low, item.high, chain=same, stored=stored))
@@ -531,20 +532,6 @@ def _renamed(step: Step, kept: Container[str]) -> tuple[list[Step], dict[FlowVal
 
 _UNSIGNED: Final = ("uint16", "uint32")
 """Dtypes whose bytes are those of the signed one, wrapped."""
-RAW_DTYPES: Final = {
-    "bool": ("U8", 0),
-    "int4": ("U8", 128),
-    "uint4": ("U8", 0),
-    "int8": ("U8", 128),
-    "uint8": ("U8", 0),
-    "int16": ("S16", 0),
-    "uint16": ("S16", 0),
-    "int32": ("S32", 0),
-    "uint32": ("S32", 0),
-    "float32": ("S32", 0),
-    "int64": ("S64", 0),
-}
-"""Dtypes of inputs and outputs, and the type and zero of what their bytes are copied to."""
 
 
 def bounds_of(dtype: str) -> tuple[int, int]:

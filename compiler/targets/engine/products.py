@@ -26,9 +26,11 @@ from compiler.targets.engine.plan import MOST_ARENA
 from compiler.targets.engine.planner import FORM, Planner, rule
 from compiler.targets.engine.steps import number
 from compiler.targets.engine.values import INT32, Chain, Epilogue, Item, Product, constant
-from compiler.targets.engine.views import Address, Buffer, View, merged_axes
+from compiler.targets.engine.views import Address, Buffer, View, compact, merged_axes
 
 Array = NDArray[Any]
+Emit = Callable[[Item, Epilogue, Product], View]
+"""``emit(item, epilogue, product)`` writes the steps of a product, and says where the item lies."""
 
 _FULL = 255
 _MOST_SUM = 1 << 30
@@ -107,15 +109,29 @@ def waiting(
     weight: Array,
     data: Item,
     axis: int,
-    emit: Callable[[Item, Epilogue, Product], View],
+    emit: Emit,
     layout: str = "",
 ) -> Item | None:
-    """A product that waits for its epilogue."""
+    """A product with constant weights that waits for its epilogue; None where its sums do not fit
+    in int32."""
     low, high, exact = _sums(weight, data)
     if not exact:
         return None
-    shape = step.results[0].type.concrete_shape
-    bounds = int(low.min()), int(high.max())
+    item = _waiting(planner, step, (low, high), axis, emit)
+    item.image_layout = layout
+    return item
+
+
+def _waiting(
+    planner: Planner,
+    step: Step,
+    bounds: tuple[Array, Array],
+    axis: int,
+    emit: Emit,
+    takes_bias: bool = True,
+) -> Item:
+    """A product with these bounds of its sums that waits; its steps are those of ``step``."""
+    low, high = bounds
     span = planner.emitter.span
 
     def later(item: Item, epilogue: Epilogue) -> View:
@@ -125,8 +141,9 @@ def waiting(
         finally:
             planner.emitter.span = now
 
-    product = Product(later, axis, low, high)
-    return Item(shape, *bounds, product=product, image_layout=layout, uses=1)
+    product = Product(later, axis, low, high, takes_bias)
+    shape = step.results[0].type.concrete_shape
+    return Item(shape, int(low.min()), int(high.max()), product=product, uses=1)
 
 
 def zero_term(planner: Planner, view: View, weight: Array) -> Array:
@@ -229,8 +246,7 @@ def _write_rows(
         source = emitter.contiguous(source, always=True)
         rows = merged_axes(shape[:-1], [source.strides[:-1], out.strides[:-1]])
     if len(rows) > 2:  # images with a border, which their reader then adds itself
-        item.border, order = None, tuple(range(len(shape)))
-        out = emitter.bordered(item.storage, shape, order, [(0, 0)] * len(shape), 0)
+        item.border, out = None, compact(item.storage, shape)
         rows = merged_axes(shape[:-1], [source.strides[:-1], out.strides[:-1]])
     rows = [(1, (0, 0))] * (2 - len(rows)) + rows
     fields = put_epilogue(planner, *ends, item, 1, zero_term(planner, source, weight))
@@ -274,24 +290,17 @@ def batch_matmul(planner: Planner, step: Step, args: list[Item]) -> bool:
 def _batches(planner: Planner, step: Step, left: Item, right: Item) -> Item:
     """A product of bytes that waits for its epilogue."""
     attrs: Any = step.attrs
-    shape = step.results[0].type.concrete_shape
+    columns = step.results[0].type.concrete_shape[2]
     a, b = planner.materialise(left), planner.materialise(right)
     a = a.permuted((0, 2, 1)) if attrs.transpose_a else a
     b = b.permuted((0, 2, 1)) if attrs.transpose_b else b
     ends = [x * y for x in (left.low, left.high) for y in (right.low, right.high)]
-    low, high = np.array([a.shape[2] * min(ends)]), np.array([a.shape[2] * max(ends)])
-    span = planner.emitter.span
+    low, high = (np.full(columns, a.shape[2] * end) for end in (min(ends), max(ends)))
 
-    def emit(item: Item, epilogue: Epilogue) -> View:
-        now, planner.emitter.span = planner.emitter.span, span
-        try:
-            return _write_batches(planner, item, epilogue, product, a, b)
-        finally:
-            planner.emitter.span = now
+    def emit(item: Item, epilogue: Epilogue, product: Product) -> View:
+        return _write_batches(planner, item, epilogue, product, a, b)
 
-    bounds = np.repeat(low, shape[2]), np.repeat(high, shape[2])
-    product = Product(emit, 2, *bounds, takes_bias=False)
-    return Item(shape, int(low[0]), int(high[0]), product=product, uses=1)
+    return _waiting(planner, step, (low, high), 2, emit, takes_bias=False)
 
 
 def _write_batches(

@@ -14,7 +14,7 @@ from compiler.targets.engine import moves
 from compiler.targets.engine.layouts import MOVES, factors_moved, moved, moved_back
 from compiler.targets.engine.planner import Planner, reals, rule
 from compiler.targets.engine.values import Item, bits_of, constants, is_integer
-from compiler.targets.engine.views import View
+from compiler.targets.engine.views import View, compact
 
 Array = NDArray[Any]
 
@@ -112,11 +112,8 @@ def _quantized(planner: Planner, step: Step) -> bool:
         target = target and moved_back(target, move)
     if target is not None:
         return planner.emitter.quantize(number, target, factor, axis, (low, high), offset)
-    rank = len(source.type.concrete_shape)
     item.border = None
-    target = planner.emitter.bordered(
-        item.storage, source.type.concrete_shape, tuple(range(rank)), [(0, 0)] * rank, 0
-    )
+    target = compact(item.storage, source.type.concrete_shape)
     if not planner.emitter.quantize(number, target, factor, axis, (low, high), offset):
         return False
     for move in reversed(path):

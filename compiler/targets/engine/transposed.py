@@ -197,7 +197,7 @@ def convolutions_of(
             if joined is None:
                 one = made.sliced(2, x, target.shape[2], spread.columns.stride)
             else:
-                one = _pixels_joined(made, len(columns))
+                one = pixels_joined(made, len(columns))
             yield how, taps, corner, one
 
 
@@ -219,7 +219,8 @@ def _joined(
     return first, taps.reshape(-1, *taps.shape[2:])
 
 
-def _pixels_joined(view: View, count: int) -> View:
+def pixels_joined(view: View, count: int) -> View:
+    """Images of which pixels one behind the other are the channels of one."""
     images, rows, columns, channels = view.shape
     strides = (*view.strides[:2], count * view.strides[2], view.strides[3])
     return View(

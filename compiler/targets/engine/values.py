@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isqrt
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,20 @@ Array = NDArray[Any]
 
 INT32 = (-(1 << 31), (1 << 31) - 1)
 INT64 = (-(1 << 63), (1 << 63) - 1)
+RAW_DTYPES: Final = {
+    "bool": ("U8", 0),
+    "int4": ("U8", 128),
+    "uint4": ("U8", 0),
+    "int8": ("U8", 128),
+    "uint8": ("U8", 0),
+    "int16": ("S16", 0),
+    "uint16": ("S16", 0),
+    "int32": ("S32", 0),
+    "uint32": ("S32", 0),
+    "float32": ("S32", 0),
+    "int64": ("S64", 0),
+}
+"""Dtypes of inputs and outputs, and the type and zero of what their bytes are copied to."""
 
 
 @dataclass(slots=True, eq=False)
@@ -254,18 +268,7 @@ def below_half(bits: int) -> int:
 
 def is_integer(dtype: str) -> bool:
     """Whether a dtype holds integers that buffers may hold."""
-    return dtype in (
-        "bool",
-        "int4",
-        "uint4",
-        "int8",
-        "uint8",
-        "int16",
-        "uint16",
-        "int32",
-        "uint32",
-        "int64",
-    )
+    return dtype in RAW_DTYPES and dtype != "float32"
 
 
 def bits_of(array: Array) -> Array:

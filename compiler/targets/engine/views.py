@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from compiler.errors import PlanError
 from compiler.targets.c.memory_plan import Lifetime, plan_memory
@@ -13,8 +15,13 @@ from compiler.targets.c.memory_plan import Lifetime, plan_memory
 ALIGN: Final = 64
 """Bytes; of every buffer and constant."""
 
-SIZES: Final = {"U8": 1, "S16": 2, "S32": 4, "S64": 8}
-"""Bytes of an element by the name that step.h gives its type."""
+STORED: Final[dict[str, np.dtype[Any]]] = {
+    "U8": np.dtype(np.uint8),
+    "S16": np.dtype(np.int16),
+    "S32": np.dtype(np.int32),
+    "S64": np.dtype(np.int64),
+}
+"""Elements as they lie in memory, by the name that step.h gives their type."""
 
 Shape = tuple[int, ...]
 
@@ -44,7 +51,12 @@ class Buffer:
     @property
     def item(self) -> int:
         """Bytes of an element."""
-        return SIZES[self.type]
+        return STORED[self.type].itemsize
+
+    @property
+    def storage(self) -> tuple[str, int]:
+        """Type and zero."""
+        return self.type, self.zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +122,19 @@ class View:
             (self.buffer.item,),
             (0,),
         )
+
+
+def compact(storage: tuple[str, int], shape: Shape, order: Shape | None = None) -> View:
+    """New memory for a shape, in an order of axes, by default row-major.
+
+    Args:
+        storage: type and zero.
+    """
+    order = tuple(range(len(shape))) if order is None else order
+    buffer = Buffer(0, *storage)
+    buffer.size = max(1, prod(shape)) * buffer.item
+    strides = row_major(tuple(shape[axis] for axis in order), buffer.item)
+    return View(buffer, 0, shape, tuple(strides[order.index(axis)] for axis in range(len(shape))))
 
 
 def row_major(shape: Shape, item: int) -> Shape:

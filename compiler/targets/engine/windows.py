@@ -19,7 +19,7 @@ from compiler.targets.engine.lines import as_lines
 from compiler.targets.engine.planner import Planner, rule
 from compiler.targets.engine.steps import number
 from compiler.targets.engine.values import INT32, Chain, Item
-from compiler.targets.engine.views import SIZES, Address, Shape, View, merged_axes
+from compiler.targets.engine.views import STORED, Address, Shape, View, compact, merged_axes
 
 Array = NDArray[Any]
 Window = tuple[Sequence[int], ...]
@@ -103,7 +103,7 @@ def pool(planner: Planner, step: Step, args: list[Item]) -> bool:
         source = planner.emitter.contiguous(source, always=True)
     item = planner.define(step, Item(shape, low, high, image_layout=out_layout))
     item.stored = ("S32", 0) if average else None
-    if not average and item.storage != (source.buffer.type, source.buffer.zero):
+    if not average and item.storage != source.buffer.storage:
         return False
     item.view = planner.emitter.allocate(item, channels_last(out_layout))
     target = item.view.permuted([out_layout.index(c) for c in "NHWC"])
@@ -174,7 +174,7 @@ def reduce(planner: Planner, step: Step, args: list[Item]) -> bool:
     whole = _windowed(planner, planner.materialise(data), tuple(axes_of(step)))
     if whole is None or not INT32[0] <= low <= high <= INT32[1] or whole.buffer.type == "S64":
         return False
-    stored = (whole.buffer.type, whole.buffer.zero) if step.name == "max" else ("S32", 0)
+    stored = whole.buffer.storage if step.name == "max" else ("S32", 0)
     # In one run, whatever order and border its readers want.
     item = Item(step.results[0].type.concrete_shape, low, high)
     out = dense_view(planner, step, item, stored, row_major=True)
@@ -222,14 +222,14 @@ def _in_table(data: Item) -> tuple[Item, list[Chain]]:
     Not for bytes; neither is what it reads wider than the data, nor does the table grow.
     """
     links: list[Chain] = []
-    size, most = SIZES[data.storage[0]], 1 << (data.high - data.low).bit_length()
+    size, most = STORED[data.storage[0]].itemsize, 1 << (data.high - data.low).bit_length()
     while size > 1 and data.view is None and data.uses <= 1 and data.chain is not None:
         inner = [a for a in data.chain.args if a.data is None]
         numbers = [a for a in data.chain.args if a.data is not None]
         if data.chain.op not in _IN_TABLES or len(inner) != 1 or any(a.shape for a in numbers):
             break
         (read,) = inner
-        wider = SIZES[read.storage[0]] > size or read.high - read.low >= most
+        wider = STORED[read.storage[0]].itemsize > size or read.high - read.low >= most
         if wider or read.shape != data.shape:
             break
         links.append(data.chain)
@@ -255,7 +255,7 @@ def lookup(planner: Planner, step: Step, args: list[Item]) -> bool:
             step, planner.compose("TABLE", (source,), _placed(entries, source.low))
         )
     view = planner.materialise(source)
-    in_kind, in_zero = view.buffer.type, view.buffer.zero
+    in_kind, in_zero = view.buffer.storage
     low, high = (-in_zero, 255 - in_zero) if in_kind == "U8" else (source.low, source.high)
     if table.data is None or not table.fits_int32 or in_kind == "S64" or high - low >= 1 << 16:
         return taken(planner, step, table, data, (1, table.shape[0], smallest, False))
@@ -265,15 +265,12 @@ def lookup(planner: Planner, step: Step, args: list[Item]) -> bool:
     item.image_layout = data.image_layout
     out = item.view = planner.emitter.allocate(item, view.axis_order)
     kind, zero = item.storage
-    dtype = {"U8": np.uint8, "S16": np.int16, "S32": np.int32}[kind]
     order = out.axis_order
     s, t = view.permuted(order), out.permuted(order)
     loops = merged_axes(s.shape, [s.strides, t.strides])
     if len(loops) > 3 or loops[-1][1] not in ((view.buffer.item, out.buffer.item), (0, 0)):
         view = planner.emitter.contiguous(view, always=True)
-        out = item.view = planner.emitter.bordered(
-            item.storage, item.shape, tuple(range(len(item.shape))), [(0, 0)] * len(item.shape), 0
-        )
+        out = item.view = compact(item.storage, item.shape)
         item.border = None
         loops = merged_axes(view.shape, [view.strides, out.strides])
     loops = [(1, (0, 0))] * (3 - len(loops)) + loops
@@ -290,7 +287,7 @@ def lookup(planner: Planner, step: Step, args: list[Item]) -> bool:
         out_stride_0=loops[0][1][1],
         out_stride_1=loops[1][1][1],
         type=number(kind),
-        table=planner.emitter.put((entries + zero).astype(dtype)),
+        table=planner.emitter.put((entries + zero).astype(STORED[kind])),
         entries=len(entries),
         **_lines(planner, entries + zero, in_kind, kind),
     )
@@ -340,16 +337,6 @@ def _rows(planner: Planner, data: Item, axis: int) -> tuple[View, int, int, Shap
     return view, loops[0][0], loops[0][1][0], axes
 
 
-def _wide_rows(planner: Planner, item: Item, axes: Shape) -> View:
-    """Memory for int32 rows; the item gets the view in its own order of axes."""
-    order = [item.shape[a] for a in axes]
-    out = planner.emitter.bordered(
-        ("S32", 0), tuple(order), tuple(range(len(order))), [(0, 0)] * len(order), 0
-    )
-    item.view = out.permuted([axes.index(a) for a in range(len(axes))])
-    return out
-
-
 @rule("nn.integer_softmax")
 def integer_softmax(planner: Planner, step: Step, args: list[Item]) -> bool:
     """Rows along the last axis."""
@@ -366,14 +353,14 @@ def integer_softmax(planner: Planner, step: Step, args: list[Item]) -> bool:
     view, rows, stride, axes = found
     bits = step.attrs.out_bits
     item = planner.define(step, Item(data.shape, 0, 1 << bits, stored=("S32", 0)))
-    out = _wide_rows(planner, item, axes)
+    item.view = compact(("S32", 0), item.shape, axes)
     in_bytes = view.buffer.type == "U8" and int(entries.max()) < 1 << 24
     together = max(1, min(rows, _TOGETHER // columns)) if in_bytes else 1
     scratch = planner.emitter.scratch(8 * columns * together + 256)
     planner.emitter.step(
         "softmax",
         [view],
-        [out, scratch],
+        [item.view, scratch],
         rows=rows,
         columns=columns,
         in_stride=stride,
@@ -413,11 +400,11 @@ def integer_standardize(planner: Planner, step: Step, args: list[Item]) -> bool:
         return False
     view, rows, stride, axes = found
     item = planner.define(step, Item(data.shape, -bound, bound, stored=("S32", 0)))
-    out = _wide_rows(planner, item, axes)
+    item.view = compact(("S32", 0), item.shape, axes)
     planner.emitter.step(
         "standardize",
         [view],
-        [out],
+        [item.view],
         rows=rows,
         columns=columns,
         in_stride=stride,
