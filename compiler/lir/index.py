@@ -7,7 +7,7 @@ reshapes reads as one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from compiler.ir.ty import integer_range
 from compiler.lir.affine import linear_terms
@@ -163,18 +163,21 @@ def within(index: Scalar, size: int) -> Scalar | None:
 
 def all_of(conditions: Sequence[Scalar | None]) -> Scalar | None:
     """Their conjunction, None for an empty one; None stands for True."""
-    leaves: list[Scalar] = []
-    stack = [condition for condition in reversed(conditions) if condition is not None]
+    total: Scalar | None = None
+    for leaf in conjuncts(*(condition for condition in conditions if condition is not None)):
+        total = leaf if total is None else Bin("and", total, leaf)
+    return total
+
+
+def conjuncts(*conditions: Scalar) -> Iterator[Scalar]:
+    """What has to hold, from left to right: conditions without an "and" of their own."""
+    stack = list(reversed(conditions))
     while stack:
         node = stack.pop()
         if isinstance(node, Bin) and node.op == "and":
             stack += [node.b, node.a]
         else:
-            leaves.append(node)
-    total: Scalar | None = None
-    for leaf in leaves:
-        total = leaf if total is None else Bin("and", total, leaf)
-    return total
+            yield node
 
 
 def clamped(value: Scalar, size: int) -> Scalar:

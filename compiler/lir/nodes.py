@@ -25,7 +25,8 @@ from compiler.ir.attrs import NO_ATTRS, DictAttrs
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.text import literals
 from compiler.ir.ty import FuncType, TensorType, TupleType
-from compiler.lir.scalars import INDEX_DTYPE, Axis, Buffer, Scalar
+from compiler.lir.scalars import INDEX_DTYPE, Acc, Axis, Buffer, Scalar
+from compiler.lir.walk import loads
 
 Array = NDArray[Any]
 Combiner = Literal["sum", "prod", "max", "min", "argmax", "argmin"]
@@ -72,6 +73,23 @@ class Compute:
         return (self.expr,) if self.post is None else (self.expr, self.post)
 
     @property
+    def value(self) -> Scalar:
+        """What is stored, before it is cast to the dtype of ``out``."""
+        if self.post is not None:
+            return self.post
+        return self.expr if self.init is None else Acc(self.acc_dtype)
+
+    def mapped(self, change: Callable[[Scalar], Scalar]) -> Compute:
+        """The block with each of its expressions changed."""
+        return replace(
+            self,
+            expr=change(self.expr),
+            out_index=tuple(map(change, self.out_index)),
+            init=None if self.init is None else change(self.init),
+            post=None if self.post is None else change(self.post),
+        )
+
+    @property
     def acc_dtype(self) -> str:
         """Dtype of ``acc`` in ``post``."""
         if self.init is None:
@@ -93,6 +111,13 @@ class Extern:
 
 
 Block = Compute | Extern
+
+
+def reads_of(block: Block) -> list[Buffer]:
+    """The buffers a block reads, each once, in order of their first use."""
+    if isinstance(block, Extern):
+        return list(dict.fromkeys(block.ins))
+    return list(dict.fromkeys(load.buffer for load in loads(*block.roots)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

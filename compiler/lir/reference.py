@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError
+from compiler.lir.builder import at_own_point
 from compiler.lir.nodes import Compute, Extern, PrimFunc, evaluate
 from compiler.lir.routines import externs, intrinsics
-from compiler.lir.scalars import Axis, Buffer, Scalar
+from compiler.lir.scalars import Buffer
 from compiler.lir.vectorised import Span, Tile
 
 Array = NDArray[Any]
@@ -37,11 +38,7 @@ def run(func: PrimFunc, args: Sequence[Array], check_overflow: bool = False) -> 
         EvaluationError: an argument does not fit its parameter; with ``check_overflow`` an
             element wrapped.
     """
-    _check_arguments(func, args)
-    buffers: dict[Buffer, Array] = {
-        buffer: np.ascontiguousarray(arg).reshape(buffer.shape)
-        for buffer, arg in zip(func.params, args)
-    }
+    buffers: dict[Buffer, Array] = dict(zip(func.params, checked_arguments(func, args)))
     buffers.update(func.consts)
     for block in func.blocks:
         if isinstance(block, Extern):
@@ -56,7 +53,12 @@ def _evaluate(func: PrimFunc, args: Sequence[Array]) -> list[Array]:
     return run(func, args)
 
 
-def _check_arguments(func: PrimFunc, args: Sequence[Array]) -> None:
+def checked_arguments(func: PrimFunc, args: Sequence[Array]) -> list[Array]:
+    """The arguments in row-major order.
+
+    Raises:
+        EvaluationError: an argument does not fit its parameter.
+    """
     if len(args) != len(func.params):
         raise EvaluationError(
             f"@{func.name} takes {len(func.params)} arrays, {len(args)} are given"
@@ -67,6 +69,7 @@ def _check_arguments(func: PrimFunc, args: Sequence[Array]) -> None:
                 f"@{func.name}: {buffer.name} is {buffer.dtype}{list(buffer.shape)}, "
                 f"the argument is {arg.dtype}{list(arg.shape)}"
             )
+    return [np.ascontiguousarray(arg).reshape(b.shape) for b, arg in zip(func.params, args)]
 
 
 def _run_extern(block: Extern, buffers: dict[Buffer, Array]) -> None:
@@ -77,17 +80,12 @@ def _run_extern(block: Extern, buffers: dict[Buffer, Array]) -> None:
 
 
 def _run_compute(block: Compute, buffers: dict[Buffer, Array], check: bool, name: str) -> None:
-    result = np.empty(block.out.shape, block.out.dtype)
+    result, root = np.empty(block.out.shape, block.out.dtype), block.value
     for spans in _tiles(block):
-        tile = Tile(block.axes, spans, buffers, check=check)
-        if block.raxes:
-            acc, wrapped = _reduced(block, spans, buffers, check)
-            tile = Tile(block.axes, spans, buffers, acc, check)
-            value = acc if block.post is None else tile.evaluate(block.post)
-            wrapped |= block.post is not None and tile.wrapped(block.post)
-        else:
-            value = tile.evaluate(block.expr)
-            wrapped = tile.wrapped(block.expr)
+        acc, wrapped = _reduced(block, spans, buffers, check) if block.raxes else (None, False)
+        tile = Tile(block.axes, spans, buffers, acc, check)
+        value = tile.evaluate(root)
+        wrapped |= tile.wrapped(root)
         if check and not wrapped and _narrows(value, block.out.dtype):
             wrapped = True
         if wrapped:
@@ -110,16 +108,11 @@ def _narrows(value: Array, dtype: str) -> bool:
 
 def _write(block: Compute, tile: Tile, spans: Sequence[Span], result: Array, value: Array) -> None:
     shape = tuple(stop - start for start, stop in spans)
-    own_point = all(_same_axis(i, axis) for i, axis in zip(block.out_index, block.axes))
-    if own_point and len(block.out_index) == len(block.axes):
+    if at_own_point(block.out_index, block.axes):
         result[tuple(slice(*span) for span in spans)] = value
         return
     places = [np.broadcast_to(tile.evaluate(index), shape) for index in block.out_index]
     result[tuple(places)] = np.broadcast_to(value, shape)
-
-
-def _same_axis(index: Scalar, axis: Axis) -> bool:
-    return isinstance(index, Axis) and index.name == axis.name
 
 
 def _tiles(block: Compute) -> Iterator[tuple[Span, ...]]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from compiler.errors import LoweringError, legal_names
 from compiler.lir.affine import linear_terms, sum_key
+from compiler.lir.index import conjuncts
 from compiler.lir.nodes import COMBINERS, HINTS, Block, Compute, Extern, PrimFunc
 from compiler.lir.ranges import Range, value_range
 from compiler.lir.routines import externs
@@ -189,14 +190,8 @@ def _check_scalar(
 def _with_guards(condition: Scalar, facts: Facts) -> Facts:
     """What holds where the condition does."""
     known = dict(facts)
-    stack = [condition]
-    while stack:
-        node = stack.pop()
-        if not isinstance(node, Bin):
-            continue
-        if node.op == "and":
-            stack += [node.a, node.b]
-        elif node.op in _SIDES and isinstance(node.b, IntImm):
+    for node in conjuncts(condition):
+        if isinstance(node, Bin) and node.op in _SIDES and isinstance(node.b, IntImm):
             _learn(known, node.a, _SIDES[node.op](node.b.value))
     return known
 

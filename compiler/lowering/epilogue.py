@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from compiler.lir.builder import RECOMPUTED_COST, at_own_point
-from compiler.lir.nodes import Block, Compute, Extern, PrimFunc
+from compiler.lir.nodes import Block, Compute, Extern, PrimFunc, reads_of
 from compiler.lir.scalars import Acc, Buffer, Cast, Load, Scalar
 from compiler.lir.walk import loads, post_order, rewrite, with_axes
 
@@ -54,19 +54,6 @@ def _readers(blocks: tuple[Block, ...]) -> dict[Buffer, int]:
     return readers
 
 
-def reads_of(block: Block) -> list[Buffer]:
-    """The buffers a block reads, each once, in order of their first use."""
-    if isinstance(block, Extern):
-        return list(dict.fromkeys(block.ins))
-    return list(dict.fromkeys(load.buffer for load in loads(*scalars_of(block))))
-
-
-def scalars_of(block: Compute) -> list[Scalar]:
-    """Every expression of a block."""
-    held = [block.expr, *block.out_index]
-    return held + [part for part in (block.init, block.post) if part is not None]
-
-
 def _own_point_reads(block: Compute) -> list[Buffer]:
     """Temps that the block reads at its own point only, all axes in order."""
     own: dict[Buffer, bool] = {}
@@ -82,12 +69,10 @@ def _joined(reader: Compute, temp: Buffer, writer: Block) -> Block | None:
     """One block in place of two; None where they have to stay apart."""
     if isinstance(writer, Extern):
         return _renamed_result(reader, temp, writer)
-    value: Scalar = writer.expr
-    if writer.raxes:
-        value = writer.post if writer.post is not None else Acc(writer.acc_dtype)
-    elif not _copies(reader, temp):
+    if not writer.raxes and not _copies(reader, temp):
         # Elementwise after elementwise was stored on purpose.
         return None
+    value = writer.value
     if value.operations > RECOMPUTED_COST and _occurrences(reader.expr, temp) > 1:
         return None
     held = value if value.dtype == temp.dtype else Cast(temp.dtype, value)
@@ -156,11 +141,5 @@ def _with_buffers(block: Block, new: Mapping[Buffer, Buffer]) -> Block:
             return Load(new[node.buffer], node.index)
         return None
 
-    return replace(
-        block,
-        out=new.get(block.out, block.out),
-        expr=rewrite(block.expr, change),
-        init=None if block.init is None else rewrite(block.init, change),
-        post=None if block.post is None else rewrite(block.post, change),
-        out_index=tuple(rewrite(index, change) for index in block.out_index),
-    )
+    renamed = block.mapped(lambda root: rewrite(root, change))
+    return replace(renamed, out=new.get(block.out, block.out))

@@ -11,10 +11,10 @@ integers, widening casts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from compiler.lir.affine import Affine, affine_of
+from compiler.lir.index import all_of, conjuncts
 from compiler.lir.nodes import Compute
 from compiler.lir.ranges import ValueRanges, is_whole
 from compiler.lir.scalars import COMPARISONS, Bin, BoolImm, Cast, FloatImm, IntImm, Scalar, Select
@@ -22,13 +22,6 @@ from compiler.lir.walk import rewrite
 
 _DEEPEST = 32
 """Operations around a guard that are looked through."""
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """``value`` >= 0, with ``value`` a sum of axes."""
-
-    value: Affine
 
 
 def decided(root: Scalar, ranges: ValueRanges) -> Scalar:
@@ -70,29 +63,30 @@ def _decided_binary(node: Bin, ranges: ValueRanges) -> Scalar | None:
 
 def split_guards(
     block: Compute, expr: Scalar, bounded: Callable[[Affine], bool]
-) -> tuple[Scalar, list[Condition]]:
-    """The addend of a reduction without the guards that become loop bounds, and these guards.
+) -> tuple[Scalar, list[Affine]]:
+    """The addend of a reduction without the guards that become loop bounds, and the sums of axes
+    that are not negative where these guards hold.
 
     Args:
         block: a reduction with sum, prod, max or min.
         expr: its expression.
         bounded: whether a loop can take over the condition that this sum is not negative.
     """
-    conditions: list[Condition] = []
+    conditions: list[Affine] = []
 
     def strip(node: Scalar, neutral: Callable[[Scalar], bool], depth: int = 0) -> Scalar:
         if depth > _DEEPEST:
             return node
         if isinstance(node, Select) and neutral(node.b):
             kept: list[Scalar] = []
-            for part in _conjuncts(node.condition):
+            for part in conjuncts(node.condition):
                 values = _not_negative(part)
                 if values is not None and all(bounded(value) for value in values):
-                    conditions.extend(Condition(value) for value in values)
+                    conditions.extend(values)
                 else:
                     kept.append(part)
-            inner = strip(node.a, neutral, depth + 1)
-            return inner if not kept else Select(_all(kept), inner, node.b)
+            inner, guard = strip(node.a, neutral, depth + 1), all_of(kept)
+            return inner if guard is None else Select(guard, inner, node.b)
         if isinstance(node, Cast) and is_whole(node.to) and is_whole(node.a.dtype):
             stripped = strip(node.a, _is_zero, depth + 1) if neutral is _is_zero else node.a
             return node if stripped is node.a else Cast(node.to, stripped)
@@ -121,7 +115,7 @@ def split_guards(
 def conditions_of(condition: Scalar) -> list[Affine] | None:
     """Sums of axes that are all not negative exactly where the condition holds."""
     found: list[Affine] = []
-    for part in _conjuncts(condition):
+    for part in conjuncts(condition):
         values = _not_negative(part)
         if values is None:
             return None
@@ -131,25 +125,6 @@ def conditions_of(condition: Scalar) -> list[Affine] | None:
 
 def _is_zero(node: Scalar) -> bool:
     return isinstance(node, IntImm | FloatImm) and node.value == 0
-
-
-def _conjuncts(root: Scalar) -> list[Scalar]:
-    found: list[Scalar] = []
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Bin) and node.op == "and":
-            stack.extend((node.b, node.a))
-        else:
-            found.append(node)
-    return found
-
-
-def _all(parts: Sequence[Scalar]) -> Scalar:
-    total = parts[0]
-    for part in parts[1:]:
-        total = Bin("and", total, part)
-    return total
 
 
 def _not_negative(node: Scalar) -> tuple[Affine, ...] | None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from compiler.lir.affine import flat_index
-from compiler.lir.nodes import Block, Compute, Extern, PrimFunc
+from compiler.lir.nodes import Compute, PrimFunc, reads_of
 from compiler.lir.scalars import Buffer, Load, Scalar
 from compiler.lir.walk import loads, rewrite, with_axes
 from compiler.targets.c.program import Program, Step
@@ -64,7 +64,7 @@ def _joined(first: PrimFunc, second: PrimFunc, place: int) -> PrimFunc | None:
     (source,) = first.blocks
     if not isinstance(source, Compute) or source.raxes or source.out_index != source.axes:
         return None
-    readers = [block for block in second.blocks if param in _read(block)]
+    readers = [block for block in second.blocks if param in reads_of(block)]
     reader = readers[0] if len(readers) == 1 else None
     if not isinstance(reader, Compute):
         return None
@@ -96,12 +96,6 @@ def _joined(first: PrimFunc, second: PrimFunc, place: int) -> PrimFunc | None:
         consts=(*second.consts, *((renamed(buffer), array) for buffer, array in first.consts)),
         blocks=tuple(block if old is reader else old for old in second.blocks),
     )
-
-
-def _read(block: Block) -> set[Buffer]:
-    if isinstance(block, Extern):
-        return set(block.ins)
-    return {node.buffer for node in loads(*block.roots)}
 
 
 def _once(block: Compute, load: Load) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from compiler.errors import CodegenError
 from compiler.lir.affine import flat_index
 from compiler.lir.nodes import Compute, Extern, PrimFunc
-from compiler.lir.scalars import Axis, Buffer, Scalar
+from compiler.lir.scalars import Axis, Buffer
 from compiler.lir.walk import loads, with_axes
 from compiler.targets.c.arithmetic import Arithmetic
 from compiler.targets.c.c_types import APART, c_type
@@ -127,18 +127,8 @@ def _with_legal_axes(block: Compute, names: Mapping[str, str]) -> Compute:
     old = (*block.axes, *block.raxes)
     new = tuple(Axis(scope.fresh(axis.name), axis.extent) for axis in old)
 
-    def renamed(root: Scalar) -> Scalar:
-        return with_axes(root, old, new)
-
-    return replace(
-        block,
-        axes=new[: len(block.axes)],
-        raxes=new[len(block.axes) :],
-        expr=renamed(block.expr),
-        out_index=tuple(renamed(index) for index in block.out_index),
-        init=None if block.init is None else renamed(block.init),
-        post=None if block.post is None else renamed(block.post),
-    )
+    renamed = block.mapped(lambda root: with_axes(root, old, new))
+    return replace(renamed, axes=new[: len(block.axes)], raxes=new[len(block.axes) :])
 
 
 def head_of(start: str, parameters: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError
 from compiler.lir.nodes import Extern, PrimFunc
-from compiler.lir.scalars import Buffer
+from compiler.lir.reference import checked_arguments
 from compiler.targets.c.arithmetic import Arithmetic
 from compiler.targets.c.constants import ConstantPool
 from compiler.targets.c.kernel import kernel_of
@@ -61,12 +61,10 @@ class KernelLibrary:
         func = self._functions.get(name)
         if func is None:
             raise EvaluationError(f"the library has no @{name}")
-        if len(args) != len(func.params):
-            raise EvaluationError(f"@{name} takes {len(func.params)} arrays, {len(args)} are given")
-        given = [_fitting(name, b, array) for b, array in zip(func.params, args)]
         if name not in self._symbols:
-            return func.evaluate(given)
-        made = [np.empty(b.shape, storage(b)) for b in (*func.outputs, *func.temps)]
+            return func.evaluate(args)
+        given = checked_arguments(func, args)
+        made = [np.empty(b.shape, b.dtype) for b in (*func.outputs, *func.temps)]
         call = getattr(self._library, self._symbols[name])
         call.restype = None
         call(*(ctypes.c_void_p(array.ctypes.data) for array in (*given, *made)))
@@ -89,17 +87,3 @@ def kernels_text(functions: Sequence[PrimFunc]) -> tuple[dict[str, str], str]:
         kernel = kernel_of(func, symbols[func.name], held, use, linkage="")
         definitions.append(f"{kernel.head};\n\n{kernel.text}")
     return symbols, source_text("Kernels.", use, pool, definitions)
-
-
-def storage(buffer: Buffer) -> np.dtype[Any]:
-    """numpy dtype of the elements in memory."""
-    return np.dtype({"int4": "int8", "uint4": "uint8"}.get(buffer.dtype, buffer.dtype))
-
-
-def _fitting(name: str, buffer: Buffer, array: Array) -> Array:
-    if array.shape != buffer.shape or array.dtype != storage(buffer):
-        raise EvaluationError(
-            f"@{name}: {buffer.name} is {buffer.dtype}{list(buffer.shape)}, "
-            f"the argument is {array.dtype}{list(array.shape)}"
-        )
-    return np.ascontiguousarray(array)

@@ -81,10 +81,9 @@ class _Nest:
         self._expr = decided(block.expr, self._ranges)
         if block.raxes and block.combiner not in _ARG:
             inner = {a.name for a in block.raxes}
-            self._expr, found = split_guards(
+            self._expr, self._conditions = split_guards(
                 block, self._expr, lambda value: bool(inner & set(value.terms))
             )
-            self._conditions = [condition.value for condition in found]
         self._result = self._finished_expression()
         self._order = self._joined_order()
         self._extents = {a.name: a.extent for a in (*block.axes, *block.raxes)}
@@ -112,8 +111,7 @@ class _Nest:
         result = self._expr
         if block.raxes:
             self._ranges = ValueRanges(self._accumulator.range)
-            result = block.post if block.post is not None else Acc(block.acc_dtype)
-            result = decided(result, self._ranges)
+            result = decided(block.value, self._ranges)
         return result if result.dtype == block.out.dtype else Cast(block.out.dtype, result)
 
     @cached_property

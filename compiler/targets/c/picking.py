@@ -107,11 +107,7 @@ def _reading(func: PrimFunc, place: int, form: Form) -> PrimFunc:
         name=f"{func.name}_picks{place}_{form.bits}_{form.shift}_{form.low}".replace("-", "m"),
         params=_with(func.params, place, held),
         blocks=tuple(
-            replace(
-                block,
-                expr=rewrite(block.expr, unpacked),
-                post=None if block.post is None else rewrite(block.post, unpacked),
-            )
+            block.mapped(lambda root: rewrite(root, unpacked))
             if isinstance(block, Compute)
             else block
             for block in func.blocks

@@ -42,7 +42,7 @@ from typing import Literal
 from compiler.lir.affine import Affine, flat_index
 from compiler.lir.nodes import Compute, PrimFunc
 from compiler.lir.ranges import ValueRanges, is_whole
-from compiler.lir.scalars import Acc, Bin, Buffer, Cast, IntImm, Load, Scalar, Select
+from compiler.lir.scalars import Bin, Buffer, Cast, IntImm, Load, Scalar, Select
 from compiler.lir.walk import loads
 from compiler.targets.c.accumulator import accumulator_of
 from compiler.targets.c.guards import conditions_of, decided
@@ -269,8 +269,7 @@ def product_of(block: Compute, budget: int = MOST_SCRATCH) -> Product | None:
     if accumulator.modular or sides[0] is None or sides[1] is None:
         return None
     ranges = ValueRanges(accumulator.range)
-    result = block.post if block.post is not None else Acc(block.acc_dtype)
-    result = decided(result, ranges)
+    result = decided(block.value, ranges)
     if result.dtype != block.out.dtype:
         result = Cast(block.out.dtype, result)
     order = _joined(block, (sides[0], sides[1]), result)

@@ -78,13 +78,12 @@ class ScalarPrinter:
 
     def expression(self, root: Scalar, before: Callable[[str], None]) -> str:
         """C expression of ``root``; declarations it needs first are handed to ``before``."""
-        printed = self._printed(root)
-        order = [node for node in post_order(root) if id(node) in printed]
+        order = list(post_order(root, operands_of=self._operands))
         uses: dict[int, int] = {}
         for node in order:
             for operand in self._operands(node):
                 uses[id(operand)] = uses.get(id(operand), 0) + 1
-        always = _always_computed(root)
+        always = {id(node) for node in post_order(root, operands_of=_always_computed)}
         guarded_loads: dict[int, bool] = {}
         self._texts = {}
         for node in order:
@@ -106,17 +105,6 @@ class ScalarPrinter:
         Its axes may have been joined to others and have no loop of their own.
         """
         return () if id(node) in self._positions else node.operands()
-
-    def _printed(self, root: Scalar) -> set[int]:
-        """Ids of the expressions that have a text."""
-        found: set[int] = set()
-        stack = [root]
-        while stack:
-            node = stack.pop()
-            if id(node) not in found:
-                found.add(id(node))
-                stack.extend(self._operands(node))
-        return found
 
     def _print(self, node: Scalar) -> tuple[str, int]:
         if isinstance(node, IntImm):
@@ -296,30 +284,16 @@ def position_text(buffer: Buffer, index: Sequence[str]) -> str:
     return " + ".join(reversed(parts)) or "0"
 
 
-def _always_computed(root: Scalar) -> set[int]:
-    """Ids of the expressions that are computed for any conditions of selects."""
-    found: set[int] = set()
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        if id(node) in found:
-            continue
-        found.add(id(node))
-        stack.extend((node.condition,) if isinstance(node, Select) else node.operands())
-    return found
+def _always_computed(node: Scalar) -> tuple[Scalar, ...]:
+    """The operands that are computed for any conditions of selects."""
+    return (node.condition,) if isinstance(node, Select) else node.operands()
 
 
 def axes_in(*roots: Scalar) -> set[str]:
     """Axes that expressions mention, positions of loads left out."""
-    found: set[str] = set()
-    stack = list(roots)
-    seen: set[int] = set()
-    while stack:
-        node = stack.pop()
-        if id(node) in seen or isinstance(node, Load):
-            continue
-        seen.add(id(node))
-        if isinstance(node, Axis):
-            found.add(node.name)
-        stack.extend(node.operands())
-    return found
+
+    def outside(node: Scalar) -> tuple[Scalar, ...]:
+        return () if isinstance(node, Load) else node.operands()
+
+    nodes = post_order(*roots, operands_of=outside)
+    return {node.name for node in nodes if isinstance(node, Axis)}

@@ -16,7 +16,7 @@ from compiler.lir.nodes import PrimFunc
 from compiler.lir.scalars import Buffer
 from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.simplify import FSimplifyInference
-from compiler.targets.c.kernel_library import KernelLibrary, storage
+from compiler.targets.c.kernel_library import KernelLibrary
 from tests.compiler.lowered_calls import lower_call
 from tests.compiler.random_graphs import accepted_calls
 from tests.needs import NEEDS_C
@@ -66,7 +66,7 @@ def lowered_operators() -> list[tuple[str, PrimFunc]]:
 
 def values(operator: str, buffer: Buffer, rng: np.random.Generator) -> np.ndarray[Any, Any]:
     """Any value of the dtype, its ends among them; floats of size about 1."""
-    dtype = storage(buffer)
+    dtype = np.dtype(buffer.dtype)
     if dtype.kind == "b":
         return np.asarray(rng.integers(0, 2, buffer.shape)).astype(bool)
     if dtype.kind == "f":
