@@ -25,7 +25,7 @@ from compiler.ir.attrs import NO_ATTRS, DictAttrs
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.text import literals
 from compiler.ir.ty import FuncType, TensorType, TupleType
-from compiler.lir.scalars import INDEX_DTYPE, Acc, Axis, Buffer, Scalar
+from compiler.lir.scalars import INDEX_DTYPE, Acc, Axis, Buffer, Cast, Scalar
 from compiler.lir.walk import loads
 
 Array = NDArray[Any]
@@ -78,6 +78,12 @@ class Compute:
         if self.post is not None:
             return self.post
         return self.expr if self.init is None else Acc(self.acc_dtype)
+
+    @property
+    def stored(self) -> Scalar:
+        """``value`` in the dtype of ``out``."""
+        value = self.value
+        return value if value.dtype == self.out.dtype else Cast(self.out.dtype, value)
 
     def mapped(self, change: Callable[[Scalar], Scalar]) -> Compute:
         """The block with each of its expressions changed."""

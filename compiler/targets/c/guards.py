@@ -16,49 +16,11 @@ from collections.abc import Callable
 from compiler.lir.affine import Affine, affine_of
 from compiler.lir.index import all_of, conjuncts
 from compiler.lir.nodes import Compute
-from compiler.lir.ranges import ValueRanges, is_whole
-from compiler.lir.scalars import COMPARISONS, Bin, BoolImm, Cast, FloatImm, IntImm, Scalar, Select
-from compiler.lir.walk import rewrite
+from compiler.lir.ranges import is_whole
+from compiler.lir.scalars import Bin, Cast, FloatImm, IntImm, Scalar, Select
 
 _DEEPEST = 32
 """Operations around a guard that are looked through."""
-
-
-def decided(root: Scalar, ranges: ValueRanges) -> Scalar:
-    """The expression without comparisons that ranges decide, and without dead sides of selects."""
-
-    def change(node: Scalar) -> Scalar | None:
-        if isinstance(node, Bin):
-            return _decided_binary(node, ranges)
-        if isinstance(node, Select) and isinstance(node.condition, BoolImm):
-            return node.a if node.condition.value else node.b
-        return None
-
-    return rewrite(root, change)
-
-
-def _decided_binary(node: Bin, ranges: ValueRanges) -> Scalar | None:
-    if node.op in ("and", "or"):
-        for one, other in ((node.a, node.b), (node.b, node.a)):
-            if isinstance(one, BoolImm):
-                return other if one.value == (node.op == "and") else one
-        return None
-    if node.op not in COMPARISONS or not is_whole(node.a.dtype):
-        return None
-    if node.a is node.b:
-        return BoolImm(node.op in ("==", "<=", ">="))
-    a, b = ranges.of(node.a), ranges.of(node.b)
-    if node.op in ("==", "!="):
-        apart = a[1] < b[0] or b[1] < a[0]
-        return BoolImm(node.op == "!=") if apart else None
-    if node.op in (">", ">="):
-        a, b = b, a
-    strict = node.op in ("<", ">")
-    if a[1] < b[0] or (not strict and a[1] <= b[0]):
-        return BoolImm(True)
-    if a[0] > b[1] or (strict and a[0] >= b[1]):
-        return BoolImm(False)
-    return None
 
 
 def split_guards(

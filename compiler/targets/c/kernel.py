@@ -36,14 +36,10 @@ class Kernel:
     """The C text of one PrimFunc.
 
     Attributes:
-        func: the function.
-        symbol: its name in C.
         head: ``static NO_INLINE void symbol(…)`` without a semicolon.
         text: the definition.
     """
 
-    func: PrimFunc
-    symbol: str
     head: str
     text: str
 
@@ -105,7 +101,7 @@ def kernel_of(
     words = set(re.findall(r"\w+", body))
     unread = [by_buffer[b.name] for b in func.params if by_buffer[b.name] not in words]
     body = "".join(f"    (void){name};\n" for name in unread) + body
-    return Kernel(func, symbol, head, f"{comment}{head}\n{{\n{body}\n}}\n")
+    return Kernel(head, f"{comment}{head}\n{{\n{body}\n}}\n")
 
 
 def _check_size(buffer: Buffer, func: PrimFunc) -> None:

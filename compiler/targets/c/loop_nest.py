@@ -28,11 +28,11 @@ from functools import cached_property
 from compiler.lir.affine import Affine, flat_index
 from compiler.lir.nodes import Compute
 from compiler.lir.ranges import ValueRanges, is_whole
-from compiler.lir.scalars import Acc, Axis, Cast, Scalar
+from compiler.lir.scalars import Acc, Axis, Scalar
 from compiler.lir.walk import loads, post_order
 from compiler.targets.c.accumulator import Accumulator, accumulator_of
 from compiler.targets.c.arithmetic import Arithmetic
-from compiler.targets.c.guards import decided, split_guards
+from compiler.targets.c.guards import split_guards
 from compiler.targets.c.lines import Lines
 from compiler.targets.c.loop_bounds import Bounds, bounds_of
 from compiler.targets.c.loop_order import Loop, Order, join_loops, row_of
@@ -78,13 +78,15 @@ class _Nest:
         self._lines = lines
         self._ranges = ValueRanges()
         self._conditions: list[Affine] = []
-        self._expr = decided(block.expr, self._ranges)
+        self._expr = block.expr
         if block.raxes and block.combiner not in _ARG:
             inner = {a.name for a in block.raxes}
             self._expr, self._conditions = split_guards(
                 block, self._expr, lambda value: bool(inner & set(value.terms))
             )
-        self._result = self._finished_expression()
+        self._result = block.stored
+        if block.raxes:
+            self._ranges = ValueRanges(self._accumulator.range)
         self._order = self._joined_order()
         self._extents = {a.name: a.extent for a in (*block.axes, *block.raxes)}
 
@@ -95,24 +97,13 @@ class _Nest:
             with self._loops(self._order.axes, rolled=True):
                 self._store(self._result, "")
             return
-        reduced = [id(n) for n in loads(self._expr) if id(n) in self._order.positions]
-        row = None if self._block.combiner in _ARG else row_of(self._order, reduced)
-        if row is None:
+        if self._row is None:
             self._sum_innermost()
         else:
             with self._loops(self._order.axes[:-1]):
-                self._row_of_sums(row)
+                self._row_of_sums(self._row)
 
     # What is computed.
-
-    def _finished_expression(self) -> Scalar:
-        """What is stored: the value or the epilogue, in the dtype of the result."""
-        block = self._block
-        result = self._expr
-        if block.raxes:
-            self._ranges = ValueRanges(self._accumulator.range)
-            result = decided(block.value, self._ranges)
-        return result if result.dtype == block.out.dtype else Cast(block.out.dtype, result)
 
     @cached_property
     def _accumulator(self) -> Accumulator:
@@ -300,21 +291,21 @@ class _Nest:
 
     def _bounding(self, loop: Loop) -> list[Affine]:
         """The conditions whose innermost loop this is."""
-        inner = [loop.name for loop in self._order.raxes]
-        row = self._order.axes[-1].name if self._order.axes else ""
+        loops = (*self._order.raxes, *([self._row] if self._row is not None else []))
         found = []
         for condition in self._conditions:
-            mentioned = [name for name in inner if name in condition.terms]
-            if self._in_row_form and row in condition.terms:
-                mentioned.append(row)
+            mentioned = [inner.name for inner in loops if inner.name in condition.terms]
             if mentioned and mentioned[-1] == loop.name:
                 found.append(condition)
         return found
 
     @cached_property
-    def _in_row_form(self) -> bool:
+    def _row(self) -> Loop | None:
+        """The loop along which sums are kept; None where the sum runs innermost."""
+        if self._block.combiner in _ARG:
+            return None
         reduced = [id(n) for n in loads(self._expr) if id(n) in self._order.positions]
-        return self._block.combiner not in _ARG and row_of(self._order, reduced) is not None
+        return row_of(self._order, reduced)
 
     @contextmanager
     def _loops(

@@ -45,7 +45,7 @@ from compiler.lir.ranges import ValueRanges, is_whole
 from compiler.lir.scalars import Bin, Buffer, Cast, IntImm, Load, Scalar, Select
 from compiler.lir.walk import loads
 from compiler.targets.c.accumulator import accumulator_of
-from compiler.targets.c.guards import conditions_of, decided
+from compiler.targets.c.guards import conditions_of
 from compiler.targets.c.loop_order import Loop, Order, join_loops
 from compiler.targets.c.scalar_printer import axes_in
 
@@ -99,8 +99,7 @@ class Product:
         order: its loops, joined.
         data: the factor that is padded, or that does not depend on the innermost axis.
         weight: the other one.
-        result: what is stored.
-        ranges: for the expressions of ``result``.
+        ranges: for the expressions of what is stored.
         row: the innermost loop along which sums share the weight; of one turn in row form.
         line: such a loop around it, where there is one.
         form: matrix, row or taps.
@@ -111,7 +110,6 @@ class Product:
     order: Order
     data: Operand
     weight: Operand
-    result: Scalar
     ranges: ValueRanges
     row: Loop
     line: Loop | None
@@ -208,7 +206,15 @@ class Product:
     @property
     def along(self) -> Loop | None:
         """The reduction loop that walks the line of the image."""
-        return _along(self.data, self.order, self.row)
+        both = (
+            loop
+            for loop in self.order.raxes
+            if any({loop.name, self.row.name} <= set(c.terms) for c in self.data.conditions)
+        )
+        # Without padding: the loop with the smaller step.
+        terms = self.data.position.terms
+        nearest = min(self.order.raxes, key=lambda loop: terms.get(loop.name, 0), default=None)
+        return next(both, nearest)
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -225,18 +231,6 @@ class Product:
         row, tap = self.steps
         along = self.along
         return (self.row.extent - 1) * row + (along.extent - 1 if along else 0) * tap + 1
-
-
-def _along(data: Operand, order: Order, row: Loop) -> Loop | None:
-    found = [
-        loop
-        for loop in order.raxes
-        if any({loop.name, row.name} <= set(c.terms) for c in data.conditions)
-    ]
-    if found:
-        return found[0]
-    # Without padding: the loop with the smaller step.
-    return min(order.raxes, key=lambda loop: data.position.terms.get(loop.name, 0), default=None)
 
 
 def with_scratch(func: PrimFunc, budget: int = MOST_SCRATCH) -> PrimFunc:
@@ -265,14 +259,11 @@ def product_of(block: Compute, budget: int = MOST_SCRATCH) -> Product | None:
         return None
     ranges = ValueRanges()
     accumulator = accumulator_of(block, expr, ranges)
-    sides = [_operand(decided(side, ranges)) for side in (expr.a, expr.b)]
+    sides = [_operand(side) for side in (expr.a, expr.b)]
     if accumulator.modular or sides[0] is None or sides[1] is None:
         return None
     ranges = ValueRanges(accumulator.range)
-    result = decided(block.value, ranges)
-    if result.dtype != block.out.dtype:
-        result = Cast(block.out.dtype, result)
-    order = _joined(block, (sides[0], sides[1]), result)
+    order = _joined(block, (sides[0], sides[1]))
     if order is None or not order.axes or not order.raxes:
         return None
     first, second = (replace(s, position=order.positions[id(s.load)]) for s in sides if s)
@@ -280,7 +271,7 @@ def product_of(block: Compute, budget: int = MOST_SCRATCH) -> Product | None:
     # The weight has the innermost axis; where both have it, the data are what is padded.
     if column not in second.axes or (column in first.axes and second.conditions):
         first, second = second, first
-    found = _chosen(block, order, first, second, result, ranges)
+    found = _chosen(block, order, first, second, ranges)
     return None if found is None else replace(found, budget=min(budget, MOST_SCRATCH))
 
 
@@ -289,7 +280,6 @@ def _chosen(
     order: Order,
     data: Operand,
     weight: Operand,
-    result: Scalar,
     ranges: ValueRanges,
 ) -> Product | None:
     column = order.axes[-1]
@@ -297,7 +287,7 @@ def _chosen(
     rows = [loop for loop in alone if loop.extent >= _FEWEST]
     if column.name not in weight.axes or column.extent < _FEWEST:
         return None
-    found = Product(block, order, data, weight, result, ranges, Loop("", 1), None, "row")
+    found = Product(block, order, data, weight, ranges, Loop("", 1), None, "row")
     if not rows:
         return found if _is_row(found) else None
     found = replace(found, row=rows[-1])
@@ -328,10 +318,9 @@ def _is_depthwise(product: Product) -> bool:
     if product.weight.conditions or column in set().union(*(c.terms for c in data.conditions)):
         return False
     row, tap = product.steps
-    along = _along(data, order, product.row)
     if row <= 0 or tap < 0 or product.width > 1 << 15:
         return False
-    name = "" if along is None else along.name
+    name = "" if product.along is None else product.along.name
     return all(
         c.terms.get(product.row.name, 0) * tap == c.terms.get(name, 0) * row
         for c in data.conditions
@@ -359,10 +348,10 @@ def _operand(side: Scalar) -> Operand | None:
     return Operand(node, position, tuple(conditions))
 
 
-def _joined(block: Compute, sides: Sequence[Operand], result: Scalar) -> Order | None:
+def _joined(block: Compute, sides: Sequence[Operand]) -> Order | None:
     """The loops of the block; the innermost sum walks the first factors in order."""
     positions: dict[int | str, Affine] = {id(s.load): s.position for s in sides}
-    for node in loads(result):
+    for node in loads(block.stored):
         position = flat_index(node.buffer, node.index)
         if position is None:
             return None
@@ -374,6 +363,6 @@ def _joined(block: Compute, sides: Sequence[Operand], result: Scalar) -> Order |
     raxes = [Loop(a.name, a.extent) for a in block.raxes if a.extent != 1]
     raxes.sort(key=lambda loop: -abs(sides[0].position.terms.get(loop.name, 0)))
     axes = tuple(Loop(a.name, a.extent) for a in block.axes if a.extent != 1)
-    fixed = set().union(*(c.terms for s in sides for c in s.conditions)) | axes_in(result)
+    fixed = set().union(*(c.terms for s in sides for c in s.conditions)) | axes_in(block.stored)
     taken = frozenset(axis.name for axis in (*block.axes, *block.raxes))
     return join_loops(Order(axes, tuple(raxes), positions), frozenset(fixed), taken)

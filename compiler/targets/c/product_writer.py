@@ -266,7 +266,7 @@ class _Writer:
         fresh = (name for name in (f"v{n}" for n in itertools.count()) if name not in self._taken)
         printer = ScalarPrinter(self._use, self._names, positions, product.ranges, acc, fresh=fresh)
         with self._for(column.name, "0", column.extent):
-            text = printer.expression(product.result, self._lines)
+            text = printer.expression(product.block.stored, self._lines)
             out = self._names[product.block.out.name]
             self._lines(f"{out}[{product.order.positions['out'].text()}] = {text};")
 
