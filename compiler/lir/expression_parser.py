@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from compiler.errors import LoweringError
+from compiler.ir.text.lexer import Token
 from compiler.ir.ty import DTYPES
 from compiler.lir.printer import FLOAT_SUFFIX, INFIX, INT_SUFFIX
 from compiler.lir.scalars import (
@@ -27,7 +28,7 @@ from compiler.lir.scalars import (
     Un,
     literal,
 )
-from compiler.lir.tokens import Word, Words
+from compiler.lir.tokens import Words
 
 _LEVEL_OF = {symbol: (op, level) for op, (symbol, level) in INFIX.items()}
 _INT_DTYPE = {suffix: dtype for dtype, suffix in INT_SUFFIX.items()}
@@ -49,12 +50,12 @@ class Names:
 class _Frame:
     """An open bracket: values and operators since it, and what closes it."""
 
-    opener: Word | None
+    opener: Token | None
     name: str
     target: str | None = None
     done: list[Scalar] = field(default_factory=list)
     values: list[Scalar] = field(default_factory=list)
-    operators: list[tuple[str, int, Word]] = field(default_factory=list)
+    operators: list[tuple[str, int, Token]] = field(default_factory=list)
 
 
 def read_scalar(words: Words, names: Names) -> Scalar:
@@ -69,17 +70,17 @@ def read_scalar(words: Words, names: Names) -> Scalar:
         # Everything that may follow a value.
         while True:
             frame = frames[-1]
-            word = words.peek()
+            word = words.token
             if word.kind == "mark" and word.text in _LEVEL_OF:
                 op, level = _LEVEL_OF[word.text]
                 _reduce(words, frame, level)
-                frame.operators.append((op, level, words.take()))
+                frame.operators.append((op, level, words.next()))
                 break
             _reduce(words, frame, 0)
             if frame.opener is None:
                 return frame.values[0]
             frame.done.append(frame.values.pop())
-            if words.accept(","):
+            if words.take(","):
                 break
             words.expect("]" if frame.opener.text == "[" else ")")
             frames.pop()
@@ -89,18 +90,18 @@ def read_scalar(words: Words, names: Names) -> Scalar:
 def _read_operand(words: Words, names: Names, frames: list[_Frame]) -> None:
     """Push brackets until a value has been read."""
     while True:
-        word = words.take()
+        word = words.next()
         if word.text == "(" and word.kind == "mark":
             frames.append(_Frame(word, ""))
             continue
-        if word.kind == "number" or (word.text == "-" and words.peek().kind == "number"):
+        if word.kind == "number" or (word.text == "-" and words.token.kind == "number"):
             sign = -1 if word.text == "-" else 1
-            number = words.take() if sign < 0 else word
+            number = words.next() if sign < 0 else word
             frames[-1].values.append(_number(words, number, sign))
             return
         if word.kind != "word":
-            words.fail(f"expected a value, found {word.text or 'the end'!r}", word)
-        follow = words.peek()
+            words.fail_at(word, f"expected a value, found {word.text or 'the end'!r}")
+        follow = words.token
         if follow.text in ("(", "[") and follow.kind == "mark":
             if _opened(words, names, word, frames):
                 return
@@ -109,19 +110,19 @@ def _read_operand(words: Words, names: Names, frames: list[_Frame]) -> None:
         return
 
 
-def _opened(words: Words, names: Names, word: Word, frames: list[_Frame]) -> bool:
+def _opened(words: Words, names: Names, word: Token, frames: list[_Frame]) -> bool:
     """Open ``word[`` or ``word(``; True when it was closed at once, as a scalar buffer is."""
-    opener = words.take()
+    opener = words.next()
     if opener.text == "[":
         if word.text not in names.buffers:
-            words.fail(f"unknown buffer {word.text!r}", word, word.text, tuple(names.buffers))
-        if words.accept("]"):
+            words.fail_at(word, f"unknown buffer {word.text!r}", word.text, tuple(names.buffers))
+        if words.take("]"):
             frames[-1].values.append(Load(names.buffers[word.text], ()))
             return True
         frames.append(_Frame(opener, word.text))
         return False
     if word.text not in _FUNCTIONS:
-        words.fail(f"unknown function {word.text!r}", word, word.text, _FUNCTIONS)
+        words.fail_at(word, f"unknown function {word.text!r}", word.text, _FUNCTIONS)
     target = None
     if word.text == "saturating_cast":
         target = words.expect_kind("word", "a dtype").text
@@ -130,29 +131,29 @@ def _opened(words: Words, names: Names, word: Word, frames: list[_Frame]) -> boo
     return False
 
 
-def _named(words: Words, names: Names, word: Word) -> Scalar:
+def _named(words: Words, names: Names, word: Token) -> Scalar:
     if word.text in ("True", "False"):
         return BoolImm(word.text == "True")
     if word.text == "acc" and names.acc is not None:
         return Acc(names.acc)
     if word.text not in names.axes:
-        words.fail(f"unknown loop {word.text!r}", word, word.text, tuple(names.axes))
+        words.fail_at(word, f"unknown loop {word.text!r}", word.text, tuple(names.axes))
     return names.axes[word.text]
 
 
-def _number(words: Words, word: Word, sign: int) -> Scalar:
+def _number(words: Words, word: Token, sign: int) -> Scalar:
     found = _NUMBER.match(word.text)
     if found is None:
-        words.fail(f"{word.text!r} is no number", word)
+        words.fail_at(word, f"{word.text!r} is no number")
     digits, suffix = found.groups()
     if suffix in _FLOAT_DTYPE:
         return literal(math.copysign(float(digits), sign), _FLOAT_DTYPE[suffix])
     if suffix not in _INT_DTYPE or not digits.isdigit():
-        words.fail(f"{word.text!r} is no number of a known dtype", word)
+        words.fail_at(word, f"{word.text!r} is no number of a known dtype")
     try:
         return literal(sign * int(digits), _INT_DTYPE[suffix])
     except LoweringError as error:
-        words.fail(error.what, word)
+        words.fail_at(word, error.what)
 
 
 def _reduce(words: Words, frame: _Frame, level: int) -> None:
@@ -163,7 +164,7 @@ def _reduce(words: Words, frame: _Frame, level: int) -> None:
         try:
             frame.values.append(Bin(op, a, b))
         except LoweringError as error:
-            words.fail(error.what, word)
+            words.fail_at(word, error.what)
 
 
 def _closed(words: Words, names: Names, frame: _Frame) -> Scalar:
@@ -174,7 +175,7 @@ def _closed(words: Words, names: Names, frame: _Frame) -> Scalar:
             return Load(names.buffers[frame.name], args)
         return _applied(frame.name, args, frame.target)
     except LoweringError as error:
-        words.fail(error.what, frame.opener)
+        words.fail_at(frame.opener, error.what)
 
 
 def _applied(name: str, args: tuple[Scalar, ...], target: str | None) -> Scalar:

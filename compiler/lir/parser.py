@@ -92,17 +92,17 @@ class _Reader:
         words.expect("{")
         consts: list[tuple[Buffer, Array]] = []
         temps: list[Buffer] = []
-        while words.peek().text in ("const", "temp") and words.peek(1).kind == "word":
-            if words.take().text == "temp":
+        while words.token.text in ("const", "temp") and words.peek().kind == "word":
+            if words.next().text == "temp":
                 temps.append(self._declaration("temp"))
             else:
                 buffer = self._declaration("const")
                 words.expect("=")
                 consts.append((buffer, self._meta()))
         blocks: list[Block] = []
-        while not words.accept("}"):
+        while not words.take("}"):
             blocks.append(self._block())
-        if words.peek().kind != "end":
+        if words.token.kind != "end":
             words.fail("expected the end of the function")
         return PrimFunc(name, params, outputs, tuple(temps), tuple(consts), tuple(blocks), attrs)
 
@@ -118,11 +118,11 @@ class _Reader:
         words = self.words
         name = words.expect_kind("word", "the name of a buffer")
         if name.text in self.buffers:
-            words.fail(f"{name.text} is declared twice", name)
+            words.fail_at(name, f"{name.text} is declared twice")
         words.expect(":")
         dtype = words.expect_kind("word", "a dtype")
         if dtype.text not in DTYPES:
-            words.fail(f"unknown dtype {dtype.text!r}", dtype, dtype.text, DTYPES)
+            words.fail_at(dtype, f"unknown dtype {dtype.text!r}", dtype.text, DTYPES)
         words.expect("[")
         shape: list[int] = []
         for _ in words.items("]"):
@@ -134,12 +134,12 @@ class _Reader:
     def _size(self) -> int:
         word = self.words.expect_kind("number", "a size")
         if not word.text.isdigit():
-            self.words.fail(f"{word.text!r} is no size", word)
+            self.words.fail_at(word, f"{word.text!r} is no size")
         return int(word.text)
 
     def _meta(self) -> Array:
         words = self.words
-        first = words.peek()
+        first = words.token
         words.expect("meta")
         words.expect("[")
         words.expect("relay.Constant")
@@ -150,10 +150,10 @@ class _Reader:
         try:
             return self.constant(index)
         except IndexError:
-            words.fail(f"there is no constant {index}", first)
+            words.fail_at(first, f"there is no constant {index}")
 
     def _block(self) -> Block:
-        if self.words.peek(1).text == "[":
+        if self.words.peek().text == "[":
             return self._compute()
         return self._extern()
 
@@ -161,13 +161,15 @@ class _Reader:
         word = self.words.expect_kind("word", "a buffer")
         buffer = self.buffers.get(word.text)
         if buffer is None:
-            self.words.fail(f"unknown buffer {word.text!r}", word, word.text, tuple(self.buffers))
+            self.words.fail_at(
+                word, f"unknown buffer {word.text!r}", word.text, tuple(self.buffers)
+            )
         return buffer
 
     def _extern(self) -> Extern:
         words = self.words
         outs = [self._buffer()]
-        while words.accept(","):
+        while words.take(","):
             outs.append(self._buffer())
         words.expect("=")
         words.expect("extern")
@@ -188,8 +190,8 @@ class _Reader:
         names = Names(self.buffers)
         axes = self._loops(names, "(", ")")
         hints: list[str] = []
-        while words.peek().text in HINTS:
-            hints.append(words.take().text)
+        while words.token.text in HINTS:
+            hints.append(words.next().text)
         body_at = words.at
         words.at = index_at
         out_index = self._index(names)
@@ -197,14 +199,14 @@ class _Reader:
         words.expect("=")
         loops: tuple[Axis, ...] = ()
         combiner, init, post = None, None, None
-        if words.peek().text in COMBINERS and self._is_reduction():
-            combiner = next(c for c in COMBINERS if c == words.peek().text)
-            words.take()
+        if words.token.text in COMBINERS and self._is_reduction():
+            combiner = next(c for c in COMBINERS if c == words.token.text)
+            words.next()
             words.expect("(")
             init = read_scalar(words, names)
             loops = self._loops(names, ";", ")")
         expr = read_scalar(words, names)
-        if init is not None and words.accept("|>"):
+        if init is not None and words.take("|>"):
             index_like = combiner in ("argmax", "argmin")
             acc = INDEX_DTYPE if index_like else init.dtype
             outer = {axis.name: axis for axis in axes}
@@ -229,7 +231,7 @@ class _Reader:
         words.expect("[")
         depth = 1
         while depth:
-            word = words.take()
+            word = words.next()
             if word.kind == "end":
                 words.fail("a bracket is not closed")
             depth += (word.text == "[") - (word.text == "]")
@@ -249,7 +251,7 @@ class _Reader:
         for _ in words.items(closer):
             name = words.expect_kind("word", "the name of a loop")
             if name.text in names.axes:
-                words.fail(f"two loops are called {name.text}", name)
+                words.fail_at(name, f"two loops are called {name.text}")
             words.expect("<")
             axis = Axis(name.text, self._size())
             names.axes[name.text] = axis
