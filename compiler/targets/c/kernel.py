@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from compiler.errors import CodegenError
 from compiler.lir.affine import flat_index
@@ -31,19 +31,6 @@ LARGEST_BUFFER = (1 << 31) - 1
 """Elements; positions are int32_t."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """The C text of one PrimFunc.
-
-    Attributes:
-        head: ``static NO_INLINE void symbol(…)`` without a semicolon.
-        text: the definition.
-    """
-
-    head: str
-    text: str
-
-
 def kernel_of(
     func: PrimFunc,
     symbol: str,
@@ -53,7 +40,7 @@ def kernel_of(
     shared: Collection[str] = (),
     comment: str = "",
     linkage: str = f"static {APART} ",
-) -> Kernel:
+) -> str:
     """The C function for a PrimFunc.
 
     Args:
@@ -65,7 +52,7 @@ def kernel_of(
         comment: lines for the reader, put before the definition.
         linkage: as it is, a function of its file that compilers write once: where it is written
             at its call they lose ``restrict``, and up to a seventh of the speed; or ``""`` for a
-            function that other files may call.
+            function that other files may call, with its declaration in front.
     Raises:
         CodegenError: a dtype or a routine has no C form, or a buffer is too large.
     """
@@ -101,7 +88,8 @@ def kernel_of(
     words = set(re.findall(r"\w+", body))
     unread = [by_buffer[b.name] for b in func.params if by_buffer[b.name] not in words]
     body = "".join(f"    (void){name};\n" for name in unread) + body
-    return Kernel(head, f"{comment}{head}\n{{\n{body}\n}}\n")
+    declaration = "" if linkage else f"{head};\n\n"
+    return f"{declaration}{comment}{head}\n{{\n{body}\n}}\n"
 
 
 def _check_size(buffer: Buffer, func: PrimFunc) -> None:

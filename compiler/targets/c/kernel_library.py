@@ -84,6 +84,5 @@ def kernels_text(functions: Sequence[PrimFunc]) -> tuple[dict[str, str], str]:
         # Not the plain name: a kernel may be called like a function of the C library.
         symbols[func.name] = names.fresh(f"kernel_{func.name}")
         held = {b.name: pool.name_of(array, f"{func.name}_{b.name}") for b, array in func.consts}
-        kernel = kernel_of(func, symbols[func.name], held, use, linkage="")
-        definitions.append(f"{kernel.head};\n\n{kernel.text}")
+        definitions.append(kernel_of(func, symbols[func.name], held, use, linkage=""))
     return symbols, source_text("Kernels.", use, pool, definitions)

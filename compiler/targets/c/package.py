@@ -367,9 +367,8 @@ class _Writer:
         symbol = self._symbols[name]
         held = {b.name: self._pool.name_of(a, f"{symbol}_{b.name}") for b, a in func.consts}
         shared = self._shared[name]
-        return kernel_of(
-            func, symbol, held, self._use, shared=shared, comment=kernel_comment(func)
-        ).text
+        text = kernel_comment(func)
+        return kernel_of(func, symbol, held, self._use, shared=shared, comment=text)
 
     def _entry_text(self, entry: Entry) -> str:
         placement = entry.placement

@@ -7,7 +7,7 @@ function begins with the arenas of the functions that it calls.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.lir.nodes import PrimFunc
 from compiler.targets.c.kernel import may_share
@@ -56,24 +56,22 @@ def place(
     last_read = {value: n for n, step in enumerate(program.steps) for value in step.args}
     kept = set(program.results)
     home: dict[Value, int] = {}
-    first: list[int] = []
-    last: list[int] = []
-    sizes: list[int] = []
+    lives: list[Lifetime] = []
     shared: list[tuple[str, ...]] = []
     temps: list[tuple[int, ...]] = []
 
     def new(size: int, start: int, end: int) -> int:
-        sizes.append(size)
-        first.append(start)
-        last.append(end)
-        return len(sizes) - 1
+        lives.append(Lifetime(size, start, end))
+        return len(lives) - 1
 
     below = 0
     for number, step in enumerate(program.steps):
         kernel = kernels.get(step.callee)
         taken: tuple[str, ...] = ()
         if kernel is not None:
-            free = {value for value in step.args if value in home and last[home[value]] == number}
+            free = {
+                value for value in step.args if value in home and lives[home[value]].last == number
+            }
             taken = _taken_over(step, kernel, free, kept)
         shared.append(taken)
         for out in step.outs:
@@ -82,8 +80,8 @@ def place(
                 continue
             if taken:
                 source = step.args[_index(kernel, taken[0])]
-                home[out] = home[source]
-                last[home[out]] = max(last[home[out]], end)
+                slot = home[out] = home[source]
+                lives[slot] = replace(lives[slot], last=max(lives[slot].last, end))
             else:
                 home[out] = new(out.nbytes, number, end)
         scratch = kernel.temps if kernel is not None else step.states
@@ -91,8 +89,7 @@ def place(
         if step.callee in called:
             below = max(below, called[step.callee].arena_bytes)
     below = -(-below // ALIGNMENT) * ALIGNMENT
-    lifetimes = [Lifetime(s, f, e) for s, f, e in zip(sizes, first, last)]
-    plan = plan_memory(lifetimes)
+    plan = plan_memory(lives)
     inner = [
         Lifetime(called[step.callee].lower_bound_bytes, n, n)
         for n, step in enumerate(program.steps)
@@ -104,7 +101,7 @@ def place(
         tuple(tuple(below + plan.offsets[slot] for slot in slots) for slots in temps),
         tuple(shared),
         below + plan.arena_bytes,
-        lower_bound([*lifetimes, *inner]),
+        lower_bound([*lives, *inner]),
     )
 
 
