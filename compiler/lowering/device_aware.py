@@ -43,6 +43,18 @@ class _RegionWalk(LexicalOnDeviceMixin, ABC):
     def _close(self, expr: Expr) -> None:
         """Handle a node whose dataflow children have been handled."""
 
+    @abstractmethod
+    def device_aware_visit_function(self, function: Function) -> Any:
+        """Hook: what stands for a function, whose region has been entered."""
+
+    def visit_function(self, function: Function, *args: Any) -> Any:
+        if function.has_nonzero_attr("Primitive"):
+            return self.device_aware_visit_function(function)
+        token = self.enter_function(function)
+        result = self.device_aware_visit_function(function)
+        self.leave_function(function, token)
+        return result
+
     def _walk(self, root: Expr) -> None:
         tokens: list[Token] = []
         stack: list[Step] = [(_OPEN, root)]
@@ -99,14 +111,6 @@ class DeviceAwareExprVisitor(_RegionWalk, ExprVisitor):
             return
         self.dispatch(expr)
         self.visit_counter[expr] = 1
-
-    def visit_function(self, function: Function, *args: Any) -> None:
-        if function.has_nonzero_attr("Primitive"):
-            self.device_aware_visit_function(function)
-            return
-        token = self.enter_function(function)
-        self.device_aware_visit_function(function)
-        self.leave_function(function, token)
 
     def visit_call(self, call: Call, *args: Any) -> None:
         if _region(call) is None:
@@ -182,14 +186,6 @@ class DeviceAwareExprMutator(_RegionWalk, ExprMutator):
     def _close(self, expr: Expr) -> None:
         if expr not in self.memo:
             self.memo[expr] = self.dispatch(expr)
-
-    def visit_function(self, function: Function, *args: Any) -> Expr:
-        if function.has_nonzero_attr("Primitive"):
-            return self.device_aware_visit_function(function)
-        token = self.enter_function(function)
-        result = self.device_aware_visit_function(function)
-        self.leave_function(function, token)
-        return result
 
     def visit_call(self, call: Call, *args: Any) -> Expr:
         props = get_on_device_props(call)

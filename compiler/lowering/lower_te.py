@@ -57,21 +57,6 @@ ProcessFn = Callable[[BaseFunc], None]
 ``target`` added; for collecting sizes and the like."""
 
 
-class GlobalNames:
-    """The names of the functions of a module, by the very object; the first name where a function
-    has several."""
-
-    def __init__(self, mod: IRModule) -> None:
-        # By id: a LoweredFunction is equal by content. The functions are kept, or an id could be
-        # given to another.
-        self._names = {id(fn): (gv, fn) for gv, fn in reversed(mod.functions.items())}
-
-    def get(self, function: BaseFunc | None) -> GlobalVar | None:
-        """The name of ``function``; None for one the module does not hold."""
-        name, _ = self._names.get(id(function), (None, None))
-        return name
-
-
 class LowerTensorExprMutator(DeviceAwareExprMutator):
     """Rewrites one function: every call of a primitive function becomes a call of a lowered one.
 
@@ -90,7 +75,7 @@ class LowerTensorExprMutator(DeviceAwareExprMutator):
 
     Args:
         mod: the module it belongs to.
-        names: the names of ``mod``, made once for all its functions.
+        names: of the functions of ``mod``, by id: a LoweredFunction is equal by content.
         compiler: keeps what is lowered.
         process_fn: called once per lowered call, and with literals that are called as they are.
         config: targets of external functions.
@@ -104,7 +89,7 @@ class LowerTensorExprMutator(DeviceAwareExprMutator):
     def __init__(
         self,
         mod: IRModule,
-        names: GlobalNames,
+        names: Mapping[int, GlobalVar],
         compiler: TECompiler,
         process_fn: ProcessFn,
         config: CompilationConfig | None,
@@ -220,7 +205,7 @@ class LowerTensorExprMutator(DeviceAwareExprMutator):
         """The name of a callee that is defined globally, also where a Let gave it another."""
         if isinstance(call.op, GlobalVar):
             return call.op
-        name = self._names.get(self.resolve_to_primitive(call.op))
+        name = self._names.get(id(self.resolve_to_primitive(call.op)))
         if name is not None:
             return name
         raise LoweringError(
@@ -390,7 +375,8 @@ class _LowerTensorExpr(ModulePass):
     config: CompilationConfig | None
 
     def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
-        names = GlobalNames(mod)
+        # The first name where a function has several.
+        names = {id(fn): gv for gv, fn in reversed(mod.functions.items())}
         changed: dict[GlobalVar, Expr] = {}
         for gv, fn in mod.functions.items():
             if isinstance(fn, Function) and "Compiler" not in fn.attrs:

@@ -21,7 +21,7 @@ from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, TupleGetItem, Var, describe
 from compiler.ir.inference.infer_type import infer_expr
 from compiler.ir.op import OpPattern
-from compiler.ir.ty import TensorType, TupleType, Type, is_dynamic, tensor_fields
+from compiler.ir.ty import TensorType, TupleType, is_dynamic, tensor_fields
 from compiler.ir.walk import nodes_of, post_order
 from compiler.lir.builder import RECOMPUTED_COST, LirBuilder, TensorView
 from compiler.lir.nodes import Compute, PrimFunc
@@ -63,7 +63,7 @@ def lower_primitive(func: Function, name: str, target: object) -> PrimFunc:
     for node in nodes_of(func):
         if node not in views:
             views[node] = _lowered(node, views, uses, builder)
-    outputs = _outputs(views[func.body], func.func_type.ret_type, builder)
+    outputs = _outputs(views[func.body], builder)
     lowered = PrimFunc(
         name,
         tuple(params),
@@ -230,7 +230,7 @@ def _check(op: Op, found: Sequence[TensorView], wanted: Sequence[TensorType]) ->
         )
 
 
-def _outputs(found: Views, result: Type, builder: LirBuilder) -> list[Buffer]:
+def _outputs(found: Views, builder: LirBuilder) -> list[Buffer]:
     """One block per tensor of the result that copies its view into an output."""
     outputs: list[Buffer] = []
     for view in found:

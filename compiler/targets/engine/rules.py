@@ -17,7 +17,7 @@ from compiler.targets.engine.values import INT32, Item, constant, constants, spr
 
 Array = NDArray[Any]
 
-_BINARY = {
+_ELEMENTWISE = {
     "add": "ADD",
     "subtract": "SUB",
     "multiply": "MUL",
@@ -29,13 +29,14 @@ _BINARY = {
     "left_shift": "LEFT",
     "less": "LESS",
     "equal": "EQUAL",
+    "isqrt": "ROOT",
 }
 
 
-@rule(*_BINARY)
-def binary(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """Two operands, broadcast."""
-    return planner.elementwise(step, _BINARY[step.name], args)
+@rule(*_ELEMENTWISE)
+def elementwise(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """Operands, broadcast."""
+    return planner.elementwise(step, _ELEMENTWISE[step.name], args)
 
 
 @rule("where")
@@ -53,12 +54,6 @@ def where(planner: Planner, step: Step, args: list[Item]) -> bool:
             step, spread(x if condition.low else y, step.results[0].type.concrete_shape)
         )
     return planner.elementwise(step, "SELECT", (condition, x, y))
-
-
-@rule("isqrt")
-def root(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """In integers of 64 bits."""
-    return planner.elementwise(step, "ROOT", args)
 
 
 @rule("nn.relu")
