@@ -24,9 +24,7 @@ from compiler.targets.engine.packing import (
 )
 from compiler.targets.engine.planner import Planner, rule
 from compiler.targets.engine.products import (
-    parts_of,
-    settle_parts,
-    waiting,
+    constant_product,
     weights_fit,
     write_product,
     zero_term,
@@ -78,30 +76,27 @@ def conv2d(planner: Planner, step: Step, args: list[Item]) -> bool:
     flat = weight.reshape(channels, -1)
     padding = attrs.padding if spread is None else spread.padding()
 
-    def product_of(part: Item) -> Item | None:
-        def emit(item: Item, epilogue: Epilogue, product: Product) -> View:
-            source = _bordered(planner, part, layout, padding)
-            source = source.permuted([layout.index(c) for c in "NHWC"])
-            out = planner.emitter.allocate(item, channels_last(out_layout))
-            target = out.permuted(channels_last(out_layout))
-            groups = 1 if depthwise else attrs.groups
-            write = _write_depthwise if depthwise else _write_convolution
-            whole, least = (attrs, weight, source, target), least_columns(planner.library)
-            parts = convolutions_of(spread, *whole, least) if spread else [whole]
-            for how, taps, one, made in parts:
-                if attrs.groups == 1:
-                    how, taps, made = _pixels_as_channels(how, taps, made, least)
-                bias = zero_term(planner, source, taps.reshape(len(taps), -1))
-                rows = _filled_rows(planner, how, taps, one, made) if depthwise else 0
-                ends = repeated(epilogue, product, len(taps) // channels)
-                fields = put_epilogue(planner, *ends, item, groups, bias, rows > 0)
-                write(planner, how, taps, one, made, fields)
-            return out
+    def emit(part: Item, item: Item, epilogue: Epilogue, product: Product) -> View:
+        source = _bordered(planner, part, layout, padding)
+        source = source.permuted([layout.index(c) for c in "NHWC"])
+        out = planner.emitter.allocate(item, channels_last(out_layout))
+        target = out.permuted(channels_last(out_layout))
+        groups = 1 if depthwise else attrs.groups
+        write = _write_depthwise if depthwise else _write_convolution
+        whole, least = (attrs, weight, source, target), least_columns(planner.library)
+        parts = convolutions_of(spread, *whole, least) if spread else [whole]
+        for how, taps, one, made in parts:
+            if attrs.groups == 1:
+                how, taps, made = _pixels_as_channels(how, taps, made, least)
+            bias = zero_term(planner, source, taps.reshape(len(taps), -1))
+            rows = _filled_rows(planner, how, taps, one, made) if depthwise else 0
+            ends = repeated(epilogue, product, len(taps) // channels)
+            fields = put_epilogue(planner, *ends, item, groups, bias, rows > 0)
+            write(planner, how, taps, one, made, fields)
+        return out
 
-        return waiting(planner, step, flat, part, out_layout.index("C"), emit, out_layout)
-
-    parts = [(factor, product_of(part)) for factor, part in parts_of(planner, flat, data)]
-    return settle_parts(planner, step, parts)
+    axis = out_layout.index("C")
+    return constant_product(planner, step, flat, data, axis, emit, out_layout)
 
 
 def _pixels_as_channels(
@@ -156,16 +151,6 @@ def _bordered(planner: Planner, data: Item, layout: str, padding: Sequence[int])
     return View(view.buffer, offset, tuple(shape), view.strides)
 
 
-def _images(source: View, target: View) -> list[tuple[View, View]]:
-    """Source and target of every image, without the batch axis."""
-
-    def image(view: View, number: int) -> View:
-        offset = view.offset + number * view.strides[0]
-        return View(view.buffer, offset, view.shape[1:], view.strides[1:])
-
-    return [(image(source, n), image(target, n)) for n in range(source.shape[0])]
-
-
 def _filled_rows(planner: Planner, attrs: Any, weight: Array, source: View, target: View) -> int:
     """Output rows together in depthwise kernels that fill registers; 0 where there are none."""
     if planner.library.depthwise_block == 1:
@@ -191,7 +176,7 @@ def _write_depthwise(
     packed = pack_depthwise(weight[:, 0], sy, together, block, unit, library)
     fields |= {"weight": emitter.put(packed), "block": block}
     columns = depthwise_columns(target.shape[2], width, sx, dx, block)
-    for one, made in _images(source, target):
+    for one, made in zip(source.images(), target.images()):
         scratch = emitter.scratch(columns * -(-lines // unit) * block * 64)
         emitter.step(
             "depthwise",
@@ -231,7 +216,7 @@ def _write_convolution(
     runs = taps.reshape(channels, height, width * inner)
     if not joined:
         runs = taps.reshape(channels, height * width, inner)
-    for one, made in _images(source, target):
+    for one, made in zip(source.images(), target.images()):
         write_product(
             planner,
             runs,

@@ -37,43 +37,25 @@ _DIMS = 6
 # ---- reductions -------------------------------------------------------------------------------
 
 
-@rule("max", of=general)
+@rule("sum", "max", of=general)
 @rule("argmax")
-def extremum(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """The largest element, or its place."""
-    axes = tuple(axes_of(step))
-    bounds = args[0].low, args[0].high
-    if step.name == "argmax":
-        bounds = 0, prod(args[0].shape[a] for a in axes) - 1
-    return planner.settle(step, reduced(planner, step, args[0], axes, step.name, bounds))
-
-
-@rule("sum", of=general)
-def total(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """A sum of any axes."""
+def reduction(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """A sum, the largest element or its place, of any axes and strides."""
     (data,) = args
     axes = tuple(axes_of(step))
-    terms = prod(data.shape[a] for a in axes)
-    bounds = data.low * terms, data.high * terms
-    return planner.settle(step, reduced(planner, step, data, axes, "sum", bounds))
-
-
-def reduced(
-    planner: Planner,
-    step: Step,
-    data: Item,
-    axes: tuple[int, ...],
-    how: str,
-    bounds: tuple[int, int],
-) -> Item:
-    """A reduction of any strides."""
+    terms = prod(data.shape[axis] for axis in axes)
+    bounds = {
+        "sum": (data.low * terms, data.high * terms),
+        "max": data.bounds,
+        "argmax": (0, terms - 1),
+    }[step.name]
     view = planner.materialise(data)
-    kept = [a for a in range(len(view.shape)) if a not in axes]
+    kept = [axis for axis in range(len(view.shape)) if axis not in axes]
     view = view.permuted((*kept, *axes))
     if len(merged_axes(view.shape, [view.strides])) > _DIMS - 1:
         view = planner.emitter.contiguous(view, always=True)
     shape = step.results[0].type.concrete_shape
-    return _folded(planner, shape, len(kept), how, [view], bounds, step)
+    return planner.settle(step, _folded(planner, shape, len(kept), step.name, [view], bounds, step))
 
 
 def _folded(

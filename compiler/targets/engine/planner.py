@@ -186,7 +186,9 @@ class Planner:
         kept: list[Step] = []
         for step in self._in_words():
             args = tuple(self.root(a) for a in step.args)
-            key = (step.name, _attrs_key(step.attrs), args, _types_key(step), step.body)
+            types = tuple(str(result.type) for result in step.results)
+            attrs = None if step.attrs is None else (type(step.attrs).__name__, repr(step.attrs))
+            key = (step.name, attrs, args, types, step.body)
             first = seen.get(key)
             if first is not None:
                 for mine, other in zip(step.results, first.results):
@@ -287,7 +289,7 @@ class Planner:
         some = any(all(value.type.concrete_shape) for value in step.results)
         if some and step.name == "concatenate":
             args = [arg for arg in args if all(arg.shape)]
-        known = step.body is None and all(map(_is_known, args))
+        known = step.body is None and all(arg.data is not None for arg in args)
         if known or not some or not all(all(arg.shape) for arg in args):
             self._fold(step, args)
             return
@@ -432,6 +434,23 @@ class Planner:
         self._lies(item)
         return item.view
 
+    def behind_moves(self, value: FlowValue) -> tuple[list[Step], FlowValue]:
+        """The operators of ``MOVES`` that a value ends with, last one first, and what they move."""
+        path: list[Step] = []
+        value = self.root(value)
+        while value.producer is not None and value.producer.name in MOVES:
+            path.append(value.producer)
+            value = self.root(value.producer.args[0])
+        return path, value
+
+    def moved(self, view: View, path: Sequence[Step]) -> View:
+        """A view as ``path`` moves it, last one first; of a copy where that needs one."""
+        for move in reversed(path):
+            found = moved(view, move) or moved(self.emitter.contiguous(view), move)
+            assert found is not None
+            view = found
+        return view
+
     # ---- outputs ---------------------------------------------------------------------------
 
     def _output(self, value: FlowValue) -> tuple[View, Array | None]:
@@ -460,11 +479,8 @@ class Planner:
 def dequantized(planner: Planner, value: FlowValue) -> tuple[View, Array] | None:
     """The integers and scales of ``multiply(cast(x, "float32"), scale)``, moved as an output is;
     None for others."""
-    path: list[Step] = []
-    step = planner.root(value).producer
-    while step is not None and step.name in MOVES:
-        path.append(step)
-        step = planner.root(step.args[0]).producer
+    path, start = planner.behind_moves(value)
+    step = start.producer
     factor: Array = np.ones((), np.float32)
     if step is not None and step.name == "multiply":
         inner, scale = (planner.root(a) for a in step.args)
@@ -479,19 +495,11 @@ def dequantized(planner: Planner, value: FlowValue) -> tuple[View, Array] | None
     if source.data is not None or not source.fits_int32:
         return None
     view = planner.materialise(source)
-    for move in reversed(path):
-        if factor.size > 1:
-            factor = factors_moved(np.broadcast_to(factor, view.shape), move)
-        found = moved(view, move) or moved(planner.emitter.contiguous(view), move)
-        assert found is not None
-        view = found
     if factor.size > 1:
-        return view, np.broadcast_to(factor, view.shape).reshape(-1)
-    return view, factor.reshape(1)
-
-
-def _is_known(item: Item) -> bool:
-    return item.data is not None
+        factor = np.broadcast_to(factor, view.shape)
+        for move in reversed(path):
+            factor = factors_moved(factor, move)
+    return planner.moved(view, path), factor.reshape(-1)
 
 
 def _known(item: Item, dtype: str) -> Array:
@@ -543,13 +551,3 @@ def bounds_of(dtype: str) -> tuple[int, int]:
     if dtype not in RAW_DTYPES:
         raise PlanError(f"the engine has no kernels for {dtype}", fix=FORM.fix)
     return {"bool": (0, 1), "float32": INT32}.get(dtype) or integer_range(dtype)
-
-
-def _attrs_key(attrs: Any) -> Any:
-    if attrs is None:
-        return None
-    return (type(attrs).__name__, repr(attrs))
-
-
-def _types_key(step: Step) -> tuple[str, ...]:
-    return tuple(str(r.type) for r in step.results)

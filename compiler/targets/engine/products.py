@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -54,7 +55,7 @@ def _sums(weight: Array, data: Item) -> tuple[Array, Array, bool]:
     return *bounds, fits
 
 
-def parts_of(planner: Planner, weight: Array, data: Item) -> list[tuple[int, Item]]:
+def _parts(planner: Planner, weight: Array, data: Item) -> list[tuple[int, Item]]:
     """The operand of a product with constant weights [channels, products of one sum]: int16 as a
     whole where int32 holds their sums, else as a sum of bytes.
     """
@@ -91,35 +92,42 @@ def is_byte(item: Item) -> bool:
     return 0 <= item.low <= item.high <= 255 or -128 <= item.low <= item.high <= 127
 
 
-def settle_parts(planner: Planner, step: Step, parts: Sequence[tuple[int, Item | None]]) -> bool:
-    """The sum of products of parts is the result of a step."""
-    total: Item | None = None
-    for factor, product in parts:
-        if product is None:
-            return False
-        if factor != 1:
-            product = planner.compose("MUL", (product, constant(factor)))
-        total = product if total is None else planner.compose("ADD", (total, product))
-    return total is not None and planner.settle(step, total)
-
-
-def waiting(
+def constant_product(
     planner: Planner,
     step: Step,
     weight: Array,
     data: Item,
     axis: int,
-    emit: Emit,
+    emit: Callable[[Item, Item, Epilogue, Product], View],
     layout: str = "",
-) -> Item | None:
-    """A product with constant weights that waits for its epilogue; None where its sums do not fit
-    in int32."""
-    low, high, exact = _sums(weight, data)
-    if not exact:
-        return None
-    item = _waiting(planner, step, (low, high), axis, emit)
-    item.image_layout = layout
-    return item
+) -> bool:
+    """The result of a step is a product with constant weights [channels, products of one sum].
+
+    Args:
+        axis: of the channels in the result.
+        emit: as ``Emit``, given in front a part of the data.
+    Returns:
+        False where int32 does not hold the sums.
+    """
+    products: list[tuple[int, Item]] = []
+    for factor, part in _parts(planner, weight, data):
+        low, high, exact = _sums(weight, part)
+        if not exact:
+            return False
+        product = _waiting(planner, step, (low, high), axis, partial(emit, part))
+        product.image_layout = layout
+        products.append((factor, product))
+    return _settled(planner, step, products)
+
+
+def _settled(planner: Planner, step: Step, products: Sequence[tuple[int, Item]]) -> bool:
+    """The sum of products, each times a factor, is the result of a step."""
+    total: Item | None = None
+    for factor, product in products:
+        if factor != 1:
+            product = planner.compose("MUL", (product, constant(factor)))
+        total = product if total is None else planner.compose("ADD", (total, product))
+    return total is not None and planner.settle(step, total)
 
 
 def _waiting(
@@ -221,16 +229,12 @@ def dense(planner: Planner, step: Step, args: list[Item]) -> bool:
     weight = kernel.data.T if by_column else kernel.data
     if not weights_fit(weight, data):
         return False
-    shape = step.results[0].type.concrete_shape
 
-    def product_of(part: Item) -> Item | None:
-        def emit(item: Item, epilogue: Epilogue, product: Product) -> View:
-            return _write_rows(planner, weight, part, item, (epilogue, product))
+    def emit(part: Item, item: Item, epilogue: Epilogue, product: Product) -> View:
+        return _write_rows(planner, weight, part, item, (epilogue, product))
 
-        return waiting(planner, step, weight, part, len(shape) - 1, emit)
-
-    parts = [(factor, product_of(part)) for factor, part in parts_of(planner, weight, data)]
-    return settle_parts(planner, step, parts)
+    last = len(step.results[0].type.shape) - 1
+    return constant_product(planner, step, weight, data, last, emit)
 
 
 def _write_rows(
@@ -284,7 +288,7 @@ def batch_matmul(planner: Planner, step: Step, args: list[Item]) -> bool:
         return False
     lefts, rights = byte_parts(planner, left), byte_parts(planner, right, 7)
     parts = [(fa * fb, _batches(planner, step, a, b)) for fa, a in lefts for fb, b in rights]
-    return settle_parts(planner, step, parts)
+    return _settled(planner, step, parts)
 
 
 def _batches(planner: Planner, step: Step, left: Item, right: Item) -> Item:

@@ -11,7 +11,7 @@ from compiler.ir.dataflow import Step
 from compiler.ir.dataflow import Value as FlowValue
 from compiler.ir.ty import integer_range
 from compiler.targets.engine import moves
-from compiler.targets.engine.layouts import MOVES, factors_moved, moved, moved_back
+from compiler.targets.engine.layouts import MOVES, factors_moved, moved_back
 from compiler.targets.engine.planner import Planner, reals, rule
 from compiler.targets.engine.values import Item, bits_of, constants, is_integer
 from compiler.targets.engine.views import View, compact
@@ -88,10 +88,7 @@ def _quantized(planner: Planner, step: Step) -> bool:
     if source.data is not None:
         source, scale = scale, source
     shape = source.type.concrete_shape
-    path: list[Step] = []
-    while source.producer is not None and source.producer.name in MOVES:
-        path.append(source.producer)
-        source = planner.root(source.producer.args[0])
+    path, source = planner.behind_moves(source)
     inputs = [planner.root(v) for v in planner.flow.inputs]
     if source not in inputs or scale.data is None or times.results[0].type.concrete_shape != shape:
         return False
@@ -116,10 +113,7 @@ def _quantized(planner: Planner, step: Step) -> bool:
     target = compact(item.storage, source.type.concrete_shape)
     if not planner.emitter.quantize(number, target, factor, axis, (low, high), offset):
         return False
-    for move in reversed(path):
-        target = moved(target, move) or moved(planner.emitter.contiguous(target), move)
-        assert target is not None
-    item.view = target
+    item.view = planner.moved(target, path)
     return True
 
 

@@ -110,6 +110,13 @@ class View:
         strides[axis] *= step
         return View(self.buffer, offset, tuple(shape), tuple(strides))
 
+    def images(self) -> list[View]:
+        """The parts of the first axis, without it."""
+        return [
+            View(self.buffer, self.offset + n * self.strides[0], self.shape[1:], self.strides[1:])
+            for n in range(self.shape[0])
+        ]
+
     def reshaped(self, shape: Shape) -> View | None:
         """The same elements in row-major order under another shape; None if that needs a copy."""
         strides = reshaped_strides(self.shape, self.strides, shape)

@@ -127,23 +127,21 @@ def _write_pool(
 ) -> None:
     """A step for each image; both views in the order batch, height, width, channels."""
     kernel, strides, dilation, padding = window
-    for image in range(target.shape[0]):
+    for one, made in zip(source.images(), target.images()):
         planner.emitter.step(
             "pool",
-            [source.buffer],
-            [target.buffer],
+            [one],
+            [made],
             type=number(source.buffer.type),
-            source=Address(source.buffer, source.offset + image * source.strides[0]),
-            in_row=source.strides[1],
-            in_pixel=source.strides[2],
-            in_height=source.shape[1],
-            in_width=source.shape[2],
-            out=Address(target.buffer, target.offset + image * target.strides[0]),
-            out_row=target.strides[1],
-            out_pixel=target.strides[2],
-            height=target.shape[1],
-            width=target.shape[2],
-            channels=target.shape[3],
+            in_row=one.strides[0],
+            in_pixel=one.strides[1],
+            in_height=one.shape[0],
+            in_width=one.shape[1],
+            out_row=made.strides[0],
+            out_pixel=made.strides[1],
+            height=made.shape[0],
+            width=made.shape[1],
+            channels=made.shape[2],
             zero=source.buffer.zero,
             how=number(f"POOL_{how}"),
             kernel_y=kernel[0],
