@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import singledispatch
 from typing import Any, Literal, Self
 
 from numpy.typing import NDArray
@@ -161,15 +160,20 @@ class PrimFunc(LoweredFunction):
 
     def __str__(self) -> str:
         """The text of ``definition``, constants described, for people."""
-        return definition(self, literals.name(self.name), lambda array: f"<{array.size} numbers>")
+        name = literals.name(self.name)
+        return self.definition(name, lambda array: f"<{array.size} numbers>")
 
     def definition(self, name: str, constant: Callable[[Array], str]) -> str:
         """``@name = primfn(…)`` as text; see ``compiler.lir.printer``."""
+        from compiler.lir.printer import definition
+
         return definition(self, name, constant)
 
     def evaluate(self, args: Sequence[Array]) -> list[Array]:
         """The outputs, computed with numpy; see ``compiler.lir.reference``."""
-        return evaluate(self, args)
+        from compiler.lir.reference import run
+
+        return run(self, args)
 
     def digest(self) -> bytes:
         """16 bytes over the text and the constants, name left out."""
@@ -182,15 +186,3 @@ class PrimFunc(LoweredFunction):
 
         digest.update(self.definition("f", constant).encode())
         return digest.digest()
-
-
-@singledispatch
-def definition(function: LoweredFunction, name: str, constant: Callable[[Array], str]) -> str:
-    """Text of a function; ``compiler.lir.printer`` registers that of a PrimFunc."""
-    raise NotImplementedError(type(function).__name__)
-
-
-@singledispatch
-def evaluate(function: LoweredFunction, args: Sequence[Array]) -> list[Array]:
-    """Outputs of a function; ``compiler.lir.reference`` registers those of a PrimFunc."""
-    raise NotImplementedError(type(function).__name__)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import LoweringError
 from compiler.ir.text import literals
-from compiler.lir.nodes import Block, Extern, PrimFunc, definition
+from compiler.lir.nodes import Block, Extern, PrimFunc
 from compiler.lir.scalars import (
     Acc,
     Axis,
@@ -53,8 +53,7 @@ FLOAT_SUFFIX = {"float32": "f", "float16": "f16", "float64": "f64"}
 _ATOM = 99
 
 
-@definition.register
-def _definition(func: PrimFunc, name: str, constant: Callable[[Array], str]) -> str:
+def definition(func: PrimFunc, name: str, constant: Callable[[Array], str]) -> str:
     """``@name = primfn(…) -> (…) attrs={…} {``, a line per declaration and block, ``}``.
 
     Args:

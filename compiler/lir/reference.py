@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError
 from compiler.lir.builder import at_own_point
-from compiler.lir.nodes import Compute, Extern, PrimFunc, evaluate
+from compiler.lir.nodes import Compute, Extern, PrimFunc
 from compiler.lir.routines import externs, intrinsics
 from compiler.lir.scalars import Buffer
 from compiler.lir.vectorised import Span, Tile
@@ -46,11 +46,6 @@ def run(func: PrimFunc, args: Sequence[Array], check_overflow: bool = False) -> 
         else:
             _run_compute(block, buffers, check_overflow, func.name)
     return [buffers[buffer] for buffer in func.outputs]
-
-
-@evaluate.register
-def _evaluate(func: PrimFunc, args: Sequence[Array]) -> list[Array]:
-    return run(func, args)
 
 
 def checked_arguments(func: PrimFunc, args: Sequence[Array]) -> list[Array]:

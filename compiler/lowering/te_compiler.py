@@ -89,7 +89,6 @@ class TECompiler:
         self._next: dict[str, int] = {}
         self._by_hash: dict[str, list[CachedFunc]] = {}
         self._order: list[CachedFunc] = []
-        self._externals: list[CachedFunc] = []
         self._device_contexts: dict[GlobalVar, str] = {}
 
     def lower(self, key: CCacheKey) -> CachedFunc:
@@ -141,9 +140,11 @@ class TECompiler:
         gv = GlobalVar(symbol, span=key.source.span)
         gv.set_checked_type(key.source.checked_type)
         self._device_contexts[gv] = compiler
-        entry = CachedFunc(gv, key, compiler=compiler)
-        self._externals.append(entry)
-        return entry
+        return CachedFunc(gv, key, compiler=compiler)
+
+    @property
+    def _externals(self) -> list[CachedFunc]:
+        return [entry for entry in self._order if entry.compiler is not None]
 
     def get_lowered_functions(self) -> dict[GlobalVar, PrimFunc]:
         """Every PrimFunc made, in order of first request."""
@@ -197,11 +198,9 @@ class TECompiler:
                     stacklevel=2,
                 )
             found.append(made)
-        external = set(map(id, self._externals))
-        self._order = [entry for entry in self._order if id(entry) not in external]
+        self._order = [entry for entry in self._order if entry.compiler is None]
         for entries in self._by_hash.values():
-            entries[:] = [entry for entry in entries if id(entry) not in external]
-        self._externals = []
+            entries[:] = [entry for entry in entries if entry.compiler is None]
         return found
 
     def get_device_contexts(self) -> dict[GlobalVar, str]:
@@ -229,7 +228,6 @@ class TECompiler:
         """Forget every entry; names stay taken."""
         self._by_hash.clear()
         self._order.clear()
-        self._externals.clear()
         self._device_contexts.clear()
 
     def _prefixed(self, name: str) -> str:

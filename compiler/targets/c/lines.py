@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 
 class Lines:
@@ -19,6 +19,13 @@ class Lines:
 
     def __call__(self, line: str) -> None:
         self.lines.append("    " * self._depth + line)
+
+    def loop(
+        self, name: str, first: str, behind: object, step: object = 1
+    ) -> AbstractContextManager[None]:
+        """A loop of int32_t around what is written meanwhile."""
+        forward = f"++{name}" if step == 1 else f"{name} += {step}"
+        return self.block(f"for (int32_t {name} = {first}; {name} < {behind}; {forward})")
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:

@@ -172,10 +172,7 @@ class _Nest:
         if length < row.extent:
             whole = (f"{row.name}_first", f"{row.name}_end")
             slot = f"acc[{row.name} - {whole[0]}]"
-            head = (
-                f"for (int32_t {whole[0]} = 0; {whole[0]} < {row.extent}; {whole[0]} += {length})"
-            )
-            tiles = self._lines.block(head)
+            tiles = self._lines.loop(whole[0], "0", row.extent, length)
         with tiles:
             if length < row.extent:
                 end = f"{whole[0]} + {length}"
@@ -336,8 +333,7 @@ class _Nest:
         if "(" in behind or " " in behind:
             self._lines(f"const int32_t {name}_to = {behind};")
             behind = f"{name}_to"
-        forward = f"++{name}" if step == 1 else f"{name} += {step}"
-        with self._lines.block(f"for (int32_t {name} = {first}; {name} < {behind}; {forward})"):
+        with self._lines.loop(name, first, behind, step):
             yield
 
 

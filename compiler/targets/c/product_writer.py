@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from compiler.lir.affine import Affine
@@ -51,6 +51,7 @@ class _Writer:
         self._scratch = scratch
         self._use = use
         self._lines = lines
+        self._for = lines.loop
         loops = (*product.order.axes, *product.order.raxes)
         local = Names([*names.values(), *(loop.name for loop in loops)])
         self._local = {word: local.fresh(word) for word in _LOCALS}
@@ -65,12 +66,6 @@ class _Writer:
                 if loop not in tiled:
                     outer.enter_context(self._for(loop.name, "0", loop.extent))
             {"matrix": self._tiles, "row": self._one_row, "taps": self._taps}[product.form]()
-
-    def _for(
-        self, name: str, first: str, behind: object, step: object = 1
-    ) -> AbstractContextManager[None]:
-        forward = f"++{name}" if step == 1 else f"{name} += {step}"
-        return self._lines.block(f"for (int32_t {name} = {first}; {name} < {behind}; {forward})")
 
     # The matrix form.
 
