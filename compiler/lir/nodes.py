@@ -125,6 +125,11 @@ def reads_of(block: Block) -> list[Buffer]:
     return list(dict.fromkeys(load.buffer for load in loads(*block.roots)))
 
 
+def writes_of(block: Block) -> tuple[Buffer, ...]:
+    """The buffers a block writes."""
+    return block.outs if isinstance(block, Extern) else (block.out,)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PrimFunc(LoweredFunction):
     """A lowered function.

@@ -13,7 +13,16 @@ from collections.abc import Callable, Mapping
 from compiler.errors import LoweringError, legal_names
 from compiler.lir.affine import linear_terms, sum_key
 from compiler.lir.index import conjuncts
-from compiler.lir.nodes import COMBINERS, HINTS, Block, Compute, Extern, PrimFunc
+from compiler.lir.nodes import (
+    COMBINERS,
+    HINTS,
+    Block,
+    Compute,
+    Extern,
+    PrimFunc,
+    reads_of,
+    writes_of,
+)
 from compiler.lir.ranges import Range, value_range
 from compiler.lir.routines import externs
 from compiler.lir.scalars import (
@@ -54,7 +63,8 @@ def verify(func: PrimFunc) -> None:
     written: set[str] = set()
     for number, block in enumerate(func.blocks):
         where = f"@{func.name}, block {number}"
-        ins, outs = _check_block(block, where)
+        _check_block(block, where)
+        ins, outs = reads_of(block), writes_of(block)
         for buffer in (*ins, *outs):
             _require(
                 declared.get(buffer.name) == buffer,
@@ -105,8 +115,7 @@ def _declarations(func: PrimFunc) -> dict[str, Buffer]:
     return declared
 
 
-def _check_block(block: Block, where: str) -> tuple[list[Buffer], list[Buffer]]:
-    """The buffers it reads and writes, after checking what it holds."""
+def _check_block(block: Block, where: str) -> None:
     if isinstance(block, Extern):
         if block.symbol not in externs:
             raise LoweringError(
@@ -114,20 +123,18 @@ def _check_block(block: Block, where: str) -> tuple[list[Buffer], list[Buffer]]:
                 where=where,
                 fix=legal_names(block.symbol, list(externs.names())),
             )
-        return list(block.ins), list(block.outs)
+        return
     where = f"{where}, which fills {block.out.name}"
     _check_loops(block, where)
     names = {axis.name for axis in block.axes}
     loops = (*block.axes, *block.raxes)
     both = names | {axis.name for axis in block.raxes}
-    read: dict[Buffer, None] = {}
     inside = ((block.expr, both, None), (block.post, names, block.acc_dtype))
     for root, legal, acc in inside:
         if root is not None:
             runs = all(loop.extent for loop in loops if loop.name in legal)
-            read.update(_check_scalar(root, legal, acc, runs, where))
+            _check_scalar(root, legal, acc, runs, where)
     _check_target(block, names, where)
-    return list(read), [block.out]
 
 
 def _check_loops(block: Compute, where: str) -> None:
@@ -153,11 +160,8 @@ def _check_loops(block: Compute, where: str) -> None:
     )
 
 
-def _check_scalar(
-    root: Scalar, axes: set[str], acc: str | None, runs: bool, where: str
-) -> dict[Buffer, None]:
-    """The buffers that an expression reads, after checking every node under its guards."""
-    read: dict[Buffer, None] = {}
+def _check_scalar(root: Scalar, axes: set[str], acc: str | None, runs: bool, where: str) -> None:
+    """Check every node of an expression under its guards."""
     seen: set[tuple[int, int]] = set()
     nothing: Facts = {}
     kept = [nothing]
@@ -172,7 +176,6 @@ def _check_scalar(
         elif isinstance(node, Acc):
             _require(acc == node.dtype, f"no accumulator of {node.dtype} here", where)
         elif isinstance(node, Load):
-            read[node.buffer] = None
             if runs:
                 _check_load(node, facts, where)
             stack.extend((part, facts) for part in node.index)
@@ -184,7 +187,6 @@ def _check_scalar(
             stack += [(node.condition, facts), (node.a, inner), (node.b, outer)]
         else:
             stack.extend((part, facts) for part in node.operands())
-    return read
 
 
 def _with_guards(condition: Scalar, facts: Facts) -> Facts:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from compiler.lir.builder import RECOMPUTED_COST, at_own_point
-from compiler.lir.nodes import Block, Compute, Extern, PrimFunc, reads_of
+from compiler.lir.nodes import Block, Compute, Extern, PrimFunc, reads_of, writes_of
 from compiler.lir.scalars import Acc, Buffer, Cast, Load, Scalar
 from compiler.lir.walk import loads, post_order, rewrite, with_axes
 
@@ -39,7 +39,7 @@ def join_epilogues(func: PrimFunc) -> PrimFunc:
                     blocks[place] = None
                     joined = made
                     break
-        for out in (joined.out,) if isinstance(joined, Compute) else joined.outs:
+        for out in writes_of(joined):
             places[out] = len(blocks)
         blocks.append(joined)
     return replace(func, blocks=tuple(block for block in blocks if block is not None))
@@ -114,7 +114,7 @@ def renumbered(func: PrimFunc) -> PrimFunc:
     used: dict[Buffer, None] = {}
     for block in func.blocks:
         used.update(dict.fromkeys(reads_of(block)))
-        used.update(dict.fromkeys(block.outs if isinstance(block, Extern) else (block.out,)))
+        used.update(dict.fromkeys(writes_of(block)))
     contents = dict(func.consts)
     new: dict[Buffer, Buffer] = {}
     for scope, letter in (("temp", "t"), ("const", "c")):

@@ -18,13 +18,13 @@ from compiler.targets.engine.programs import (
     BINARY,
     Operation,
     Slots,
+    broadcast_strides,
     joined,
-    loops_of,
+    number_of,
     of_length,
     order_of,
     simplified,
     spelled_out,
-    views_of,
     with_constants,
 )
 from compiler.targets.engine.steps import number, operation
@@ -33,7 +33,14 @@ from compiler.targets.engine.values import (
     Chain,
     Item,
 )
-from compiler.targets.engine.views import Address, NoProgramError, Shape, View, positions
+from compiler.targets.engine.views import (
+    Address,
+    NoProgramError,
+    Shape,
+    View,
+    merged_axes,
+    positions,
+)
 
 Array = NDArray[Any]
 Targets = Mapping[Item, View | None]
@@ -150,13 +157,19 @@ class _Operands:
             for item, target in targets.items()
         ]
         results = list(targets)
-        views, read = views_of(planner, leaves, results[0].shape)
+        views = [
+            None if number_of(leaf) is not None else planner.materialise(leaf) for leaf in leaves
+        ]
+        shape = results[0].shape
+        read = [broadcast_strides(v, shape) if v else (0,) * len(shape) for v in views]
         strides = [*(out.strides for out in outs), *read]
         return _Operands(planner, results, leaves, ops, outs, views, strides)
 
     def loops(self, most: int) -> tuple[Loops, Loops]:
         """The loops around the steps, and the innermost ones, as many as a step has."""
-        loops = loops_of(self.results[0], self.outs[0], self.strides)
+        order = self.outs[0].axis_order
+        sizes = tuple(self.results[0].shape[axis] for axis in order)
+        loops = merged_axes(sizes, [tuple(s[axis] for axis in order) for s in self.strides])
         loops = [(1, (0,) * len(self.strides))] * (most - len(loops)) + loops
         return loops[:-most], loops[-most:]
 
@@ -299,10 +312,8 @@ def _program(operands: _Operands, near: Loops, shifts: Loops) -> list[list[Any]]
             load(leaf)
     for op in operands.ops:
         chain = op.chain
-        number_of = None
-        if chain.op in BINARY and chain.args[1].data is not None and chain.args[1].data.size == 1:
-            number_of = chain.args[1].low
-        for arg in chain.args[:1] if number_of is not None else chain.args:
+        value = number_of(chain.args[1]) if chain.op in BINARY else None
+        for arg in chain.args[:1] if value is not None else chain.args:
             if slots.of(arg) is None:
                 load(arg)
         args = [slots.of(arg) for arg in chain.args]
@@ -313,8 +324,8 @@ def _program(operands: _Operands, near: Loops, shifts: Loops) -> list[list[Any]]
             fixed = rows[factor_at], lines[factor_at], _moved(factor_at, shifts)
             along = inner[factor_at] == 1 and not any(fixed)
             factor_at += 1
-        if number_of is not None:
-            program.append(operation(chain.op, to=slot, a=args[0], p0=number_of, p1=1))
+        if value is not None:
+            program.append(operation(chain.op, to=slot, a=args[0], p0=value, p1=1))
         else:
             program.append(_operation(operands.planner, chain, slot, args, along))
         if op.to in operands.results:

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.targets.engine.epilogue import to_even_parts
-from compiler.targets.engine.plan import Planning
 from compiler.targets.engine.steps import layout
 from compiler.targets.engine.values import (
     Chain,
@@ -20,7 +19,7 @@ from compiler.targets.engine.values import (
     constant,
     constants,
 )
-from compiler.targets.engine.views import NoProgramError, Shape, View, merged_axes
+from compiler.targets.engine.views import NoProgramError, Shape, View
 
 Array = NDArray[Any]
 
@@ -195,13 +194,13 @@ def simplified(ops: list[Operation], results: Collection[Item]) -> list[Operatio
     read = Counter((*results, *(arg for op in ops for arg in op.chain.args)))
     for op in ops:
         args, params = tuple(same.get(arg, arg) for arg in op.chain.args), op.chain.params
-        if op.chain.op in ("ADD", "MUL", "MIN", "MAX") and _number(args[0]) is not None:
+        if op.chain.op in ("ADD", "MUL", "MIN", "MAX") and number_of(args[0]) is not None:
             args = args[::-1]
-        chain, number = Chain(op.chain.op, args, params), _number(args[-1])
+        chain, number = Chain(op.chain.op, args, params), number_of(args[-1])
         if chain.op in ("ADD", "SUB") and number is not None and args[0].data is None:
             added, inner = _wrapped(number if chain.op == "ADD" else -number), args[0]
             under = by.get(inner) if read[inner] == 1 else None
-            if under is not None and under.op == "ADD" and _number(under.args[1]) is not None:
+            if under is not None and under.op == "ADD" and number_of(under.args[1]) is not None:
                 added, inner = _wrapped(added + under.args[1].low), under.args[0]
                 under = by.get(inner) if read[inner] == 1 else None
             chain = Chain("ADD", (inner, constant(added)))
@@ -226,14 +225,14 @@ def _wrapped(number: int) -> int:
     return (number + 2**63) % 2**64 - 2**63
 
 
-def _number(item: Item) -> int | None:
+def number_of(item: Item) -> int | None:
     """The number that a constant is everywhere."""
     return item.low if item.data is not None and item.data.size == 1 else None
 
 
 def _does_nothing(chain: Chain) -> bool:
     """Whether bounds say that an operator gives its first operand."""
-    number, (low, high) = _number(chain.args[-1]), chain.args[0].bounds
+    number, (low, high) = number_of(chain.args[-1]), chain.args[0].bounds
     if chain.op == "CLIP":
         return bool(chain.params[0] <= low and high <= chain.params[1])
     if number is None or chain.args[0].data is not None:
@@ -330,23 +329,3 @@ class Slots:
         """Free the slot of what is stored, where nothing reads it."""
         if item not in self._last:
             del self._held[item]
-
-
-def views_of(
-    planner: Planning, leaves: list[Item], shape: Shape
-) -> tuple[list[View | None], list[Shape]]:
-    """Operands in memory, and their strides along ``shape``; None and 0 for a constant number."""
-    views: list[View | None] = []
-    strides: list[Shape] = []
-    for leaf in leaves:
-        view = None if leaf.data is not None and leaf.data.size == 1 else planner.materialise(leaf)
-        views.append(view)
-        strides.append(broadcast_strides(view, shape) if view else (0,) * len(shape))
-    return views, strides
-
-
-def loops_of(item: Item, out: View, strides: list[Shape]) -> list[tuple[int, Shape]]:
-    """Sizes and strides of the axes in the order of the result, merged where they can be."""
-    order = out.axis_order
-    sizes = tuple(item.shape[a] for a in order)
-    return merged_axes(sizes, [tuple(s[a] for a in order) for s in strides])

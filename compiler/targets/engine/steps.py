@@ -63,13 +63,8 @@ def row(kind: str, **values: int) -> list[int]:
         kind: name of the struct: "gemm".
         values: its fields; others are 0.
     """
-    fields, numbers, width = layout()
-    places = fields[kind]
-    made = [0] * width
-    made[0] = numbers[kind.upper()]
-    for name, value in values.items():
-        made[places.index(name)] = int(value)
-    return made
+    made = operation(kind.upper(), kind, **values)
+    return [*map(int, made), *[0] * (row_fields() - len(made))]
 
 
 def operation(name: str, record: str = "op", **values: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from compiler.ir.attrs import Attrs
 from compiler.ir.expr import Call, Function, Op, Var
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.ty import TensorType, Type, tensor_fields
+from compiler.ir.ty import Type, is_dynamic, tensor_fields
 from compiler.ops.number_format import Array
 from compiler.runtime.executor import Executor
 from compiler.runtime.external_module import external_loaders
@@ -41,17 +41,13 @@ def is_supported(call: Call) -> bool:
     operands = [arg.checked_type for arg in call.args]
     tensors = [field for ty in operands for field in tensor_fields(ty)]
     results = tensor_fields(call.checked_type)
-    if any(t.dtype not in _OPERANDS or not _is_static(t) for t in tensors):
+    if any(t.dtype not in _OPERANDS or is_dynamic(t) for t in tensors):
         return False
-    if not results or any(t.dtype not in _RESULTS or not _is_static(t) for t in results):
+    if not results or any(t.dtype not in _RESULTS or is_dynamic(t) for t in results):
         return False
     if not any(t.dtype == "float32" for t in tensors):
         return False
     return _has_form(call.op, call.attrs, tuple(operands))
-
-
-def _is_static(ty: TensorType) -> bool:
-    return all(isinstance(d, int) for d in ty.shape)
 
 
 @lru_cache(maxsize=_FORMS_HELD)
