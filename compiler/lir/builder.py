@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from numpy.typing import NDArray
-
 from compiler.errors import LoweringError
 from compiler.ir.attrs import NO_ATTRS, DictAttrs
+from compiler.ir.lowered_function import Array
 from compiler.lir.index import imm
 from compiler.lir.nodes import Block, Combiner, Compute, Extern
 from compiler.lir.scalars import (
@@ -33,7 +32,6 @@ from compiler.lir.scalars import (
 )
 from compiler.lir.walk import loads, post_order, with_axes
 
-Array = NDArray[Any]
 Indices = Sequence[Scalar]
 PointBody = Callable[[tuple[Scalar, ...]], Scalar]
 """``body(indices)``: the value at one point."""

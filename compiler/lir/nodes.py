@@ -18,16 +18,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from numpy.typing import NDArray
-
 from compiler.ir.attrs import NO_ATTRS, DictAttrs
-from compiler.ir.lowered_function import LoweredFunction
+from compiler.ir.lowered_function import Array, LoweredFunction
 from compiler.ir.text import literals
 from compiler.ir.ty import FuncType, TensorType, TupleType
 from compiler.lir.scalars import INDEX_DTYPE, Acc, Axis, Buffer, Cast, Scalar
 from compiler.lir.walk import loads
 
-Array = NDArray[Any]
 Combiner = Literal["sum", "prod", "max", "min", "argmax", "argmin"]
 
 COMBINERS: tuple[Combiner, ...] = ("sum", "prod", "max", "min", "argmax", "argmin")

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from compiler.ir.lowered_function import Array
 from compiler.lir.scalars import Bin, Cast, Intrin, Scalar, Un
-
-Array = NDArray[Any]
 
 
 def wraps(node: Scalar, values: Sequence[Array], value: Array) -> Array | None:

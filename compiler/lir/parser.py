@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any
 
-from numpy.typing import NDArray
-
-from compiler.ir.lowered_function import register_lowered_parser
+from compiler.ir.lowered_function import Array, register_lowered_parser
 from compiler.ir.text.lexer import QUOTED, Source
 from compiler.ir.text.literals import IDENT_TEXT
 from compiler.ir.ty import DTYPES
@@ -20,7 +17,6 @@ from compiler.lir.scalars import INDEX_DTYPE, Axis, Buffer, Scalar, Scope
 from compiler.lir.tokens import Words
 from compiler.lir.verify import verify
 
-Array = NDArray[Any]
 _NAME = re.compile(rf"@({QUOTED}|{IDENT_TEXT}) *= *\Z")
 
 

@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numpy.typing import NDArray
-
 from compiler.errors import LoweringError
+from compiler.ir.lowered_function import Array
 from compiler.ir.text import literals
 from compiler.lir.nodes import Block, Extern, PrimFunc
 from compiler.lir.scalars import (
@@ -34,8 +33,6 @@ from compiler.lir.scalars import (
     Select,
     Un,
 )
-
-Array = NDArray[Any]
 
 INFIX = {
     "or": ("||", 1), "and": ("&&", 2),

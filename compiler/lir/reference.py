@@ -12,16 +12,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError
+from compiler.ir.lowered_function import Array
 from compiler.lir.builder import at_own_point
 from compiler.lir.nodes import Compute, Extern, PrimFunc
 from compiler.lir.routines import externs, intrinsics
 from compiler.lir.scalars import Buffer
 from compiler.lir.vectorised import Span, Tile
-
-Array = NDArray[Any]
 
 TILE_POINTS = 1 << 22
 """Points evaluated at once: arrays that stay within tens of megabytes."""

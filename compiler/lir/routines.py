@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from numpy.typing import NDArray
-
 from compiler.errors import LoweringError
+from compiler.ir.lowered_function import Array
 from compiler.named_table import NamedTable
-
-Array = NDArray[Any]
 
 Intrinsic = Callable[..., Any]
 """``function(*arrays) -> array`` of the dtype of the first; arrays broadcast. ``cast`` and

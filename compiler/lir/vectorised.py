@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from compiler.ir.lowered_function import Array
 from compiler.lir.overflow import wraps
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import (
@@ -31,7 +31,6 @@ from compiler.lir.scalars import (
 )
 from compiler.lir.walk import post_order
 
-Array = NDArray[Any]
 Span = tuple[int, int]
 
 

@@ -15,15 +15,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.ir.module import IRModule
+from compiler.ops.number_format import Array
 from compiler.runtime.artifact import constants_of
 from compiler.runtime.packed import Form, form_of, numbers
 from compiler.targets.c.c_types import C_TYPES, c_type, int_literal, suffix
 from compiler.targets.c.names import Names
-
-Array = NDArray[Any]
 
 _WIDTH = 100
 _SMALLEST_STRING = 256

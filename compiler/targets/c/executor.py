@@ -15,20 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import CodegenError, EvaluationError
 from compiler.ir.expr import Function
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.lir.nodes import PrimFunc
+from compiler.ops.number_format import Array
 from compiler.runtime.executor import Inputs
 from compiler.targets.c.entry import Entry
 from compiler.targets.c.package import CPackage, c_package
 from compiler.targets.c.toolchain import EXACT_FLAGS, build_library
 from compiler.targets.reference.inputs import checked_inputs
-
-Array = NDArray[Any]
 
 # Lowering is a layer above: named as text, imported when a module has not been lowered yet.
 _LOWER = "compiler.pipeline:lower"

@@ -13,14 +13,13 @@ import ctypes
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError
 from compiler.lir.nodes import Extern, PrimFunc
 from compiler.lir.reference import checked_arguments
+from compiler.ops.number_format import Array
 from compiler.targets.c.arithmetic import Arithmetic
 from compiler.targets.c.constants import ConstantPool
 from compiler.targets.c.kernel import kernel_of
@@ -29,8 +28,6 @@ from compiler.targets.c.product_form import with_scratch
 from compiler.targets.c.routines import has_c_form
 from compiler.targets.c.source_file import source_text
 from compiler.targets.c.toolchain import EXACT_FLAGS, build_library
-
-Array = NDArray[Any]
 
 
 class KernelLibrary:

@@ -17,15 +17,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.lir.nodes import PrimFunc
+from compiler.ops.number_format import Array
 from compiler.runtime.packed import Form
 from compiler.targets.c.arithmetic import Arithmetic
 from compiler.targets.c.c_types import c_type, int_literal, suffix
@@ -41,8 +41,6 @@ from compiler.targets.c.placement import Placement, place, with_room
 from compiler.targets.c.program import Program, Step, Value, callees, program_of
 from compiler.targets.c.source_file import comment, kernel_comment, source_text
 from compiler.targets.c.work import Counts, Work, work_of
-
-Array = NDArray[Any]
 
 Unpack = Literal["run", "load"]
 """When packed constants are unpacked: each in front of what reads it, or all of them once."""

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
 from compiler.ir import dataflow as flat
@@ -22,11 +21,10 @@ from compiler.ir.expr import Call, Expr, Function, GlobalVar, Op, describe, is_o
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, tensor_fields
 from compiler.ops.lowered.call_lowered import get_call_lowered_props
-from compiler.ops.number_format import storage_dtype
+from compiler.ops.number_format import Array, storage_dtype
 from compiler.ops.transform.scan import ScanAttrs
 from compiler.runtime.packed import Form as Packing
 
-Array = NDArray[Any]
 Place = Literal["param", "const", "computed"]
 
 

@@ -13,19 +13,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError
 from compiler.ir import dataflow as flat
 from compiler.ir.dataflow import flatten_function
 from compiler.ir.expr import Call, Function, GlobalVar
 from compiler.ir.module import IRModule
+from compiler.ops.number_format import Array
 from compiler.ops.transform.scan import ScanAttrs
 from compiler.runtime.packed import numbers
 from compiler.targets.c.executor import KERNELS, CExecutor
 from compiler.targets.c.program import C_FORM, Step, Value
-
-Array = NDArray[Any]
 
 
 class SteppedC(CExecutor):

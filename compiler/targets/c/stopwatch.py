@@ -10,21 +10,19 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.ops.number_format import Array
 from compiler.targets.c.board import Board
 from compiler.targets.c.c_types import c_type
 from compiler.targets.c.executor import flat_inputs, lowered
 from compiler.targets.c.package import CPackage, c_package
 from compiler.targets.c.toolchain import EXACT_FLAGS, link, required_compiler
-
-Array = NDArray[Any]
 
 ROUNDS: Final = 7
 """Measurements, of which the shortest counts; fewer where they take ``_ENOUGH_S`` together."""

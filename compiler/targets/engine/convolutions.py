@@ -8,10 +8,10 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Step
 from compiler.ops.nn.conv2d_transpose import turned_kernel
+from compiler.ops.number_format import Array
 from compiler.targets.engine.epilogue import put_epilogue, repeated
 from compiler.targets.engine.layouts import MOST_IMAGES, channels_last
 from compiler.targets.engine.packing import (
@@ -33,9 +33,6 @@ from compiler.targets.engine.steps import number
 from compiler.targets.engine.transposed import convolutions_of, pixels_joined, transposed
 from compiler.targets.engine.values import Epilogue, Item, Product
 from compiler.targets.engine.views import Address, View
-
-Array = NDArray[Any]
-
 
 _MOST_SEGMENTS = 1024
 _MOST_GROUPS = 1 << 16

@@ -8,7 +8,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.ir.ty import bits
 from compiler.targets.engine.epilogue import BY_CHANNEL, scaled_epilogue, to_even_parts
@@ -42,7 +41,6 @@ from compiler.targets.engine.views import (
     positions,
 )
 
-Array = NDArray[Any]
 Targets = Mapping[Item, View | None]
 Loops = list[tuple[int, Shape]]
 """Sizes, or indices, of loops, and the bytes from element to element of every operand."""

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from compiler.ops.number_format import Array
 from compiler.targets.engine.packing import (
     as_real,
     depthwise_order,
@@ -26,8 +26,6 @@ from compiler.targets.engine.values import (
     rescaled,
     to_even,
 )
-
-Array = NDArray[Any]
 
 BY_CHANNEL = ("RESCALE", "TO_EVEN")
 """Operators whose last parameter is the axis of their constants."""

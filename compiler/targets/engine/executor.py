@@ -29,6 +29,7 @@ import compiler.targets.engine.windows  # noqa: F401  # the eight register their
 from compiler.errors import EvaluationError, PlanError
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.ops.number_format import Array
 from compiler.runtime.executor import Inputs, ordered_inputs
 from compiler.targets.engine.library import load_library
 from compiler.targets.engine.plan import Plan, StepInfo
@@ -36,8 +37,6 @@ from compiler.targets.engine.planner import plan_function
 from compiler.targets.engine.steps import SLACK, aligned
 from compiler.targets.engine.views import ALIGN, STORED, View
 from compiler.targets.reference.inputs import checked_inputs
-
-Array = NDArray[Any]
 
 _LANE_MACS: Final = 20_000_000
 """Multiplications for each thread of a sample; with fewer it takes longer to begin than to run."""

@@ -8,7 +8,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range
@@ -28,8 +27,6 @@ from compiler.targets.engine.views import (
     positions,
     row_major,
 )
-
-Array = NDArray[Any]
 
 _DIMS = 6
 

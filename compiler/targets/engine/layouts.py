@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Step
+from compiler.ops.number_format import Array
 from compiler.targets.engine.transposed import transposed
 from compiler.targets.engine.values import Item
 from compiler.targets.engine.views import Shape, View
-
-Array = NDArray[Any]
 
 MOST_IMAGES: Final = 64
 """Of a batch: every image is a step of its own."""

@@ -8,12 +8,11 @@ exact entries, such as the one over a bend, may have a step in it.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from compiler.ops.number_format import Array
 
 _LINES: Final = 256
 _MOST_BITS: Final = 4

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
-
-from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Step
 from compiler.ops.transform.strided_slice import slices_of
@@ -14,8 +11,6 @@ from compiler.targets.engine.layouts import MOST_IMAGES, pad_of
 from compiler.targets.engine.planner import Planner, rule
 from compiler.targets.engine.values import Epilogue, Item, Product
 from compiler.targets.engine.views import Shape, View, compact
-
-Array = NDArray[Any]
 
 
 def _moved(planner: Planner, step: Step, data: Item, view: View) -> bool:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from compiler.ops.number_format import Array
 from compiler.targets.engine.library import Library
-
-Array = NDArray[Any]
 
 POWER_OF_TWO = 1 << 30
 LARGEST_32 = (1 << 31) - 1

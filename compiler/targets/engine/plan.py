@@ -8,11 +8,11 @@ from math import prod
 from typing import Any, Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import PlanError
 from compiler.ir.dataflow import Dataflow, Step
 from compiler.ir.ty import TensorType
+from compiler.ops.number_format import Array
 from compiler.targets.engine.layouts import MOST_IMAGES, axis_order, wanted_padding
 from compiler.targets.engine.library import Library
 from compiler.targets.engine.steps import Blob, number, row, row_fields
@@ -28,8 +28,6 @@ from compiler.targets.engine.views import (
     positions,
     row_major,
 )
-
-Array = NDArray[Any]
 
 MOST_ARENA: Final = 1 << 30
 """Bytes of one run; bytes of padding and scratch can be many times those of the values."""

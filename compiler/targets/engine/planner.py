@@ -13,7 +13,6 @@ from math import prod
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.core.legalize import is_integral, words_of
 from compiler.core.words import WORDS
@@ -23,7 +22,7 @@ from compiler.ir.dataflow import Value as FlowValue
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TupleType, integer_range
-from compiler.ops.number_format import storage_dtype
+from compiler.ops.number_format import Array, storage_dtype
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.targets.engine.elementwise import BLOCK, emit_program
 from compiler.targets.engine.epilogue import scaled_epilogue
@@ -46,8 +45,6 @@ from compiler.targets.engine.values import (
     spread,
 )
 from compiler.targets.engine.views import Shape, View
-
-Array = NDArray[Any]
 
 FORM: Final = Form(
     "step table", PlanError, fix='run it with executor="reference", which has control flow'

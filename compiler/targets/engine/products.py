@@ -8,10 +8,10 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import PlanError
 from compiler.ir.dataflow import Step
+from compiler.ops.number_format import Array
 from compiler.targets.engine.epilogue import put_epilogue, repeated
 from compiler.targets.engine.library import Library
 from compiler.targets.engine.packing import (
@@ -29,7 +29,6 @@ from compiler.targets.engine.steps import number
 from compiler.targets.engine.values import INT32, Chain, Epilogue, Item, Product, constant
 from compiler.targets.engine.views import Address, Buffer, View, compact, merged_axes
 
-Array = NDArray[Any]
 Emit = Callable[[Item, Epilogue, Product], View]
 """``emit(item, epilogue, product)`` writes the steps of a product, and says where the item lies."""
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.targets.engine.epilogue import to_even_parts
 from compiler.targets.engine.steps import layout
@@ -20,8 +19,6 @@ from compiler.targets.engine.values import (
     constants,
 )
 from compiler.targets.engine.views import NoProgramError, Shape, View
-
-Array = NDArray[Any]
 
 _FAST = ("ADD", "SUB", "MUL", "MIN", "MAX", "CLIP", "RESCALE", "SHIFT", "TO_EVEN", "TABLE")
 """Operators of the programs of int32."""

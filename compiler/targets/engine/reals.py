@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Step
 from compiler.ir.dataflow import Value as FlowValue
 from compiler.ir.ty import integer_range
+from compiler.ops.number_format import Array
 from compiler.targets.engine import moves
 from compiler.targets.engine.layouts import MOVES, factors_moved, moved_back
 from compiler.targets.engine.planner import Planner, reals, rule
 from compiler.targets.engine.values import Item, bits_of, constants, is_integer
 from compiler.targets.engine.views import View, compact
-
-Array = NDArray[Any]
 
 _LARGEST_QUANTIZED = 1 << 23
 _ELEMENTWISE: Final = {

@@ -6,14 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from compiler.ops.number_format import Array
 from compiler.targets.engine.planner import Planner
 from compiler.targets.engine.programs import shift_axis
 from compiler.targets.engine.values import Item, constant, constants
 from compiler.targets.engine.views import Shape
-
-Array = NDArray[Any]
 
 _MOST = 1 << 62
 """Beyond every product and sum that 64 bits hold for sure."""

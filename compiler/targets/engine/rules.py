@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import bits, integer_range
+from compiler.ops.number_format import Array
 from compiler.ops.tensor.clip import integer_bound
 from compiler.targets.engine.packing import POWER_OF_TWO
 from compiler.targets.engine.planner import Planner, general, rule
 from compiler.targets.engine.rounding import rounded_product
 from compiler.targets.engine.values import INT32, Item, constant, constants, spread
-
-Array = NDArray[Any]
 
 _ELEMENTWISE = {
     "add": "ADD",

@@ -7,12 +7,10 @@ import re
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from compiler.ops.number_format import Array
 from compiler.targets.engine.isa import HERE
 from compiler.targets.engine.views import ALIGN
-
-Array = NDArray[Any]
 
 SLACK: Final = 256
 """Bytes behind arena and blob that kernels may read: QK_SLACK."""

@@ -15,18 +15,16 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Value
 from compiler.ir.module import IRModule
+from compiler.ops.number_format import Array
 from compiler.targets.engine.executor import Arena, Batch, EngineExecutor, array_of
 from compiler.targets.engine.plan import Plan
 from compiler.targets.engine.planner import Planner, plan_function
 from compiler.targets.engine.steps import SLACK
 from compiler.targets.engine.values import bits_of, is_integer
 from compiler.targets.engine.views import Buffer, View
-
-Array = NDArray[Any]
 
 
 class SteppedEngine(EngineExecutor):

@@ -15,15 +15,13 @@ from math import gcd
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Step
 from compiler.ir.dataflow import Value as FlowValue
 from compiler.ops.nn.window import extent
+from compiler.ops.number_format import Array
 from compiler.ops.transform.strided_slice import slices_of
 from compiler.targets.engine.views import View
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,11 @@ from math import isqrt
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range
+from compiler.ops.number_format import Array
 from compiler.targets.engine.views import Shape, View
-
-Array = NDArray[Any]
 
 INT32 = (-(1 << 31), (1 << 31) - 1)
 INT64 = (-(1 << 63), (1 << 63) - 1)

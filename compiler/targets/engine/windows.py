@@ -7,11 +7,11 @@ from math import prod
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range
 from compiler.ops.nn.integer_standardize import output_bound
+from compiler.ops.number_format import Array
 from compiler.ops.reduce.axes import axes_of
 from compiler.targets.engine.general import dense_view, taken
 from compiler.targets.engine.layouts import MOST_IMAGES, channels_last, layout_of
@@ -21,7 +21,6 @@ from compiler.targets.engine.steps import number
 from compiler.targets.engine.values import INT32, Chain, Item
 from compiler.targets.engine.views import STORED, Address, Shape, View, compact, merged_axes
 
-Array = NDArray[Any]
 Window = tuple[Sequence[int], ...]
 """Kernel, strides, dilation, padding: of height and width."""
 

@@ -12,11 +12,10 @@ across values, of which the whole file, run as it is, tells. Sessions hold as ma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import helper
 
 from compiler.export.to_onnx.emitter import ONNX
@@ -25,9 +24,8 @@ from compiler.export.to_onnx.integer import integer_model
 from compiler.ir.dataflow import Value, dataflow
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float
+from compiler.ops.number_format import Array
 from compiler.targets.ort.session import OrtExecutor
-
-Array = NDArray[Any]
 
 MOST_BYTES: Final = 1 << 26
 """Of the values of one session, in all dtypes as int64."""
