@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from typing import Any
 
+from compiler.ir.attrs import NO_ATTRS, DictAttrs
 from compiler.ir.lowered_function import Array, register_lowered_parser
 from compiler.ir.text.lexer import QUOTED, Source
 from compiler.ir.text.literals import IDENT_TEXT
 from compiler.ir.ty import DTYPES
-from compiler.lir.attribute_parser import read_attributes
 from compiler.lir.expression_parser import Names, read_scalar
 from compiler.lir.nodes import COMBINERS, HINTS, Block, Compute, Extern, PrimFunc
 from compiler.lir.scalars import INDEX_DTYPE, Axis, Buffer, Scalar, Scope
@@ -67,6 +68,51 @@ def _name_before(source: Source, start: int) -> str:
         return "main"
     name = found[1]
     return str(json.loads(name)) if name.startswith('"') else name
+
+
+def read_attributes(words: Words) -> DictAttrs:
+    """``attrs={key=value, …}`` at the reading position; empty where there is none.
+
+    Raises:
+        ParseError: something else than numbers, strings, bools and lists of them.
+    """
+    if not words.take("attrs"):
+        return NO_ATTRS
+    words.expect("=")
+    words.expect("{")
+    found: dict[str, Any] = {}
+    for _ in words.items("}"):
+        key = words.next()
+        if key.kind not in ("word", "string"):
+            words.fail_at(key, f"expected the name of an attribute, found {key.text!r}")
+        words.expect("=")
+        found[json.loads(key.text) if key.kind == "string" else key.text] = _value(words)
+    return DictAttrs(found)
+
+
+def _value(words: Words) -> Any:
+    """A number, string, bool or list of them; recurses over their nesting."""
+    if not words.take("["):
+        return _plain_value(words)
+    found = []
+    for _ in words.items("]"):
+        with words.nested("a value"):
+            found.append(_value(words))
+    return tuple(found)
+
+
+def _plain_value(words: Words) -> Any:
+    sign = -1 if words.take("-") else 1
+    word = words.next()
+    if word.kind == "number":
+        if word.text.isdigit():
+            return sign * int(word.text)
+        return sign * float(word.text.removesuffix("f64").removesuffix("f"))
+    if word.kind == "string" and sign > 0:
+        return json.loads(word.text)
+    if word.text not in ("True", "False"):
+        words.fail_at(word, f"{word.text!r} is no value of an attribute")
+    return word.text == "True"
 
 
 class _Reader:

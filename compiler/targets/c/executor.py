@@ -9,9 +9,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import importlib
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,7 @@ from compiler.ops.number_format import Array
 from compiler.runtime.executor import Inputs
 from compiler.targets.c.entry import Entry
 from compiler.targets.c.package import CPackage, c_package
-from compiler.targets.c.toolchain import EXACT_FLAGS, build_library
+from compiler.targets.c.toolchain import EXACT_FLAGS, load_library
 from compiler.targets.reference.inputs import checked_inputs
 
 # Lowering is a layer above: named as text, imported when a module has not been lowered yet.
@@ -127,11 +125,9 @@ def lowered(mod: IRModule) -> IRModule:
 def _library(package: CPackage, flags: Sequence[str]) -> ctypes.CDLL:
     """A library built of the package, with a table of its kernels."""
     addresses = ", ".join(f"(void (*)(void)){symbol}" for symbol in package.functions.values())
-    with tempfile.TemporaryDirectory(prefix="qsearch-c-") as folder:
-        paths = package.write(Path(folder))
-        with paths[1].open("a", encoding="utf-8") as file:
-            file.write(f"\nvoid (*const {KERNELS}[])(void) = {{{addresses or 0}}};\n")
-        return ctypes.CDLL(str(build_library(package.name, paths, ("-std=c99", *flags))))
+    texts = dict(package.files)
+    texts[f"{package.name}.c"] += f"\nvoid (*const {KERNELS}[])(void) = {{{addresses or 0}}};\n"
+    return load_library(package.name, texts, flags)
 
 
 def _symbol(library: ctypes.CDLL, entry: Entry) -> Any:

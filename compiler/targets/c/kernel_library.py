@@ -10,9 +10,7 @@ owns all memory, so calls from several threads do not meet.
 from __future__ import annotations
 
 import ctypes
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -27,7 +25,7 @@ from compiler.targets.c.names import Names
 from compiler.targets.c.product_form import with_scratch
 from compiler.targets.c.routines import has_c_form
 from compiler.targets.c.source_file import source_text
-from compiler.targets.c.toolchain import EXACT_FLAGS, build_library
+from compiler.targets.c.toolchain import EXACT_FLAGS, load_library
 
 
 class KernelLibrary:
@@ -44,10 +42,7 @@ class KernelLibrary:
         self._functions = {func.name: with_scratch(func) for func in functions}
         functions = list(self._functions.values())
         self._symbols, text = kernels_text([func for func in functions if _is_c(func)])
-        with tempfile.TemporaryDirectory(prefix="qsearch-c-") as folder:
-            path = Path(folder) / "kernels.c"
-            path.write_text(text, encoding="utf-8")
-            self._library = ctypes.CDLL(str(build_library("kernels", [path], ("-std=c99", *flags))))
+        self._library = load_library("kernels", {"kernels.c": text}, flags)
 
     def run(self, name: str, args: Sequence[Array]) -> list[Array]:
         """The outputs of one function for one array per parameter.

@@ -9,6 +9,7 @@ place and renamed, so that many processes may build at the same time.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import hashlib
 import importlib.util
@@ -20,7 +21,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from compiler.errors import CodegenError
@@ -117,6 +118,15 @@ def build_library(name: str, sources: Sequence[Path], flags: Sequence[str] = EXA
     if not target.exists():
         link(compiler, sources, [*flags, "-shared", "-fPIC"], target)
     return target
+
+
+def load_library(name: str, texts: Mapping[str, str], flags: Sequence[str]) -> ctypes.CDLL:
+    """``build_library`` of C99 files with these texts, by their names, ready to call."""
+    with tempfile.TemporaryDirectory(prefix="qsearch-c-") as folder:
+        sources = [Path(folder) / file for file in texts]
+        for source, text in zip(sources, texts.values()):
+            source.write_text(text, encoding="utf-8", newline="\n")
+        return ctypes.CDLL(str(build_library(name, sources, ("-std=c99", *flags))))
 
 
 def build_facts(compiler: Command) -> tuple[str, ...]:
