@@ -68,7 +68,7 @@ def _take(epilogue: Epilogue, link: Chain, axis: int, rank: int) -> bool:
     """
     if link.op in ("CLIP", "MAX", "MIN", "ADD"):
         return _take_constant(epilogue, link, axis, rank)
-    if epilogue.scaled or link.op not in (*BY_CHANNEL, "SHIFT"):
+    if epilogue.scale is not None or link.op not in (*BY_CHANNEL, "SHIFT"):
         return False
     if link.op in BY_CHANNEL and link.params[-1] not in (None, axis):
         return False
@@ -76,15 +76,7 @@ def _take(epilogue: Epilogue, link: Chain, axis: int, rank: int) -> bool:
     if bounds is None:
         return False
     epilogue.low, epilogue.high = bounds
-    if link.op == "SHIFT":
-        epilogue.bits = link.params[0]
-    else:
-        factors = link.params[:-1]
-        if link.op == "TO_EVEN":
-            epilogue.to_even = factors[0]
-        else:
-            epilogue.multiplier, epilogue.shift = factors
-    epilogue.scaled = True
+    epilogue.scale = link
     return True
 
 
@@ -132,7 +124,7 @@ def _take_constant(epilogue: Epilogue, link: Chain, axis: int, rank: int) -> boo
         # In front of a clip, whose ends move along.
         epilogue.low = _moved_end(epilogue.low, INT32[0], along)
         epilogue.high = _moved_end(epilogue.high, INT32[1], along)
-        if not epilogue.scaled:
+        if epilogue.scale is None:
             epilogue.bias = epilogue.bias + along
         elif (along == along[0]).all():
             epilogue.added += int(along[0])
@@ -169,7 +161,9 @@ def _fits(epilogue: Epilogue, product: Product, kind: str, zero: int) -> bool:
         kind: of the storage; bytes are clipped at the same ends in all channels.
         zero: of the storage; it is added in front of a shift.
     """
-    if epilogue.scaled and epilogue.added and epilogue.multiplier is None:
+    scale = epilogue.scale
+    op = "" if scale is None else scale.op
+    if epilogue.added and op in ("SHIFT", "TO_EVEN"):
         return False
     if kind == "U8" and (np.ptp(epilogue.low) or np.ptp(epilogue.high)):
         return False
@@ -178,25 +172,24 @@ def _fits(epilogue: Epilogue, product: Product, kind: str, zero: int) -> bool:
     if np.abs(epilogue.bias).max(initial=0) > INT32[1]:
         return False
     low, high = product.low + epilogue.bias, product.high + epilogue.bias
-    if epilogue.multiplier is not None:
-        factors = factor_arguments(epilogue, len(epilogue.bias))
-        return make_factor(*factors, low, high, epilogue.added + zero) is not None
-    if epilogue.to_even is not None:
-        zero <<= int(epilogue.to_even.max())
+    amounts = _amounts(scale, len(epilogue.bias))
+    if op == "RESCALE":
+        return make_factor(amounts[0], amounts[1], low, high, epilogue.added + zero) is not None
+    if op == "TO_EVEN":
+        zero <<= int(amounts[0].max())
         most = max(int(high.max()), -int(low.min())) + 2 * zero
         return most <= INT32[1] and (not zero or product.takes_bias)
-    most = max(int(high.max()), 0) + (zero << epilogue.bits)
+    most = max(int(high.max()), 0) + (zero << int(amounts[0].max(initial=0)))
     return INT32[0] <= int(low.min()) and most <= INT32[1]
 
 
-def factor_arguments(epilogue: Epilogue, channels: int) -> tuple[Array, Array]:
-    """Multiplier and shift, one a channel."""
-    assert epilogue.multiplier is not None
-    assert epilogue.shift is not None
-    return (
-        np.broadcast_to(epilogue.multiplier, (channels,)),
-        np.broadcast_to(epilogue.shift, (channels,)),
-    )
+def _amounts(scale: Chain | None, channels: int) -> list[Array]:
+    """Multiplier and shift of a RESCALE, bits of others, one a channel; 0 bits where there is
+    none."""
+    if scale is None:
+        return [np.zeros(channels, np.int64)]
+    values = scale.params[:-1] if scale.op in BY_CHANNEL else scale.params
+    return [np.broadcast_to(value, (channels,)) for value in values]
 
 
 def repeated(epilogue: Epilogue, product: Product, times: int) -> tuple[Epilogue, Product]:
@@ -204,13 +197,14 @@ def repeated(epilogue: Epilogue, product: Product, times: int) -> tuple[Epilogue
     if times == 1:
         return epilogue, product
 
-    shape = product.low.shape
-    names = ("bias", "multiplier", "shift", "to_even", "low", "high")
+    shape, scale = product.low.shape, epilogue.scale
     every: dict[str, Any] = {
-        name: np.tile(np.broadcast_to(values, shape), times)
-        for name in names
-        if (values := getattr(epilogue, name)) is not None
+        name: np.tile(np.broadcast_to(getattr(epilogue, name), shape), times)
+        for name in ("bias", "low", "high")
     }
+    if scale is not None and scale.op in BY_CHANNEL:
+        amounts = [np.tile(values, times) for values in _amounts(scale, len(product.low))]
+        every["scale"] = replace(scale, params=(*amounts, None))
     low, high = np.tile(product.low, times), np.tile(product.high, times)
     return replace(epilogue, **every), replace(product, low=low, high=high)
 
@@ -257,9 +251,11 @@ def put_epilogue(
         "rq_low": int(low[0]),
         "rq_high": int(high[0]),
     }
-    if epilogue.multiplier is not None:
+    op = "" if epilogue.scale is None else epilogue.scale.op
+    amounts = _amounts(epilogue.scale, channels)
+    if op == "RESCALE":
         sums = product.low + epilogue.bias, product.high + epilogue.bias
-        factor = make_factor(*factor_arguments(epilogue, channels), *sums, epilogue.added + zero)
+        factor = make_factor(amounts[0], amounts[1], *sums, epilogue.added + zero)
         assert factor is not None
         real = as_real(factor, *sums) if library.has_reals else None
         if fills and kind in ("U8", "S16") and not (real is None and factor.left):
@@ -280,9 +276,9 @@ def put_epilogue(
                 "rq_add": emitter.put(shuffled(add, library)),
                 "rq_shift": put(factor.shift),
             }
-    elif epilogue.to_even is not None:
+    elif op == "TO_EVEN":
         # The zero of the storage is even, so it changes no rounding in front of the shift.
-        shifts = np.broadcast_to(epilogue.to_even, (channels,))
+        (shifts,) = amounts
         total = total + (zero << shifts)
         below, odd = to_even_parts(shifts)
         fields |= {
@@ -291,14 +287,12 @@ def put_epilogue(
             "rq_add": put(odd),
             "rq_shift": put(shifts),
         }
-    elif epilogue.bits or zero:
+    elif amounts[0].any() or zero:
         # The zero of the storage is added in front of the shift.
-        bits = np.full(channels, epilogue.bits, np.int32)
-        half = np.full(channels, zero << epilogue.bits, np.int32)
         fields |= {
             "rq_kind": number("SHIFT"),
-            "rq_mult": put(half),
-            "rq_shift": put(bits),
+            "rq_mult": put(zero << amounts[0]),
+            "rq_shift": put(amounts[0]),
         }
     if np.ptp(low) or np.ptp(high):
         fields |= {"rq_by_channel": 1, "rq_low": put(low), "rq_high": put(high)}

@@ -141,18 +141,14 @@ class Product:
 
 @dataclass(slots=True, eq=False)
 class Epilogue:
-    """out = clip(rescale(sum + bias)), integers; see qk_requantize.
+    """out = clip(scale(sum + bias) + added), integers; see qk_requantize.
 
-    ``scaled`` says that the chain holds a factor or a shift, also one by 0 bits. ``low`` and
-    ``high`` are for all channels, or for each of them.
+    ``scale`` is a RESCALE, a SHIFT or a TO_EVEN. ``low`` and ``high`` are for all channels, or for
+    each of them.
     """
 
     bias: Array
-    scaled: bool = False
-    multiplier: Array | None = None
-    shift: Array | None = None
-    bits: int = 0
-    to_even: Array | None = None
+    scale: Chain | None = None
     added: int = 0
     low: Array = field(default_factory=lambda: np.array(INT32[0]))
     high: Array = field(default_factory=lambda: np.array(INT32[1]))
