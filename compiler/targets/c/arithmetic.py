@@ -13,14 +13,6 @@ from compiler.targets.c.float_functions import FLOAT_FUNCTIONS, float_to_int
 from compiler.targets.c.integer_functions import INTEGER_FUNCTIONS
 from compiler.targets.c.product_functions import PRODUCT_FUNCTIONS
 
-_ONE_ARGUMENT = {
-    "exp": "exp", "log": "log", "sqrt": "sqrt", "tanh": "tanh", "erf": "erf", "sin": "sin",
-    "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh",
-    "cosh": "cosh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "pow": "pow",
-    "fmod": "fmod",
-}  # fmt: skip
-"""Functions of <math.h> by intrinsic, for float64; float32 ones end in f."""
-
 _FUNCTIONS = INTEGER_FUNCTIONS | PRODUCT_FUNCTIONS | FLOAT_FUNCTIONS
 
 
@@ -47,8 +39,9 @@ class Arithmetic:
         """
         maker = _FUNCTIONS.get(operation)
         if maker is None:
+            # The other intrinsics are those of <math.h>, where names for float32 end in f.
             self.uses_libm = True
-            return _ONE_ARGUMENT[operation] + ("f" if dtype == "float32" else "")
+            return operation + ("f" if dtype == "float32" else "")
         name = f"{operation}_{suffix(dtype)}"
         if name not in self._texts:
             text = maker(self, name, dtype)

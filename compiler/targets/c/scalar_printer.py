@@ -195,12 +195,9 @@ class ScalarPrinter:
         if dtype.startswith("float"):
             # The cast drops the precision that some processors keep in registers.
             return f"({c_type(dtype)})({plain})", _UNARY
-        exact = self._exact(node)
-        if bits_of(dtype) >= 32:
-            if dtype.startswith("u") or fits(exact, dtype):
-                return plain, rank
-        elif fits(exact, dtype):
-            # Operands of fewer than 32 bits are promoted to int.
+        # Unsigned arithmetic wraps; operands of fewer than 32 bits are promoted to int.
+        wraps = dtype.startswith("u") and bits_of(dtype) >= 32
+        if wraps or fits(self._exact(node), dtype):
             return plain, rank
         wide = unsigned_of(dtype)
         sides = (self._at(node.a, _UNARY), self._at(node.b, _UNARY))
