@@ -138,20 +138,19 @@ class ReferenceExecutor:
         return plan
 
 
+@dataclass(slots=True, eq=False)
 class _Frame:
-    """A block on its way: which step comes next, and where its value goes."""
+    """A block on its way: which step comes next, and where its value goes.
 
-    __slots__ = ("at", "block", "slots", "step", "target")
+    Attributes:
+        step, target: the step that waits for the value, in the slots it is waiting in.
+    """
 
-    def __init__(
-        self, block: Block, slots: list[Any], step: Step | None, target: list[Any]
-    ) -> None:
-        self.block = block
-        self.slots = slots
-        self.at = 0
-        # The step that waits for the value, in the slots it is waiting in.
-        self.step = step
-        self.target = target
+    block: Block
+    slots: list[Any]
+    step: Step | None
+    target: list[Any]
+    at: int = 0
 
 
 class _Machine:
