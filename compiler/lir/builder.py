@@ -212,7 +212,6 @@ class LirBuilder:
         body: ReductionBody,
         *,
         names: Sequence[str] = AXIS_NAMES,
-        hints: tuple[str, ...] = (),
     ) -> TensorView:
         """One reduction block into a temp.
 
@@ -222,10 +221,9 @@ class LirBuilder:
             raxes: name and extent of the reduction loops.
             body: what is combined.
             names: of the loop variables.
-            hints: of HINTS.
         """
         axes = axes_named(names, shape)
-        return self.reduce_into(shape, axes, axes, reduction, raxes, body, hints)
+        return self.reduce_into(shape, axes, axes, reduction, raxes, body)
 
     def reduce_into(
         self,
@@ -235,7 +233,6 @@ class LirBuilder:
         reduction: Reduction,
         raxes: Sequence[tuple[str, int]],
         body: ReductionBody,
-        hints: tuple[str, ...] = (),
     ) -> TensorView:
         """``reduce`` with loops that differ from the axes of the result.
 
@@ -248,7 +245,7 @@ class LirBuilder:
         acc = Acc(INDEX_DTYPE if combiner in ("argmax", "argmin") else init.dtype)
         end = None if post is None else post(acc, axes)
         made = self.temp(shape, reduction.dtype or (acc if end is None else end).dtype)
-        block = Compute(made, axes, body(axes, inner), out_index, inner, combiner, init, end, hints)
+        block = Compute(made, axes, body(axes, inner), out_index, inner, combiner, init, end)
         self.blocks.append(block)
         self._sums.add(made.name)
         return TensorView.of_buffer(made)

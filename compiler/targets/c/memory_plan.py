@@ -60,11 +60,6 @@ class MemoryPlan:
     arena_bytes: int
     lower_bound_bytes: int
 
-    @property
-    def ratio(self) -> float:
-        """Arena over lower bound; 1.0 for an empty plan."""
-        return self.arena_bytes / self.lower_bound_bytes if self.lower_bound_bytes else 1.0
-
 
 def plan_memory(lifetimes: Sequence[Lifetime], alignment: int = ALIGNMENT) -> MemoryPlan:
     """Offsets for all values.

@@ -47,7 +47,6 @@ def test_a_chain_needs_two_neighbours_only() -> None:
     chain = [Lifetime(1024 * (1 + n % 3), n, n + 1) for n in range(50)]
     plan = plan_memory(chain)
     assert plan.arena_bytes == plan.lower_bound_bytes == 1024 * 5
-    assert plan.ratio == 1.0
 
 
 def test_a_value_over_the_whole_program_keeps_its_place() -> None:
@@ -58,7 +57,7 @@ def test_a_value_over_the_whole_program_keeps_its_place() -> None:
 
 def test_no_values_need_no_arena() -> None:
     plan = plan_memory([])
-    assert (plan.offsets, plan.arena_bytes, plan.ratio) == ((), 0, 1.0)
+    assert (plan.offsets, plan.arena_bytes, plan.lower_bound_bytes) == ((), 0, 0)
 
 
 def test_thousands_of_values_that_live_together_are_placed() -> None:
