@@ -175,9 +175,8 @@ class _Operands:
         """Address at a position of the outer loops, type with its space, and zero of an operand."""
         view = [*self.outs, *self.views][operand]
         assert view is not None
-        space = 16 if self.planner.emitter.is_constant(view) else 0
         address = Address(view.buffer, view.offset + _moved(operand, shifts))
-        return address, number(view.buffer.type) | space, view.buffer.zero
+        return address, self.planner.emitter.type_of(view), view.buffer.zero
 
     def write(self, kind: str, program: list[list[Any]], **sizes: int) -> None:
         """Write a program as a step."""

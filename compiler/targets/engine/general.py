@@ -83,13 +83,11 @@ def _folded(
         fields |= {f"size_{axis}": size, f"in_stride_{axis}": along[0]}
         fields |= {f"out_stride_{axis}": along[-1], f"other_stride_{axis}": along[1]}
     for at in positions(loops[:-_DIMS]):
-        for number_of, (name, kind) in enumerate((("source", "type"), ("other", "other_type"))):
-            if number_of < len(views):
-                view = views[number_of]
-                moved = sum(index * along[number_of] for index, along in at)
-                in_blob = 16 if planner.emitter.is_constant(view) else 0
-                fields[name] = Address(view.buffer, view.offset + moved)
-                fields[kind] = number(view.buffer.type) | in_blob
+        names = ("source", "type"), ("other", "other_type")
+        for side, (view, (name, kind)) in enumerate(zip(views, names)):
+            moved = sum(index * along[side] for index, along in at)
+            fields[name] = Address(view.buffer, view.offset + moved)
+            fields[kind] = planner.emitter.type_of(view)
         planner.emitter.step(
             "reduce",
             [view.buffer for view in views if not planner.emitter.is_constant(view)],

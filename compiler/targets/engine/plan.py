@@ -127,6 +127,10 @@ class Emitter:
         """Whether the view lies in the blob."""
         return view.buffer in self._constants
 
+    def type_of(self, view: View) -> int:
+        """The number of its type, and 16 where it lies in the blob."""
+        return number(view.buffer.type) | (16 if self.is_constant(view) else 0)
+
     def scratch(self, size: int) -> Buffer:
         """Memory of one step."""
         return Buffer(max(size, 1))

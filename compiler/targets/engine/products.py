@@ -27,7 +27,7 @@ from compiler.targets.engine.plan import MOST_ARENA
 from compiler.targets.engine.planner import FORM, Planner, rule
 from compiler.targets.engine.steps import number
 from compiler.targets.engine.values import INT32, Chain, Epilogue, Item, Product, constant
-from compiler.targets.engine.views import Address, Buffer, View, compact, merged_axes
+from compiler.targets.engine.views import Address, View, compact, merged_axes
 
 Emit = Callable[[Item, Epilogue, Product], View]
 """``emit(item, epilogue, product)`` writes the steps of a product, and says where the item lies."""
@@ -170,8 +170,8 @@ def write_product(
     runs: Array,
     groups: int,
     fields: dict[str, Any],
-    source: Buffer,
-    target: Buffer,
+    source: View,
+    target: View,
     places: dict[str, Any],
 ) -> None:
     """One product step with constant weights [channels, runs, elements of a run]."""
@@ -180,7 +180,7 @@ def write_product(
     if max(16 - columns, 0) * groups * prod(runs.shape[1:]) > MOST_ARENA // 4:
         raise PlanError("the engine would need GiB for columns of zeros", fix=FORM.fix)
     split = runs.reshape(groups, columns, *runs.shape[1:])
-    kind = source.type
+    kind = source.buffer.type
     rows = places["height"] * places["width"]
     narrow = int(kind == "U8" and is_narrow(runs, library))
     if kind == "U8" and rows == 1 and takes_four_bits(runs, library):
@@ -258,13 +258,11 @@ def _write_rows(
         weight[:, None, :],
         1,
         fields,
-        source.buffer,
-        out.buffer,
+        source,
+        out,
         {
-            "source": source.address,
             "in_row": rows[0][1][0],
             "in_pixel": rows[1][1][0],
-            "out": out.address,
             "out_row": rows[0][1][1],
             "out_pixel": rows[1][1][1],
             "height": rows[0][0],
