@@ -49,6 +49,9 @@ KIND_NAMES: dict[type[Expr], str] = {
 }
 """Every kind of expression with the word used in handler names."""
 
+WALKED = frozenset((Call, Tuple, TupleGetItem, Let))
+"""Kinds that visitors and mutators walk with a stack of their own."""
+
 Handler = Callable[..., Any]
 
 
@@ -56,6 +59,12 @@ def handler_table(cls: type, prefix: str) -> dict[type[Expr], Handler]:
     """Kind → the method ``<prefix><kind>`` of ``cls``; kinds without such a method are left out."""
     found = ((kind, getattr(cls, prefix + name, None)) for kind, name in KIND_NAMES.items())
     return {kind: handler for kind, handler in found if handler is not None}
+
+
+def walks(cls: type, base: type) -> bool:
+    """Whether a subclass of ``base`` overrides no handler of the kinds WALKED."""
+    names = [f"visit_{KIND_NAMES[kind]}" for kind in WALKED]
+    return all(getattr(cls, name) is getattr(base, name) for name in names)
 
 
 class ExprFunctor(Generic[R]):

@@ -16,8 +16,9 @@ from typing import Any
 from compiler.ir.analysis import count_uses
 from compiler.ir.expr import Call, Expr, Function, TempExpr, Tuple, TupleGetItem
 from compiler.ir.functor.mixed_mode import MixedModeMutator
-from compiler.ir.functor.mutator import rebuild_call, rebuild_tuple
+from compiler.ir.functor.mutator import rebuild_call
 from compiler.ir.op import OpRule
+from compiler.ir.rebuild import with_operands
 
 ForwardRule = Callable[[Call, tuple[Expr, ...], Any], Expr | None]
 """``rule(ref_call, new_args, ctx)``: the value of a call (temporary or not), or None to decline.
@@ -97,7 +98,7 @@ class _Engine(MixedModeMutator):
         return super().visit_function(function, *args)
 
     def visit_tuple(self, tup: Tuple, *args: Any) -> Expr:
-        return rebuild_tuple(tup, tuple([self.temp(f) for f in tup.fields]))
+        return with_operands(tup, [self.temp(f) for f in tup.fields])
 
     def visit_tuple_getitem(self, item: TupleGetItem, *args: Any) -> Expr:
         new = self.temp(item.tuple)

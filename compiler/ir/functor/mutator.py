@@ -8,23 +8,21 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from compiler.errors import MutatorError
-from compiler.ir.adt import Clause, Constructor, Match, Pattern, RefCreate, RefRead, RefWrite
+from compiler.ir.adt import Clause, Constructor, Match, Pattern
 from compiler.ir.expr import (
     Call,
     Constant,
     Expr,
     Function,
     GlobalVar,
-    If,
     Let,
     Op,
-    Tuple,
-    TupleGetItem,
     Var,
     describe,
 )
-from compiler.ir.functor.expr_functor import DepthGuard, ExprFunctor
+from compiler.ir.functor.expr_functor import WALKED, DepthGuard, ExprFunctor, walks
 from compiler.ir.functor.traversal import expand_dataflow
+from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import Type, TypeVar
 
 
@@ -39,10 +37,7 @@ class ExprMutator(ExprFunctor[Expr]):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls._iterative = all(
-            getattr(cls, name) is getattr(ExprMutator, name)
-            for name in ("visit_call", "visit_tuple", "visit_tuple_getitem", "visit_let")
-        )
+        cls._iterative = walks(cls, ExprMutator)
 
     def __init__(self) -> None:
         self.memo: dict[Expr, Expr] = {}
@@ -56,7 +51,7 @@ class ExprMutator(ExprFunctor[Expr]):
             return done
         self._guard.enter(expr)
         try:
-            if self._iterative and type(expr) in _WALKED:
+            if self._iterative and type(expr) in WALKED:
                 expand_dataflow(expr, memo.__contains__, self._rebuild, _children)
             else:
                 # Without dispatch(): one stack frame less per level of natural recursion.
@@ -124,11 +119,15 @@ class ExprMutator(ExprFunctor[Expr]):
     def visit_constructor(self, constructor: Constructor, *args: Any) -> Expr:
         return constructor
 
-    def visit_tuple(self, tup: Tuple, *args: Any) -> Expr:
-        return rebuild_tuple(tup, tuple([self.visit(f) for f in tup.fields]))
+    def _visit_operands(self, expr: Any, *args: Any) -> Expr:
+        return with_operands(expr, [self.visit(child) for child in expr.operands()])
 
-    def visit_tuple_getitem(self, item: TupleGetItem, *args: Any) -> Expr:
-        return item.with_fields(tuple=self.visit(item.tuple))
+    visit_tuple = _visit_operands
+    visit_tuple_getitem = _visit_operands
+    visit_if = _visit_operands
+    visit_ref_create = _visit_operands
+    visit_ref_read = _visit_operands
+    visit_ref_write = _visit_operands
 
     def visit_call(self, call: Call, *args: Any) -> Expr:
         op = self.visit(call.op)
@@ -158,23 +157,6 @@ class ExprMutator(ExprFunctor[Expr]):
             body=self.visit(function.body),
         )
 
-    def visit_if(self, branch: If, *args: Any) -> Expr:
-        cond = self.visit(branch.cond)
-        true_branch = self.visit(branch.true_branch)
-        return branch.with_fields(
-            cond=cond, true_branch=true_branch, false_branch=self.visit(branch.false_branch)
-        )
-
-    def visit_ref_create(self, ref: RefCreate, *args: Any) -> Expr:
-        return ref.with_fields(value=self.visit(ref.value))
-
-    def visit_ref_read(self, ref: RefRead, *args: Any) -> Expr:
-        return ref.with_fields(ref=self.visit(ref.ref))
-
-    def visit_ref_write(self, ref: RefWrite, *args: Any) -> Expr:
-        cell = self.visit(ref.ref)
-        return ref.with_fields(ref=cell, value=self.visit(ref.value))
-
     def visit_match(self, match: Match, *args: Any) -> Expr:
         clauses = tuple([self.visit_clause(c) for c in match.clauses])
         return match.with_fields(clauses=clauses, data=self.visit(match.data))
@@ -203,19 +185,9 @@ def rebuild_call(
     return new
 
 
-def rebuild_tuple(tup: Tuple, fields: tuple[Expr, ...]) -> Tuple:
-    """``tup`` itself when nothing changed, else a tuple with the same span and device."""
-    if fields == tup.fields:
-        return tup
-    return Tuple(fields, span=tup.span, virtual_device=tup.virtual_device)
-
-
 def _is(left: object, right: object) -> bool:
     return left is right
 
 
-_WALKED = frozenset((Call, Tuple, TupleGetItem, Let))
-
-
 def _children(expr: Expr) -> tuple[Expr, ...]:
-    return expr.operands()[::-1] if type(expr) in _WALKED else ()
+    return expr.operands()[::-1] if type(expr) in WALKED else ()

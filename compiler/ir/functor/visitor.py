@@ -8,21 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from compiler.ir.adt import Clause, Constructor, Match, Pattern, RefCreate, RefRead, RefWrite
-from compiler.ir.expr import (
-    Call,
-    Constant,
-    Expr,
-    Function,
-    GlobalVar,
-    If,
-    Let,
-    Op,
-    Tuple,
-    TupleGetItem,
-    Var,
-)
-from compiler.ir.functor.expr_functor import DepthGuard, ExprFunctor
+from compiler.ir.adt import Clause, Constructor, Match, Pattern
+from compiler.ir.expr import Call, Expr, Let, Op, Var
+from compiler.ir.functor.expr_functor import WALKED, DepthGuard, ExprFunctor, walks
 from compiler.ir.ty import Type, TypeCall
 from compiler.span import AnySpan
 
@@ -39,10 +27,7 @@ class ExprVisitor(ExprFunctor[None]):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls._iterative = all(
-            getattr(cls, name) is getattr(ExprVisitor, name)
-            for name in ("visit_call", "visit_tuple", "visit_tuple_getitem", "visit_let")
-        )
+        cls._iterative = walks(cls, ExprVisitor)
 
     def __init__(self) -> None:
         self.visit_counter: dict[Expr, int] = {}
@@ -55,7 +40,7 @@ class ExprVisitor(ExprFunctor[None]):
             return
         self._guard.enter(expr)
         try:
-            if self._iterative and type(expr) in _STEPS:
+            if self._iterative and type(expr) in WALKED:
                 self._walk(expr)
             else:
                 # Without dispatch(): one stack frame less per level of natural recursion.
@@ -74,14 +59,14 @@ class ExprVisitor(ExprFunctor[None]):
 
     def _walk(self, root: Expr) -> None:
         counter = self.visit_counter
-        stack = [(root, _STEPS[type(root)](self, root))]
+        stack = [(root, self._steps(root))]
         while stack:
             node, steps = stack[-1]
             for child in steps:
                 if child in counter:
                     counter[child] += 1
-                elif type(child) in _STEPS:
-                    stack.append((child, _STEPS[type(child)](self, child)))
+                elif type(child) in WALKED:
+                    stack.append((child, self._steps(child)))
                     break
                 else:
                     self.visit(child)
@@ -103,16 +88,42 @@ class ExprVisitor(ExprFunctor[None]):
         self.visit_pattern(clause.lhs)
         self.visit(clause.rhs)
 
+    def _steps(self, expr: Any) -> Iterator[Expr]:
+        """What most default handlers do: hooks run between the children that are yielded.
+
+        The recursive handlers and the explicit stack share it, so the order is one and the same.
+        """
+        self.visit_span(expr.span)
+        if isinstance(expr, Call):
+            yield expr.op
+            for ty in expr.type_args:
+                self.visit_type(ty)
+            yield from expr.args
+        elif isinstance(expr, Let):
+            yield from (expr.value, expr.var, expr.body)
+        else:
+            yield from expr.operands()
+
+    def _visit_steps(self, expr: Any, *args: Any) -> None:
+        for child in self._steps(expr):
+            self.visit(child)
+
+    visit_global_var = _visit_steps
+    visit_constant = _visit_steps
+    visit_tuple = _visit_steps
+    visit_tuple_getitem = _visit_steps
+    visit_call = _visit_steps
+    visit_let = _visit_steps
+    visit_function = _visit_steps
+    visit_if = _visit_steps
+    visit_ref_create = _visit_steps
+    visit_ref_read = _visit_steps
+    visit_ref_write = _visit_steps
+
     def visit_var(self, var: Var, *args: Any) -> None:
         self.visit_span(var.span)
         if var.type_annotation is not None:
             self.visit_type(var.type_annotation)
-
-    def visit_global_var(self, gv: GlobalVar, *args: Any) -> None:
-        self.visit_span(gv.span)
-
-    def visit_constant(self, constant: Constant, *args: Any) -> None:
-        self.visit_span(constant.span)
 
     def visit_op(self, op: Op, *args: Any) -> None:
         pass
@@ -122,88 +133,11 @@ class ExprVisitor(ExprFunctor[None]):
             self.visit_type(ty)
         self.visit_type(TypeCall(constructor.belong_to))
 
-    def visit_tuple(self, tup: Tuple, *args: Any) -> None:
-        for child in _tuple_steps(self, tup):
-            self.visit(child)
-
-    def visit_tuple_getitem(self, item: TupleGetItem, *args: Any) -> None:
-        for child in _tuple_getitem_steps(self, item):
-            self.visit(child)
-
-    def visit_call(self, call: Call, *args: Any) -> None:
-        for child in _call_steps(self, call):
-            self.visit(child)
-
-    def visit_let(self, let: Let, *args: Any) -> None:
-        for child in _let_steps(self, let):
-            self.visit(child)
-
-    def visit_function(self, function: Function, *args: Any) -> None:
-        self.visit_span(function.span)
-        for param in function.params:
-            self.visit(param)
-        self.visit(function.body)
-
-    def visit_if(self, branch: If, *args: Any) -> None:
-        self.visit_span(branch.span)
-        for child in branch.operands():
-            self.visit(child)
-
-    def visit_ref_create(self, ref: RefCreate, *args: Any) -> None:
-        self.visit_span(ref.span)
-        self.visit(ref.value)
-
-    def visit_ref_read(self, ref: RefRead, *args: Any) -> None:
-        self.visit_span(ref.span)
-        self.visit(ref.ref)
-
-    def visit_ref_write(self, ref: RefWrite, *args: Any) -> None:
-        self.visit_span(ref.span)
-        self.visit(ref.ref)
-        self.visit(ref.value)
-
     def visit_match(self, match: Match, *args: Any) -> None:
         self.visit_span(match.span)
         self.visit(match.data)
         for clause in match.clauses:
             self.visit_clause(clause)
-
-
-# What the default handlers do, as steps: hooks run between the children that are yielded. The
-# recursive handlers and the explicit stack share them, so the order is one and the same.
-
-
-def _call_steps(visitor: ExprVisitor, call: Any) -> Iterator[Expr]:
-    visitor.visit_span(call.span)
-    yield call.op
-    for ty in call.type_args:
-        visitor.visit_type(ty)
-    yield from call.args
-
-
-def _tuple_steps(visitor: ExprVisitor, tup: Any) -> Iterator[Expr]:
-    visitor.visit_span(tup.span)
-    yield from tup.fields
-
-
-def _tuple_getitem_steps(visitor: ExprVisitor, item: Any) -> Iterator[Expr]:
-    visitor.visit_span(item.span)
-    yield item.tuple
-
-
-def _let_steps(visitor: ExprVisitor, let: Any) -> Iterator[Expr]:
-    visitor.visit_span(let.span)
-    yield let.value
-    yield let.var
-    yield let.body
-
-
-_STEPS = {
-    Call: _call_steps,
-    Tuple: _tuple_steps,
-    TupleGetItem: _tuple_getitem_steps,
-    Let: _let_steps,
-}
 
 
 class UseVarVisitor(ExprVisitor):
