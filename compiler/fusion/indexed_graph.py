@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from compiler.ir.adt import Match, RefCreate, RefRead, RefWrite
 from compiler.ir.expr import Call, Constant, Expr, Function, If, Let, Op, Tuple, TupleGetItem, Var
 from compiler.ir.op import OpPattern
-from compiler.ir.ty import Any as AnyDim
-from compiler.ir.ty import TensorType, TupleType, Type
+from compiler.ir.ty import TensorType, TupleType, is_dynamic
 
 SIMPLE_DTYPES = frozenset({"int32", "int64", "float32", "float64", "bool"})
 """Rank-0 constants of these dtypes are written into every kernel that reads them."""
@@ -129,7 +128,7 @@ class _Creator:
             return (call.op, *call.args)
         pattern = OpPattern.OPAQUE if call.op.pattern is None else call.op.pattern
         result = call.checked_type
-        if _is_dynamic(result) and SHAPE_DATA_DEPENDENT in call.op.flags:
+        if is_dynamic(result) and SHAPE_DATA_DEPENDENT in call.op.flags:
             pattern = OpPattern.OPAQUE
         node.pattern = pattern
         shape = result.shape if isinstance(result, TensorType) else None
@@ -196,9 +195,3 @@ _ENTER: dict[type[Expr], Callable[..., tuple[Expr, ...]]] = {
     RefRead: _Creator._opaque,
     RefWrite: _Creator._opaque,
 }
-
-
-def _is_dynamic(ty: Type) -> bool:
-    if isinstance(ty, TensorType):
-        return any(isinstance(d, AnyDim) for d in ty.shape)
-    return isinstance(ty, TupleType) and any(map(_is_dynamic, ty.fields))

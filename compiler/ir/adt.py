@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from compiler.ir.expr import Expr, Function, Let, Var
@@ -91,22 +90,6 @@ class PatternTuple(Pattern):
     """Matches a tuple field by field."""
 
     patterns: tuple[Pattern, ...] = ()
-
-
-def map_pattern_vars(pattern: Pattern, change: Callable[[Var], Var]) -> Pattern:
-    """``pattern`` over other variables; itself when none changes."""
-    # Recursion is over the nesting of one pattern, never over the graph.
-    if isinstance(pattern, PatternVar):
-        var = change(pattern.var)
-        return pattern if var is pattern.var else PatternVar(var)
-    if isinstance(pattern, (PatternConstructor, PatternTuple)):
-        parts = tuple(map_pattern_vars(p, change) for p in pattern.patterns)
-        if all(a is b for a, b in zip(parts, pattern.patterns)):
-            return pattern
-        if isinstance(pattern, PatternTuple):
-            return PatternTuple(parts)
-        return PatternConstructor(pattern.constructor, parts)
-    return pattern
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
@@ -121,6 +121,10 @@ class Type:
     parts: int = 1
     listed: int = 0
 
+    def members(self) -> tuple[Type, ...]:
+        """The types directly inside, left to right."""
+        return ()
+
 
 @dataclass(frozen=True, slots=True)
 class _Nested(Type):
@@ -130,8 +134,9 @@ class _Nested(Type):
     parts: int = field(init=False, repr=False, compare=False, default=1)
     listed: int = field(init=False, repr=False, compare=False, default=0)
 
-    def _measure(self, inner: Sequence[Type]) -> None:
+    def __post_init__(self) -> None:
         """Raises TypeInferenceError: beyond MAX_NESTING or MAX_TYPE_PARTS."""
+        inner = self.members()
         depth = 1 + max((one.depth for one in inner), default=0)
         parts = 1 + sum(one.parts for one in inner)
         if depth > MAX_NESTING:
@@ -203,8 +208,8 @@ class TupleType(_Nested):
 
     fields: tuple[Type, ...] = ()
 
-    def __post_init__(self) -> None:
-        self._measure(self.fields)
+    def members(self) -> tuple[Type, ...]:
+        return self.fields
 
     def __str__(self) -> str:
         comma = "," if len(self.fields) == 1 else ""
@@ -220,8 +225,8 @@ class FuncType(_Nested):
     type_params: tuple[TypeVar, ...] = ()
     type_constraints: tuple[object, ...] = ()
 
-    def __post_init__(self) -> None:
-        self._measure((*self.arg_types, self.ret_type))
+    def members(self) -> tuple[Type, ...]:
+        return (*self.arg_types, self.ret_type)
 
     def __str__(self) -> str:
         params = f"[{', '.join(str(p) for p in self.type_params)}]" if self.type_params else ""
@@ -234,8 +239,8 @@ class RefType(_Nested):
 
     value: Type
 
-    def __post_init__(self) -> None:
-        self._measure((self.value,))
+    def members(self) -> tuple[Type, ...]:
+        return (self.value,)
 
     def __str__(self) -> str:
         return f"ref({self.value})"
@@ -269,8 +274,8 @@ class TypeCall(_Nested):
     func: GlobalTypeVar
     args: tuple[Type, ...] = ()
 
-    def __post_init__(self) -> None:
-        self._measure(self.args)
+    def members(self) -> tuple[Type, ...]:
+        return self.args
 
     def __str__(self) -> str:
         return (
@@ -293,18 +298,26 @@ def is_dynamic(ty: Type) -> bool:
     stack: list[Type] = [ty]
     while stack:
         top = stack.pop()
-        if isinstance(top, TensorType):
-            if Any in map(type, top.shape):
-                return True
-        elif isinstance(top, TupleType):
-            stack.extend(top.fields)
-        elif isinstance(top, FuncType):
-            stack.extend((*top.arg_types, top.ret_type))
-        elif isinstance(top, RefType):
-            stack.append(top.value)
-        elif isinstance(top, TypeCall):
-            stack.extend(top.args)
+        if isinstance(top, TensorType) and Any in map(type, top.shape):
+            return True
+        stack.extend(top.members())
     return False
+
+
+def map_type(ty: Type, change: Callable[[Type], Type]) -> Type:
+    """``ty`` with ``change`` applied to its members, left to right; itself when none changes."""
+    old = ty.members()
+    new = tuple([change(part) for part in old])
+    if all(a is b for a, b in zip(old, new)):
+        return ty
+    if isinstance(ty, TupleType):
+        return TupleType(new)
+    if isinstance(ty, FuncType):
+        return FuncType(new[:-1], new[-1], ty.type_params, ty.type_constraints)
+    if isinstance(ty, RefType):
+        return RefType(new[0])
+    assert isinstance(ty, TypeCall)
+    return TypeCall(ty.func, new)
 
 
 def tensor_fields(ty: Type) -> list[TensorType]:

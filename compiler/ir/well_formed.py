@@ -19,7 +19,6 @@ from compiler.ir.expr import (
     Var,
     describe,
 )
-from compiler.ir.inference.solver import parts_of
 from compiler.ir.module import IRModule
 from compiler.ir.scope_tree import Scope, nearest_common
 from compiler.ir.ty import IncompleteType, Type
@@ -129,7 +128,7 @@ class _Checker:
             if isinstance(top, IncompleteType):
                 self.problem(f"the annotation of {describe(var)} is incomplete", var)
                 return
-            stack.extend(parts_of(top))
+            stack.extend(top.members())
 
     def _check(self, node: Expr) -> None:
         if isinstance(node, Var):

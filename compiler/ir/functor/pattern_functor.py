@@ -5,6 +5,8 @@ Source: Relay v0.10 pattern_functor.h.
 
 from __future__ import annotations
 
+import operator
+from dataclasses import replace
 from typing import TypeVar
 
 from compiler.errors import MutatorError
@@ -42,15 +44,12 @@ class PatternVisitor(PatternFunctor[None]):
         """The variable."""
         self.visit_var(pattern.var)
 
-    def visit_pattern_constructor(self, pattern: PatternConstructor) -> None:
+    def visit_pattern_constructor(self, pattern: PatternConstructor | PatternTuple) -> None:
         """The patterns of the fields."""
         for inner in pattern.patterns:
             self.visit(inner)
 
-    def visit_pattern_tuple(self, pattern: PatternTuple) -> None:
-        """The patterns of the fields."""
-        for inner in pattern.patterns:
-            self.visit(inner)
+    visit_pattern_tuple = visit_pattern_constructor
 
 
 class PatternMutator(PatternFunctor[Pattern]):
@@ -79,17 +78,10 @@ class PatternMutator(PatternFunctor[Pattern]):
             )
         return pattern if var is pattern.var else PatternVar(var)
 
-    def _all(self, patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
-        new = tuple([self.visit(p) for p in patterns])
-        return patterns if all(map(lambda a, b: a is b, new, patterns)) else new
+    def visit_pattern_constructor(self, pattern: PatternConstructor | PatternTuple) -> Pattern:
+        """The same constructor, or a tuple, on new patterns."""
+        inner = tuple([self.visit(p) for p in pattern.patterns])
+        same = all(map(operator.is_, inner, pattern.patterns))
+        return pattern if same else replace(pattern, patterns=inner)
 
-    def visit_pattern_constructor(self, pattern: PatternConstructor) -> Pattern:
-        """The same constructor on new patterns."""
-        inner = self._all(pattern.patterns)
-        same = inner is pattern.patterns
-        return pattern if same else PatternConstructor(pattern.constructor, inner)
-
-    def visit_pattern_tuple(self, pattern: PatternTuple) -> Pattern:
-        """A tuple of new patterns."""
-        inner = self._all(pattern.patterns)
-        return pattern if inner is pattern.patterns else PatternTuple(inner)
+    visit_pattern_tuple = visit_pattern_constructor

@@ -5,6 +5,8 @@ Types nest as deep as their text, so these classes recurse. Source: Relay v0.10 
 
 from __future__ import annotations
 
+import operator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from compiler.ir.functor.expr_functor import KindFunctor
@@ -17,6 +19,7 @@ from compiler.ir.ty import (
     TupleType,
     Type,
     TypeCall,
+    map_type,
 )
 from compiler.ir.ty import TypeVar as TypeParam
 
@@ -45,21 +48,17 @@ class TypeVisitor(TypeFunctor[None]):
     """Visits the types inside a type, left to right; a leaf does nothing."""
 
     def visit_default(self, ty: Type, *args: Any) -> None:
-        """Nothing: tensor types, variables and holes have no types inside."""
-
-    def visit_tuple_type(self, ty: TupleType) -> None:
-        """Fields."""
-        for inner in ty.fields:
+        """The members; tensor types, variables and holes have none."""
+        for inner in ty.members():
             self.visit(inner)
+
+    visit_tuple_type = visit_default
+    visit_ref_type = visit_default
 
     def visit_func_type(self, ty: FuncType) -> None:
         """Type parameters, argument types, result type."""
-        for inner in (*ty.type_params, *ty.arg_types, ty.ret_type):
+        for inner in (*ty.type_params, *ty.members()):
             self.visit(inner)
-
-    def visit_ref_type(self, ty: RefType) -> None:
-        """The type of the cell's value."""
-        self.visit(ty.value)
 
     def visit_type_call(self, ty: TypeCall) -> None:
         """The algebraic type, then its arguments."""
@@ -71,32 +70,17 @@ class TypeMutator(TypeFunctor[Type]):
     """Rebuilds a type; the very object when nothing inside it changed."""
 
     def visit_default(self, ty: Type, *args: Any) -> Type:
-        """Leaves stay."""
-        return ty
+        """The same kind of type over new members; leaves stay."""
+        return map_type(ty, self.visit)
 
-    def _all(self, types: tuple[Any, ...]) -> tuple[Any, ...]:
-        new = tuple([self.visit(t) for t in types])
-        return types if all(map(lambda a, b: a is b, new, types)) else new
-
-    def visit_tuple_type(self, ty: TupleType) -> Type:
-        """A tuple type over the new fields."""
-        fields = self._all(ty.fields)
-        return ty if fields is ty.fields else TupleType(fields)
+    visit_tuple_type = visit_default
+    visit_ref_type = visit_default
+    visit_type_call = visit_default
 
     def visit_func_type(self, ty: FuncType) -> Type:
         """A function type over the new parameters, arguments and result."""
-        params, args = self._all(ty.type_params), self._all(ty.arg_types)
-        ret = self.visit(ty.ret_type)
-        if params is ty.type_params and args is ty.arg_types and ret is ty.ret_type:
-            return ty
-        return FuncType(args, ret, params, ty.type_constraints)
-
-    def visit_ref_type(self, ty: RefType) -> Type:
-        """A reference to the new type."""
-        value = self.visit(ty.value)
-        return ty if value is ty.value else RefType(value)
-
-    def visit_type_call(self, ty: TypeCall) -> Type:
-        """The same algebraic type on new arguments."""
-        args = self._all(ty.args)
-        return ty if args is ty.args else TypeCall(ty.func, args)
+        params: tuple[Any, ...] = tuple([self.visit(param) for param in ty.type_params])
+        new = map_type(ty, self.visit)
+        assert isinstance(new, FuncType)
+        same = all(map(operator.is_, params, ty.type_params))
+        return new if same else replace(new, type_params=params)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.adt import Clause, Match, map_pattern_vars
+from compiler.ir.adt import Clause, Match
 from compiler.ir.expr import Expr, Function, GlobalVar, Var, describe
+from compiler.ir.functor.pattern_functor import PatternMutator
 from compiler.ir.inference.constraints import Constraints
 from compiler.ir.inference.errors import TypeMistake, call_mistake, call_text, combined_error
 from compiler.ir.rebuild import with_operands
@@ -133,14 +134,18 @@ def _new_var(found: Constraints, var: Var, ty: Type) -> Var:
     return new
 
 
-def _with_pattern_vars(match: Match, new: dict[Expr, Expr]) -> Match:
-    def rename(var: Var) -> Var:
-        renamed = new.get(var, var)
-        assert isinstance(renamed, Var)
-        return renamed
+class _Renamer(PatternMutator):
+    def __init__(self, new: dict[Expr, Expr]) -> None:
+        self.new = new
 
+    def visit_var(self, var: Var) -> Expr:
+        return self.new.get(var, var)
+
+
+def _with_pattern_vars(match: Match, new: dict[Expr, Expr]) -> Match:
+    patterns = _Renamer(new)
     clauses = []
     for clause in match.clauses:
-        lhs = map_pattern_vars(clause.lhs, rename)
+        lhs = patterns.visit(clause.lhs)
         clauses.append(clause if lhs is clause.lhs else Clause(lhs, clause.rhs))
     return match.with_fields(clauses=tuple(clauses))

@@ -16,12 +16,11 @@ from compiler.ir.ty import (
     FuncType,
     GlobalTypeVar,
     IncompleteType,
-    RefType,
     TensorType,
-    TupleType,
     Type,
     TypeCall,
     TypeVar,
+    map_type,
 )
 from compiler.ir.ty import Any as AnyDim
 
@@ -103,7 +102,7 @@ class TypeSolver:
                 found.append(top)
             elif not isinstance(top, TensorType) and id(top) not in seen:
                 seen.add(id(top))
-                parts = parts_of(top)
+                parts = top.members()
                 self._budget.spend(len(parts))
                 stack.extend(parts)
         return found
@@ -122,7 +121,7 @@ class TypeSolver:
         ty = self.find(ty)
         if isinstance(ty, (TensorType, IncompleteType, TypeVar)):
             return ty
-        self._budget.spend(len(parts_of(ty)))
+        self._budget.spend(len(ty.members()))
         return map_type(ty, self.resolve)
 
     def assign(self, dst: Type, src: Type) -> None:
@@ -197,7 +196,7 @@ class TypeSolver:
                 b = instantiate(b, dict(zip(b.type_params, a.type_params)), keep_params=True)
         if isinstance(a, TypeCall) and isinstance(b, TypeCall) and a.func != b.func:
             self._clash(a, b)
-        mine, theirs = parts_of(a), parts_of(b)
+        mine, theirs = a.members(), b.members()
         self._merged += len(mine)
         self._budget.spend(len(mine))
         if self._merged - max(a.listed, b.listed) > MAX_TYPE_PARTS:
@@ -268,37 +267,6 @@ class TypeSolver:
         if call in self._unsolved:
             del self._unsolved[call]
             self._done.add(call)
-
-
-def parts_of(ty: Type) -> tuple[Type, ...]:
-    """The types directly inside ``ty``, left to right."""
-    if isinstance(ty, TupleType):
-        return ty.fields
-    if isinstance(ty, FuncType):
-        return (*ty.arg_types, ty.ret_type)
-    if isinstance(ty, RefType):
-        return (ty.value,)
-    if isinstance(ty, TypeCall):
-        return ty.args
-    return ()
-
-
-def map_type(ty: Type, change: Callable[[Type], Type]) -> Type:
-    """``ty`` with ``change`` applied to its parts, left to right; itself when none changes."""
-    old = parts_of(ty)
-    if not old:
-        return ty
-    new = tuple([change(part) for part in old])
-    if all(a is b for a, b in zip(old, new)):
-        return ty
-    if isinstance(ty, TupleType):
-        return TupleType(new)
-    if isinstance(ty, FuncType):
-        return FuncType(new[:-1], new[-1], ty.type_params, ty.type_constraints)
-    if isinstance(ty, RefType):
-        return RefType(new[0])
-    assert isinstance(ty, TypeCall)
-    return TypeCall(ty.func, new)
 
 
 def instantiate(ty: Type, mapping: dict[TypeVar, Type], *, keep_params: bool = False) -> Any:
