@@ -64,6 +64,11 @@ def is_simple_constant(expr: Expr) -> bool:
     return isinstance(expr, Constant) and expr.is_scalar and expr.tensor_type.dtype in SIMPLE_DTYPES
 
 
+def is_inlined(expr: Expr, link_params: bool) -> bool:
+    """True for a constant that lies inside the kernels that read it."""
+    return is_simple_constant(expr) or (link_params and isinstance(expr, Constant))
+
+
 def is_kernel(expr: Expr) -> bool:
     """True for a function literal that is a kernel already."""
     return isinstance(expr, Function) and any(key in expr.attrs for key in _KERNEL_ATTRS)
@@ -115,7 +120,7 @@ class _Creator:
         node = self._node(expr)
         node.index = len(self.nodes)
         self.nodes.append(node)
-        if isinstance(expr, Constant) and is_simple_constant(expr):
+        if is_simple_constant(expr):
             node.pattern = OpPattern.ELEMWISE
 
     def _call(self, call: Call) -> tuple[Expr, ...]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.fusion.groups import Groups
-from compiler.fusion.indexed_graph import IndexedForwardGraph, is_kernel, is_simple_constant
+from compiler.fusion.indexed_graph import IndexedForwardGraph, is_inlined, is_kernel
 from compiler.ir.attrs import DictAttrs
-from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, TupleGetItem, Var
+from compiler.ir.expr import Call, Expr, Function, Op, Tuple, TupleGetItem, Var
 from compiler.ir.functor.mixed_mode import MixedModeMutator
 from compiler.ir.op import NON_COMPUTATIONAL, RESHAPE
 from compiler.ir.ty import FuncType, TensorType
@@ -110,17 +110,13 @@ class KernelBuilder(MixedModeMutator):
     def _arguments(
         self, kernel: _Kernel, root: int, old: Sequence[Expr], new: Sequence[Expr]
     ) -> tuple[Expr, ...]:
+        inside = [self._root(was) == root or is_inlined(was, self._link_params) for was in old]
         return tuple(
             [
-                mine if self._root(was) == root or self._inline(was) else kernel.param(was, mine)
-                for was, mine in zip(old, new)
+                mine if stays else kernel.param(was, mine)
+                for was, mine, stays in zip(old, new, inside)
             ]
         )
-
-    def _inline(self, expr: Expr) -> bool:
-        if not isinstance(expr, Constant):
-            return False
-        return self._link_params or is_simple_constant(expr)
 
     def _member(self, kernel: _Kernel, pre: Expr, new: Expr, *, is_result: bool) -> Expr:
         """``new`` for its consumers in the kernel, or the call of the finished kernel."""

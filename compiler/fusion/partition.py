@@ -9,17 +9,14 @@ Source: Relay v0.10 analysis/graph_partitioner.cc.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from compiler.fusion.dominator_tree import TreeNode, post_dominator_tree
+from compiler.fusion.dominator_tree import post_dominator_tree
 from compiler.fusion.groups import Groups
-from compiler.fusion.indexed_graph import GraphNode, IndexedForwardGraph, is_simple_constant
-from compiler.ir.expr import Call, Constant, Expr, describe
+from compiler.fusion.indexed_graph import GraphNode, IndexedForwardGraph, is_inlined
+from compiler.ir.expr import Call, Expr, describe
 from compiler.ir.op import OpPattern
-
-Condition = Callable[[int, bool], bool]
-"""May a group of this pattern lie on the way; True as second argument for the end of the way."""
+from compiler.ir.scope_tree import Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +32,6 @@ class Limits:
     max_depth: int = 256
     max_args: int = 0
     link_params: bool = False
-
-
-def _elementwise(kind: int, is_sink: bool) -> bool:
-    return kind <= OpPattern.BROADCAST
-
-
-def _injective(kind: int, is_sink: bool) -> bool:
-    return kind <= OpPattern.INJECTIVE
-
-
-_SINKS = (OpPattern.COMM_REDUCE, OpPattern.INJECTIVE, OpPattern.OUT_ELEMWISE_FUSABLE)
-
-
-def _into_anything(kind: int, is_sink: bool) -> bool:
-    if is_sink:
-        return kind <= OpPattern.BROADCAST or kind in _SINKS
-    return kind <= OpPattern.INJECTIVE
 
 
 def partition(
@@ -99,22 +79,22 @@ class _Partitioner:
                     self.refused[node.index] = reason
         if self.refused is not None:
             for index in list(self.refused):
-                above = self.tree[index].parent
-                if above is not None and self._together(index, above.node.index):
+                above = _dominator(self.tree[index])
+                if above is not None and self._together(index, above.index):
                     del self.refused[index]
 
     def _together(self, a: int, b: int) -> bool:
         return self.groups.root(a) == self.groups.root(b)
 
-    def _consider(self, node: GraphNode, at: TreeNode, phase: int) -> str | None:
+    def _consider(self, node: GraphNode, at: Scope, phase: int) -> str | None:
         """Fuse ``node`` with its post-dominator if this phase allows; else the reason why not."""
         groups = self.groups
         mine = groups.pattern[node.index]
         if mine == OpPattern.OPAQUE:
             return "opaque"
-        if at.parent is None:
+        sink = _dominator(at)
+        if sink is None:
             return "its value is read outside of kernels" if node.extern_ref else _NO_DOMINATOR
-        sink = at.parent.node
         its = groups.pattern[sink.index]
         if phase == 2:
             if mine > OpPattern.INJECTIVE:
@@ -122,7 +102,7 @@ class _Partitioner:
             into = groups.pattern[groups.root(sink.index)]
             if its != OpPattern.TUPLE or into > OpPattern.INJECTIVE:
                 return None
-            return self._fuse(node, sink, _injective)
+            return self._fuse(node, sink, OpPattern.INJECTIVE)
         if self._together(node.index, sink.index):
             return None
         if its == OpPattern.TUPLE:
@@ -130,28 +110,31 @@ class _Partitioner:
         if mine == OpPattern.OUT_ELEMWISE_FUSABLE:
             if phase > 0:
                 return None
-            if at.pattern != OpPattern.ELEMWISE:
-                return f"is read by an edge of kind {_name(at.pattern)}, needs ELEMWISE"
-            return self._fuse(node, sink, _elementwise)
+            if at.weight != OpPattern.ELEMWISE:
+                return f"is read by an edge of kind {_name(at.weight)}, needs ELEMWISE"
+            return self._fuse(node, sink, OpPattern.BROADCAST)
         if mine <= OpPattern.BROADCAST:
-            if at.pattern <= OpPattern.INJECTIVE or at.pattern == OpPattern.COMM_REDUCE:
-                return self._fuse(node, sink, _into_anything)
-            return f"is read by an edge of kind {_name(at.pattern)}"
+            if at.weight <= OpPattern.INJECTIVE or at.weight == OpPattern.COMM_REDUCE:
+                return self._fuse(node, sink, OpPattern.INJECTIVE, OpPattern.OUT_ELEMWISE_FUSABLE)
+            return f"is read by an edge of kind {_name(at.weight)}"
         if mine in (OpPattern.INJECTIVE, OpPattern.TUPLE):
-            return self._fuse(node, sink, _injective) if phase == 1 else None
+            return self._fuse(node, sink, OpPattern.INJECTIVE) if phase == 1 else None
         return "nothing is fused behind a reduction"
 
-    def _fuse(self, node: GraphNode, sink: GraphNode, allowed: Condition) -> str | None:
+    def _fuse(
+        self, node: GraphNode, sink: GraphNode, way: int, end: int | None = None
+    ) -> str | None:
+        """Groups on the way are of the pattern ``way`` at most; that of the sink of ``end``."""
         groups = self.groups
         between = self._between(node, sink)
         if between is None:
             return f"the kernel would hold more than max_depth={self.limits.max_depth} nodes"
         for other in between:
             kind = groups.pattern[groups.root(other.index)]
-            if not allowed(kind, False):
+            if kind > way:
                 return f"{describe(other.ref)} ({_name(kind)}) lies on the way"
         kind = groups.pattern[groups.root(sink.index)]
-        if not allowed(kind, True):
+        if kind > (way if end is None else end):
             return f"{describe(sink.ref)} belongs to a kernel of kind {_name(kind)}"
         if self.limits.max_args and not self._fits(node, between, sink):
             return f"the kernel would have more than max_args={self.limits.max_args} arguments"
@@ -194,7 +177,9 @@ class _Partitioner:
             ref = self.nodes[index].ref
             for operand in ref.args if isinstance(ref, Call) else ref.operands():
                 held = self.node_of.get(operand)
-                if held is None or held.index in inside or self._inlined(operand):
+                if held is None or held.index in inside:
+                    continue
+                if is_inlined(operand, self.limits.link_params):
                     continue
                 inputs.add(operand)
         if len(inputs) + 1 > self.limits.max_args:
@@ -204,13 +189,14 @@ class _Partitioner:
         self.members[self.groups.root(sink.index)] = merged
         return True
 
-    def _inlined(self, operand: Expr) -> bool:
-        return is_simple_constant(operand) or (
-            self.limits.link_params and isinstance(operand, Constant)
-        )
-
 
 _NO_DOMINATOR = "no operator behind it reads all that comes from it"
+
+
+def _dominator(place: Scope) -> GraphNode | None:
+    """The immediate post-dominator of the node at a place."""
+    node: GraphNode | None = place.parent.construct if place.parent is not None else None
+    return node
 
 
 def _name(pattern: int) -> str:

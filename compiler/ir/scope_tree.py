@@ -1,68 +1,87 @@
 """Scope: a tree of regions in which the nearest common one is found in O(log depth).
 
 Every region knows its parent and one ancestor further up, chosen so that any walk to the root takes
-logarithmically many steps. Source of the method: Myers, "An applicative random-access stack", 1983.
+logarithmically many steps. Regions have weights, and the largest on a way up is found as quickly.
+Source of the method: Myers, "An applicative random-access stack", 1983.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from compiler.ir.expr import Expr
+from typing import Any
 
 
-@dataclass(slots=True, eq=False)
 class Scope:
     """A region of a function, such as a branch.
 
     Attributes:
         construct: the node that opens it; None for the outermost.
         parent: the region around it.
+        weight: of the step to the parent.
         depth: regions around it.
         jump: an ancestor some way up; None for the outermost.
+        jump_weight: the largest weight from this region, included, to ``jump``, excluded.
     """
 
-    construct: Expr | None
-    parent: Scope | None = None
-    depth: int = field(init=False, default=0)
-    jump: Scope | None = field(init=False, default=None)
+    __slots__ = ("construct", "depth", "jump", "jump_weight", "parent", "weight")
 
-    def __post_init__(self) -> None:
-        parent = self.parent
+    parent: Scope | None
+    jump: Scope | None
+
+    def __init__(self, construct: Any, parent: Scope | None = None, weight: int = 0) -> None:
+        self.construct = construct
+        self.parent = self.jump = parent
+        self.weight = self.jump_weight = weight
+        self.depth = 0
         if parent is None:
             return
         self.depth = parent.depth + 1
-        far = parent.jump
-        farther = far.jump if far is not None else None
+        near = parent.jump
+        far = near.jump if near is not None else None
         # Two jumps of equal length become one of their sum.
-        joined = (
-            far is not None
-            and farther is not None
-            and parent.depth - far.depth == far.depth - farther.depth
-        )
-        self.jump = farther if joined else parent
+        if near and far and parent.depth - near.depth == near.depth - far.depth:
+            self.jump = far
+            self.jump_weight = max(weight, parent.jump_weight, near.jump_weight)
+
+    def climb(self, depth: int, weight: int = 0) -> tuple[Scope, int]:
+        """The region of this depth around it, or itself, and the largest of ``weight`` and the
+        weights on the way there; ``depth`` is at most its own."""
+        scope = self
+        while scope.depth > depth:
+            up, passed = scope.jump, scope.jump_weight
+            if up is None or up.depth < depth:
+                up, passed = scope.parent, scope.weight
+            assert up is not None
+            scope, weight = up, max(weight, passed)
+        return scope, weight
 
     def at_depth(self, depth: int) -> Scope:
         """The region of this depth around it, or itself; ``depth`` is at most its own."""
-        scope = self
-        while scope.depth > depth:
-            assert scope.parent is not None
-            assert scope.jump is not None
-            scope = scope.jump if scope.jump.depth >= depth else scope.parent
-        return scope
+        return self.climb(depth)[0]
 
     def encloses(self, other: Scope) -> bool:
         """True when ``other`` lies within it, or is it."""
         return other.depth >= self.depth and other.at_depth(self.depth) is self
 
 
-def nearest_common(a: Scope, b: Scope) -> Scope:
-    """The innermost region around both; of one tree."""
+def ways_to_common(a: Scope, b: Scope, weight: int = 0) -> tuple[Scope, int]:
+    """The innermost region around both, of one tree, and the largest of ``weight`` and the weights
+    on the ways there."""
     depth = min(a.depth, b.depth)
-    a, b = a.at_depth(depth), b.at_depth(depth)
+    a, weight = a.climb(depth, weight)
+    b, weight = b.climb(depth, weight)
     while a is not b:
-        up_a, up_b = (a.parent, b.parent) if a.jump is b.jump else (a.jump, b.jump)
+        if a.jump is b.jump:
+            weight = max(weight, a.weight, b.weight)
+            up_a, up_b = a.parent, b.parent
+        else:
+            weight = max(weight, a.jump_weight, b.jump_weight)
+            up_a, up_b = a.jump, b.jump
         assert up_a is not None
         assert up_b is not None
         a, b = up_a, up_b
-    return a
+    return a, weight
+
+
+def nearest_common(a: Scope, b: Scope) -> Scope:
+    """The innermost region around both; of one tree."""
+    return ways_to_common(a, b)[0]
