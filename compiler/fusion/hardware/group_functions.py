@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compiler.fusion.hardware.groups import Partition
 from compiler.fusion.hardware.stage import Group
 from compiler.ir.attrs import DictAttrs
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Op, Var
-from compiler.ir.rebuild import with_operands
+from compiler.ir.rebuild import rebuilt, with_operands
+from compiler.ir.walk import post_order
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,17 +33,8 @@ def group_function(group: Group, hdfg_name: str, symbol: str) -> GroupFunction:
     root = group.root.ref
     made: dict[Expr, Expr] = {}
     inputs: dict[Expr, Var] = {}
-    stack: list[tuple[Expr, bool]] = [(root, False)]
-    while stack:
-        expr, operands_made = stack.pop()
-        if expr in made:
-            continue
-        operands = expr.operands()
-        if operands_made:
-            made[expr] = with_operands(expr, [_inside(o, made, inputs) for o in operands])
-        else:
-            stack.append((expr, True))
-            stack.extend((o, False) for o in reversed(operands) if o in members)
+    for expr in post_order(root, lambda node: [o for o in node.operands() if o in members]):
+        made[expr] = with_operands(expr, [_inside(o, made, inputs) for o in expr.operands()])
     attrs = DictAttrs(
         {
             "Primitive": 1,
@@ -82,27 +75,25 @@ def with_group_calls(
         literals: function literals of its body that have changed.
     """
     group_of_root = partition.group_of_root
-    made: dict[Expr, Expr] = dict(literals)
-    stack: list[tuple[Expr, bool]] = [(function.body, False)]
-    while stack:
-        expr, needed_made = stack.pop()
-        if expr in made:
-            continue
-        group = group_of_root.get(expr)
-        called = None if group is None else functions[group]
-        needed = expr.operands() if called is None else called.inputs
+
+    def needed(expr: Expr) -> Sequence[Expr]:
         if isinstance(expr, Function):
-            made[expr] = expr
-        elif not needed_made:
-            stack.append((expr, True))
-            stack.extend((o, False) for o in reversed(needed) if o not in made)
-        elif called is None:
-            made[expr] = with_operands(expr, [made[o] for o in needed])
-        else:
-            made[expr] = Call(
-                called.function,
-                tuple(made[o] for o in needed),
-                span=expr.span,
-                virtual_device=expr.virtual_device,
-            )
+            return ()
+        group = group_of_root.get(expr)
+        return expr.operands() if group is None else functions[group].inputs
+
+    def called(expr: Expr, made: Mapping[Expr, Expr]) -> Expr | None:
+        if isinstance(expr, Function):
+            return literals.get(expr, expr)
+        group = group_of_root.get(expr)
+        if group is None:
+            return None
+        return Call(
+            functions[group].function,
+            tuple(made[o] for o in functions[group].inputs),
+            span=expr.span,
+            virtual_device=expr.virtual_device,
+        )
+
+    made = rebuilt(post_order(function.body, needed), called)
     return function.with_fields(body=made[function.body])

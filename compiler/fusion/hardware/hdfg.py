@@ -122,12 +122,7 @@ class HDFG:
         return by_name
 
     def _check_reachable(self, root: Stage) -> None:
-        reached, stack = {root}, [root]
-        while stack:
-            for after in self._successors[stack.pop()]:
-                if after not in reached:
-                    reached.add(after)
-                    stack.append(after)
+        reached = {root, *self.reachable(root)}
         for place, stage in enumerate(self.stages):
             if stage not in reached:
                 raise HDFGError(
@@ -135,6 +130,16 @@ class HDFG:
                     key=("stages", place, "name"),
                     fix=f'add a link such as ["{root.name}", "{stage.name}"]',
                 )
+
+    def reachable(self, start: Stage) -> set[Stage]:
+        """The units that data can move to from ``start``, over any number of links."""
+        reached: set[Stage] = set()
+        stack = [start]
+        while stack:
+            after = [stage for stage in self.succ(stack.pop()) if stage not in reached]
+            reached.update(after)
+            stack += after
+        return reached
 
     def _breadth_first(self, seeds: Sequence[Stage]) -> tuple[Stage, ...]:
         seen: dict[Stage, None] = {}

@@ -56,7 +56,8 @@ def plan_chains(
         calls: the calls some unit knows, in post-order.
         only_user: the one node that uses a value, as ``only_users`` gives it.
     """
-    limited = [stage for stage in _on_cycles(hdfg) if stage.max_uses is not None]
+    on_cycles = [stage for stage in hdfg.stages if stage in hdfg.reachable(stage)]
+    limited = [stage for stage in on_cycles if stage.max_uses is not None]
     place = {stage: i for i, stage in enumerate(limited)}
     operands: dict[Node, list[Node]] = defaultdict(list)
     states: dict[Node, list[_State]] = {}
@@ -143,19 +144,3 @@ def _chosen(
             before = None if state.before is None else state.before[0]
             backwards.append((node, state.stage, before))
     return {node: (stage, before) for node, stage, before in reversed(backwards)}
-
-
-def _on_cycles(hdfg: HDFG) -> list[Stage]:
-    """Units that data can come back to."""
-    found: list[Stage] = []
-    for stage in hdfg.stages:
-        seen: set[Stage] = set()
-        stack = list(hdfg.succ(stage))
-        while stack:
-            top = stack.pop()
-            if top not in seen:
-                seen.add(top)
-                stack.extend(hdfg.succ(top))
-        if stage in seen:
-            found.append(stage)
-    return found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 
 from compiler.errors import HDFGError
@@ -53,10 +54,7 @@ class HardwareReport:
         return {
             "hardware": self.hardware,
             **self.cost.to_dict(),
-            "host": [
-                {"function": h.function, "op": h.op, "where": h.where, "reason": h.reason}
-                for h in self.host
-            ],
+            "host": [asdict(line) for line in self.host],
         }
 
     def __str__(self) -> str:
@@ -156,12 +154,7 @@ def _type_text(ty: object) -> str:
 
 def _folded(stages: tuple[str, ...]) -> list[str]:
     """Repeated units as ``requant x5``."""
-    words: list[tuple[str, int]] = []
-    for stage in stages:
-        if words and words[-1][0] == stage:
-            words[-1] = (stage, words[-1][1] + 1)
-        else:
-            words.append((stage, 1))
+    words = [(name, len(list(same))) for name, same in groupby(stages)]
     return [name if count == 1 else f"{name} x{count}" for name, count in words]
 
 
