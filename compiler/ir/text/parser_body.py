@@ -20,6 +20,7 @@ from compiler.ir.adt import (
 )
 from compiler.ir.attrs import DictAttrs
 from compiler.ir.expr import Expr, Function, If, Let, Var
+from compiler.ir.text.nested_scopes import drive
 from compiler.ir.text.parser_expr import SCOPE_WORDS, ExprParser
 from compiler.ir.text.parser_types import name_of
 from compiler.ir.ty import Type
@@ -27,21 +28,6 @@ from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
 from compiler.span import Span
 
 Steps = Generator["Steps", Expr, Expr]
-
-
-def _drive(first: Steps) -> Expr:
-    """Run a scope; a yielded one runs to its end before the one that asked goes on."""
-    stack = [first]
-    result: Expr | None = None
-    while stack:
-        try:
-            stack.append(next(stack[-1]) if result is None else stack[-1].send(result))
-            result = None
-        except StopIteration as stop:
-            stack.pop()
-            result = stop.value
-    assert result is not None
-    return result
 
 
 class _LetLine(NamedTuple):
@@ -67,17 +53,17 @@ class BodyParser(ExprParser):
 
     def body(self) -> Expr:
         """Lines and the result of a scope, up to its closing brace or the end of the text."""
-        return _drive(self._body())
+        return drive(self._body())
 
     def function(self, start: int) -> Function:
         """``[A](%x: T, key=value) -> R {…}`` after ``fn`` or ``def @name`` at offset ``start``."""
-        result = _drive(self._function(start))
+        result = drive(self._function(start))
         assert isinstance(result, Function)
         return result
 
     def _nested_scope(self) -> Expr:
         self._deeper()
-        result = _drive(self._scoped())
+        result = drive(self._scoped())
         self._depth -= 1
         return result
 
@@ -85,7 +71,7 @@ class BodyParser(ExprParser):
         """``(let %x = …; …)``."""
         self._stream.expect("(")
         self._deeper()
-        result = _drive(self._body())
+        result = drive(self._body())
         self._depth -= 1
         self._stream.expect(")")
         return result

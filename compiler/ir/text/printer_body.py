@@ -40,6 +40,7 @@ from compiler.ir.expr import (
 )
 from compiler.ir.text import literals
 from compiler.ir.text.metadata import MetadataWriter
+from compiler.ir.text.nested_scopes import drive
 from compiler.ir.text.printer_scopes import ScalarUses, is_flat, plan_scopes
 from compiler.ir.text.printer_values import NameTable, TypeText, value_text
 from compiler.ir.virtual_device import UNCONSTRAINED
@@ -97,28 +98,15 @@ class BodyPrinter:
 
     def expression(self, root: Expr) -> str:
         """Lines of a free-standing expression."""
-        return "\n".join(self._drive(self._scope(root, "")))
+        lines = drive(self._scope(root, ""))
+        return "\n".join(lines)
 
     def definition(self, name: str, fn: Function) -> str:
         """``def @name(…) {…}``."""
         head = f"def @{literals.name(name)}{self._head(fn)} {{"
         flat = is_flat(fn) and not mentions(fn, _INLINE_ARGUMENTS)
         scope = self._scope(fn.body, INDENT, nodes_of(fn) if flat else ())
-        return "\n".join([head, *self._drive(scope), "}"])
-
-    def _drive(self, first: ScopeRun) -> Lines:
-        """Run scopes; a yielded scope runs to its end before the one that asked goes on."""
-        stack = [first]
-        result: Lines | None = None
-        while stack:
-            try:
-                stack.append(stack[-1].send(result) if result is not None else next(stack[-1]))
-                result = None
-            except StopIteration as stop:
-                stack.pop()
-                result = stop.value
-        assert result is not None
-        return result
+        return "\n".join([head, *drive(scope), "}"])
 
     def _scope(self, result: Expr, indent: str, nodes: tuple[Expr, ...] = ()) -> ScopeRun:
         """All lines of one scope, the last one being its result.
