@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from numpy.typing import NDArray
 
-from compiler.errors import CompilerError
 from compiler.ir.attrs import DictAttrs
 from compiler.ir.ty import FuncType
+from compiler.named_table import NamedTable
 
 if TYPE_CHECKING:
     from compiler.ir.text.lexer import Source
@@ -67,30 +67,7 @@ DefinitionParser = Callable[["Source", int, int, Callable[[int], Array]], Lowere
 """``parse(source, start, end, constant)``: the definition between two offsets of a text; ``start``
 is that of ``primfn``, ``constant(i)`` the array of ``meta[relay.Constant][i]``."""
 
-_PARSERS: dict[str, DefinitionParser] = {}
+lowered_parsers: NamedTable[DefinitionParser] = NamedTable("kind of definition")
+"""Keyword → the reader of definitions that start with ``@name = <keyword>(``."""
 
-
-def register_lowered_parser(keyword: str) -> Callable[[DefinitionParser], DefinitionParser]:
-    """Decorator: ``parse`` reads definitions that start with ``@name = <keyword>(``.
-
-    Raises:
-        CompilerError: the keyword is taken.
-    """
-
-    def add(parse: DefinitionParser) -> DefinitionParser:
-        if keyword in _PARSERS:
-            raise CompilerError(f"definitions by {keyword!r} have a parser already")
-        _PARSERS[keyword] = parse
-        return parse
-
-    return add
-
-
-def lowered_parser(keyword: str) -> DefinitionParser | None:
-    """The reader of definitions by this keyword, or None."""
-    return _PARSERS.get(keyword)
-
-
-def lowered_keywords() -> tuple[str, ...]:
-    """Every keyword that has a reader."""
-    return tuple(sorted(_PARSERS))
+register_lowered_parser = lowered_parsers.register

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from compiler.errors import CompilerError, legal_names
+from compiler.errors import CompilerError
+from compiler.named_table import NamedTable
 
 if TYPE_CHECKING:
     from compiler.ir.module import IRModule
@@ -41,12 +42,7 @@ class ConfigKey:
     default: Any
 
 
-_CONFIG: dict[str, ConfigKey] = {}
-
-
-def _legal_keys(key: str) -> str:
-    return legal_names(key, _CONFIG) if _CONFIG else "no pass has a configuration key"
-
+_CONFIG: NamedTable[ConfigKey] = NamedTable("configuration key")
 
 _stack: ContextVar[tuple[PassContext, ...]] = ContextVar("pass_contexts", default=())
 
@@ -57,9 +53,7 @@ def register_config(key: str, type: type, default: Any) -> None:
     Raises:
         CompilerError: the key is declared already.
     """
-    if key in _CONFIG:
-        raise CompilerError(f"configuration key {key!r} is registered twice")
-    _CONFIG[key] = ConfigKey(type, default)
+    _CONFIG.register(key)(ConfigKey(type, default))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +84,7 @@ class PassContext:
                 f"opt_level must be an integer, got {self.opt_level!r}", where="PassContext(...)"
             )
         for key, value in self.config.items():
-            known = _CONFIG.get(key)
-            if known is None:
-                raise CompilerError(f"unknown configuration key {key!r}", fix=_legal_keys(key))
+            known = _CONFIG.require(key)
             if not isinstance(value, known.type):
                 raise CompilerError(
                     f"{key} must be {known.type.__name__}, got {value!r}",
@@ -124,9 +116,7 @@ class PassContext:
         Raises:
             CompilerError: the key is not registered.
         """
-        if key not in _CONFIG:
-            raise CompilerError(f"unknown configuration key {key!r}", fix=_legal_keys(key))
-        return self.config.get(key, _CONFIG[key].default)
+        return self.config.get(key, _CONFIG.require(key).default)
 
     def enables(self, info: PassInfo) -> bool:
         """True when a Sequential runs this pass."""

@@ -13,7 +13,7 @@ from compiler.errors import CompilerError
 from compiler.ir.adt import Constructor, TypeData
 from compiler.ir.expr import Expr, Function, GlobalVar
 from compiler.ir.garbage import collector_rests
-from compiler.ir.lowered_function import LoweredFunction, lowered_keywords, lowered_parser
+from compiler.ir.lowered_function import LoweredFunction, lowered_parsers
 from compiler.ir.module import IRModule
 from compiler.ir.text.lexer import Source, Token, TokenStream
 from compiler.ir.text.metadata import Arrays, MetadataReader
@@ -218,13 +218,12 @@ class _ModuleParser:
         head, _, rest = token.text.partition("=")
         keyword = rest.partition("(")[0].strip()
         name = name_of(self.stream, token._replace(text=head.strip()))
-        parse_definition = lowered_parser(keyword)
-        if parse_definition is None:
+        if keyword not in lowered_parsers:
             self.stream.source.error(
                 token.start,
                 f"unknown kind of definition {keyword!r}",
                 word=keyword,
-                legal=("def", *lowered_keywords()),
+                legal=("def", *lowered_parsers.names()),
             )
         if name in self.functions:
             self.stream.source.error(token.start, f"@{name} is defined twice")
@@ -234,6 +233,7 @@ class _ModuleParser:
             return self.names.meta("relay.Constant", index, token).data
 
         start = token.start + token.text.index(keyword, len(head))
+        parse_definition = lowered_parsers.require(keyword)
         self.functions[name] = parse_definition(self.stream.source, start, token.end, constant)
 
     def _attributes(self) -> None:

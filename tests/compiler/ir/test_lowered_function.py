@@ -10,10 +10,13 @@ import pytest
 
 import compiler
 from compiler.errors import ParseError
-from compiler.ir import lowered_function
 from compiler.ir.attrs import NO_ATTRS, DictAttrs
 from compiler.ir.inference.infer_type import infer_module
-from compiler.ir.lowered_function import LoweredFunction, register_lowered_parser
+from compiler.ir.lowered_function import (
+    LoweredFunction,
+    lowered_parsers,
+    register_lowered_parser,
+)
 from compiler.ir.module import IRModule
 from compiler.ir.text.lexer import Source
 from compiler.ir.ty import FuncType, TensorType
@@ -47,7 +50,7 @@ class Scale(LoweredFunction):
 
 @pytest.fixture(autouse=True)
 def _scale_language(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lowered_function, "_PARSERS", {})
+    monkeypatch.setattr(lowered_parsers, "_entries", {})
 
     @register_lowered_parser("scalefn")
     def parse(source: Source, start: int, end: int, constant: Callable[[int], Any]) -> Scale:
