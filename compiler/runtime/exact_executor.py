@@ -10,9 +10,9 @@ All give the bits of the reference; a module that the faster one cannot take is 
 from __future__ import annotations
 
 import functools
-import importlib
 import logging
 from collections.abc import Callable
+from pkgutil import resolve_name
 from typing import Final, NamedTuple
 
 from compiler.errors import CodegenError, OnnxExportError
@@ -39,8 +39,7 @@ def executor_named(name: str, module: IRModule) -> Executor:
         CompilerError: it cannot run the module, or not here.
         ImportError: what it needs is not installed.
     """
-    home, attribute = EXECUTOR_FACTORIES[name].split(":")
-    factory: Callable[[IRModule], Executor] = getattr(importlib.import_module(home), attribute)
+    factory: Callable[[IRModule], Executor] = resolve_name(EXECUTOR_FACTORIES[name])
     return factory(module)
 
 

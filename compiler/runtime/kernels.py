@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
+from pkgutil import resolve_name
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -89,8 +89,6 @@ def _runner(kind: str, functions: Sequence[LoweredFunction]) -> KernelRunner:
         raise LoweringError(
             f"kernels for target {kind!r} cannot be run here", fix=legal_names(kind, KERNEL_RUNNERS)
         )
-    home, attribute = KERNEL_RUNNERS[kind].split(":")
-    factory: Callable[[Sequence[LoweredFunction]], KernelRunner] = getattr(
-        importlib.import_module(home), attribute
-    )
+    factory: Callable[[Sequence[LoweredFunction]], KernelRunner]
+    factory = resolve_name(KERNEL_RUNNERS[kind])
     return factory(functions)

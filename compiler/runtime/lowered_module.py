@@ -9,10 +9,10 @@ and which files belong to which external module).
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.text.parser import parse
 from compiler.ir.text.printer import text
 from compiler.runtime.archive import json_bytes, read_archive, read_json, write_archive
+from compiler.runtime.exact_executor import EXECUTOR_FACTORIES
 from compiler.runtime.executor import Executor, Inputs, ordered_inputs
 from compiler.runtime.external_module import ExternalModule, external_loaders
 from compiler.runtime.kernels import ModuleKernels
@@ -34,9 +35,6 @@ Array = NDArray[Any]
 
 TEXT, TENSORS, INDEX = "lir.txt", "lir.bin", "lir.json"
 _MOST_NAME = 256
-
-# The walk over the graph is the reference target's; named as text, see ``runtime.kernels``.
-_GRAPH_EXECUTOR = "compiler.targets.reference.executor:ReferenceExecutor"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,8 +85,8 @@ class LoweredModule:
     def _executor(self, function: str, kernels: str | None) -> Executor:
         key = (function, kernels)
         if key not in self._executors:
-            home, attribute = _GRAPH_EXECUTOR.split(":")
-            factory: Callable[..., Executor] = getattr(importlib.import_module(home), attribute)
+            # The walk over the graph is the reference target's.
+            factory: Callable[..., Executor] = resolve_name(EXECUTOR_FACTORIES["reference"])
             made = factory(self.mod, function, kernels=ModuleKernels(self.mod, kernels))
             self._executors[key] = made
         return self._executors[key]

@@ -8,10 +8,10 @@ the head makes of them. onnxruntime runs the float parts; nothing of them is pro
 from __future__ import annotations
 
 import base64
-import importlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from typing import Any, Final
 
 import numpy as np
@@ -29,8 +29,8 @@ AFTER: Final = "after.onnx"
 MAX_PART_BYTES: Final = 512 << 20
 """Of a float part in a .qmod."""
 # Imported when a part is run. The reader refuses parts that name other files.
-_READER: Final = "compiler.frontend.from_onnx.model_file", "read_model"
-_SESSION: Final = "compiler.targets.ort.session", "OrtExecutor"
+_READER: Final = "compiler.frontend.from_onnx.model_file:read_model"
+_SESSION: Final = "compiler.targets.ort.session:OrtExecutor"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,8 +117,7 @@ class Pipeline:
     def _session(self, name: str, part: bytes) -> Any:
         if name not in self._sessions:
             try:
-                read = getattr(importlib.import_module(_READER[0]), _READER[1])
-                made = getattr(importlib.import_module(_SESSION[0]), _SESSION[1])
+                read, made = resolve_name(_READER), resolve_name(_SESSION)
             except ImportError as error:
                 raise EvaluationError(
                     f"{name}, the float part of the model, needs onnxruntime",
