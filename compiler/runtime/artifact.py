@@ -84,10 +84,10 @@ class QModule:
     Args:
         module: typed; ``main`` takes and returns what the float model does.
         qconfig: what it was made with, or None when unknown.
-        provenance: plain JSON values.
-        samples: a few inputs with their outputs.
+        provenance: plain JSON values; no time, host or path, which would differ between equal runs.
+        samples: a few inputs by name, with the outputs of the exact reference.
         proof: what ``compiler.proof`` recorded, as plain JSON values; None where it did not.
-        lowered: what ``compiler.lower`` made of the module, if it was kept.
+        lowered: what ``compiler.lower`` made of the module, for machines without a C compiler.
         before, after: float parts of the model in front of the module and behind it, as ONNX.
     """
 
@@ -300,18 +300,48 @@ class QModule:
         return shown + html_table("QConfig", (), self.qconfig.to_dict().items())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file; see ``save_qmod``."""
-        save_qmod(
-            path,
-            self.module,
-            qconfig=self.qconfig,
-            provenance=self.provenance,
-            samples=self.samples,
-            proof=self.proof,
-            lowered=self.lowered,
-            before=self.before,
-            after=self.after,
-        )
+        """Write the module as one file; equal modules write equal bytes.
+
+        Raises:
+            ArtifactError: the file cannot be written, or is called .onnx.
+        """
+        refuse_onnx_name(path)
+        tensors: dict[str, Array] = {}
+        # Places in texts say where a module was read from, which must not show in its bytes.
+        shown = text(self.module, show_types=False, external_data=tensors, show_spans=False)
+        members = {"module.relay": shown.encode(), TENSORS: pack(tensors)}
+        spans = spans_of(self.module, onnx_only=True)
+        if spans["spans"]:
+            members[SPANS] = json_bytes(spans)
+        config = {} if self.qconfig is None else self.qconfig.to_dict()
+        members["qconfig.json"] = json_bytes(config)
+        members["provenance.json"] = json_bytes(dict(self.provenance))
+        if self.proof is not None:
+            members["proof.json"] = json_bytes(dict(self.proof))
+        if self.lowered is not None:
+            members.update(self.lowered.members())
+        parts = ((BEFORE, self.before), (AFTER, self.after))
+        members.update({name: part for name, part in parts if part is not None})
+        members.update(self._sample_members())
+        write_archive(path, members)
+
+    def _sample_members(self) -> dict[str, bytes]:
+        names = [param.name_hint for param in self.main.params]
+        if self.samples and len(set(names)) < len(names):
+            raise ArtifactError(
+                "samples are kept by input name, and two inputs have one name",
+                where=f"inputs {', '.join(names)}",
+                fix="rename one of them, or save the module without samples",
+            )
+        members: dict[str, bytes] = {}
+        for number, (inputs, outputs) in enumerate(self.samples):
+            # Input names may hold any character; members go by the number of the parameter.
+            parts = [("input", [inputs[name] for name in names]), ("output", outputs)]
+            for kind, arrays in parts:
+                for index, array in enumerate(arrays):
+                    for suffix, part in _packed(array).items():
+                        members[f"samples/s{number}_{kind}{index}{suffix}.npy"] = npy_bytes(part)
+        return members
 
 
 def refuse_onnx_name(path: str | os.PathLike[str]) -> None:
@@ -326,64 +356,6 @@ def refuse_onnx_name(path: str | os.PathLike[str]) -> None:
             f"{name} would not be ONNX: what is written is a .qmod",
             fix=f"name it {name[:-5]}.qmod; `qsearch export` writes ONNX from it",
         )
-
-
-def save_qmod(
-    path: str | os.PathLike[str],
-    module: IRModule,
-    *,
-    qconfig: QConfig | None = None,
-    provenance: Mapping[str, Any] | None = None,
-    samples: Sequence[Sample] = (),
-    proof: Mapping[str, Any] | None = None,
-    lowered: LoweredModule | None = None,
-    before: bytes | None = None,
-    after: bytes | None = None,
-) -> None:
-    """Write a module as one file; equal arguments write equal bytes.
-
-    Args:
-        path: the file; replaced if it is there.
-        module: typed, with its constants.
-        qconfig: what it was made with.
-        provenance: plain JSON values; no time, host or path, which would differ between equal runs.
-        samples: inputs by name with the outputs of the exact reference.
-        proof: plain JSON values; see ``compiler.proof``.
-        lowered: the module from ``compiler.lower``, for machines without a C compiler.
-        before, after: float parts around it, as ONNX.
-    Raises:
-        ArtifactError: the file cannot be written, or is called .onnx.
-    """
-    refuse_onnx_name(path)
-    tensors: dict[str, Array] = {}
-    # Places in texts say where a module was read from, which must not show in its bytes.
-    shown = text(module, show_types=False, external_data=tensors, show_spans=False)
-    members = {"module.relay": shown.encode(), TENSORS: pack(tensors)}
-    spans = spans_of(module, onnx_only=True)
-    if spans["spans"]:
-        members[SPANS] = json_bytes(spans)
-    members["qconfig.json"] = json_bytes({} if qconfig is None else qconfig.to_dict())
-    members["provenance.json"] = json_bytes(dict(provenance or {}))
-    if proof is not None:
-        members["proof.json"] = json_bytes(dict(proof))
-    if lowered is not None:
-        members.update(lowered.members())
-    members.update({n: part for n, part in ((BEFORE, before), (AFTER, after)) if part is not None})
-    names = [p.name_hint for p in module["main"].params]
-    if samples and len(set(names)) < len(names):
-        raise ArtifactError(
-            "samples are kept by input name, and two inputs have one name",
-            where=f"inputs {', '.join(names)}",
-            fix="rename one of them, or save the module without samples",
-        )
-    for number, (inputs, outputs) in enumerate(samples):
-        # Input names may hold any character; members are numbered in the order of the parameters.
-        parts = [("input", [inputs[name] for name in names]), ("output", outputs)]
-        for kind, arrays in parts:
-            for index, array in enumerate(arrays):
-                for suffix, part in _packed(array).items():
-                    members[f"samples/s{number}_{kind}{index}{suffix}.npy"] = npy_bytes(part)
-    write_archive(path, members)
 
 
 def constants_of(module: IRModule) -> list[Array]:
@@ -453,7 +425,7 @@ def _unpacked(members: Mapping[str, bytes], name: str) -> Array | None:
 
 
 def load_qmod(path: str | os.PathLike[str] | bytes) -> QModule:
-    """Read a file written by ``save_qmod``, or its content.
+    """Read a file written by ``QModule.save``, or its content.
 
     Raises:
         ArtifactError: the file is missing, damaged, changed, or no .qmod of this version.

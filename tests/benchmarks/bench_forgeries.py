@@ -50,7 +50,7 @@ from compiler.proof.derive import derive, derive_static
 from compiler.proof.replay import differing_elements
 from compiler.proof.work import MAX_CPU_S, MAX_EXTRA_BYTES, check_work, declared_work
 from compiler.runtime.archive import write_archive
-from compiler.runtime.artifact import TENSORS, load_qmod, save_qmod
+from compiler.runtime.artifact import TENSORS, QModule, load_qmod
 from compiler.runtime.packed import unpack
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
@@ -232,7 +232,7 @@ def _dress(path: Path, rng: Generator) -> None:
         executor = ReferenceExecutor(found.module)
         samples = [(given, executor.run(given)) for given, _ in found.samples]
         record = derive_static(found.module).to_dict() if rng.random() < 0.5 else None
-        save_qmod(path, found.module, qconfig=found.qconfig, samples=samples, proof=record)
+        QModule(found.module, qconfig=found.qconfig, samples=samples, proof=record).save(path)
 
 
 @kind("onnx")

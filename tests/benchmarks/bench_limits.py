@@ -32,7 +32,7 @@ from compiler.proof.work import (
     replay_inputs,
     run_seconds,
 )
-from compiler.runtime.artifact import save_qmod
+from compiler.runtime.artifact import QModule
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.benchmarks.bench_true_size import command
 
@@ -194,7 +194,7 @@ def verified(mod: IRModule, shape: Shape) -> tuple[int, float, int]:
     given = {"x": _rng.normal(size=shape).astype("float32")}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.qmod"
-        save_qmod(path, mod, samples=[(given, ReferenceExecutor(mod).run(given))])
+        QModule(mod, samples=[(given, ReferenceExecutor(mod).run(given))]).save(path)
         return command("verify", str(path), "-o", str(Path(folder) / "proof.json"))[:3]
 
 

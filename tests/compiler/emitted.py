@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from compiler.ir.module import IRModule
 from compiler.qtypes.layer_choices import POINT_BITS
 from compiler.qtypes.qconfig import QConfig
-from compiler.runtime.artifact import load_qmod, save_qmod
+from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.executor import Executor
 from compiler.targets.reference.executor import ReferenceExecutor
 
@@ -51,7 +51,7 @@ def compare_emitted(
     """
     from compiler.targets.ort.integer_executor import IntegerExecutor
 
-    save_qmod(path, module)
+    QModule(module).save(path)
     reference = ReferenceExecutor(module)
     others: tuple[Executor, ...] = (
         ReferenceExecutor(load_qmod(path).module),

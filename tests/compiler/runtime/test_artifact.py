@@ -25,7 +25,6 @@ from compiler.runtime.artifact import (
     Sample,
     fitting_samples,
     load_qmod,
-    save_qmod,
 )
 from compiler.runtime.npy import npy_bytes
 from compiler.span import SequentialSpan, Span
@@ -58,7 +57,7 @@ def saved(tmp_path: Path) -> Path:
     mod = integer_module()
     path = tmp_path / "best.qmod"
     samples = [(batch(1), evaluate(mod, batch(1)))]
-    save_qmod(path, mod, qconfig=CONFIG, provenance={"seed": 7}, samples=samples)
+    QModule(mod, qconfig=CONFIG, provenance={"seed": 7}, samples=samples).save(path)
     return path
 
 
@@ -115,8 +114,8 @@ def test_pictures_are_stored_as_bytes_and_read_bit_for_bit(
     tmp_path: Path, sample: np.ndarray, share: float
 ) -> None:
     mod = copied(sample)
-    save_qmod(tmp_path / "with.qmod", mod, samples=[({"x": sample}, [sample])])
-    save_qmod(tmp_path / "without.qmod", mod)
+    QModule(mod, samples=[({"x": sample}, [sample])]).save(tmp_path / "with.qmod")
+    QModule(mod).save(tmp_path / "without.qmod")
     ((inputs, outputs),) = load_qmod(tmp_path / "with.qmod").samples
     for found in (inputs["x"], *outputs):
         assert found.dtype == sample.dtype
@@ -148,7 +147,7 @@ def test_samples_behind_the_first_take_a_share_of_the_constants() -> None:
 def test_codes_that_do_not_fit_their_table_are_refused(tmp_path: Path) -> None:
     sample = pictures((1, 3, 96, 96))
     path = tmp_path / "m.qmod"
-    save_qmod(path, copied(sample), samples=[({"x": sample}, [sample])])
+    QModule(copied(sample), samples=[({"x": sample}, [sample])]).save(path)
     members = read_archive(path)
     write_archive(path, {**members, "samples/s0_input0_values.npy": npy_bytes(np.zeros((2, 256)))})
     with pytest.raises(ArtifactError, match="does not fit"):
@@ -171,7 +170,7 @@ def test_maxima_of_channels_are_taken_where_they_are_whole_numbers(
     held: object, wanted: object, tmp_path: Path
 ) -> None:
     path = tmp_path / "made.qmod"
-    save_qmod(path, integer_module(), provenance={CHANNEL_MAXIMA: held})
+    QModule(integer_module(), provenance={CHANNEL_MAXIMA: held}).save(path)
     assert load_qmod(path).channel_maxima == wanted
     assert QModule(integer_module()).channel_maxima == {}
 
@@ -215,7 +214,7 @@ def onnx_module() -> IRModule:
 
 def test_calls_keep_the_onnx_nodes_they_came_from(tmp_path: Path) -> None:
     path, again = tmp_path / "m.qmod", tmp_path / "again.qmod"
-    save_qmod(path, onnx_module())
+    QModule(onnx_module()).save(path)
     found = load_qmod(path)
     third = found.main.body
     (second,) = third.args
@@ -243,7 +242,7 @@ def test_a_list_of_onnx_nodes_that_does_not_fit_names_nothing(
     listed: object, tmp_path: Path
 ) -> None:
     path = tmp_path / "m.qmod"
-    save_qmod(path, onnx_module())
+    QModule(onnx_module()).save(path)
     with zipfile.ZipFile(path) as archive:
         members = {n: archive.read(n) for n in archive.namelist() if n != "manifest.json"}
     members["spans.json"] = json.dumps(listed).encode()
@@ -273,7 +272,7 @@ def quantized(partition: str, tmp_path: Path) -> QModule:
     mod = relay.module(op.nn.relu(op.nn.conv2d(data, weight, padding=1)))
     fields = {"calibrate_mode": "global_scale", "partition_conversions": partition}
     with quantize.QConfig.recommended(**fields):
-        save_qmod(tmp_path / "m.qmod", quantize.quantize(mod))
+        QModule(quantize.quantize(mod)).save(tmp_path / "m.qmod")
     return load_qmod(tmp_path / "m.qmod")
 
 
@@ -479,7 +478,7 @@ def test_inputs_of_one_name_are_run_in_order_and_cannot_have_samples(tmp_path: P
     with pytest.raises(EvaluationError, match="2 parameters are named 'x'"):
         module.run({"x": first})
     with pytest.raises(ArtifactError, match="two inputs have one name"):
-        save_qmod(tmp_path / "n.qmod", mod, samples=[({"x": first}, [first])])
+        QModule(mod, samples=[({"x": first}, [first])]).save(tmp_path / "n.qmod")
 
 
 @pytest.mark.parametrize("executor", ["auto", "engine", "reference"])

@@ -12,7 +12,7 @@ import compiler
 from compiler import relay
 from compiler.errors import ArtifactError, EvaluationError, LoweringError
 from compiler.runtime.archive import read_archive, write_archive
-from compiler.runtime.artifact import load_qmod, save_qmod
+from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.lowered_module import LoweredModule
 
 op, nn = relay.op, relay.op.nn
@@ -115,7 +115,7 @@ def test_kernels_for_a_target_nobody_runs_are_refused() -> None:
 def test_a_qmod_may_hold_the_lowered_module_too(tmp_path: Path) -> None:
     mod = network()
     lowered = compiler.lower(mod, target="reference")
-    save_qmod(tmp_path / "both.qmod", mod, lowered=lowered)
+    QModule(mod, lowered=lowered).save(tmp_path / "both.qmod")
     read = load_qmod(tmp_path / "both.qmod")
     assert read.lowered is not None
     np.testing.assert_array_equal(read.lowered.run(image(2))[0], read.run(image(2))[0])
