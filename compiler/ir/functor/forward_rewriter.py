@@ -32,7 +32,7 @@ class Realizer(MixedModeMutator):
         return expr.realize()
 
 
-class ForwardRewriter:
+class ForwardRewriter(MixedModeMutator):
     """One run of a rule table over an expression; make a new one per expression.
 
     Args:
@@ -48,39 +48,29 @@ class ForwardRewriter:
         fcontext: Callable[[Call], Any] | None = None,
         fmulti_ref_trigger: Callable[[Expr], Expr] | None = None,
     ) -> None:
-        self.rules = rules
-        self.fcontext = fcontext
-        self.fmulti_ref_trigger = fmulti_ref_trigger
-
-    def rewrite(self, expr: Expr) -> Expr:
-        """``expr`` after the rules; free of temporary expressions; itself when no rule fired."""
-        engine = self._engine(expr)
-        return engine.realizer.visit(engine.visit(expr))
-
-    def rewrite_body(self, function: Function) -> Expr:
-        """``rewrite`` of the body of a function."""
-        engine = self._engine(function.body)
-        engine.follow_order(function)
-        return engine.realizer.visit(engine.visit(function.body))
-
-    def _engine(self, expr: Expr) -> _Engine:
-        engine = _Engine(self)
-        if self.fmulti_ref_trigger is not None:
-            engine.shared = {node for node, uses in count_uses(expr).items() if uses > 1}
-        return engine
-
-
-class _Engine(MixedModeMutator):
-    def __init__(self, owner: ForwardRewriter) -> None:
         super().__init__()
-        rules = owner.rules
         self.rule_of: Callable[[Expr], ForwardRule | None] = (
             rules.get if isinstance(rules, OpRule) else lambda _op: rules
         )
-        self.fcontext = owner.fcontext
-        self.trigger = owner.fmulti_ref_trigger
+        self.fcontext = fcontext
+        self.trigger = fmulti_ref_trigger
         self.shared: set[Expr] = set()
         self.realizer = Realizer()
+
+    def rewrite(self, expr: Expr) -> Expr:
+        """``expr`` after the rules; free of temporary expressions; itself when no rule fired."""
+        self._find_shared(expr)
+        return self.realizer.visit(self.visit(expr))
+
+    def rewrite_body(self, function: Function) -> Expr:
+        """``rewrite`` of the body of a function."""
+        self._find_shared(function.body)
+        self.follow_order(function)
+        return self.realizer.visit(self.visit(function.body))
+
+    def _find_shared(self, expr: Expr) -> None:
+        if self.trigger is not None:
+            self.shared = {node for node, uses in count_uses(expr).items() if uses > 1}
 
     def temp(self, original: Expr) -> Expr:
         """The new form of a child as its consumer sees it."""
