@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -27,10 +28,29 @@ SKIPPED = ("Compiler", "Extern", "SkipOptimization")
 _PASSES: dict[str, type[Pass]] = {}
 
 
-def _raised_at(error: Exception) -> str:
-    """The line that raised: of a pass, or of an operator's rule."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{frame.filename}, line {frame.lineno}: {frame.line}"
+@contextmanager
+def _named_failures(note: str, pass_name: str, function_name: str = "") -> Iterator[None]:
+    """Errors inside the block are those of a pass.
+
+    Raises:
+        CompilerError: as it was raised, with ``note``.
+        PassError: for any other error, which is chained.
+    """
+    try:
+        yield
+    except CompilerError as error:
+        error.add_note(note)
+        raise
+    except Exception as error:
+        # The line that raised: of a pass, or of an operator's rule.
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f" in @{function_name}" if function_name else ""
+        raise PassError(
+            f"{pass_name} failed{place}: {type(error).__name__}: {error}",
+            pass_name=pass_name,
+            function_name=function_name,
+            where=f"{frame.filename}, line {frame.lineno}: {frame.line}",
+        ) from error
 
 
 class Pass:
@@ -53,17 +73,8 @@ class Pass:
             mod = create_pass(name)(mod)
         for instrument in ctx.instruments:
             instrument.before(mod, info)
-        try:
+        with _named_failures(f"in pass {info.name}", info.name):
             result = self.transform(mod, ctx)
-        except CompilerError as error:
-            error.add_note(f"in pass {info.name}")
-            raise
-        except Exception as error:
-            raise PassError(
-                f"{info.name} failed: {type(error).__name__}: {error}",
-                pass_name=info.name,
-                where=_raised_at(error),
-            ) from error
         if ctx.verify:
             _verify(result, info)
         for instrument in ctx.instruments:
@@ -123,18 +134,8 @@ class FunctionPass(Pass):
         return infer_module(mod.updated(changed) if changed else mod)
 
     def _run_one(self, name: str, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
-        try:
+        with _named_failures(f"in function @{name}", self.info.name, name):
             new = self.run(fn, mod, ctx)
-        except CompilerError as error:
-            error.add_note(f"in function @{name}")
-            raise
-        except Exception as error:
-            raise PassError(
-                f"{self.info.name} failed in @{name}: {type(error).__name__}: {error}",
-                pass_name=self.info.name,
-                function_name=name,
-                where=_raised_at(error),
-            ) from error
         if not isinstance(new, Function):
             raise PassError(
                 f"{self.info.name} turned @{name} into a {type(new).__name__}",
