@@ -44,10 +44,16 @@ class SequentialSpan:
 AnySpan = Span | SequentialSpan
 
 
+def parts_of(span: AnySpan | None) -> tuple[Span, ...]:
+    """The sources that a span joins."""
+    if isinstance(span, SequentialSpan):
+        return span.spans
+    return () if span is None else (span,)
+
+
 def onnx_nodes(span: AnySpan | None) -> tuple[str, ...]:
     """Names of the ONNX nodes that a span points to."""
-    spans = span.spans if isinstance(span, SequentialSpan) else () if span is None else (span,)
-    names = (one.source_name for one in spans)
+    names = (one.source_name for one in parts_of(span))
     return tuple(name.removeprefix(ONNX) for name in names if name.startswith(ONNX))
 
 
@@ -69,12 +75,7 @@ def restore_origin(token: Token[AnySpan | None]) -> None:
 
 def join_spans(spans: Iterable[AnySpan | None]) -> AnySpan | None:
     """Span of a node that merges several: each source once, the first eight."""
-    flat: dict[Span, None] = {}
-    for span in spans:
-        if isinstance(span, SequentialSpan):
-            flat.update(dict.fromkeys(span.spans))
-        elif span is not None:
-            flat[span] = None
+    flat = dict.fromkeys(part for span in spans for part in parts_of(span))
     kept = tuple(flat)[:MAX_JOINED_SPANS]
     if not kept:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.ir.adt import Match, RefCreate, RefRead, RefWrite
+from compiler.ir.adt import REF_WORD_OF, Match
 from compiler.ir.expr import (
     Call,
     Constant,
@@ -91,12 +91,7 @@ class Wording:
         return "fn" if isinstance(node, Function) else describe(node)
 
 
-_KEYWORDS: dict[type[Expr], str] = {
-    RefCreate: "ref",
-    RefRead: "ref_read",
-    RefWrite: "ref_write",
-    Match: "match",
-}
+_KEYWORDS: dict[type[Expr], str] = {**REF_WORD_OF, Match: "match"}
 
 
 def attributes_of(call: Call) -> dict[str, str]:

@@ -40,6 +40,11 @@ class RefWrite(Expr):
         return (self.ref, self.value)
 
 
+REF_WORDS: dict[str, type[Expr]] = {"ref": RefCreate, "ref_read": RefRead, "ref_write": RefWrite}
+"""Word of the text → what it makes of its operands."""
+REF_WORD_OF = {kind: word for word, kind in REF_WORDS.items()}
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Constructor(Expr):
     """A constructor of an algebraic data type; usable as a call target."""

@@ -12,7 +12,7 @@ from typing import Any
 from compiler.ir.expr import Call, Function
 from compiler.ir.module import IRModule
 from compiler.ir.walk import nodes_of
-from compiler.span import ONNX, AnySpan, SequentialSpan, Span, join_spans
+from compiler.span import ONNX, Span, join_spans, parts_of
 
 FIELDS = (str, int, int, int, int)
 """Of a Span, in order."""
@@ -30,12 +30,13 @@ def spans_of(mod: IRModule, *, onnx_only: bool = False) -> dict[str, Any]:
     numbers: dict[tuple[Any, ...], int] = {}
     calls = []
     for call in _calls(mod):
-        span = _onnx_part(call.span) if onnx_only else call.span
-        if span is None:
-            calls.append(-1)
+        parts = parts_of(call.span)
+        if onnx_only:
+            parts = tuple(part for part in parts if part.source_name.startswith(ONNX))
+        if parts:
+            calls.append(numbers.setdefault(tuple(map(_fields, parts)), len(numbers)))
         else:
-            plain = (_fields(span),) if type(span) is Span else tuple(map(_fields, _parts(span)))
-            calls.append(numbers.setdefault(plain, len(numbers)))
+            calls.append(-1)
     return {"spans": list(numbers), "calls": calls}
 
 
@@ -69,16 +70,6 @@ def _calls(mod: IRModule) -> list[Call]:
         for node in nodes_of(function)
         if type(node) is Call
     ]
-
-
-def _parts(span: AnySpan) -> tuple[Span, ...]:
-    return span.spans if isinstance(span, SequentialSpan) else (span,)
-
-
-def _onnx_part(span: AnySpan | None) -> AnySpan | None:
-    if span is None:
-        return None
-    return join_spans(part for part in _parts(span) if part.source_name.startswith(ONNX))
 
 
 def _is_index(index: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from compiler.errors import AttrError
-from compiler.ir.adt import Constructor, RefCreate, RefRead, RefWrite
+from compiler.ir.adt import REF_WORDS, Constructor
 from compiler.ir.attrs import Attrs
 from compiler.ir.expr import Call, Constant, Expr, GlobalVar, Op, Tuple, TupleGetItem, Var
 from compiler.ir.op import all_ops, has_op
@@ -41,7 +41,7 @@ INFIX = {
     "!=": (7, "not_equal"),
 }
 SCOPE_WORDS = ("fn", "if", "match", "{")
-KEYWORDS = ("fn", "if", "match", "ref", "ref_read", "ref_write", "meta", "True", "False")
+KEYWORDS = ("fn", "if", "match", *REF_WORDS, "meta", "True", "False")
 
 
 class Names(Protocol):
@@ -194,7 +194,7 @@ class ExprParser(ABC):
             if not isinstance(found, Expr):
                 stream.source.error(start, "this metadata is not an expression")
             return found
-        if word in ("ref", "ref_read", "ref_write") and stream.is_mark("("):
+        if word in REF_WORDS and stream.is_mark("("):
             return self._reference(word, start)
         if word in self._constructors:
             return self._constructors[word]
@@ -212,12 +212,7 @@ class ExprParser(ABC):
         wanted = 2 if word == "ref_write" else 1
         if len(args) != wanted:
             self._stream.source.error(start, f"{word} takes {wanted} operands, got {len(args)}")
-        span = self._span(start)
-        if word == "ref":
-            return RefCreate(args[0], span=span)
-        if word == "ref_read":
-            return RefRead(args[0], span=span)
-        return RefWrite(args[0], args[1], span=span)
+        return REF_WORDS[word](*args, span=self._span(start))
 
     def _arguments(self) -> list[Expr]:
         self._stream.expect("(")

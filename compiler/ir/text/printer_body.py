@@ -12,15 +12,13 @@ from itertools import islice
 from typing import Any
 
 from compiler.ir.adt import (
+    REF_WORD_OF,
     Constructor,
     Match,
     Pattern,
     PatternConstructor,
     PatternTuple,
     PatternVar,
-    RefCreate,
-    RefRead,
-    RefWrite,
     pattern_vars,
 )
 from compiler.ir.attrs import Attrs
@@ -45,7 +43,7 @@ from compiler.ir.text.printer_scopes import ScalarUses, is_flat, plan_scopes
 from compiler.ir.text.printer_values import NameTable, TypeText, value_text
 from compiler.ir.virtual_device import UNCONSTRAINED
 from compiler.ir.walk import mentions, nodes_of
-from compiler.span import ANONYMOUS, AnySpan, SequentialSpan
+from compiler.span import ANONYMOUS, AnySpan, parts_of
 
 INDENT = "  "
 PIECE = 256
@@ -260,9 +258,8 @@ class BodyPrinter:
             self._plan.flat_lets.add(node)
             block = yield from self._block(node)
             return ["{", *block, self._indent + "}"]
-        assert isinstance(node, (RefCreate, RefRead, RefWrite))
         args = ", ".join([self._ref(child) for child in node.operands()])
-        return [f"{_REF_WORDS[type(node)]}({args})"]
+        return [f"{REF_WORD_OF[type(node)]}({args})"]
 
     def _flat(self, node: Expr) -> str:
         """Text of a node that opens no scope."""
@@ -336,7 +333,6 @@ class BodyPrinter:
 
 _INLINE = frozenset((Var, Constant, Op, GlobalVar, Constructor))
 _INLINE_ARGUMENTS = frozenset(("call_lowered",))
-_REF_WORDS = {RefCreate: "ref", RefRead: "ref_read", RefWrite: "ref_write"}
 
 
 def is_lowered_call(call: Call) -> bool:
@@ -372,8 +368,8 @@ def _joined(separator: str, texts: Iterator[str]) -> Iterator[str]:
 
 def _span_text(span: AnySpan | None) -> str:
     """`` span=name:line:col``; "" for a span of anonymous text."""
-    spans = span.spans if isinstance(span, SequentialSpan) else (span,) if span else ()
-    shown = [f"{s.source_name}:{s.line}:{s.column}" for s in spans if s.source_name != ANONYMOUS]
+    spans = [one for one in parts_of(span) if one.source_name != ANONYMOUS]
+    shown = [f"{one.source_name}:{one.line}:{one.column}" for one in spans]
     if not shown:
         return ""
     return " span=" + ",".join(shown).replace("*/", "* /").replace("/*", "/ *")
