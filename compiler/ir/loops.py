@@ -176,19 +176,12 @@ def _rewritten(main: Function, made: Any) -> Expr:
 
 
 def _fields(value: Expr, typed: Expr) -> tuple[Expr, ...]:
+    """The fields of a tuple that has the type of ``typed``."""
     if isinstance(value, Tuple):
         return value.fields
     ty = typed.checked_type
     assert isinstance(ty, TupleType)
     return tuple(TupleGetItem(value, place) for place in range(len(ty.fields)))
-
-
-def _results(body: Function) -> tuple[Expr, ...]:
-    ty = body.func_type.ret_type
-    assert isinstance(ty, TupleType)
-    if isinstance(body.body, Tuple):
-        return body.body.fields
-    return tuple(TupleGetItem(body.body, place) for place in range(len(ty.fields)))
 
 
 def _marked(
@@ -208,7 +201,7 @@ def _marked(
         for one, back in zip(inputs, attrs.reverse_inputs, strict=True)
     ]
     given = dict(zip(body.params, (*held, *read, *constants), strict=True))
-    made = substitute(Tuple(_results(body)), given)
+    made = substitute(Tuple(_fields(body.body, body.body)), given)
     assert isinstance(made, Tuple)
     following, outputs = made.fields[: len(held)], made.fields[len(held) :]
     end = _call(

@@ -180,19 +180,11 @@ class Comparison:
         return self._run(a, b, None)
 
     def _modules(self, a: IRModule, b: IRModule) -> Mismatch | None:
-        parts: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-            (
-                "type_definitions",
-                {t.name_hint: d for t, d in a.type_definitions.items()},
-                {t.name_hint: d for t, d in b.type_definitions.items()},
-            ),
-            (
-                "functions",
-                {g.name_hint: f for g, f in a.functions.items()},
-                {g.name_hint: f for g, f in b.functions.items()},
-            ),
-        ]
-        for name, left, right in parts:
+        for name in ("type_definitions", "functions"):
+            left, right = (
+                {key.name_hint: value for key, value in getattr(side, name).items()}
+                for side in (a, b)
+            )
             if left.keys() != right.keys():
                 return Mismatch(name, "different names", sorted(left), sorted(right))
             for key in left:

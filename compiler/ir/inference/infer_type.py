@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.adt import Constructor, TypeData
+from compiler.ir.adt import Constructor
 from compiler.ir.expr import Expr, Function, GlobalVar, describe
 from compiler.ir.garbage import collector_rests
 from compiler.ir.inference.constraints import Constraints
@@ -103,10 +103,9 @@ def _infer(
     """``trust``: whether typed nodes have the right type; None where that is to be found out."""
 
     def collected(trust: bool) -> Constraints:
-        return Constraints(global_type, definitions, budget, trust=trust).collect(expr)
+        return Constraints(global_type, mod.get_type, budget, trust=trust).collect(expr)
 
     try:
-        definitions = _definitions(mod)
         found = collected(trust is not False)
         if trust is None and found.met_typed and _mentioned_globals(expr):
             found = collected(False)
@@ -122,10 +121,6 @@ def _infer(
             fix="tuples, functions and references may hold each other some hundred levels deep",
             span=expr.span,
         ) from None
-
-
-def _definitions(mod: IRModule) -> Callable[[str], TypeData]:
-    return mod.get_type
 
 
 def _global_types(mod: IRModule, typed: dict[str, Function]) -> GlobalType:
