@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 from compiler.drawing.layout import place
-from compiler.drawing.picture import Box, Frame, Picture
+from compiler.drawing.picture import DATA_FLOW, Box, Frame, Picture
 from compiler.drawing.svg import curve
 
 _ONNX: Final = "ONNX node "
-_PARTS: Final[Mapping[str, str]] = {
-    "quantize_inputs": "prefix",
-    "quantized_main": "integer main",
-    "dequantize_outputs": "suffix",
-    "main": "whole",
-}
 
 Ranges = Mapping[str, Mapping[str, Any]]
 
@@ -36,16 +31,10 @@ def _frame(frame: Frame, ranges: Ranges) -> dict[str, Any]:
     known = ranges if name == "quantized_main" else {}
     return {
         "title": frame.title,
-        "part": _PARTS.get(name, ""),
+        "part": DATA_FLOW.get(name, ""),
         "width": layout.width,
         "height": layout.height,
-        "boxes": [
-            {
-                **{k: getattr(layout.places[box.key], k) for k in ("x", "y", "width", "height")},
-                **_box(box, known),
-            }
-            for box in frame.boxes
-        ],
+        "boxes": [{**asdict(layout.places[box.key]), **_box(box, known)} for box in frame.boxes],
         "edges": [
             {"path": curve(route), "label": edge.label, "quantized": edge.quantized}
             for edge, route in zip(frame.edges, layout.routes)

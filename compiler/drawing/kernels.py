@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from compiler.drawing.scales import scale_text
-from compiler.drawing.wording import Wording, attributes_of, box_title, type_text
+from compiler.drawing.wording import Wording, box_title, details_of, type_text
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Op, Tuple, TupleGetItem
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
-from compiler.ir.walk import nodes_of
+from compiler.ir.walk import is_lowered_call, nodes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +48,9 @@ class Kernel:
         return "\n".join(f"{name}: {shown}" for name, shown in types)
 
 
-def is_kernel(function: Function) -> bool:
-    """True for what runs as one piece: the drawing shows it inside the box of its call."""
-    return function.has_nonzero_attr("Primitive")
-
-
 def lowered_kernel(call: Call, mod: IRModule) -> Kernel | None:
     """What the box of a ``call_lowered`` shows; None for any other call."""
-    if not is_call_lowered(call) or not isinstance(call.args[0], GlobalVar):
+    if not is_lowered_call(call) or not isinstance(call.args[0], GlobalVar):
         return None
     name = call.args[0].name_hint
     metadata = getattr(call.attrs, "metadata", {})
@@ -71,21 +65,10 @@ def lowered_kernel(call: Call, mod: IRModule) -> Kernel | None:
     return replace(kernel_of(callee, source), name=f"@{name}")
 
 
-def is_call_lowered(node: object) -> bool:
-    """True for a call of what LowerTE made, whose arguments are packed into a tuple."""
-    return (
-        isinstance(node, Call)
-        and isinstance(node.op, Op)
-        and node.op.name == "call_lowered"
-        and isinstance(node.args[1], Tuple)
-    )
-
-
 def shown_operands(node: Expr) -> tuple[Expr, ...]:
     """Operands as they are drawn: a lowered function's arguments, not the tuple around them."""
-    if is_call_lowered(node):
-        assert isinstance(node, Call)
-        return node.args[1].operands()
+    if is_lowered_call(node):
+        return node.operands()[2].operands()
     return node.operands()
 
 
@@ -105,12 +88,7 @@ def kernel_of(function: Function, attrs: Mapping[str, Any] | None = None) -> Ker
         words = f"{wording.number(node)} = {wording.text(node)}"
         if not isinstance(node, Call) or not isinstance(node.op, Op):
             continue
-        shown = {"text": words, "type": type_text(node.checked_type_or_none)}
-        details.append({**shown, **attributes_of(node)})
-        if scale := scale_text(node):
-            details[-1]["scale"] = scale
-        if node.span is not None:
-            details[-1]["span"] = str(node.span)
+        details.append(details_of(node, words))
         row = f"{box_title(node)}  {type_text(node.checked_type_or_none)}"
         if place < len(units) and node.op.name == units[place][1]:
             row = f"{units[place][0]}: {row}"

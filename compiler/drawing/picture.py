@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from compiler.drawing.kernels import Kernel, is_kernel, kernel_of, lowered_kernel, shown_operands
-from compiler.drawing.scales import scale_text
-from compiler.drawing.wording import Wording, attributes_of, box_title, type_text
+from compiler.drawing.kernels import Kernel, kernel_of, lowered_kernel, shown_operands
+from compiler.drawing.wording import Wording, box_title, details_of, type_text
 from compiler.ir.adt import Match
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Op, Tuple, Var
@@ -24,8 +23,14 @@ from compiler.ir.ty import NARROW_DTYPES, TensorType, Type, tensor_fields
 
 QUANTIZED_DTYPES = ("int8", "uint8", *NARROW_DTYPES)
 ACCUMULATOR_DTYPES = ("int16", "uint16", "int32", "uint32")
-DATA_FLOW = ("quantize_inputs", "quantized_main", "dequantize_outputs", "main")
-"""Functions of a partitioned module in the order in which data pass them; others follow."""
+DATA_FLOW = {
+    "quantize_inputs": "prefix",
+    "quantized_main": "integer main",
+    "dequantize_outputs": "suffix",
+    "main": "whole",
+}
+"""Functions of a partitioned module in the order in which data pass them, and what each is; others
+follow."""
 SIMULATED = "relay.op.annotation.simulated_quantize"
 
 
@@ -95,7 +100,11 @@ def picture_of(mod: IRModule) -> Picture:
     """
     frames: list[Frame] = []
     next_key = 0
-    for gv, fn in sorted(mod.functions.items(), key=lambda item: _place(item[0])):
+    places = {name: place for place, name in enumerate(DATA_FLOW)}
+    by_place = sorted(
+        mod.functions.items(), key=lambda item: places.get(item[0].name_hint, len(places))
+    )
+    for gv, fn in by_place:
         if not isinstance(fn, Function) or "Extern" in fn.attrs:
             continue  # shown in the boxes of its calls
         pending = deque([(f"@{gv.name_hint}", fn)])
@@ -107,11 +116,6 @@ def picture_of(mod: IRModule) -> Picture:
             next_key = builder.next_key
             frames.append(builder.frame)
     return Picture(tuple(frames))
-
-
-def _place(gv: GlobalVar) -> int:
-    name = gv.name_hint
-    return DATA_FLOW.index(name) if name in DATA_FLOW else len(DATA_FLOW)
 
 
 class _FrameBuilder:
@@ -136,7 +140,7 @@ class _FrameBuilder:
         literals: dict[Function, str] = {}
         let_values: dict[Expr, Expr] = {}
         for node in _scope_post_order(fn.body, let_values):
-            if isinstance(node, Function) and is_kernel(node):
+            if isinstance(node, Function) and node.has_nonzero_attr("Primitive"):
                 self._kernels[node] = kernel_of(node)
                 self._wording.name(node, self._kernels[node].name)
             elif isinstance(node, Function):
@@ -174,17 +178,12 @@ class _FrameBuilder:
     def _add_node(self, node: Expr) -> None:
         ty = node.checked_type_or_none
         name = self._wording.number(node)
-        detail = {"text": f"{name} = {self._wording.text(node)}", "type": type_text(ty)}
-        if node.span is not None:
-            detail["span"] = str(node.span)
+        detail = details_of(node, f"{name} = {self._wording.text(node)}")
         title = box_title(node)
         rows: tuple[str, ...] = ()
         row_details: tuple[dict[str, str], ...] = ()
         kernel = None
         if isinstance(node, Call):
-            if scale := scale_text(node):
-                detail["scale"] = scale
-            detail.update(attributes_of(node))
             kernel = self._kernels.get(node.op) or lowered_kernel(node, self._mod)
             if kernel is not None and (given := kernel.constants_of(node)):
                 detail["constants"] = given

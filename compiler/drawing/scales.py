@@ -17,23 +17,16 @@ def _fixed_point(multiplier: Any, shift: Any) -> NDArray[np.float64]:
     return np.ldexp(np.asarray(multiplier, np.float64), np.asarray(shift, np.int64) - 31)
 
 
-_FACTORS: Final[Mapping[str, Factor]] = {
-    "multiply": lambda _attrs, given: np.asarray(given[0], np.float64),
-    "left_shift": lambda _attrs, given: np.ldexp(1.0, given[0]),
-    "right_shift": lambda _attrs, given: np.ldexp(1.0, -given[0]),
-    "fixed_point_multiply": lambda attrs, _given: _fixed_point(attrs.multiplier, attrs.shift),
-    "fixed_point_multiply_per_axis": lambda _attrs, given: _fixed_point(*given),
-    "fixed_point_rescale": lambda _attrs, given: _fixed_point(*given),
+_FACTORS: Final[Mapping[str, tuple[int, Factor]]] = {
+    "multiply": (1, lambda _attrs, given: np.asarray(given[0], np.float64)),
+    "left_shift": (1, lambda _attrs, given: np.ldexp(1.0, given[0])),
+    "right_shift": (1, lambda _attrs, given: np.ldexp(1.0, -given[0])),
+    "fixed_point_multiply": (0, lambda attrs, _given: _fixed_point(attrs.multiplier, attrs.shift)),
+    "fixed_point_multiply_per_axis": (2, lambda _attrs, given: _fixed_point(*given)),
+    "fixed_point_rescale": (2, lambda _attrs, given: _fixed_point(*given)),
 }
-"""By operator: the factor from its attributes and its constant operands."""
-_OPERANDS: Final[Mapping[str, int]] = {
-    "multiply": 1,
-    "left_shift": 1,
-    "right_shift": 1,
-    "fixed_point_multiply_per_axis": 2,
-    "fixed_point_rescale": 2,
-}
-"""Constant operands that stand behind the data; 0 where it is not told."""
+"""By operator: how many constants stand behind the data, and the factor from its attributes and
+these constants."""
 
 
 def scale_text(node: Call) -> str:
@@ -44,11 +37,11 @@ def scale_text(node: Call) -> str:
     """
     if not isinstance(node.op, Op) or node.op.name not in _FACTORS:
         return ""
-    wanted = _OPERANDS.get(node.op.name, 0)
+    wanted, factor = _FACTORS[node.op.name]
     given = [arg.data for arg in node.args[1:] if isinstance(arg, Constant)]
     if len(given) != wanted or len(node.args) != wanted + 1:
         return ""
-    factors = _FACTORS[node.op.name](node.attrs, given)
+    factors = factor(node.attrs, given)
     if factors.size == 0:
         return ""
     least, greatest = float(factors.min()), float(factors.max())

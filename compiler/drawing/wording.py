@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from compiler.drawing.scales import scale_text
 from compiler.ir.adt import REF_WORD_OF, Match
+from compiler.ir.attrs import value_text
 from compiler.ir.expr import (
     Call,
     Constant,
@@ -63,7 +65,7 @@ class Wording:
         if isinstance(node, Call):
             words = [self.text_of_operand(arg) for arg in node.args]
             if node.attrs is not None:
-                words += [f"{k}={_value_text(v)}" for k, v in node.attrs.non_default_items()]
+                words += [f"{k}={value_text(v)}" for k, v in node.attrs.non_default_items()]
             return f"{self.text_of_operand(node.op)}({', '.join(words)})"
         if isinstance(node, Tuple):
             comma = "," if len(node.fields) == 1 else ""
@@ -94,16 +96,15 @@ class Wording:
 _KEYWORDS: dict[type[Expr], str] = {**REF_WORD_OF, Match: "match"}
 
 
-def attributes_of(call: Call) -> dict[str, str]:
-    """All attributes of a call, one a line, under "attributes"; nothing where there are none."""
-    if call.attrs is None:
-        return {}
-    lines = [f"{name}={_value_text(value)}" for name, value in call.attrs.items()]
-    return {"attributes": "\n".join(lines)} if lines else {}
-
-
-def _value_text(value: object) -> str:
-    """An attribute value as Python writes it, tuples in square brackets as the text form does."""
-    if isinstance(value, tuple):
-        return f"[{', '.join(_value_text(v) for v in value)}]"
-    return f'"{value}"' if isinstance(value, str) else str(value)
+def details_of(node: Expr, text: str) -> dict[str, str]:
+    """What a click on a node shows: its text, type, source, factor and attributes, one a line."""
+    detail = {"text": text, "type": type_text(node.checked_type_or_none)}
+    if node.span is not None:
+        detail["span"] = str(node.span)
+    if isinstance(node, Call):
+        if scale := scale_text(node):
+            detail["scale"] = scale
+        attributes = () if node.attrs is None else node.attrs.items()
+        if lines := [f"{name}={value_text(value)}" for name, value in attributes]:
+            detail["attributes"] = "\n".join(lines)
+    return detail

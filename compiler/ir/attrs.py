@@ -141,6 +141,13 @@ def _same(a: Any, b: Any) -> bool:
     return bool(_key(a) == _key(b))
 
 
+def value_text(value: object) -> str:
+    """A value as Python writes it, for people; tuples in square brackets, as the text form has."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(value_text, value))}]"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
 class DictAttrs(Mapping[str, Any]):
     """Immutable ordered map of function or module attributes."""
 

@@ -97,3 +97,14 @@ def behind(value: Expr, names: Collection[str]) -> tuple[list[Call], Expr]:
         calls.append(value)
         value = value.args[0]
     return calls, value
+
+
+def is_lowered_call(node: Expr) -> bool:
+    """True for ``call_lowered(@f, (…))``, whose argument tuple belongs to the call."""
+    return (
+        type(node) is Call
+        and type(node.op) is Op
+        and node.op.name == "call_lowered"
+        and len(node.args) == 2
+        and isinstance(node.args[1], Tuple)
+    )

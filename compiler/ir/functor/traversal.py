@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from compiler.ir.expr import Call, Expr, Let, Op, Tuple, TupleGetItem
+from compiler.ir.expr import Call, Expr, Let, Tuple, TupleGetItem
+from compiler.ir.walk import is_lowered_call
 
 
 def dataflow_children(expr: Expr) -> Sequence[Expr]:
@@ -19,12 +20,10 @@ def dataflow_children(expr: Expr) -> Sequence[Expr]:
     kind = type(expr)
     if kind is Call:
         assert isinstance(expr, Call)
-        op, args = expr.op, expr.args
-        if isinstance(op, Op) and op.name == "call_lowered" and len(args) == 2:
-            callee, packed = args
-            if isinstance(packed, Tuple):
-                return (*packed.fields[::-1], callee)
-        return (*args[::-1], op)
+        args = expr.args
+        if is_lowered_call(expr):
+            return (*args[1].operands()[::-1], args[0])
+        return (*args[::-1], expr.op)
     if kind is Tuple:
         assert isinstance(expr, Tuple)
         return expr.fields[::-1]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.adt import Match, RefCreate, RefRead, RefWrite
+from compiler.ir.adt import REF_WORD_OF, Match
+from compiler.ir.attrs import value_text
 from compiler.ir.expr import (
     Call,
     Constant,
@@ -53,31 +54,21 @@ def _text(expr: Expr, depth: int) -> str:
         return f"match{'' if expr.complete else '?'} ({_text(expr.data, 1)}) {{…}}"
     if isinstance(expr, Let):
         return f"let {_text(expr.var, 1)} = {_text(expr.value, 1)}"
-    if isinstance(expr, RefCreate):
-        return f"ref({_text(expr.value, depth - 1)})" if depth else "…"
-    if isinstance(expr, RefRead):
-        return f"ref_read({_text(expr.ref, depth - 1)})" if depth else "…"
-    if isinstance(expr, RefWrite):
-        return f"ref_write({_list((expr.ref, expr.value), depth)})"
+    if type(expr) in REF_WORD_OF:
+        return f"{REF_WORD_OF[type(expr)]}({_list(expr.operands(), depth)})"
     if isinstance(expr, TupleGetItem):
         return f"{_text(expr.tuple, depth - 1)}.{expr.index}" if depth else "…"
     if isinstance(expr, Tuple):
         return f"({_list(expr.fields, depth)})"
     if isinstance(expr, Call):
         attrs = [] if expr.attrs is None else list(expr.attrs.non_default_items())
-        parts = [_list(expr.args, depth), *(f"{k}={_value(v)}" for k, v in attrs)]
+        parts = [_list(expr.args, depth), *(f"{k}={value_text(v)}" for k, v in attrs)]
         return f"{_text(expr.op, 1)}({', '.join(p for p in parts if p)})"
     return describe(expr)
 
 
 def _list(args: Sequence[Expr], depth: int) -> str:
     return ", ".join(_text(a, depth - 1) for a in args) if depth else "…"
-
-
-def _value(value: object) -> str:
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_value, value))}]"
-    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def argument_types(call: Call, types: Sequence[Type]) -> str:

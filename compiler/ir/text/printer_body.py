@@ -42,7 +42,7 @@ from compiler.ir.text.nested_scopes import drive
 from compiler.ir.text.printer_scopes import ScalarUses, is_flat, plan_scopes
 from compiler.ir.text.printer_values import NameTable, TypeText, value_text
 from compiler.ir.virtual_device import UNCONSTRAINED
-from compiler.ir.walk import mentions, nodes_of
+from compiler.ir.walk import is_lowered_call, mentions, nodes_of
 from compiler.span import ANONYMOUS, AnySpan, parts_of
 
 INDENT = "  "
@@ -333,16 +333,6 @@ class BodyPrinter:
 
 _INLINE = frozenset((Var, Constant, Op, GlobalVar, Constructor))
 _INLINE_ARGUMENTS = frozenset(("call_lowered",))
-
-
-def is_lowered_call(call: Call) -> bool:
-    """True for ``call_lowered(@f, (…))``, whose argument tuple is printed inline."""
-    return (
-        isinstance(call.op, Op)
-        and call.op.name == "call_lowered"
-        and len(call.args) == 2
-        and isinstance(call.args[1], Tuple)
-    )
 
 
 def _dataflow_operands(node: Expr) -> tuple[Expr, ...]:
