@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, Final
 
 from compiler.errors import HDFGError, legal_names
 from compiler.fusion.hardware.hdfg import HDFG
@@ -20,8 +20,29 @@ from compiler.fusion.hardware.positions import Path, lines_of
 from compiler.fusion.hardware.stage import Stage
 
 UNBOUNDED = "unbounded"
-_TOP_KEYS = ("name", "root", "free_ops", "links", "stages", "absorb_unmapped", "bytes_per_cycle")
-_STAGE_KEYS = ("name", "accepts", "max_uses", "optional", "cycles_per_element", "limits")
+_REQUIRED: Final = object()
+
+Keys = Mapping[str, tuple[type, Any]]
+"""Key of a table → kind of its value, and what stands for it where it is not given."""
+
+_TOP: Final[Keys] = {
+    "name": (str, _REQUIRED),
+    "root": (str, _REQUIRED),
+    "stages": (list, _REQUIRED),
+    "links": (list, []),
+    "free_ops": (list, []),
+    "absorb_unmapped": (bool, False),
+    "bytes_per_cycle": (float, None),
+}
+_STAGE: Final[Keys] = {
+    "name": (str, _REQUIRED),
+    "accepts": (dict, _REQUIRED),
+    "max_uses": (int, 1),
+    "optional": (bool, True),
+    "cycles_per_element": (float, 0.0),
+    "limits": (dict, {}),
+}
+_LIMITS: Final[Keys] = dict.fromkeys(LIMIT_NAMES, (int, None))
 
 
 def shipped_descriptions() -> tuple[str, ...]:
@@ -96,53 +117,32 @@ def hdfg_from(values: Any) -> HDFG:
     Raises:
         HDFGError: something is missing, unknown or of another kind.
     """
-    table = _table(values, ())
-    _known_keys(table, _TOP_KEYS, ())
-    stages = _get(table, "stages", list, (), required=True)
-    links = []
-    for place, link in enumerate(_get(table, "links", list, (), default=[])):
+    found = _read(values, _TOP, ())
+    for place, link in enumerate(found["links"]):
         if not isinstance(link, list) or not all(isinstance(name, str) for name in link):
             raise _wrong(link, "a pair of unit names", ("links", place))
-        links.append(tuple(link))
-    free_ops = _get(table, "free_ops", list, (), default=[])
-    for place, op_name in enumerate(free_ops):
+    for place, op_name in enumerate(found["free_ops"]):
         if not isinstance(op_name, str):
             raise _wrong(op_name, "the name of an operator", ("free_ops", place))
-    return HDFG(
-        name=_get(table, "name", str, (), required=True),
-        root=_get(table, "root", str, (), required=True),
-        stages=[_stage(stage, ("stages", place)) for place, stage in enumerate(stages)],
-        links=links,
-        free_ops=free_ops,
-        absorb_unmapped=_get(table, "absorb_unmapped", bool, (), default=False),
-        bytes_per_cycle=_number(table, "bytes_per_cycle", (), None),
-    )
+    stages = [_stage(stage, ("stages", place)) for place, stage in enumerate(found["stages"])]
+    return HDFG(**{**found, "stages": stages})
 
 
 def _stage(values: Any, path: Path) -> Stage:
-    table = _table(values, path)
-    _known_keys(table, _STAGE_KEYS, path)
-    accepts = _get(table, "accepts", dict, path, required=True)
-    for op_name, given in accepts.items():
+    unbounded = isinstance(values, dict) and values.get("max_uses", 1) in (None, UNBOUNDED)
+    if unbounded:
+        values = {key: value for key, value in values.items() if key != "max_uses"}
+    found = _read(values, _STAGE, path)
+    for op_name, given in found["accepts"].items():
         if not isinstance(given, (list, str)) or not all(isinstance(text, str) for text in given):
             raise _wrong(given, "a list of conditions", (*path, "accepts", op_name))
-    max_uses = table.get("max_uses", 1)
-    if max_uses is not None and max_uses != UNBOUNDED:
-        max_uses = _get(table, "max_uses", int, path, default=1)
-    limits = _table(table.get("limits", {}), (*path, "limits"))
-    _known_keys(limits, LIMIT_NAMES, (*path, "limits"))
-    for name in limits:
-        if _get(limits, name, int, (*path, "limits")) < 1:
-            raise _wrong(limits[name], "a whole number from 1 on", (*path, "limits", name))
+    limits = _read(found["limits"], _LIMITS, (*path, "limits"))
+    for name, limit in limits.items():
+        if limit is not None and limit < 1:
+            raise _wrong(limit, "a whole number from 1 on", (*path, "limits", name))
+    max_uses = None if unbounded else found["max_uses"]
     try:
-        return Stage(
-            name=_get(table, "name", str, path, required=True),
-            accepts=accepts,
-            max_uses=None if max_uses == UNBOUNDED else max_uses,
-            optional=_get(table, "optional", bool, path, default=True),
-            cycles_per_element=_number(table, "cycles_per_element", path, 0.0) or 0.0,
-            limits=Limits(**limits),
-        )
+        return Stage(**{**found, "max_uses": max_uses, "limits": Limits(**limits)})
     except HDFGError as error:
         if error.key[: len(path)] != path:
             error.key = (*path, *error.key)
@@ -153,51 +153,40 @@ _KINDS = {
     str: "a text",
     int: "a whole number",
     bool: "true or false",
+    float: "a number, 0 or more",
     list: "a list",
     dict: "a table",
 }
 
 
-def _get(
-    table: Mapping[str, Any],
-    name: str,
-    kind: type,
-    path: Path,
-    *,
-    required: bool = False,
-    default: Any = None,
-) -> Any:
-    if name not in table:
-        if required:
+def _read(table: Any, keys: Keys, path: Path) -> dict[str, Any]:
+    """The values of a table by key, each of its kind."""
+    if not isinstance(table, dict):
+        raise _wrong(table, _KINDS[dict], path)
+    for key in table:
+        if key not in keys:
+            raise HDFGError(f"unknown key {key!r}", key=(*path, key), fix=legal_names(key, keys))
+    found = {}
+    for name, (kind, default) in keys.items():
+        if name not in table and default is _REQUIRED:
             raise HDFGError(
                 f"{name!r} is missing", key=path, where=_shown(path), fix=f"add {name} = …"
             )
-        return default
-    value = table[name]
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise _wrong(value, _KINDS[kind], (*path, name))
-    return value
+        value = table.get(name, default)
+        if name in table and not _is_a(value, kind):
+            raise _wrong(value, _KINDS[kind], (*path, name))
+        if kind is float:
+            value = default if value is None else float(value)
+        found[name] = value
+    return found
 
 
-def _number(table: Mapping[str, Any], name: str, path: Path, default: float | None) -> float | None:
-    value = table.get(name, default)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e18:
-        raise _wrong(value, "a number, 0 or more", (*path, name))
-    return float(value)
-
-
-def _table(value: Any, path: Path) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _wrong(value, "a table", path)
-    return value
-
-
-def _known_keys(table: Mapping[str, Any], legal: tuple[str, ...], path: Path) -> None:
-    for key in table:
-        if key not in legal:
-            raise HDFGError(f"unknown key {key!r}", key=(*path, key), fix=legal_names(key, legal))
+def _is_a(value: Any, kind: type) -> bool:
+    if isinstance(value, bool):
+        return kind is bool
+    if kind is float:
+        return value is None or (isinstance(value, (int, float)) and 0 <= value < 1e18)
+    return isinstance(value, kind)
 
 
 def _wrong(value: Any, wanted: str, path: Path) -> HDFGError:
