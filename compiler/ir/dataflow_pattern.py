@@ -77,7 +77,7 @@ class DFPattern:
 
 
 class WildcardPattern(DFPattern):
-    """Anything."""
+    """Anything; used twice, the same object twice."""
 
     def _fits(self, expr: Expr, found: Bindings) -> bool:
         return True
@@ -93,7 +93,7 @@ class ConstantPattern(DFPattern):
 class VarPattern(DFPattern):
     """A Var, of this name when one is given."""
 
-    def __init__(self, name: str | None) -> None:
+    def __init__(self, name: str | None = None) -> None:
         self.name = name
 
     def _fits(self, expr: Expr, found: Bindings) -> bool:
@@ -101,7 +101,11 @@ class VarPattern(DFPattern):
 
 
 class OpPattern(DFPattern):
-    """An operator by name."""
+    """An operator by name; call the pattern to match calls of it.
+
+    Raises:
+        UnknownOpError: no such operator.
+    """
 
     def __init__(self, name: str) -> None:
         self.op = Op.get(name)
@@ -140,7 +144,7 @@ class TuplePattern(DFPattern):
 class TupleGetItemPattern(DFPattern):
     """A field of a matching tuple-valued expression; any field when the index is None."""
 
-    def __init__(self, tup: DFPattern, index: int | None) -> None:
+    def __init__(self, tup: DFPattern, index: int | None = None) -> None:
         self.tup = tup
         self.index = index
 
@@ -235,43 +239,14 @@ class DominatorPattern(DFPattern):
 MAX_ROUNDS = 100
 
 
-def wildcard() -> WildcardPattern:
-    """Matches anything; used twice, the same object twice."""
-    return WildcardPattern()
-
-
-def is_op(name: str) -> OpPattern:
-    """Matches an operator; call the result to match calls of it.
-
-    Raises:
-        UnknownOpError: no such operator.
-    """
-    return OpPattern(name)
-
-
-def is_constant() -> ConstantPattern:
-    """Matches a Constant."""
-    return ConstantPattern()
-
-
-def is_var(name: str | None = None) -> VarPattern:
-    """Matches a Var, of this name when one is given."""
-    return VarPattern(name)
-
-
-def is_tuple(fields: Sequence[DFPattern]) -> TuplePattern:
-    """Matches a Tuple field by field."""
-    return TuplePattern(fields)
-
-
-def is_tuple_get_item(tup: DFPattern, index: int | None = None) -> TupleGetItemPattern:
-    """Matches a field of what ``tup`` matches; any field when no index is given."""
-    return TupleGetItemPattern(tup, index)
-
-
-def dominates(parent: DFPattern, path: DFPattern, child: DFPattern) -> DominatorPattern:
-    """Matches ``child`` if every input reaches back to one ``parent`` through ``path`` nodes."""
-    return DominatorPattern(parent, path, child)
+# The names by which patterns are written.
+wildcard = WildcardPattern
+is_op = OpPattern
+is_constant = ConstantPattern
+is_var = VarPattern
+is_tuple = TuplePattern
+is_tuple_get_item = TupleGetItemPattern
+dominates = DominatorPattern
 
 
 def match(pattern: DFPattern, expr: Expr) -> Bindings | None:

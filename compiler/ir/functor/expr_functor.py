@@ -7,7 +7,7 @@ traversal and a memo. Source: Relay v0.10 expr_functor.h.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -30,7 +30,7 @@ from compiler.ir.expr import (
 
 R = TypeVar("R")
 
-KIND_NAMES: dict[type[Expr], str] = {
+KIND_NAMES: dict[type, str] = {
     Var: "var",
     GlobalVar: "global_var",
     Constant: "constant",
@@ -55,9 +55,11 @@ WALKED = frozenset((Call, Tuple, TupleGetItem, Let))
 Handler = Callable[..., Any]
 
 
-def handler_table(cls: type, prefix: str) -> dict[type[Expr], Handler]:
+def handler_table(
+    cls: type, prefix: str, kinds: Mapping[type, str] = KIND_NAMES
+) -> dict[type, Handler]:
     """Kind → the method ``<prefix><kind>`` of ``cls``; kinds without such a method are left out."""
-    found = ((kind, getattr(cls, prefix + name, None)) for kind, name in KIND_NAMES.items())
+    found = ((kind, getattr(cls, prefix + name, None)) for kind, name in kinds.items())
     return {kind: handler for kind, handler in found if handler is not None}
 
 
@@ -67,14 +69,43 @@ def walks(cls: type, base: type) -> bool:
     return all(getattr(cls, name) is getattr(base, name) for name in names)
 
 
-class ExprFunctor(Generic[R]):
-    """A dispatch table from expression kinds to handlers returning ``R``."""
+class KindFunctor(Generic[R]):
+    """``visit(item, *args)`` calls the handler of the item's kind, or visit_default."""
 
-    _handlers: ClassVar[dict[type[Expr], Handler]] = {}
+    kinds: ClassVar[Mapping[type, str]]
+    """Kind → the word used in the name of its handler."""
+    noun: ClassVar[str]
+    """What is visited, for errors."""
+    _handlers: ClassVar[dict[type, Handler]] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls._handlers = handler_table(cls, "visit_")
+        cls._handlers = handler_table(cls, "visit_", cls.kinds)
+
+    def visit(self, item: Any, *args: Any) -> R:
+        """The handler's answer for ``item``."""
+        handler = self._handlers.get(type(item))
+        result: R = (
+            self.visit_default(item, *args) if handler is None else handler(self, item, *args)
+        )
+        return result
+
+    def visit_default(self, item: Any, *args: Any) -> R:
+        """What a kind without a handler gets.
+
+        Raises:
+            NotImplementedError: always, naming the kind and the class.
+        """
+        raise NotImplementedError(
+            f"{self.noun} kind {type(item).__name__} not handled by {type(self).__name__}"
+        )
+
+
+class ExprFunctor(KindFunctor[R]):
+    """A dispatch table from expression kinds to handlers returning ``R``."""
+
+    kinds = KIND_NAMES
+    noun = "Expr"
 
     def visit(self, expr: Expr, *args: Any) -> R:
         """The handler's answer for ``expr``."""
@@ -106,16 +137,6 @@ class ExprFunctor(Generic[R]):
                 ) from None
         return result
 
-    def visit_default(self, expr: Expr, *args: Any) -> R:
-        """What every handler that is not overridden does.
-
-        Raises:
-            NotImplementedError: always, naming the kind and the class.
-        """
-        raise NotImplementedError(
-            f"Expr kind {type(expr).__name__} not handled by {type(self).__name__}"
-        )
-
     def visit_temp(self, expr: TempExpr, *args: Any) -> R:
         """A temporary expression where none may be.
 
@@ -124,39 +145,6 @@ class ExprFunctor(Generic[R]):
         """
         raise NotImplementedError(
             f"TempExpr {type(expr).__name__} outside its pass, met by {type(self).__name__}"
-        )
-
-
-class KindFunctor(Generic[R]):
-    """``visit(item, *args)`` calls the handler of the item's kind, or visit_default."""
-
-    kinds: ClassVar[dict[type, str]]
-    """Kind -> name of its handler."""
-    noun: ClassVar[str]
-    """What is visited, for errors."""
-    _handlers: ClassVar[dict[type, Handler]] = {}
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        found = {kind: getattr(cls, name, None) for kind, name in cls.kinds.items()}
-        cls._handlers = {kind: handler for kind, handler in found.items() if handler is not None}
-
-    def visit(self, item: Any, *args: Any) -> R:
-        """The handler's answer for ``item``."""
-        handler = self._handlers.get(type(item))
-        result: R = (
-            self.visit_default(item, *args) if handler is None else handler(self, item, *args)
-        )
-        return result
-
-    def visit_default(self, item: Any, *args: Any) -> R:
-        """What a kind without a handler gets.
-
-        Raises:
-            NotImplementedError: always, naming the kind and the class.
-        """
-        raise NotImplementedError(
-            f"{self.noun} kind {type(item).__name__} not handled by {type(self).__name__}"
         )
 
 

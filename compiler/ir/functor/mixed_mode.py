@@ -127,7 +127,7 @@ class MixedModeMutator(ExprMutator):
         RewriteLoopError: a node was replaced more than 16 times by ``pre_rewrite_*``.
     """
 
-    _pre_hooks: ClassVar[dict[type[Expr], Handler]] = {}
+    _pre_hooks: ClassVar[dict[type, Handler]] = {}
     _unchanged: ClassVar[frozenset[type[Expr]]] = frozenset()
 
     def __init_subclass__(cls) -> None:

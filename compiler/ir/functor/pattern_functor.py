@@ -17,10 +17,10 @@ from compiler.ir.functor.expr_functor import KindFunctor
 R = TypeVar("R")
 
 _KINDS: dict[type, str] = {
-    PatternWildcard: "visit_wildcard",
-    PatternVar: "visit_pattern_var",
-    PatternConstructor: "visit_pattern_constructor",
-    PatternTuple: "visit_pattern_tuple",
+    PatternWildcard: "wildcard",
+    PatternVar: "pattern_var",
+    PatternConstructor: "pattern_constructor",
+    PatternTuple: "pattern_tuple",
 }
 
 

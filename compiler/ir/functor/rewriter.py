@@ -25,7 +25,7 @@ class ExprRewriter:
     rule gives ``post``. ``KIND_NAMES`` holds the names of the kinds.
     """
 
-    _rules: ClassVar[dict[type[Expr], Handler]] = {}
+    _rules: ClassVar[dict[type, Handler]] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

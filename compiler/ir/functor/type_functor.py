@@ -26,14 +26,14 @@ from compiler.ir.ty import TypeVar as TypeParam
 R = TypeVar("R")
 
 _KINDS: dict[type, str] = {
-    TensorType: "visit_tensor_type",
-    TupleType: "visit_tuple_type",
-    FuncType: "visit_func_type",
-    RefType: "visit_ref_type",
-    TypeParam: "visit_type_var",
-    GlobalTypeVar: "visit_global_type_var",
-    TypeCall: "visit_type_call",
-    IncompleteType: "visit_incomplete_type",
+    TensorType: "tensor_type",
+    TupleType: "tuple_type",
+    FuncType: "func_type",
+    RefType: "ref_type",
+    TypeParam: "type_var",
+    GlobalTypeVar: "global_type_var",
+    TypeCall: "type_call",
+    IncompleteType: "incomplete_type",
 }
 
 
