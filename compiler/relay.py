@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from compiler.errors import AttrError, UnknownOpError, nearest
+from compiler.errors import AttrError
 from compiler.ir.adt import Clause as Clause
 from compiler.ir.adt import Constructor as Constructor
 from compiler.ir.adt import Match as Match
@@ -138,10 +138,7 @@ class OpNamespace:
             return OpNamespace(full + ".")
         if name.startswith("__"):
             raise AttributeError(name)
-        close = nearest(full, [o.name for o in all_ops()])
-        raise UnknownOpError(
-            f"unknown operator {full!r}", fix=f"did you mean {', '.join(close)}?" if close else None
-        )
+        return _Builder(full)  # which says that there is none
 
     def __dir__(self) -> list[str]:
         names = [o.name for o in all_ops() if o.name.startswith(self._prefix)]

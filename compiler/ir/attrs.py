@@ -6,17 +6,12 @@ import dataclasses
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass
-from typing import Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from compiler.errors import AttrError, legal_names
 
-
-class HasAttrs(Protocol):
-    """A call of an operator."""
-
-    @property
-    def attrs(self) -> Attrs | None:
-        """The attributes of the operator."""
+if TYPE_CHECKING:
+    from compiler.ir.expr import Call
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +55,7 @@ class Attrs:
         return cls(**values)
 
     @classmethod
-    def of(cls, call: HasAttrs) -> Self:
+    def of(cls, call: Call) -> Self:
         """The attributes of a call, which are of this class.
 
         Raises:

@@ -73,11 +73,7 @@ class IRModule:
 
     def __getitem__(self, key: GlobalVar | str) -> BaseFunc:
         name = key if isinstance(key, str) else key.name_hint
-        if name not in self._functions:
-            raise CompilerError(
-                f"the module has no function @{name}", fix=legal_names(name, self._functions)
-            )
-        return self._functions[name]
+        return self._functions[self.get_global_var(name).name_hint]
 
     def contains(self, name: str) -> bool:
         """True when a function of this name is there."""

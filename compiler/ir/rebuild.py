@@ -94,23 +94,19 @@ def _call(node: Any, ops: Operands) -> Expr:
     )
 
 
-def _function(node: Any, ops: Operands) -> Expr:
-    params = tuple(_binder(node, p) for p in ops[:-1])
-    function: Function = node.with_fields(params=params, body=ops[-1])
-    return function
+def _function(node: Function, ops: Operands) -> Expr:
+    return node.with_fields(params=tuple(_binder(node, p) for p in ops[:-1]), body=ops[-1])
 
 
-def _let(node: Any, ops: Operands) -> Expr:
-    let: Let = node.with_fields(var=_binder(node, ops[0]), value=ops[1], body=ops[2])
-    return let
+def _let(node: Let, ops: Operands) -> Expr:
+    return node.with_fields(var=_binder(node, ops[0]), value=ops[1], body=ops[2])
 
 
-def _match(node: Any, ops: Operands) -> Expr:
+def _match(node: Match, ops: Operands) -> Expr:
     clauses = tuple(
         old if old.rhs is rhs else Clause(old.lhs, rhs) for old, rhs in zip(node.clauses, ops[1:])
     )
-    match: Match = node.with_fields(data=ops[0], clauses=clauses)
-    return match
+    return node.with_fields(data=ops[0], clauses=clauses)
 
 
 _REBUILD: dict[type, Callable[[Any, Operands], Expr]] = {
