@@ -73,7 +73,7 @@ class FuseOps(FunctionPass):
             return fn
         level = ctx.opt_level if self.fuse_opt_level < 0 else self.fuse_opt_level
         limits = self._limits(ctx)
-        graph = IndexedForwardGraph.create(fn)
+        graph = IndexedForwardGraph(fn)
         _warn_of_missing_patterns(graph)
         refused: dict[int, str] | None = {} if ctx.get_config(EXPLAIN) else None
         groups = partition(graph, limits, refused, fuse=level > 0)

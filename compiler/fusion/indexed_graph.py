@@ -41,24 +41,6 @@ class GraphNode:
     outputs: list[tuple[GraphNode, int]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class IndexedForwardGraph:
-    """The graph of one function.
-
-    Attributes:
-        nodes: in post-order; ``nodes[i].index == i``.
-        of: the node of an expression.
-    """
-
-    nodes: list[GraphNode]
-    of: dict[Expr, GraphNode]
-
-    @staticmethod
-    def create(root: Expr) -> IndexedForwardGraph:
-        """The graph of everything ``root`` reaches; it must be typed. O(nodes + edges)."""
-        return _Creator().run(root)
-
-
 def is_simple_constant(expr: Expr) -> bool:
     """True for a rank-0 constant that is cheaper to repeat than to pass."""
     return isinstance(expr, Constant) and expr.is_scalar and expr.tensor_type.dtype in SIMPLE_DTYPES
@@ -74,12 +56,17 @@ def is_kernel(expr: Expr) -> bool:
     return isinstance(expr, Function) and any(key in expr.attrs for key in _KERNEL_ATTRS)
 
 
-class _Creator:
-    def __init__(self) -> None:
+class IndexedForwardGraph:
+    """The graph of everything that ``root`` reaches; it must be typed. O(nodes + edges).
+
+    Attributes:
+        nodes: in post-order; ``nodes[i].index == i``.
+        of: the node of an expression.
+    """
+
+    def __init__(self, root: Expr) -> None:
         self.of: dict[Expr, GraphNode] = {}
         self.nodes: list[GraphNode] = []
-
-    def run(self, root: Expr) -> IndexedForwardGraph:
         self._extern(root)
         opened: set[Expr] = set()
         stack: list[tuple[Expr, bool]] = [(root, False)]
@@ -96,7 +83,6 @@ class _Creator:
                     stack.extend((c, False) for c in reversed(children) if c not in opened)
                 else:
                     self._add(expr)
-        return IndexedForwardGraph(self.nodes, self.of)
 
     def _node(self, expr: Expr) -> GraphNode:
         node = self.of.get(expr)
@@ -189,14 +175,14 @@ _HAS_NODE = frozenset(
 )
 
 _ENTER: dict[type[Expr], Callable[..., tuple[Expr, ...]]] = {
-    Call: _Creator._call,
-    Tuple: _Creator._tuple,
-    TupleGetItem: _Creator._tuple_getitem,
-    Function: _Creator._function,
-    Let: _Creator._let,
-    If: _Creator._opaque,
-    Match: _Creator._opaque,
-    RefCreate: _Creator._opaque,
-    RefRead: _Creator._opaque,
-    RefWrite: _Creator._opaque,
+    Call: IndexedForwardGraph._call,
+    Tuple: IndexedForwardGraph._tuple,
+    TupleGetItem: IndexedForwardGraph._tuple_getitem,
+    Function: IndexedForwardGraph._function,
+    Let: IndexedForwardGraph._let,
+    If: IndexedForwardGraph._opaque,
+    Match: IndexedForwardGraph._opaque,
+    RefCreate: IndexedForwardGraph._opaque,
+    RefRead: IndexedForwardGraph._opaque,
+    RefWrite: IndexedForwardGraph._opaque,
 }

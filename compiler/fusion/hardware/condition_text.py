@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from compiler.errors import HDFGError
+from compiler.ir.pass_text import number_or_word
 
 _WORDS = {"true": True, "false": False, "none": None}
 _FORM = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\((.*)\))?\s*", re.DOTALL)
@@ -69,14 +70,7 @@ def _value(token: re.Match[str]) -> Any:
     if token["bare"] is None:
         return token["quoted"] if token["quoted"] is not None else token["single"]
     word = token["bare"]
-    if word in _WORDS:
-        return _WORDS[word]
-    for kind in (int, float):
-        try:
-            return kind(word)
-        except ValueError:
-            continue
-    return word
+    return _WORDS[word] if word in _WORDS else number_or_word(word)
 
 
 def _malformed(text: str, why: str) -> HDFGError:

@@ -67,12 +67,12 @@ class FuseOpHW(ModulePass):
         """``function`` and the function literals inside it, innermost first."""
         literals: dict[Expr, Expr] = {}
         for scope in _scopes(function):
-            drawn = partition(scope, hdfg, self.matcher)
-            inner = {e: literals[e] for e in drawn.dfg.node_of if e in literals}
-            if drawn.groups or inner:
-                functions = {g: group_function(g, hdfg.name, namer.next()) for g in drawn.groups}
-                literals[scope] = with_group_calls(scope, drawn, functions, inner)
-            drawn.dfg.unlink()
+            dfg, groups = partition(scope, hdfg, self.matcher)
+            inner = {e: literals[e] for e in dfg.node_of if e in literals}
+            if groups or inner:
+                drawn = {g.root.ref: group_function(g, hdfg.name, namer.next()) for g in groups}
+                literals[scope] = with_group_calls(scope, drawn, inner)
+            dfg.unlink()
         new = literals.get(function, function)
         assert isinstance(new, Function)
         return new

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from compiler.fusion.hardware.dfg import DFG, Creator, Node
-from compiler.fusion.hardware.groups import Partition
 from compiler.fusion.hardware.hdfg import HDFG
-from compiler.fusion.hardware.matcher import find_match
 from compiler.fusion.hardware.optimal import plan_chains
 from compiler.fusion.hardware.stage import MARKERS, Group, MatchState, Stage
 from compiler.ir.expr import Function
@@ -92,6 +90,18 @@ class GraphMatchFuser:
             stack.extend(reversed(top.preds))
 
 
+def find_match(hdfg: HDFG, node: Node, state: MatchState) -> Stage | None:
+    """The nearest unit with room that accepts ``node``; ``state`` then stands at that unit.
+
+    None leaves ``state`` as it was.
+    """
+    for stage in hdfg.search_order(state.last_match):
+        if state.has_room(stage) and stage.refusal(node) is None:
+            state.take(stage)
+            return stage
+    return None
+
+
 @matchers.register("greedy")
 def match_greedily(fuser: GraphMatchFuser) -> None:
     """Every call goes to the latest group if it can, else begins a new one, else stays behind."""
@@ -119,8 +129,9 @@ def match_optimally(fuser: GraphMatchFuser) -> None:
         fuser.add_to_group(node, stage, group)
 
 
-def partition(function: Function, hdfg: HDFG, matcher: str = "greedy") -> Partition:
-    """The groups of the body of ``function``; function literals inside it are not entered.
+def partition(function: Function, hdfg: HDFG, matcher: str = "greedy") -> tuple[DFG, list[Group]]:
+    """The graph of the body of ``function`` and its groups, in order of creation; function literals
+    inside it are not entered.
 
     Args:
         function: typed.
@@ -134,7 +145,7 @@ def partition(function: Function, hdfg: HDFG, matcher: str = "greedy") -> Partit
     match(fuser)
     keep = hdfg.keep_if
     groups = [group for group in fuser.groups if keep is None or keep(group)]
-    return Partition(hdfg, fuser.dfg, groups)
+    return fuser.dfg, groups
 
 
 def only_users(dfg: DFG, absorbable: Callable[[Node], bool]) -> dict[Node, Node]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from compiler.fusion.hardware.groups import Partition
 from compiler.fusion.hardware.stage import Group
 from compiler.ir.attrs import DictAttrs
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Op, Var
@@ -62,35 +61,28 @@ def _inside(operand: Expr, made: dict[Expr, Expr], inputs: dict[Expr, Var]) -> E
 
 
 def with_group_calls(
-    function: Function,
-    partition: Partition,
-    functions: dict[Group, GroupFunction],
-    literals: dict[Expr, Expr],
+    function: Function, groups: Mapping[Expr, GroupFunction], literals: Mapping[Expr, Expr]
 ) -> Function:
     """``function`` with each group replaced by one call; itself where there is nothing to replace.
 
     Args:
-        partition: its groups.
-        functions: the function of every group.
+        groups: the function of every group, by the expression it computes.
         literals: function literals of its body that have changed.
     """
-    group_of_root = partition.group_of_root
 
     def needed(expr: Expr) -> Sequence[Expr]:
         if isinstance(expr, Function):
             return ()
-        group = group_of_root.get(expr)
-        return expr.operands() if group is None else functions[group].inputs
+        return groups[expr].inputs if expr in groups else expr.operands()
 
     def called(expr: Expr, made: Mapping[Expr, Expr]) -> Expr | None:
         if isinstance(expr, Function):
             return literals.get(expr, expr)
-        group = group_of_root.get(expr)
-        if group is None:
+        if expr not in groups:
             return None
         return Call(
-            functions[group].function,
-            tuple(made[o] for o in functions[group].inputs),
+            groups[expr].function,
+            tuple(made[o] for o in groups[expr].inputs),
             span=expr.span,
             virtual_device=expr.virtual_device,
         )

@@ -11,8 +11,8 @@ from compiler.errors import HDFGError
 from compiler.fusion.hardware.conditions import bytes_of
 from compiler.fusion.hardware.cost import HardwareCost, hardware_cost
 from compiler.fusion.hardware.description import load_hdfg, shipped_descriptions
+from compiler.fusion.hardware.dfg import Node
 from compiler.fusion.hardware.group_calls import group_functions, host_nodes
-from compiler.fusion.hardware.groups import host_reason
 from compiler.fusion.hardware.hdfg import HDFG
 from compiler.fusion.hardware.preparation import group_for_hardware
 from compiler.ir.expr import Function
@@ -122,6 +122,27 @@ def hw_report(
     )
     groups = tuple(_group_line(function) for function in group_functions(mod, described.name))
     return HardwareReport(described.name, groups, host, hardware_cost(mod, described))
+
+
+def host_reason(hdfg: HDFG, node: Node) -> str:
+    """Why a call is on the host: the first thing each unit that knows the operator objects to."""
+    name = node.op_name or ""
+    if node.constant:
+        return "computed from constants only; FoldConstant removes it"
+    stages = hdfg.op_map.get(name)
+    if stages is None:
+        if name in hdfg.free_ops:
+            return "free, but its value does not go to one group only"
+        return f"no unit of {hdfg.name} takes {name}"
+    reasons = {stage.name: stage.refusal(node) for stage in stages}
+    if None not in reasons.values():
+        return "; ".join(f"{unit}: {why}" for unit, why in reasons.items())
+    taking = [stage for stage in stages if reasons[stage.name] is None]
+    reachable = hdfg.search_order(None)
+    if not any(stage in reachable for stage in taking):
+        units = ", ".join(stage.name for stage in taking)
+        return f"{units} would take it, but a unit that cannot be bypassed comes first"
+    return "its group was not kept"
 
 
 def _described(mod: IRModule, hdfg: HDFG | str | None) -> HDFG:
