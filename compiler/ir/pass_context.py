@@ -97,18 +97,10 @@ class PassContext:
         stack = _stack.get()
         return stack[-1] if stack else _DEFAULT
 
-    def inner(
-        self,
-        *,
-        opt_level: int,
-        required_pass: tuple[str, ...] = (),
-        disabled_pass: tuple[str, ...] = (),
-    ) -> PassContext:
+    def inner(self, *, opt_level: int, required_pass: tuple[str, ...] = ()) -> PassContext:
         """For a driver that decides itself which passes run: its own choice of passes under the
         configuration, instruments and verification of this context."""
-        return replace(
-            self, opt_level=opt_level, required_pass=required_pass, disabled_pass=disabled_pass
-        )
+        return replace(self, opt_level=opt_level, required_pass=required_pass, disabled_pass=())
 
     def get_config(self, key: str) -> Any:
         """Value of a registered key.

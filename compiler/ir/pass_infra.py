@@ -290,11 +290,8 @@ def run_named(mod: IRModule, passes: Sequence[Pass | str], name: str = "named") 
     """
     steps = [create_pass(item) if isinstance(item, str) else item for item in passes]
     context = PassContext.current()
-    with context.inner(
-        opt_level=context.opt_level,
-        required_pass=(*context.required_pass, *(step.info.name for step in steps)),
-        disabled_pass=context.disabled_pass,
-    ):
+    required = (*context.required_pass, *(step.info.name for step in steps))
+    with dataclasses.replace(context, required_pass=required):
         return Sequential(steps, name=name)(mod)
 
 

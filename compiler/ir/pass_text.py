@@ -61,6 +61,11 @@ def _value(text: str) -> Any:
         return tuple(_value(v) for v in _split(text[1:-1]))
     if text.startswith('"'):
         return json.loads(text)
+    return number_or_word(text)
+
+
+def number_or_word(text: str) -> int | float | str:
+    """The number that a text is, or the text."""
     for kind in (int, float):
         try:
             return kind(text)

@@ -90,7 +90,6 @@ class BodyPrinter:
         self._bound: dict[Expr, str] = {}
         self._rendered: dict[Expr, Lines] = {}
         self._constants: dict[Expr, str] = {}
-        self._last_attrs: dict[type[Attrs], tuple[Attrs, list[str]]] = {}
         self._lines: Lines = []
         self._indent = ""
 
@@ -287,13 +286,8 @@ class BodyPrinter:
 
     def _attrs(self, attrs: Attrs) -> list[str]:
         """``key=value`` of each value that is not the default."""
-        last = self._last_attrs.get(type(attrs))
-        if last is not None and last[0] is attrs:
-            return last[1]
         items = attrs.non_default_items()
-        texts = [f"{name}={value_text(value, self._meta)}" for name, value in items]
-        self._last_attrs[type(attrs)] = attrs, texts
-        return texts
+        return [f"{name}={value_text(value, self._meta)}" for name, value in items]
 
     def _tuple(self, node: Any) -> str:
         comma = "," if len(node.fields) == 1 else ""
