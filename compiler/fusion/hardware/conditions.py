@@ -17,8 +17,7 @@ from compiler.fusion.hardware.condition_text import split_condition
 from compiler.fusion.hardware.dfg import Node
 from compiler.ir.expr import Constant, Expr, Op
 from compiler.ir.op import RESHAPE, all_ops, has_op
-from compiler.ir.ty import DTYPES, TensorType, Type, bits, tensor_fields
-from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import DTYPES, TensorType, Type, bits, is_dynamic, tensor_fields
 from compiler.named_table import NamedTable
 
 Test = Callable[[Node], bool]
@@ -90,9 +89,7 @@ def tensor_of(expr: Expr) -> TensorType | None:
 
 def static_shape(ty: TensorType | None) -> tuple[int, ...] | None:
     """The shape of a tensor of known size; None otherwise."""
-    if ty is None or any(isinstance(d, AnyDim) for d in ty.shape):
-        return None
-    return ty.concrete_shape
+    return None if ty is None or is_dynamic(ty) else ty.concrete_shape
 
 
 def channel_axis(rank: int) -> int:
@@ -102,13 +99,10 @@ def channel_axis(rank: int) -> int:
 
 def bytes_of(ty: Type | None) -> int | None:
     """Size of a value in bytes, tuples summed; None where it is not known."""
-    total = 0
-    for part in tensor_fields(ty) if ty is not None else []:
-        shape = static_shape(part)
-        if shape is None:
-            return None
-        total += part.num_elements * max(1, bits(part.dtype) // 8)
-    return total if ty is not None else None
+    if ty is None or is_dynamic(ty):
+        return None
+    parts = tensor_fields(ty)
+    return sum(part.num_elements * max(1, bits(part.dtype) // 8) for part in parts)
 
 
 @conditions.register("const_operand")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 
 import compiler.fusion.hardware.command_list  # noqa: F401  (registers its code generators)
 from compiler.fusion.hardware.description import load_hdfg
@@ -52,25 +53,25 @@ class FuseOpHW(ModulePass):
     def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
         hdfg = load_hdfg(self.hdfg) if isinstance(self.hdfg, str) else self.hdfg
         matchers.require(self.matcher)
-        namer = _Symbols(mod, hdfg.name)
+        symbols = _symbols(mod, hdfg.name)
         changed: dict[GlobalVar, Function] = {}
         for gv, function in mod.functions.items():
             if not isinstance(function, Function) or _is_closed(function):
                 continue
             require_static(function, self.info.name)
-            new = self._grouped(function, hdfg, namer)
+            new = self._grouped(function, hdfg, symbols)
             if new is not function:
                 changed[gv] = new
         return infer_module(mod.updated(changed)) if changed else mod
 
-    def _grouped(self, function: Function, hdfg: HDFG, namer: _Symbols) -> Function:
+    def _grouped(self, function: Function, hdfg: HDFG, symbols: Iterator[str]) -> Function:
         """``function`` and the function literals inside it, innermost first."""
         literals: dict[Expr, Expr] = {}
         for scope in _scopes(function):
             dfg, groups = partition(scope, hdfg, self.matcher)
             inner = {e: literals[e] for e in dfg.node_of if e in literals}
             if groups or inner:
-                drawn = {g.root.ref: group_function(g, hdfg.name, namer.next()) for g in groups}
+                drawn = {g.root.ref: group_function(g, hdfg.name, next(symbols)) for g in groups}
                 literals[scope] = with_group_calls(scope, drawn, inner)
             dfg.unlink()
         new = literals.get(function, function)
@@ -95,26 +96,15 @@ def _literals(scope: Expr) -> list[Function]:
     return [n for n in nodes if isinstance(n, Function) and not _is_closed(n)]
 
 
-class _Symbols:
-    """``opu_0, opu_1, …``, going on where functions already in the module stop."""
-
-    def __init__(self, mod: IRModule, prefix: str) -> None:
-        taken = {gv.name_hint for gv in mod.functions}
-        for function in mod.functions.values():
-            if isinstance(function, Function):
-                taken |= {
-                    node.get_attr("global_symbol")
-                    for node in post_order(function)
-                    if isinstance(node, Function) and "global_symbol" in node.attrs
-                }
-        self._taken = taken
-        self._prefix = prefix
-        self._count = 0
-
-    def next(self) -> str:
-        """A symbol nothing else in the module has."""
-        while True:
-            symbol = f"{self._prefix}_{self._count}"
-            self._count += 1
-            if symbol not in self._taken:
-                return symbol
+def _symbols(mod: IRModule, prefix: str) -> Iterator[str]:
+    """``opu_0, opu_1, …``, without those that something else in the module has."""
+    taken = {gv.name_hint for gv in mod.functions}
+    for function in mod.functions.values():
+        if isinstance(function, Function):
+            taken |= {
+                node.get_attr("global_symbol")
+                for node in post_order(function)
+                if isinstance(node, Function) and "global_symbol" in node.attrs
+            }
+    symbols = (f"{prefix}_{number}" for number in count())
+    return (symbol for symbol in symbols if symbol not in taken)
