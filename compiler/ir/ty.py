@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeGuard
@@ -127,7 +128,7 @@ class Type:
 
 
 @dataclass(frozen=True, slots=True)
-class _Nested(Type):
+class Nested(Type):
     """A type of other types: measured when it is built, so that no reader meets an endless one."""
 
     depth: int = field(init=False, repr=False, compare=False, default=1)
@@ -152,6 +153,13 @@ class _Nested(Type):
         object.__setattr__(self, "depth", depth)
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "listed", listed)
+
+    @abstractmethod
+    def text(self, shown: Callable[[Type], str]) -> str:
+        """Its text; that of types inside, of variables and of names is ``shown``."""
+
+    def __str__(self) -> str:
+        return self.text(str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +211,7 @@ class TensorType(Type):
 
 
 @dataclass(frozen=True, slots=True)
-class TupleType(_Nested):
+class TupleType(Nested):
     """Product of types; no field is the unit type."""
 
     fields: tuple[Type, ...] = ()
@@ -211,13 +219,13 @@ class TupleType(_Nested):
     def members(self) -> tuple[Type, ...]:
         return self.fields
 
-    def __str__(self) -> str:
+    def text(self, shown: Callable[[Type], str]) -> str:
         comma = "," if len(self.fields) == 1 else ""
-        return f"({', '.join(str(f) for f in self.fields)}{comma})"
+        return f"({', '.join(map(shown, self.fields))}{comma})"
 
 
 @dataclass(frozen=True, slots=True)
-class FuncType(_Nested):
+class FuncType(Nested):
     """A function from ``arg_types`` to ``ret_type``, polymorphic in ``type_params``."""
 
     arg_types: tuple[Type, ...]
@@ -228,13 +236,13 @@ class FuncType(_Nested):
     def members(self) -> tuple[Type, ...]:
         return (*self.arg_types, self.ret_type)
 
-    def __str__(self) -> str:
-        params = f"[{', '.join(str(p) for p in self.type_params)}]" if self.type_params else ""
-        return f"fn {params}({', '.join(str(a) for a in self.arg_types)}) -> {self.ret_type}"
+    def text(self, shown: Callable[[Type], str]) -> str:
+        params = f"[{', '.join(map(shown, self.type_params))}]" if self.type_params else ""
+        return f"fn {params}({', '.join(map(shown, self.arg_types))}) -> {shown(self.ret_type)}"
 
 
 @dataclass(frozen=True, slots=True)
-class RefType(_Nested):
+class RefType(Nested):
     """A mutable cell holding a ``value``."""
 
     value: Type
@@ -242,8 +250,8 @@ class RefType(_Nested):
     def members(self) -> tuple[Type, ...]:
         return (self.value,)
 
-    def __str__(self) -> str:
-        return f"ref({self.value})"
+    def text(self, shown: Callable[[Type], str]) -> str:
+        return f"ref({shown(self.value)})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -268,7 +276,7 @@ class GlobalTypeVar(Type):
 
 
 @dataclass(frozen=True, slots=True)
-class TypeCall(_Nested):
+class TypeCall(Nested):
     """An algebraic data type applied to type arguments."""
 
     func: GlobalTypeVar
@@ -277,10 +285,9 @@ class TypeCall(_Nested):
     def members(self) -> tuple[Type, ...]:
         return self.args
 
-    def __str__(self) -> str:
-        return (
-            f"{self.func}[{', '.join(str(a) for a in self.args)}]" if self.args else str(self.func)
-        )
+    def text(self, shown: Callable[[Type], str]) -> str:
+        args = f"[{', '.join(map(shown, self.args))}]" if self.args else ""
+        return shown(self.func) + args
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,6 +18,7 @@ from compiler.ir.adt import Constructor
 from compiler.ir.expr import Expr, Function, GlobalVar, describe
 from compiler.ir.garbage import collector_rests
 from compiler.ir.inference.constraints import Constraints
+from compiler.ir.inference.scopes import declared_type
 from compiler.ir.inference.settle import StaleTypesError, settle
 from compiler.ir.inference.solver import PartsBudget
 from compiler.ir.lowered_function import LoweredFunction
@@ -146,19 +147,18 @@ def _global_types(mod: IRModule, typed: dict[str, Function]) -> GlobalType:
 
 
 def _declared_type(name: str, fn: Function) -> FuncType:
-    """Type of a function from its annotations alone, for a recursive call."""
+    """Type of a function for a recursive call."""
+    known = declared_type(fn)
+    if known is not None:
+        return known
     lacking = [f"%{p.name_hint}" for p in fn.params if p.type_annotation is None]
     if fn.ret_type is None:
         lacking.append("the result")
-    if lacking:
-        raise TypeInferenceError(
-            f"@{name} is recursive and lacks the type of {', '.join(lacking)}",
-            fix="annotate every parameter and the result of a recursive function",
-            span=fn.span,
-        )
-    args = tuple(p.type_annotation for p in fn.params if p.type_annotation is not None)
-    assert fn.ret_type is not None
-    return FuncType(args, fn.ret_type, fn.type_params)
+    raise TypeInferenceError(
+        f"@{name} is recursive and lacks the type of {', '.join(lacking)}",
+        fix="annotate every parameter and the result of a recursive function",
+        span=fn.span,
+    )
 
 
 def _name_type(gv: GlobalVar, fn: Any) -> None:

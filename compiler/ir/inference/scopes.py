@@ -18,6 +18,14 @@ ENTER, LEAVE, VALUE_DONE = 0, 1, 2
 """Phases of a node in the walk: before its operands, after them, and between value and body."""
 
 
+def declared_type(fn: Function) -> FuncType | None:
+    """Type of a function from its annotations alone; None where one is missing."""
+    args = tuple(p.type_annotation for p in fn.params if p.type_annotation is not None)
+    if len(args) < len(fn.params) or fn.ret_type is None:
+        return None
+    return FuncType(args, fn.ret_type, fn.type_params)
+
+
 class ScopeConstraints:
     """Types (possibly with holes) of every node reached, and the mistakes met on the way.
 
@@ -133,9 +141,9 @@ class ScopeConstraints:
         """A function literal may call itself through ``var``."""
         if var.type_annotation is None:
             self.types[var] = self.solver.hole()
-            if all(p.type_annotation is not None for p in fn.params) and fn.ret_type is not None:
-                args = tuple(p.type_annotation for p in fn.params if p.type_annotation is not None)
-                self.solver.assign(self.types[var], FuncType(args, fn.ret_type, fn.type_params))
+            known = declared_type(fn)
+            if known is not None:
+                self.solver.assign(self.types[var], known)
 
     def _bind_let(self, let: Let) -> None:
         var, value = let.var, self.types[let.value]

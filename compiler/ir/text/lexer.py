@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, TypeVar
 
 from compiler.errors import ParseError, nearest
 from compiler.ir.text.literals import DOTTED_TEXT, IDENT_TEXT
 from compiler.ir.ty import MAX_NESTING
 from compiler.span import ANONYMOUS, Span
+
+T = TypeVar("T")
 
 QUOTED = r'"(?:[^"\\\n]|\\.)*+"'
 
@@ -243,6 +245,14 @@ class TokenStream:
             self.fail(f"{what} is nested more than {MAX_NESTING} deep")
         yield
         self._depth -= 1
+
+    def nested_items(self, close: str, what: str, parse: Callable[[], T]) -> tuple[T, ...]:
+        """What ``parse`` reads of each of the ``items``, one level further inside ``what``."""
+        found: list[T] = []
+        for _ in self.items(close):
+            with self.nested(what):
+                found.append(parse())
+        return tuple(found)
 
     def shown(self) -> str:
         """The current token as errors show it."""

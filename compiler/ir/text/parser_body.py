@@ -247,8 +247,4 @@ class BodyParser(ExprParser):
         return PatternConstructor(self._constructors[token.text], parts)
 
     def _patterns(self) -> tuple[Pattern, ...]:
-        found: list[Pattern] = []
-        for _ in self._stream.items(")"):
-            with self._stream.nested("a pattern"):
-                found.append(self._pattern())
-        return tuple(found)
+        return self._stream.nested_items(")", "a pattern", self._pattern)

@@ -81,11 +81,7 @@ class TypeParser:
 
     def types_until(self, close: str) -> tuple[Type, ...]:
         """Types separated by commas up to the mark ``close``, which is taken."""
-        found = []
-        for _ in self.stream.items(close):
-            with self.stream.nested("a type"):
-                found.append(self.parse())
-        return tuple(found)
+        return self.stream.nested_items(close, "a type", self.parse)
 
     def _tensor(self) -> TensorType:
         stream = self.stream
@@ -178,7 +174,8 @@ class ValueParser:
                 return self._meta(*meta_reference(stream), token)
             return token.text
         if token.text in ("[", "("):
-            return self._list("]" if token.text == "[" else ")")
+            close = "]" if token.text == "[" else ")"
+            return stream.nested_items(close, "a value", self.parse)
         if token.text == "{":
             return self._map()
         return stream.source.error(token.start, f"expected a value, found {token.text!r}")
@@ -197,13 +194,6 @@ class ValueParser:
         if not -(1 << 63) <= whole < 1 << 64:
             self.stream.source.error(token.start, f"{whole} does not fit 64 bits")
         return whole
-
-    def _list(self, close: str) -> tuple[Any, ...]:
-        found = []
-        for _ in self.stream.items(close):
-            with self.stream.nested("a value"):
-                found.append(self.parse())
-        return tuple(found)
 
     def _key(self) -> Any:
         """A quoted key, or the name of a function."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from string import ascii_letters
 from typing import Any
@@ -15,15 +14,12 @@ from compiler.ir.expr import Constant, GlobalVar
 from compiler.ir.text import literals
 from compiler.ir.text.metadata import MetadataWriter
 from compiler.ir.ty import (
-    FuncType,
     GlobalTypeVar,
     IncompleteType,
-    RefType,
+    Nested,
     Shape,
     TensorType,
-    TupleType,
     Type,
-    TypeCall,
     TypeVar,
 )
 from compiler.ir.virtual_device import VirtualDevice
@@ -49,17 +45,8 @@ class TypeText:
             return held
         if isinstance(ty, TypeVar):
             return self.variable(ty)
-        if isinstance(ty, TupleType):
-            comma = "," if len(ty.fields) == 1 else ""
-            return f"({self._list(ty.fields)}{comma})"
-        if isinstance(ty, FuncType):
-            head = self.parameters(ty.type_params)
-            return f"fn {head}({self._list(ty.arg_types)}) -> {self.text(ty.ret_type)}"
-        if isinstance(ty, RefType):
-            return f"ref({self.text(ty.value)})"
-        if isinstance(ty, TypeCall):
-            head = literals.name(ty.func.name_hint)
-            return f"{head}[{self._list(ty.args)}]" if ty.args else head
+        if isinstance(ty, Nested):
+            return ty.text(self.text)
         if isinstance(ty, GlobalTypeVar):
             return literals.name(ty.name_hint)
         if isinstance(ty, IncompleteType):
@@ -78,9 +65,6 @@ class TypeText:
     def parameters(self, params: tuple[TypeVar, ...]) -> str:
         """``[A, B]``, or "" for none."""
         return f"[{', '.join(self.variable(p) for p in params)}]" if params else ""
-
-    def _list(self, types: tuple[Type, ...]) -> str:
-        return ", ".join(self.text(t) for t in types)
 
 
 def tensor_text(ty: TensorType) -> str:
@@ -125,7 +109,8 @@ def value_text(value: Any, meta: MetadataWriter) -> str:
     if isinstance(value, int):
         return str(int(value))
     if isinstance(value, float):
-        return float_text(value)
+        # A double with suffix f; the parser reads it as a double again.
+        return literals.shortest(value) + "f"
     if isinstance(value, str):
         return literals.string(value)
     if isinstance(value, (tuple, list)):
@@ -150,10 +135,3 @@ def _key_text(key: str | GlobalVar) -> str:
     if isinstance(key, GlobalVar):
         return f"@{literals.name(key.name_hint)}"
     return literals.string(key)
-
-
-def float_text(value: float) -> str:
-    """An attribute float: a double with suffix f; the parser reads it as a double again."""
-    if math.isnan(value):
-        return "nanf"
-    return literals.shortest(value) + "f"
