@@ -28,27 +28,11 @@ class KernelRunner(Protocol):
         ...
 
 
-class ReferenceKernels:
-    """Every function evaluated with numpy.
-
-    Args:
-        functions: with their names.
-    """
-
-    def __init__(self, functions: Sequence[LoweredFunction]) -> None:
-        self._functions = {f.name: f for f in functions}
-
-    def run(self, name: str, args: Sequence[Array]) -> list[Array]:
-        """See KernelRunner."""
-        return self._functions[name].evaluate(args)
-
-
 # Named as text: the runtime has no knowledge of targets, and may not import them (import layers).
-KERNEL_RUNNERS = {
-    "reference": "compiler.runtime.kernels:ReferenceKernels",
-    "c": "compiler.targets.c.kernel_library:KernelLibrary",
-}
+KERNEL_RUNNERS = {"c": "compiler.targets.c.kernel_library:KernelLibrary"}
 """Kind of target → the class that makes a KernelRunner of a sequence of PrimFuncs."""
+_REFERENCE = "reference"
+"""The kind of target whose PrimFuncs the executor of the graph evaluates by itself, with numpy."""
 
 
 class ModuleKernels:
@@ -66,9 +50,10 @@ class ModuleKernels:
         by_kind: dict[str, list[LoweredFunction]] = {}
         for fn in mod.functions.values():
             if isinstance(fn, LoweredFunction):
-                own = str(fn.attrs.get("target", "reference")).split(" ", 1)[0]
+                own = str(fn.attrs.get("target", _REFERENCE)).split(" ", 1)[0]
                 by_kind.setdefault(kind or own, []).append(fn)
         self._runs: dict[str, Callable[[str, Sequence[Array]], list[Array]]] = {}
+        by_kind.pop(_REFERENCE, None)
         for name, functions in by_kind.items():
             runner = _runner(name, functions)
             self._runs.update({f.name: runner.run for f in functions})
@@ -87,7 +72,8 @@ class ModuleKernels:
 def _runner(kind: str, functions: Sequence[LoweredFunction]) -> KernelRunner:
     if kind not in KERNEL_RUNNERS:
         raise LoweringError(
-            f"kernels for target {kind!r} cannot be run here", fix=legal_names(kind, KERNEL_RUNNERS)
+            f"kernels for target {kind!r} cannot be run here",
+            fix=legal_names(kind, (_REFERENCE, *KERNEL_RUNNERS)),
         )
     factory: Callable[[Sequence[LoweredFunction]], KernelRunner]
     factory = resolve_name(KERNEL_RUNNERS[kind])
