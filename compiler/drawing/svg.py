@@ -13,12 +13,10 @@ TITLE_HEIGHT = 24.0
 
 
 def svg_text(picture: Picture) -> str:
-    """A stand-alone SVG file; light or dark as the viewer asks for."""
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + svg_element(picture)
+    """A stand-alone SVG file; light or dark as the viewer asks for.
 
-
-def svg_element(picture: Picture) -> str:
-    """The ``<svg>`` element alone; every box carries its key in ``data-key``."""
+    Every box carries its key in ``data-key``.
+    """
     parts: list[str] = []
     y = FRAME_PADDING
     width = 0.0
@@ -30,6 +28,7 @@ def svg_element(picture: Picture) -> str:
         y += frame_height + FRAME_PADDING
         width = max(width, frame_width + 2 * FRAME_PADDING)
     return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_n(width)}" height="{_n(y)}" '
         f'viewBox="0 0 {_n(width)} {_n(y)}" role="img" aria-label="module">\n'
         f"<style>{stylesheet()}</style>\n"

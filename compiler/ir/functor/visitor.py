@@ -149,17 +149,9 @@ class UseVarVisitor(ExprVisitor):
     (True, False)
     """
 
-    def __init__(self, var: Var) -> None:
-        super().__init__()
-        self.var = var
-        self.found = False
-
     @staticmethod
     def use_var(var: Var, expr: Expr) -> bool:
         """True when ``var`` occurs in ``expr``; parameters and let variables count."""
-        visitor = UseVarVisitor(var)
+        visitor = UseVarVisitor()
         visitor.visit(expr)
-        return visitor.found
-
-    def visit_var(self, var: Var, *args: Any) -> None:
-        self.found = self.found or var is self.var
+        return var in visitor.visit_counter
