@@ -27,7 +27,7 @@ class IRModule:
         attrs: module attributes.
     """
 
-    __slots__ = ("_attrs", "_by_name", "_functions", "_types")
+    __slots__ = ("_attrs", "_functions", "_types")
 
     def __init__(
         self,
@@ -35,8 +35,7 @@ class IRModule:
         type_definitions: Mapping[GlobalTypeVar, TypeData] | None = None,
         attrs: DictAttrs | Mapping[str, Any] | None = None,
     ) -> None:
-        self._by_name: dict[str, GlobalVar] = {}
-        self._functions: dict[str, BaseFunc] = {}
+        self._functions: dict[str, tuple[GlobalVar, BaseFunc]] = {}
         self._types: dict[str, TypeData] = {
             header.name_hint: data for header, data in (type_definitions or {}).items()
         }
@@ -47,8 +46,7 @@ class IRModule:
             gv = key if isinstance(key, GlobalVar) else GlobalVar(key)
             if gv.name_hint in self._functions:
                 raise CompilerError(f"two definitions of @{gv.name_hint}")
-            self._by_name[gv.name_hint] = gv
-            self._functions[gv.name_hint] = function
+            self._functions[gv.name_hint] = gv, function
 
     @staticmethod
     def from_expr(expr: Expr, functions: Mapping[GlobalVar, BaseFunc] | None = None) -> IRModule:
@@ -59,7 +57,7 @@ class IRModule:
     @property
     def functions(self) -> dict[GlobalVar, BaseFunc]:
         """All functions, in name order."""
-        return {self._by_name[n]: self._functions[n] for n in sorted(self._functions)}
+        return dict(self._functions[name] for name in sorted(self._functions))
 
     @property
     def type_definitions(self) -> dict[GlobalTypeVar, TypeData]:
@@ -71,9 +69,15 @@ class IRModule:
         """Module attributes."""
         return self._attrs
 
+    def _definition(self, name: str) -> tuple[GlobalVar, BaseFunc]:
+        if name not in self._functions:
+            raise CompilerError(
+                f"the module has no function @{name}", fix=legal_names(name, self._functions)
+            )
+        return self._functions[name]
+
     def __getitem__(self, key: GlobalVar | str) -> BaseFunc:
-        name = key if isinstance(key, str) else key.name_hint
-        return self._functions[self.get_global_var(name).name_hint]
+        return self._definition(key if isinstance(key, str) else key.name_hint)[1]
 
     def contains(self, name: str) -> bool:
         """True when a function of this name is there."""
@@ -93,11 +97,7 @@ class IRModule:
         Raises:
             CompilerError: there is none.
         """
-        if name not in self._by_name:
-            raise CompilerError(
-                f"the module has no function @{name}", fix=legal_names(name, self._by_name)
-            )
-        return self._by_name[name]
+        return self._definition(name)[0]
 
     def get_type(self, name: str) -> TypeData:
         """Definition of an algebraic data type.
@@ -122,8 +122,8 @@ class IRModule:
         """
         copy = self._copy()
         for gv, function in functions.items():
-            copy._by_name.setdefault(gv.name_hint, gv)
-            copy._functions[gv.name_hint] = function
+            held, _ = copy._functions.get(gv.name_hint, (gv, None))
+            copy._functions[gv.name_hint] = held, function
         return copy
 
     def with_functions(self, functions: Mapping[GlobalVar, BaseFunc]) -> IRModule:
@@ -135,7 +135,6 @@ class IRModule:
         name = key if isinstance(key, str) else key.name_hint
         copy = self._copy()
         copy._functions.pop(name, None)
-        copy._by_name.pop(name, None)
         return copy
 
     def with_type(self, data: TypeData) -> IRModule:
@@ -159,14 +158,13 @@ class IRModule:
         name = key if isinstance(key, str) else key.name_hint
         if name in self._functions and not update:
             raise CompilerError(f"@{name} is defined already", fix="pass update=True to replace it")
-        gv = self._by_name.get(name) or (key if isinstance(key, GlobalVar) else GlobalVar(name))
-        self._by_name[name] = gv
-        self._functions[name] = function
+        new = key if isinstance(key, GlobalVar) else GlobalVar(name)
+        gv, _ = self._functions.get(name, (new, None))
+        self._functions[name] = gv, function
         return gv
 
     def _copy(self) -> IRModule:
         copy = IRModule.__new__(IRModule)
-        copy._by_name = dict(self._by_name)
         copy._functions = dict(self._functions)
         copy._types = dict(self._types)
         copy._attrs = self._attrs
@@ -185,9 +183,7 @@ class IRModule:
 
     def html(self, title: str = "IRModule") -> str:
         """A row per function: its parameters, its result, how many calls of which operators."""
-        rows = [
-            (f"@{name}", *_function_row(self._functions[name])) for name in sorted(self._functions)
-        ]
+        rows = [(f"@{name}", *_function_row(self[name])) for name in sorted(self._functions)]
         return html_table(title, ("function", "takes", "gives", "calls"), rows)
 
 
