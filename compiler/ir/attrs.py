@@ -84,9 +84,6 @@ class Attrs:
         """A copy with some fields changed."""
         return type(self)(**{**dict(self.items()), **changed})
 
-    def _value_key(self) -> tuple[Any, ...]:
-        return tuple(_key(value) for _, value in self.items())
-
     def __eq__(self, other: object) -> bool:
         return self is other or (
             type(self) is type(other)
@@ -96,7 +93,7 @@ class Attrs:
         )
 
     def __hash__(self) -> int:
-        return hash((type(self).__name__, self._value_key()))
+        return hash((type(self).__name__, *(_key(value) for _, value in self.items())))
 
 
 _FIELDS: dict[type, dict[str, Any]] = {}
