@@ -8,7 +8,8 @@ nodes and never raises.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,17 @@ conditions: NamedTable[ConditionMaker] = NamedTable("condition", HDFGError)
 """Name → function of the arguments and of the operator the condition is written for."""
 
 
+@contextmanager
+def located(where: str, key: tuple[str | int, ...] = ()) -> Iterator[None]:
+    """Errors inside the block are of this place of a description, unless they name one."""
+    try:
+        yield
+    except HDFGError as error:
+        error.key = error.key or key
+        error.where = error.where or where
+        raise
+
+
 def parse_condition(text: str, op: Op) -> Condition:
     """The condition that ``text`` names, for calls of ``op``.
 
@@ -44,11 +56,8 @@ def parse_condition(text: str, op: Op) -> Condition:
         HDFGError: unknown condition, or arguments it does not take.
     """
     name, args = split_condition(text)
-    try:
+    with located(f"condition {text!r} of {op.name}"):
         return Condition(text, conditions.require(name)(args, op))
-    except HDFGError as error:
-        error.where = error.where or f"condition {text!r} of {op.name}"
-        raise
 
 
 def _exactly(count: int, args: Sequence[Any], form: str) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from compiler.errors import HDFGError, legal_names
-from compiler.fusion.hardware.conditions import require_op
+from compiler.fusion.hardware.conditions import located, require_op
 from compiler.fusion.hardware.stage import NAME, Group, Stage
 
 T = TypeVar("T")
@@ -61,7 +61,8 @@ class HDFG:
         by_name = self._unique_names()
         root = _known(by_name, self.root, ("root",), "root")
         for place, op_name in enumerate(self.free_ops):
-            _check_free_op(op_name, place)
+            with located("free_ops", ("free_ops", place)):
+                require_op(op_name)
         successors: dict[Stage, list[Stage]] = {stage: [] for stage in self.stages}
         for place, link in enumerate(self.links):
             if len(link) != 2:
@@ -165,11 +166,3 @@ def _known(
             f"unknown unit {name!r}", key=key, where=where, fix=legal_names(str(name), by_name)
         )
     return by_name[name]
-
-
-def _check_free_op(op_name: str, place: int) -> None:
-    try:
-        require_op(op_name)
-    except HDFGError as error:
-        error.key, error.where = ("free_ops", place), "free_ops"
-        raise

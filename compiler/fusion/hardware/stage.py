@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from compiler.errors import HDFGError
-from compiler.fusion.hardware.conditions import Condition, parse_condition, require_op
+from compiler.fusion.hardware.conditions import Condition, located, parse_condition, require_op
 from compiler.fusion.hardware.dfg import Node
 from compiler.fusion.hardware.limits import Limits
 
@@ -72,7 +72,7 @@ class Stage:
 
 
 def _conditions(op_name: str, given: Accepts, stage: str) -> tuple[Condition, ...]:
-    try:
+    with located(f"unit {stage!r}", ("accepts", op_name)):
         op = require_op(op_name)
         if op_name in MARKERS:
             raise HDFGError(f"{op_name} ends a group; no unit can take it", fix="leave it out")
@@ -86,10 +86,6 @@ def _conditions(op_name: str, given: Accepts, stage: str) -> tuple[Condition, ..
             else Condition(getattr(item, "__name__", "predicate"), item)
             for item in several
         )
-    except HDFGError as error:
-        error.key = error.key or ("accepts", op_name)
-        error.where = error.where or f"unit {stage!r}"
-        raise
 
 
 @dataclass(slots=True)
