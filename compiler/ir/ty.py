@@ -127,6 +127,14 @@ class Type:
         return ()
 
 
+def check_parts(parts: int) -> None:
+    """Raises TypeInferenceError: a type has more than MAX_TYPE_PARTS."""
+    if parts > MAX_TYPE_PARTS:
+        raise TypeInferenceError(
+            f"a type holds more than {MAX_TYPE_PARTS} others", fix="use smaller tuples"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Nested(Type):
     """A type of other types: measured when it is built, so that no reader meets an endless one."""
@@ -146,10 +154,7 @@ class Nested(Type):
             )
         # A program lists the members of one tuple; what repeats them in others may be short.
         listed = len(inner) + max((one.listed for one in inner), default=0)
-        if parts - listed > MAX_TYPE_PARTS:
-            raise TypeInferenceError(
-                f"a type holds more than {MAX_TYPE_PARTS} others", fix="use smaller tuples"
-            )
+        check_parts(parts - listed)
         object.__setattr__(self, "depth", depth)
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "listed", listed)

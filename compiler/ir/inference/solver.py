@@ -11,7 +11,6 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
 from compiler.ir.ty import (
     MAX_ALL_TYPE_PARTS,
-    MAX_TYPE_PARTS,
     Dim,
     FuncType,
     GlobalTypeVar,
@@ -20,6 +19,7 @@ from compiler.ir.ty import (
     Type,
     TypeCall,
     TypeVar,
+    check_parts,
     map_type,
 )
 from compiler.ir.ty import Any as AnyDim
@@ -199,10 +199,7 @@ class TypeSolver:
         mine, theirs = a.members(), b.members()
         self._merged += len(mine)
         self._budget.spend(len(mine))
-        if self._merged - max(a.listed, b.listed) > MAX_TYPE_PARTS:
-            raise TypeInferenceError(
-                f"a type holds more than {MAX_TYPE_PARTS} others", fix="use smaller tuples"
-            )
+        check_parts(self._merged - max(a.listed, b.listed))
         if len(mine) != len(theirs):
             self._clash(a, b)
         merged = iter([self._merge(x, y, dim) for x, y in zip(mine, theirs)])
