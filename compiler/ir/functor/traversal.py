@@ -21,7 +21,7 @@ def dataflow_children(expr: Expr) -> Sequence[Expr]:
     if kind is Call:
         assert isinstance(expr, Call)
         args = expr.args
-        if is_lowered_call(expr):
+        if len(args) == 2 and is_lowered_call(expr):
             return (*args[1].operands()[::-1], args[0])
         return (*args[::-1], expr.op)
     if kind is Tuple:
