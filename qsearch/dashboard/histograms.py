@@ -20,17 +20,17 @@ MAX_POINTS: Final = 400
 MAX_FILE_BYTES: Final = 1 << 30
 
 
-def histograms_of(statistics: Path, scales: Path | None) -> dict[str, Any]:
+def histograms_of(statistics: Path, scales: str | None) -> dict[str, Any]:
     """One entry per measured point, in binding order.
 
     Args:
         statistics: stored ``CalibrationStats``.
-        scales: stored ranges that a configuration chose from them.
+        scales: file of the stored ranges that a configuration chose from them.
     Raises:
         DataError: a file is larger than any that a search writes.
     """
     stats = CalibrationStats.from_arrays(arrays_of(statistics))
-    chosen = None if scales is None else arrays_of(scales)["scales"]
+    chosen = None if scales is None else arrays_of(Path(scales))["scales"]
     points: list[dict[str, Any]] = []
     for point, (tensor, kind) in enumerate(zip(stats.point_tensor, stats.point_kind)):
         if len(points) == MAX_POINTS:

@@ -19,193 +19,38 @@ from compiler.insight import layer_sqnr
 from compiler.ir.blob import ModuleBlob
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import ChannelStats
-from qsearch.dashboard.histograms import arrays_of
+from qsearch.dashboard.histograms import arrays_of, histograms_of
 from qsearch.dashboard.inspection import EXIT_BAD_FILE
-from qsearch.search.winner import runs_of
+from qsearch.dashboard.module_view import drawing_of, exported, proof_of, times_of
+from qsearch.dashboard.uploaded import about_npy, about_npz, about_onnx, about_zip, unpack_images
+from qsearch.search.winner import runs_of, text_of
 
 NICE: Final = 5
 
 
-def module(options: dict[str, Any]) -> dict[str, Any]:
-    """The functions of a .qmod as drawings; see ``module_view``."""
-    from qsearch.dashboard.module_view import drawing_of
-
-    return drawing_of(Path(options["file"]), options["groups"])
-
-
-def text(options: dict[str, Any]) -> dict[str, Any]:
-    """The IR text and the facts of a .qmod."""
-    from qsearch.search.winner import text_of
-
-    return text_of(Path(options["file"]))
-
-
-def proof(options: dict[str, Any]) -> dict[str, Any]:
-    """What is proved of a .qmod, derived again."""
-    from qsearch.dashboard.module_view import proof_of
-
-    return proof_of(Path(options["file"]))
-
-
-def times(options: dict[str, Any]) -> dict[str, Any]:
-    """CPU microseconds of every layer of a .qmod on the integer engine."""
-    from qsearch.modules.profiling import profile
-
-    found = profile(options["file"], rounds=5)
-    layers = [{"layer": layer.layer, "us": 1e3 * layer.ms} for layer in found.layers]
-    return {"isa": found.isa, "layers": layers}
-
-
-def export(options: dict[str, Any]) -> dict[str, Any]:
-    """Write a .qmod as C or ONNX into a zip; where it is."""
-    from qsearch.dashboard.module_view import exported
-
-    return exported(Path(options["file"]), options["format"], Path(options["out"]))
-
-
-def histograms(options: dict[str, Any]) -> dict[str, Any]:
-    """Histograms of every quantize point from stored statistics, with stored thresholds."""
-    from qsearch.dashboard.histograms import histograms_of
-
-    scales = options["scales"]
-    return histograms_of(Path(options["file"]), None if scales is None else Path(scales))
-
-
-def layers(options: dict[str, Any]) -> dict[str, Any]:
-    """SQNR of what every layer of a stored module reads under a configuration."""
-
-    def path(name: str) -> Path | None:
-        return None if options[name] is None else Path(options[name])
-
-    return layers_of(
-        Path(options["file"]),
-        options["qconfig"],
-        Path(options["inputs"]),
-        path("scales"),
-        path("channels"),
-    )
-
-
-def onnx(options: dict[str, Any]) -> dict[str, Any]:
-    """What an uploaded model says of itself."""
-    from qsearch.dashboard.uploaded import about_onnx
-
-    return about_onnx(Path(options["file"]))
-
-
-def npz(options: dict[str, Any]) -> dict[str, Any]:
-    """Names and shapes of an uploaded archive of arrays."""
-    from qsearch.dashboard.uploaded import about_npz
-
-    return about_npz(Path(options["file"]))
-
-
-def npy(options: dict[str, Any]) -> dict[str, Any]:
-    """Shape of an uploaded array."""
-    from qsearch.dashboard.uploaded import about_npy
-
-    return about_npy(Path(options["file"]))
-
-
-def zip(options: dict[str, Any]) -> dict[str, Any]:
-    """What an uploaded folder of images unpacks to, from its directory alone."""
-    from qsearch.dashboard.uploaded import about_zip
-
-    return about_zip(Path(options["file"]))
-
-
-def unpack(options: dict[str, Any]) -> dict[str, Any]:
-    """Unpack an uploaded folder of images; how many, of how many classes."""
-    from qsearch.dashboard.uploaded import unpack_images
-
-    return unpack_images(Path(options["file"]), Path(options["out"]))
-
-
-TASKS: Final[dict[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
-    task.__name__: task
-    for task in (
-        module,
-        text,
-        proof,
-        times,
-        export,
-        histograms,
-        layers,
-        onnx,
-        npz,
-        npy,
-        zip,
-        unpack,
-    )
-}
-
-
-def serve() -> None:
-    """Answer a question a line until the server goes away; each in a child of its own."""
-    # What every task needs is imported once, before the first question.
-    import qsearch.dashboard.module_view  # noqa: F401
-
-    for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            os._exit(answer(json.loads(line)))
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
-
-
-def answer(options: dict[str, Any]) -> int:
-    """Write the answer to one question into a file; the exit code."""
-    limit = int(options["memory_bytes"])
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # A search on this machine goes first.
-    os.nice(NICE)
-    code = 0
-    try:
-        told = TASKS[options["task"]](options)
-    except CompilerError as error:
-        told = {"what": error.what, "where": error.where, "fix": error.fix}
-        code = EXIT_BAD_FILE
-    except MemoryError:
-        told = {
-            "what": "the file cannot be read within the limits",
-            "where": f"memory: {limit >> 20} MiB",
-            "fix": "use the qsearch command on it, where no limit applies",
-        }
-        code = EXIT_BAD_FILE
-    except BaseException:
-        return 1
-    with open(options["answer"], "w", encoding="utf-8") as out:
-        json.dump(told, out, allow_nan=False)
-    return code
-
-
-# Layers -----------------------------------------------------------------------------------------
-
-
 def layers_of(
-    module: Path, qconfig: dict[str, Any], inputs: Path, scales: Path | None, channels: Path | None
+    module: Path, qconfig: dict[str, Any], inputs: str, scales: str | None, channels: str | None
 ) -> dict[str, Any]:
-    """Layers in visiting order with their ratios in dB, and that of the outputs.
+    """SQNR in dB of what every layer of a stored module reads, in visiting order; of the outputs.
 
     Args:
         module: the float module as workers get it.
         qconfig: fields of the configuration.
-        inputs: as ``sample_inputs`` made them.
-        scales: ranges of the configuration; None for global_scale.
+        inputs: file as ``sample_inputs`` made it.
+        scales: file of the ranges of the configuration; None for global_scale.
         channels: statistics of single channels, where the configuration needs them.
     Raises:
         CompilerError: the files do not belong together.
     """
     network = ModuleBlob(module.read_bytes()).unpack()
     names = [param.name_hint for param in network["main"].params]
-    runs = runs_of(arrays_of(inputs), names)
+    runs = runs_of(arrays_of(Path(inputs)), names)
     found, outputs = layer_sqnr(
         network,
         QConfig.from_dict(qconfig),
-        None if scales is None else arrays_of(scales)["scales"],
+        None if scales is None else arrays_of(Path(scales))["scales"],
         runs,
-        channels=None if channels is None else ChannelStats.from_arrays(arrays_of(channels)),
+        channels=None if channels is None else ChannelStats.from_arrays(arrays_of(Path(channels))),
     )
     return {
         "samples": len(runs),
@@ -213,6 +58,59 @@ def layers_of(
         "output_db": outputs.output_db,
         "agreement": outputs.agreement,
     }
+
+
+TASKS: Final[dict[str, Callable[..., dict[str, Any]]]] = {
+    "module": drawing_of,
+    "text": text_of,
+    "proof": proof_of,
+    "times": times_of,
+    "export": exported,
+    "histograms": histograms_of,
+    "layers": layers_of,
+    "onnx": about_onnx,
+    "npz": about_npz,
+    "npy": about_npy,
+    "zip": about_zip,
+    "unpack": unpack_images,
+}
+"""What is asked for -> who answers, from the file and the other words of the question."""
+
+
+def serve() -> None:
+    """Answer a question a line until the server goes away; each in a child of its own."""
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            os._exit(respond(**json.loads(line)))
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def respond(task: str, file: str, memory_bytes: int, answer: str, **options: Any) -> int:
+    """Write the answer to one question into a file; the exit code."""
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # A search on this machine goes first.
+    os.nice(NICE)
+    code = 0
+    try:
+        told = TASKS[task](Path(file), **options)
+    except CompilerError as error:
+        told = {"what": error.what, "where": error.where, "fix": error.fix}
+        code = EXIT_BAD_FILE
+    except MemoryError:
+        told = {
+            "what": "the file cannot be read within the limits",
+            "where": f"memory: {memory_bytes >> 20} MiB",
+            "fix": "use the qsearch command on it, where no limit applies",
+        }
+        code = EXIT_BAD_FILE
+    except BaseException:
+        return 1
+    with open(answer, "w", encoding="utf-8") as out:
+        json.dump(told, out, allow_nan=False)
+    return code
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from compiler.runtime.artifact import QModule, load_qmod
 from compiler.transform import FuseOps
 from qsearch.dashboard.inspection import InspectionError
 from qsearch.modules.export import export
+from qsearch.modules.profiling import profile
 from qsearch.search.winner import MAX_BOXES
 
 
@@ -49,10 +50,17 @@ def proof_of(file: Path) -> dict[str, Any]:
     return {"derived": proof.to_dict(), "record": record}
 
 
-def exported(file: Path, format: str, out: Path) -> dict[str, Any]:
+def times_of(file: Path) -> dict[str, Any]:
+    """CPU microseconds of every layer on the integer engine."""
+    found = profile(file, rounds=5)
+    layers = [{"layer": layer.layer, "us": 1e3 * layer.ms} for layer in found.layers]
+    return {"isa": found.isa, "layers": layers}
+
+
+def exported(file: Path, format: str, out: str) -> dict[str, Any]:
     """Write the module in another form and zip it; the zip's name follows from its content."""
     digest = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
-    target = out / f"{digest}-{format}.zip"
+    target = Path(out) / f"{digest}-{format}.zip"
     with tempfile.TemporaryDirectory(dir=out) as folder:
         made = export(file, format, folder)
         part = Path(folder) / "part.zip"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import stat
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Final, cast
+from typing import IO, Any, BinaryIO, Final, cast
 
 import numpy as np
 
@@ -53,14 +55,12 @@ def about_onnx(file: Path) -> dict[str, Any]:
             where="upload",
             fix="export the model again; onnx.checker names what is wrong",
         ) from error
-    operators: dict[str, int] = {}
-    for node in model.graph.node:
-        operators[node.op_type] = operators.get(node.op_type, 0) + 1
+    operators = Counter(node.op_type for node in model.graph.node)
     return {
         "inputs": [_value(value) for value in model.graph.input],
         "outputs": [_value(value) for value in model.graph.output],
         "nodes": len(model.graph.node),
-        "operators": dict(sorted(operators.items(), key=lambda item: -item[1])),
+        "operators": dict(operators.most_common()),
         "parameters": sum(_elements(list(t.dims), t.name) for t in model.graph.initializer),
     }
 
@@ -84,16 +84,12 @@ def about_npz(file: Path) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(file) as archive:
             infos = archive.infolist()
-            if (
-                len(infos) > MAX_ARRAYS
-                or sum(info.file_size for info in infos) > MAX_UNPACKED_BYTES
-            ):
-                raise DataError(
-                    "the archive unpacks to more than is allowed",
-                    where=f"{MAX_ARRAYS} arrays, {MAX_UNPACKED_BYTES >> 20} MiB",
-                    fix="give fewer samples",
-                )
-            arrays = [_header(archive, info) for info in infos]
+            _check_size(infos, MAX_ARRAYS, "arrays", fix="give fewer samples")
+            arrays = []
+            for info in infos:
+                with archive.open(info) as stream:
+                    name = info.filename.removesuffix(".npy")
+                    arrays.append(_header(stream, name, info.file_size))
     except (zipfile.BadZipFile, ValueError, EOFError, OSError, NotImplementedError) as error:
         raise DataError(
             f"this is no .npz of plain arrays: {str(error)[:200]}",
@@ -111,19 +107,14 @@ def about_npy(file: Path) -> dict[str, Any]:
     """
     try:
         with file.open("rb") as stream:
-            shape, _, dtype = read_header(stream)
-            rest = file.stat().st_size - stream.tell()
-        if dtype.hasobject:
-            raise ValueError("it holds Python objects")
-        if np.prod([1, *shape], dtype=np.float64) * dtype.itemsize > rest:
-            raise ValueError(f"it is shorter than its shape {shape} says")
+            array = _header(stream, "array", file.stat().st_size)
     except (ValueError, EOFError, OSError) as error:
         raise DataError(
             f"this is no .npy of a plain array: {str(error)[:200]}",
             where="upload",
             fix="write it with numpy.save",
         ) from error
-    return {"arrays": [{"name": "array", "shape": list(shape), "dtype": str(dtype)}]}
+    return {"arrays": [array]}
 
 
 def about_zip(file: Path) -> dict[str, Any]:
@@ -143,7 +134,7 @@ def about_zip(file: Path) -> dict[str, Any]:
         }
 
 
-def unpack_images(file: Path, out: Path) -> dict[str, Any]:
+def unpack_images(file: Path, out: str) -> dict[str, Any]:
     """Unpack a folder of images into an empty folder.
 
     Nothing is written outside ``out``, and no more than the archive says of itself.
@@ -154,7 +145,7 @@ def unpack_images(file: Path, out: Path) -> dict[str, Any]:
     """
     with _images_of(file) as (archive, infos, names):
         for info, name in zip(infos, names, strict=True):
-            place = out.joinpath(*name.parts)
+            place = Path(out, *name.parts)
             place.parent.mkdir(parents=True, exist_ok=True)
             _copy(archive, info, place)
     return {}
@@ -168,13 +159,7 @@ def _images_of(
     try:
         with zipfile.ZipFile(file) as archive:
             infos = [info for info in archive.infolist() if not info.is_dir()]
-            size = sum(info.file_size for info in infos)
-            if len(infos) > MAX_IMAGES or size > MAX_UNPACKED_BYTES:
-                raise DataError(
-                    "the archive unpacks to more than is allowed",
-                    where=f"{MAX_IMAGES} images, {MAX_UNPACKED_BYTES >> 20} MiB",
-                    fix="give fewer images",
-                )
+            _check_size(infos, MAX_IMAGES, "images", fix="give fewer images")
             names = [_image_name(info) for info in infos]
             _check_distinct(names)
             if all(name.name == _LISTING for name in names):
@@ -190,6 +175,16 @@ def _images_of(
         raise DataError(
             "the archive is encrypted", where="upload", fix="pack it without a password"
         ) from error
+
+
+def _check_size(infos: Sequence[zipfile.ZipInfo], most: int, what: str, fix: str) -> None:
+    """Refuse an archive that unpacks to too many files or bytes."""
+    if len(infos) > most or sum(info.file_size for info in infos) > MAX_UNPACKED_BYTES:
+        raise DataError(
+            "the archive unpacks to more than is allowed",
+            where=f"{most} {what}, {MAX_UNPACKED_BYTES >> 20} MiB",
+            fix=fix,
+        )
 
 
 def _check_distinct(names: list[PurePosixPath]) -> None:
@@ -237,14 +232,13 @@ def _copy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, place: Path) -> None:
         raise ValueError(f"{info.filename[:100]!r} occurs twice") from error
 
 
-def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> dict[str, Any]:
-    with archive.open(info) as stream:
-        shape, _, dtype = read_header(cast(BinaryIO, stream))
+def _header(stream: IO[bytes], name: str, size: int) -> dict[str, Any]:
+    """Name, shape and dtype of an array whose file, header and all, has so many bytes."""
+    shape, _, dtype = read_header(cast(BinaryIO, stream))
     if dtype.hasobject:
-        raise ValueError(f"{info.filename} holds Python objects")
-    name = info.filename.removesuffix(".npy")
-    if np.prod([1, *shape], dtype=np.float64) * dtype.itemsize > info.file_size:
-        raise ValueError(f"{info.filename} is shorter than its shape {shape} says")
+        raise ValueError(f"{name} holds Python objects")
+    if np.prod([1, *shape], dtype=np.float64) * dtype.itemsize > size - stream.tell():
+        raise ValueError(f"{name} is shorter than its shape {shape} says")
     return {"name": name, "shape": list(shape), "dtype": str(dtype)}
 
 
@@ -255,9 +249,7 @@ def _value(value: Any) -> dict[str, Any]:
 
 
 def _elements(dims: list[int], name: str) -> int:
-    count = 1
-    for size in dims:
-        count *= max(size, 1)
+    count = math.prod(max(size, 1) for size in dims)
     if count > _MAX_TENSOR:
         raise ModelFileError(
             f"a tensor of {count} elements", where=name[:200], fix="use a smaller model"
