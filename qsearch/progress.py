@@ -6,15 +6,15 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TextIO
+from typing import Final, TextIO
 
 TRIALS: Final = "trials"
 _WIDE: Final = 120
 """Letters of a line from which there is room for bars."""
 
 
-class Progress(Protocol):
-    """What the service says while it works; phases follow one another."""
+class Progress:
+    """What the service says while it works, here nothing; phases follow one another."""
 
     def phase(self, name: str, total: int, done: int = 0) -> None:
         """A phase of ``total`` steps begins, ``done`` of them before; the last phase is over."""
@@ -29,20 +29,8 @@ class Progress(Protocol):
         """The last phase is over."""
 
 
-class SilentProgress:
-    """Says nothing but messages that matter (there are none with ``-q``)."""
-
-    def phase(self, name: str, total: int, done: int = 0) -> None:
-        """Nothing."""
-
-    def advance(self, steps: int = 1, note: str = "") -> None:
-        """Nothing."""
-
-    def message(self, text: str) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
+class SilentProgress(Progress):
+    """Says nothing."""
 
 
 @dataclass(slots=True)
@@ -80,7 +68,7 @@ class _Phases:
         return phase
 
 
-class PlainProgress:
+class PlainProgress(Progress):
     """Lines for logs and pipes: a phase's first and last step, and one every few seconds.
 
     Of a phase that comes back only what takes long is told.
@@ -130,11 +118,8 @@ class PlainProgress:
         """Print the line."""
         print(text, file=self._stream or sys.stderr, flush=True)
 
-    def close(self) -> None:
-        """Nothing is open."""
 
-
-class BarProgress:
+class BarProgress(Progress):
     """One bar per phase with count, elapsed, ETA, and for trials the rate and the best so far."""
 
     def __init__(self) -> None:
