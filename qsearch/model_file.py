@@ -160,7 +160,7 @@ def find_model(model: str | os.PathLike[str]) -> ModelSource:
     if (path / IN_FOLDER).is_file():  # as Optimum writes it, with config.json and tokenizer.json
         return ModelSource(text, path / IN_FOLDER, _contents(path / IN_FOLDER))
     if path.is_dir():
-        resolved = path / "config.resolved.yaml"
+        resolved = RunFolder(path).config
         fix = "give the path of a .onnx file"
         if resolved.is_file():
             fix += f"; qsearch launch -c {resolved} -o {path} goes on with the search of the folder"

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
@@ -18,6 +18,7 @@ from compiler.errors import nearest
 from qsearch.errors import RunFolderError, SettingsError, StoreError
 from qsearch.process import file_lock
 
+PathLike = str | os.PathLike[str]
 Check = Callable[[], None]
 """Raises when what a search stands on is no longer there, or no longer the same."""
 
@@ -30,6 +31,8 @@ FOLDER_NAMES: Final = (
 _OWNER: Final = re.compile(r"^# model_sha256: ([0-9a-f]{64})$", re.MULTILINE)
 _IMPORTED: Final = re.compile(r"^# imported: (.+)$", re.MULTILINE)
 _MODEL: Final = re.compile(r"^model: (.+?)(?:  #.*)?$", re.MULTILINE)
+_LONGEST: Final = 4000
+"""Letters of a setting that is read from a configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,7 @@ class RunFolder:
     @property
     def imports(self) -> str:
         """The options that named the own code of its search, for a message; "" where none did."""
-        text = self.config.read_text(encoding="utf-8") if self.config.is_file() else ""
-        return " ".join(f"--import {word}" for word in _IMPORTED.findall(text))
+        return " ".join(f"--import {word}" for word in _IMPORTED.findall(self._config_text()))
 
     @property
     def database(self) -> Path:
@@ -148,12 +150,24 @@ class RunFolder:
 
     def owner(self) -> tuple[str, str] | None:
         """sha256 and name of the model the folder was made for."""
-        try:
-            text = self.config.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            return None
+        text = self._config_text()
         sha256, model = _OWNER.search(text), _MODEL.search(text)
         return (sha256[1], model[1] if model else "?") if sha256 else None
+
+    def setting(self, name: str) -> str | None:
+        """A setting as the last run used it; None where the folder does not say."""
+        line = re.search(rf"^{name}: .{{1,{_LONGEST}}}$", self._config_text(), re.MULTILINE)
+        try:
+            found = None if line is None else yaml.safe_load(line[0])[name]
+        except (ValueError, RecursionError, yaml.YAMLError):
+            return None
+        return str(found) if isinstance(found, str | int | float) else None
+
+    def _config_text(self) -> str:
+        try:
+            return self.config.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return ""
 
     def clear(self) -> None:
         """Delete what a run writes, and nothing else."""
@@ -244,10 +258,7 @@ def evaluation_data(folder: Path) -> tuple[str, str | None] | None:
     None where the folder is none of a run, or its data are not there from where we are.
     """
     run = RunFolder(folder)
-    try:
-        found = _EVALUATION.search(run.config.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        return None
+    found = _EVALUATION.search(run._config_text())
     if found is None:
         return None
     path = Path(found[1]) if Path(found[1]).exists() else run.data / "eval.npz"
@@ -297,7 +308,7 @@ class StudyAddress:
 
 
 def find_study(
-    folder: Path | None = None, storage: str | None = None, name: str | None = None
+    folder: PathLike | None = None, storage: str | None = None, name: str | None = None
 ) -> StudyAddress:
     """The one address that is meant.
 
@@ -321,7 +332,7 @@ def find_study(
 
 
 def find_studies(
-    folder: Path | None = None, storage: str | None = None, name: str | None = None
+    folder: PathLike | None = None, storage: str | None = None, name: str | None = None
 ) -> list[StudyAddress]:
     """Every address that may be meant, at least one; see ``find_study``.
 
@@ -330,17 +341,17 @@ def find_studies(
     """
     if storage is None and folder is None:
         storage = os.environ.get(STORAGE_VARIABLE) or None
+    named = None if folder is None else Path(folder)
     if storage is not None:
-        return [StudyAddress(folder, storage, name)]
-    root = folder if folder is not None else Path() if _is_run(Path()) else RUNS
+        return [StudyAddress(named, storage, name)]
+    root = named or (Path() if _is_run(Path()) else RUNS)
     if _is_run(root):
         return [_of_run(root, name)]
     inside = run_folders(root)
     if not inside:
         raise _nothing(root, told=folder is not None)
-    named = [path for path in inside if path.name == name]
-    if named:
-        return [_of_run(path, None) for path in named]
+    if meant := [path for path in inside if path.name == name]:
+        return [_of_run(path, None) for path in meant]
     return [_of_run(path, name) for path in inside]
 
 
@@ -359,34 +370,24 @@ def _is_run(folder: Path) -> bool:
 
 def _of_run(folder: Path, name: str | None) -> StudyAddress:
     """The study of a run folder; its configuration says which storage held it."""
-    address = StudyAddress(folder, None, name)
-    if RunFolder(folder).database.is_file():
+    address, run = StudyAddress(folder, None, name), RunFolder(folder)
+    if run.database.is_file():
         return address
-    config = _config(folder)
-    storage, study = config.get("storage"), config.get("study")
-    if not storage:
+    kept, study = run.setting("storage"), run.setting("study")
+    if not kept:
         raise StoreError(
             "the run folder has lost its database",
-            where=str(RunFolder(folder).database),
+            where=str(run.database),
             fix="run `qsearch launch` again",
         )
-    if "***" in storage:
-        storage = os.environ.get(STORAGE_VARIABLE)
+    storage = os.environ.get(STORAGE_VARIABLE) if "***" in kept else kept
     if not storage:
         raise StoreError(
             f"the study of {folder} lies in a storage with a password, which is not kept",
-            where=config["storage"],
+            where=kept,
             fix=f"set {STORAGE_VARIABLE}, or give --storage URL --study {study}",
         )
     return replace(address, storage=storage, name=name or study)
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(RunFolder(folder).config.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
-        return {}
-    return values if isinstance(values, dict) else {}
 
 
 def _nothing(root: Path, *, told: bool) -> StoreError:

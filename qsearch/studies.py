@@ -7,12 +7,9 @@ study is looked for in QSEARCH_STORAGE, the working directory and ``runs``.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from qsearch import run_folder
 from qsearch.errors import NoModuleError, SettingsError
 from qsearch.report.build import trial_details
 from qsearch.report.listing import (
@@ -24,24 +21,10 @@ from qsearch.report.listing import (
     with_all_columns,
 )
 from qsearch.report.pareto import extremes, front_of
-from qsearch.run_folder import RunFolder, StudyAddress
+from qsearch.run_folder import PathLike, RunFolder, StudyAddress, find_studies, find_study
 from qsearch.search.objectives import Objective, accuracies_in
 from qsearch.search.space import Space
 from qsearch.store.records import CommandKind, listening
-
-PathLike = str | os.PathLike[str]
-
-
-def find_study(
-    folder: PathLike | None = None, *, storage: str | None = None, study: str | None = None
-) -> StudyAddress:
-    """The one place that is meant.
-
-    Raises:
-        StoreError: nothing was searched there.
-        SettingsError: there are several run folders.
-    """
-    return _address(folder, storage, study)
 
 
 def status(
@@ -52,7 +35,7 @@ def status(
     Raises:
         StoreError: nothing was searched there, or none of it can be read.
     """
-    return rows_of_studies(run_folder.find_studies(_path(folder), storage, study))
+    return rows_of_studies(find_studies(folder, storage, study))
 
 
 def trials(
@@ -71,7 +54,7 @@ def trials(
         sort: columns separated by commas, ``-`` before one for the greatest first.
         limit: how many at most.
     """
-    return trial_rows(_address(folder, storage, study), filter, sort, limit)
+    return trial_rows(find_study(folder, storage, study), filter, sort, limit)
 
 
 def best(
@@ -91,7 +74,7 @@ def best(
         NoModuleError: no trial was completed, or none within the limits that has the cost.
         SettingsError: there is no trial of that number.
     """
-    address = _address(folder, storage, study)
+    address = find_study(folder, storage, study)
     with opened(address) as (repository, named):
         objective = Objective.of(named.spec)
         complete = repository.trials_of(named.id, states=["complete"])
@@ -130,9 +113,9 @@ def best(
 def compare(studies: Sequence[PathLike], *, storage: str | None = None) -> list[dict[str, Any]]:
     """One row per study beside one another; run folders, or names in ``storage``."""
     if storage is None:
-        addresses = [_address(folder, None, None) for folder in studies]
+        addresses = [find_study(folder) for folder in studies]
     else:
-        addresses = [_address(None, storage, str(name)) for name in studies]
+        addresses = [find_study(None, storage, str(name)) for name in studies]
     rows = []
     for address in addresses:
         with opened(address) as (repository, study):
@@ -166,7 +149,7 @@ def stop(
     Returns:
         The study's name, and how many drivers are listening.
     """
-    with opened(_address(folder, storage, study), writing=True) as (repository, named):
+    with opened(find_study(folder, storage, study), writing=True) as (repository, named):
         drivers = repository.drivers_of(named.id, running=True)
         repository.add_command(named.id, kind)
         return named.name, listening(drivers)
@@ -184,7 +167,7 @@ def delete(
     Raises:
         SettingsError: it is being searched, and ``force`` was not said.
     """
-    address = _address(folder, storage, study)
+    address = find_study(folder, storage, study)
     with opened(address):
         pass  # before a lock is put where there is no study
     run = None if address.folder is None else RunFolder(address.folder)
@@ -226,18 +209,10 @@ def export_optuna(
     """
     from qsearch.search.optuna_study import write_study
 
-    with opened(_address(folder, storage, study)) as (repository, named):
+    with opened(find_study(folder, storage, study)) as (repository, named):
         trials = [trial for trial in repository.trials_of(named.id) if trial.finished]
         objective = Objective.of(named.spec)
         space = Space.from_dict(named.spec["space"])
         target = name or named.name
         write_study(trials, space, objective, url, target, repository.newest_notes(named.id))
         return target, len(trials)
-
-
-def _address(folder: PathLike | None, storage: str | None, study: str | None) -> StudyAddress:
-    return run_folder.find_study(_path(folder), storage, study)
-
-
-def _path(folder: PathLike | None) -> Path | None:
-    return None if folder is None else Path(folder)

@@ -42,9 +42,9 @@ class GivenStudy:
 
         Where nothing was told, what was found is said on stderr.
         """
-        from qsearch.studies import find_study
+        from qsearch.run_folder import find_study
 
-        found = find_study(self.folder, storage=self.storage, study=self.name)
+        found = find_study(self.folder, self.storage, self.name)
         if self.folder is None and self.storage is None:
             where = "QSEARCH_STORAGE" if found.folder is None else found.folder
             print(f"found in {where}", file=sys.stderr)

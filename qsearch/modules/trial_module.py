@@ -96,8 +96,7 @@ def write_trial(
         NotFullyIntegralError: the configuration leaves float in a module that may hold none.
         RunFolderError: the file cannot be written.
     """
-    run = None if folder is None else Path(folder)
-    made = _trial_module(find_study(run, storage, study), number)
+    made = _trial_module(find_study(folder, storage, study), number)
     path = Path(out)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

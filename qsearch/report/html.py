@@ -53,7 +53,7 @@ def report(
         SettingsError: several studies and no name.
         RunFolderError: the file cannot be written.
     """
-    told = study_data(find_study(None if folder is None else Path(folder), storage, study))
+    told = study_data(find_study(folder, storage, study))
     file = Path(out)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from qsearch.report.pareto import on_front
 from qsearch.search.objectives import (
@@ -18,8 +18,8 @@ from qsearch.search.objectives import (
     option_of,
     score_key,
 )
-from qsearch.settings import parse_max_drop
 from qsearch.store.records import Study
+from qsearch.store.view_queries import TrialPoint
 from workers.metrics.registry import Measure, by_option, measure
 
 SECONDS: Final = Measure("seconds", title="wall time", unit="s", smaller_is_better=True)
@@ -37,21 +37,6 @@ _COSTS_FIRST: Final = (
 """Costs that are drawn before others."""
 
 
-class Scored(Protocol):
-    """What measures are read from: a trial of the store, or what is shown of one."""
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def score(self) -> Mapping[str, float | None] | None: ...
-    @property
-    def seconds(self) -> float | None: ...
-    @property
-    def cpu_s(self) -> float | None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Measures:
     """The figures of one study.
@@ -60,7 +45,6 @@ class Measures:
         objective: what decides the winner.
         primary: the measure the search is about.
         all: every measure that some trial has, the primary one first.
-        floor: least value of ``accuracy`` that still counts as kept; None without a baseline.
         accuracy: the measure that ``--max-drop`` looks at.
         varying: names of those of which trials have different values.
     """
@@ -69,11 +53,10 @@ class Measures:
     primary: Measure
     all: tuple[Measure, ...]
     accuracy: Measure
-    floor: float | None
     varying: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, study: Study, trials: Iterable[Scored]) -> Measures:
+    def of(cls, study: Study, trials: Iterable[TrialPoint]) -> Measures:
         """Of a study and its trials so far."""
         objective = Objective.of(study.spec)
         names: dict[str, None] = {by_option(objective.metric).name: None}
@@ -95,12 +78,8 @@ class Measures:
             names.update(dict.fromkeys(_TIMINGS))
             varying.update(_TIMINGS)
         measures = tuple(measure_of(name) for name in names)
-        baseline = study.baseline or {}
-        name = "top1" if baseline.get("top1") is not None else "agreement"
-        floor = None
-        if baseline.get(name) is not None and study.spec.get("max_drop") is not None:
-            floor = parse_max_drop(study.spec["max_drop"]).floor(float(baseline[name]))
-        return cls(objective, measures[0], measures, measure_of(name), floor, frozenset(varying))
+        name = "top1" if (study.baseline or {}).get("top1") is not None else "agreement"
+        return cls(objective, measures[0], measures, measure_of(name), frozenset(varying))
 
     def named(self, name: str | None) -> Measure | None:
         """The measure of this name; None where there is none."""
@@ -138,13 +117,13 @@ class Measures:
             amounts["max_drop"] = 1.0
         return [option_of(name) for name, by in sorted(amounts.items()) if by > 0]
 
-    def best(self, trials: Sequence[Any]) -> Any:
+    def best(self, trials: Sequence[TrialPoint]) -> TrialPoint | None:
         """The winner among trials; None where none is complete."""
         return next(reversed(self.winners(trials)), None)
 
-    def winners(self, trials: Iterable[Any]) -> list[Any]:
+    def winners(self, trials: Iterable[TrialPoint]) -> list[TrialPoint]:
         """The trials that were better than all before them, in order; the last one is the best."""
-        found: list[tuple[tuple[float, ...], Any]] = []
+        found: list[tuple[tuple[float, ...], TrialPoint]] = []
         for trial in trials:
             if trial.state == "complete" and trial.score is not None:
                 rank = self.objective.rank(trial.score, trial.number)
@@ -158,7 +137,7 @@ def measure_of(name: str) -> Measure:
     return _TIMINGS.get(name) or measure(name)
 
 
-def value_of(each: Measure, trial: Scored) -> float | None:
+def value_of(each: Measure, trial: TrialPoint) -> float | None:
     """The stored value; an infinite one is a finite number that can be drawn."""
     if each.name in _TIMINGS:
         return trial.seconds if each is SECONDS else trial.cpu_s
@@ -172,12 +151,12 @@ def value_in(each: Measure, score: Mapping[str, Any] | None) -> float | None:
     return each.finite(score[each.name])
 
 
-def scores_of(trials: Iterable[Scored]) -> dict[int, Mapping[str, float | None]]:
+def scores_of(trials: Iterable[TrialPoint]) -> dict[int, Mapping[str, float | None]]:
     """The scores of the complete trials, by number."""
     return {t.number: t.score for t in trials if t.state == "complete" and t.score}
 
 
-def front_numbers(measures: Measures, trials: Iterable[Scored]) -> list[int]:
+def front_numbers(measures: Measures, trials: Iterable[TrialPoint]) -> list[int]:
     """Trials on the front, the best first; empty for a search with one objective."""
     objective = measures.objective
     return on_front(scores_of(trials), objective) if objective.minimize else []

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import optuna
-import yaml
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.trial import create_trial
@@ -37,7 +36,6 @@ from qsearch.store.view_queries import TrialPoint
 from workers.metrics.registry import Measure, by_option
 
 SPARK_POINTS: Final = 60
-MAX_CONFIG_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +136,11 @@ class StudyView:
     @property
     def floor(self) -> float | None:
         """Least accuracy that still counts as kept; from the run folder where the spec has none."""
-        if self.measures.floor is not None or not self.study.baseline:
-            return self.measures.floor
-        base = self.study.baseline.get(self.measures.accuracy.name)
-        text = _setting(self.folder, "max_drop")
-        if base is None or text is None:
-            return None
-        return parse_max_drop(str(text)).floor(float(base))
+        base = (self.study.baseline or {}).get(self.measures.accuracy.name)
+        text = self.study.spec.get("max_drop")
+        if text is None and self.folder is not None:
+            text = self.folder.setting("max_drop")
+        return None if base is None or text is None else parse_max_drop(text).floor(float(base))
 
     def verdict(
         self, best: TrialPoint | None, limits: Sequence[Mapping[str, Any]]
@@ -401,17 +397,6 @@ def _short(value: float | None) -> float | None:
 
 def _ms(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
-
-
-def _setting(folder: RunFolder | None, name: str) -> Any:
-    """A setting as the last run used it; None where this machine has no run folder."""
-    try:
-        if folder is None or folder.config.stat().st_size > MAX_CONFIG_BYTES:
-            return None
-        found = yaml.safe_load(folder.config.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        return None
-    return found.get(name) if isinstance(found, dict) else None
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float | None]:
