@@ -11,7 +11,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from qsearch.dashboard.sources import NotFoundError, Source, Sources, study_key
 from qsearch.report.measures import Measures, front_numbers
@@ -22,6 +22,7 @@ from qsearch.store.repository import Repository
 from qsearch.store.view_queries import Note, TrialPoint
 from workers.metrics.size import DEFAULT_FORM
 
+T = TypeVar("T")
 Importances = tuple[dict[str, float], list[str]]
 """By parameter, and the names of those left out."""
 FRESH_S: Final = 0.4
@@ -69,36 +70,29 @@ class Snapshot:
     @property
     def measures(self) -> Measures:
         """Which figures its trials have, and which way is better."""
-        found: Measures = self.derive("measures", lambda: Measures.of(self.study, self.points))
-        return found
+        return self.derive("measures", lambda: Measures.of(self.study, self.points))
 
     @property
     def counts(self) -> Mapping[str, int]:
         """Trials by state."""
-        found: Mapping[str, int] = self.derive(
-            "counts", lambda: Counter(point.state for point in self.points)
-        )
-        return found
+        return self.derive("counts", lambda: Counter(point.state for point in self.points))
 
     @property
     def best(self) -> TrialPoint | None:
         """The winner so far."""
-        found: TrialPoint | None = self.derive("best", lambda: self.measures.best(self.points))
-        return found
+        return self.derive("best", lambda: self.measures.best(self.points))
 
     @property
     def front(self) -> list[int]:
         """Numbers of the trials on the front of a search with several objectives, best first."""
-        found: list[int] = self.derive("front", lambda: front_numbers(self.measures, self.points))
-        return found
+        return self.derive("front", lambda: front_numbers(self.measures, self.points))
 
     @property
     def table(self) -> TrialTable:
         """Its trials as a table."""
-        found: TrialTable = self.derive(
+        return self.derive(
             "table", lambda: TrialTable(self.points, self.measures, self.front, self.notes)
         )
-        return found
 
     @property
     def rate_per_min(self) -> float:
@@ -109,18 +103,13 @@ class Snapshot:
             return 0.0
         return 60.0 * (len(ended) - 1) / (ended[-1] - ended[0])
 
-    def outdate(self) -> None:
-        """Have the store read again: who has written to it sees what was written."""
-        with self.lock:
-            self.read_at = float("-inf")
-
-    def derive(self, name: Any, compute: Callable[[], Any]) -> Any:
+    def derive(self, name: Any, compute: Callable[[], T]) -> T:
         """A value of this version, computed once."""
         if name not in self.derived:
             if len(self.derived) >= MOST_DERIVED:
                 self.derived.clear()
             self.derived[name] = compute()
-        return self.derived[name]
+        return cast(T, self.derived[name])
 
 
 def device_of(study: Study) -> str:

@@ -34,7 +34,7 @@ def rows_of_studies(addresses: Sequence[StudyAddress]) -> list[dict[str, Any]]:
     for address in addresses:
         folder = None if address.folder is None else str(address.folder)
         try:
-            with _opened(address.url) as repository:
+            with contextlib.closing(Repository(open_reader(address.url))) as repository:
                 name = address.name
                 studies = repository.studies() if name is None else [repository.study(name)]
                 found = [study_row(repository, study) for study in studies]
@@ -120,15 +120,6 @@ def study_row(repository: Repository, study: Study) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _opened(storage: str) -> Iterator[Repository]:
-    repository = Repository(open_reader(storage))
-    try:
-        yield repository
-    finally:
-        repository.close()
-
-
-@contextlib.contextmanager
 def opened(address: StudyAddress, *, writing: bool = False) -> Iterator[tuple[Repository, Study]]:
     """The repository and the study at an address.
 
@@ -137,12 +128,10 @@ def opened(address: StudyAddress, *, writing: bool = False) -> Iterator[tuple[Re
         SettingsError: several studies and no name.
     """
     url = address.url
-    repository = Repository(open_engine(url, create=False) if writing else open_reader(url))
-    try:
+    engine = open_engine(url, create=False) if writing else open_reader(url)
+    with contextlib.closing(Repository(engine)) as repository:
         name = address.name
         yield repository, only_study(repository) if name is None else repository.study(name)
-    finally:
-        repository.close()
 
 
 def trial_of(repository: Repository, study: Study, number: int) -> Trial:

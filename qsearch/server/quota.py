@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,11 +67,9 @@ def counted_before(job: Job, options: ServerOptions, now: float) -> dict[str, fl
 def _finished(job: Job, options: ServerOptions) -> int:
     database = options.folder_of(job).database.absolute()
     try:
-        repository = Repository(open_reader(options.storage or f"sqlite:///{database}"))
+        engine = open_reader(options.storage or f"sqlite:///{database}")
     except StoreError:  # its driver never began
         return 0
-    try:
+    with closing(Repository(engine)) as repository:
         study = repository.find_study(job.name)
         return 0 if study is None else repository.count_trials(study.id).finished
-    finally:
-        repository.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any, get_args
 
@@ -54,11 +55,9 @@ def _of_queue(options: ServerOptions) -> tuple[list[Job], dict[str, int]]:
         return [], {}
     server = identity.read_text(encoding="ascii").strip()
     try:
-        repository = Repository(open_reader(options.queue_url))
+        engine = open_reader(options.queue_url)
     except EmptyStoreError:
         return [], {}
-    try:
+    with closing(Repository(engine)) as repository:
         jobs = repository.jobs(server, states=get_args(JobState))
         return jobs, repository.bytes_by_owner(server)
-    finally:
-        repository.close()

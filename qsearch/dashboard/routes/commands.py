@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from fastapi import APIRouter, Request, Response
 
 from qsearch.dashboard.schemas import CommandIn, CommandOut, DeleteIn, NoteIn, SessionIn
 from qsearch.dashboard.security import SESSION_PATH
+from qsearch.dashboard.snapshots import Snapshot
 from qsearch.dashboard.sources import NotFoundError
 from qsearch.dashboard.state import SharedDep, SnapshotDep, UserDep
 from qsearch.errors import SearchError, SettingsError
@@ -23,6 +27,17 @@ class WrongTokenError(SearchError):
     """A session was asked for with another token."""
 
 
+@contextlib.contextmanager
+def _writing(study: Snapshot) -> Iterator[Repository]:
+    """The database of a study, to be read again: who has written to it sees what was written."""
+    with contextlib.closing(Repository(open_engine(study.source.url, create=False))) as repository:
+        try:
+            yield repository
+        finally:
+            with study.lock:
+                study.read_at = float("-inf")
+
+
 @router.post("/api/v1/studies/{key}/commands")
 def add_command(
     asked: CommandIn, study: SnapshotDep, found: SharedDep, user: UserDep
@@ -38,12 +53,8 @@ def add_command(
     if asleep and found.can_resume(study) and found.queue is not None and study.folder is not None:
         found.queue.resume(study.folder, user)
         return CommandOut(kind=asked.kind, listening=1)
-    repository = Repository(open_engine(study.source.url, create=False))
-    try:
+    with _writing(study) as repository:
         repository.add_command(study.study.id, asked.kind)
-    finally:
-        repository.close()
-        study.outdate()
     return CommandOut(kind=asked.kind, listening=heard)
 
 
@@ -57,13 +68,9 @@ def write_note(given: NoteIn, study: SnapshotDep, found: SharedDep, user: UserDe
     found.require_change(study, user)
     if given.trial is not None and given.trial not in {p.number for p in study.points}:
         raise NotFoundError("the study has no such trial", where=f"trial {given.trial}")
-    repository = Repository(open_engine(study.source.url, create=False))
-    try:
-        data = {"note": given.note, "tags": given.tags, "author": user.name}
+    data = {"note": given.note, "tags": given.tags, "author": user.name}
+    with _writing(study) as repository:
         repository.add_event(study.study.id, NOTE, trial=given.trial, data=data, newest=True)
-    finally:
-        repository.close()
-        study.outdate()
     return Response(status_code=204)
 
 

@@ -126,8 +126,7 @@ def _constant(study: Snapshot) -> list[str]:
         alike = [name for name, found in values.items() if found.count(found[0]) == len(found)]
         return alike + constant_names(study.measures, study.points)
 
-    found: list[str] = study.derive("constant", find) if len(study.points) > 1 else []
-    return found
+    return study.derive("constant", find) if len(study.points) > 1 else []
 
 
 @router.get("/{key}/failures")
@@ -232,10 +231,9 @@ def _proof(study: Snapshot, found: Shared, module: Path | None) -> str | None:
     known = found.inspection.known("proof", module)
     if known is not None:
         # Lists are asked for every few seconds, and a proof may be long.
-        verdict: str = study.derive(
-            ("proof", hash(known)), lambda: json.loads(known)["derived"]["verdict"]
+        return study.derive(
+            ("proof", hash(known)), lambda: str(json.loads(known)["derived"]["verdict"])
         )
-        return verdict
     found.prepare(module)
     return None
 

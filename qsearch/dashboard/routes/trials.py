@@ -183,8 +183,7 @@ def _chosen(
             if (not states or point.state in states) and (after is None or point.number > after)
         ]
 
-    found: list[TrialPoint] = study.derive(key, find)
-    return found
+    return study.derive(key, find)
 
 
 def _download(text: str, kind: str, study: Snapshot) -> Response:
