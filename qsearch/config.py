@@ -15,7 +15,6 @@ from typing import Any, Final
 import yaml
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import EnvSettingsSource
 
 from compiler.errors import legal_names
 from qsearch.errors import SettingsError
@@ -44,17 +43,6 @@ class Resolved:
     sources: Mapping[str, str]
 
 
-class _Environment(EnvSettingsSource):
-    """The fields' variables among those that are given."""
-
-    def __init__(self, variables: Mapping[str, str]) -> None:
-        self._variables = variables
-        super().__init__(Settings)
-
-    def _load_env_vars(self) -> Mapping[str, str | None]:
-        return {name.lower(): value for name, value in self._variables.items() if value}
-
-
 def resolve(
     flags: Mapping[str, Any],
     *,
@@ -75,13 +63,19 @@ def resolve(
     sources = dict.fromkeys(names, "default")
     variables = os.environ if environment is None else environment
     _refuse_misspelled(variables, names)
+    told_by = {name.upper(): value for name, value in variables.items() if value}
+    keys = {ENVIRONMENT_PREFIX + key.upper(): key for key in names}
     layers: tuple[tuple[str, Mapping[str, Any], Callable[[str], str]], ...] = (
         (
             "file",
             read_config_file(config_file) if config_file is not None else {},
             lambda _: str(config_file),
         ),
-        ("environment", _Environment(variables)(), lambda key: ENVIRONMENT_PREFIX + key.upper()),
+        (
+            "environment",
+            {key: told_by[name] for name, key in keys.items() if name in told_by},
+            lambda key: ENVIRONMENT_PREFIX + key.upper(),
+        ),
         ("flag", flags, lambda key: "--" + key.replace("_", "-")),
     )
     _import_first(layers)

@@ -14,8 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from compiler.errors import legal_names
 from qsearch.errors import SettingsError
@@ -296,23 +295,18 @@ Real = Annotated[float, BeforeValidator(_number)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Everything ``qsearch launch`` can be told; the names are those of the flags.
 
     Constructing one reads no environment and no file: ``config.resolve`` does.
     """
 
-    model_config = SettingsConfigDict(
+    model_config = ConfigDict(
         frozen=True,
         extra="forbid",
         allow_inf_nan=False,
-        validate_default=False,
         validate_by_name=True,
         validate_by_alias=True,
-        env_prefix=ENVIRONMENT_PREFIX,
-        env_prefix_target="all",
-        env_ignore_empty=True,
-        enable_decoding=False,
     )
 
     model: Annotated[str, BeforeValidator(_text)] = Field(
@@ -482,18 +476,6 @@ class Settings(BaseSettings):
         False, alias="json", description="one JSON object as last line of stdout"
     )
     verbosity: int = Field(0, description="-1 errors only, 0 warnings, 1 more, 2 everything")
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only the arguments: ``config.resolve`` asks the other sources and notes who answered."""
-        return (init_settings,)
 
     @property
     def worker_count(self) -> int:
