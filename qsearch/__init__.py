@@ -13,67 +13,50 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qsearch.modules.analysis import doctor, insight
-    from qsearch.modules.data_source import DataSource
-    from qsearch.modules.export import C, Commands, Qdq, export
-    from qsearch.modules.quantization import quantize
-    from qsearch.modules.running import load, run_module
-    from qsearch.modules.trial_module import write_trial
-    from qsearch.modules.verification import verify
-    from qsearch.modules.views import diff, draw, show_hardware, show_text
-    from qsearch.object_data import Dataset
-    from qsearch.search.launch import launch
-    from qsearch.search.result import SearchResult
-    from qsearch.server.client import Client
-    from qsearch.signing import keygen
-    from qsearch.studies import best, compare, delete, export_optuna, status, stop, trials
+    from qsearch.modules.analysis import doctor as doctor
+    from qsearch.modules.analysis import insight as insight
+    from qsearch.modules.data_source import DataSource as DataSource
+    from qsearch.modules.export import C as C
+    from qsearch.modules.export import Commands as Commands
+    from qsearch.modules.export import Qdq as Qdq
+    from qsearch.modules.export import export as export
+    from qsearch.modules.quantization import quantize as quantize
+    from qsearch.modules.running import load as load
+    from qsearch.modules.running import run_module as run_module
+    from qsearch.modules.trial_module import write_trial as write_trial
+    from qsearch.modules.verification import verify as verify
+    from qsearch.modules.views import diff as diff
+    from qsearch.modules.views import draw as draw
+    from qsearch.modules.views import show_hardware as show_hardware
+    from qsearch.modules.views import show_text as show_text
+    from qsearch.object_data import Dataset as Dataset
+    from qsearch.search.launch import launch as launch
+    from qsearch.search.result import SearchResult as SearchResult
+    from qsearch.server.client import Client as Client
+    from qsearch.signing import keygen as keygen
+    from qsearch.studies import best as best
+    from qsearch.studies import compare as compare
+    from qsearch.studies import delete as delete
+    from qsearch.studies import export_optuna as export_optuna
+    from qsearch.studies import status as status
+    from qsearch.studies import stop as stop
+    from qsearch.studies import trials as trials
 
 __version__ = "0.1.0"
-__all__ = [
-    "C",
-    "Client",
-    "Commands",
-    "DataSource",
-    "Dataset",
-    "Qdq",
-    "SearchResult",
-    "__version__",
-    "best",
-    "compare",
-    "delete",
-    "diff",
-    "doctor",
-    "draw",
-    "export",
-    "export_optuna",
-    "insight",
-    "keygen",
-    "launch",
-    "load",
-    "quantize",
-    "run_module",
-    "show_hardware",
-    "show_text",
-    "status",
-    "stop",
-    "trials",
-    "verify",
-    "write_trial",
-]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name.startswith("_") and name != "__all__":
         raise AttributeError(f"module 'qsearch' has no attribute {name!r}")
     check_own_packages()
     from compiler.lazy_names import lazy_names
 
-    load, _ = lazy_names(__name__)
-    return load(name)
+    load, public = lazy_names(__name__)
+    return public if name == "__all__" else load(name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__getattr__("__all__")})
 
 
 _OURS = ("compiler", "workers")
