@@ -18,14 +18,15 @@ import contextlib
 import hashlib
 import hmac
 import ipaddress
-import json
 import socket
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import cookie_parser
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qsearch.errors import SettingsError
@@ -137,7 +138,7 @@ class Policy:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if given:
             return self.user_of_token(given.strip()) if scheme.lower() == "bearer" else None
-        session = _cookies(headers).get(self.cookie, "")
+        session = cookie_parser(headers.get("cookie", "")).get(self.cookie, "")
         own = "" if self.token is None else session_of(self.token)
         if own and hmac.compare_digest(session.encode(), own.encode()):
             return OPERATOR
@@ -216,10 +217,6 @@ class _Refusal:
     where: str
     fix: str
 
-    def body(self) -> bytes:
-        told = {"what": self.what, "where": self.where, "fix": self.fix}
-        return json.dumps(told).encode()
-
 
 class TooLargeError(HTTPException):
     """More arrived than is allowed; raised where a route reads the body."""
@@ -269,7 +266,11 @@ class Guard:
             refusal = _Refusal(503, error.what, "tokens", "ask the server's operator")
         if refusal is not None:
             body.ended = "expect" in given  # such a client waits to be told before it sends
-            await _answer(refusal, send_marked)
+            told = {"what": refusal.what, "where": refusal.where, "fix": refusal.fix}
+            headers = {"Connection": "close"}  # what the client still sends is not read
+            if refusal.status == 401:
+                headers["WWW-Authenticate"] = "Bearer"
+            await JSONResponse(told, refusal.status, headers)(scope, receive, send_marked)
             return
         await self._app(scope, body.counted, send_marked)
 
@@ -316,25 +317,6 @@ def _too_large(limit: int) -> _Refusal:
     what = f"the body is larger than {limit} bytes, the most that this server takes"
     fix = "send less; its operator can raise the limit of uploads: --max-upload"
     return _Refusal(413, what, "Content-Length", fix)
-
-
-async def _answer(refusal: _Refusal, send: Any) -> None:
-    body = refusal.body()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        # What the client still sends is not read.
-        (b"connection", b"close"),
-    ]
-    if refusal.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-def _cookies(headers: Headers) -> dict[str, str]:
-    pairs = (pair.partition("=") for pair in headers.get("cookie", "").split(";"))
-    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _host_name(header: str) -> str | None:
