@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import logging
 import os
 import resource
@@ -34,6 +33,7 @@ from qsearch.process import (
 )
 from qsearch.run_folder import STORAGE_VARIABLE
 from qsearch.server.submission import (
+    OPTIONS,
     ServerOptions,
     failure_of,
     lacks_memory,
@@ -116,7 +116,7 @@ class Drivers:
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it died; the next step sees that
             # Not in the environment or on the command line: the storage may have a password.
-            process.stdin.write(json.dumps(self.options.to_json()).encode())
+            process.stdin.write(OPTIONS.dump_json(self.options))
             process.stdin.close()
         self.repository.note_driver(job.id, process.pid)
 
@@ -225,7 +225,7 @@ def main(job_id: int, lock: int) -> None:
     """Run a job to its end, or until a signal."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.set_inheritable(lock, False)
-    options = ServerOptions.from_json(json.load(sys.stdin))
+    options = OPTIONS.validate_json(sys.stdin.read())
     if options.max_memory is not None:
         # Not RLIMIT_AS: threads and Ray reserve addresses that they never use.
         resource.setrlimit(resource.RLIMIT_DATA, (options.max_memory, options.max_memory))

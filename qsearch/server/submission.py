@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from pydantic import TypeAdapter
 
 from compiler.errors import CompilerError, legal_names
 from compiler.fusion.hardware.description import shipped_descriptions
@@ -17,7 +19,7 @@ from qsearch.config import Resolved, check_plain, resolve
 from qsearch.errors import SettingsError
 from qsearch.model_file import SHIPPED
 from qsearch.run_folder import RunFolder, confined
-from qsearch.server.uploads import DATA, MODELS, references
+from qsearch.server.uploads import DATA, MODELS, place_of, references
 from qsearch.settings import Settings, is_import_path, names_of_keys
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Failure, Job
@@ -106,15 +108,9 @@ class ServerOptions:
         own = bool(job.settings) or found.path.exists()
         return found if own else RunFolder(confined(self.root, job.name))
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, for the process of a driver."""
-        return {**asdict(self), "root": str(self.root)}
 
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> ServerOptions:
-        """The inverse of ``to_json``."""
-        values = {**plain, "root": Path(plain["root"]), "pools": tuple(plain["pools"])}
-        return cls(**values)
+OPTIONS: Final = TypeAdapter(ServerOptions)
+"""Server options as JSON, for the process of a driver."""
 
 
 def checked(settings: Mapping[str, Any], options: ServerOptions) -> Settings:
@@ -199,7 +195,7 @@ def _uploaded(job: Job, options: ServerOptions) -> dict[str, Path]:
         reference = str(job.settings.get(name))
         if references(reference):
             sha256, _, kind = reference.partition(".")
-            found[name] = options.uploads / (f"{sha256}.images" if kind == "zip" else reference)
+            found[name] = place_of(options.uploads, sha256, kind)
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import os
@@ -11,7 +10,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -66,25 +65,11 @@ class Uploads:
     server: str
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def path(self, reference: str) -> Path:
-        """The file, or for images the folder, that a reference names.
-
-        Raises:
-            SettingsError: there is no such upload.
-        """
-        match = _REFERENCE.fullmatch(reference)
-        path = None if match is None else self._place(match[1], match[2])
-        if path is None or not path.exists():
-            raise SettingsError(
-                "there is no such upload", where=reference[:80], fix="upload the file first"
-            )
-        return path
-
     def owned(self, user: User, sha256: str, kind: str) -> Upload | None:
         """A file that this user sent before and that is still here."""
         for upload in self.repository.uploads_of(self.server, user.name):
             if (upload.sha256, upload.kind) == (sha256, kind):
-                return upload if self._place(sha256, kind).exists() else None
+                return upload if place_of(self.folder, sha256, kind).exists() else None
         return None
 
     def require(self, user: User, reference: str) -> None:
@@ -103,17 +88,19 @@ class Uploads:
         """Bytes of all that a user keeps here."""
         return sum(one.bytes for one in self.repository.uploads_of(self.server, user.name))
 
-    def room(self, user: User) -> int | None:
+    def room(self, user: User, size: int) -> int | None:
         """Bytes that a user may still send; None for any.
 
+        Args:
+            size: of what is to come, as far as it is known.
         Raises:
-            SizeQuotaError: none.
+            SizeQuotaError: that is more than the quota has left, or nothing is left.
         """
         most = user.quota.max_bytes
         if most is None:
             return None
         left = most - self.used(user)
-        if left <= 0:
+        if left <= 0 or size > left:
             raise _beyond(most)
         return left
 
@@ -146,24 +133,11 @@ class Uploads:
             raise
         return Path(name), digest.hexdigest()
 
-    @contextlib.contextmanager
-    def unpacked(self) -> Iterator[Path]:
+    def unpacked(self) -> tempfile.TemporaryDirectory[str]:
         """An empty folder for what a zip holds, for a while; ``keep`` gives it its name."""
-        folder = Path(tempfile.mkdtemp(dir=self.folder, prefix=".part-"))
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def check_room(self, user: User, size: int) -> None:
-        """Refuse what is more than the quota has left, before it is unpacked.
-
-        Raises:
-            SizeQuotaError: it is.
-        """
-        room = self.room(user)
-        if room is not None and size > room:
-            raise _beyond(int(user.quota.max_bytes or 0))
+        return tempfile.TemporaryDirectory(
+            dir=self.folder, prefix=".part-", ignore_cleanup_errors=True
+        )
 
     def keep(self, user: User, found: Path, sha256: str, kind: str, size: int) -> Upload:
         """Store a file or an unpacked folder that passed all checks; once more counts nothing.
@@ -173,13 +147,13 @@ class Uploads:
         Raises:
             SizeQuotaError: it is more than the quota allows; nothing is kept.
         """
-        place = self._place(sha256, kind)
+        place = place_of(self.folder, sha256, kind)
         upload = Upload(sha256, kind, size, time.time())
         with self._lock:
             known = self.owned(user, sha256, kind)
             if known is not None:
                 return known
-            self.check_room(user, size)
+            self.room(user, size)
             if not place.exists():
                 found.replace(place)
             self.repository.add_upload(self.server, user.name, upload)
@@ -191,7 +165,7 @@ class Uploads:
             if self.repository.forget_upload(self.server, user.name, sha256):
                 return
             for kind in (*MODELS, *DATA):
-                place = self._place(sha256, kind)
+                place = place_of(self.folder, sha256, kind)
                 if place.is_dir():
                     shutil.rmtree(place)
                 else:
@@ -205,8 +179,10 @@ class Uploads:
             else:
                 part.unlink(missing_ok=True)
 
-    def _place(self, sha256: str, kind: str) -> Path:
-        return self.folder / (f"{sha256}.images" if kind == "zip" else f"{sha256}.{kind}")
+
+def place_of(folder: Path, sha256: str, kind: str) -> Path:
+    """Where an upload lies in the folder of uploads: a file, or a folder of images."""
+    return folder / (f"{sha256}.images" if kind == "zip" else f"{sha256}.{kind}")
 
 
 def blocks(size: int) -> int:

@@ -69,8 +69,7 @@ async def upload(request: Request, found: SharedDep, user: UserDep, kind: Kind) 
     """The bytes of a model or of data; kept if they can be read. A zip holds a folder of images."""
     queue = require_queue(found)
     claimed = int(request.headers.get("content-length", 0))
-    await found.uploading(queue.uploads.check_room, user, claimed)
-    room = await found.uploading(queue.uploads.room, user)
+    room = await found.uploading(queue.uploads.room, user, claimed)
     file, digest = await queue.uploads.receive(request.stream(), user, room)
     try:
         about, kept = await found.uploading(_keep, found, queue, user, (file, digest, kind))
@@ -177,11 +176,12 @@ def _keep(
     file, digest, kind = sent
     about = json.loads(found.uploaded.ask(kind, file))
     size = max(blocks(file.stat().st_size), about.pop("unpacked", 0))
-    queue.uploads.check_room(user, size)
+    queue.uploads.room(user, size)  # before it is unpacked
     if kind != "zip":
         return about, queue.uploads.keep(user, file, digest, kind, size)
-    with queue.uploads.unpacked() as folder:
-        about = json.loads(found.uploaded.ask("unpack", file, out=str(folder.absolute())))
+    with queue.uploads.unpacked() as name:
+        folder = FilePath(name).absolute()
+        about = json.loads(found.uploaded.ask("unpack", file, out=str(folder)))
         return about, queue.uploads.keep(user, folder, digest, kind, size)
 
 

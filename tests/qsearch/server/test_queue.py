@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import io
-import json
 import os
 import sys
 import time
@@ -24,7 +23,13 @@ from qsearch.process import EXIT_SEARCH_FAILED
 from qsearch.server.driver import MOST_DEATHS, Drivers, delay_after, main, note_study
 from qsearch.server.queue import RISE_S, ForbiddenError, JobQueue
 from qsearch.server.quota import Usage
-from qsearch.server.submission import ServerOptions, failure_of, launch_settings, model_name
+from qsearch.server.submission import (
+    OPTIONS,
+    ServerOptions,
+    failure_of,
+    launch_settings,
+    model_name,
+)
 from qsearch.server.tokens import OPERATOR, Quota, Tokens, User
 from qsearch.server.uploads import QuotaError
 from qsearch.store.engine import open_engine
@@ -178,7 +183,7 @@ def test_a_study_waits_for_a_lost_cluster_eight_times(
     job = queue.submit(ANN, DIGITS, name="mine")
     for attempt in range(1, MOST_DEATHS + 1):
         assert queue.repository.start_job(job.id)
-        monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(queue.options.to_json())))
+        monkeypatch.setattr("sys.stdin", io.StringIO(OPTIONS.dump_json(queue.options).decode()))
         before = time.time()
         with open(os.devnull) as lock:
             main(job.id, lock.fileno())
@@ -247,7 +252,7 @@ def test_a_driver_keeps_no_connection_to_the_queue_while_its_study_runs(
 
     monkeypatch.setattr("qsearch.search.launch.run_search", search)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(queue.options.to_json())))
+    monkeypatch.setattr("sys.stdin", io.StringIO(OPTIONS.dump_json(queue.options).decode()))
     job = queue.submit(ANN, DIGITS, name="mine")
     assert queue.repository.start_job(job.id)
     with open(os.devnull) as lock:
