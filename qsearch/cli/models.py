@@ -340,21 +340,9 @@ def _hardware_groups(hw: str | None, matcher: str | None) -> tuple[str | None, s
 
 @click.command(cls=Command)
 @argument("file", "M.onnx|M.qmod", "what to print", type=options.Suggested("FILE"))
-@grouped(
-    "prepared",
-    lambda after, dim, until, from_, set_input: {
-        "after": after,
-        "dim": dim,
-        "until": until,
-        "from_": from_,
-        "set_input": set_input,
-    },
-    option(
-        "--after", metavar="PASS", help="run these passes first: FoldConstant,FuseOps{max_depth=2}"
-    ),
-    options.dims,
-    options.cuts,
-)
+@option("--after", metavar="PASS", help="run these passes first: FoldConstant,FuseOps{max_depth=2}")
+@options.dims
+@options.cuts
 @grouped("groups", _hardware_groups, options.hardware, options.matcher)
 @option(
     "--format",
@@ -369,11 +357,11 @@ def _hardware_groups(hw: str | None, matcher: str | None) -> tuple[str | None, s
 @options.verbosity
 def show_command(
     file: str,
-    prepared: dict[str, Any],
     groups: tuple[str | None, str | None],
     format: str,
     full: bool,
     out: str | None,
+    **prepared: Any,
 ) -> int:
     """Print the text of a model or module, or draw it.
 
@@ -407,39 +395,21 @@ def show_command(
     "data: .npz, .npy or a folder of images (the samples in the .qmod, else synthetic data)"
 )
 @option("--samples", metavar="N", type=int, default=4, help="number of samples (4)", panel=INPUT)
-@grouped(
-    "tolerance",
-    lambda rtol, atol, until, from_, set_input: {
-        "rtol": rtol,
-        "atol": atol,
-        "until": until,
-        "from_": from_,
-        "set_input": set_input,
-    },
-    option("--rtol", metavar="X", type=float, default=0.0, help="relative tolerance (same bits)"),
-    option("--atol", metavar="X", type=float, default=0.0, help="absolute tolerance (same bits)"),
-    options.cuts,
-)
+@option("--rtol", metavar="X", type=float, default=0.0, help="relative tolerance (same bits)")
+@option("--atol", metavar="X", type=float, default=0.0, help="absolute tolerance (same bits)")
+@options.cuts
 @options.dims
 @options.as_json
 @options.imports
 @options.verbosity
-def diff_command(
-    a: str,
-    b: str,
-    data: DataSource,
-    samples: int,
-    tolerance: dict[str, Any],
-    dim: tuple[str, ...],
-    as_json: bool,
-) -> int:
+def diff_command(a: str, b: str, data: DataSource, as_json: bool, **asked: Any) -> int:
     """Run two modules on the same inputs and name the first node that differs.
 
     Exit codes: 0 all outputs are equal, 1 one is not.
     """
     from qsearch.modules.views import diff
 
-    found = diff(a, b, data, samples=samples, dim=dim, **tolerance)
+    found = diff(a, b, data, **asked)
     if as_json:
         print(json.dumps(found.to_dict()))
     else:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -320,20 +320,12 @@ def repack_command(module: str, out: str | None) -> int:
 @argument("module", "M.qmod", "what `launch` or `compile` wrote, or a run folder")
 @options.eval_data("also score the module on data: .npz, .npy or a folder of images")
 @options.output(help="the proof to write (proof.json beside the module)")
-@grouped(
-    "records",
-    lambda require_record, record: (require_record, record),
-    option("--require-record", help="refuse a file without a current record"),
-    option("--record", help="write a current record into a proved file without one"),
+@option("--require-record", help="refuse a file without a current record")
+@option("--record", help="write a current record into a proved file without one")
+@option(
+    "--key", metavar="PUB", help="refuse a file that was not signed with this key's private key"
 )
-@grouped(
-    "keys",
-    lambda key, sign: {"key": key, "sign": sign},
-    option(
-        "--key", metavar="PUB", help="refuse a file that was not signed with this key's private key"
-    ),
-    option("--sign", metavar="KEY", help="sign a proved file with this private key"),
-)
+@option("--sign", metavar="KEY", help="sign a proved file with this private key")
 @option(
     "--tflite",
     metavar="FILE",
@@ -347,11 +339,9 @@ def verify_command(
     module: str,
     data: DataSource,
     out: str | None,
-    records: tuple[bool, bool],
-    keys: dict[str, str | None],
-    tflite: str | None,
-    allow_large: bool,
+    require_record: bool,
     as_json: bool,
+    **asked: Any,
 ) -> int:
     """Prove that a .qmod is integers only and cannot overflow; run its samples and compare.
 
@@ -361,8 +351,7 @@ def verify_command(
     from qsearch.modules.verification import verify
     from qsearch.run_folder import RunFolder
 
-    require_record, record = records
-    found = verify(module, data, record=record, tflite=tflite, allow_large=allow_large, **keys)
+    found = verify(module, data, **asked)
     target = Path(out) if out else RunFolder(found.path.parent).proof
     found.save(target)
     if as_json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import shutil
 import sys
@@ -25,9 +24,14 @@ def print_rows(rows: Rows, format: str) -> None:
     """Print rows as "table", "json" or "csv"."""
     if format == "table":
         print_table(rows, "--format csv has them")
-        return
-    write = {"json": json_text, "csv": csv_text}[format]
-    print(write(rows), end="" if format == "csv" else "\n")
+    elif format == "json":
+        print(json_text(rows))
+    elif rows:
+        writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            cells = {k: json.dumps(v) if isinstance(v, dict) else v for k, v in row.items()}
+            writer.writerow(cells)
 
 
 def print_table(rows: Rows, elsewhere: str) -> None:
@@ -114,18 +118,6 @@ def without_empty(rows: Rows, counts: Collection[str] = ()) -> list[dict[str, An
         and not (name in counts and not any(row[name] for row in rows))
     ]
     return [{name: row[name] for name in shown} for row in rows]
-
-
-def csv_text(rows: Rows) -> str:
-    """Comma-separated values with a header."""
-    if not rows:
-        return ""
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({k: json.dumps(v) if isinstance(v, dict) else v for k, v in row.items()})
-    return stream.getvalue()
 
 
 def json_text(rows: Rows) -> str:

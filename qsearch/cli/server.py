@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -305,7 +304,7 @@ def token_command(
     else:
         known = users.users().get(name)
         had, could = (known.quota, known.may) if known else (Quota(), "submit")
-        print(users.add(name, may or could, replace(had, **limits)))
+        print(users.add(name, may or could, had.model_copy(update=limits)))
         earlier = "; the earlier token is invalid now" if known else ""
         told = f"{users.users()[name]}{earlier}; this is shown once. Written: {users.path}"
         print(f"{told}. For the client:\nexport QSEARCH_TOKEN=…", file=sys.stderr)

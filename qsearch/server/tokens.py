@@ -15,7 +15,7 @@ import re
 import secrets
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -35,8 +35,7 @@ _MAX_BYTES: Final = 4 << 20
 _MODE: Final = 0o600
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(BaseModel):
     """What a user may use; None is any.
 
     Attributes:
@@ -45,9 +44,11 @@ class Quota:
         max_seconds: of drivers in 24 hours.
     """
 
-    max_bytes: int | None = None
-    max_trials: int | None = None
-    max_seconds: float | None = None
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_bytes: Annotated[int, Field(gt=0)] | None = None
+    max_trials: Annotated[int, Field(gt=0)] | None = None
+    max_seconds: Annotated[float, Field(gt=0)] | None = None
 
     def __str__(self) -> str:
         """The limits in words; empty without one."""
@@ -114,21 +115,15 @@ OPERATOR: Final = User("operator", "submit", operator=True)
 """Who started the server, knows its own token, or needs none on the same machine."""
 
 
-class _Entry(BaseModel):
+class _Entry(Quota):
     """A user in the file."""
-
-    model_config = ConfigDict(extra="forbid")
 
     may: May
     token: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     session: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    max_bytes: Annotated[int, Field(gt=0)] | None = None
-    max_trials: Annotated[int, Field(gt=0)] | None = None
-    max_seconds: Annotated[float, Field(gt=0)] | None = None
 
     def user(self, name: str) -> User:
-        limits = {limit.name: getattr(self, limit.name) for limit in fields(Quota)}
-        return User(name, self.may, Quota(**limits))
+        return User(name, self.may, Quota(**self.model_dump(include=set(Quota.model_fields))))
 
 
 _FILE: Final = TypeAdapter(dict[str, _Entry])
@@ -173,7 +168,7 @@ class Tokens:
             )
         token = _PREFIX + secrets.token_urlsafe(32)
         session = _hash(session_of(token))
-        entry = _Entry(may=may, token=_hash(token), session=session, **asdict(quota))
+        entry = _Entry(may=may, token=_hash(token), session=session, **quota.model_dump())
         self._change(lambda users: users.update({name: entry}))
         return token
 

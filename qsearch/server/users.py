@@ -10,7 +10,7 @@ from typing import Any, get_args
 from qsearch.errors import EmptyStoreError
 from qsearch.server.quota import usage_of
 from qsearch.server.submission import ServerOptions
-from qsearch.server.tokens import Tokens
+from qsearch.server.tokens import Quota, Tokens
 from qsearch.store.engine import open_reader
 from qsearch.store.records import Job, JobState
 from qsearch.store.repository import Repository
@@ -34,7 +34,7 @@ def list_users(options: ServerOptions, tokens: Tokens, now: float) -> list[dict[
         mine, user = [job for job in jobs if job.owner == name], users.get(name)
         used = asdict(usage_of(mine, sizes.get(name, 0), now))
         states = Counter(job.state for job in mine)
-        limits = {} if user is None else asdict(user.quota)
+        limits = Quota() if user is None else user.quota
         rows.append(
             {
                 "user": name,
@@ -42,7 +42,7 @@ def list_users(options: ServerOptions, tokens: Tokens, now: float) -> list[dict[
                 "running": states["running"],
                 "queued": states["queued"],
                 **{f"{what}_used": round(amount) for what, amount in used.items()},
-                **{what: limits.get(what) for what in ("max_bytes", "max_trials", "max_seconds")},
+                **limits.model_dump(),
             }
         )
     return rows

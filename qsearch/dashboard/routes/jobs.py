@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
@@ -46,8 +47,8 @@ def get_me(found: SharedDep, user: UserDep) -> MeOut:
         name=user.name,
         may=user.may,
         api=API_VERSION,
-        quota={name: getattr(user.quota, name) for name in user.quota.__dataclass_fields__},
-        used={} if used is None else {n: getattr(used, n) for n in used.__dataclass_fields__},
+        quota=user.quota.model_dump(),
+        used={} if used is None else asdict(used),
         queue=None
         if queue is None
         else QueueOut(

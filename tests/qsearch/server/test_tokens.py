@@ -22,7 +22,7 @@ def test_a_token_names_its_user_and_is_not_in_the_file(tokens: Tokens) -> None:
     found = tokens.find(given)
     assert found is not None
     assert (found.name, found.submits, found.operator) == ("ann", True, False)
-    assert found.quota == Quota(1000, 5, None)
+    assert found.quota == Quota(max_bytes=1000, max_trials=5)
     text = tokens.path.read_text()
     assert given not in text
     assert session_of(given) not in text
