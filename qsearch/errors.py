@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from compiler.errors import CompilerError
-from qsearch.process import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_SEARCH_FAILED, EXIT_TARGET_MISSED
+from qsearch.process import EXIT_BAD_INPUT, EXIT_SEARCH_FAILED, EXIT_TARGET_MISSED
 from workers.errors import BrokenRunError, DatasetError, MetricError, UserCodeError, WorkerError
 
 
@@ -55,18 +55,9 @@ class NoModuleError(SearchFailedError):
     exit_code: ClassVar[int] = EXIT_TARGET_MISSED
 
 
-def exit_code_of(error: BaseException) -> int:
+def exit_code_of(error: CompilerError) -> int:
     """Exit code of a command that ends with ``error``."""
-    if isinstance(error, KeyboardInterrupt):
-        return EXIT_INTERRUPTED
     if isinstance(error, SearchError):
         return error.exit_code
-    if isinstance(error, BrokenRunError):
-        return EXIT_BAD_INPUT
-    if isinstance(error, WorkerError) and not isinstance(
-        error, DatasetError | MetricError | UserCodeError
-    ):
-        return EXIT_SEARCH_FAILED
-    if isinstance(error, CompilerError):
-        return EXIT_BAD_INPUT
-    return EXIT_SEARCH_FAILED
+    of_input = isinstance(error, BrokenRunError | DatasetError | MetricError | UserCodeError)
+    return EXIT_SEARCH_FAILED if isinstance(error, WorkerError) and not of_input else EXIT_BAD_INPUT

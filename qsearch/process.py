@@ -165,6 +165,15 @@ def _handled_by(handler: _Handler) -> Iterator[Mapping[int, _Handler]]:
 # Locks ------------------------------------------------------------------------------------------
 
 
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file; False where another process holds it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def file_lock(path: Path, busy: Exception) -> Iterator[Callable[[], bool]]:
     """Hold an exclusive lock on ``path``, which is created; its holder may delete it.
@@ -177,10 +186,8 @@ def file_lock(path: Path, busy: Exception) -> Iterator[Callable[[], bool]]:
     """
     while True:
         with path.open("a") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise busy from error
+            if not try_lock(handle.fileno()):
+                raise busy
             if not _is_at(path, handle.fileno()):
                 continue  # its holder deleted it since it was opened
             yield partial(_is_at, path, handle.fileno())

@@ -218,13 +218,6 @@ class _Refusal:
     fix: str
 
 
-class TooLargeError(HTTPException):
-    """More arrived than is allowed; raised where a route reads the body."""
-
-    def __init__(self, refusal: _Refusal) -> None:
-        super().__init__(refusal.status, refusal.what)
-
-
 class Guard:
     """ASGI layer that answers what ``Policy`` refuses and marks every answer."""
 
@@ -292,7 +285,8 @@ class _Body:
         if message["type"] == "http.request":
             self._arrived += len(message.get("body", b""))
             if self._arrived > self._limit:
-                raise TooLargeError(_too_large(self._limit))
+                refusal = _too_large(self._limit)
+                raise HTTPException(refusal.status, refusal.what)  # where a route reads the body
         return message
 
     async def drain(self) -> None:

@@ -11,6 +11,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from qsearch.dashboard.sources import NotFoundError, Source, Sources, study_key
@@ -71,6 +72,11 @@ class Snapshot:
     def measures(self) -> Measures:
         """Which figures its trials have, and which way is better."""
         return self.derive("measures", lambda: Measures.of(self.study, self.points))
+
+    @property
+    def module(self) -> Path | None:
+        """The module that was written, where this machine has it."""
+        return self.folder.module if self.folder and self.folder.module.is_file() else None
 
     @property
     def counts(self) -> Mapping[str, int]:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from compiler.errors import CompilerError
-from qsearch.errors import RunFolderError
 from qsearch.report.listing import opened
 from qsearch.report.measures import Measures, value_of
 from qsearch.report.page import page
 from qsearch.report.view import (
+    COLLAPSED,
+    WITHOUT_MODULE,
     StudyView,
     constant_names,
     importances_of,
@@ -55,15 +56,7 @@ def report(
     """
     told = study_data(find_study(folder, storage, study))
     file = Path(out)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, page(told["study"]["name"], told).encode())
-    except OSError as error:
-        raise RunFolderError(
-            f"{error.filename or file} cannot be written: {error.strerror}",
-            where="--out",
-            fix="name a folder you may write to",
-        ) from error
+    write_atomically(file, page(told["study"]["name"], told).encode())
     return file
 
 
@@ -123,15 +116,11 @@ def study_data(address: StudyAddress) -> dict[str, Any]:
         best = told["best"]
         found = repository.trials_by_number(study.id, [best["number"]]) if best else []
         layers = repository.layers_of(study.id)
-        ended = repository.trials_of(study.id, states=["failed", "infeasible", "pruned"])
     measures, points = view.measures, view.points
     rank = measures.objective.rank
     done = [i for i, p in enumerate(points) if p.state == "complete" and p.score is not None]
     done.sort(key=lambda i: rank(points[i].score or {}, points[i].number), reverse=True)
-    why = Counter(
-        t.outcome.failure.what if t.outcome.failure else "collapsed on the first samples"
-        for t in ended
-    )
+    why = Counter(point.error or COLLAPSED for point in points if point.state in WITHOUT_MODULE)
     changed = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(study.updated_at))
     drawn = [m for m in measures.all if any(value_of(m, p) is not None for p in points)]
     return {

@@ -36,6 +36,10 @@ from qsearch.store.view_queries import TrialPoint
 from workers.metrics.registry import Measure, by_option
 
 SPARK_POINTS: Final = 60
+WITHOUT_MODULE: Final = ("failed", "infeasible", "pruned")
+"""States of trials that ended and cannot win."""
+COLLAPSED: Final = "collapsed on the first samples"
+"""Why a trial was stopped that says nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,20 +307,25 @@ _MOST: Final = 3000
 """Of more trials an even choice is looked at."""
 
 
-def importances(
-    trials: Sequence[tuple[Mapping[str, Any], float]], *, smaller_is_better: bool = False
-) -> dict[str, float]:
-    """Importance of the parameters that every trial has and that differ; they add up to one.
+def importances_of(
+    measure: Measure, points: Sequence[TrialPoint]
+) -> tuple[dict[str, float], list[str]]:
+    """Importance of the parameters that every complete trial has and that differ, adding up to one.
 
-    Args:
-        trials: parameters and value of complete trials.
     Returns:
-        Empty where there are too few trials, or all values are the same.
+        Importances, none where there are too few trials or all values are the same; and the names
+        of parameters that some trials lack.
     """
-    trials = trials[:: -(-len(trials) // _MOST)] if trials else trials
+    trials = [
+        (point.params, value)
+        for point in points
+        if point.state == "complete" and (value := value_of(measure, point)) is not None
+    ]
+    shared = set.intersection(*(set(params) for params, _ in trials)) if trials else set()
+    left_out = sorted({name for params, _ in trials for name in params} - shared)
+    trials = trials[:: -(-len(trials) // _MOST) or 1]
     if len(trials) < _LEAST or len({value for _, value in trials}) < 2:
-        return {}
-    shared = set.intersection(*(set(params) for params, _ in trials))
+        return {}, left_out
     choices = {
         name: tuple(dict.fromkeys(params[name] for params, _ in trials)) for name in sorted(shared)
     }
@@ -324,9 +333,11 @@ def importances(
         n: CategoricalDistribution(c) for n, c in choices.items() if len(c) > 1
     }
     if not known:
-        return {}
+        return {}, left_out
     with quiet_optuna():
-        study = optuna.create_study(direction="minimize" if smaller_is_better else "maximize")
+        study = optuna.create_study(
+            direction="minimize" if measure.smaller_is_better else "maximize"
+        )
         study.add_trials(
             [
                 create_trial(
@@ -338,22 +349,7 @@ def importances(
         found = optuna.importance.get_param_importances(
             study, evaluator=PedAnovaImportanceEvaluator()
         )
-    return {name: float(value) for name, value in found.items()}
-
-
-def importances_of(
-    measure: Measure, points: Sequence[TrialPoint]
-) -> tuple[dict[str, float], list[str]]:
-    """Importance of every parameter that all complete trials have, and the names left out."""
-    known = [
-        (p.params, v)
-        for p in points
-        if p.state == "complete" and (v := value_of(measure, p)) is not None
-    ]
-    found = importances(known, smaller_is_better=measure.smaller_is_better)
-    names = {name for params, _ in known for name in params}
-    shared = set.intersection(*(set(params) for params, _ in known)) if known else set()
-    return found, sorted(names - shared)
+    return {name: float(value) for name, value in found.items()}, left_out
 
 
 def layers_out(layers: Sequence[LayerFigures]) -> list[dict[str, Any]]:

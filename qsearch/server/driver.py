@@ -9,7 +9,6 @@ locked lost its driver: it is queued again, and its study continues with the tri
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import resource
@@ -30,6 +29,7 @@ from qsearch.process import (
     EXIT_INTERRUPTED,
     EXIT_SEARCH_FAILED,
     interrupts_kept,
+    try_lock,
 )
 from qsearch.run_folder import STORAGE_VARIABLE
 from qsearch.server.submission import (
@@ -97,7 +97,7 @@ class Drivers:
         environment = {k: v for k, v in os.environ.items() if k not in _SECRETS}
         with contextlib.ExitStack() as open_files:
             lock = open_files.enter_context(self._lock_path(job.id).open("a"))
-            if not _try_lock(lock.fileno()):
+            if not try_lock(lock.fileno()):
                 # A driver that the server took for dead still ends.
                 self.repository.requeue_job(job.id, job.attempts, _DELAY_S)
                 return
@@ -126,7 +126,7 @@ class Drivers:
         if known is not None and known.process is not None:
             known.process.poll()  # reaps it
         with self._lock_path(job.id).open("a") as lock:
-            lives = not _try_lock(lock.fileno())
+            lives = not try_lock(lock.fileno())
         if lives and known is None:
             now = time.monotonic()
             self._running[job.id] = _Running(None, now, now)
@@ -209,15 +209,6 @@ def note_study(repository: Repository, options: ServerOptions, job: Job) -> None
         repository.note_study(job.id, study.id)
 
 
-def _try_lock(descriptor: int) -> bool:
-    """Lock an open file; False where another process holds it."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
 # The process itself -------------------------------------------------------------------------------
 
 
@@ -244,8 +235,9 @@ def main(job_id: int, lock: int) -> None:
     except Exception as error:
         traceback.print_exc()
         note_study(queue, options, job)
-        known = isinstance(error, CompilerError) and not lacks_memory(error)
-        code = exit_code_of(error) if known else EXIT_SEARCH_FAILED
+        code = EXIT_SEARCH_FAILED
+        if isinstance(error, CompilerError) and not lacks_memory(error):
+            code = exit_code_of(error)
         queue.end_job(job_id, "failed", code, failure_of(error, job, options))
         return
     note_study(queue, options, job)

@@ -106,10 +106,11 @@ def _attachment(path: FilePath, name: str) -> FileResponse:
 
 
 def _module(study: Snapshot) -> FilePath:
-    if study.folder is None or not study.folder.module.is_file():
+    module = study.module
+    if module is None:
         raise NotFoundError(
             "the study's module is not on this machine",
             where=study.study.name,
             fix="start the dashboard on the folder of its run folders: qsearch dashboard DIR",
         )
-    return study.folder.module
+    return module

@@ -30,6 +30,8 @@ from qsearch.dashboard.state import Shared, SharedDep, SnapshotDep, UserDep
 from qsearch.errors import SettingsError
 from qsearch.report.trial_table import BESIDE, OWN
 from qsearch.report.view import (
+    COLLAPSED,
+    WITHOUT_MODULE,
     StudyView,
     constant_names,
     importances_of,
@@ -47,7 +49,6 @@ from workers.metrics.registry import Measure
 router = APIRouter(prefix="/api/v1/studies", tags=["studies"])
 
 _FIGURE: Final = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
-_FAILED: Final = ("failed", "infeasible", "pruned")
 
 
 @router.get("")
@@ -134,7 +135,7 @@ def list_failures(study: SnapshotDep) -> list[FailureOut]:
     """Why trials did not complete, the most frequent reason first."""
     groups: dict[tuple[str, str], list[TrialPoint]] = {}
     for point in study.points:
-        if point.state in _FAILED:
+        if point.state in WITHOUT_MODULE:
             # Reasons that differ in their figures only are one reason.
             kind = _FIGURE.sub("#", point.error or "")
             groups.setdefault((point.state, kind), []).append(point)
@@ -142,7 +143,7 @@ def list_failures(study: SnapshotDep) -> list[FailureOut]:
     return [
         FailureOut(
             state=state,
-            what=without_passwords(_reason(points) or "collapsed on the first samples"),
+            what=without_passwords(_reason(points) or COLLAPSED),
             count=len(points),
             trials=[point.number for point in points[:20]],
         )
@@ -190,12 +191,8 @@ def importances_kept(study: Snapshot, measure: Measure) -> tuple[dict[str, float
     return kept[1]
 
 
-def _module(study: Snapshot) -> Path | None:
-    return study.folder.module if study.folder and study.folder.module.is_file() else None
-
-
 def _summary(study: Snapshot, found: Shared) -> dict[str, Any]:
-    module = _module(study)
+    module = study.module
     row = study.study
     drivers = study.repository.drivers_of(row.id)
     view = view_of(study, drivers)
