@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -235,33 +236,26 @@ class _Column:
         self._stream.write(np.ascontiguousarray(array).tobytes())
         self.rows += len(array)
 
-    def copy_to(self, target: Callable[[bytes], Any]) -> None:
+    def chunks(self) -> Iterator[bytes]:
+        """The member of the archive."""
         assert self._stream is not None
         assert self.dtype is not None
         self._stream.flush()
-        header = {
-            "descr": npy_format.dtype_to_descr(self.dtype),
-            "fortran_order": False,
-            "shape": (self.rows, *self.shape),
-        }
-        target(_header_bytes(header))
+        header = io.BytesIO()
+        descr = npy_format.dtype_to_descr(self.dtype)
+        shape = (self.rows, *self.shape)
+        facts = {"descr": descr, "fortran_order": False, "shape": shape}
+        npy_format.write_array_header_2_0(header, facts)
+        yield header.getvalue()
         with self.path.open("rb") as stream:
             while chunk := stream.read(_CHUNK):
-                target(chunk)
+                yield chunk
 
     def discard(self) -> None:
         if self._stream is not None:
             with contextlib.suppress(OSError):  # what a full disk does not take is not needed
                 self._stream.close()
         self.path.unlink(missing_ok=True)
-
-
-def _header_bytes(header: dict[str, Any]) -> bytes:
-    import io
-
-    buffer = io.BytesIO()
-    npy_format.write_array_header_2_0(buffer, header)
-    return buffer.getvalue()
 
 
 def _write(columns: dict[str, _Column], folder: Path, name: str) -> Path:
@@ -271,14 +265,10 @@ def _write(columns: dict[str, _Column], folder: Path, name: str) -> Path:
         for key in sorted(columns):
             digest.update(key.encode())
             entry = zipfile.ZipInfo(f"{key}.npy")
-
             with archive.open(entry, "w", force_zip64=True) as member:
-
-                def both(chunk: bytes, write: Callable[[bytes], Any] = member.write) -> None:
+                for chunk in columns[key].chunks():
                     digest.update(chunk)
-                    write(chunk)
-
-                columns[key].copy_to(both)
+                    member.write(chunk)
     target = folder / f"{name}-{digest.hexdigest()[:16]}.npz"
     partial.replace(target)
     return target

@@ -52,7 +52,7 @@ def _make_serve(
                 max_upload_bytes=_bytes(max_upload, "--max-upload"),
                 tokens=tokens,
             )
-            dashboard(folder, storage=storage, port=port, policy=policy, server=server)
+            dashboard(folder, storage, port, policy, server)
 
     return serve
 

@@ -23,10 +23,7 @@ from qsearch.dashboard.security import Policy
 from qsearch.errors import SettingsError
 from qsearch.run_folder import RUNS
 from qsearch.server.submission import ServerOptions
-from qsearch.settings import DASHBOARD_PORT
 from qsearch.store.engine import require_folder
-
-PathLike = str | os.PathLike[str]
 
 GRACE_S: Final = 2
 """An open stream would otherwise keep the server alive for as long as somebody watches."""
@@ -151,20 +148,16 @@ def serve(options: DashboardOptions, port: int) -> None:
             else "choose another --port; 0 takes any that is free",
         ) from error
     with listener:
-        _serve(options, listener)
-
-
-def _serve(options: DashboardOptions, listener: socket.socket) -> None:
-    app = create_app(options)
-    if app.state.queue is not None:
-        app.state.queue.open()  # what it refuses is told before anybody is sent here
-    print(f"dashboard  {address(options, listener.getsockname()[1])}", flush=True)
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    config = server_config(app, timeout_graceful_shutdown=GRACE_S)
-    # uvicorn stops in good order and then raises the signal again, for the handler before its own.
-    signal.signal(signal.SIGTERM, lambda _number, _frame: None)
-    with contextlib.suppress(KeyboardInterrupt):  # raised again in the same way
-        DashboardServer(config).run([listener])
+        app = create_app(options)
+        if app.state.queue is not None:
+            app.state.queue.open()  # what it refuses is told before anybody is sent here
+        print(f"dashboard  {address(options, listener.getsockname()[1])}", flush=True)
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        config = server_config(app, timeout_graceful_shutdown=GRACE_S)
+        # uvicorn stops in good order, then raises the signal again for the handler before its own.
+        signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+        with contextlib.suppress(KeyboardInterrupt):  # raised again in the same way
+            DashboardServer(config).run([listener])
 
 
 def server_config(app: FastAPI, **more: Any) -> uvicorn.Config:
@@ -189,12 +182,11 @@ def address(options: DashboardOptions, port: int) -> str:
 
 
 def dashboard(
-    folder: PathLike | None = None,
-    *,
-    storage: str | None = None,
-    port: int = DASHBOARD_PORT,
-    policy: Policy | None = None,
-    server: ServerOptions | None = None,
+    folder: str | None,
+    storage: str | None,
+    port: int,
+    policy: Policy,
+    server: ServerOptions | None,
 ) -> None:
     """Serve the dashboard until the process is told to stop.
 
@@ -202,7 +194,7 @@ def dashboard(
         folder: a run folder, or a folder of run folders; None is ``runs``.
         storage: database to show as well; None is QSEARCH_STORAGE where no folder is given.
         port: 0 takes one that is free.
-        policy: who may ask what, and the address to listen on; None answers this machine only.
+        policy: who may ask what, and the address to listen on.
         server: how searches run that users start; None: users cannot start searches.
     Raises:
         SettingsError: a value that cannot be used, a port that is taken, a host without a token.
@@ -214,12 +206,11 @@ def dashboard(
         # The file may be one that a search will make; a search makes no folder for it.
         require_folder(storage)
     if folder is not None and not Path(folder).is_dir():
-        name = os.fspath(folder)
         found = Path(folder).exists()
         raise SettingsError(
-            f"{name} is a file, not a folder" if found else f"there is no folder {name}",
+            f"{folder} is a file, not a folder" if found else f"there is no folder {folder}",
             where="DIR",
             fix="give a run folder, a folder of run folders, or --storage",
         )
     root = Path(folder) if folder is not None else RUNS
-    serve(DashboardOptions(root, storage, policy or Policy(), server), port)
+    serve(DashboardOptions(root, storage, policy, server), port)
