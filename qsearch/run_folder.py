@@ -35,71 +35,50 @@ _LONGEST: Final = 4000
 """Letters of a setting that is read from a configuration."""
 
 
+class _Entry:
+    """The path of an entry of a run folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: RunFolder, _owner: type) -> Path:
+        return folder.path / self._name
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """Paths of a run folder; nothing is created before ``prepare``."""
 
     path: Path
 
-    @property
-    def config(self) -> Path:
-        """Every setting as it was used; can be given to ``-c``."""
-        return self.path / "config.resolved.yaml"
+    config = _Entry("config.resolved.yaml")
+    """Every setting as it was used; can be given to ``-c``."""
+    database = _Entry("study.db")
+    """The store, unless ``--storage`` names another."""
+    module = _Entry("best.qmod")
+    """The winner."""
+    qconfig = _Entry("qconfig.json")
+    """The winner's configuration."""
+    report = _Entry("report.json")
+    """What the search found, as JSON."""
+    log = _Entry("run.log")
+    """What the packages logged."""
+    preprocess = _Entry("preprocess.yaml")
+    """How images became inputs."""
+    proof = _Entry("proof.json")
+    """What ``qsearch verify`` derived from the winner."""
+    launch_log = _Entry("launch.log")
+    """What a search printed that the dashboard started."""
+    artifacts = _Entry("artifacts")
+    """Float module, statistics and baseline outputs, for resuming."""
+    data = _Entry("data")
+    """Inputs that came as Python objects, as .npz files."""
+    _lock = _Entry(".lock")
 
     @property
     def imports(self) -> str:
         """The options that named the own code of its search, for a message; "" where none did."""
         return " ".join(f"--import {word}" for word in _IMPORTED.findall(self._config_text()))
-
-    @property
-    def database(self) -> Path:
-        """The store, unless ``--storage`` names another."""
-        return self.path / "study.db"
-
-    @property
-    def module(self) -> Path:
-        """The winner."""
-        return self.path / "best.qmod"
-
-    @property
-    def qconfig(self) -> Path:
-        """The winner's configuration."""
-        return self.path / "qconfig.json"
-
-    @property
-    def report(self) -> Path:
-        """What the search found, as JSON."""
-        return self.path / "report.json"
-
-    @property
-    def log(self) -> Path:
-        """What the packages logged."""
-        return self.path / "run.log"
-
-    @property
-    def preprocess(self) -> Path:
-        """How images became inputs."""
-        return self.path / "preprocess.yaml"
-
-    @property
-    def proof(self) -> Path:
-        """What ``qsearch verify`` derived from the winner."""
-        return self.path / "proof.json"
-
-    @property
-    def launch_log(self) -> Path:
-        """What a search printed that the dashboard started."""
-        return self.path / "launch.log"
-
-    @property
-    def artifacts(self) -> Path:
-        """Float module, statistics and baseline outputs, for resuming."""
-        return self.path / "artifacts"
-
-    @property
-    def data(self) -> Path:
-        """Inputs that came as Python objects, as .npz files."""
-        return self.path / "data"
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[Check]:
@@ -186,10 +165,6 @@ class RunFolder:
             path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.path.rmdir()  # refused while it holds files of others
-
-    @property
-    def _lock(self) -> Path:
-        return self.path / ".lock"
 
     def _check_writable(self) -> None:
         try:

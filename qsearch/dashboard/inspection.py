@@ -20,6 +20,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -88,12 +89,10 @@ class Reader:
 class _Job:
     """A question that is being answered, and how many wait for it."""
 
-    done: threading.Event = field(default_factory=threading.Event)
+    answer: Future[bytes] = field(default_factory=Future)
     waiting: int = 0
     reader: Reader | None = None
     given_up: bool = False
-    answer: bytes | None = None
-    error: Exception | None = None
 
 
 @dataclass(slots=True)
@@ -170,21 +169,16 @@ class Inspection:
             job.waiting += 1
         if mine:
             try:
-                job.answer = self._run(job, task, file, options)
+                answer = self._run(job, task, file, options)
+                with self._lock:
+                    self._keep(key, answer)
+                job.answer.set_result(answer)
             except Exception as error:
-                job.error = error
+                job.answer.set_exception(error)
             with self._lock:
                 if self._jobs.get(key) is job:
                     del self._jobs[key]
-                if job.answer is not None:
-                    self._keep(key, job.answer)
-            job.done.set()
-        else:
-            job.done.wait()
-        if job.error is not None:
-            raise job.error
-        assert job.answer is not None
-        return job.answer
+        return job.answer.result()
 
     def close(self) -> None:
         """End every process."""
