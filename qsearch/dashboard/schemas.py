@@ -221,9 +221,7 @@ class TrialRow(Out):
     tags: list[str] = []
 
     @classmethod
-    def of(
-        cls, point: TrialPoint, front: Container[int] = (), note: Note | None = None
-    ) -> TrialRow:
+    def of(cls, point: TrialPoint, front: Container[int], note: Note | None) -> TrialRow:
         """From the snapshot; ``front`` holds the numbers of the trials on it."""
         row = cls.model_validate(point, from_attributes=True)
         row.front = point.number in front

@@ -128,9 +128,7 @@ def about_zip(file: Path) -> dict[str, Any]:
         return {
             "images": sum(name.name != _LISTING for name in names),
             "classes": len({name.parts[0] for name in names if len(name.parts) > 1}),
-            "unpacked": sum(
-                blocks(size) for size in (*(i.file_size for i in infos), *(0 for _ in folders))
-            ),
+            "unpacked": sum(blocks(info.file_size) for info in infos) + blocks(0) * len(folders),
         }
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +20,6 @@ from qsearch.report.view import (
     StudyView,
     constant_names,
     importances_of,
-    layers_out,
     measure_out,
     parameter_names,
     trials_as_columns,
@@ -137,7 +137,7 @@ def study_data(address: StudyAddress) -> dict[str, Any]:
         "importances": {
             m.name: dict(zip(("importances", "left_out"), importances_of(m, points))) for m in drawn
         },
-        "layers": layers_out(layers),
+        "layers": [asdict(layer) for layer in layers],
         "best_first": done,
         "failures": [[count, what] for what, count in why.most_common()],
         "qconfig": dict(found[0].qconfig) if found else {},

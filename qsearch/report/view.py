@@ -27,7 +27,6 @@ from qsearch.store.engine import masked, parse_url
 from qsearch.store.records import (
     LISTENING_S,
     DriverRecord,
-    LayerFigures,
     Stage,
     Study,
     listening,
@@ -352,14 +351,6 @@ def importances_of(
     return {name: float(value) for name, value in found.items()}, left_out
 
 
-def layers_out(layers: Sequence[LayerFigures]) -> list[dict[str, Any]]:
-    """Figures about layers, in the order of the model."""
-    return [
-        {"kind": f.kind, "layer": f.layer, "position": f.position, "figures": dict(f.figures)}
-        for f in layers
-    ]
-
-
 def told(measure: Measure, value: float) -> str:
     """A stored value with its unit, for a sentence."""
     shown = measure.shown(value)
@@ -371,19 +362,10 @@ _MISSING: Final = object()
 
 
 def _coded(values: Sequence[Any]) -> dict[str, Any]:
-    places: dict[str, int] = {}
-    known: list[Any] = []
-    at = []
-    for value in values:
-        if value is _MISSING:
-            at.append(-1)
-            continue
-        key = f"{type(value).__name__} {value}"
-        if key not in places:
-            places[key] = len(known)
-            known.append(value)
-        at.append(places[key])
-    return {"values": known, "at": at}
+    keys = [f"{type(value).__name__} {value}" for value in values]  # True is not 1 here
+    known = {key: value for key, value in zip(keys, values) if value is not _MISSING}
+    places = {key: place for place, key in enumerate(known)}
+    return {"values": list(known.values()), "at": [places.get(key, -1) for key in keys]}
 
 
 def _short(value: float | None) -> float | None:

@@ -35,7 +35,6 @@ from qsearch.report.view import (
     StudyView,
     constant_names,
     importances_of,
-    layers_out,
     measure_out,
     parameter_names,
     spark,
@@ -154,8 +153,8 @@ def list_failures(study: SnapshotDep) -> list[FailureOut]:
 @router.get("/{key}/layers")
 def list_layers(study: SnapshotDep, kind: str | None = None) -> list[LayerOut]:
     """Figures about layers, such as their sensitivities, in the order of the model."""
-    found = layers_out(study.repository.layers_of(study.study.id, kind))
-    return [LayerOut(**each) for each in found]
+    found = study.repository.layers_of(study.study.id, kind)
+    return [LayerOut.model_validate(layer, from_attributes=True) for layer in found]
 
 
 @router.get("/{key}/points")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -52,12 +53,8 @@ def list_trials(
         after: only trials with a greater number.
     """
     rows = _chosen(study, filter, sort, state, after)
-    front = set(study.front)
     return TrialsPage(
-        rows=[
-            TrialRow.of(point, front, study.notes.get(point.number))
-            for point in rows[offset : offset + limit]
-        ],
+        rows=_rows(study, rows[offset : offset + limit]),
         matched=len(rows),
         total=len(study.points),
         offset=offset,
@@ -73,11 +70,7 @@ def export_csv(study: SnapshotDep, filter: Filter = "", sort: Sort = "number") -
 @router.get("/export.json")
 def export_json(study: SnapshotDep, filter: Filter = "", sort: Sort = "number") -> Response:
     """The trials that pass the filter, in order, as a JSON array."""
-    front = set(study.front)
-    rows = [
-        TrialRow.of(point, front, study.notes.get(point.number)).model_dump()
-        for point in _chosen(study, filter, sort)
-    ]
+    rows = [row.model_dump() for row in _rows(study, _chosen(study, filter, sort))]
     return _download(json.dumps(rows, indent=1), "json", study)
 
 
@@ -89,7 +82,7 @@ def get_trial(study: SnapshotDep, number: Number, shared: SharedDep) -> TrialDet
     best = study.best
     files = measurements(shared, study, trial)
     return TrialDetail(
-        **TrialRow.of(TrialPoint.of(trial), study.front, study.notes.get(number)).model_dump(),
+        **_rows(study, [TrialPoint.of(trial)])[0].model_dump(),
         batch=trial.batch,
         qconfig=dict(trial.qconfig),
         config_hash=trial.config_hash,
@@ -165,6 +158,11 @@ def _trial(study: Snapshot, number: int) -> Trial:
             fix=f"it has {len(study.points)} trials, counted from 0",
         )
     return found[0]
+
+
+def _rows(study: Snapshot, points: Sequence[TrialPoint]) -> list[TrialRow]:
+    front = set(study.front)
+    return [TrialRow.of(point, front, study.notes.get(point.number)) for point in points]
 
 
 def _chosen(
