@@ -15,6 +15,7 @@ from qsearch.cli.output import table
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
+    from qsearch.errors import SearchFailedError
     from qsearch.server.client import Client
 
 SERVER: Final = "Server"
@@ -25,21 +26,19 @@ _NOT_SENT: Final = (
 """Settings of launch that ``submit`` does not take: places of this machine, and own code."""
 
 
-def server_option(required: bool = False) -> options.Decorator:
-    """Which server."""
-    return option(
-        "--server",
-        metavar="URL",
-        required=required,
-        help="URL of `qsearch serve`; the token is in QSEARCH_TOKEN",
-        panel=SERVER,
-    )
+_server: Final = option(
+    "--server",
+    metavar="URL",
+    required=True,
+    help="URL of `qsearch serve`; the token is in QSEARCH_TOKEN",
+    panel=SERVER,
+)
 
 
 @click.command(cls=Command)
 @options.model
 @options.dims
-@server_option(required=True)
+@_server
 @option("--priority", default=0, help="-10 to 10; greater runs first (0)", **options.PRIORITY)
 @option("--wait", help="wait until the study ends")
 @options.output(help="wait, then download and verify the module: m.qmod")
@@ -115,25 +114,26 @@ def _tell(job: dict[str, Any], finished: int) -> None:
     print(f"{job['state']}{_place(job)}, {finished} of {job['trials']} trials", file=sys.stderr)
 
 
-def _finish(client: Client, job: dict[str, Any], out: str | None, quiet: bool) -> int:
-    """Print how a job ended; its exit code."""
-    from qsearch.cli.studies import print_best
+def _failure(why: dict[str, Any]) -> SearchFailedError:
     from qsearch.errors import SearchFailedError
 
+    return SearchFailedError(why["what"], where=why.get("where"), fix=why.get("fix"))
+
+
+def _finish(client: Client, job: dict[str, Any], out: str | None, quiet: bool) -> int:
+    """Print how a job ended; its exit code."""
+    from qsearch.cli.studies import best_on_server, print_best
+
     if job["state"] == "failed":
-        error = job["error"] or {"what": "the search failed", "where": None, "fix": None}
-        found = SearchFailedError(error["what"], where=error["where"], fix=error["fix"])
-        print(f"error: {found}", file=sys.stderr)
-        return int(job["exit_code"] or found.exit_code)
+        failure = _failure(job["error"] or {"what": "the search failed"})
+        print(f"error: {failure}", file=sys.stderr)
+        return int(job["exit_code"] or failure.exit_code)
     why = "" if job["error"] is None else f": {job['error']['what']}"
     if job["state"] == "cancelled" or job["study"] is None:
         print(f"{job['state']:<10} {job['name']}{why}", file=sys.stderr)
     if job["study"] is None:
         return int(job["exit_code"] or EXIT_TARGET_MISSED)
-    best = client.best(job["name"])
-    if out is not None:
-        proof = client.download(job["name"], out)
-        best["module"] = f"{out} ({'proved here' if proof.proved else 'not integers only'})"
+    best = best_on_server(client, job["name"], None, out)
     if not quiet:
         print_best(best)
     return int(job["exit_code"] or (EXIT_OK if job["state"] == "done" else EXIT_TARGET_MISSED))
@@ -141,7 +141,7 @@ def _finish(client: Client, job: dict[str, Any], out: str | None, quiet: bool) -
 
 @click.command(cls=Command)
 @argument("name", "NAME", "only this study (all)", required=False)
-@server_option(required=True)
+@_server
 @option("--cancel", help="end the study; a running study writes the best module so far")
 @option("--priority", help="set it: -10 to 10; greater runs first", **options.PRIORITY)
 @option("--uploads", help="list the files that you uploaded instead")
@@ -173,8 +173,7 @@ def queue_command(name: str | None, server: str, as_json: bool, **asked: Any) ->
     print(json.dumps(jobs) if as_json else table([row(job) for job in jobs]))
     for why in [job.get("error") for job in jobs if name is not None and not as_json]:
         if why is not None:
-            told = [f"  {word}: {why[word]}" for word in ("where", "fix") if why[word]]
-            print("\n".join([why["what"], *told]), file=sys.stderr)
+            print(_failure(why), file=sys.stderr)
     return EXIT_OK
 
 

@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -23,6 +23,9 @@ from qsearch.cli.output import (
     wrapped,
 )
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
+
+if TYPE_CHECKING:
+    from qsearch.server.client import Client
 
 _HASH_LETTERS: Final = 12
 _SELDOM: Final = ("drivers", "pruned", "failed", "infeasible", "from_store")
@@ -218,7 +221,9 @@ def best_command(
             fix="leave out --server, --trial and the other of --smallest and --fastest",
         )
     if server is not None:
-        found = _best_on_server(server, study.on_server(), trial, out)
+        from qsearch.server.client import Client
+
+        found = best_on_server(Client(server), study.on_server(), trial, out)
     else:
         from qsearch import studies as stored
 
@@ -239,12 +244,10 @@ def best_command(
     return EXIT_OK
 
 
-def _best_on_server(url: str, name: str, trial: int | None, out: str | None) -> dict[str, Any]:
+def best_on_server(client: Client, name: str, trial: int | None, out: str | None) -> dict[str, Any]:
     """The winner on a server; its module is fetched and verified where ``out`` says so."""
     from qsearch.errors import SettingsError
-    from qsearch.server.client import Client
 
-    client = Client(url)
     found = client.best(name, trial)
     if out is not None:
         if trial is not None:

@@ -33,6 +33,8 @@ MEMORY_BYTES: Final = 4 << 30
 TIME_S: Final = 120.0
 MAX_ANSWER_BYTES: Final = 64 << 20
 KEPT_BYTES: Final = 128 << 20
+PARALLEL: Final = 2
+"""Questions that are computed at a time."""
 WATCH_S: Final = 0.5
 """How often it is looked whether a client still waits."""
 EXIT_BAD_FILE: Final = 2
@@ -105,20 +107,15 @@ class Inspection:
     Args:
         memory_bytes: address space of a process.
         time_s: wall time after which it is ended.
-        parallel: questions that are computed at a time.
     """
 
     memory_bytes: int = MEMORY_BYTES
     time_s: float = TIME_S
-    parallel: int = 2
-    _slots: threading.Semaphore = field(init=False)
+    _slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(PARALLEL))
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _idle: list[Reader] = field(default_factory=list)
     _jobs: dict[Any, _Job] = field(default_factory=dict)
     _kept: OrderedDict[Any, bytes] = field(default_factory=OrderedDict)
-
-    def __post_init__(self) -> None:
-        self._slots = threading.Semaphore(self.parallel)
 
     async def answer(self, request: Request, task: str, file: Path, **options: Any) -> bytes:
         """``ask`` for a client: when the last client leaves, the work ends.

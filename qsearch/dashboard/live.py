@@ -52,9 +52,7 @@ class _Channel:
 class Live:
     """Streams of events; lives in the server's event loop."""
 
-    def __init__(self, *, poll_s: float = POLL_S, most: int = STREAMS) -> None:
-        self._poll_s = poll_s
-        self._most = most
+    def __init__(self) -> None:
         self._channels: dict[str, _Channel] = {}
         self._ended = asyncio.Event()
 
@@ -76,9 +74,9 @@ class Live:
         Raises:
             TooManyStreamsError: so many are open.
         """
-        if self.clients >= self._most:
+        if self.clients >= STREAMS:
             raise TooManyStreamsError(
-                f"{self._most} event streams are open",
+                f"{STREAMS} event streams are open",
                 where="events/stream",
                 fix="close other windows of the dashboard, or ask for events with ?after=",
             )
@@ -92,7 +90,7 @@ class Live:
         queue: asyncio.Queue[_Message | None] = asyncio.Queue(QUEUE)
         repository, study_id = study.repository, study.study.id
         newest = await asyncio.to_thread(repository.last_event, study_id)
-        if self.clients >= self._most:  # others came since the route asked for room
+        if self.clients >= STREAMS:  # others came since the route asked for room
             return
         channel = self._join(study, queue, newest)
         try:
@@ -133,13 +131,13 @@ class Live:
         repository, study_id = study.repository, study.study.id
         seen: set[int] | None = None
         known: tuple[float, int, int] | None = None
-        pause = self._poll_s
+        pause = POLL_S
         while channel.queues and not self._ended.is_set():
             with contextlib.suppress(StoreError):  # a database that restarts: ask again
                 after = max(0, last - _OVERLAP)
                 now = await asyncio.to_thread(repository.pulse, study_id, after)
                 awake = now != known or (now is not None and now[1])
-                pause = self._poll_s if awake else min(2 * pause, IDLE_POLL_S)
+                pause = POLL_S if awake else min(2 * pause, IDLE_POLL_S)
                 if now != known or seen is None:
                     # Before the events: a client that heard of one knows the state by then.
                     if seen is not None and (now or ())[:2] != (known or ())[:2]:

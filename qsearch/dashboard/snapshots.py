@@ -148,9 +148,8 @@ class StudyFilter:
 class Snapshots:
     """Snapshots of the studies that are looked at; safe to use from several threads."""
 
-    def __init__(self, sources: Sources, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, sources: Sources) -> None:
         self.sources = sources
-        self._monotonic = monotonic
         self._kept: OrderedDict[str, Snapshot] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -164,7 +163,7 @@ class Snapshots:
         source, repository, study_id = self.sources.find(key)
         with self._lock:
             known = self._kept.get(key)
-        if known is not None and self._monotonic() - known.read_at < FRESH_S:
+        if known is not None and time.monotonic() - known.read_at < FRESH_S:
             return known
         found = next((s for s in repository.studies() if s.id == study_id), None)
         if found is None:
@@ -204,7 +203,7 @@ class Snapshots:
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         with known.lock:
-            if self._monotonic() - known.read_at >= FRESH_S:
+            if time.monotonic() - known.read_at >= FRESH_S:
                 self._refresh(known, study)
         return known
 
@@ -242,7 +241,7 @@ class Snapshots:
                 # 10,000 of them takes 0.1 s, in the middle of whatever request it falls into.
                 gc.freeze()
                 known.settled = len(renewed)
-        known.read_at = self._monotonic()
+        known.read_at = time.monotonic()
 
 
 def _after(points: Sequence[TrialPoint]) -> int:

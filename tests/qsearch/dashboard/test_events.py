@@ -83,7 +83,7 @@ def test_the_history_can_be_paged(client, repository):
 def test_more_streams_than_the_server_serves_are_refused_and_freed_ones_are_given_again(
     client, repository, monkeypatch
 ):
-    monkeypatch.setattr(client.live, "_most", 2)
+    monkeypatch.setattr("qsearch.dashboard.live.STREAMS", 2)
     with streamed(client) as one, streamed(client) as other:
         told = [messages(stream) for stream in (one, other)]
         assert [next(each)[0] for each in told] == ["hello", "hello"]
