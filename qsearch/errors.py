@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import ClassVar
 
 from compiler.errors import CompilerError
@@ -53,6 +55,17 @@ class NoModuleError(SearchFailedError):
     """Every trial was scored, and none gives a module that may be handed over."""
 
     exit_code: ClassVar[int] = EXIT_TARGET_MISSED
+
+
+@contextlib.contextmanager
+def system_errors(
+    kind: type[CompilerError], what: str, *, where: str | None = None, fix: str
+) -> Iterator[None]:
+    """Raise what the system says of files in the block as an error of ours: ``what``, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror or error}", where=where, fix=fix) from error
 
 
 def exit_code_of(error: CompilerError) -> int:

@@ -7,6 +7,7 @@ import hashlib
 import io
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from qsearch.errors import DataError
+from qsearch.errors import DataError, system_errors
 from workers.datasets.protocol import LABEL_NAMES, InputSpec
 
 LABELS = "labels"
@@ -63,17 +64,14 @@ def objects_to_npz(data: Any, inputs: tuple[InputSpec, ...], folder: Path, name:
             column.discard()
 
 
-@contextlib.contextmanager
-def _writing(folder: Path, name: str) -> Iterator[None]:
+def _writing(folder: Path, name: str) -> AbstractContextManager[None]:
     """Name the folder of files that cannot be written; reading is the caller's iterator's."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"the {name} data cannot be kept: {error.strerror or error}",
-            where=str(folder),
-            fix="free space there, choose another folder with -o, or give the path of an .npz",
-        ) from error
+    return system_errors(
+        DataError,
+        f"the {name} data cannot be kept",
+        where=str(folder),
+        fix="free space there, choose another folder with -o, or give the path of an .npz",
+    )
 
 
 def data_items(data: Any) -> Iterator[Any]:

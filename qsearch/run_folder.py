@@ -15,7 +15,7 @@ from typing import Final
 import yaml
 
 from compiler.errors import nearest
-from qsearch.errors import RunFolderError, SettingsError, StoreError
+from qsearch.errors import RunFolderError, SettingsError, StoreError, system_errors
 from qsearch.process import file_lock
 
 PathLike = str | os.PathLike[str]
@@ -167,16 +167,14 @@ class RunFolder:
             self.path.rmdir()  # refused while it holds files of others
 
     def _check_writable(self) -> None:
-        try:
+        with system_errors(
+            RunFolderError,
+            "the run folder cannot be written",
+            where=str(self.path)[:300],
+            fix="choose a folder you may write to with -o",
+        ):
             self.path.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.path):
-                pass
-        except OSError as error:
-            raise RunFolderError(
-                f"the run folder cannot be written: {error.strerror or error}",
-                where=str(self.path)[:300],
-                fix="choose a folder you may write to with -o",
-            ) from error
+            tempfile.TemporaryFile(dir=self.path).close()
 
 
 def is_device_name(name: str) -> bool:

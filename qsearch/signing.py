@@ -23,7 +23,7 @@ from compiler.runtime.archive import (
     read_json,
     write_archive,
 )
-from qsearch.errors import SettingsError
+from qsearch.errors import SettingsError, system_errors
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -103,15 +103,12 @@ def keygen(path: PathLike) -> tuple[Path, str]:
                 f"{target} is there already, and is not replaced", fix="choose another name with -o"
             )
     for target, data, mode in ((private, secret, 0o600), (public, shown, 0o644)):
-        try:
-            with os.fdopen(
-                os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb"
-            ) as file:
-                file.write(data)
-        except OSError as error:
-            raise SettingsError(
-                f"{target} cannot be written: {error.strerror}", fix="choose another name with -o"
-            ) from error
+        what, flags = f"{target} cannot be written", os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with (
+            system_errors(SettingsError, what, fix="choose another name with -o"),
+            os.fdopen(os.open(target, flags, mode), "wb") as file,
+        ):
+            file.write(data)
     return public, fingerprint(key.public_key())
 
 
@@ -142,7 +139,12 @@ def public_key(path: Path) -> Ed25519PublicKey:
 
 def _read_key(path: Path, kind: Literal["private", "public"]) -> Any:
     serialization, ed25519 = _cryptography()
-    data = _key_bytes(path)
+    fix = "check the path; `qsearch keygen` makes a pair of keys"
+    with (
+        system_errors(SettingsError, f"the key {path} cannot be read", fix=fix),
+        path.open("rb") as file,
+    ):
+        data = file.read(_MAX_KEY_BYTES)
     try:
         if kind == "private":
             key = serialization.load_pem_private_key(data, password=None)
@@ -210,16 +212,13 @@ def check_signature(members: Mapping[str, bytes], trusted: Ed25519PublicKey | No
 
 def write_members(path: Path, members: Mapping[str, bytes]) -> None:
     """Replace a .qmod by these members; the file is the old or the new one, nothing in between."""
-    part = path.with_name(f"{path.name}.part")
-    try:
-        write_archive(part, members)
-        part.replace(path)
-    except OSError as error:
-        raise ArtifactError(
-            f"{path} cannot be written: {error.strerror}", fix="choose a folder you may write to"
-        ) from error
-    finally:
-        part.unlink(missing_ok=True)
+    part, what = path.with_name(f"{path.name}.part"), f"{path} cannot be written"
+    with system_errors(ArtifactError, what, fix="choose a folder you may write to"):
+        try:
+            write_archive(part, members)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
 
 
 def _message(members: Mapping[str, bytes]) -> bytes:
@@ -248,17 +247,6 @@ def repack(path: Path, out: Path) -> str:
     if other or out != path:
         write_members(out, members)
     return other
-
-
-def _key_bytes(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(_MAX_KEY_BYTES)
-    except OSError as error:
-        raise SettingsError(
-            f"the key {path} cannot be read: {error.strerror}",
-            fix="check the path; `qsearch keygen` makes a pair of keys",
-        ) from error
 
 
 def _cryptography() -> tuple[Any, Any]:

@@ -142,14 +142,11 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         SettingsError: the file cannot be written.
     """
-    from qsearch.errors import SettingsError
+    from qsearch.errors import SettingsError, system_errors
 
-    try:
+    what = f"{path} cannot be written"
+    with system_errors(SettingsError, what, where="--out", fix="choose another path"):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(
-            f"{path} cannot be written: {error.strerror}", where="--out", fix="choose another path"
-        ) from error
 
 
 # IR text in colour, at a terminal ---------------------------------------------------------------
