@@ -18,8 +18,6 @@ from compiler.frontend.cut_graph import Graph
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.frontend.from_onnx.load import load as load_onnx
 from compiler.frontend.from_onnx.model_file import read_model
-from compiler.ir.analysis import bind
-from compiler.ir.expr import Constant, Expr, Var
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.pass_text import split_passes
@@ -27,7 +25,7 @@ from compiler.ir.text.parser import parse
 from compiler.ir.ty import tensor_fields
 from compiler.proof.work import refusal_expected
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import Diagnosis, diagnose, given_points, prerequisite_optimize
+from compiler.quantize import Diagnosis, bind_params, diagnose, given_points, prerequisite_optimize
 from compiler.quantize.diagnosis import OUTSIDE, OperatorDiagnosis
 from compiler.runtime.artifact import load_qmod
 from compiler.runtime.interface import KEY as INTERFACE
@@ -227,13 +225,7 @@ def read_module(
         source = find_model(path)
         _, module, params = load_model(source, dims_with(data, source, dims), at)
         if closed:
-            main = module["main"]
-            weights: dict[Var, Expr] = {
-                param: Constant(params[param.name_hint])
-                for param in main.params
-                if param.name_hint in params
-            }
-            module = infer_module(module.with_function("main", bind(main, weights)))
+            module = bind_params(module, params)
     if after:
         from compiler.transform import run_named
 

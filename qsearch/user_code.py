@@ -6,7 +6,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import import_module
+from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any
 
@@ -23,18 +23,14 @@ def load_object(path: str, what: str) -> Any:
     Raises:
         SettingsError: there is no such module or name; ``what`` says what was looked for.
     """
-    module, _, names = path.partition(":")
     try:
-        found: Any = import_module(module)
-        for name in names.split("."):
-            found = getattr(found, name)
-    except (ImportError, AttributeError) as error:
+        return resolve_name(path)
+    except (ImportError, AttributeError, ValueError) as error:
         raise SettingsError(
             f"the {what} {path} cannot be imported: {error}",
             where=what,
             fix="package.module:name, importable where the command runs and on every worker",
         ) from error
-    return found
 
 
 def path_of(given: Any, what: str, *, in_this_process: bool) -> str:
