@@ -250,7 +250,7 @@ STORAGE_VARIABLE: Final = "QSEARCH_STORAGE"
 
 @dataclass(frozen=True, slots=True)
 class StudyAddress:
-    """Which study: of a run folder, or of a storage by name.
+    """Which study: of a run folder, or of a storage by name; one of them is given.
 
     Attributes:
         folder: run folder, whose database is meant where ``storage`` names none.
@@ -264,19 +264,10 @@ class StudyAddress:
 
     @property
     def url(self) -> str:
-        """The database.
-
-        Raises:
-            SettingsError: neither folder nor storage was given.
-        """
+        """The database."""
         if self.storage is not None:
             return self.storage
-        if self.folder is None:
-            raise SettingsError(
-                "no study was named",
-                where="folder, --storage",
-                fix="give a run folder, or --storage URL",
-            )
+        assert self.folder is not None
         return f"sqlite:///{RunFolder(self.folder).database}"
 
 

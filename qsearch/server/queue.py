@@ -17,7 +17,7 @@ from qsearch.errors import ConflictError, RunFolderError, SearchError, SettingsE
 from qsearch.process import file_lock
 from qsearch.run_folder import RunFolder, is_folder_name
 from qsearch.server.driver import Drivers, note_study
-from qsearch.server.quota import DAY_S, Usage, counted_before, counted_now, usage_of
+from qsearch.server.quota import DAY_S, Usage, counted_before, usage_of
 from qsearch.server.submission import BEFORE, FILES, GROWING, ServerOptions, checked
 from qsearch.server.tokens import Tokens, User
 from qsearch.server.uploads import QuotaError, Uploads, references
@@ -255,7 +255,8 @@ class JobQueue:
             delete()
             if now is not None and now.state != "deleted":
                 at = self._clock()
-                self.repository.delete_job(now.id, counted_now(now, at), at - DAY_S)
+                used = usage_of([now], 0, at)
+                self.repository.delete_job(now.id, (used.trials, used.seconds), at - DAY_S)
 
     def jobs(self) -> list[tuple[Job, int | None]]:
         """All jobs, oldest first, with the position of those that wait; 1 runs next."""

@@ -26,12 +26,6 @@ class Usage:
     seconds: float
 
 
-def counted_now(job: Job, now: float) -> tuple[int, float]:
-    """Trials and seconds of an ended job that the quota of its owner counts today."""
-    found = usage_of([job], 0, now)
-    return found.trials, found.seconds
-
-
 def usage_of(jobs: Sequence[Job], size: int, now: float) -> Usage:
     """What the owner of some jobs used of the quota."""
     lately = [job for job in jobs if (job.finished_at or now) > now - DAY_S]
