@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 import sys
 from pathlib import Path
@@ -291,7 +290,7 @@ def insight_command(
     """Find the layers and tensors of a quantized model that lose accuracy."""
     given = options.named_model(model)
     from qsearch.modules.analysis import insight
-    from qsearch.report.insight import decibels, layer_rows
+    from qsearch.report.insight import layer_rows, output_told
 
     quiet = options.given_verbosity() == -1 or not sys.stderr.isatty()
     found = insight(
@@ -313,10 +312,7 @@ def insight_command(
     print(wrapped("output SQNR dB, agreement %: of the network with this layer alone quantized"))
     for name, output in (("simulated", figures.simulated), ("integer", figures.integer)):
         if output is not None:
-            agreement = f"{100 * output.agreement:.2f} %"
-            told = f"{name}, all layers: SQNR {decibels(output.output_db)} dB"
-            worst = f"; {output.worst_told}" if output.worst_told else ""
-            print(wrapped(f"{told}, agreement {agreement}{worst}"))
+            print(wrapped(f"{name}, all layers: {output_told(output)}"))
     print_legend(("SQNR", "agreement"))
     if out is not None:
         print(out)
@@ -436,12 +432,8 @@ def _difference_row(node: NodeDifference) -> dict[str, Any]:
         "operator": operator,
         "shape": "x".join(map(str, node.shape)) or "scalar",
         "dtype": dtype,
-        "SNR dB": "equal" if node.equal else _decibels(node.snr_db),
-        "undone dB": "" if node.undone_db is None else _decibels(node.undone_db),
+        "SNR dB": "equal" if node.equal else f"{node.snr_db:.1f}",
+        "undone dB": "" if node.undone_db is None else f"{node.undone_db:.1f}",
         "largest error": "-" if node.equal else f"{node.max_abs_error:.3g}",
         "scale of B": "-" if node.scale == 1.0 else f"{node.scale:.4g}",
     }
-
-
-def _decibels(value: float) -> str:
-    return f"{value:.1f}" if math.isfinite(value) else str(value)

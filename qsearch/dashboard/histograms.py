@@ -48,15 +48,13 @@ def histograms_of(statistics: Path, scales: str | None) -> dict[str, Any]:
                 "values": int(one.count),
                 "counts": counts,
                 "readers": list(stats.readers[point]),
-                **_thresholds(chosen, point, len(stats.point_tensor), low),
+                **_thresholds(chosen, point, len(stats.point_tensor)),
             }
         )
     return {"points": points, "total": len(stats.point_tensor)}
 
 
-def _thresholds(
-    chosen: NDArray[Any] | None, point: int, count: int, low: float
-) -> dict[str, float | None]:
+def _thresholds(chosen: NDArray[Any] | None, point: int, count: int) -> dict[str, float | None]:
     """Both ends of the range that quantization keeps."""
     if chosen is None or chosen.size not in (count, 3 * count):
         return {"threshold_low": None, "threshold_high": None}

@@ -26,9 +26,9 @@ def insight_page(title: str, facts: Mapping[str, str], insight: Insight, mode: s
     measured = [point for point in insight.points if point.thresholds]
     names = {layer.index: layer_name(layer) for layer in insight.layers}
     said = dict(facts)
-    said["simulated"] = _output(insight.simulated)
+    said["simulated"] = output_told(insight.simulated)
     if insight.integer is not None:
-        said["integer"] = _output(insight.integer)
+        said["integer"] = output_told(insight.integer)
     plots: list[dict[str, Any]] = [
         {
             "name": "What each layer costs alone",
@@ -148,7 +148,8 @@ def _range_row(point: PointInsight, mode: str) -> dict[str, Any]:
     return {**plot_row(point_name(point, {}), values, note), "chosen": chosen}
 
 
-def _output(output: OutputInsight) -> str:
+def output_told(output: OutputInsight) -> str:
+    """How near the outputs of the quantized network are to those in float."""
     told = f"SQNR {decibels(output.output_db)} dB, agreement {100 * output.agreement:.2f} %"
     return f"{told}; {output.worst_told}" if output.worst_told else told
 
