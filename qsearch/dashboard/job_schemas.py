@@ -8,11 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from qsearch.dashboard.schemas import ErrorOut, In, Out
 from qsearch.server.submission import BEFORE, FILES, NAMES, STUDY_NAME
-from qsearch.server.uploads import HIDDEN
+from qsearch.server.uploads import DATA, HIDDEN
 from qsearch.store.records import Job
 
 _SHA256 = 64
-_DATA = r"^[0-9a-f]{64}(\.(npz|npy|zip))?$"
+_DATA = rf"^[0-9a-f]{{64}}(\.({'|'.join(DATA)}))?$"
 _FILE = rf"^[^/\\\t\n{HIDDEN}]{{1,255}}$"
 
 

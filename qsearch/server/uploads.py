@@ -13,23 +13,24 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from qsearch.errors import SearchError, SettingsError
 from qsearch.server.tokens import User
 from qsearch.store.records import Upload
 from qsearch.store.repository import Repository
 
-Kind = Literal["onnx", "npz", "npy", "zip"]
 MODELS: Final = ("onnx",)
 DATA: Final = ("npz", "npy", "zip")
 """A zip holds a folder of images, and is kept unpacked."""
+KINDS: Final = "|".join((*MODELS, *DATA))
+"""Kinds of uploads, as part of a pattern."""
 
 HIDDEN: Final = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 """Control characters and those that turn the direction of text, as part of a pattern."""
 BLOCK_BYTES: Final = 4096
 """A file or folder counts as whole blocks, as on a disk: an empty one is not free."""
-_REFERENCE: Final = re.compile(r"([0-9a-f]{64})\.(onnx|npz|npy|zip)")
+_REFERENCE: Final = re.compile(rf"[0-9a-f]{{64}}\.({KINDS})")
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 

@@ -26,7 +26,7 @@ from qsearch.errors import StoreError
 from qsearch.server.queue import ForbiddenError, JobQueue
 from qsearch.server.submission import STUDY_NAME
 from qsearch.server.tokens import User
-from qsearch.server.uploads import blocks
+from qsearch.server.uploads import KINDS, blocks
 from qsearch.store.records import Job, Upload
 from workers.metrics.registry import costs
 from workers.metrics.size import FORMS
@@ -35,7 +35,7 @@ router = APIRouter(tags=["queue"])
 
 Name = Annotated[str, Path(pattern=STUDY_NAME)]
 Sha256 = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
-Kind = Annotated[str, Query(pattern="^(onnx|npz|npy|zip)$")]
+Kind = Annotated[str, Query(pattern=f"^({KINDS})$")]
 
 
 @router.get("/api/v1/me")
