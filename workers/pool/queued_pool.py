@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import heapq
 import importlib
 import math
 import os
 import time
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,19 +62,16 @@ class JobQueue:
 
     A worker stays with its group. Without jobs of that group it takes the oldest group that no
     worker has begun, and then a job of the group with the most jobs left (work stealing). A group's
-    last job is left to its own worker, for another one would have to prepare for it. Every step
-    takes constant time, except stealing, which looks at all groups with jobs to steal.
+    last job is left to its own worker, for another one would have to prepare for it. A step takes
+    constant time, or looks at the groups that workers have begun.
     """
 
     def __init__(self, max_attempts: int) -> None:
         if max_attempts < 1:
             raise WorkerError(f"max_attempts {max_attempts}", fix="at least 1")
         self._max_attempts = max_attempts
-        self._waiting: dict[Hashable, deque[Job]] = {}
-        self._ages: dict[Hashable, int] = {}  # group that waits → its place in the queue
-        self._next_age = 0
-        self._large: set[Hashable] = set()  # groups with jobs to steal
-        self._fresh: list[tuple[int, Hashable]] = []  # heap of groups that nobody may have begun
+        # Group → its jobs, the oldest group first. A dict would step over all that were deleted.
+        self._waiting: OrderedDict[Hashable, deque[Job]] = OrderedDict()
         self._group_of: dict[Hashable, Hashable] = {}  # tag of a job that waits → its group
         self._holders: dict[Hashable, Hashable] = {}  # worker → its group
         self._held: Counter[Hashable] = Counter()  # group → how many workers are with it
@@ -92,31 +88,11 @@ class JobQueue:
         if lost:
             self._lost.setdefault(job.group, lost)
         self._jobs_of(job).append(job)
-        self._note(job.group)
 
     def _jobs_of(self, job: Job) -> deque[Job]:
         """Where the job waits."""
         self._group_of[job.tag] = job.group
-        if job.group not in self._waiting:
-            self._waiting[job.group] = deque()
-            self._ages[job.group] = self._next_age
-            self._next_age += 1
-            self._offer(job.group)
-        return self._waiting[job.group]
-
-    def _note(self, group: Hashable) -> None:
-        """The number of jobs of a group has changed."""
-        jobs = self._waiting[group]
-        if len(jobs) >= STEAL_FROM:
-            self._large.add(group)
-        else:
-            self._large.discard(group)
-        if not jobs:
-            del self._waiting[group], self._ages[group]
-
-    def _offer(self, group: Hashable) -> None:
-        if group in self._waiting and not self._held[group]:
-            heapq.heappush(self._fresh, (self._ages[group], group))
+        return self._waiting.setdefault(job.group, deque())
 
     def take(self, worker: Hashable = None) -> Job | None:
         """The job that ``worker`` runs next; None where it should stay idle."""
@@ -129,23 +105,22 @@ class JobQueue:
             self._held[group] += 1
         job = self._waiting[group].popleft()
         self._group_of.pop(job.tag, None)
-        self._note(group)
+        self._forget_empty(group)
         return job
 
     def _group_for(self, worker: Hashable) -> Hashable | None:
         own = self._holders.get(worker)
         if own in self._waiting:
             return own
-        while self._fresh:
-            age, group = self._fresh[0]
-            if self._ages.get(group) == age and not self._held[group]:
-                return group
-            heapq.heappop(self._fresh)
-        return max(
-            self._large,
-            key=lambda group: (len(self._waiting[group]), -self._ages[group]),
-            default=None,
-        )
+        fresh = next((group for group in self._waiting if not self._held[group]), None)
+        if fresh is not None:
+            return fresh
+        large = (group for group, jobs in self._waiting.items() if len(jobs) >= STEAL_FROM)
+        return max(large, key=lambda group: len(self._waiting[group]), default=None)
+
+    def _forget_empty(self, group: Hashable) -> None:
+        if not self._waiting[group]:
+            del self._waiting[group]
 
     def release(self, worker: Hashable) -> None:
         """The worker is gone; its group may be begun by another."""
@@ -155,7 +130,6 @@ class JobQueue:
         self._held[group] -= 1
         if not self._held[group]:
             del self._held[group]
-            self._offer(group)
 
     def done(self, job: Job, result: Any, error: Exception | None) -> None:
         """A job ended."""
@@ -168,7 +142,6 @@ class JobQueue:
         if count < self._max_attempts:
             again = dataclasses.replace(job, attempt=job.attempt + 1)
             self._jobs_of(again).appendleft(again)
-            self._note(again.group)
             return
         error = LostWorkerError(
             f"{job} lost its worker: {why}, after {count} workers died on it",
@@ -188,7 +161,7 @@ class JobQueue:
                 group = self._group_of.pop(tag)
                 kept = (job for job in self._waiting[group] if job.tag != tag)
                 self._waiting[group] = deque(kept)
-                self._note(group)
+                self._forget_empty(group)
 
     def give_back(self, finished: Iterable[Finished]) -> None:
         self._finished.extend(finished)
@@ -204,12 +177,9 @@ class JobQueue:
 
     def clear(self) -> None:
         """Forget everything but losses that were not reported."""
-        for jobs in (self._waiting, self._ages, self._group_of, self._holders, self._lost):
+        for jobs in (self._waiting, self._group_of, self._holders, self._held, self._lost):
             jobs.clear()
         self._finished.clear()
-        self._held.clear()
-        self._large.clear()
-        self._fresh.clear()
 
 
 def log_tail(path: str | Path) -> str | None:
