@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from workers.datasets.image_folder import IMAGE_SUFFIXES, ImageFolderDataset
+from workers.datasets.image_folder import IMAGE_SUFFIXES, image_dataset, image_input
 from workers.datasets.listed import Array
 from workers.datasets.preprocess import Preprocess
 from workers.datasets.protocol import Dataset, InputSpec
 from workers.datasets.registry import datasets, take_options
 from workers.errors import DatasetError
-from workers.messages import Range
 
 BOXES, MASKS = "boxes", "masks"
 """Fields of ``--preprocess``: a file, and a folder, in the folder of the data."""
@@ -24,41 +23,12 @@ IGNORED = 255
 """Of a mask: no class; the label is -1."""
 
 
-class _Annotated(ImageFolderDataset):
-    """Images whose labels are arrays."""
-
-    def __init__(
-        self,
-        files: Sequence[Path],
-        made: Preprocess,
-        spec: InputSpec,
-        labels: Any,
-        beside: Sequence[Path],
-    ) -> None:
-        super().__init__([(path, None) for path in files], made, spec)
-        self.has_labels = True
-        self._label, self._beside = labels, tuple(beside)
-
-    def labels(self, samples: Range) -> Array | None:
-        return np.stack([self._label(place) for place in range(samples.start, samples.stop)])
-
-    def files(self, samples: Range) -> Sequence[Path]:
-        images = super().files(samples)
-        own = self._beside if len(self._beside) == 1 else self._beside[samples.start : samples.stop]
-        return [*images, *own]
-
-
 def _opened(
     kind: str, options: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> tuple[Path, Path, Preprocess, InputSpec]:
     """The folder, what ``kind`` names in it, and how images become the input."""
     given, preprocess = take_options(kind, options, path=..., preprocess=...)
-    root, fields = Path(given), dict(preprocess)
-    if len(inputs) != 1 or inputs[0].dtype != "float32":
-        raise DatasetError(
-            "images feed models with one float32 input",
-            where=f"the model takes {', '.join(map(str, inputs))}",
-        )
+    root, fields, spec = Path(given), dict(preprocess), image_input(inputs)
     name = fields.pop(kind)
     if not isinstance(name, str) or not (root / name).exists():
         raise DatasetError(
@@ -66,7 +36,7 @@ def _opened(
             where=str(root),
             fix=f"'{kind}: NAME' in pre.yaml names a file or folder beside the images",
         )
-    return root, root / name, Preprocess.from_options(fields, inputs[0]), inputs[0]
+    return root, root / name, Preprocess.from_options(fields, spec), spec
 
 
 @datasets.register("detection")
@@ -114,7 +84,7 @@ def open_detection(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> D
     labels = np.full((len(rows), most, 5), -1.0)
     for place, own in enumerate(rows):
         labels[place, : len(own)] = own
-    return _Annotated(paths, made, spec, labels.__getitem__, [file])
+    return image_dataset(paths, labels, made, spec, [file])
 
 
 def _moved(made: Preprocess, path: Path, boxes: Array) -> Array:
@@ -182,4 +152,4 @@ def open_segmentation(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -
         values = np.asarray(found, np.int64)
         return np.where(values == IGNORED, -1, values)
 
-    return _Annotated(images, made, spec, label, paths)
+    return image_dataset(images, label, made, spec, paths)

@@ -63,12 +63,12 @@ def open_audio(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Datas
         )
     across = mel is not None and sizes[0] == mel.width  # bands by frames
     length = mel.samples(sizes[1 if across else 0]) if mel else sizes[0]
-    files = labelled_files(root, SUFFIXES, "sound")
+    paths, labels = labelled_files(root, SUFFIXES, "sound")
     soundfile = optional_package("soundfile", "audio", "a data set of sounds")
 
     @lru_cache(_HELD)
     def sample(place: int) -> dict[str, Array]:
-        path = files[place][0]
+        path = paths[place]
         try:
             wave, own_rate = soundfile.read(path, dtype="float32", always_2d=True)
         except Exception as error:  # soundfile raises RuntimeError of its own kinds
@@ -86,5 +86,4 @@ def open_audio(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Datas
         found = found.T if across else found
         return {spec.name: found.astype(spec.dtype).reshape(spec.shape[1:])}
 
-    labels = None if files[0][1] is None else np.asarray([label for _, label in files], np.int64)
-    return ListedDataset(sample, labels, [path for path, _ in files], inputs, len(files))
+    return ListedDataset(sample, labels, [paths], inputs, len(paths))

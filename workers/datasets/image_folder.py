@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.datasets.listed import Array, ListedDataset
 from workers.datasets.preprocess import LARGEST_IMAGE, Preprocess
-from workers.datasets.protocol import Batch, Dataset, InputSpec, check_range
+from workers.datasets.protocol import Dataset, InputSpec
 from workers.datasets.registry import datasets, take_options
 from workers.errors import DatasetError
-from workers.messages import Range
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
@@ -23,81 +24,66 @@ _DECODED_BYTES = 128 << 20
 """What decoded images may occupy; the rest is decoded again each time."""
 
 
-class ImageFolderDataset:
-    """Images in the order of their paths.
+def image_dataset(
+    paths: Sequence[Path],
+    labels: Array | Callable[[int], Array] | None,
+    preprocess: Preprocess,
+    spec: InputSpec,
+    beside: Sequence[Path] = (),
+) -> Dataset:
+    """Images in the order of their paths, decoded and preprocessed when they are asked for.
 
     Args:
-        files: image and class index (None without labels), in sample order.
+        paths: the images, in sample order.
+        labels: as of ``ListedDataset``.
         preprocess: how an image becomes the input.
         spec: the model's only input.
-        listing: the file that says which folder is which class, if there is one.
+        beside: the file that says what the labels are, or one for each image.
     """
+    decoded: dict[int, NDArray[np.uint8]] = {}
 
-    def __init__(
-        self,
-        files: Sequence[tuple[Path, int | None]],
-        preprocess: Preprocess,
-        spec: InputSpec,
-        listing: Path | None = None,
-    ) -> None:
-        self._files = tuple(files)
-        self._listing = listing
-        self._preprocess = preprocess
-        self._spec = spec
-        self._decoded: dict[int, NDArray[np.uint8]] = {}
-        self._decoded_bytes = 0
-        self.has_labels = self._files[0][1] is not None
+    def sample(place: int) -> dict[str, Array]:
+        # Decoded once while there is room: every trial of a study asks for the same images.
+        pixels = decoded.get(place)
+        if pixels is None:
+            pixels = _decode(paths[place], preprocess)
+            if len(decoded) < _DECODED_BYTES // pixels.nbytes:  # a crop makes all of one size
+                decoded[place] = pixels
+        return {spec.name: preprocess.model_input(pixels)}
 
-    def __len__(self) -> int:
-        return len(self._files)
+    files = [paths, *([beside] if beside else [])]
+    # Pixels are finite: no value needs to be looked at.
+    return ListedDataset(sample, labels, files, [replace(spec, finite=False)], len(paths))
 
-    def batch(self, samples: Range) -> Batch:
-        """Images of these samples, decoded and preprocessed now.
 
-        Raises:
-            DatasetError: an image cannot be decoded or is too small.
-        """
-        check_range(samples, len(self), str(self._files[0][0].parent))
-        part = self._files[samples.start : samples.stop]
-        images = [
-            self._preprocess.model_input(self._pixels(samples.start + offset))
-            for offset in range(len(part))
-        ]
-        stacked = np.stack(images) if images else np.zeros((0, *self._spec.shape[1:]), np.float32)
-        return Batch({self._spec.name: stacked}, self.labels(samples))
+def _decode(path: Path, preprocess: Preprocess) -> NDArray[np.uint8]:
+    from PIL import Image, UnidentifiedImageError
 
-    def labels(self, samples: Range) -> NDArray[Any] | None:
-        part = self._files[samples.start : samples.stop]
-        return np.asarray([c for _, c in part], np.int64) if self.has_labels else None
+    try:
+        with Image.open(path) as image:
+            if image.width * image.height > LARGEST_IMAGE:
+                raise DatasetError(
+                    f"an image of {image.width}x{image.height} pixels is too large",
+                    where=str(path),
+                )
+            return preprocess.pixels(image, str(path))
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise DatasetError(f"cannot decode the image: {error}", where=str(path)) from error
 
-    def files(self, samples: Range) -> Sequence[Path]:
-        """The images, and the list of classes where there is one; see ``Dataset.files``."""
-        images = [path for path, _ in self._files[samples.start : samples.stop]]
-        return images if self._listing is None else [*images, self._listing]
 
-    def _pixels(self, index: int) -> NDArray[np.uint8]:
-        """Decoded once while there is room: every trial of a study asks for the same images."""
-        held = self._decoded.get(index)
-        if held is None:
-            held = self._decode(self._files[index][0])
-            if self._decoded_bytes + held.nbytes <= _DECODED_BYTES:
-                self._decoded[index] = held
-                self._decoded_bytes += held.nbytes
-        return held
+def image_input(inputs: Sequence[InputSpec]) -> InputSpec:
+    """The only input of a model that takes images.
 
-    def _decode(self, path: Path) -> NDArray[np.uint8]:
-        from PIL import Image, UnidentifiedImageError
-
-        try:
-            with Image.open(path) as image:
-                if image.width * image.height > LARGEST_IMAGE:
-                    raise DatasetError(
-                        f"an image of {image.width}x{image.height} pixels is too large",
-                        where=str(path),
-                    )
-                return self._preprocess.pixels(image, str(path))
-        except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-            raise DatasetError(f"cannot decode the image: {error}", where=str(path)) from error
+    Raises:
+        DatasetError: it has others.
+    """
+    if len(inputs) != 1 or inputs[0].dtype != "float32":
+        raise DatasetError(
+            "images feed models with one float32 input",
+            where=f"the model takes {', '.join(map(str, inputs))}",
+            fix="write the inputs to an .npz instead",
+        )
+    return inputs[0]
 
 
 @datasets.register("image_folder")
@@ -114,20 +100,17 @@ def open_image_folder(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -
     root = Path(given)
     if not root.is_dir():
         raise DatasetError(f"no image folder {given}")
-    if len(inputs) != 1 or inputs[0].dtype != "float32":
-        raise DatasetError(
-            "an image folder feeds models with one float32 input",
-            where=f"the model takes {', '.join(map(str, inputs))}",
-            fix="write the inputs to an .npz instead",
-        )
-    files = labelled_files(root, IMAGE_SUFFIXES, "image")
-    made = Preprocess.from_options(preprocess, inputs[0])
+    spec = image_input(inputs)
+    paths, labels = labelled_files(root, IMAGE_SUFFIXES, "image")
+    made = Preprocess.from_options(preprocess, spec)
     listing = root / _LISTING
-    return ImageFolderDataset(files, made, inputs[0], listing if listing.is_file() else None)
+    return image_dataset(paths, labels, made, spec, [listing] if listing.is_file() else [])
 
 
-def labelled_files(root: Path, suffixes: Sequence[str], what: str) -> list[tuple[Path, int | None]]:
-    """Files below a folder, and their classes where they lie in folders of classes.
+def labelled_files(
+    root: Path, suffixes: Sequence[str], what: str
+) -> tuple[list[Path], Array | None]:
+    """Files below a folder, and their classes (int64) where they lie in folders of classes.
 
     Args:
         suffixes: of the files, in lower case.
@@ -154,11 +137,13 @@ def labelled_files(root: Path, suffixes: Sequence[str], what: str) -> list[tuple
             fix=f"move the loose {what}s into class folders, or all {what}s into one folder",
         )
     if loose:
-        return [(path, None) for path in loose]
+        return loose, None
     if not classes:
         raise DatasetError(f"no {what} in {root}", fix=f"put files of {', '.join(suffixes)} there")
     index = _class_index(root, [folder.name for folder in folders])
-    return [(path, index[folder.name]) for folder in classes for path in in_folders[folder]]
+    paths = [path for folder in classes for path in in_folders[folder]]
+    labels = [index[folder.name] for folder in classes for _ in in_folders[folder]]
+    return paths, np.asarray(labels, np.int64)
 
 
 def _class_index(root: Path, names: Sequence[str]) -> dict[str, int]:

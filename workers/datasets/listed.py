@@ -1,4 +1,4 @@
-"""Samples that a function makes one by one, what text, audio and tables have in common."""
+"""Samples that a function makes one by one: what all kinds of data but arrays have in common."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ class ListedDataset:
 
     Args:
         sample: the inputs of one sample by name, without the batch axis.
-        labels: of all samples, samples on axis 0, or None.
-        paths: the file of every sample; one file holds all of them.
+        labels: of all samples, samples on axis 0; or what gives the label of one; or None.
+        files: lists of files that decide the samples: one of all samples, or one of each.
         specs: the model's inputs.
         count: samples.
+        whole: see ``protocol.whole``.
     Raises:
         DatasetError: there is no sample, or the first does not fit the model.
     """
@@ -42,15 +43,16 @@ class ListedDataset:
     def __init__(
         self,
         sample: Callable[[int], Mapping[str, Array]],
-        labels: Array | None,
-        paths: Sequence[Path],
+        labels: Array | Callable[[int], Array] | None,
+        files: Sequence[Sequence[Path]],
         specs: Sequence[InputSpec],
         count: int,
+        whole: bool = False,
     ) -> None:
         self._sample, self._labels = sample, labels
-        self._paths, self._specs, self._count = tuple(paths), tuple(specs), count
-        self._where = str(paths[0])
-        self.has_labels = labels is not None
+        self._files, self._specs, self._count = tuple(files), tuple(specs), count
+        self._where = str(files[0][0]) if files else "samples that are made"
+        self.has_labels, self.whole = labels is not None, whole
         if not count:
             raise DatasetError("the data is empty: 0 samples", where=self._where)
         self.batch(Range(0, 1))
@@ -64,23 +66,26 @@ class ListedDataset:
         inputs = {}
         for spec in self._specs:
             given = [row[spec.name] for row in rows]
-            shapes = {array.shape for array in given} - {spec.shape[1:]}
+            shape = spec.shape if self.whole else spec.shape[1:]
+            shapes = {array.shape for array in given} - {shape}
             if shapes:
                 raise DatasetError(
                     f"a sample of {spec.name!r} has the shape {list(shapes.pop())}",
                     where=f"{self._where}; the model takes {spec}",
                 )
-            values = np.stack(given) if given else np.zeros((0, *spec.shape[1:]), spec.dtype)
+            values = np.stack(given) if given else np.zeros((0, *shape), spec.dtype)
             check_values(spec, values, samples.start, self._where)
             inputs[spec.name] = fit_dtype(values, spec, self._where)
         return Batch(inputs, self.labels(samples))
 
     def labels(self, samples: Range) -> Array | None:
+        if callable(self._labels):
+            return np.stack([self._labels(place) for place in range(samples.start, samples.stop)])
         return None if self._labels is None else self._labels[samples.start : samples.stop]
 
     def files(self, samples: Range) -> Sequence[Path]:
-        """The file of all samples, or of these; see ``Dataset.files``."""
-        return self._paths if len(self._paths) == 1 else self._paths[samples.start : samples.stop]
+        own = [f if len(f) == 1 else f[samples.start : samples.stop] for f in self._files]
+        return [path for paths in own for path in paths]
 
 
 def optional_package(name: str, extra: str, what: str) -> Any:

@@ -50,7 +50,7 @@ def open_table(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Datas
     return ListedDataset(
         lambda place: {name: rows[place] for name, rows in arrays.items()},
         labels,
-        [path],
+        [[path]],
         inputs,
         len(lines),
     )

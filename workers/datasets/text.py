@@ -84,7 +84,7 @@ def open_text(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Datase
         for place, text in enumerate(texts):
             real = sum(tokenizer.encode(*text).attention_mask)
             labels[place, : real - 1] = sample(place)[name][1:real]
-    return ListedDataset(sample, labels, [path], inputs, len(texts))
+    return ListedDataset(sample, labels, [[path]], inputs, len(texts))
 
 
 def takes_tokens(inputs: Sequence[InputSpec]) -> bool:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.datasets.protocol import Batch, Dataset, InputSpec, check_range
+from workers.datasets.listed import Array, ListedDataset
+from workers.datasets.protocol import Dataset, InputSpec, whole
 from workers.datasets.registry import datasets, take_options
 from workers.errors import DatasetError
 from workers.messages import Range
@@ -119,66 +119,10 @@ def fitting_variants(spec: InputSpec, low: float, high: float) -> list[str]:
     ]
 
 
-class VariantDataset:
-    """Chosen samples of a dataset, prepared in another way; labels stay.
-
-    Args:
-        dataset: where the samples are.
-        samples: their numbers, in the order in which they stand here.
-        variant: one of ``VARIANTS``; it changes inputs that are images.
-        inputs: the model's inputs.
-    """
-
-    def __init__(
-        self, dataset: Dataset, samples: Sequence[int], variant: str, inputs: Sequence[InputSpec]
-    ) -> None:
-        self._dataset = dataset
-        self._samples = tuple(samples)
-        self._transform = VARIANTS[variant].transform
-        self._axes = {spec.name: channel_axis(spec) for spec in inputs}
-        self.has_labels = dataset.has_labels
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def batch(self, samples: Range) -> Batch:
-        """The chosen samples of a range; raises as the dataset does."""
-        check_range(samples, len(self), "chosen samples")
-        rows = [
-            self._dataset.batch(Range(place, place + 1))
-            for place in self._samples[samples.start : samples.stop]
-        ]
-        inputs = {
-            name: self._prepared(np.concatenate([row.inputs[name] for row in rows]), axis)
-            for name, axis in self._axes.items()
-        }
-        return Batch(inputs, self.labels(samples))
-
-    def labels(self, samples: Range) -> NDArray[Any] | None:
-        chosen = self._samples[samples.start : samples.stop]
-        rows = [self._dataset.labels(Range(place, place + 1)) for place in chosen]
-        return (
-            np.concatenate([row for row in rows if row is not None])
-            if rows[0] is not None
-            else None
-        )
-
-    def files(self, samples: Range) -> Sequence[Path]:
-        """Those of the chosen samples; see ``Dataset.files``."""
-        chosen = self._samples[samples.start : samples.stop]
-        found = [self._dataset.files(Range(place, place + 1)) for place in chosen]
-        return tuple(dict.fromkeys(path for paths in found for path in paths))
-
-    def _prepared(self, values: NDArray[Any], axis: int | None) -> NDArray[Any]:
-        if axis is None:
-            return values
-        return np.ascontiguousarray(self._transform(values, axis), values.dtype)
-
-
 @datasets.register("variant")
 def open_variant(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset:
     """Options: ``of`` (``kind`` and ``options`` of the dataset), ``samples`` (their numbers),
-    ``variant``.
+    ``variant``, which changes inputs that are images. Labels stay.
 
     Raises:
         DatasetError: there is no such variant, or the dataset cannot be opened.
@@ -188,6 +132,27 @@ def open_variant(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dat
         raise DatasetError(f"unknown variant {variant!r}", fix=f"legal: {', '.join(VARIANTS)}")
     if not samples:
         raise DatasetError("a variant of no samples", fix="name at least one sample")
-    return VariantDataset(
-        datasets.require(of["kind"])(of["options"], inputs), samples, variant, inputs
-    )
+    dataset = datasets.require(of["kind"])(of["options"], inputs)
+    transform = VARIANTS[variant].transform
+    axes = {spec.name: channel_axis(spec) for spec in inputs}
+
+    def sample(place: int) -> dict[str, Array]:
+        row = dataset.batch(_one(samples[place])).inputs
+        return {
+            name: row[name][0]
+            if axis is None
+            else np.ascontiguousarray(transform(row[name], axis)[0], row[name].dtype)
+            for name, axis in axes.items()
+        }
+
+    def label(place: int) -> Array:
+        found = dataset.labels(_one(samples[place]))
+        assert found is not None
+        return np.asarray(found[0])
+
+    labels = label if dataset.has_labels else None
+    return ListedDataset(sample, labels, [], inputs, len(samples), whole(dataset))
+
+
+def _one(place: int) -> Range:
+    return Range(place, place + 1)
