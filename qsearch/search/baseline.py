@@ -31,7 +31,7 @@ from workers.datasets.variant import VARIANTS, channel_axis, fitting_variants
 from workers.messages import Build, DatasetRef, EvaluationRequest, EvaluationResult, Range
 from workers.metrics.registry import merge_sums
 from workers.metrics.top_k import answers
-from workers.pool.protocol import WorkerPool
+from workers.pool.queued_pool import WorkerPool
 
 OUTPUTS: Final = "baseline_outputs"
 SHARD: Final = 20

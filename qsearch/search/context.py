@@ -25,7 +25,7 @@ from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.records import StoredArtifact, Study, Trial
 from workers.batching import batch_size
 from workers.datasets.protocol import InputSpec
-from workers.pool.protocol import WorkerPool
+from workers.pool.queued_pool import WorkerPool
 from workers.user_code import UserCode
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from numpy.typing import NDArray
 
@@ -12,10 +12,12 @@ from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SearchFailedError
 from qsearch.progress import Progress
 from qsearch.search.evaluator import Evaluator, failed, merge
+from qsearch.search.pruner import SignFlipPruner
 from qsearch.store.records import Ended, Shard, Trial
 from workers.errors import BrokenRunError, DifferingOutputsError
 from workers.messages import EvaluationResult
-from workers.pool.protocol import Finished, Loss, WorkerPool
+from workers.pool.protocol import Finished, Loss
+from workers.pool.queued_pool import WorkerPool
 
 STARTING: Final = "starting workers"
 """Name of the phase that lasts until the first worker can work."""
@@ -89,24 +91,6 @@ def run_requests(
     return [results[tag] for tag in tags]
 
 
-class Pruner(Protocol):
-    """Decides after each part of a trial whether to evaluate the others."""
-
-    def reason_to_prune(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
-        """Why to stop after these first parts of a trial, in order; None goes on.
-
-        It is asked once for each number of parts, whatever order they came in, so that what it
-        says depends on the configuration and not on the workers.
-        """
-
-
-class NopPruner:
-    """Evaluates every trial on all samples, unless it collapses."""
-
-    def reason_to_prune(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
-        """None: go on."""
-
-
 @dataclass(slots=True)
 class _Run:
     trial: Trial
@@ -124,14 +108,14 @@ class Evaluations:
     Args:
         pool: where they run.
         evaluator: how requests are made and answers read.
-        pruner: when to leave the rest of a trial.
+        pruner: when to leave the rest of a trial; None evaluates all that do not collapse.
         roundings: what rounding of weights found, as arrays, by number of the trial.
         differing: numbers of trials that a spot check ended.
     """
 
     pool: WorkerPool
     evaluator: Evaluator
-    pruner: Pruner
+    pruner: SignFlipPruner | None
     roundings: dict[int, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
     differing: set[int] = field(default_factory=set)
     _running: dict[int, _Run] = field(default_factory=dict)
@@ -190,7 +174,7 @@ class Evaluations:
         reason = None
         while reason is None and run.scored in run.results and not self._collapsed(run):
             run.scored += 1
-            if run.scored < run.parts:
+            if self.pruner is not None and run.scored < run.parts:
                 seen = [run.results[part] for part in range(run.scored)]
                 reason = self.pruner.reason_to_prune(run.trial, seen)
         if reason is None and run.scored < run.parts and not self._collapsed(run):

@@ -36,7 +36,8 @@ from qsearch.store.artifacts import write_atomically
 from qsearch.user_code import path_of
 from workers.errors import BrokenRunError
 from workers.pool.kinds import open_pool
-from workers.pool.protocol import WorkerPool, WorkerSize
+from workers.pool.protocol import WorkerSize
+from workers.pool.queued_pool import WorkerPool
 from workers.user_code import import_user_code
 
 if TYPE_CHECKING:

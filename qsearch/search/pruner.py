@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qsearch.search.objectives import Objective
+from qsearch.search.trials import StudyTrials
 from qsearch.store.records import Shard, Trial
 from workers.messages import EvaluationResult
 from workers.metrics.registry import by_option, find_metric
@@ -40,31 +41,23 @@ _DRAWN: Final = 4095
 Sums = Mapping[str, Mapping[str, float]]
 
 
-class EarlierTrials(Protocol):
-    """What is known of the trials before a batch."""
-
-    def before(self, batch: int) -> Sequence[Trial]:
-        """Complete trials of earlier batches, at least those that may be the best at their cost."""
-
-    def shards(self, trial: Trial) -> Sequence[Shard]:
-        """The parts of a complete trial, in order; empty where they are not known."""
-
-
 @dataclass(slots=True)
 class SignFlipPruner:
-    """The test as an ``Pruner``.
+    """Decides by the test, after each part of a trial, whether to evaluate the others.
 
     Args:
         objective: which loss is compared, and which trial is the incumbent.
         earlier: what there is to compare with.
-        alpha: see the module's docstring; 0 never stops.
+        shards_of: the parts of a complete trial, in order; empty where they are not known.
+        alpha: see the module's docstring; above 0.
         parts: of a whole trial.
         seed: of the drawn sign patterns.
         cost_of: what the parts say about costs, in the words of a score.
     """
 
     objective: Objective
-    earlier: EarlierTrials
+    earlier: StudyTrials
+    shards_of: Callable[[Trial], Sequence[Shard]]
     alpha: float
     parts: int
     seed: int
@@ -72,9 +65,13 @@ class SignFlipPruner:
     _losses: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
     def reason_to_prune(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
-        """Why to stop after these first parts; None goes on."""
+        """Why to stop after these first parts of a trial, in order; None goes on.
+
+        It is asked once for each number of parts, whatever order they came in, so that what it
+        says depends on the configuration and not on the workers.
+        """
         looks = [look for look in LOOKS if look < self.parts]
-        if self.alpha <= 0 or len(parts) not in looks:
+        if len(parts) not in looks:
             return None
         rival = self._rival(trial, self.cost_of(parts))
         if rival is None:
@@ -107,7 +104,7 @@ class SignFlipPruner:
     def _losses_of(self, trial: Trial, metric: str) -> NDArray[np.float64] | None:
         """Of an incumbent, by what decides against it."""
         if trial.number not in self._losses:
-            sums = [shard.sums for shard in self.earlier.shards(trial)]
+            sums = [shard.sums for shard in self.shards_of(trial)]
             found = losses(metric, sums)
             if found is None:
                 return None

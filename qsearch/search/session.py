@@ -65,7 +65,7 @@ from qsearch.search.space_file import faster_layers
 from qsearch.search.stages import LAYERS, SENSITIVITY, STAGES, Base, Sensitivities, StageTracker
 from qsearch.search.study import SOMETIMES_SCORED
 from qsearch.search.trial_queue import TrialQueue
-from qsearch.search.trials import StudyHistory, StudyTrials
+from qsearch.search.trials import StudyTrials
 from qsearch.search.winner import (
     INPUTS,
     Winner,
@@ -376,7 +376,8 @@ class Session:
         alpha = float(prepared.spec["prune"])
         pruner = SignFlipPruner(
             prepared.objective,
-            StudyHistory(trials, context.repository, context.study_id),
+            trials,
+            context.repository.shards_behind,
             alpha,
             evaluator.parts,
             settings.seed,
@@ -397,7 +398,7 @@ class Session:
         queue = TrialQueue(
             context, trials, sampler, self._calibration, work_key(prepared), self._budget
         )
-        evaluations = Evaluations(context.pool, evaluator, pruner)
+        evaluations = Evaluations(context.pool, evaluator, pruner if alpha > 0 else None)
         return Driver(context, queue, evaluations, self._budget, self._control, self._stages)
 
     def _keep_float_module(self) -> None:

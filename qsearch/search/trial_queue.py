@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from compiler.errors import CompilerError
 from compiler.qtypes.qconfig import QConfig
+from compiler.quantize import Calibration
 from qsearch.data import content_hash
 from qsearch.errors import ConflictError
 from qsearch.progress import TRIALS
@@ -22,13 +23,6 @@ Ready = tuple[QConfig, tuple[float, ...] | None]
 """A configuration and its scales."""
 
 
-class ScaleSource(Protocol):
-    """Where the activation scales of a configuration come from."""
-
-    def scales_for(self, qconfig: QConfig) -> tuple[float, ...] | None:
-        """Real-valued range of each activation point in binding order; None for global_scale."""
-
-
 @dataclass(slots=True)
 class TrialQueue:
     """Proposes batches of a study and stores them.
@@ -37,7 +31,7 @@ class TrialQueue:
         context: the study.
         trials: what is known of its trials.
         sampler: what to try next.
-        scales: activation scales, which are a part of what makes two trials the same work.
+        scales: gives activation scales, which are a part of what makes two trials the same work.
         work_key: all else that decides a score beside the configuration (model, data, code,
             evaluator).
         budget: how many trials the study shall have, and the patience.
@@ -46,7 +40,7 @@ class TrialQueue:
     context: StudyContext
     trials: StudyTrials
     sampler: StudySampler
-    scales: ScaleSource
+    scales: Calibration
     work_key: Mapping[str, Any]
     budget: Budget
     exhausted: bool = False

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from qsearch.search.objectives import Objective, Score
-from qsearch.store.records import Shard, Trial
-
-if TYPE_CHECKING:
-    from qsearch.store.repository import Repository
+from qsearch.store.records import Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,27 +139,3 @@ class StudyTrials:
     def unfinished_numbers(self) -> list[int]:
         """Their numbers, in order."""
         return sorted(self._unfinished)
-
-
-@dataclass(frozen=True, slots=True)
-class StudyHistory:
-    """The earlier trials that the pruner compares with, from memory and store.
-
-    Args:
-        trials: the trials of the study as the driver knows them.
-        repository, study_id: where their parts are.
-    """
-
-    trials: StudyTrials
-    repository: Repository
-    study_id: int
-
-    def before(self, batch: int) -> Sequence[Trial]:
-        """Complete trials of earlier batches that may be the best."""
-        return self.trials.before(batch)
-
-    def shards(self, trial: Trial) -> Sequence[Shard]:
-        """The parts of a trial; of one that the store answered, those of the work it repeats."""
-        if trial.outcome.from_store:
-            return self.repository.shards_of_work(trial.work_hash)
-        return self.repository.shards_of(self.study_id, trial.number)

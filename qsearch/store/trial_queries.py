@@ -330,12 +330,15 @@ class TrialQueries(Database):
         )
         return [record_of(Shard, row) for row in rows]
 
-    def shards_of_work(self, work_hash: str) -> list[Shard]:
-        """Parts of the first trial of any study that did exactly this work on all samples."""
+    def shards_behind(self, trial: Trial) -> list[Shard]:
+        """The parts of a trial; of one that the store answered, those of the first trial of any
+        study that did exactly this work on all samples."""
+        if not trial.outcome.from_store:
+            return self.shards_of(trial.study_id, trial.number)
         made = (
             select(func.min(TrialRow.id))
             .join(ShardRow, ShardRow.trial_id == TrialRow.id)
-            .where(TrialRow.work_hash == work_hash, TrialRow.state == "complete")
+            .where(TrialRow.work_hash == trial.work_hash, TrialRow.state == "complete")
         )
         rows = self.read(
             select(*ShardRow.__table__.columns)

@@ -12,7 +12,7 @@ from compiler.qtypes.qconfig import QConfig
 from qsearch.progress import SilentProgress
 from qsearch.search.context import Budget, StudyContext
 from qsearch.search.driver import Driver
-from qsearch.search.evaluations import Evaluations, NopPruner
+from qsearch.search.evaluations import Evaluations
 from qsearch.search.evaluator import Evaluator
 from qsearch.search.objectives import Objective
 from qsearch.search.sampler import SamplerSpec, StudySampler
@@ -22,7 +22,7 @@ from qsearch.search.trials import StudyTrials
 from qsearch.store.records import NewStudy, Study
 from qsearch.store.repository import Repository
 from workers.messages import DatasetRef, Range
-from workers.pool.protocol import WorkerPool
+from workers.pool.queued_pool import WorkerPool
 
 START = QConfig.recommended()
 SPACE = Space(
@@ -101,5 +101,5 @@ def pretended(
     budget = Budget(trials, clock=clock)
     queue = TrialQueue(context, StudyTrials(objective), timed, NoScales(), {"code": name}, budget)
     evaluator = Evaluator(b"", DatasetRef("npz"), Range(0, 32), "engine", (), (), score_of)
-    driver = Driver(context, queue, Evaluations(pool, evaluator, NopPruner()), budget)
+    driver = Driver(context, queue, Evaluations(pool, evaluator, None), budget)
     return Pretended(driver, timed)

@@ -15,7 +15,7 @@ from workers.errors import DatasetError
 from workers.messages import CalibrationRequest, DatasetRef, Range
 from workers.metrics.registry import merge_sums, results
 from workers.pool.kinds import open_pool
-from workers.pool.protocol import WorkerPool
+from workers.pool.queued_pool import WorkerPool
 
 RAY = pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.slow])
 

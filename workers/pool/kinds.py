@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from workers.errors import WorkerError
 from workers.pool.process_pool import ProcessPool
-from workers.pool.protocol import POOLS, REQUEST_TIMEOUT_S, WorkerPool, WorkerSize
-from workers.pool.queued_pool import InlinePool
+from workers.pool.protocol import POOLS, REQUEST_TIMEOUT_S, WorkerSize
+from workers.pool.queued_pool import InlinePool, WorkerPool
 from workers.user_code import UserCode
 
 

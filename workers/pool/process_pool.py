@@ -59,7 +59,7 @@ class _Process(Slot):
 
 
 class ProcessPool(QueuedPool[_Process]):
-    """The pool "process". See ``WorkerPool``; not for use from several threads at once.
+    """The pool "process". Not for use from several threads at once.
 
     Args:
         num_workers: processes, started with the first use of the pool.

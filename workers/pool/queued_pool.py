@@ -83,7 +83,7 @@ class JobQueue:
         return len(self._group_of)
 
     def add(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
-        """Queue a request; see ``WorkerPool.submit``."""
+        """Queue a request; see ``QueuedPool.submit``."""
         job = Job(tag, request, tag if group is None else group)
         if lost:
             self._lost.setdefault(job.group, lost)
@@ -231,7 +231,11 @@ S = TypeVar("S", bound=Slot)
 
 
 class QueuedPool(ABC, Generic[S]):
-    """The part of ``WorkerPool`` that does not depend on what a worker is.
+    """Runs requests on workers, one at a time per worker.
+
+    Requests of one group go to one worker while there are others to do, and are shared when there
+    are not. A request whose worker dies is run again on another; when ``max_attempts`` workers died
+    in its group it ends with a LostWorkerError. An exception in the request itself is not retried.
 
     Args:
         num_workers: workers at the same time.
@@ -266,15 +270,26 @@ class QueuedPool(ABC, Generic[S]):
         return len(self._jobs) + running + self._jobs.unreported
 
     def put(self, value: Any) -> Handle:
-        """A worker gets the value with the first request that needs it."""
+        """Store a large value once for all workers; the handle may stand for it in a request."""
         handle = Handle(content_key(value))
         self._values[handle.key] = value
         return handle
 
     def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
+        """Queue a request; ``tag`` comes back with its result.
+
+        Args:
+            group: requests that share preparation; None is a group of its own.
+            lost: workers that died in this group before, in an earlier run.
+        """
         self._jobs.add(tag, request, group, lost)
 
     def wait_ready(self, timeout_s: float) -> int:
+        """Workers that have started; waits for the first, at most ``timeout_s`` seconds.
+
+        Raises:
+            WorkerError: workers cannot be started, or run other code than this process.
+        """
         end = time.monotonic() + timeout_s
         left = timeout_s
         while not self._num_ready:
@@ -285,7 +300,9 @@ class QueuedPool(ABC, Generic[S]):
         return self._num_ready
 
     def next_finished(self, timeout_s: float | None = None) -> Finished | None:
-        """None at once when nothing is pending.
+        """The next request that ended, or None after ``timeout_s`` seconds.
+
+        None at once when nothing is pending.
 
         Raises:
             WorkerError: workers cannot be started, or run other code than this process.
@@ -301,12 +318,15 @@ class QueuedPool(ABC, Generic[S]):
                 return self._jobs.next_finished()
 
     def take_losses(self) -> list[Loss]:
+        """Workers that died since the last call."""
         return self._jobs.take_losses()
 
     def drop(self, tags: Collection[Hashable]) -> None:
+        """Forget queued requests; those that run go on, and end as usual."""
         self._jobs.drop(tags)
 
     def give_back(self, finished: Iterable[Finished]) -> None:
+        """Return results that belong to another caller; ``next_finished`` gives them again."""
         self._jobs.give_back(finished)
 
     @property
@@ -316,6 +336,10 @@ class QueuedPool(ABC, Generic[S]):
     def _next_number(self) -> int:
         self._numbers += 1
         return self._numbers
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release every worker; idempotent."""
 
     @abstractmethod
     def _advance(self, timeout_s: float) -> None:
@@ -366,7 +390,7 @@ class QueuedPool(ABC, Generic[S]):
         return [slot for slot in self._slots if now > slot.deadline]
 
     def cancel_all(self) -> None:
-        """Busy workers are killed; others take their place."""
+        """Drop queued requests and stop running ones: other workers take the place of busy ones."""
         self._jobs.clear()
         for slot in list(self._slots):
             if slot.job is not None:
@@ -374,8 +398,12 @@ class QueuedPool(ABC, Generic[S]):
                 self._end(slot)
 
 
+WorkerPool = QueuedPool[Any]
+"""Any of the pools."""
+
+
 class InlinePool(QueuedPool[Slot]):
-    """The pool "inline": for tests, small models and debuggers. See ``WorkerPool``.
+    """The pool "inline": for tests, small models and debuggers.
 
     Args:
         runner: factory of what runs the requests, or its import path.

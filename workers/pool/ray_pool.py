@@ -107,7 +107,7 @@ class _Actor(Slot):
 
 
 class RayPool(QueuedPool[_Actor]):
-    """The pool "ray". See ``WorkerPool``; not for use from several threads at once.
+    """The pool "ray". Not for use from several threads at once.
 
     Ray starts with the first use of the pool; requests wait for it. A cluster of this machine
     starts in a process of its own (``main``).

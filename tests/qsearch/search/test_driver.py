@@ -17,7 +17,7 @@ from qsearch.errors import SearchFailedError
 from qsearch.progress import TRIALS, Progress, SilentProgress
 from qsearch.search.context import Budget, StudyContext
 from qsearch.search.driver import SPACE_EXHAUSTED, TIMEOUT, Driver
-from qsearch.search.evaluations import Evaluations, NopPruner
+from qsearch.search.evaluations import Evaluations
 from qsearch.search.evaluator import Evaluator
 from qsearch.search.objectives import Objective
 from qsearch.search.sampler import SamplerSpec, StudySampler
@@ -29,7 +29,7 @@ from qsearch.store.records import NewStudy, Trial
 from qsearch.store.repository import Repository
 from workers.errors import LostWorkerError
 from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, Range
-from workers.pool.protocol import Finished, Loss, Request
+from workers.pool.protocol import Finished, Loss
 
 SMALL = Space(
     (
@@ -74,7 +74,7 @@ class FakePool:
         self._rng = np.random.default_rng(seed)
         self._answer = answer
         self._on_finish = on_finish
-        self._queue: list[tuple[Hashable, Request]] = []
+        self._queue: list[tuple[Hashable, EvaluationRequest]] = []
         self.ran: list[str] = []
 
     @property
@@ -92,7 +92,7 @@ class FakePool:
         return value
 
     def submit(
-        self, tag: Hashable, request: Request, group: Hashable = None, lost: int = 0
+        self, tag: Hashable, request: EvaluationRequest, group: Hashable = None, lost: int = 0
     ) -> None:
         self._queue.append((tag, request))
 
@@ -190,7 +190,7 @@ def search(
     evaluator = Evaluator(
         b"", DatasetRef("npz"), Range(0, 300), "engine", ("agreement",), (), score_of
     )
-    driver = Driver(context, queue, Evaluations(pool, evaluator, NopPruner()), budget)
+    driver = Driver(context, queue, Evaluations(pool, evaluator, None), budget)
     return driver.run()
 
 
@@ -452,7 +452,7 @@ def test_a_pool_that_forgets_requests_ends_the_search_with_a_message(
 ) -> None:
     class Forgetful(FakePool):
         def submit(
-            self, tag: Hashable, request: Request, group: Hashable = None, lost: int = 0
+            self, tag: Hashable, request: EvaluationRequest, group: Hashable = None, lost: int = 0
         ) -> None:
             """Loses it."""
 

@@ -68,7 +68,9 @@ class Known:
 
 
 def stop(known: Known, objective: Objective | None = None, alpha: float = ALPHA) -> SignFlipPruner:
-    return SignFlipPruner(objective or Objective("sqnr"), known, alpha, PARTS, 7, costs_of)
+    return SignFlipPruner(
+        objective or Objective("sqnr"), known, known.shards, alpha, PARTS, 7, costs_of
+    )
 
 
 def stopped_after(test: SignFlipPruner, noises: Sequence[float], size: float = 100.0) -> int | None:

@@ -15,7 +15,7 @@ from compiler.qtypes.qconfig import QConfig
 from qsearch.progress import SilentProgress
 from qsearch.search.context import Budget, StudyContext
 from qsearch.search.driver import STOPPED, Driver
-from qsearch.search.evaluations import Evaluations, NopPruner
+from qsearch.search.evaluations import Evaluations
 from qsearch.search.evaluator import Evaluator
 from qsearch.search.objectives import Objective
 from qsearch.search.sampler import SamplerSpec, StudySampler
@@ -67,7 +67,7 @@ def driver(
     evaluator = Evaluator(
         b"", DatasetRef("npz"), Range(0, 300), "engine", ("agreement",), (), score_of
     )
-    evaluations = Evaluations(pool, evaluator, NopPruner())
+    evaluations = Evaluations(pool, evaluator, None)
     return Driver(context, queue, evaluations, budget, leases=watch or LeaseMonitor())
 
 

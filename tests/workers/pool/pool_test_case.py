@@ -15,7 +15,8 @@ import pytest
 from pool_runner import Ask
 
 from workers.errors import DatasetError, LostWorkerError
-from workers.pool.protocol import Finished, WorkerPool
+from workers.pool.protocol import Finished
+from workers.pool.queued_pool import WorkerPool
 from workers.user_code import UserCode, import_user_code
 
 TIMEOUT_S = 600.0

@@ -18,7 +18,8 @@ from pool_test_case import SeparateWorkersTestCase, asked, drain, new_name
 from workers.errors import LostWorkerError, UserCodeError, WorkerError
 from workers.pool import process_pool, queued_pool
 from workers.pool.process_pool import ProcessPool
-from workers.pool.protocol import Finished, WorkerPool, WorkerSize
+from workers.pool.protocol import Finished, WorkerSize
+from workers.pool.queued_pool import WorkerPool
 from workers.user_code import UserCode, import_user_code
 
 HERE = Path(__file__).parent

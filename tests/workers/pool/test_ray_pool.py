@@ -12,7 +12,7 @@ from pool_runner import Ask
 from pool_test_case import SeparateWorkersTestCase, drain
 
 from workers.errors import WorkerError
-from workers.pool.protocol import WorkerPool
+from workers.pool.queued_pool import WorkerPool
 from workers.pool.ray_pool import RayPool
 from workers.user_code import UserCode
 
@@ -90,7 +90,7 @@ CLIENT = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from pool_runner import Ask
-from workers.pool.protocol import WorkerPool
+from workers.pool.queued_pool import WorkerPool
 from workers.pool.ray_pool import RayPool
 from workers.user_code import UserCode
 pool = RayPool(1, address=sys.argv[1], runner="pool_runner:Runner", start_timeout_s=300)
