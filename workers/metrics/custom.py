@@ -11,7 +11,6 @@ the float model. Scores are means over samples, so that parts of an evaluation a
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
@@ -21,20 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import MetricError
-from workers.metrics.library import PACKAGES
+from workers.metrics.library import PACKAGES, TOTAL, Ratio
 from workers.metrics.protocol import Metric, Outputs, State
 
-TOTAL: Final = "total"
-VALUE: Final = "value"
-_CALLS, _SQUARES, _PRODUCTS, _COUNTS = "calls", "squares", "products", "counts"
-"""Answers (of a sample, or of all samples of a call), and sums over them for ``standard_error``:
-their totals squared, totals times samples, and samples squared."""
 NAMED: Final = "value of "
 """Before the name of a further value that the function gave."""
 
 
-class CustomMetric:
-    """A function of the user as a metric.
+class CustomMetric(Ratio):
+    """A function of the user as a metric: its answers are of a sample, or of all of a call.
 
     Args:
         function: see the module's docstring.
@@ -42,15 +36,11 @@ class CustomMetric:
     """
 
     needs_labels = False
-    needs_reference = False
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self._function = function
         self._name = name
         self._takes = len(inspect.signature(function).parameters)
-
-    def init(self) -> State:
-        return dict.fromkeys((VALUE, TOTAL, _CALLS, _SQUARES, _PRODUCTS, _COUNTS), 0.0)
 
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
@@ -73,37 +63,10 @@ class CustomMetric:
         named = dict(answer) if isinstance(answer, Mapping) else {"": answer}
         for place, (key, value) in enumerate(named.items()):
             totals, samples = self._answers(value, count)
-            total = float(totals.sum())
             if place == 0:
-                state[VALUE] += total
-                state[_CALLS] += len(totals)
-                state[_SQUARES] += float(totals @ totals)
-                state[_PRODUCTS] += float(totals @ samples)
-                state[_COUNTS] += float(samples @ samples)
+                self.add(state, totals, samples)
             if key:
-                state[NAMED + key] = state.get(NAMED + key, 0.0) + total
-        state[TOTAL] += count
-
-    def standard_error(self, state: Mapping[str, float]) -> float | None:
-        """None of fewer than two answers.
-
-        The delta method on the ratio of totals to samples, answers being independent of one
-        another.
-        """
-        calls, total = state.get(_CALLS, 0.0), state[TOTAL]
-        if calls < 2:
-            return None
-        mean = state[VALUE] / total
-        spread = state[_SQUARES] - 2.0 * mean * state[_PRODUCTS] + mean * mean * state[_COUNTS]
-        return math.sqrt(max(spread, 0.0) * calls / (calls - 1.0)) / total
-
-    def result(self, state: Mapping[str, float]) -> float | None:
-        return state[VALUE] / state[TOTAL] if state[TOTAL] else None
-
-    @staticmethod
-    def loss(state: Mapping[str, float]) -> float:
-        """What a part loses."""
-        return -state[VALUE]
+                state[NAMED + key] = state.get(NAMED + key, 0.0) + float(totals.sum())
 
     def _answers(self, value: Any, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Totals of the answers, and for how many samples each is."""

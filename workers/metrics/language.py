@@ -15,15 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
-from workers.metrics.library import Sums, needed
+from workers.metrics.library import Ratio, needed
 from workers.metrics.protocol import Outputs, State
 
 
-class Bits(Sums):
+class Bits(Ratio):
     """Negative mean bits of a token."""
-
-    def init(self) -> State:
-        return dict.fromkeys(("bits", "tokens", "samples", "squares", "products", "counts"), 0.0)
 
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
@@ -39,27 +36,9 @@ class Bits(Sums):
         kept = wanted >= 0
         chances = log_softmax(logits, axis=-1)
         own = np.take_along_axis(chances, np.where(kept, wanted, 0)[..., None], -1)[..., 0]
-        bits = np.where(kept, -own / math.log(2), 0.0).reshape(len(wanted), -1).sum(axis=1)
+        bits = np.where(kept, own / math.log(2), 0.0).reshape(len(wanted), -1).sum(axis=1)
         tokens = kept.reshape(len(wanted), -1).sum(axis=1).astype(np.float64)
-        sums = (bits.sum(), tokens.sum(), len(wanted), bits @ bits, bits @ tokens, tokens @ tokens)
-        for name, value in zip(self.init(), sums, strict=True):
-            state[name] += float(value)
-
-    @staticmethod
-    def loss(state: Mapping[str, float]) -> float:
-        """What a part loses."""
-        return state["bits"]
-
-    def result(self, state: Mapping[str, float]) -> float | None:
-        return -state["bits"] / state["tokens"] if state["tokens"] else None
-
-    def standard_error(self, state: Mapping[str, float]) -> float | None:
-        """By the delta method on a ratio of two sums over samples."""
-        count, value = state["samples"], self.result(state)
-        if count < 2 or value is None:
-            return None
-        spread = state["squares"] + 2 * value * state["products"] + value**2 * state["counts"]
-        return math.sqrt(max(spread, 0.0) * count / (count - 1)) / state["tokens"]
+        self.add(state, bits, tokens)
 
 
 class Perplexity(Bits):
@@ -70,7 +49,7 @@ class Perplexity(Bits):
         return None if bits is None or -bits > 1000 else -(2.0**-bits)
 
     def standard_error(self, state: Mapping[str, float]) -> float | None:
-        value, error = self.result(state), Bits().standard_error(state)
+        value, error = self.result(state), super().standard_error(state)
         return None if value is None or error is None else -value * math.log(2) * error
 
 

@@ -7,6 +7,7 @@ Errors and losses are negative, as scikit-learn's scorers are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -50,6 +51,45 @@ class Sums:
 
     def standard_error(self, state: Mapping[str, float]) -> float | None:
         """None: it has no interval."""
+
+
+VALUE: Final = "value"
+TOTAL: Final = "total"
+_RATIO: Final = (VALUE, TOTAL, "calls", "squares", "products", "counts")
+"""Of answers, which are independent of one another: their totals, for how many samples (tokens, …)
+they are, how many answers there are, and for ``standard_error`` the totals squared, totals times
+counts, and counts squared."""
+
+
+class Ratio(Sums):
+    """Metrics that are the sum of some totals over the sum of their counts."""
+
+    def init(self) -> State:
+        return dict.fromkeys(_RATIO, 0.0)
+
+    def add(self, state: State, totals: NDArray[Any], counts: NDArray[Any]) -> None:
+        """Add answers, both float64 of shape (answers,)."""
+        sums = (totals.sum(), counts.sum(), len(totals))
+        squares = (totals @ totals, totals @ counts, counts @ counts)
+        for name, value in zip(_RATIO, (*sums, *squares), strict=True):
+            state[name] += float(value)
+
+    def result(self, state: Mapping[str, float]) -> float | None:
+        """The ratio; None where nothing was counted."""
+        return state[VALUE] / state[TOTAL] if state[TOTAL] else None
+
+    def standard_error(self, state: Mapping[str, float]) -> float | None:
+        """By the delta method on a ratio of two sums; None of fewer than two answers."""
+        calls, mean = state["calls"], Ratio.result(self, state)
+        if calls < 2 or mean is None:
+            return None
+        spread = state["squares"] - 2.0 * mean * state["products"] + mean * mean * state["counts"]
+        return math.sqrt(max(spread, 0.0) * calls / (calls - 1.0)) / state[TOTAL]
+
+    @staticmethod
+    def loss(state: Mapping[str, float]) -> float:
+        """What a part loses."""
+        return -state[VALUE]
 
 
 def count_answers(state: State, wanted: NDArray[Any], found: NDArray[Any]) -> None:
