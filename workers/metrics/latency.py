@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from timeit import Timer
 from typing import TYPE_CHECKING, Any, Final
 
 from numpy.typing import NDArray
@@ -70,20 +71,11 @@ def _engine_ms(module: IRModule, inputs: Inputs) -> float:
     from compiler.runtime.exact_executor import exact_executor
 
     engine = exact_executor(module).executor
+    timer, runs = Timer(lambda: engine.run(inputs), timer=time.thread_time), 1
     engine.run(inputs)
-    least, runs = 0.0, 1
-    rounds = 0
-    while rounds < ROUNDS:
-        begin = time.thread_time()
-        for _ in range(runs):
-            engine.run(inputs)
-        took = time.thread_time() - begin
-        if rounds == 0 and took < _ROUND_S:
-            runs *= 2
-            continue
-        least = took / runs if rounds == 0 else min(least, took / runs)
-        rounds += 1
-    return 1e3 * least
+    while (took := timer.timeit(runs)) < _ROUND_S:
+        runs *= 2
+    return 1e3 * min(took, *timer.repeat(ROUNDS - 1, runs)) / runs
 
 
 def _c_ms(module: IRModule, inputs: Inputs) -> float:
