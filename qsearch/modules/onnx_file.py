@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.errors import CodegenError, EvaluationError, OnnxExportError
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
@@ -34,12 +35,17 @@ def sample_of(module: QModule) -> Sample:
     """The first stored sample; one of normal noise with the reference's outputs where none is."""
     if module.samples:
         return module.samples[0]
+    inputs = noise_for(module)
+    return inputs, module.run(inputs, "reference", core=True)
+
+
+def noise_for(module: QModule) -> dict[str, NDArray[Any]]:
+    """Inputs of a module that holds no sample."""
     rng = np.random.default_rng(_SEED)
-    inputs = {
+    return {
         name: rng.standard_normal(ty.concrete_shape).astype(ty.dtype)
         for name, ty in module.input_types.items()
     }
-    return inputs, module.run(inputs, "reference", core=True)
 
 
 def write_onnx(

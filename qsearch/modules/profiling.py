@@ -22,7 +22,6 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 
 from compiler.errors import CodegenError
 from compiler.export.to_onnx.integer import to_integer_onnx
-from compiler.runtime.artifact import QModule
 from compiler.runtime.exact_executor import exact_executor
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import adds_pairs
@@ -31,6 +30,7 @@ from compiler.targets.engine.plan import StepInfo
 from compiler.targets.ort.session import ORT_ERRORS, OrtExecutor
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model
+from qsearch.modules.onnx_file import noise_for
 from qsearch.modules.running import load
 from qsearch.report.page import plot_page, plot_row
 
@@ -228,7 +228,7 @@ def profile(path: PathLike, model: PathLike | None = None, rounds: int = ROUNDS)
     if rounds < 1:
         raise SettingsError(f"rounds is {rounds}", where="rounds", fix="one or more")
     module = load(path)
-    inputs = _inputs(module)
+    inputs = [dict(given) for given, _ in module.samples] or [noise_for(module)]
     notes: list[str] = []
     form, executor, note = exact_executor(module.module)
     engine = executor if isinstance(executor, EngineExecutor) else None
@@ -281,18 +281,6 @@ def profile(path: PathLike, model: PathLike | None = None, rounds: int = ROUNDS)
         {name: float(np.median(own / taken)) for name, taken in peers.items()},
         tuple(notes),
     )
-
-
-def _inputs(module: QModule) -> list[Inputs]:
-    if module.samples:
-        return [dict(given) for given, _ in module.samples]
-    rng = np.random.default_rng(0)
-    return [
-        {
-            name: rng.standard_normal(ty.concrete_shape).astype(ty.dtype)
-            for name, ty in module.input_types.items()
-        }
-    ]
 
 
 def _in_turns(runs: Sequence[Callable[[], object]], rounds: int) -> NDArray[np.float64]:

@@ -6,7 +6,8 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -111,20 +112,18 @@ class Runnable:
     def of(module: QModule, executor: str = "auto") -> Runnable:
         """A module."""
         seen: dict[str, Span] = {}
-
-        def form() -> tuple[str, str]:
-            return module.form(executor)
-
+        run = partial(module.run, executor=executor)
+        form = partial(module.form, executor)
         pipeline = module.pipeline
         if pipeline is not None:
             specs = whole_inputs(pipeline.whole)
             own = pipeline.sampled
-            run = Runnable(specs, lambda inputs: module.run(inputs, executor), seen, own)
-            return replace(run, judged=pipeline.gives_classes, form=form)
+            judged = pipeline.gives_classes
+            return Runnable(specs, run, seen, own, judged=judged, form=form)
         for inputs, _ in module.samples:
             _widen(seen, inputs)
         specs = input_specs(module.module)
-        return Runnable(specs, lambda inputs: module.run(inputs, executor), seen, form=form)
+        return Runnable(specs, run, seen, form=form)
 
 
 Span = tuple[float, float]

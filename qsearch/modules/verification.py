@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -37,7 +37,6 @@ from compiler.runtime.lowered_module import LoweredModule
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.target import Target
 from compiler.targets.tflite.interpreters import SHOWN, FileJudge, available
-from qsearch.errors import RunFolderError
 from qsearch.modules.data_source import DataSource
 from qsearch.modules.onnx_file import parts_outside
 from qsearch.modules.running import Runnable, run_samples
@@ -124,10 +123,10 @@ class Verification:
         return {
             **derived,
             "verdict": "proved" if self.proved else "refuted",
-            "findings": [_finding_row(f) for f in self.findings],
+            "findings": [asdict(f) for f in self.findings],
             "file_sha256": self.file_sha256,
             "record": self.record,
-            "record_findings": [_finding_row(f) for f in self.record_findings],
+            "record_findings": [asdict(f) for f in self.record_findings],
             "signature": {"state": self.signature.state, "key": self.signature.key},
             "lowered": self.lowered,
             "outside": list(self.outside),
@@ -145,12 +144,7 @@ class Verification:
         Raises:
             RunFolderError: it cannot be written there.
         """
-        try:
-            write_atomically(path, json_bytes(self.to_dict()))
-        except OSError as error:
-            raise RunFolderError(
-                f"{path} cannot be written: {error.strerror}", fix="name another place with -o"
-            ) from error
+        write_atomically(path, json_bytes(self.to_dict()))
 
 
 def verify(
@@ -274,15 +268,6 @@ def _file_comparisons(path: Path, judge: FileJudge) -> list[tuple[str, Compariso
         (name, Comparison(f"{what} {name}", runs, elements, differing, runs))
         for name, differing in judge.differing.items()
     ]
-
-
-def _finding_row(finding: Finding) -> dict[str, Any]:
-    return {
-        "check": finding.check,
-        "node": finding.node,
-        "what": finding.what,
-        "bound": finding.bound,
-    }
 
 
 def _with_record(found: Verification) -> Verification:
