@@ -18,11 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import CompilerError, NotFullyIntegralError
+from compiler.errors import CompilerError
 from compiler.ir.module import IRModule
 from compiler.ir.text.printer import text
-from compiler.ir.ty import tensor_fields
-from compiler.ir.walk import nodes_of
 from compiler.qtypes.channel_ranges import Rounding
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
@@ -54,7 +52,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("qsearch.search.winner")
 
-MAIN: Final = "quantized_main"
 REFERENCE_SAMPLES: Final = 8
 """Samples of the final check that the exact reference runs too, or those of one run if more."""
 SAMPLES: Final = 4
@@ -146,35 +143,9 @@ def build_winner(
     """
     run = QuantizeContext(qconfig, rounded=Rounding.from_arrays(rounding or {}))
     candidate = calibration.candidate(qconfig, run)
-    if qconfig.partition_conversions == "fully_integral":
-        check_integers_only(candidate.module)
     left = tuple(f"{c.op}: {c.reason} ({c.where})" for c in candidate.report.float_ops)
     maxima = candidate.channel_maxima
     return Shipped(candidate.module, left, {CHANNEL_MAXIMA: maxima} if maxima else {})
-
-
-def check_integers_only(module: IRModule) -> int:
-    """Walk every type of ``quantized_main``; how many there were.
-
-    Raises:
-        NotFullyIntegralError: the function is missing, or a type in it is not an integer.
-    """
-    names = {var.name_hint: function for var, function in module.functions.items()}
-    if MAIN not in names:
-        raise NotFullyIntegralError(
-            f"the module has no function {MAIN!r}", where=f"functions {sorted(names)}"
-        )
-    seen = 0
-    for node in nodes_of(names[MAIN]):
-        for tensor in tensor_fields(node.checked_type):
-            seen += 1
-            if not tensor.dtype.startswith(("int", "uint", "bool")):
-                raise NotFullyIntegralError(
-                    f"{MAIN} computes a {tensor.dtype}",
-                    where=str(node),
-                    fix="allow float parts with --allow-float",
-                )
-    return seen
 
 
 def check_winner(
