@@ -29,7 +29,7 @@ from qsearch.search.evaluations import Evaluations, await_workers
 from qsearch.search.evaluator import failed
 from qsearch.search.stages import StageTracker
 from qsearch.search.trial_queue import TrialQueue
-from qsearch.store.leases import BEAT_S, Heartbeat, LeaseMonitor
+from qsearch.store.leases import BEAT_S, LeaseMonitor, heartbeat
 from qsearch.store.records import Beat, CommandKind, Ended, StudyState, Trial
 from workers.errors import BrokenRunError
 from workers.metrics.registry import by_option
@@ -95,7 +95,7 @@ class Driver:
         name = f"{socket.gethostname()}:{os.getpid()}"
         self._me = repository.join(study_id, name, code_version(), self.context.pool.num_workers)
         try:
-            with Heartbeat(repository, self._me):
+            with heartbeat(repository, self._me):
                 self._load()
                 return self._loop()
         except BrokenRunError as error:

@@ -18,6 +18,7 @@ from qsearch.store.records import (
     NewJob,
     Upload,
     columns_of,
+    failure_columns,
     failure_of,
     record_of,
 )
@@ -109,7 +110,7 @@ class JobQueries(Database):
             state="queued",
             attempts=attempts,
             retry_at=self._clock() + delay_s,
-            **_columns_of(failure),
+            **failure_columns(failure),
         )
 
     def end_job(
@@ -122,7 +123,7 @@ class JobQueries(Database):
         """Note how a job ended; False where it had ended. Why it was cancelled is kept."""
         ended: dict[str, Any] = {"state": state, "exit_code": exit_code}
         if state != "cancelled" or failure is not None:
-            ended |= _columns_of(failure)
+            ended |= failure_columns(failure)
         return self._change(job_id, _UNFINISHED, **ended, finished_at=self._clock())
 
     def reopen_job(self, job_id: int, settings: Mapping[str, Any], trials: int) -> bool:
@@ -130,17 +131,13 @@ class JobQueries(Database):
         changed = update(JobRow).where(JobRow.id == job_id, JobRow.state.not_in(_UNFINISHED))
         fresh = {"state": "queued", "attempts": 0, "cancelled": False, "exit_code": None}
         times = {"created_at": self._clock(), "finished_at": None, "retry_at": None}
-        return bool(
-            self.execute(
-                changed.values(
-                    **fresh, **times, **_columns_of(None), settings=dict(settings), trials=trials
-                )
-            )
-        )
+        asked = {"settings": dict(settings), "trials": trials}
+        again = changed.values(**fresh, **times, **asked, **failure_columns(None))
+        return bool(self.execute(again))
 
     def cancel_job(self, job_id: int, failure: Failure | None = None) -> bool:
         """Note that a job shall end, and why; one that waits ends here. False where it had."""
-        why = {"cancelled": True, **_columns_of(failure)}
+        why = {"cancelled": True, **failure_columns(failure)}
         now = self._clock()
         waited = self._change(job_id, ("queued",), state="cancelled", finished_at=now, **why)
         return waited or self._change(job_id, ("running",), **why)
@@ -171,7 +168,7 @@ class JobQueries(Database):
                 settings={},
                 trials=trials,
                 seconds=seconds,
-                **_columns_of(None),
+                **failure_columns(None),
             ),
         )
 
@@ -210,12 +207,3 @@ class JobQueries(Database):
 
 def _job_of(row: Any) -> Job:
     return record_of(Job, row, failure=failure_of(row), cancelled=bool(row.cancelled))
-
-
-def _columns_of(failure: Failure | None) -> dict[str, str | None]:
-    told = failure or Failure("")
-    return {
-        "error_what": told.what or None,
-        "error_where": told.where,
-        "error_fix": told.fix,
-    }

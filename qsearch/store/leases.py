@@ -8,11 +8,11 @@ lease.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
-from types import TracebackType
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from qsearch.errors import StoreError
@@ -30,42 +30,32 @@ LEASE_S: Final = 20.0
 log = logging.getLogger("qsearch.search.driver")
 
 
-class Heartbeat:
-    """Sends heartbeats in a thread of its own while the block runs.
+@contextlib.contextmanager
+def heartbeat(repository: Repository, driver_id: int, every_s: float = BEAT_S) -> Iterator[None]:
+    """Send heartbeats in a thread of its own while the block runs.
 
     Args:
         repository: its engine gives the thread a connection of its own.
         driver_id: the driver that sends them.
         every_s: seconds between beats.
     """
+    stop = threading.Event()
 
-    def __init__(self, repository: Repository, driver_id: int, every_s: float = BEAT_S) -> None:
-        self._repository = repository
-        self._driver_id = driver_id
-        self._every_s = every_s
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
-
-    def __enter__(self) -> Heartbeat:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        self._thread.join(self._every_s)
-
-    def _beat(self) -> None:
-        while not self._stop.wait(self._every_s):
+    def beat() -> None:
+        while not stop.wait(every_s):
             try:
-                self._repository.record_heartbeat(self._driver_id)
+                repository.record_heartbeat(driver_id)
             except StoreError as error:
                 # The driver meets the same store and decides; beats go on in case it comes back.
                 log.warning("no heartbeat: %s", error.what)
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(every_s)
 
 
 class LeaseMonitor:

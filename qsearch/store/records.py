@@ -404,6 +404,16 @@ def failure_of(row: Any) -> Failure | None:
     return Failure(row.error_what, row.error_where, row.error_fix) if row.error_what else None
 
 
+def failure_columns(failure: Failure | None) -> dict[str, str | None]:
+    """The columns that ``failure_of`` reads."""
+    told = failure or Failure("")
+    return {
+        "error_what": told.what or None,
+        "error_where": told.where,
+        "error_fix": told.fix,
+    }
+
+
 def objective_values_of(row: Any) -> tuple[float, ...] | None:
     """What a trial reached in each objective; None while it has no score."""
     return None if row.objective_values is None else tuple(row.objective_values)

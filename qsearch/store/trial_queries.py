@@ -37,6 +37,7 @@ from qsearch.store.records import (
     Shard,
     Trial,
     columns_of,
+    failure_columns,
     names_of,
     record_of,
     trial_of,
@@ -138,7 +139,7 @@ _FINISH: Final = (
         **{name: bindparam(f"new_{name}") for name in _OUTCOME},
     )
 )
-_NEW_TRIALS: Final = insert(_T).returning(_T.c.id, sort_by_parameter_order=True)
+_NEW_TRIALS: Final = insert(_T).returning(*_COLUMNS, sort_by_parameter_order=True)
 _NEW_EVENT, _NEW_SHARD, _NEW_LOG = insert(EventRow), insert(ShardRow), insert(LogRow)
 
 
@@ -159,10 +160,6 @@ class TrialQueries(Database):
                 **columns_of(trial, NewTrial),
                 "study_id": study_id,
                 "state": "waiting",
-                "collapsed": False,
-                "attempts": 0,
-                "lost_workers": 0,
-                "from_store": False,
                 "created_at": now,
             }
             for trial in trials
@@ -170,23 +167,12 @@ class TrialQueries(Database):
         if not rows:
             return []
         try:
-            ids = self.write(lambda c: c.execute(_NEW_TRIALS, rows).scalars().all())
+            stored = self.write(lambda c: c.execute(_NEW_TRIALS, rows).all())
         except IntegrityError as error:
             raise ConflictError(
                 f"trials {trials[0].number} to {trials[-1].number} are stored already: {error.orig}"
             ) from error
-        return [
-            Trial(
-                **{name: getattr(trial, name) for name in names_of(NewTrial)},
-                id=row_id,
-                study_id=study_id,
-                outcome=Outcome("waiting", attempts=0),
-                created_at=now,
-                started_at=None,
-                finished_at=None,
-            )
-            for row_id, trial in zip(ids, trials, strict=True)
-        ]
+        return [trial_of(row) for row in stored]
 
     def trials_of(
         self,
@@ -194,11 +180,9 @@ class TrialQueries(Database):
         *,
         states: Iterable[str] | None = None,
         first: int = 0,
-        limit: int | None = None,
     ) -> list[Trial]:
         """Trials by number: all, or those in the given states, from number ``first`` on."""
         query = _FROM if states is None else _FROM.where(_T.c.state.in_(list(states)))
-        query = query if limit is None else query.limit(limit)
         return [trial_of(row) for row in self.read(query, {"of_study": study_id, "first": first})]
 
     def trials_by_number(self, study_id: int, numbers: Sequence[int]) -> list[Trial]:
@@ -390,14 +374,11 @@ def _again(outcome: Outcome) -> Outcome:
 
 
 def _finished(trial_id: int, outcome: Outcome, now: float) -> Mapping[str, Any]:
-    failure = outcome.failure
     columns = columns_of(outcome)
     return {
         "trial_id": trial_id,
         "more_attempts": outcome.attempts - 1,
         **{f"new_{name}": columns[name] for name in _COPIED},
-        "new_error_what": failure.what if failure else None,
-        "new_error_where": failure.where if failure else None,
-        "new_error_fix": failure.fix if failure else None,
+        **{f"new_{name}": value for name, value in failure_columns(outcome.failure).items()},
         "new_finished_at": now,
     }

@@ -12,33 +12,15 @@ from qsearch.store.database import Database
 from qsearch.store.models import DriverRow, EventRow, StudyRow, TrialRow
 from qsearch.store.records import (
     FINISHED,
+    Outcome,
     Trial,
     TrialState,
+    names_of,
     objective_values_of,
     record_of,
 )
 
 NOTE: Final = "note"
-_COLUMNS = (
-    TrialRow.number,
-    TrialRow.state,
-    TrialRow.stage,
-    TrialRow.params,
-    TrialRow.score,
-    TrialRow.objective_values,
-    TrialRow.samples,
-    TrialRow.seconds,
-    TrialRow.compile_cpu_s,
-    TrialRow.run_cpu_s,
-    TrialRow.attempts,
-    TrialRow.lost_workers,
-    TrialRow.from_store,
-    TrialRow.driver_id,
-    TrialRow.started_at,
-    TrialRow.finished_at,
-    TrialRow.error_what,
-)
-
 _OF_STUDY: Final[Any] = bindparam("of_study")
 _PULSE: Final = select(
     StudyRow.updated_at,
@@ -77,22 +59,12 @@ class TrialPoint:
     def of(cls, trial: Trial) -> TrialPoint:
         """The same of a whole trial."""
         outcome = trial.outcome
-        return cls(
-            number=trial.number,
-            state=outcome.state,
-            stage=trial.stage,
-            params=trial.params,
-            score=outcome.score,
-            objective_values=outcome.objective_values,
-            samples=outcome.samples,
-            seconds=outcome.seconds,
-            cpu_s=_cpu_s(outcome.compile_cpu_s, outcome.run_cpu_s),
-            attempts=outcome.attempts,
-            lost_workers=trial.lost_workers,
-            from_store=outcome.from_store,
-            driver_id=trial.driver_id,
-            started_at=trial.started_at,
-            finished_at=trial.finished_at,
+        told = set(names_of(Outcome)).intersection(names_of(cls))
+        return record_of(
+            cls,
+            trial,
+            **{name: getattr(outcome, name) for name in told},
+            cpu_s=_cpu_s(outcome),
             error=None if outcome.failure is None else outcome.failure.what,
         )
 
@@ -100,6 +72,15 @@ class TrialPoint:
     def finished(self) -> bool:
         """Whether nothing of it will change any more."""
         return self.state in FINISHED
+
+
+_MADE: Final = ("cpu_s", "error")
+_COLUMNS: Final = (
+    *(TrialRow.__table__.c[name] for name in names_of(TrialPoint) if name not in _MADE),
+    TrialRow.compile_cpu_s,
+    TrialRow.run_cpu_s,
+    TrialRow.error_what,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +152,13 @@ def _point_of(row: Any) -> TrialPoint:
         TrialPoint,
         row,
         objective_values=objective_values_of(row),
-        cpu_s=_cpu_s(row.compile_cpu_s, row.run_cpu_s),
+        cpu_s=_cpu_s(row),
         from_store=bool(row.from_store),
         error=row.error_what,
     )
 
 
-def _cpu_s(compiling: float | None, running: float | None) -> float | None:
-    if compiling is None and running is None:
-        return None
-    return (compiling or 0.0) + (running or 0.0)
+def _cpu_s(outcome: Any) -> float | None:
+    """CPU seconds of an outcome, or of a row that holds one."""
+    known = [s for s in (outcome.compile_cpu_s, outcome.run_cpu_s) if s is not None]
+    return sum(known, 0.0) if known else None

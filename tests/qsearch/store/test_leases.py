@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from qsearch.store.engine import open_engine
-from qsearch.store.leases import BEAT_S, LEASE_S, Heartbeat, LeaseMonitor
+from qsearch.store.leases import BEAT_S, LEASE_S, LeaseMonitor, heartbeat
 from qsearch.store.records import Beat, NewStudy
 from qsearch.store.repository import Repository
 
@@ -55,7 +55,7 @@ def test_a_heartbeat_grows_in_the_store_while_its_block_runs(tmp_path: Path) -> 
             super().record_heartbeat(driver_id)
             seen.set()
 
-    with Heartbeat(Counting(repository.engine), me, every_s=0.01):
+    with heartbeat(Counting(repository.engine), me, every_s=0.01):
         assert seen.wait(240)
     (record,) = repository.drivers_of(study.id)
     assert record.beat > 0
