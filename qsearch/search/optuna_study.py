@@ -21,7 +21,7 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from compiler.errors import legal_names
+from compiler.named_table import NamedTable
 from qsearch.errors import SettingsError
 from qsearch.search.objectives import KEEPS_ACCURACY, Objective
 from qsearch.search.space import Space
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from qsearch.store.view_queries import Note
 
 MakeSampler = Callable[[int], BaseSampler]
-_SAMPLERS: dict[str, MakeSampler] = {}
+samplers: NamedTable[MakeSampler] = NamedTable("sampler", SettingsError)
+"""Functions from a seed (0 … 2^32-1) to an Optuna sampler."""
 
 AUTO: Final = "auto"
 """The default: good guesses, a Gaussian process and TPE; see ``StudySampler``."""
@@ -43,23 +44,6 @@ HISTORY_FREE: Final = frozenset({"random", "grid"})
 
 # A third of the default study starts at random: TPE on fewer points follows noise.
 _STARTUP_TRIALS = 10
-
-
-def register_sampler(name: str) -> Callable[[MakeSampler], MakeSampler]:
-    """Add a sampler: a function from a seed (0 … 2^32-1) to an Optuna sampler."""
-
-    def register(make: MakeSampler) -> MakeSampler:
-        if name in _SAMPLERS:
-            raise ValueError(f"sampler {name!r} is registered twice")
-        _SAMPLERS[name] = make
-        return make
-
-    return register
-
-
-def sampler_names() -> tuple[str, ...]:
-    """Legal names, the default first."""
-    return (AUTO, *sorted(_SAMPLERS))
 
 
 def make_sampler(name: str, seed: int, batch: int) -> BaseSampler:
@@ -76,11 +60,7 @@ def make_sampler(name: str, seed: int, batch: int) -> BaseSampler:
                 fix="a function from a seed to an Optuna sampler",
             )
         return sampler
-    if name not in _SAMPLERS:
-        raise SettingsError(
-            f"unknown sampler {name!r}", where="sampler", fix=legal_names(name, _SAMPLERS)
-        )
-    return _SAMPLERS[name](batch_seed(seed, batch))
+    return samplers.require(name)(batch_seed(seed, batch))
 
 
 def own_sampler(path: str) -> Any:
@@ -105,7 +85,7 @@ def batch_seed(seed: int, batch: int, slot: int = 0) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
-@register_sampler("tpe")
+@samplers.register("tpe")
 def tpe(seed: int) -> BaseSampler:
     """Tree-structured Parzen estimator over all parameters at once."""
     return TPESampler(
@@ -113,13 +93,13 @@ def tpe(seed: int) -> BaseSampler:
     )
 
 
-@register_sampler("random")
+@samplers.register("random")
 def random(seed: int) -> BaseSampler:
     """Every parameter uniformly at random."""
     return RandomSampler(seed=seed)
 
 
-@register_sampler("grid")
+@samplers.register("grid")
 def grid(seed: int) -> BaseSampler:
     """Every point of the space in order; StudySampler enumerates and never asks this sampler."""
     return RandomSampler(seed=seed)

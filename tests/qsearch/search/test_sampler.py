@@ -11,7 +11,7 @@ import pytest
 from compiler.qtypes.qconfig import QConfig
 from qsearch.search.layer_space import LayerPlan, LayerSpace
 from qsearch.search.objectives import Objective
-from qsearch.search.optuna_study import sampler_names
+from qsearch.search.optuna_study import AUTO, samplers
 from qsearch.search.sampler import Proposal, SamplerSpec, StudySampler
 from qsearch.search.space import Parameter, Space, config_hash, default_space, to_qconfig
 from qsearch.settings import SAMPLERS
@@ -333,4 +333,4 @@ def test_other_seeds_propose_other_trials() -> None:
 
 
 def test_the_names_the_settings_allow_are_those_that_are_registered() -> None:
-    assert sampler_names() == tuple(sorted(SAMPLERS))
+    assert {AUTO, *samplers.names()} == set(SAMPLERS)
