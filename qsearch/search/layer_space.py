@@ -277,10 +277,12 @@ def allocate_bits(damage: Table, size: Table, budget: float) -> dict[str, int]:
     Returns:
         layer → bits, in the order of ``damage``; equal problems give equal answers.
     Raises:
-        SearchError: the tables do not fit each other, or not even the smallest choices fit.
+        SearchError: a damage is not finite, or not even the smallest choices fit.
     """
     choices = [(layer, bits) for layer, row in damage.items() for bits in sorted(row)]
-    _check(damage, size, budget)
+    for layer, row in damage.items():
+        if not np.isfinite([*row.values()]).all():
+            raise SearchError(f"damage of layer {layer!r} is not finite")
     if not choices:
         return {}
     sizes = np.asarray([float(size[layer][bits]) for layer, bits in choices])
@@ -321,26 +323,6 @@ def _solved(layers: Sequence[str], costs: Floats, sizes: Floats, budget: float) 
     if solved.x is None:
         raise SearchError("the integer programme was not solved", where=str(solved.message))
     return np.flatnonzero(solved.x > 0.5)
-
-
-def _check(damage: Table, size: Table, budget: float) -> None:
-    for layer, row in damage.items():
-        missing = sorted(set(row) - set(size.get(layer, {})))
-        if not row or missing:
-            raise SearchError(
-                f"no choice of bits for layer {layer!r}"
-                if not row
-                else f"sizes of layer {layer!r} lack {missing} bits",
-                fix="give damage and size for the same layers and bits",
-            )
-        if not np.isfinite([*row.values(), *(size[layer][bits] for bits in row)]).all():
-            raise SearchError(f"damage or size of layer {layer!r} is not finite")
-    least = sum(min(size[layer][bits] for bits in row) for layer, row in damage.items())
-    if least > budget:
-        raise SearchError(
-            f"not even the fewest bits everywhere fit: {least:g} bytes, budget {budget:g}",
-            fix="raise the budget, or allow fewer bits",
-        )
 
 
 @contextlib.contextmanager

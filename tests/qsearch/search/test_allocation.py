@@ -68,9 +68,7 @@ def test_a_hundred_layers_with_sizes_in_the_millions_stay_within_the_budget() ->
 @pytest.mark.parametrize(
     ("damage", "size", "says"),
     [
-        ({"a": {4: 1.0}}, {"a": {4: 9}}, "raise the budget"),
-        ({"a": {}}, {"a": {}}, "no choice of bits for layer 'a'"),
-        ({"a": {4: 1.0, 5: 1.0}}, {"a": {4: 1}}, r"lack \[5\] bits"),
+        ({"a": {4: 1.0}}, {"a": {4: 9}}, "was not solved"),
         ({"a": {4: float("nan")}}, {"a": {4: 1}}, "not finite"),
     ],
 )
