@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import NotFullyIntegralError, QuantizeError
+from compiler.errors import QuantizeError
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.lru_cache import LRUCache
@@ -18,7 +18,6 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Candidate, ChannelStats, build_candidate
 from compiler.quantize.calibration.collect_stats import float_executor
-from compiler.quantize.conversions import CORE, PREFIX, SUFFIX, check_fully_integral
 from compiler.runtime.artifact import AUTO, QModule, load_qmod
 from compiler.runtime.exact_executor import exact_executor
 from compiler.runtime.executor import Executor, Inputs
@@ -37,8 +36,6 @@ class Runnable:
     Attributes:
         inputs: the model's inputs.
         executor: takes and returns real values.
-        fully_integral: no float inside quantized_main; None where there is none.
-        float_ops: calls that stayed float, with the reason.
         compile_cpu_s: what making it cost.
         cost: bytes of its packed constants and its bit operations; None for the float model.
         module: what ships; None where nothing was realised.
@@ -49,8 +46,6 @@ class Runnable:
 
     inputs: tuple[InputSpec, ...]
     executor: Executor
-    fully_integral: bool | None
-    float_ops: tuple[str, ...]
     compile_cpu_s: float
     cost: Mapping[str, float] | None = None
     module: IRModule | None = None
@@ -120,13 +115,13 @@ class Builder:
                 load_qmod(self._values.value(build.module)),
                 "reference" if build.evaluator == "reference" else AUTO,
             )
-            return Runnable(input_specs(shipped.module.module), shipped, None, (), clock.seconds)
+            return Runnable(input_specs(shipped.module.module), shipped, clock.seconds)
         mod = self._modules.get(
             blob_key, lambda: ModuleBlob(self._values.value(build.blob)).unpack()
         )
         inputs = input_specs(mod)
         if build.evaluator == "float":
-            return Runnable(inputs, float_executor(mod), None, (), clock.seconds)
+            return Runnable(inputs, float_executor(mod), clock.seconds)
         qconfig = QConfig.from_dict(dict(build.qconfig))
         channels = self._channel_stats(build) if qconfig.needs_channels else None
         whole = qconfig.with_whole_weights()
@@ -141,32 +136,12 @@ class Builder:
         return Runnable(
             inputs,
             _EVALUATORS[build.evaluator](candidate),
-            _fully_integral(candidate),
-            _float_ops(candidate),
             clock.seconds,
             size_figures(candidate, build.form),
             None if candidate.integer is None else candidate.module,
             candidate.context.rounded.to_arrays(),
             candidate.integer if build.evaluator == "engine" else None,
         )
-
-
-def _fully_integral(candidate: Candidate) -> bool | None:
-    cut = candidate.partitioned
-    if cut is None:
-        return None
-    try:
-        check_fully_integral({name: cut[name] for name in (PREFIX, CORE, SUFFIX)})
-    except NotFullyIntegralError:
-        return False
-    return True
-
-
-def _float_ops(candidate: Candidate) -> tuple[str, ...]:
-    return tuple(
-        f"{record.op} ({record.where or 'no source'}): {record.reason}"
-        for record in candidate.report.float_ops
-    )
 
 
 def _simulated(candidate: Candidate) -> Executor:

@@ -99,8 +99,6 @@ class EvaluationActor:
             compile_cpu_s=compile_cpu_s,
             run_cpu_s=run_cpu_s,
             peak_rss_bytes=peak_rss_bytes(),
-            fully_integral=runnable.fully_integral,
-            float_ops=runnable.float_ops,
             run_samples=size,
             cost=cost,
             rounding=runnable.rounding if request.return_rounding else None,

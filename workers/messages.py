@@ -193,8 +193,6 @@ class EvaluationResult:
             collapsed candidate over those that it ran.
         outputs: one array per model output, samples on axis 0, or None.
         compile_cpu_s, run_cpu_s: CPU seconds of building and of running the candidate.
-        fully_integral: no float inside quantized_main; None where nothing was realised or cut.
-        float_ops: operators that stayed float, with the reason, for the report.
         run_samples: samples of one run of the model (its batch size).
         cost: ``model_bytes`` (packed constants) and ``bit_operations``, and where they were asked
             for ``HardwareCost.totals``, ``ram_bytes`` (the arena of the C), with a core
@@ -211,8 +209,6 @@ class EvaluationResult:
     compile_cpu_s: float
     run_cpu_s: float
     peak_rss_bytes: int
-    fully_integral: bool | None = None
-    float_ops: tuple[str, ...] = ()
     run_samples: int = 1
     cost: Mapping[str, float] | None = None
     rounding: Mapping[str, NDArray[Any]] | None = None

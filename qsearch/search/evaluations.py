@@ -184,7 +184,7 @@ class Evaluations:
         merged = merge(kept)
         if merged.rounding:
             self.roundings[run.trial.number] = merged.rounding
-        outcome = self.evaluator.outcome(run.trial, merged, now - run.since, reason)
+        outcome = self.evaluator.outcome(merged, now - run.since, reason)
         return Ended(run.trial, outcome, _shards(kept, run.parts))
 
     def forget_roundings(self, but: int | None) -> None:

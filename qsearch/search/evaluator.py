@@ -16,7 +16,7 @@ from qsearch.errors import SettingsError
 from qsearch.search.objectives import UNCERTAIN, WORST_OUTPUT, Score
 from qsearch.search.pruner import LOOKS
 from qsearch.settings import Settings, is_import_path
-from qsearch.store.records import Failure, Outcome, Trial
+from qsearch.store.records import Failure, Outcome
 from workers.batching import hash_outputs
 from workers.errors import LostWorkerError, WorkerError
 from workers.messages import (
@@ -223,7 +223,7 @@ class Evaluator:
         return Build(self.blob, fields, scales, name, channels, form=self.form)
 
     def outcome(
-        self, trial: Trial, result: EvaluationResult, seconds: float, stopped: str | None = None
+        self, result: EvaluationResult, seconds: float, stopped: str | None = None
     ) -> Outcome:
         """How the trial ended.
 
@@ -235,29 +235,13 @@ class Evaluator:
         score.update(costs_of([result]))
         if self.compared is not None:
             score.update(self.compared(score, result.samples))
-        wants_integers = trial.qconfig["partition_conversions"] == "fully_integral"
-        failure = None
-        if wants_integers and result.fully_integral is False:
-            state = "infeasible"
-            left = list(result.float_ops)
-            failure = Failure(
-                f"{len(left)} operators stay in float",
-                "; ".join(left[:8]) + ("; …" if len(left) > 8 else ""),
-                "allow them with --allow-float, or use a model whose operators can be quantized",
-            )
-        elif result.collapsed:
-            state = "pruned"
-        elif stopped is not None:
-            state, failure = "pruned", Failure(stopped)
-        else:
-            state = "complete"
         return Outcome(
-            state=state,  # type: ignore[arg-type]  # one of the three literals above
+            state="pruned" if result.collapsed or stopped is not None else "complete",
             score=score,
             samples=result.samples,
             collapsed=result.collapsed,
             outputs_sha256=result.outputs_sha256,
-            failure=failure,
+            failure=None if stopped is None else Failure(stopped),
             compile_cpu_s=result.compile_cpu_s,
             run_cpu_s=result.run_cpu_s,
             peak_rss_bytes=result.peak_rss_bytes,

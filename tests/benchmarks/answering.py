@@ -30,7 +30,6 @@ class Answering:
             compile_cpu_s=0.0,
             run_cpu_s=0.0,
             peak_rss_bytes=1,
-            fully_integral=True,
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,6 @@ def made_up(request: EvaluationRequest) -> EvaluationResult:
         compile_cpu_s=0.01,
         run_cpu_s=0.02,
         peak_rss_bytes=2**31,
-        fully_integral=True,
     )
 
 
@@ -383,17 +381,6 @@ def test_a_collapsed_configuration_is_pruned_with_its_score(repository: Reposito
     pruned = [t for t in trials_of(repository) if t.state == "pruned"]
     assert pruned
     assert all(t.outcome.collapsed and t.outcome.score is not None for t in pruned)
-
-
-def test_float_islands_make_a_trial_infeasible_with_the_reason(repository: Repository) -> None:
-    def answer(request: EvaluationRequest) -> EvaluationResult:
-        return replace(made_up(request), fully_integral=False, float_ops=("nn.softmax: no rule",))
-
-    search(repository, FakePool(answer=answer), trials=4)
-    for trial in trials_of(repository):
-        assert trial.state == "infeasible"
-        assert trial.outcome.failure is not None
-        assert "nn.softmax" in (trial.outcome.failure.where or "")
 
 
 @pytest.mark.parametrize(
