@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.datasets.protocol import Dataset, InputSpec, whole
+from workers.datasets.protocol import Dataset, InputSpec, padded, whole
 from workers.messages import Range
 
 
@@ -76,12 +76,7 @@ def model_batches(
         read = dataset.batch(part)
         for offset in range(0, len(part), size):
             count = min(size, len(part) - offset)
-            rows = {name: values[offset : offset + count] for name, values in read.inputs.items()}
-            if count < size:
-                rows = {
-                    name: np.concatenate([v, np.repeat(v[-1:], size - count, axis=0)])
-                    for name, v in rows.items()
-                }
+            rows = {n: padded(v[offset : offset + count], size) for n, v in read.inputs.items()}
             if whole_runs:
                 rows = {name: values[0] for name, values in rows.items()}
             labels = None if read.labels is None else read.labels[offset : offset + count]

@@ -27,7 +27,7 @@ from workers.datasets.registry import OpenDatasets, input_specs
 from workers.errors import DatasetError
 from workers.messages import CalibrationRequest, CalibrationResult
 from workers.object_store import ObjectStore
-from workers.process import CpuClock, peak_rss_bytes
+from workers.process import Stopwatch, peak_rss_bytes
 
 _CHUNK = 16
 """Samples read from the dataset at a time."""
@@ -59,7 +59,7 @@ class CalibrationActor:
             CalibrationError: values inside the network are not finite, or what the step before
                 found is missing.
         """
-        clock = CpuClock()
+        watch = Stopwatch()
         if len(request.samples) == 0:
             raise DatasetError("no sample to calibrate on", where=str(request.samples))
         measurement = self._measurement(request)
@@ -72,7 +72,7 @@ class CalibrationActor:
                 self._key(request), lambda: self._profile(request, measurement)
             )
             arrays = profile.measure(measurement, self._batches(request, inputs)).to_arrays()
-        return CalibrationResult(arrays, len(request.samples), clock.seconds, peak_rss_bytes())
+        return CalibrationResult(arrays, len(request.samples), watch.cpu_s, peak_rss_bytes())
 
     def _measurement(self, request: CalibrationRequest) -> Measurement:
         channels, merged = (self._values.value(v) for v in (request.channels, request.merged))

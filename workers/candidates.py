@@ -26,7 +26,7 @@ from workers.datasets.registry import input_specs
 from workers.messages import Build
 from workers.metrics.size import size_figures
 from workers.object_store import ObjectStore
-from workers.process import CpuClock
+from workers.process import Stopwatch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,14 +91,14 @@ class Builder:
         Raises:
             CompilerError: it cannot be quantized, realised or exported.
         """
-        clock = CpuClock()
+        watch = Stopwatch()
         blob_key = self._values.key(build.blob)
         settings = "" if build.evaluator == "float" else repr(sorted(build.qconfig.items()))
         large = (build.channels, build.module)
         keys = ["" if value is None else self._values.key(value) for value in large]
         key = (blob_key, *keys, settings, build.activation_scales, build.evaluator, build.form)
         made = self._made.get(key, lambda: self._make(build, blob_key))
-        return made, clock.seconds
+        return made, watch.cpu_s
 
     def _channel_stats(self, build: Build) -> ChannelStats | None:
         """The same for all candidates of a study."""
@@ -109,19 +109,19 @@ class Builder:
         return self._channels.get(key, lambda: ChannelStats.from_arrays(self._values.value(given)))
 
     def _make(self, build: Build, blob_key: str) -> Runnable:
-        clock = CpuClock()
+        watch = Stopwatch()
         if build.module is not None:
             shipped = Shipped(
                 load_qmod(self._values.value(build.module)),
                 "reference" if build.evaluator == "reference" else AUTO,
             )
-            return Runnable(input_specs(shipped.module.module), shipped, clock.seconds)
+            return Runnable(input_specs(shipped.module.module), shipped, watch.cpu_s)
         mod = self._modules.get(
             blob_key, lambda: ModuleBlob(self._values.value(build.blob)).unpack()
         )
         inputs = input_specs(mod)
         if build.evaluator == "float":
-            return Runnable(inputs, float_executor(mod), clock.seconds)
+            return Runnable(inputs, float_executor(mod), watch.cpu_s)
         qconfig = QConfig.from_dict(dict(build.qconfig))
         channels = self._channel_stats(build) if qconfig.needs_channels else None
         whole = qconfig.with_whole_weights()
@@ -136,7 +136,7 @@ class Builder:
         return Runnable(
             inputs,
             _EVALUATORS[build.evaluator](candidate),
-            clock.seconds,
+            watch.cpu_s,
             size_figures(candidate, build.form),
             None if candidate.integer is None else candidate.module,
             candidate.context.rounded.to_arrays(),

@@ -14,7 +14,7 @@ from compiler.runtime.pipeline import Pipeline
 from compiler.targets.c.cores import CORES
 from workers.batching import ModelBatch, batch_size, hash_outputs, model_batches, rows_of
 from workers.candidates import Builder, Runnable
-from workers.datasets.protocol import Dataset, whole
+from workers.datasets.protocol import Dataset, padded, whole
 from workers.datasets.registry import OpenDatasets
 from workers.errors import DatasetError, DifferingOutputsError, WorkerError
 from workers.messages import EvaluationRequest, EvaluationResult, Range
@@ -24,7 +24,7 @@ from workers.metrics.latency import TIMED, latency_figures
 from workers.metrics.protocol import Outputs
 from workers.metrics.registry import MetricSums, of_answers
 from workers.object_store import ObjectStore
-from workers.process import CpuClock, peak_rss_bytes
+from workers.process import Stopwatch, peak_rss_bytes
 
 Rows = tuple[NDArray[Any], ...]
 """One array per model output, samples on axis 0."""
@@ -58,7 +58,7 @@ class EvaluationActor:
             DatasetError, MetricError: the data does not fit, or a metric lacks labels or reference.
         """
         runnable, compile_cpu_s = self._builder.runnable(request.build)
-        clock = CpuClock()
+        watch = Stopwatch()
         dataset = self._datasets.open(request.dataset, runnable.inputs)
         if len(request.samples) == 0:
             raise DatasetError("no sample to evaluate", where=str(request.samples))
@@ -86,7 +86,7 @@ class EvaluationActor:
             run.evaluate_all()
         if request.spot_check and not collapsed:
             run.spot_check()
-        run_cpu_s = clock.seconds
+        run_cpu_s = watch.cpu_s
         cost = runnable.cost
         if cost is not None:
             cost = {**cost, **run.asked_costs(collapsed)}
@@ -271,7 +271,7 @@ class _Evaluation:
         values = {**batch.inputs, **batch.beside}
 
         def finished(core: Rows) -> Rows:
-            whole = [_repeated(array, self._size) for array in core]
+            whole = [padded(array, self._size) for array in core]
             found = zip(head.finish(values, whole), head.sampled, strict=True)
             return tuple(out[:count] if sampled else out[None] for out, sampled in found)
 
@@ -298,9 +298,3 @@ def _joined(runs: Sequence[_Given]) -> _Given:
 
 def _concatenated(runs: Sequence[Rows]) -> Rows:
     return tuple(np.concatenate(parts) for parts in zip(*runs, strict=True))
-
-
-def _repeated(rows: NDArray[Any], size: int) -> NDArray[Any]:
-    """As many samples as the model takes; the last one fills them up."""
-    missing = size - len(rows)
-    return np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]) if missing > 0 else rows

@@ -12,6 +12,9 @@ from compiler.lru_cache import LRUCache
 from workers.errors import WorkerError
 from workers.messages import Handle
 
+_KEPT = 6
+"""Values that one worker holds."""
+
 
 def content_key(value: Any) -> str:
     """sha256 over bytes, an array, or a sequence or mapping of arrays.
@@ -59,12 +62,11 @@ class ObjectStore:
 
     Args:
         fetch: finds the value of a handle that is not in memory.
-        keep: how many.
     """
 
-    def __init__(self, fetch: Callable[[Handle], Any], keep: int = 6) -> None:
+    def __init__(self, fetch: Callable[[Handle], Any]) -> None:
         self._fetch = fetch
-        self._cache: LRUCache[Any] = LRUCache(keep)
+        self._cache: LRUCache[Any] = LRUCache(_KEPT)
 
     def value(self, given: Any) -> Any:
         """The value itself; handles are looked up."""

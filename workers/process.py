@@ -36,16 +36,21 @@ def python_path() -> str:
     return os.pathsep.join(dict.fromkeys([home, *(path or os.getcwd() for path in sys.path)]))
 
 
-class CpuClock:
-    """CPU seconds of this process, all threads, since it was made."""
+class Stopwatch:
+    """Wall and CPU seconds of this process since it was made."""
 
     def __init__(self) -> None:
-        self._start = time.process_time()
+        self._wall, self._cpu = time.monotonic(), time.process_time()
 
     @property
-    def seconds(self) -> float:
-        """CPU seconds so far."""
-        return time.process_time() - self._start
+    def wall_s(self) -> float:
+        """Seconds passed."""
+        return time.monotonic() - self._wall
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds of all threads."""
+        return time.process_time() - self._cpu
 
 
 def peak_rss_bytes() -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +17,7 @@ from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.pipeline import Pipeline
 from qsearch.errors import SettingsError
-from qsearch.modules.data_source import Batches, DataSource
+from qsearch.modules.data_source import Batches, DataSource, PathLike
 from qsearch.run_folder import module_at
 from qsearch.settings import UnknownWordError, metric_named
 from workers.batching import batch_size, rows_of
@@ -27,8 +26,7 @@ from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 from workers.metrics.library import TITLES
 from workers.metrics.registry import MetricSums
-
-PathLike = str | os.PathLike[str]
+from workers.process import Stopwatch
 
 
 def load(path: PathLike) -> QModule:
@@ -190,7 +188,7 @@ def run_samples(
         gathered: list[list[NDArray[Any]]] = []
         given_spans: dict[str, Span] = {}
         size = batch_size(what.inputs, data.whole)
-        begin, begin_cpu = time.monotonic(), time.process_time()
+        watch = Stopwatch()
         for batch in Batches(data, what.inputs).with_labels():
             _widen(given_spans, batch.inputs)
             outputs = what.run(batch.inputs)
@@ -210,8 +208,8 @@ def run_samples(
             data.sha256,
             digest.hexdigest(),
             tuple(map(_concatenated, zip(*gathered, strict=True))),
-            time.monotonic() - begin,
-            time.process_time() - begin_cpu,
+            watch.wall_s,
+            watch.cpu_s,
             _other_scales(what.seen, given_spans),
         )
 

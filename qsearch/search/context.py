@@ -92,23 +92,6 @@ class StudyArtifacts:
         return None
 
 
-class Stopwatch:
-    """Wall and CPU seconds of this process since it was made."""
-
-    def __init__(self) -> None:
-        self._wall, self._cpu = time.monotonic(), time.process_time()
-
-    @property
-    def wall_s(self) -> float:
-        """Seconds passed."""
-        return time.monotonic() - self._wall
-
-    @property
-    def cpu_s(self) -> float:
-        """CPU seconds of all threads."""
-        return time.process_time() - self._cpu
-
-
 TIMEOUT: Final = "timeout"
 """Why a search ended: its time was over."""
 

@@ -26,7 +26,7 @@ from qsearch.process import imports_kept, interrupts_kept, logging_to
 from qsearch.progress import Progress, SilentProgress, make_progress
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import examination
-from qsearch.search.context import Callback, Control, PreparedStudy, Stopwatch, StudyContext
+from qsearch.search.context import Callback, Control, PreparedStudy, StudyContext
 from qsearch.search.result import SearchResult
 from qsearch.search.session import Session
 from qsearch.search.study import open_study, prepare_study, study_name
@@ -38,6 +38,7 @@ from workers.errors import BrokenRunError
 from workers.pool.kinds import open_pool
 from workers.pool.protocol import WorkerSize
 from workers.pool.queued_pool import WorkerPool
+from workers.process import Stopwatch
 from workers.user_code import import_user_code
 
 if TYPE_CHECKING:

@@ -41,7 +41,6 @@ from qsearch.search.context import (
     Budget,
     Control,
     PreparedStudy,
-    Stopwatch,
     StudyArtifacts,
     StudyContext,
 )
@@ -82,7 +81,7 @@ from qsearch.store.records import StudyState, Trial
 from workers.errors import BrokenRunError
 from workers.metrics.device import DEVICE
 from workers.metrics.latency import TIMED
-from workers.process import code_version
+from workers.process import Stopwatch, code_version
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

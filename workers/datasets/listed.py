@@ -112,7 +112,7 @@ def known_fields(
     """
     for key in options or {}:
         if key not in legal:
-            raise DatasetError(f"unknown {of} field {key!r}", fix=legal_names(key, legal))
+            raise DatasetError(f"unknown {of} field {key!r}", fix=legal_names(str(key), legal))
     return dict(options or {})
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from compiler.runtime.interface import Interface
 from compiler.runtime.pipeline import Pipeline
-from workers.datasets.protocol import Batch, Dataset, InputSpec, check_values, whole
+from workers.datasets.protocol import Batch, Dataset, InputSpec, check_values, padded, whole
 from workers.datasets.registry import datasets, open_dataset, take_options
 from workers.errors import DatasetError
 from workers.messages import DatasetRef, Range
@@ -95,7 +95,7 @@ class PreparedDataset:
         step = 1 if self.whole else self._size or len(samples)
         parts = []
         for start in range(0, len(samples), step):
-            rows = {n: _padded(all_[start : start + step], step) for n, all_ in read.inputs.items()}
+            rows = {n: padded(all_[start : start + step], step) for n, all_ in read.inputs.items()}
             if self.whole:
                 rows = {name: values[0] for name, values in rows.items()}
             made = self._before.prepare(rows)
@@ -115,11 +115,6 @@ class PreparedDataset:
     def files(self, samples: Range) -> Sequence[Path]:
         """Those of the dataset; see ``Dataset.files``."""
         return self._dataset.files(samples)
-
-
-def _padded(rows: NDArray[Any], count: int) -> NDArray[Any]:
-    missing = count - len(rows)
-    return np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]) if missing else rows
 
 
 @datasets.register("prepared")

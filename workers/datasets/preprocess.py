@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import legal_names
+from workers.datasets.listed import known_fields
 from workers.datasets.protocol import InputSpec
 from workers.errors import DatasetError
 
@@ -58,11 +58,7 @@ class Preprocess:
                 f"images need to know how they become the input {spec}",
                 fix=f"give --preprocess pre.yaml with lines such as {_example(spec)}",
             )
-        for key in options:
-            if key not in _FIELDS:
-                raise DatasetError(
-                    f"unknown preprocess field {key!r}", fix=legal_names(str(key), _FIELDS)
-                )
+        known_fields(options, _FIELDS)
         if len(spec.shape) != 4:
             raise DatasetError(f"images cannot become the input {spec}, which is not rank 4")
         layout = options.get("layout") or _layout_of(spec)

@@ -79,6 +79,12 @@ def whole(dataset: Dataset) -> bool:
     return bool(getattr(dataset, "whole", False))
 
 
+def padded(rows: NDArray[Any], count: int) -> NDArray[Any]:
+    """As many samples as a model takes at a time; the last one fills them up."""
+    missing = count - len(rows)
+    return np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]) if missing > 0 else rows
+
+
 def check_range(samples: Range, length: int, where: str) -> None:
     """Refuse a range that leaves the dataset.
 

@@ -61,10 +61,7 @@ class Sqnr:
         Outputs that are not finite have the lowest value, so that a broken module never ranks as
         a perfect one.
         """
-        loss = relative_noise(state)
-        if loss == 0:
-            return None
-        return -10.0 * math.log10(loss) if math.isfinite(loss) else FLOOR_DB
+        return _decibels(relative_noise(state))
 
     def standard_error(self, state: Mapping[str, float]) -> float | None:
         """Standard error in dB, by the delta method on the ratio of two sums.
@@ -92,8 +89,13 @@ def worst_output(state: Mapping[str, float]) -> tuple[int, float | None] | None:
     if _key("signal", 1) not in state or not losses:
         return None
     loss, place = max(losses)
-    decibels = None if loss == 0 else -10.0 * math.log10(loss) if math.isfinite(loss) else FLOOR_DB
-    return -place, decibels
+    return -place, _decibels(loss)
+
+
+def _decibels(loss: float) -> float | None:
+    if loss == 0:
+        return None
+    return -10.0 * math.log10(loss) if math.isfinite(loss) else FLOOR_DB
 
 
 def _key(name: str, place: int) -> str:

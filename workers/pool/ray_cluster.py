@@ -12,7 +12,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from workers.errors import LostClusterError, WorkerError
@@ -226,18 +226,14 @@ class ClusterMonitor:
     Args:
         ray: connected.
         stopping: ends the thread that looks at the head.
-        clock: monotonic seconds.
     """
 
-    def __init__(
-        self, ray: Any, stopping: threading.Event, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, ray: Any, stopping: threading.Event) -> None:
         context = ray.get_runtime_context()
         self.head = str(context.gcs_address)
         (node,) = [n for n in ray.nodes() if n["NodeID"] == context.get_node_id()]
         self._raylet = _process_behind(node["RayletSocketName"])
         self._stopping = stopping
-        self._clock = clock
         self._asked: float | None = None
         self._head_ended = False
         threading.Thread(target=self._look, name="ray watch", daemon=True).start()
@@ -253,7 +249,7 @@ class ClusterMonitor:
             what = "Ray's raylet on this machine ended, and its workers with it"
         elif self._head_ended:
             what = "the head of the Ray cluster ended (gcs_server on this machine)"
-        elif asked is not None and self._clock() - asked > SILENCE_S:
+        elif asked is not None and time.monotonic() - asked > SILENCE_S:
             what = f"the head of the Ray cluster did not answer for {SILENCE_S:.0f} s"
         else:
             return
@@ -273,7 +269,7 @@ class ClusterMonitor:
     def _look(self) -> None:
         host, _, port = self.head.rpartition(":")
         while not self._stopping.wait(_LOOK_EVERY_S):
-            self._asked = self._clock() if self._asked is None else self._asked
+            self._asked = time.monotonic() if self._asked is None else self._asked
             try:
                 socket.create_connection((host, int(port)), timeout=_LOOK_EVERY_S).close()
                 self._asked = None
