@@ -30,7 +30,7 @@ from qsearch.search.evaluator import failed
 from qsearch.search.stages import StageTracker
 from qsearch.search.trial_queue import TrialQueue
 from qsearch.store.leases import BEAT_S, LeaseMonitor, heartbeat
-from qsearch.store.records import Beat, CommandKind, Ended, StudyState, Trial
+from qsearch.store.records import CommandKind, DriverRecord, Ended, StudyState, Trial
 from workers.errors import BrokenRunError
 from workers.metrics.registry import by_option
 from workers.process import code_version
@@ -121,7 +121,7 @@ class Driver:
         self._seen_command = self.context.repository.last_command(study_id)
         if not self.context.repository.shared:
             # We hold the lock of the database: every other driver, of any study, is gone.
-            others = self.context.repository.beats()
+            others = self.context.repository.drivers_of(None, running=True)
             self._requeue([driver for driver in others if driver.id != self._me])
         self.queue.trials.note_all(self.context.repository.trials_of(study_id))
         self._others = len(self.context.repository.drivers_of(study_id, running=True)) - 1
@@ -374,7 +374,8 @@ class Driver:
     def _watch_others(self) -> None:
         """Find drivers that died, and count those of this study that live."""
         # Of all studies: the same work as ours is not begun while a dead driver holds it.
-        drivers = [beat for beat in self.context.repository.beats() if beat.id != self._me]
+        running = self.context.repository.drivers_of(None, running=True)
+        drivers = [driver for driver in running if driver.id != self._me]
         dead = set(self.leases.expired(drivers))
         self._requeue([driver for driver in drivers if driver.id in dead])
         self._others = sum(
@@ -395,7 +396,7 @@ class Driver:
         if trials.finished > before:
             self.context.progress.advance(trials.finished - before, self._best_note())
 
-    def _requeue(self, dead: Sequence[Beat]) -> None:
+    def _requeue(self, dead: Sequence[DriverRecord]) -> None:
         """Queue the trials of dead drivers again, with the same parameters."""
         for study_id in {driver.study_id for driver in dead}:
             ids = [driver.id for driver in dead if driver.study_id == study_id]

@@ -331,9 +331,14 @@ def _is_current(engine: Engine, url: URL, create: bool) -> bool:
     Raises:
         StoreError: it is another version's, or missing and not to be made.
     """
-    found = _found_version(engine)
+    with engine.connect().execution_options(reader=True) as connection:
+        found = found_revision(connection)
     if found is None and not create:
-        raise _no_study(url)
+        raise EmptyStoreError(
+            "the database holds no study",
+            where=masked(url),
+            fix="give the storage of a `qsearch launch`",
+        )
     if found is not None and found != SCHEMA:
         raise StoreError(
             f"the database has schema {found!r}, this version of qsearch reads {SCHEMA!r}",
@@ -341,19 +346,6 @@ def _is_current(engine: Engine, url: URL, create: bool) -> bool:
             fix="use the version of qsearch that wrote it, or another storage",
         )
     return found is not None
-
-
-def _found_version(engine: Engine) -> str | None:
-    with engine.connect().execution_options(reader=True) as connection:
-        return found_revision(connection)
-
-
-def _no_study(url: URL) -> EmptyStoreError:
-    return EmptyStoreError(
-        "the database holds no study",
-        where=masked(url),
-        fix="give the storage of a `qsearch launch`",
-    )
 
 
 @contextlib.contextmanager

@@ -129,12 +129,10 @@ class HistoryQueries(Database):
         rows = self.read(query.order_by(LayerRow.kind, LayerRow.position, LayerRow.layer))
         return [record_of(LayerFigures, row) for row in rows]
 
-    def logs_of(self, study_id: int, trial: int | None = None) -> list[LogExcerpt]:
-        """Log excerpts, oldest first: all, or those of one trial."""
-        query = select(*LogRow.__table__.columns).where(LogRow.study_id == study_id)
-        if trial is not None:
-            query = query.where(LogRow.trial == trial)
-        rows = self.read(query.order_by(LogRow.id))
+    def logs_of(self, study_id: int, trial: int) -> list[LogExcerpt]:
+        """Log excerpts of a trial, oldest first."""
+        wanted = (LogRow.study_id == study_id, LogRow.trial == trial)
+        rows = self.read(select(*LogRow.__table__.columns).where(*wanted).order_by(LogRow.id))
         return [record_of(LogExcerpt, row) for row in rows]
 
     def _replace(

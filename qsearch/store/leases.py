@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from qsearch.errors import StoreError
-from qsearch.store.records import Beat
+from qsearch.store.records import DriverRecord
 
 if TYPE_CHECKING:
     from qsearch.store.repository import Repository
@@ -74,7 +74,7 @@ class LeaseMonitor:
         self._last_look: float | None = None
         self._still: dict[int, tuple[int, float]] = {}  # driver → (beat, seconds it stood still)
 
-    def expired(self, drivers: Iterable[Beat]) -> list[int]:
+    def expired(self, drivers: Iterable[DriverRecord]) -> list[int]:
         """Ids of those among ``drivers``, as the store shows them now, that are dead."""
         now = self._clock()
         # A gap between two looks says nothing about the others: we did not look.

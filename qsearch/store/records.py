@@ -241,15 +241,6 @@ def listening(drivers: Iterable[DriverRecord], now: float | None = None) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
-    """The heartbeat of a driver that did not end."""
-
-    id: int
-    study_id: int
-    beat: int
-
-
-@dataclass(frozen=True, slots=True)
 class News:
     """What shows a driver whether anybody else changed its study.
 

@@ -25,7 +25,6 @@ from qsearch.store.models import (
     TrialRow,
 )
 from qsearch.store.records import (
-    Beat,
     Command,
     CommandKind,
     DriverRecord,
@@ -128,11 +127,6 @@ class StudyQueries(Database):
 # Drivers ask these questions every second or two: built once.
 _DRIVERS: Final = select(*DriverRow.__table__.columns).order_by(DriverRow.id)
 _RUNNING: Final = _DRIVERS.where(DriverRow.state == "running")
-_BEATS: Final = (
-    select(DriverRow.id, DriverRow.study_id, DriverRow.beat)
-    .where(DriverRow.state == "running")
-    .order_by(DriverRow.id)
-)
 _COMMANDS: Final = (
     select(*CommandRow.__table__.columns)
     .where(CommandRow.study_id == bindparam("of_study"), CommandRow.id > bindparam("after"))
@@ -182,10 +176,6 @@ class DriverQueries(Database):
         if study_id is not None:
             query = query.where(DriverRow.study_id == study_id)
         return [record_of(DriverRecord, row) for row in self.read(query)]
-
-    def beats(self) -> list[Beat]:
-        """Heartbeats of the drivers of all studies that did not end."""
-        return [Beat(*row) for row in self.read(_BEATS)]
 
     def add_command(self, study_id: int, kind: CommandKind) -> None:
         """Tell the drivers of a study something."""

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from qsearch.store.engine import open_engine
 from qsearch.store.leases import BEAT_S, LEASE_S, LeaseMonitor, heartbeat
-from qsearch.store.records import Beat, NewStudy
+from qsearch.store.records import DriverRecord, NewStudy
 from qsearch.store.repository import Repository
 
 
-def driver(number: int, beat: int) -> Beat:
-    return Beat(number, 1, beat)
+def driver(number: int, beat: int) -> DriverRecord:
+    return DriverRecord(number, 1, "host:1", "v1", 2, "running", beat, 0.0, 0.0)
 
 
 def test_a_driver_that_does_not_beat_for_a_lease_is_dead() -> None:
