@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,15 +25,13 @@ from qsearch.config import resolve
 from qsearch.errors import SettingsError
 from qsearch.frameworks import model_at
 from qsearch.model_file import ModelSource, dims_with, import_model, without_floats
-from qsearch.modules.data_source import Batches, DataSource
+from qsearch.modules.data_source import Batches, DataSource, PathLike
 from qsearch.modules.quantization import changes_of_auto, chosen_config, resolve_qconfig
 from qsearch.modules.views import report_without_data
 from qsearch.settings import CutAt
 from qsearch.store.artifacts import write_atomically
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
-
-PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ One more format: a function registered with ``export_formats`` that writes its f
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from compiler.pipeline import tflite_file
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.targets.c.names import c_name
 from qsearch.errors import RunFolderError, SettingsError
+from qsearch.modules.data_source import PathLike
 from qsearch.modules.onnx_file import parts_outside, sample_of, write_file, write_onnx
 from qsearch.run_folder import evaluation_data, module_at
 
@@ -33,7 +33,6 @@ ONNX_FORMATS = ("onnx", "qdq", "float")
 TFLITE_FILES = (".tflite", ".cc")
 """Endings of the two forms of a LiteRT file."""
 
-PathLike = str | os.PathLike[str]
 
 _FAR_DB = 15.0
 """A QDQ file with less to the module rounds elsewhere than a kernel would."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import tempfile
 import time
@@ -30,11 +29,11 @@ from compiler.targets.engine.plan import StepInfo
 from compiler.targets.ort.session import ORT_ERRORS, OrtExecutor
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model
+from qsearch.modules.data_source import PathLike
 from qsearch.modules.onnx_file import noise_for
 from qsearch.modules.running import load
 from qsearch.report.page import plot_page, plot_row
 
-PathLike = str | os.PathLike[str]
 Inputs = dict[str, NDArray[Any]]
 
 ROUNDS: Final = 15

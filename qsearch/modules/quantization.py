@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,9 +33,6 @@ from workers.metrics.registry import MetricSums
 from workers.metrics.size import RESTRICTED, fields_of
 from workers.process import code_version
 from workers.user_code import hashes, imported_code
-
-PathLike = str | os.PathLike[str]
-
 
 log = logging.getLogger("qsearch.modules.quantization")
 

@@ -7,7 +7,6 @@ bits that were scored, whichever trial won.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from compiler.runtime.artifact import QModule, fitting_samples
 from compiler.runtime.interface import KEY as INTERFACE
 from compiler.runtime.pipeline import AFTER, BEFORE
 from qsearch.errors import RunFolderError, SettingsError, StoreError
+from qsearch.modules.data_source import PathLike
 from qsearch.report.listing import opened, trial_of
 from qsearch.run_folder import RunFolder, StudyAddress, find_study
 from qsearch.search.calibration import statistics_key, stored_key
@@ -43,8 +43,6 @@ from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.records import Study, Trial
 from qsearch.user_code import check_imports
 from workers.user_code import imported_code
-
-PathLike = str | os.PathLike[str]
 
 _NO_MODULE: Final = {
     "pruned": "it was stopped early as worse than the best, so its score is not known",

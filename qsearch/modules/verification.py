@@ -11,7 +11,6 @@ error.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -37,7 +36,7 @@ from compiler.runtime.lowered_module import LoweredModule
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.target import Target
 from compiler.targets.tflite.interpreters import SHOWN, FileJudge, available
-from qsearch.modules.data_source import DataSource
+from qsearch.modules.data_source import DataSource, PathLike
 from qsearch.modules.onnx_file import parts_outside
 from qsearch.modules.running import Runnable, run_samples
 from qsearch.run_folder import RunFolder, module_at
@@ -61,7 +60,6 @@ if TYPE_CHECKING:
         Ed25519PublicKey,
     )
 
-PathLike = str | os.PathLike[str]
 LoweredState = Literal["missing", "agrees", "unknown"]
 
 

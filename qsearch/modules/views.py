@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,14 +26,12 @@ from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.pipeline import Pipeline
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model, import_model, named_dims, read_module
-from qsearch.modules.data_source import Batches, DataSource
+from qsearch.modules.data_source import Batches, DataSource, PathLike
 from qsearch.report.page import graph_page
 from qsearch.run_folder import RunFolder, module_at
 from qsearch.settings import CutAt
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
-
-PathLike = str | os.PathLike[str]
 
 
 def show_text(
@@ -146,9 +143,7 @@ def _typed_module(path: Path, after: str | None, dim: Any, at: CutAt) -> IRModul
     return read_module(path, dims=named_dims(dim), after=after, closed=True, at=at)
 
 
-def report_without_data(
-    module: IRModule, qconfig: QConfig, hw: str, matcher: str = "greedy"
-) -> HardwareReport:
+def report_without_data(module: IRModule, qconfig: QConfig, hw: str) -> HardwareReport:
     """The groups of a model once it is quantized, before there are data to quantize it with.
 
     Ranges decide numbers, and hardly which operators there are; so ``global_scale`` stands in.
@@ -168,7 +163,7 @@ def report_without_data(
         candidate = calibration.candidate(plain)
     except NotFullyIntegralError:
         candidate = calibration.candidate(plain.with_overrides(partition_conversions="disabled"))
-    return hw_report(candidate.module, hdfg, matcher)
+    return hw_report(candidate.module, hdfg, "greedy")
 
 
 # Two modules on the same data -------------------------------------------------------------------

@@ -7,7 +7,7 @@ artefacts of the study, so a resumed search does not measure again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -126,26 +126,25 @@ class StoredStatistics:
     Args:
         artifacts: where they are kept.
         key: all that decides the statistics beside the QConfig (module, data, code, percentiles).
-        data: what measures them; its CPU seconds are noted beside them.
-        clock: our own CPU seconds, which are noted where no worker took part.
+        data: what measures them; its CPU seconds are noted beside them, or our own where no worker
+            took part.
     """
 
     artifacts: StudyArtifacts
     key: Mapping[str, Any]
     data: PooledData
-    clock: Callable[[], float] = time.process_time
     _since: tuple[float, float] = (0.0, 0.0)
 
     def load(self, kind: str, fields: Mapping[str, Any]) -> Mapping[str, NDArray[Any]] | None:
         """Arrays that this study kept."""
-        self._since = (self.data.worker_cpu_s, self.clock())
+        self._since = (self.data.worker_cpu_s, time.process_time())
         return self.artifacts.arrays(kind, stored_key(self.key, fields))
 
     def save(self, kind: str, fields: Mapping[str, Any], found: Storable) -> None:
         """Store arrays, with the CPU seconds since ``load`` was asked or the last ``save``."""
         workers, own = self._since
-        cpu_s = self.data.worker_cpu_s - workers or self.clock() - own
-        self._since = (self.data.worker_cpu_s, self.clock())
+        cpu_s = self.data.worker_cpu_s - workers or time.process_time() - own
+        self._since = (self.data.worker_cpu_s, time.process_time())
         key = stored_key(self.key, fields)
         self.artifacts.keep(kind, key, found.to_arrays(), cpu_s)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -173,12 +174,7 @@ class Space:
 
     def size(self, limit: int) -> int:
         """Number of points, or ``limit`` if there are at least so many."""
-        count = 0
-        for _ in self.points():
-            count += 1
-            if count >= limit:
-                break
-        return count
+        return sum(1 for _ in islice(self.points(), limit))
 
     def changed(self, params: Mapping[str, Value], rng: np.random.Generator) -> list[Params]:
         """Points that differ from ``params`` in one value, in the order of the space.
@@ -219,12 +215,8 @@ class Space:
             here = self._filled(here, rng)
             if not seen(here):
                 return here
-        rest = []
-        for index, point in enumerate(self.points()):
-            if index >= _ENUMERATE_AT_MOST:
-                break
-            if not self.is_costly(point) and not seen(point):
-                rest.append(point)
+        few = islice(self.points(), _ENUMERATE_AT_MOST)
+        rest = [point for point in few if not self.is_costly(point) and not seen(point)]
         return rest[int(rng.integers(len(rest)))] if rest else None
 
     def _filled(self, params: Params, rng: np.random.Generator) -> Params:

@@ -197,12 +197,10 @@ class StageTracker:
 
     Args:
         repository, study_id: where.
-        clock: seconds since 1970, for people.
     """
 
     repository: Repository
     study_id: int
-    clock: Callable[[], float] = time.time
     _running: set[str] = field(default_factory=set)
 
     def plan(self, skipped: Mapping[str, str]) -> None:
@@ -223,7 +221,7 @@ class StageTracker:
         self._running.add(name)
         old = self._known(name)
         if old.state != "running":
-            started = old.started_at or self.clock()
+            started = old.started_at or time.time()
             new = replace(old, state="running", planned=planned, started_at=started)
             self.repository.save_stage(self.study_id, replace(new, finished_at=None))
 
@@ -232,7 +230,7 @@ class StageTracker:
         self._running.discard(name)
         old = self._known(name)
         if old.state == "running":
-            done = replace(old, state="complete", data=data or old.data, finished_at=self.clock())
+            done = replace(old, state="complete", data=data or old.data, finished_at=time.time())
             self.repository.save_stage(self.study_id, done)
 
     def _known(self, name: str) -> Stage:
