@@ -163,7 +163,7 @@ class Driver:
         Where a batch must end before the next begins, other drivers find nothing in reserve here.
         """
         workers = self.context.pool.num_workers
-        shares = self._others and self.queue.sampler.needs_history
+        shares = self._others and self.queue.sampler.spec.needs_history
         return workers + (0 if shares else max(3, workers // 4))
 
     @property

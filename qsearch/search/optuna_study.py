@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MakeSampler = Callable[[int], BaseSampler]
 samplers: NamedTable[MakeSampler] = NamedTable("sampler", SettingsError)
-"""Functions from a seed (0 … 2^32-1) to an Optuna sampler."""
+"""Functions from a seed (0 … 2^32-1) to an Optuna sampler; a grid is visited without one."""
 
 AUTO: Final = "auto"
 """The default: good guesses, a Gaussian process and TPE; see ``StudySampler``."""
@@ -96,12 +96,6 @@ def tpe(seed: int) -> BaseSampler:
 @samplers.register("random")
 def random(seed: int) -> BaseSampler:
     """Every parameter uniformly at random."""
-    return RandomSampler(seed=seed)
-
-
-@samplers.register("grid")
-def grid(seed: int) -> BaseSampler:
-    """Every point of the space in order; StudySampler enumerates and never asks this sampler."""
     return RandomSampler(seed=seed)
 
 

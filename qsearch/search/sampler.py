@@ -192,7 +192,7 @@ class StudySampler:
         self.start = start
         self.objective = objective
         self.plan = plan
-        self._spec = spec
+        self.spec = spec
         self._seen: set[str] = set()
         self._points = chain(map(space.params_of, [start]), space.points())
         self._next: list[Proposal] = []
@@ -208,16 +208,6 @@ class StudySampler:
                 if plan is None
                 else _StageSampler(new_study(objective), plan.space, self._of_layers, LAYERS)
             )
-
-    @property
-    def batch_size(self) -> int:
-        """Trials per batch."""
-        return self._spec.batch_size
-
-    @property
-    def needs_history(self) -> bool:
-        """Whether a batch depends on how earlier ones ended."""
-        return self._spec.needs_history
 
     def add_pending(self, trials: Iterable[Trial]) -> None:
         """Say that these configurations are on their way and must not be proposed again."""
@@ -240,20 +230,20 @@ class StudySampler:
                         known = filter(None, (self._base, trial))
                         weights = sum(self.plan.layers.elements.values())
                         self._base = self.objective.base_for_bits(known, weights)
-                    if self._spec.sampler == AUTO:
+                    if self.spec.sampler == AUTO:
                         self._refinement.note(trial)
                 self._note_bytes(trial, of_layers)
 
     def stage_of(self, batch: int) -> str:
         """The stage a batch belongs to. Where layers count as much as all else, two of three."""
-        warm = -(-WARM_UP // self.batch_size)
-        if self._layers is None or self._spec.enumerates or batch < warm:
+        warm = -(-WARM_UP // self.spec.batch_size)
+        if self._layers is None or self.spec.enumerates or batch < warm:
             return GLOBAL
         return GLOBAL if (batch - warm) % 3 == 2 else LAYERS
 
     def propose(self, batch: int) -> list[Proposal]:
         """The proposals of batch number ``batch``; fewer than a batch when the space ends."""
-        if self._spec.enumerates:
+        if self.spec.enumerates:
             return self._enumerated()
         stages = [self._global]
         if self._layers is not None:
@@ -265,16 +255,16 @@ class StudySampler:
         seen = _Seen(self._seen)
         proposals: list[Proposal] = []
         plans = self._plans(seen) if stage.name == LAYERS else iter(())
-        place = stage.told if self.needs_history else batch * self.batch_size
+        place = stage.told if self.spec.needs_history else batch * self.spec.batch_size
         with quiet_optuna():
-            name = "tpe" if self._spec.sampler == AUTO else self._spec.sampler
-            sampler = make_sampler(name, self._spec.seed, batch)
+            name = "tpe" if self.spec.sampler == AUTO else self.spec.sampler
+            sampler = make_sampler(name, self.spec.seed, batch)
             # Optuna asks for points that are given as well, and TPE takes long over many trials.
-            for_given = make_sampler("random", self._spec.seed, batch)
-            if self._spec.sampler in HISTORY_FREE:
+            for_given = make_sampler("random", self.spec.seed, batch)
+            if self.spec.sampler in HISTORY_FREE:
                 stage.asked.clear()
                 stage.study = new_study(self.objective)
-            for slot in range(self.batch_size):
+            for slot in range(self.spec.batch_size):
                 proposal = self._costly(stage, place + slot, seen)
                 if proposal is None:
                     given = next(plans, None) if stage.name == LAYERS else None
@@ -293,7 +283,7 @@ class StudySampler:
     def _tell(self, stage: _StageSampler, trial: Trial) -> None:
         asked = stage.asked.pop(trial.config_hash, None)
         stage.told += 1
-        if self._spec.sampler in HISTORY_FREE or stage.space.is_costly(trial.params):
+        if self.spec.sampler in HISTORY_FREE or stage.space.is_costly(trial.params):
             return
         frozen = frozen_trial(trial, stage.distributions, self.objective)
         if asked is None:
@@ -305,7 +295,7 @@ class StudySampler:
 
     def _costly(self, stage: _StageSampler, place: int, seen: _Seen) -> Proposal | None:
         """The best trial with a costly choice, where it is its turn; Optuna does not see it."""
-        auto = self._spec.sampler == AUTO and stage.name == GLOBAL
+        auto = self.spec.sampler == AUTO and stage.name == GLOBAL
         if not auto or place not in _COSTLY_AT or self._best is None:
             return None
         points = self.space.with_costly(self._best.params)
@@ -346,10 +336,10 @@ class StudySampler:
         if place < len(self._guesses):
             return self._guesses[place]
         explores = place % _EXPLORES == _EXPLORES - 1
-        if self._spec.sampler != AUTO or (explores and place >= _EXPLORES_FROM):
+        if self.spec.sampler != AUTO or (explores and place >= _EXPLORES_FROM):
             return None
         return self._refinement.propose(
-            seen, batch_seed(self._spec.seed, batch, self.batch_size + slot)
+            seen, batch_seed(self.spec.seed, batch, self.spec.batch_size + slot)
         )
 
     def _of_layers(self, point: Params) -> Params:
@@ -368,7 +358,7 @@ class StudySampler:
             return proposal
         # Telling the known value again, or only FAIL, leaves TPE on the same point for ever.
         stage.study.tell(trial, state=TrialState.FAIL)
-        seed = batch_seed(self._spec.seed, batch, slot + 1)
+        seed = batch_seed(self.spec.seed, batch, slot + 1)
         unseen = stage.space.unseen_near(
             point, lambda p: self._proposal(stage, p).config_hash in seen, seed
         )
@@ -383,7 +373,7 @@ class StudySampler:
     def _enumerated(self) -> list[Proposal]:
         self._next = [one for one in self._next if one.config_hash not in self._seen]
         seen = _Seen(self._seen, {one.config_hash for one in self._next})
-        while len(self._next) < self.batch_size:
+        while len(self._next) < self.spec.batch_size:
             params = next(self._points, None)
             if params is None:
                 break

@@ -19,9 +19,6 @@ from qsearch.search.trials import StudyTrials
 from qsearch.store.records import NewTrial, Trial
 from workers.errors import BrokenRunError
 
-Ready = tuple[QConfig, tuple[float, ...] | None]
-"""A configuration and its scales."""
-
 
 @dataclass(slots=True)
 class TrialQueue:
@@ -45,7 +42,6 @@ class TrialQueue:
     budget: Budget
     exhausted: bool = False
     """The space has nothing that was not tried."""
-    _ready: dict[int, Ready] = field(default_factory=dict)
     _next_batch: int = 0
     _told: int = 0
     _variants: set[str] = field(default_factory=set)
@@ -80,7 +76,7 @@ class TrialQueue:
         stored = False
         while self._may_propose(running, reserve):
             batch = self._next_batch
-            new, ready = self._new_trials(batch)
+            new = self._new_trials(batch)
             if not new and not self.trials.batch(batch):
                 self.exhausted = True
                 break
@@ -90,10 +86,6 @@ class TrialQueue:
                 self.read_new()  # another driver stored it first
                 continue
             self.trials.note_all(added)
-            self._ready.update(ready)
-            if len(self._ready) > 2 * self.trials.unfinished:  # others ran them, or the store knew
-                known = self.trials.by_number
-                self._ready = {n: one for n, one in self._ready.items() if not known[n].finished}
             self._next_batch = batch + 1
             self.sampler.add_pending(added)
             self.tell()
@@ -125,17 +117,14 @@ class TrialQueue:
                 self._variants.add(variant)
                 self.context.progress.phase(TRIALS, self.budget.trials, self.trials.finished)
 
-    def ready(self, trial: Trial) -> Ready:
-        """Configuration and scales of a trial that begins; those proposed here are still known.
+    def ready(self, trial: Trial) -> tuple[QConfig, tuple[float, ...] | None]:
+        """Configuration and scales of a trial that begins; calibration remembers the scales.
 
         Raises:
             CompilerError: it has none.
         """
-        known = self._ready.pop(trial.number, None)
-        if known is None:
-            qconfig = QConfig.from_dict(trial.qconfig)
-            known = qconfig, self.scales_for(qconfig)
-        return known
+        qconfig = QConfig.from_dict(trial.qconfig)
+        return qconfig, self.scales_for(qconfig)
 
     @property
     def out_of_patience(self) -> bool:
@@ -148,31 +137,29 @@ class TrialQueue:
     def _may_propose(self, running: int, reserve: int) -> bool:
         if self.exhausted or self.out_of_patience or self.trials.next_number >= self.budget.trials:
             return False
-        if self.sampler.needs_history:
+        if self.sampler.spec.needs_history:
             return self._told == self._next_batch
         return self.trials.unfinished - running < reserve
 
-    def _new_trials(self, batch: int) -> tuple[list[NewTrial], dict[int, Ready]]:
+    def _new_trials(self, batch: int) -> list[NewTrial]:
         """The proposals of the batch that are not stored, as many as the budget has room for."""
         stored = {row.config_hash for row in self.trials.batch(batch)}
         room = self.budget.trials - self.trials.next_number
         new: list[NewTrial] = []
-        ready: dict[int, Ready] = {}
         for proposal in self.sampler.propose(batch):
             if proposal.config_hash in stored or len(new) == room:
                 continue
             qconfig, scales = proposal.qconfig, None
-            number, fields = self.trials.next_number + len(new), qconfig.to_dict()
+            fields = qconfig.to_dict()
             try:
                 scales = self.scales_for(qconfig)
-                ready[number] = qconfig, scales
             except BrokenRunError:
                 raise
             except CompilerError:
                 pass  # told when the trial is run
             new.append(
                 NewTrial(
-                    number=number,
+                    number=self.trials.next_number + len(new),
                     batch=batch,
                     params=proposal.params,
                     qconfig=fields,
@@ -181,7 +168,7 @@ class TrialQueue:
                     stage=proposal.stage,
                 )
             )
-        return new, ready
+        return new
 
     def _work_hash(self, fields: Mapping[str, Any], scales: tuple[float, ...] | None) -> str:
         """Equal for configurations that make the same module: ranges count, not their origin.

@@ -185,7 +185,7 @@ def replayed(known: KnownScores, arm: str, seed: int, trials: int) -> list[Trial
     sampler = StudySampler(space, known.start, OBJECTIVE, spec, chosen=known.chosen)
     done: list[Trial] = []
     while len(done) < trials:
-        batch = len(done) // sampler.batch_size
+        batch = len(done) // sampler.spec.batch_size
         proposals = sampler.propose(batch)[: trials - len(done)]
         if not proposals:
             break

@@ -333,4 +333,4 @@ def test_other_seeds_propose_other_trials() -> None:
 
 
 def test_the_names_the_settings_allow_are_those_that_are_registered() -> None:
-    assert {AUTO, *samplers.names()} == set(SAMPLERS)
+    assert {AUTO, "grid", *samplers.names()} == set(SAMPLERS)
