@@ -15,11 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
 
 from workers.errors import WorkerError
 from workers.messages import Handle
@@ -90,10 +88,6 @@ class ProcessPool(QueuedPool[_Process]):
     def pids(self) -> list[int]:
         """Process ids of the workers, for tests and the log."""
         return [process.popen.pid for process in self._slots]
-
-    def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
-        super().submit(tag, request, group, lost)
-        self._advance(0.0)
 
     def close(self) -> None:
         self._closed = True

@@ -283,6 +283,7 @@ class QueuedPool(ABC, Generic[S]):
             lost: workers that died in this group before, in an earlier run.
         """
         self._jobs.add(tag, request, group, lost)
+        self._advance(0.0)
 
     def wait_ready(self, timeout_s: float) -> int:
         """Workers that have started; waits for the first, at most ``timeout_s`` seconds.
@@ -413,6 +414,10 @@ class InlinePool(QueuedPool[Slot]):
         super().__init__(num_workers=1, max_attempts=1)
         self._factory = load_factory(runner) if isinstance(runner, str) else runner
         self._runner: RequestRunner | None = None
+
+    def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
+        """Queue a request, which runs when its result is asked for."""
+        self._jobs.add(tag, request, group, lost)
 
     def wait_ready(self, timeout_s: float) -> int:
         """1, at once."""

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,10 +163,6 @@ class RayPool(QueuedPool[_Actor]):
         if handle.key in self._refs:
             del self._values[handle.key]
         return handle
-
-    def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
-        super().submit(tag, request, group, lost)
-        self._advance(0.0)
 
     def close(self) -> None:
         """Release every actor; also ends the cluster if this pool started it."""
