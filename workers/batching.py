@@ -57,11 +57,13 @@ def hash_outputs(digest: Any, outputs: Sequence[NDArray[Any]]) -> None:
 
     Args:
         digest: of ``hashlib``.
-        outputs: one array per output of the model, samples on axis 0.
+        outputs: one array per output of the model, samples on axis 0; an output that is one for all
+            samples counts for the first.
     """
-    for sample in range(len(outputs[0])):
+    for sample in range(max(map(len, outputs))):
         for rows in outputs:
-            digest.update(np.ascontiguousarray(rows[sample], "<f4").tobytes())
+            if sample < len(rows):
+                digest.update(np.ascontiguousarray(rows[sample], "<f4").tobytes())
 
 
 def model_batches(

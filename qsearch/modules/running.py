@@ -20,7 +20,7 @@ from qsearch.errors import SettingsError
 from qsearch.modules.data_source import Batches, DataSource, PathLike
 from qsearch.run_folder import module_at
 from qsearch.settings import UnknownWordError, metric_named
-from workers.batching import batch_size, rows_of
+from workers.batching import batch_size, hash_outputs, rows_of
 from workers.datasets.prepared import whole_inputs
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
@@ -195,10 +195,7 @@ def run_samples(
             if sampled is not None:
                 outputs = [o if own else o[None] for o, own in zip(outputs, sampled, strict=True)]
             outputs = [rows_of(out, batch.count, size) for out in outputs]
-            for sample in range(batch.count):
-                for out in outputs:
-                    if len(out) > sample:
-                        digest.update(np.ascontiguousarray(out[sample], "<f4").tobytes())
+            hash_outputs(digest, outputs)
             sums.add(outputs, None, batch.labels)
             if kept:
                 gathered.append(outputs)

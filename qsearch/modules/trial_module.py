@@ -155,8 +155,7 @@ def _built(study: Study, trial: Trial, artifacts: StudyArtifacts) -> QModule:
     kept = artifacts.arrays(INPUTS, spec["calib_sha256"]) or {}
     made = ((run, evaluate(shipped.module, run)) for run in runs_of(kept, names)[:SAMPLES])
     samples = fitting_samples(shipped.module, made)
-    interfaces = artifacts.repository.artifacts_of(artifacts.study_id, INTERFACE)
-    interface = json.loads(_bytes(artifacts, INTERFACE)) if interfaces else None
+    interface = json.loads(_bytes(artifacts, INTERFACE))
     known = provenance_of(spec, interface, trial.outcome.outputs_sha256)
     before, after = (_part(artifacts, name.removesuffix(".onnx")) for name in (BEFORE, AFTER))
     proof = recorded_proof(shipped.module)

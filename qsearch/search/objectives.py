@@ -433,7 +433,10 @@ def float_warning(diagnosis: Diagnosis, start: QConfig) -> tuple[str, ...]:
     """What the diagnosis knows before calibration of a model that is not fully integral."""
     if diagnosis.fully_integral:
         return ()
-    causes = [f"{row['op']}{_first_node(row)}" for row in diagnosis.causes()]
+    causes = [
+        f"{row['op']} {row['onnx_nodes'][0]!r}" if row["onnx_nodes"] else row["op"]
+        for row in diagnosis.causes()
+    ]
     shown = ", ".join(causes[:3]) + (f" and {len(causes) - 3} more" if len(causes) > 3 else "")
     why = f"{shown} in float" if shown else diagnosis.obstacles[0].splitlines()[0]
     outlook = (
@@ -442,7 +445,3 @@ def float_warning(diagnosis: Diagnosis, start: QConfig) -> tuple[str, ...]:
         else "its trials will be infeasible; --allow-float admits modules with float parts"
     )
     return (f"the model will not be on integers only ({why}; see qsearch doctor): {outlook}",)
-
-
-def _first_node(cause: Mapping[str, Any]) -> str:
-    return f" {cause['onnx_nodes'][0]!r}" if cause["onnx_nodes"] else ""

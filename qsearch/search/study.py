@@ -76,8 +76,9 @@ def prepare_study(
     """
     if is_import_path(settings.sampler):
         own_sampler(settings.sampler)
-    if settings.metric is not None and is_import_path(settings.metric):
-        custom_metric(settings.metric)
+    own_metric = settings.metric if is_import_path(settings.metric or "") else None
+    if own_metric:
+        custom_metric(own_metric)
     sizes = dims_with(_first(calib, settings.calib), source, dict(settings.dim))
     settings = settings.model_copy(update={"dim": tuple(sizes.items())})
     source, module = _module(settings, source)
@@ -90,9 +91,8 @@ def prepare_study(
     calib_data, eval_data = _data(settings, source, module, (calib, evaluation), objects_folder)
     has_labels = eval_data is not calib_data and eval_data.has_labels
     if source.pipeline is not None and source.pipeline.after is not None:
-        own = settings.metric is not None and is_import_path(settings.metric)
-        has_labels = has_labels and not own and source.pipeline.gives_classes
-    if settings.metric is not None and is_import_path(settings.metric):
+        has_labels = has_labels and not own_metric and source.pipeline.gives_classes
+    if own_metric:
         has_labels = has_labels and eval_data.label_axes == 1
     metric = _metric(settings, eval_data, has_labels)
     code = import_user_code(settings.imports)
@@ -372,11 +372,13 @@ def check_same_study(
 
 def _now_given(prepared: PreparedStudy, differing: Sequence[str]) -> list[str]:
     """The data that differ from those of the study, with the names of their files."""
-    given = {"calib_sha256": prepared.calib, "eval_sha256": prepared.evaluation}
-    words = {"calib_sha256": "calibration", "eval_sha256": "evaluation"}
+    given = {
+        "calib_sha256": ("calibration", prepared.calib),
+        "eval_sha256": ("evaluation", prepared.evaluation),
+    }
     return [
-        f"the {words[name]} data are now {data.described}"
-        for name, data in given.items()
+        f"the {words} data are now {data.described}"
+        for name, (words, data) in given.items()
         if name in differing
     ]
 

@@ -85,9 +85,8 @@ class HistoryQueries(Database):
     def beside_of(self, study_id: int, trial: int) -> list[str]:
         """Sentences that the end of a search said beside the scores of its winner."""
         wanted = (EventRow.study_id == study_id, EventRow.kind == BESIDE, EventRow.trial == trial)
-        rows = self.read(select(*EventRow.__table__.columns).where(*wanted).order_by(EventRow.id))
-        found = [record_of(Event, row) for row in rows]
-        return list((found[-1].data or {})["told"]) if found else []
+        rows = self.read(select(EventRow.data).where(*wanted).order_by(EventRow.id))
+        return list(rows[-1].data["told"]) if rows else []
 
     def save_stage(self, study_id: int, stage: Stage) -> None:
         """Store a stage, in place of what was known of it."""

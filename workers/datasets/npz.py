@@ -90,23 +90,14 @@ class StoredArray:
         """Number of axes."""
         return len(self.shape)
 
-    @property
-    def row_bytes(self) -> int:
-        """Size of one sample."""
-        return math.prod(self.shape[1:]) * self.dtype.itemsize
-
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, samples: slice) -> NDArray[Any]:
         start, stop, _ = samples.indices(len(self))
-        count = max(stop - start, 0)
-        values = np.fromfile(
-            self.path,
-            self.dtype,
-            count * math.prod(self.shape[1:]),
-            offset=self.offset + start * self.row_bytes,
-        )
+        count, size = max(stop - start, 0), math.prod(self.shape[1:])
+        offset = self.offset + start * size * self.dtype.itemsize
+        values = np.fromfile(self.path, self.dtype, count * size, offset=offset)
         return values.reshape(count, *self.shape[1:])
 
 
