@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Candidate, ChannelStats, build_candidate
 from compiler.quantize.calibration.collect_stats import float_executor
-from compiler.runtime.artifact import AUTO, QModule, load_qmod
+from compiler.runtime.artifact import AUTO, load_qmod
 from compiler.runtime.exact_executor import exact_executor
 from compiler.runtime.executor import Executor, Inputs
 from workers.datasets.protocol import InputSpec
@@ -35,7 +36,7 @@ class Runnable:
 
     Attributes:
         inputs: the model's inputs.
-        executor: takes and returns real values.
+        run: from inputs by name to outputs in order, real values.
         compile_cpu_s: what making it cost.
         cost: bytes of its packed constants and its bit operations; None for the float model.
         module: what ships; None where nothing was realised.
@@ -45,29 +46,12 @@ class Runnable:
     """
 
     inputs: tuple[InputSpec, ...]
-    executor: Executor
+    run: Callable[[Inputs], list[NDArray[Any]]]
     compile_cpu_s: float
     cost: Mapping[str, float] | None = None
     module: IRModule | None = None
     rounding: Mapping[str, NDArray[Any]] | None = None
     integer: IRModule | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Shipped:
-    """A module file, run by one of its executors; implements ``runtime.executor.Executor``."""
-
-    module: QModule
-    executor: str
-
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        """Names of the inputs, in order."""
-        return self.module.input_names
-
-    def run(self, inputs: Inputs) -> list[NDArray[Any]]:
-        """Outputs of ``main``, left to right, by the executor that was chosen."""
-        return self.module.run(inputs, self.executor, core=True)
 
 
 class Builder:
@@ -111,17 +95,16 @@ class Builder:
     def _make(self, build: Build, blob_key: str) -> Runnable:
         watch = Stopwatch()
         if build.module is not None:
-            shipped = Shipped(
-                load_qmod(self._values.value(build.module)),
-                "reference" if build.evaluator == "reference" else AUTO,
-            )
-            return Runnable(input_specs(shipped.module.module), shipped, watch.cpu_s)
+            shipped = load_qmod(self._values.value(build.module))
+            executor = "reference" if build.evaluator == "reference" else AUTO
+            run_module = partial(shipped.run, executor=executor, core=True)
+            return Runnable(input_specs(shipped.module), run_module, watch.cpu_s)
         mod = self._modules.get(
             blob_key, lambda: ModuleBlob(self._values.value(build.blob)).unpack()
         )
         inputs = input_specs(mod)
         if build.evaluator == "float":
-            return Runnable(inputs, float_executor(mod), watch.cpu_s)
+            return Runnable(inputs, float_executor(mod).run, watch.cpu_s)
         qconfig = QConfig.from_dict(dict(build.qconfig))
         channels = self._channel_stats(build) if qconfig.needs_channels else None
         whole = qconfig.with_whole_weights()
@@ -135,7 +118,7 @@ class Builder:
         self._ranges.put(key, run.rounded.ranges)
         return Runnable(
             inputs,
-            _EVALUATORS[build.evaluator](candidate),
+            _EVALUATORS[build.evaluator](candidate).run,
             watch.cpu_s,
             size_figures(candidate, build.form),
             None if candidate.integer is None else candidate.module,

@@ -244,7 +244,7 @@ class _Evaluation:
 
     def _run(self, index: int) -> tuple[ModelBatch, Rows]:
         batch = self._batch(index)
-        outputs = self._runnable.executor.run(batch.inputs)
+        outputs = self._runnable.run(batch.inputs)
         return batch, tuple(rows_of(out, batch.count, self._size) for out in outputs)
 
     def _batch(self, index: int) -> ModelBatch:

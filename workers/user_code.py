@@ -303,8 +303,8 @@ def _imports_of(source: Source) -> list[str]:
 # In a worker ------------------------------------------------------------------------------------
 
 
-class _Loader(importlib.abc.ExecutionLoader):
-    """Runs the bytes of a source."""
+class _Loader(importlib.abc.SourceLoader):
+    """Runs the bytes of a source; no bytecode is looked for or written."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -313,13 +313,9 @@ class _Loader(importlib.abc.ExecutionLoader):
         """The path in the driver, for messages."""
         return self._source.path
 
-    def get_source(self, fullname: str) -> str:
-        """The text."""
-        return importlib.util.decode_source(self._source.data)
-
-    def is_package(self, fullname: str) -> bool:
-        """Whether other modules lie below it."""
-        return self._source.package
+    def get_data(self, path: str | bytes) -> bytes:
+        """The bytes that the driver read."""
+        return self._source.data
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -333,13 +329,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         source = self._sources.get(fullname)
         if source is None:
             return None
-        folder = str(Path(source.path).parent)
-        return importlib.util.spec_from_file_location(
-            fullname,
-            source.path,
-            loader=_Loader(source),
-            submodule_search_locations=[folder] if source.package else None,
-        )
+        return importlib.util.spec_from_file_location(fullname, source.path, loader=_Loader(source))
 
 
 def install(code: UserCode) -> None:
