@@ -24,7 +24,7 @@ from compiler.runtime.artifact import load_qmod
 from qsearch.config import resolve
 from qsearch.errors import SettingsError
 from qsearch.frameworks import model_at
-from qsearch.model_file import ModelSource, dims_with, import_model, without_floats
+from qsearch.model_file import dims_with, import_model, without_floats
 from qsearch.modules.data_source import Batches, DataSource, PathLike
 from qsearch.modules.quantization import changes_of_auto, chosen_config, resolve_qconfig
 from qsearch.modules.views import report_without_data
@@ -116,44 +116,33 @@ def doctor(
     """
     at = CutAt(until, from_, set_input)
     with model_at(model, calib) as (source, _):
-        return _diagnosed(source, resolve_qconfig(qconfig), dim, hw, space_out, at, search)
+        config = resolve_qconfig(qconfig)
+        warnings = runtime_warnings(source.path)
+        try:
+            source, module = import_model(source, dim, at)
+            source, module, diagnosis = without_floats(
+                source, module, diagnose(module, config), dim, at
+            )
+            if space_out is not None:
+                from qsearch.search.space_file import described_space
 
-
-def _diagnosed(
-    source: ModelSource,
-    config: QConfig,
-    dim: Any,
-    hw: str | None,
-    space_out: PathLike | None,
-    at: CutAt,
-    search: Mapping[str, Any],
-) -> ModelDiagnosis:
-    warnings = runtime_warnings(source.path)
-    try:
-        source, module = import_model(source, dim, at)
-        source, module, diagnosis = without_floats(
-            source, module, diagnose(module, config), dim, at
-        )
-        if space_out is not None:
-            from qsearch.search.space_file import described_space
-
-            settings = resolve(search).settings
-            text = described_space(settings, module, source.name)
-            write_atomically(Path(space_out), text.encode())
-        return ModelDiagnosis(
-            source.name,
-            declared_inputs(source.content),
-            tuple(input_specs(module)),
-            diagnosis,
-            None if hw is None else report_without_data(module, config, hw),
-            (*warnings, *filter(None, [refusal_expected(module)])),
-            None if source.pipeline is None else source.parts,
-        )
-    except CompilerError as error:
-        # A model that is quantized already may be refused; the user runs it with onnxruntime.
-        for warning in warnings:
-            error.add_note(warning)
-        raise
+                settings = resolve(search).settings
+                text = described_space(settings, module, source.name)
+                write_atomically(Path(space_out), text.encode())
+            return ModelDiagnosis(
+                source.name,
+                declared_inputs(source.content),
+                tuple(input_specs(module)),
+                diagnosis,
+                None if hw is None else report_without_data(module, config, hw),
+                (*warnings, *filter(None, [refusal_expected(module)])),
+                None if source.pipeline is None else source.parts,
+            )
+        except CompilerError as error:
+            # A model that is quantized already may be refused; the user runs it with onnxruntime.
+            for warning in warnings:
+                error.add_note(warning)
+            raise
 
 
 # Insight ----------------------------------------------------------------------------------------
@@ -242,44 +231,32 @@ def insight(
     at = CutAt(until, from_, set_input)
     with model_at(model, given.data) as (source, data):
         given = replace(given, data=source.calib if data is None else data)
-        return _examined(source, given, other, config, changes, samples, dim, at, progress)
-
-
-def _examined(
-    source: ModelSource,
-    given: DataSource,
-    other: DataSource,
-    config: QConfig | None,
-    changes: Mapping[str, Any] | None,
-    samples: int,
-    dim: Any,
-    at: CutAt,
-    progress: Callable[[int, int], None],
-) -> ModelInsight:
-    dim = dims_with(given.data, source, dim)
-    source, module = import_model(source, dim, at)
-    base, changes = config or QConfig.recommended(), changes or {}
-    if changes.get("partition_conversions", base.partition_conversions) == "fully_integral":
-        diagnosis = diagnose(module, base)
-        source, module, _ = without_floats(source, module, diagnosis, dim, at)
-    inputs = input_specs(module)
-    with contextlib.ExitStack() as stack:
-        measured = examined = stack.enter_context(given.opened(inputs, "calib", source.pipeline))
-        if other.data is not None:
-            examined = stack.enter_context(other.opened(inputs, "eval", source.pipeline))
-        calibration = Calibration(module, Batches(measured, inputs))
-        batches = list(Batches(examined, inputs, samples))
-        if config is None:
-            config, _ = chosen_config(calibration, module, changes)
-        stats, channels = calibration.stats_for(config), calibration.channels_for(config)
-        found = examine(module, config, stats, batches, channels=channels, progress=progress)
-    names = [port.name for port in source.interface.outputs]
-    named = replace(
-        found,
-        simulated=_named(found.simulated, names),
-        integer=None if found.integer is None else _named(found.integer, names),
-    )
-    return ModelInsight(source.name, config, measured.described, examined.described, named)
+        dim = dims_with(given.data, source, dim)
+        source, module = import_model(source, dim, at)
+        base, changes = config or QConfig.recommended(), changes or {}
+        if changes.get("partition_conversions", base.partition_conversions) == "fully_integral":
+            diagnosis = diagnose(module, base)
+            source, module, _ = without_floats(source, module, diagnosis, dim, at)
+        inputs = input_specs(module)
+        with contextlib.ExitStack() as stack:
+            measured = examined = stack.enter_context(
+                given.opened(inputs, "calib", source.pipeline)
+            )
+            if other.data is not None:
+                examined = stack.enter_context(other.opened(inputs, "eval", source.pipeline))
+            calibration = Calibration(module, Batches(measured, inputs))
+            batches = list(Batches(examined, inputs, samples))
+            if config is None:
+                config, _ = chosen_config(calibration, module, changes)
+            stats, channels = calibration.stats_for(config), calibration.channels_for(config)
+            found = examine(module, config, stats, batches, channels=channels, progress=progress)
+        names = [port.name for port in source.interface.outputs]
+        named = replace(
+            found,
+            simulated=_named(found.simulated, names),
+            integer=None if found.integer is None else _named(found.integer, names),
+        )
+        return ModelInsight(source.name, config, measured.described, examined.described, named)
 
 
 def _named(output: OutputInsight, names: Sequence[str]) -> OutputInsight:

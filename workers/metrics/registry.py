@@ -96,7 +96,8 @@ def measure(name: str) -> Measure:
 
 def by_option(option: str) -> Measure:
     """The measure behind a word of ``--metric`` or ``--minimize``; a user's metric is its own."""
-    return _by_option(tuple(measures.names())).get(option) or _others(option)
+    found = (m for m in known_measures() if m.option == option)
+    return next(found, None) or _others(option)
 
 
 def _others(name: str) -> Measure:
@@ -113,11 +114,6 @@ def known_measures() -> tuple[Measure, ...]:
 @lru_cache(maxsize=1)
 def _in_order(names: tuple[str, ...]) -> tuple[Measure, ...]:
     return tuple(sorted(map(measures.require, names), key=lambda m: m.place))
-
-
-@lru_cache(maxsize=1)
-def _by_option(names: tuple[str, ...]) -> Mapping[str, Measure]:
-    return {m.option: m for m in reversed(_in_order(names))}
 
 
 def metric_options() -> tuple[str, ...]:
