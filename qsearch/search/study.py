@@ -88,7 +88,20 @@ def prepare_study(
             source, module, diagnosis, dict(settings.dim), settings.cut_at
         )
     inputs = input_specs(module)
-    calib_data, eval_data = _data(settings, source, module, (calib, evaluation), objects_folder)
+    options: dict[str, Any] = {
+        "preprocess": read_preprocess(settings.preprocess),
+        "objects_folder": objects_folder,
+        "seed": settings.seed,
+        "pipeline": source.pipeline,
+    }
+    calib_given = _first(calib, settings.calib, source.calib)
+    eval_given = _first(evaluation, settings.eval, source.eval)
+    calib_data = eval_data = prepare_data(calib_given, inputs, name="calib", **options)
+    if eval_given is not None:
+        # What a metric of the user calls labels may be anything.
+        own_labels = own_metric is not None or source.pipeline is not None
+        classes = None if own_labels else classes_of(module)
+        eval_data = prepare_data(eval_given, inputs, name="eval", classes=classes, **options)
     has_labels = eval_data is not calib_data and eval_data.has_labels
     if source.pipeline is not None and source.pipeline.after is not None:
         has_labels = has_labels and not own_metric and source.pipeline.gives_classes
@@ -153,38 +166,6 @@ def _module(settings: Settings, source: ModelSource) -> tuple[ModelSource, IRMod
                 fix="write its integer module with `qsearch compile`, or search the float model",
             )
     return source, module
-
-
-def _data(
-    settings: Settings,
-    source: ModelSource,
-    module: IRModule,
-    objects: tuple[Any, Any],
-    folder: Path | None,
-) -> tuple[PreparedData, PreparedData]:
-    """Calibration and evaluation data; the same object twice where no evaluation data is given.
-
-    Args:
-        objects: Python objects that go before the paths of the settings.
-        folder: where they are written.
-    """
-    inputs = input_specs(module)
-    options: dict[str, Any] = {
-        "preprocess": read_preprocess(settings.preprocess),
-        "objects_folder": folder,
-        "seed": settings.seed,
-        "pipeline": source.pipeline,
-    }
-    calib_given = _first(objects[0], settings.calib, source.calib)
-    eval_given = _first(objects[1], settings.eval, source.eval)
-    calib = prepare_data(calib_given, inputs, name="calib", **options)
-    if eval_given is None:
-        return calib, calib
-    # What a metric of the user calls labels may be anything.
-    own = settings.metric is not None and is_import_path(settings.metric)
-    own = own or source.pipeline is not None
-    classes = None if own else classes_of(module)
-    return calib, prepare_data(eval_given, inputs, name="eval", classes=classes, **options)
 
 
 def _metric(settings: Settings, data: PreparedData, has_labels: bool) -> str:

@@ -32,36 +32,25 @@ class MeanAveragePrecision(Sums):
     def update(
         self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
-        boxes, scores, classes = _detections(outputs)
-        for own, wanted in zip(zip(boxes, scores, classes), needed(labels)):
-            self._add(state, *own, wanted)
-
-    def _add(
-        self,
-        state: State,
-        boxes: NDArray[Any],
-        scores: NDArray[Any],
-        classes: NDArray[Any],
-        wanted: NDArray[Any],
-    ) -> None:
-        """Match one image."""
-        truth = [_row(row[1:], int(row[0])) for row in wanted if row[0] >= 0]
-        kept = np.isfinite(boxes).all(axis=1) & (classes >= 0) & (scores > 0)
-        found = [
-            _row(box, int(kind)) | {"score": float(score)}
-            for box, kind, score in zip(boxes[kept], classes[kept], scores[kept])
-        ]
-        kinds = sorted({row["category_id"] for row in (*truth, *found)})
-        judge = _judge(truth, found, kinds)
-        for kind, image in zip(kinds, judge.evalImgs):
-            if image is None:
-                continue
-            key = f"{_OBJECTS}:{kind}"
-            state[key] = state.get(key, 0.0) + len(image["gtIds"])
-            hits = np.asarray(image["dtMatches"]).T > 0
-            for score, hit in zip(image["dtScores"], hits):
-                key = f"{_FOUND}:{kind}:{score.hex()}:{''.join('01'[int(one)] for one in hit)}"
-                state[key] = state.get(key, 0.0) + 1.0
+        """Match the boxes of each image."""
+        for boxes, scores, classes, wanted in zip(*_detections(outputs), needed(labels)):
+            truth = [_row(row[1:], int(row[0])) for row in wanted if row[0] >= 0]
+            kept = np.isfinite(boxes).all(axis=1) & (classes >= 0) & (scores > 0)
+            found = [
+                _row(box, int(kind)) | {"score": float(score)}
+                for box, kind, score in zip(boxes[kept], classes[kept], scores[kept])
+            ]
+            kinds = sorted({row["category_id"] for row in (*truth, *found)})
+            judge = _judge(truth, found, kinds)
+            for kind, image in zip(kinds, judge.evalImgs):
+                if image is None:
+                    continue
+                key = f"{_OBJECTS}:{kind}"
+                state[key] = state.get(key, 0.0) + len(image["gtIds"])
+                hits = np.asarray(image["dtMatches"]).T > 0
+                for score, hit in zip(image["dtScores"], hits):
+                    key = f"{_FOUND}:{kind}:{score.hex()}:{''.join('01'[int(one)] for one in hit)}"
+                    state[key] = state.get(key, 0.0) + 1.0
 
     def result(self, state: Mapping[str, float]) -> float | None:
         """The mean over classes that have objects and over thresholds."""
