@@ -6,7 +6,6 @@ for each call that the quantization rules need.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -44,11 +43,3 @@ def expand_to_axis(vector: Expr, axis: int, ndim: int, span: AnySpan | None = No
     if num_newaxis == 0:
         return vector
     return op_call("expand_dims", vector, axis=1, num_newaxis=num_newaxis, span=span)
-
-
-def reshape_to_axes(
-    values: Expr, axes: Sequence[int], shape: Sequence[int], span: AnySpan | None = None
-) -> Expr:
-    """``values`` reshaped to ``shape`` on ``axes`` and to 1 on all others."""
-    newshape = tuple(size if i in axes else 1 for i, size in enumerate(shape))
-    return op_call("reshape", values, newshape=newshape, span=span)

@@ -150,11 +150,10 @@ def _agree(messages: dict[Expr, Message | None], node: Expr, message: Message | 
         messages[node] = message
         return
     held = messages[node]
-    axes = tuple(a for a in held.axes if a in message.axes) if held and message else ()
-    if held is None or message is None or not axes:
+    if held is None or message is None or held.axis != message.axis:
         messages[node] = None
     else:
-        messages[node] = Message(axes, held.require_positive or message.require_positive)
+        messages[node] = Message(held.axis, held.require_positive or message.require_positive)
 
 
 @register_pass("FoldScaleAxis", opt_level=3, required=("InferType",))

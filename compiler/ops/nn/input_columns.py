@@ -21,13 +21,10 @@ _PIECE_BYTES: Final = 1 << 25
 
 
 @FQInputColumns.register("nn.conv2d")
-def conv2d_columns(call: Call) -> InputColumns | None:
+def conv2d_columns(call: Call) -> InputColumns:
     """A column for every output position; taps are ordered (input channel, row, column)."""
     attrs: Any = call.attrs
     out_layout = attrs.out_layout or attrs.data_layout
-    plain = all(set(layout) == set("NCHW") for layout in (attrs.data_layout, out_layout))
-    if not plain or set(attrs.kernel_layout) != set("OIHW"):
-        return None
     data_axes = axes_of("nn.conv2d", attrs.data_layout, "NCHW", "data_layout")
     kernel_axes = axes_of("nn.conv2d", attrs.kernel_layout, "OIHW", "kernel_layout")
     out_axes = axes_of("nn.conv2d", out_layout, "NCHW", "out_layout")
@@ -83,7 +80,7 @@ def conv2d_columns(call: Call) -> InputColumns | None:
 
 
 @FQInputColumns.register("nn.dense")
-def dense_columns(call: Call) -> InputColumns | None:
+def dense_columns(call: Call) -> InputColumns:
     """A column for every row of the data."""
     units, features = call.args[1].tensor_type.concrete_shape
 

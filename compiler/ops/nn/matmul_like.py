@@ -176,16 +176,11 @@ def _explicitly_padded(lhs: Expr, dtype: str, zero_point: int, ref_call: Call) -
     padding = getattr(attrs, "padding", ())
     if not any(padding):
         return lhs, ref_call
-    spatial = len(padding) // 2
-    letters = "DHW"[-spatial:]
-    width = tuple(
-        (padding[letters.index(letter)], padding[spatial + letters.index(letter)])
-        if letter in letters
-        else (0, 0)
-        for letter in attrs.data_layout
-    )
+    top, left, bottom, right = padding
+    pairs = {"H": (top, bottom), "W": (left, right)}
+    width = tuple(pairs.get(letter, (0, 0)) for letter in attrs.data_layout)
     padded = pad(lhs, scalar(zero_point, dtype), width)
-    without = attrs.with_values(padding=(0,) * len(padding))
+    without = attrs.with_values(padding=(0, 0, 0, 0))
     call = Call(ref_call.op, ref_call.args, without, ref_call.type_args, span=ref_call.span)
     return padded, call
 

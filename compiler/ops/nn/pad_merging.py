@@ -25,13 +25,13 @@ def _spatial_padding(pad: Expr, layout: str, value: float) -> tuple[int, ...] | 
     assert isinstance(pad, Call)
     attrs: Any = pad.attrs
     filler = pad.args[1]
-    if attrs.pad_mode != "constant" or len(layout) != len(attrs.pad_width):
+    if attrs.pad_mode != "constant":
         return None
     if not isinstance(filler, Constant) or not bool(np.all(filler.data == value)):
         return None
     before, after = [], []
     for letter, (low, high) in zip(layout, attrs.pad_width):
-        if letter in "DHW":
+        if letter in "HW":
             before.append(low)
             after.append(high)
         elif low or high:
@@ -53,12 +53,11 @@ def _padded(call: Call, amounts: tuple[int, ...], **changed: Any) -> Call:
 def _fits_window(call: Call, amounts: tuple[int, ...]) -> bool:
     # Runtimes refuse a pooling window that can lie in the padding altogether.
     attrs: Any = call.attrs
-    half = len(amounts) // 2
     sums = [old + more for old, more in zip(attrs.padding, amounts)]
-    return all(p < k for p, k in zip(sums, (*attrs.pool_size[:half], *attrs.pool_size[:half])))
+    return all(p < k for p, k in zip(sums, attrs.pool_size * 2))
 
 
-@FSimplifyExpr.register("nn.conv1d", "nn.conv2d", "nn.conv3d")
+@FSimplifyExpr.register("nn.conv2d")
 def merge_pad_into_conv(call: Call, type_of: TypeOf) -> Expr | None:
     """Zeros around the data."""
     attrs: Any = call.attrs
@@ -66,7 +65,7 @@ def merge_pad_into_conv(call: Call, type_of: TypeOf) -> Expr | None:
     return None if amounts is None else _padded(call, amounts)
 
 
-@FSimplifyExpr.register("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d")
+@FSimplifyExpr.register("nn.max_pool2d")
 def merge_pad_into_max_pool(call: Call, type_of: TypeOf) -> Expr | None:
     """Minus infinity around the data."""
     attrs: Any = call.attrs
@@ -76,7 +75,7 @@ def merge_pad_into_max_pool(call: Call, type_of: TypeOf) -> Expr | None:
     return _padded(call, amounts)
 
 
-@FSimplifyExpr.register("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
+@FSimplifyExpr.register("nn.avg_pool2d")
 def merge_pad_into_avg_pool(call: Call, type_of: TypeOf) -> Expr | None:
     """Zeros around the data that count as elements, like the zeros of the pad."""
     attrs: Any = call.attrs

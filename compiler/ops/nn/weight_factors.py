@@ -21,7 +21,7 @@ def conv2d_factors(call: Call) -> ChannelFactors | None:
     A grouped convolution that is not depthwise lets no factor in.
     """
     attrs: Any = call.attrs
-    if not isinstance(call.args[1], Constant) or not _is_simple(attrs):
+    if not isinstance(call.args[1], Constant):
         return None
     behind = {c: 3 - attrs.kernel_layout.index(c) for c in "OI"}
     own = {RESULT: (attrs.out_layout or attrs.data_layout).index("C")}
@@ -31,12 +31,6 @@ def conv2d_factors(call: Call) -> ChannelFactors | None:
         own[0] = attrs.data_layout.index("C")
         absorbers.append(Absorber(1, 0, behind[reads], divides=True))
     return ChannelFactors(own, absorbers=tuple(absorbers))
-
-
-def _is_simple(attrs: Any) -> bool:
-    """Plain layouts, no blocked axes."""
-    layouts = (attrs.data_layout, attrs.out_layout or attrs.data_layout)
-    return set(attrs.kernel_layout) == set("OIHW") and all(set(x) == set("NCHW") for x in layouts)
 
 
 @FQChannelFactors.register("nn.dense")
@@ -50,11 +44,9 @@ def dense_factors(call: Call) -> ChannelFactors | None:
 
 
 @FQMeanResponse.register("nn.conv2d")
-def conv2d_mean_response(call: Call) -> MeanResponse | None:
+def conv2d_mean_response(call: Call) -> MeanResponse:
     """Each tap counts as often as it lies on the data and not on the padding."""
     attrs: Any = call.attrs
-    if not _is_simple(attrs):
-        return None
     data_axes = axes_of("nn.conv2d", attrs.data_layout, "NCHW", "data_layout")
     out_axes = axes_of("nn.conv2d", attrs.out_layout or attrs.data_layout, "NCHW", "out_layout")
     kernel_axes = axes_of("nn.conv2d", attrs.kernel_layout, "OIHW", "kernel_layout")
@@ -91,7 +83,7 @@ def _coverage(
 
 
 @FQMeanResponse.register("nn.dense")
-def dense_mean_response(call: Call) -> MeanResponse | None:
+def dense_mean_response(call: Call) -> MeanResponse:
     """The weight times the means."""
 
     def respond(weight: NDArray[Any], means: NDArray[Any]) -> NDArray[Any]:

@@ -22,59 +22,40 @@ from compiler.ops.rules.scale_axis import (
     Messages,
     MultiplyBy,
     Scaled,
-    match_axes,
+    match_axis,
 )
 
-CONVOLUTIONS = ("nn.conv2d", "nn.conv3d")
 
-
-def conv_axes(call: Call, data_layout: str) -> tuple[int, ...] | None:
-    """Channel axes of a value in ``data_layout``; None when the convolution cannot fold."""
+def conv_axis(call: Call, data_layout: str) -> int | None:
+    """Channel axis of a value in ``data_layout``; None when the convolution cannot fold."""
     attrs: Any = call.attrs
-    kernel, data = _axes_of(attrs.kernel_layout), _axes_of(data_layout)
-    if attrs.groups != 1 and not is_depthwise(call):
-        return None
-    if "o" not in kernel and "i" not in kernel and "c" not in data and "I" in kernel:
-        return (data.index("C"),)
-    if "o" in kernel and "i" in kernel and "c" in data:
-        return (data.index("C"), data.index("c"))
-    return None
+    return data_layout.index("C") if attrs.groups == 1 or is_depthwise(call) else None
 
 
 def is_depthwise(call: Call) -> bool:
     """True when every output channel reads one input channel: one of O and I is 1, the other
     groups (which of them, where the weight is of a transposed convolution)."""
     attrs: Any = call.attrs
-    shape = call.args[1].tensor_type.shape
-    size: dict[str, Any] = {"O": 1, "I": 1}
-    for letter, dim in zip(_axes_of(attrs.kernel_layout), shape):
-        if letter.upper() in size:
-            size[letter.upper()] *= dim
-    return sorted(size.values()) == [1, attrs.groups]
-
-
-def _axes_of(layout: str) -> str:
-    """``OIHW16i`` → ``OIHWi``: the letter of every axis, factors dropped."""
-    return "".join(c for c in layout if c.isalpha())
+    shape = call.args[1].tensor_type.concrete_shape
+    return sorted(shape[attrs.kernel_layout.index(c)] for c in "OI") == [1, attrs.groups]
 
 
 def _weight_factor(call: Call, scale: Expr, letter: str) -> Expr:
-    """``scale`` aligned with the axis (or blocked pair of axes) ``letter`` of the weight."""
+    """``scale`` aligned with the axis ``letter`` of the weight."""
     attrs: Any = call.attrs
-    layout = _axes_of(attrs.kernel_layout)
-    axes = [layout.index(c) for c in (letter, letter.lower()) if c in layout]
-    return match_axes(scale, call.args[1].tensor_type, axes, call.span)
+    axis = attrs.kernel_layout.index(letter)
+    return match_axis(scale, call.args[1].tensor_type, axis, call.span)
 
 
-@FScaleAxisBackwardPrep.register(*CONVOLUTIONS, "nn.conv2d_transpose")
+@FScaleAxisBackwardPrep.register("nn.conv2d", "nn.conv2d_transpose")
 def conv_takes_scale_behind(call: Call, messages: Messages) -> Message | None:
     """A scale on the output channels."""
     attrs: Any = call.attrs
-    axes = conv_axes(call, attrs.out_layout or attrs.data_layout)
-    return None if axes is None else Message(axes)
+    axis = conv_axis(call, attrs.out_layout or attrs.data_layout)
+    return None if axis is None else Message(axis)
 
 
-@FScaleAxisBackwardPush.register(*CONVOLUTIONS)
+@FScaleAxisBackwardPush.register("nn.conv2d")
 def conv_push(call: Call, messages: Messages, message: Message, scale: Expr) -> Sequence[ArgChange]:
     """The weight's output channels are multiplied."""
     return None, MultiplyBy(_weight_factor(call, scale, "O"))
@@ -89,22 +70,22 @@ def transposed_push(
     return None, MultiplyBy(_weight_factor(call, scale, "O" if attrs.groups == 1 else "I"))
 
 
-@FScaleAxisForwardPrep.register(*CONVOLUTIONS)
+@FScaleAxisForwardPrep.register("nn.conv2d")
 def conv_takes_scale_before(call: Call, message: Message | None) -> Messages:
     """A scale on the input channels."""
     attrs: Any = call.attrs
-    axes = conv_axes(call, attrs.data_layout)
-    return (None if axes is None else Message(axes)), None
+    axis = conv_axis(call, attrs.data_layout)
+    return (None if axis is None else Message(axis)), None
 
 
-@FScaleAxisForwardRewrite.register(*CONVOLUTIONS)
+@FScaleAxisForwardRewrite.register("nn.conv2d")
 def conv_forward(ref_call: Call, new_args: tuple[Expr, ...], ctx: Message | None) -> Expr | None:
     """The weight's input channels (of a depthwise one: its only channels) are multiplied."""
     data, weight = new_args
     attrs: Any = ref_call.attrs
     if not isinstance(data, Scaled) or isinstance(weight, Scaled):
         return None
-    if data.axes != conv_axes(ref_call, attrs.data_layout):
+    if data.axis != conv_axis(ref_call, attrs.data_layout):
         return None
     letter = "O" if is_depthwise(ref_call) else "I"
     factor = _weight_factor(ref_call, data.scale, letter)
@@ -120,7 +101,7 @@ def _is_matrix(call: Call) -> bool:
 @FScaleAxisBackwardPrep.register("nn.dense")
 def dense_takes_scale_behind(call: Call, messages: Messages) -> Message | None:
     """A scale on the units."""
-    return Message((1,)) if _is_matrix(call) else None
+    return Message(1) if _is_matrix(call) else None
 
 
 @FScaleAxisBackwardPush.register("nn.dense")
@@ -135,14 +116,14 @@ def dense_push(
 @FScaleAxisForwardPrep.register("nn.dense")
 def dense_takes_scale_before(call: Call, message: Message | None) -> Messages:
     """A scale on the features."""
-    return (Message((1,)) if _is_matrix(call) else None), None
+    return (Message(1) if _is_matrix(call) else None), None
 
 
 @FScaleAxisForwardRewrite.register("nn.dense")
 def dense_forward(ref_call: Call, new_args: tuple[Expr, ...], ctx: Message | None) -> Expr | None:
     """The columns of the weight are multiplied."""
     data, weight = new_args
-    if not isinstance(data, Scaled) or isinstance(weight, Scaled) or data.axes != (1,):
+    if not isinstance(data, Scaled) or isinstance(weight, Scaled) or data.axis != 1:
         return None
     weight = op_call("multiply", weight, data.scale, span=ref_call.span)
     return ref_call.with_fields(args=(data.value, weight))

@@ -16,7 +16,7 @@ class ProductShape:
     Attributes:
         terms: products summed into one output element.
         weight_axis: axis of the weight that runs over the output channels; None when the operator
-            has no weight or the layouts are blocked.
+            has no weight, or no one axis holds them.
         out_trailing: number of axes of the output behind its channel axis.
     """
 

@@ -1,7 +1,7 @@
 """The questions of FoldScaleAxis: may a per-channel scale pass an operator, and what happens then.
 
-A *scale* is a tensor that varies along some axes of the value it multiplies; squeezed, it has
-these axes only. A *message* says which axes an operator can take a scale on. Source: Relay v0.10
+A *scale* is a tensor that varies along one axis of the value it multiplies; squeezed, it is a
+vector. A *message* says on which axis an operator can take a scale. Source: Relay v0.10
 transforms/fold_scale_axis.cc.
 """
 
@@ -15,20 +15,20 @@ import numpy as np
 from compiler.ir.expr import Call, Constant, Expr, TempExpr, is_op_call
 from compiler.ir.op import OpPattern, OpRule
 from compiler.ir.ty import TensorType
-from compiler.ops.op_call import expand_to_axis, op_call, reshape_to_axes
+from compiler.ops.op_call import expand_to_axis, op_call
 from compiler.span import AnySpan
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Axes a scale may vary along, and whether it must be >= 0 (a relu lies in between)."""
+    """The axis a scale may vary along, and whether it must be >= 0 (a relu lies in between)."""
 
-    axes: tuple[int, ...]
+    axis: int
     require_positive: bool = False
 
     def through_activation(self) -> Message:
         """The message behind an operator that only commutes with scales >= 0."""
-        return Message(self.axes, True)
+        return Message(self.axis, True)
 
 
 Messages = Sequence[Message | None]
@@ -90,7 +90,7 @@ class Scaled(TempExpr):
     """
 
     value: Expr
-    axes: tuple[int, ...]
+    axis: int
     scale: Expr
     plain: Expr
 
@@ -99,36 +99,28 @@ class Scaled(TempExpr):
         return self.plain
 
 
-def is_per_axis(data: TensorType, factor: TensorType, axes: Sequence[int]) -> bool:
-    """True when ``factor`` spans exactly ``axes`` of ``data`` and is 1 along every other axis."""
-    base = len(data.shape) - len(factor.shape)
-    if base < 0:
+def is_per_axis(data: TensorType, factor: TensorType, axis: int) -> bool:
+    """True when ``factor`` varies along ``axis`` of ``data`` and is 1 along every other axis."""
+    place = axis - (len(data.shape) - len(factor.shape))
+    if place < 0 or len(factor.shape) > len(data.shape):
         return False
-    for i, size in enumerate(data.shape):
-        if i in axes:
-            if i < base or factor.shape[i - base] != size:
-                return False
-        elif i >= base and factor.shape[i - base] != 1:
-            return False
-    return True
+    return all(
+        size == (data.shape[axis] if k == place else 1) for k, size in enumerate(factor.shape)
+    )
 
 
-def squeeze_to_axes(
-    factor: Expr, data: TensorType, ty: TensorType, axes: Sequence[int], span: AnySpan | None
+def squeeze_to_axis(
+    factor: Expr, data: TensorType, ty: TensorType, axis: int, span: AnySpan | None
 ) -> Expr:
     """``factor`` of type ``ty`` without the 1-axes that ``is_per_axis`` allowed."""
-    base = len(data.shape) - len(ty.shape)
-    dropped = tuple(i - base for i in range(base, len(data.shape)) if i not in axes)
+    place = axis - (len(data.shape) - len(ty.shape))
+    dropped = tuple(k for k in range(len(ty.shape)) if k != place)
     return op_call("squeeze", factor, axis=dropped, span=span) if dropped else factor
 
 
-def match_axes(
-    scale: Expr, ty: TensorType, axes: Sequence[int], span: AnySpan | None = None
-) -> Expr:
-    """A squeezed scale in a shape that broadcasts along ``axes`` of a value of type ``ty``."""
-    if len(axes) == 1:
-        return expand_to_axis(scale, axes[0], len(ty.shape), span)
-    return reshape_to_axes(scale, axes, ty.concrete_shape, span)
+def match_axis(scale: Expr, ty: TensorType, axis: int, span: AnySpan | None) -> Expr:
+    """A squeezed scale in a shape that broadcasts along ``axis`` of a value of type ``ty``."""
+    return expand_to_axis(scale, axis, len(ty.shape), span)
 
 
 _POSITIVE_DTYPES = ("float32", "float64", "int8", "int32", "uint8", "uint32")
@@ -197,11 +189,11 @@ def scale_of(call: Call, args: Sequence[Expr], message: Message | None, data: in
     if message is None:
         return None
     data_ty, factor_ty = call.args[data].tensor_type, call.args[1 - data].tensor_type
-    if not is_per_axis(data_ty, factor_ty, message.axes) or _is_gate(call.args[1 - data]):
+    if not is_per_axis(data_ty, factor_ty, message.axis) or _is_gate(call.args[1 - data]):
         return None
     known = _constant_behind_reshapes(args[1 - data])
     if known is not None and not known.data.any():
         return None  # a first state of zeros: the weight stays one for all steps
     if message.require_positive and not positive_constant(args[1 - data]):
         return None
-    return squeeze_to_axes(args[1 - data], data_ty, factor_ty, message.axes, call.span)
+    return squeeze_to_axis(args[1 - data], data_ty, factor_ty, message.axis, call.span)

@@ -22,7 +22,7 @@ from compiler.ops.rules.scale_axis import (
     PushDown,
     Scaled,
     is_per_axis,
-    match_axes,
+    match_axis,
     may_be_divisor,
     scale_of,
 )
@@ -58,19 +58,19 @@ def activation_forward(ref_call: Call, new_args: Args, ctx: Message | None) -> E
     if not isinstance(data, Scaled):
         return None
     value = ref_call.with_fields(args=(data.value,))
-    return Scaled(value, data.axes, data.scale, ref_call.with_fields(args=(data.plain,)))
+    return Scaled(value, data.axis, data.scale, ref_call.with_fields(args=(data.plain,)))
 
 
 def _scaled_sides(call: Call, messages: Messages) -> tuple[int, ...]:
-    """Arguments of a sum that take over a scale of the result; the first one sets the axes."""
+    """Arguments of a sum that take over a scale of the result; the first one sets the axis."""
     lhs, rhs = messages
     types = [a.tensor_type for a in call.args]
-    same_axes = lhs is not None and rhs is not None and lhs.axes == rhs.axes
+    same_axis = lhs is not None and rhs is not None and lhs.axis == rhs.axis
     for side, mine in enumerate(messages):
-        if mine is not None and is_per_axis(types[side], types[1 - side], mine.axes):
-            both = same_axes and len(types[0].shape) == len(types[1].shape)
+        if mine is not None and is_per_axis(types[side], types[1 - side], mine.axis):
+            both = same_axis and len(types[0].shape) == len(types[1].shape)
             return (side, 1 - side) if both else (side,)
-    return (0, 1) if same_axes and types[0].shape == types[1].shape else ()
+    return (0, 1) if same_axis and types[0].shape == types[1].shape else ()
 
 
 @FScaleAxisBackwardPrep.register(*SUMS)
@@ -81,14 +81,14 @@ def sum_takes_scale_behind(call: Call, messages: Messages) -> Message | None:
     if not takers:
         return None
     # Both sides will get the scale, so the condition of either holds for the sum.
-    return Message(takers[0].axes, any(m.require_positive for m in takers))
+    return Message(takers[0].axis, any(m.require_positive for m in takers))
 
 
 @FScaleAxisBackwardPush.register(*SUMS)
 def sum_push(call: Call, messages: Messages, message: Message, scale: Expr) -> Sequence[ArgChange]:
     """(a + b) * s == a * s + b * s."""
     sides = _scaled_sides(call, messages)
-    factor = match_axes(scale, call.tensor_type, message.axes, call.span)
+    factor = match_axis(scale, call.tensor_type, message.axis, call.span)
     return [PushDown(scale) if side in sides else MultiplyBy(factor) for side in (0, 1)]
 
 
@@ -102,9 +102,9 @@ def sum_takes_scale_before(call: Call, message: Message | None) -> Messages:
     residual = lhs.shape == rhs.shape and all(isinstance(a, Call) for a in call.args)
     if message is None or residual:
         return None, None
-    if is_per_axis(lhs, rhs, message.axes):
+    if is_per_axis(lhs, rhs, message.axis):
         return message, None
-    if is_per_axis(rhs, lhs, message.axes):
+    if is_per_axis(rhs, lhs, message.axis):
         return None, message
     return None, None
 
@@ -119,12 +119,12 @@ def sum_forward(ref_call: Call, new_args: Args, ctx: Message | None) -> Expr | N
     assert isinstance(data, Scaled)
     if not may_be_divisor(data.scale):
         return None
-    divisor = match_axes(data.scale, ref_call.args[side].tensor_type, data.axes, ref_call.span)
+    divisor = match_axis(data.scale, ref_call.args[side].tensor_type, data.axis, ref_call.span)
     divided = op_call("divide", other, divisor, span=ref_call.span)
     args = (data.value, divided) if side == 0 else (divided, data.value)
     plain = (data.plain, other) if side == 0 else (other, data.plain)
     value = ref_call.with_fields(args=args)
-    return Scaled(value, data.axes, data.scale, ref_call.with_fields(args=plain))
+    return Scaled(value, data.axis, data.scale, ref_call.with_fields(args=plain))
 
 
 @FScaleAxisBackwardPrep.register("nn.bias_add")
@@ -132,7 +132,7 @@ def bias_add_takes_scale_behind(call: Call, messages: Messages) -> Message | Non
     """What the data takes on the very axis of the bias."""
     attrs: Any = call.attrs
     data = messages[0]
-    return data if data is not None and data.axes == (attrs.axis,) else None
+    return data if data is not None and data.axis == attrs.axis else None
 
 
 @FScaleAxisBackwardPush.register("nn.bias_add")
@@ -152,5 +152,5 @@ def multiply_forward(ref_call: Call, new_args: Args, ctx: Message | None) -> Exp
         scale = scale_of(ref_call, new_args, ctx, data)
         if scale is not None:
             plain = ref_call.with_fields(args=new_args)
-            return Scaled(new_args[data], ctx.axes, scale, plain)
+            return Scaled(new_args[data], ctx.axis, scale, plain)
     return None

@@ -21,7 +21,7 @@ def scale_found(factor: Expr) -> Expr | None:
     product = relay.op.multiply(X, factor)
     call = infer_module(IRModule.from_expr(Function((X, S), product)))["main"].body
     assert isinstance(call, Call)
-    return scale_of(call, call.args, Message((1,)), 0)
+    return scale_of(call, call.args, Message(1), 0)
 
 
 @pytest.mark.parametrize(("operators", "folds"), [(1, True), (60, True), (70, False)])
