@@ -1,12 +1,15 @@
-"""shape_of(data): the sizes as a rank-1 tensor; ndarray_size(data): the number of elements."""
+"""shape_of(data): the sizes as a rank-1 tensor; ndarray_size(data): the number of elements.
+
+What they give is known from the type of the data, where that is static.
+"""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
@@ -18,6 +21,7 @@ from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.simplify import FFoldFromType
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +45,6 @@ def shape_of(types: Types, attrs: ShapeOfAttrs) -> Type:
     return TensorType((rank,), check_integer_dtype("shape_of", attrs.dtype))
 
 
-@FNumpyCompute.register(shape_of)
-def shape_of_numpy(attrs: ShapeOfAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """Sizes in elements."""
-    return [np.array(args[0].shape, storage_dtype(attrs.dtype))]
-
-
 @define_op(
     "ndarray_size", arg_names=("data",), attrs_type=NdarraySizeAttrs, pattern=OpPattern.OPAQUE
 )
@@ -56,27 +54,35 @@ def ndarray_size(types: Types, attrs: NdarraySizeAttrs) -> Type:
     return TensorType((), check_integer_dtype("ndarray_size", attrs.dtype))
 
 
+@FFoldFromType.register(shape_of)
+def sizes(attrs: ShapeOfAttrs, ty: TensorType) -> NDArray[np.generic]:
+    """One per axis."""
+    return np.asarray(ty.concrete_shape, storage_dtype(attrs.dtype))
+
+
+@FFoldFromType.register(ndarray_size)
+def number_of_elements(attrs: NdarraySizeAttrs, ty: TensorType) -> NDArray[np.generic]:
+    """0 for a scalar, as in Relay."""
+    return np.asarray(ty.num_elements if ty.shape else 0, storage_dtype(attrs.dtype))
+
+
+@FNumpyCompute.register(shape_of)
+def shape_of_numpy(attrs: ShapeOfAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Sizes in elements."""
+    return [sizes(attrs, TensorType(args[0].shape))]
+
+
 @FNumpyCompute.register(ndarray_size)
 def ndarray_size_numpy(attrs: NdarraySizeAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """A rank-0 argument counts 0, as in Relay."""
-    data = args[0]
-    return [np.array(data.size if data.ndim else 0, storage_dtype(attrs.dtype))]
+    """Of all axes."""
+    return [number_of_elements(attrs, TensorType(args[0].shape))]
 
 
-@FLower.register(shape_of)
-def shape_of_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
+@FLower.register(shape_of, ndarray_size)
+def known_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """Constants."""
-    sizes = inputs[0].shape
-    dtype = str(storage_dtype(out_types[0].dtype))
-    if not sizes:
-        empty = literal(0, dtype)
-        return [TensorView.of((0,), lambda at: empty)]
-    return [b.constant(np.array(sizes, dtype))]
-
-
-@FLower.register(ndarray_size)
-def ndarray_size_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """A constant; 0 for a scalar, as in Relay."""
-    shape = inputs[0].shape
-    size = literal(math.prod(shape) if shape else 0, str(storage_dtype(out_types[0].dtype)))
-    return [TensorView.of((), lambda at: size)]
+    value = FFoldFromType.require(call.op)(call.attrs, call.args[0].tensor_type)
+    if value.ndim and value.size:
+        return [b.constant(value)]
+    number = literal(int(value.sum()), str(value.dtype))
+    return [TensorView.of(value.shape, lambda at: number)]
