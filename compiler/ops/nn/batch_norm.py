@@ -75,22 +75,6 @@ def batch_norm_numpy(attrs: BatchNormAttrs, args: Arrays, out_type: Type) -> lis
     return [out.astype(data.dtype, copy=False), mean, var]
 
 
-def _affine_view(
-    data: TensorView, gamma: TensorView | None, beta: TensorView | None, axis: int
-) -> TensorView:
-    """data * gamma + beta with the vectors along ``axis``; None leaves one out."""
-
-    def element(at: tuple[Scalar, ...]) -> Scalar:
-        value = data.at(at)
-        if gamma is not None:
-            value = Bin("*", value, gamma.cast(data.dtype).at((at[axis],)))
-        if beta is not None:
-            value = Bin("+", value, beta.cast(data.dtype).at((at[axis],)))
-        return value
-
-    return TensorView.of(data.shape, element)
-
-
 @FLower.register(batch_norm)
 def batch_norm_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """A factor and an offset per channel, stored; then one line per element."""
@@ -112,5 +96,10 @@ def batch_norm_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuild
         return Bin("+", moved, beta.at(at)) if attrs.center else moved
 
     offset = b.store(TensorView.of(var.shape, shift))
-    y = _affine_view(data, factor, offset, attrs.axis % len(data.shape))
-    return [y.cast(dtype), inputs[3], inputs[4]]
+    axis = attrs.axis % len(data.shape)
+
+    def element(at: tuple[Scalar, ...]) -> Scalar:
+        channel = (at[axis],)
+        return Bin("+", Bin("*", data.at(at), factor.at(channel)), offset.at(channel))
+
+    return [TensorView.of(data.shape, element).cast(dtype), inputs[3], inputs[4]]

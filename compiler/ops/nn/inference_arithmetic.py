@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from compiler.errors import DynamicShapeError, TypeInferenceError
+from compiler.errors import DynamicShapeError
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.ty import TensorType, is_dynamic
 from compiler.ops.op_call import expand_to_axis, op_call, scalar
@@ -74,7 +74,6 @@ def simplify_group_norm(ref_call: Call, new_args: Args) -> Expr:
 
     Raises:
         DynamicShapeError: the data has an unknown dimension.
-        TypeInferenceError: ``num_groups`` does not divide the channels.
     """
     ty = ref_call.args[0].tensor_type
     attrs: Any = ref_call.attrs
@@ -82,15 +81,8 @@ def simplify_group_norm(ref_call: Call, new_args: Args) -> Expr:
     _require_static(ty, ref_call)
     shape = ty.concrete_shape
     axis = attrs.axis % len(shape)
-    groups, channels = attrs.num_groups, shape[axis]
-    if groups < 1 or channels % groups:
-        raise TypeInferenceError(
-            f"nn.group_norm: {channels} channels do not split into {groups} groups",
-            where=f"data {ty}, axis {axis}",
-            fix="num_groups must divide the size of the channel axis",
-            span=span,
-        )
-    split = (*shape[:axis], groups, channels // groups, *shape[axis + 1 :])
+    groups = attrs.num_groups
+    split = (*shape[:axis], groups, shape[axis] // groups, *shape[axis + 1 :])
     grouped = op_call("reshape", new_args[0], newshape=split, allowzero=0 in split, span=span)
     reduced = tuple(range(axis + 1, len(split)))
     out: Expr = _normalise(grouped, reduced, attrs.epsilon, ty.dtype, span)
@@ -105,10 +97,7 @@ def simplify_l2_normalize(ref_call: Call, new_args: Args) -> Expr:
     attrs: Any = ref_call.attrs
     span = ref_call.span
     data = new_args[0]
-    axis = attrs.axis
-    if axis is not None:
-        given = (axis,) if isinstance(axis, int) else axis
-        axis = tuple(a % len(ty.shape) for a in given)
+    axis = tuple(a % len(ty.shape) for a in attrs.axis)
     square = op_call("multiply", data, data, span=span)
     total = op_call("sum", square, axis=axis, keepdims=True, span=span)
     eps = scalar(attrs.eps, ty.dtype, span)

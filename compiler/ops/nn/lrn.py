@@ -8,17 +8,11 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type, is_float
-from compiler.lir import index
-from compiler.lir.builder import LirBuilder, Reduction
-from compiler.lir.scalars import Bin, Cast, Intrin, Scalar, Select, literal
 from compiler.ops.arg_types import Types, normalize_axis, tensor
 from compiler.ops.number_format import working
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.reduce.reduction_loops import total_dtype
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -60,31 +54,3 @@ def lrn_numpy(attrs: LRNAttrs, args: Arrays, out_type: Type) -> list[Any]:
     kind = data.dtype.type
     scale = (kind(attrs.bias) + kind(attrs.alpha / attrs.size) * total) ** kind(attrs.beta)
     return [(data / scale).astype(args[0].dtype, copy=False)]
-
-
-@FLower.register(lrn)
-def lrn_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """One reduction over the neighbourhood; the quotient is its epilogue."""
-    attrs = LRNAttrs.of(call)
-    dtype = inputs[0].dtype
-    data = b.reusable(inputs[0].cast(total_dtype(dtype)))
-    axis, before = attrs.axis % len(data.shape), (attrs.size - 1) // 2
-    zero = literal(0, data.dtype)
-
-    def square(at: tuple[Scalar, ...], r: tuple[Scalar, ...]) -> Scalar:
-        found = list(at)
-        found[axis] = index.plus(index.plus(at[axis], r[0]), -before)
-        value = data.at(found)
-        guard = index.within(found[axis], data.shape[axis])
-        held = value if guard is None else Select(guard, value, zero)
-        return Bin("*", held, held)
-
-    def divided(total: Scalar, at: tuple[Scalar, ...]) -> Scalar:
-        scaled = Bin("*", literal(attrs.alpha / attrs.size, data.dtype), total)
-        base = Bin("+", literal(attrs.bias, data.dtype), scaled)
-        power = Intrin("pow", (base, literal(attrs.beta, data.dtype)))
-        value = Bin("/", data.at(at), power)
-        return value if dtype == data.dtype else Cast(dtype, value)
-
-    raxes = [("r", attrs.size)]
-    return [b.reduce(data.shape, Reduction("sum", zero, post=divided, dtype=dtype), raxes, square)]
