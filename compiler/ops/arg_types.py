@@ -102,6 +102,18 @@ def check_floats(op: str, data: TensorType, name: str = "data") -> None:
         )
 
 
+def check_no_bools(op: str, data: TensorType) -> None:
+    """Data that must be numbers.
+
+    Raises:
+        TypeInferenceError: they are bools.
+    """
+    if data.dtype == "bool":
+        raise TypeInferenceError(
+            f"{op}: argument 0 (data) is {data}, numbers are needed", fix="insert a cast"
+        )
+
+
 def check_integer_dtype(op: str, dtype: str) -> str:
     """An attribute that must name an integer dtype.
 

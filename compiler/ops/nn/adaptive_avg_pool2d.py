@@ -17,7 +17,7 @@ from compiler.ir.ty import Dim, TensorType, Type
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, Reduction
 from compiler.lir.scalars import Bin, Cast, Scalar, Select, literal
-from compiler.ops.arg_types import Types, tensor_of_rank
+from compiler.ops.arg_types import Types, check_no_bools, tensor_of_rank
 from compiler.ops.image.interpolated_integers import Weights, mixed_scale, realize_mixing
 from compiler.ops.nn.avg_pool2d import (
     AvgPool2DAttrs,
@@ -68,8 +68,7 @@ def adaptive_avg_pool2d(types: Types, attrs: AdaptivePool2DAttrs) -> Type:
     data = tensor_of_rank(OP, types, 0, "data", 4)
     axes = axes_of(OP, attrs.layout, "NCHW", "layout")
     n, c, h, w = arrange(data.shape, axes)
-    if data.dtype == "bool":
-        raise TypeInferenceError(f"{OP}: argument 0 (data) is {data}, numbers are needed")
+    check_no_bools(OP, data)
     sizes = _sizes(attrs, h, w)
     if any(size == 0 and out != 0 for size, out in zip((h, w), sizes)):
         raise TypeInferenceError(f"{OP}: argument 0 (data) is {data}: a mean of no elements")

@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from compiler.core.words import FBody, Words, shape_of
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Args, Call, Expr
-from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.lir.builder import LirBuilder, Reduction
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
@@ -36,15 +35,14 @@ from compiler.ops.nn.pool import (
     GlobalPool2DAttrs,
     Pool2DAttrs,
     from_nchw,
-    global_pool2d_rel,
+    global_pool,
     padding_to_cover,
-    pool2d_rel,
     pool_loops,
     pool_windows,
     reduce_windows,
     to_nchw,
+    windowed_pool,
 )
-from compiler.ops.nn.window import extent, pad_spatial
 from compiler.ops.number_format import Array
 from compiler.ops.pass_through import annotate_accumulating, annotate_pass_through
 from compiler.ops.reduce.reduction_loops import exact_sum_dtype
@@ -156,13 +154,7 @@ class AvgPool2DAttrs(Pool2DAttrs):
     count_include_pad: bool = False
 
 
-avg_pool2d = register_op(
-    "nn.avg_pool2d",
-    arg_names=("data",),
-    attrs_type=AvgPool2DAttrs,
-    rel=pool2d_rel("nn.avg_pool2d"),
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-)
+avg_pool2d = windowed_pool("nn.avg_pool2d", AvgPool2DAttrs)
 
 
 def window_counts(attrs: AvgPool2DAttrs, height: int, width: int) -> Array:
@@ -197,10 +189,7 @@ def avg_pool2d_numpy(attrs: AvgPool2DAttrs, args: Arrays, out_type: Type) -> lis
     height, width = data.shape[2:]
     out = pool_windows("nn.avg_pool2d", attrs, height, width)
     counts = window_counts(attrs, height, width)
-    padding = (attrs.padding[0], attrs.padding[1], attrs.padding[2], attrs.padding[3])
-    wide = widened(data)
-    cover = padding_to_cover(attrs, height, width, out)
-    total = reduce_windows(pad_spatial(wide, padding, 0, cover), attrs, out, np.add)
+    total = reduce_windows(widened(data), attrs, out, 0, np.add)
     return [from_nchw(mean_of(total, counts, data.dtype), attrs.out_layout or attrs.layout)]
 
 
@@ -257,13 +246,14 @@ def avg_pool2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuild
         table = b.constant(counts.astype(np.int32))
     one = literal(int(counts.flat[0]) if counts.size else 1, acc)
 
-    def post(total: Scalar, at: dict[str, Scalar]) -> Scalar:
-        count = one if table is None else table.at((at["H"], at["W"]))
+    places = [(attrs.out_layout or attrs.layout).index(letter) for letter in "HW"]
+
+    def post(total: Scalar, at: tuple[Scalar, ...]) -> Scalar:
+        count = one if table is None else table.at([at[place] for place in places])
         return quotient(total, count, data.dtype)
 
-    total = Reduction("sum", literal(0, acc))
-    fill = literal(0, data.dtype)
-    return [pool_loops(b, data, attrs, out_types[0].concrete_shape, total, fill, post)]
+    total = Reduction("sum", literal(0, acc), post=post)
+    return [pool_loops(b, data, attrs, out_types[0].concrete_shape, total, literal(0, data.dtype))]
 
 
 FNeverNegative.register(avg_pool2d)(all_positive)
@@ -281,18 +271,9 @@ def avg_pool2d_body(step: Step, words: Words) -> Value | None:
     if dtype == "uint64" or not channels:
         return None
     # Behind the data as far as the last window reaches, which may be less than the padding.
-    reach = (
-        (count - 1) * stride + extent(size, dilation) - before - length
-        for count, stride, size, dilation, before, length in zip(
-            (rows, columns),
-            attrs.strides,
-            attrs.pool_size,
-            attrs.dilation,
-            attrs.padding,
-            (height, width),
-        )
-    )
-    behind = [max(0, more) for more in reach]
+    before = attrs.padding[:2]
+    without = attrs.with_values(padding=(*before, 0, 0))
+    behind = padding_to_cover(without, height, width, (rows, columns))
     total = words.word(
         "nn.conv2d",
         [data, words.constant(np.ones((channels, 1, *attrs.pool_size)), "int8")],
@@ -300,7 +281,7 @@ def avg_pool2d_body(step: Step, words: Words) -> Value | None:
         work,
         strides=attrs.strides,
         dilation=attrs.dilation,
-        padding=(*attrs.padding[:2], *behind),
+        padding=(*before, *behind),
         groups=channels,
         out_dtype=work,
     )
@@ -311,13 +292,7 @@ def avg_pool2d_body(step: Step, words: Words) -> Value | None:
 
 # ---- global_avg_pool2d -------------------------------------------------------------------------
 
-global_avg_pool2d = register_op(
-    "nn.global_avg_pool2d",
-    arg_names=("data",),
-    attrs_type=GlobalPool2DAttrs,
-    rel=global_pool2d_rel("nn.global_avg_pool2d"),
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-)
+global_avg_pool2d = global_pool("nn.global_avg_pool2d")
 
 
 @FNumpyCompute.register(global_avg_pool2d)

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from compiler.core.words import FBody, Words, shape_of
-from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import TensorType, Type
-from compiler.ops.arg_types import vectors_along_axis
+from compiler.ir.ty import Type
+from compiler.ops.arg_types import check_no_bools, vectors_along_axis
 from compiler.ops.number_format import aligned_vector
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import expand_to_axis, op_call
@@ -29,16 +28,11 @@ class BiasAddAttrs(OpAttrs):
     axis: int = 1
 
 
-def _check_numbers(op: str, data: TensorType) -> None:
-    if data.dtype == "bool":
-        raise TypeInferenceError(f"{op}: argument 0 (data) is {data}, numbers are needed")
-
-
 bias_add = register_op(
     OP,
     arg_names=("data", "bias"),
     attrs_type=BiasAddAttrs,
-    rel=vectors_along_axis(OP, "bias", check=_check_numbers),
+    rel=vectors_along_axis(OP, "bias", check=check_no_bools),
     pattern=OpPattern.BROADCAST,
 )
 

@@ -187,12 +187,8 @@ FQZeroPoint.register(conv2d)(zero_point_of_data)
 @FLower.register(conv2d)
 def conv2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """One reduction over channels and taps; padding is a guard."""
-    attrs = Conv2DAttrs.of(call)
-    layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout or attrs.data_layout)
-    geometry = (attrs.strides, attrs.dilation, attrs.padding)
-    out = out_types[0]
-    shape = (out.concrete_shape, out.dtype)
-    return [convolution_loops(b, inputs[0], inputs[1], layouts, geometry, attrs.groups, shape)]
+    data, kernel = inputs
+    return [convolution_loops(b, data, kernel, Conv2DAttrs.of(call), out_types[0])]
 
 
 @FConvertLayout.register(conv2d, "nn.conv2d_transpose")

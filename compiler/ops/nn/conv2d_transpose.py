@@ -323,9 +323,7 @@ def conv2d_transpose_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
 ) -> Lowered:
     """Every output gathers the taps that reach it."""
-    attrs = Conv2DTransposeAttrs.of(call)
-    layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout or attrs.data_layout)
-    geometry = (attrs.strides, attrs.dilation, attrs.padding)
-    out = (out_types[0].concrete_shape, out_types[0].dtype)
     data, kernel = inputs
-    return [transposed_convolution_loops(b, data, kernel, layouts, geometry, attrs.groups, out)]
+    return [
+        transposed_convolution_loops(b, data, kernel, Conv2DTransposeAttrs.of(call), out_types[0])
+    ]

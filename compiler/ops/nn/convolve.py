@@ -42,8 +42,7 @@ def convolve(
         dtype: of the result (N, O, OH, OW); integers wrap to it.
     """
     work = working_dtype(dtype, data, weight, (1, 2, 3))
-    top, left, bottom, right = padding
-    padded = pad_spatial(data.astype(work, copy=False), (top, left, bottom, right), 0)
+    padded = pad_spatial(data.astype(work, copy=False), padding, 0)
     kernel = weight.astype(work, copy=False)
     oh = (padded.shape[2] - extent(weight.shape[2], dilation[0])) // strides[0] + 1
     ow = (padded.shape[3] - extent(weight.shape[3], dilation[1])) // strides[1] + 1

@@ -173,7 +173,7 @@ def _without_zero_point(zero_point: int, rhs: Expr, shape: ProductShape, acc: st
 def _explicitly_padded(lhs: Expr, dtype: str, zero_point: int, ref_call: Call) -> tuple[Expr, Call]:
     """Padding of a convolution reads 0; here it must read the zero point, so it goes in front."""
     attrs: Any = ref_call.attrs
-    padding = getattr(attrs, "padding", ())
+    padding: tuple[int, ...] = getattr(attrs, "padding", ())
     if not any(padding):
         return lhs, ref_call
     top, left, bottom, right = padding

@@ -11,22 +11,19 @@ import numpy as np
 from compiler.core.words import FBody, Words, shape_of
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.lir.builder import LirBuilder, Reduction
 from compiler.ops.nn.pool import (
     GlobalPool2DAttrs,
     Pool2DAttrs,
     from_nchw,
-    global_pool2d_rel,
-    padding_to_cover,
-    pool2d_rel,
+    global_pool,
     pool_loops,
     pool_windows,
     reduce_windows,
     to_nchw,
+    windowed_pool,
 )
-from compiler.ops.nn.window import pad_spatial
 from compiler.ops.pass_through import annotate_max_pool, partition_pass_through, realize_max_pool
 from compiler.ops.reduce.reduction_loops import lowest
 from compiler.ops.rules.annotate import FQAnnotateRewrite
@@ -39,26 +36,16 @@ from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 
-max_pool2d = register_op(
-    "nn.max_pool2d",
-    arg_names=("data",),
-    attrs_type=Pool2DAttrs,
-    rel=pool2d_rel("nn.max_pool2d"),
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-)
+max_pool2d = windowed_pool("nn.max_pool2d")
 
 
 @FNumpyCompute.register(max_pool2d)
 def max_pool2d_numpy(attrs: Pool2DAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """NaN in a window gives NaN."""
     data = to_nchw(args[0], attrs.layout)
-    height, width = data.shape[2:]
-    out = pool_windows("nn.max_pool2d", attrs, height, width)
+    out = pool_windows("nn.max_pool2d", attrs, data.shape[2], data.shape[3])
     lowest = -np.inf if data.dtype.kind == "f" else np.iinfo(data.dtype).min
-    padding = (attrs.padding[0], attrs.padding[1], attrs.padding[2], attrs.padding[3])
-    cover = padding_to_cover(attrs, height, width, out)
-    padded = pad_spatial(data, padding, lowest, cover)
-    largest = reduce_windows(padded, attrs, out, np.maximum)
+    largest = reduce_windows(data, attrs, out, lowest, np.maximum)
     return [from_nchw(largest, attrs.out_layout or attrs.layout)]
 
 
@@ -98,13 +85,7 @@ def max_pool2d_body(step: Step, words: Words) -> Value | None:
 
 # ---- global_max_pool2d -------------------------------------------------------------------------
 
-global_max_pool2d = register_op(
-    "nn.global_max_pool2d",
-    arg_names=("data",),
-    attrs_type=GlobalPool2DAttrs,
-    rel=global_pool2d_rel("nn.global_max_pool2d"),
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-)
+global_max_pool2d = global_pool("nn.global_max_pool2d")
 
 
 @FNumpyCompute.register(global_max_pool2d)

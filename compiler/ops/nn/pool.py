@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_relation import TypeRelation, result_rel
+from compiler.ir.type_relation import InferResult
 from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Cast, Scalar
-from compiler.ops.arg_types import Types, tensor_of_rank
-from compiler.ops.nn.window import arrange, axes_of, extent, output_size, restore, set_geometry, tap
-from compiler.ops.nn.window_loops import Image, image_loops, window_reads
+from compiler.ops.arg_types import Types, check_no_bools, tensor_of_rank
+from compiler.ops.nn.window import (
+    arrange,
+    axes_of,
+    extent,
+    output_size,
+    pad_spatial,
+    restore,
+    set_geometry,
+    tap,
+)
+from compiler.ops.nn.window_loops import Image, image_loops, tap_position
 from compiler.ops.number_format import Array
 from compiler.ops.op_attrs import OpAttrs
 
@@ -63,36 +73,36 @@ def pool_windows(op: str, attrs: Pool2DAttrs, h: Any, w: Any) -> tuple[Any, Any]
     return sizes[0], sizes[1]
 
 
-def pool2d_rel(op: str) -> TypeRelation:
-    """The relation of a windowed pool."""
+def windowed_pool(op: str, attrs_type: type[Pool2DAttrs] = Pool2DAttrs) -> Op:
+    """A pool of windows."""
 
     def infer(types: Types, attrs: Pool2DAttrs) -> Type:
         data = tensor_of_rank(op, types, 0, "data", 4)
-        _refuse_bool(op, data)
+        check_no_bools(op, data)
         n, c, h, w = arrange(data.shape, axes_of(op, attrs.layout, "NCHW", "layout"))
         out_axes = axes_of(op, attrs.out_layout or attrs.layout, "NCHW", "out_layout")
         oh, ow = pool_windows(op, attrs, h, w)
         return TensorType(restore((n, c, oh, ow), out_axes), data.dtype)
 
-    return result_rel(infer)
+    return _pool(op, attrs_type, infer)
 
 
-def global_pool2d_rel(op: str) -> TypeRelation:
-    """The relation of a pool over the whole image: height and width become 1."""
+def global_pool(op: str) -> Op:
+    """A pool over the whole image: height and width become 1."""
 
     def infer(types: Types, attrs: GlobalPool2DAttrs) -> Type:
         data = tensor_of_rank(op, types, 0, "data", 4)
-        _refuse_bool(op, data)
+        check_no_bools(op, data)
         axes = axes_of(op, attrs.layout, "NCHW", "layout")
         n, c, _, _ = arrange(data.shape, axes)
         return TensorType(restore((n, c, 1, 1), axes), data.dtype)
 
-    return result_rel(infer)
+    return _pool(op, GlobalPool2DAttrs, infer)
 
 
-def _refuse_bool(op: str, data: TensorType) -> None:
-    if data.dtype == "bool":
-        raise TypeInferenceError(f"{op}: argument 0 (data) is {data}, numbers are needed")
+def _pool(op: str, attrs_type: type[OpAttrs], infer: InferResult) -> Op:
+    pattern = OpPattern.OUT_ELEMWISE_FUSABLE
+    return define_op(op, arg_names=("data",), attrs_type=attrs_type, pattern=pattern)(infer)
 
 
 def to_nchw(data: Array, layout: str) -> Array:
@@ -115,22 +125,25 @@ def padding_to_cover(
     return max(0, rows - height - top - bottom), max(0, columns - width - left - right)
 
 
-def reduce_windows(padded: Array, attrs: Pool2DAttrs, out: tuple[int, int], combine: Any) -> Array:
-    """``combine`` (a binary ufunc) over every window: (N, C, H, W) padded → (N, C, OH, OW)."""
-    result: Array | None = None
-    for r in range(attrs.pool_size[0]):
-        for s in range(attrs.pool_size[1]):
-            view = tap(padded, r * attrs.dilation[0], s * attrs.dilation[1], out, attrs.strides)
-            if result is None:
-                result = np.array(view)
-            else:
-                combine(result, view, out=result)
-    assert result is not None
+def reduce_windows(
+    data: Array, attrs: Pool2DAttrs, out: tuple[int, int], fill: Any, combine: Any
+) -> Array:
+    """``combine`` (a binary ufunc) over every window: (N, C, H, W) → (N, C, OH, OW).
+
+    Args:
+        fill: what padding reads.
+    """
+    cover = padding_to_cover(attrs, data.shape[2], data.shape[3], out)
+    padded = pad_spatial(data, attrs.padding, fill, cover)
+    taps = product(range(attrs.pool_size[0]), range(attrs.pool_size[1]))
+    views = (
+        tap(padded, r * attrs.dilation[0], s * attrs.dilation[1], out, attrs.strides)
+        for r, s in taps
+    )
+    result = np.array(next(views))
+    for view in views:
+        combine(result, view, out=result)
     return result
-
-
-Epilogue = Callable[[Scalar, dict[str, Scalar]], Scalar]
-"""``post(acc, loops by letter)``."""
 
 
 def pool_loops(
@@ -140,7 +153,6 @@ def pool_loops(
     shape: tuple[int, ...],
     reduction: Reduction,
     fill: Scalar,
-    post: Epilogue | None = None,
 ) -> TensorView:
     """One reduction over every window.
 
@@ -149,30 +161,18 @@ def pool_loops(
         data: image tensor.
         attrs: of the pool.
         shape: of the result, in its layout.
-        reduction: how the values of a window are combined.
+        reduction: how the values of a window are combined, to the dtype of the data.
         fill: what padding reads, in the dtype of the data.
-        post: epilogue; its result has the dtype of the data.
     """
-    layout = attrs.out_layout or attrs.layout
     height, width = attrs.pool_size
     image = Image(builder.for_reduction(data, height * width), attrs.layout)
-    loops = image_loops(shape, layout)
-    read = window_reads(image, attrs.strides, attrs.dilation, attrs.padding, fill)
+    loops = image_loops(shape, attrs.out_layout or attrs.layout)
     axes = tuple(loops.values())
-    by_letter: dict[str, Scalar] = dict(loops)
 
     def body(at: tuple[Scalar, ...], r: tuple[Scalar, ...]) -> Scalar:
-        value = read(by_letter, r[0], r[1])
+        y, x = (tap_position(loops[letter], r[k], attrs, k) for k, letter in enumerate("HW"))
+        value = image.inside(fill, y, x, N=loops["N"], C=loops["C"])
         return value if value.dtype == reduction.init.dtype else Cast(reduction.init.dtype, value)
 
     whole = replace(reduction, dtype=data.dtype)
-    if post is not None:
-        whole = replace(whole, post=lambda acc, at: post(acc, by_letter))
-    return builder.reduce_into(
-        shape,
-        axes,
-        axes,
-        whole,
-        [("i", height), ("j", width)],
-        body,
-    )
+    return builder.reduce_into(shape, axes, axes, whole, [("i", height), ("j", width)], body)

@@ -7,6 +7,7 @@ bool result says whether the sum is not zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from compiler.ir.ty import TensorType
 from compiler.lir import index
@@ -62,13 +63,7 @@ def matmul_loops(
 
 
 def convolution_loops(
-    builder: LirBuilder,
-    data: TensorView,
-    kernel: TensorView,
-    layouts: tuple[str, str, str],
-    geometry: tuple[Sequence[int], Sequence[int], Sequence[int]],
-    groups: int,
-    out: tuple[Sequence[int], str],
+    builder: LirBuilder, data: TensorView, kernel: TensorView, attrs: Any, out: TensorType
 ) -> TensorView:
     """Grouped 2-D convolution.
 
@@ -79,21 +74,18 @@ def convolution_loops(
         builder: of the function.
         data: image tensor.
         kernel: with the letters O, I, H, W.
-        layouts: of data, kernel and result.
-        geometry: strides, dilation, padding (top, left, …).
-        groups: divides the channels.
-        out: shape and dtype of the result.
+        attrs: of the convolution.
+        out: of the result.
     """
-    shape, dtype = out
-    acc = accumulator(dtype)
-    strides, dilation, padding = geometry
-    weight = Image(kernel, layouts[1])
+    acc, shape, groups = accumulator(out.dtype), out.concrete_shape, attrs.groups
+    weight = Image(kernel, attrs.kernel_layout)
     filters, depth = weight.sizes["O"], weight.sizes["I"]
     rows, columns = weight.sizes["H"], weight.sizes["W"]
     reads = filters // groups * rows * columns
-    image = Image(builder.for_reduction(data, reads), layouts[0])
+    image = Image(builder.for_reduction(data, reads), attrs.data_layout)
     per_group = filters // groups
-    axes, out_index, group, channel = channel_loops(shape, layouts[2], groups, per_group)
+    layout = attrs.out_layout or attrs.data_layout
+    axes, out_index, group, channel = channel_loops(shape, layout, groups, per_group)
     letters = {axis.name: axis for axis in axes}
     taps = [("i", rows), ("j", columns)]
     raxes = taps if groups > 1 and depth == 1 else [("c", depth), *taps]
@@ -101,47 +93,41 @@ def convolution_loops(
 
     def body(at: tuple[Scalar, ...], r: tuple[Scalar, ...]) -> Scalar:
         within_group, (i, j) = r[0] if len(r) == 3 else index.imm(0), r[-2:]
-        y = tap_position(letters["y"], i, strides[0], dilation[0], padding[0])
-        x = tap_position(letters["x"], j, strides[1], dilation[1], padding[1])
+        y, x = tap_position(letters["y"], i, attrs, 0), tap_position(letters["x"], j, attrs, 1)
         source = index.plus(index.times(group, depth), within_group)
         value = image.inside(zero, y, x, N=letters["n"], C=source)
         return product_of(value, weight.at(O=channel, I=within_group, H=i, W=j), acc)
 
     return builder.reduce_into(
-        shape, axes, out_index, Reduction("sum", literal(0, acc), dtype=dtype), raxes, body
+        shape, axes, out_index, Reduction("sum", literal(0, acc), dtype=out.dtype), raxes, body
     )
 
 
 def transposed_convolution_loops(
-    builder: LirBuilder,
-    data: TensorView,
-    kernel: TensorView,
-    layouts: tuple[str, str, str],
-    geometry: tuple[Sequence[int], Sequence[int], Sequence[int]],
-    groups: int,
-    out: tuple[Sequence[int], str],
+    builder: LirBuilder, data: TensorView, kernel: TensorView, attrs: Any, out: TensorType
 ) -> TensorView:
     """The gradient of a convolution, gathered: an output sums the taps that reach it.
 
     Tap i reaches row y from row (y + pt - i * dh) / sh of the data, where that is whole. Arguments
     as in ``convolution_loops``; the kernel's I counts the channels of the data.
     """
-    shape, dtype = out
-    acc = accumulator(dtype)
-    strides, dilation, padding = geometry
-    weight = Image(kernel, layouts[1])
+    acc, shape, groups = accumulator(out.dtype), out.concrete_shape, attrs.groups
+    weight = Image(kernel, attrs.kernel_layout)
     per_group, rows, columns = weight.sizes["O"], weight.sizes["H"], weight.sizes["W"]
     depth = weight.sizes["I"] // groups
-    image = Image(builder.for_reduction(data, per_group * rows * columns), layouts[0])
-    axes, out_index, group, channel = channel_loops(shape, layouts[2], groups, per_group)
+    image = Image(builder.for_reduction(data, per_group * rows * columns), attrs.data_layout)
+    layout = attrs.out_layout or attrs.data_layout
+    axes, out_index, group, channel = channel_loops(shape, layout, groups, per_group)
     letters = {axis.name: axis for axis in axes}
     zero = literal(0, image.dtype)
 
     def source(out_at: Scalar, tap: Scalar, axis: int) -> tuple[Scalar, Scalar | None]:
-        moved = index.plus(index.plus(out_at, index.times(tap, -dilation[axis])), padding[axis])
-        whole = index.floormod(moved, strides[axis])
-        condition = None if strides[axis] == 1 else Bin("==", whole, index.imm(0))
-        return index.floordiv(moved, strides[axis]), condition
+        stride = attrs.strides[axis]
+        reached = index.plus(out_at, index.times(tap, -attrs.dilation[axis]))
+        moved = index.plus(reached, attrs.padding[axis])
+        whole = index.floormod(moved, stride)
+        condition = None if stride == 1 else Bin("==", whole, index.imm(0))
+        return index.floordiv(moved, stride), condition
 
     def body(at: tuple[Scalar, ...], r: tuple[Scalar, ...]) -> Scalar:
         c, i, j = r
@@ -157,7 +143,7 @@ def transposed_convolution_loops(
 
     raxes = [("c", depth), ("i", rows), ("j", columns)]
     return builder.reduce_into(
-        shape, axes, out_index, Reduction("sum", literal(0, acc), dtype=dtype), raxes, body
+        shape, axes, out_index, Reduction("sum", literal(0, acc), dtype=out.dtype), raxes, body
     )
 
 

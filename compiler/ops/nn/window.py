@@ -16,7 +16,7 @@ from compiler.ops.op_attrs import OpAttrs
 Array = NDArray[AnyValue]
 
 
-def full_padding(record: str, padding: tuple[int, ...]) -> tuple[int, int, int, int]:
+def full_padding(record: str, padding: tuple[int, ...]) -> tuple[int, ...]:
     """Padding as (top, left, bottom, right): 1 value = all sides; 2 = (height, width) both sides.
 
     Raises:
@@ -24,15 +24,12 @@ def full_padding(record: str, padding: tuple[int, ...]) -> tuple[int, int, int, 
     """
     if any(p < 0 for p in padding):
         raise AttrError(f"{record}: padding {list(padding)} has a negative value")
-    if len(padding) == 4:
-        return padding[0], padding[1], padding[2], padding[3]
-    if len(padding) == 2:
-        return padding[0], padding[1], padding[0], padding[1]
-    if len(padding) == 1:
-        return padding[0], padding[0], padding[0], padding[0]
-    raise AttrError(
-        f"{record}: padding {list(padding)} has {len(padding)} values", fix="give 1, 2 or 4 values"
-    )
+    if len(padding) not in (1, 2, 4):
+        raise AttrError(
+            f"{record}: padding {list(padding)} has {len(padding)} values",
+            fix="give 1, 2 or 4 values",
+        )
+    return padding * (4 // len(padding))
 
 
 @cache
@@ -127,7 +124,7 @@ def set_geometry(attrs: OpAttrs, *pairs: str, minimum: int = 1) -> None:
 
 
 def pad_spatial(
-    data: Array, padding: tuple[int, int, int, int], fill: AnyValue, extra: tuple[int, int] = (0, 0)
+    data: Array, padding: tuple[int, ...], fill: AnyValue, extra: tuple[int, int] = (0, 0)
 ) -> Array:
     """(N, C, H, W) with ``fill`` around it; ``extra`` more rows and columns at the end."""
     top, left, bottom, right = padding

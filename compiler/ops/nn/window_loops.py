@@ -5,7 +5,8 @@ Convolutions and pools use these functions to lower themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from compiler.lir import index
 from compiler.lir.builder import TensorView
@@ -40,29 +41,19 @@ class Image:
         return value if guard is None else Select(guard, value, fill)
 
 
-def tap_position(out: Scalar, tap: Scalar, stride: int, dilation: int, before: int) -> Scalar:
-    """Where tap ``tap`` of window ``out`` reads along one axis: negative in the padding."""
-    start = index.plus(index.times(out, stride), index.times(tap, dilation))
-    return index.plus(start, -before)
+def tap_position(out: Scalar, tap: Scalar, attrs: Any, axis: int) -> Scalar:
+    """Where tap ``tap`` of window ``out`` reads along one axis: negative in the padding.
+
+    Args:
+        attrs: of the convolution or pool.
+        axis: 0 down, 1 across.
+    """
+    start = index.plus(
+        index.times(out, attrs.strides[axis]), index.times(tap, attrs.dilation[axis])
+    )
+    return index.plus(start, -attrs.padding[axis])
 
 
 def image_loops(shape: Sequence[int], layout: str) -> dict[str, Axis]:
     """One loop per letter of ``layout`` for a result of this shape."""
     return {letter: Axis(LOOP_NAMES[letter], extent) for letter, extent in zip(layout, shape)}
-
-
-def window_reads(
-    image: Image,
-    strides: Sequence[int],
-    dilation: Sequence[int],
-    padding: Sequence[int],
-    fill: Scalar,
-) -> Callable[[Mapping[str, Scalar], Scalar, Scalar], Scalar]:
-    """``read(indices by letter, row tap, column tap)``: an element of a window, or ``fill``."""
-
-    def read(at: Mapping[str, Scalar], row: Scalar, column: Scalar) -> Scalar:
-        y = tap_position(at["H"], row, strides[0], dilation[0], padding[0])
-        x = tap_position(at["W"], column, strides[1], dilation[1], padding[1])
-        return image.inside(fill, y, x, N=at["N"], C=at["C"])
-
-    return read

@@ -25,7 +25,7 @@ from compiler.lir.index import plus, times
 from compiler.lir.nodes import Combiner
 from compiler.lir.scalars import INDEX_DTYPE, Cast, Scalar, literal
 from compiler.ops.annotation.attach_simulated_quantize import SQ, as_input, is_given
-from compiler.ops.arg_types import Types, check_integer_dtype, tensor
+from compiler.ops.arg_types import Types, check_integer_dtype, check_no_bools, tensor
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.pass_through import in_integers
@@ -58,8 +58,7 @@ class ArgReduceAttrs(OpAttrs):
 def _arg_reduce_rel(op: str) -> TypeRelation:
     def infer(types: Types, attrs: ArgReduceAttrs) -> Type:
         data = tensor(op, types, 0, "data")
-        if data.dtype == "bool":
-            raise TypeInferenceError(f"{op}: argument 0 (data) is {data}, numbers are needed")
+        check_no_bools(op, data)
         check_integer_dtype(op, attrs.dtype)
         axes = reduced_axes(op, len(data.shape), attrs.axis, attrs.exclude)
         if any(data.shape[a] == 0 and isinstance(data.shape[a], int) for a in axes):

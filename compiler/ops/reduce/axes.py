@@ -10,9 +10,9 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step
 from compiler.ir.expr import Call, Op
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import TensorType, Type, holds_float, is_float
+from compiler.ir.ty import TensorType, Type, holds_float
 from compiler.ir.type_relation import TypeRelation, result_rel
-from compiler.ops.arg_types import Types, normalize_axes, tensor
+from compiler.ops.arg_types import Types, check_floats, normalize_axes, tensor
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.rules.layout import Order, Relaid, is_natural
 
@@ -71,8 +71,8 @@ def reduce_rel(
         if (data.dtype == "bool") != (dtype == "bool") and not bools_too:
             need = "bool" if dtype == "bool" else "numbers"
             raise TypeInferenceError(f"{op}: argument 0 (data) is {data}, {need} is needed")
-        if floats_only and not is_float(data.dtype):
-            raise TypeInferenceError(f"{op}: argument 0 (data) is {data}, a float dtype is needed")
+        if floats_only:
+            check_floats(op, data, "argument 0 (data)")
         axes = reduced_axes(op, len(data.shape), attrs.axis, attrs.exclude)
         return TensorType(reduced_shape(data.shape, axes, attrs.keepdims), data.dtype)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from compiler.errors import TypeInferenceError
-from compiler.ir.ty import Type, is_float
+from compiler.ir.ty import Type
 from compiler.ir.type_relation import TypeRelation, result_rel
-from compiler.ops.arg_types import Types, tensor
+from compiler.ops.arg_types import Types, check_floats, check_no_bools, tensor
 
 
 def number_rel(op: str, floats_only: bool = False, bools: bool = False) -> TypeRelation:
@@ -23,14 +22,10 @@ def number_rel(op: str, floats_only: bool = False, bools: bool = False) -> TypeR
 
     def infer(types: Types, attrs: Any) -> Type:
         data = tensor(op, types, 0, "data")
-        if data.dtype == "bool" and not bools:
-            raise TypeInferenceError(
-                f"{op}: argument 0 (data) is {data}, numbers are needed", fix="insert a cast"
-            )
-        if floats_only and not is_float(data.dtype):
-            raise TypeInferenceError(
-                f"{op}: argument 0 (data) is {data}, a float dtype is needed", fix="insert a cast"
-            )
+        if not bools:
+            check_no_bools(op, data)
+        if floats_only:
+            check_floats(op, data, "argument 0 (data)")
         return data
 
     return result_rel(infer)
