@@ -14,9 +14,7 @@ Not handled: a transpose in front of pooling, padding, reductions or concatenate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -26,6 +24,7 @@ from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.ty import TensorType
 from compiler.ir.walk import operators_of, post_order
 from compiler.ops.rules.layout import treats_axes_alike
+from compiler.ops.transform.transpose import TransposeAttrs, permutation
 from compiler.passes.opaque_primitives import OpaquePrimitives
 
 Axes = tuple[int, ...]
@@ -58,7 +57,8 @@ class _Mover(OpaquePrimitives):
 
     def rewrite_call(self, pre: Call, post: Call) -> Expr:
         if is_op_call(post, "transpose"):
-            return self._merged(post, _axes_of(pre))
+            axes = TransposeAttrs.of(pre).axes
+            return self._merged(post, permutation(axes, len(pre.tensor_type.shape)))
         if not treats_axes_alike(post.op):
             return post
         ty = pre.checked_type
@@ -110,10 +110,3 @@ def _turned(constant: Constant, axes: Axes) -> Constant | None:
         return None
     full = data.reshape((1,) * (len(axes) - data.ndim) + data.shape)
     return Constant(np.ascontiguousarray(full.transpose(np.argsort(axes))), span=constant.span)
-
-
-def _axes_of(call: Call) -> Axes:
-    attrs: Any = call.attrs
-    rank = len(call.tensor_type.shape)
-    axes: Sequence[int] = attrs.axes if attrs.axes is not None else range(rank - 1, -1, -1)
-    return tuple(a % rank for a in axes)

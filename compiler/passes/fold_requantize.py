@@ -50,9 +50,7 @@ class _Folder(OpaquePrimitives):
         self._narrow: dict[Expr, Expr] = {}
 
     def rewrite_call(self, pre: Call, post: Call) -> Expr:
-        if is_op_call(pre, "fixed_point_multiply") or is_op_call(
-            pre, "fixed_point_multiply_per_axis"
-        ):
+        if is_op_call(pre, "fixed_point_multiply", "fixed_point_multiply_per_axis"):
             return self._folded(pre, post)
         source = self._narrow.get(post.args[0]) if post.args else None
         if source is None:

@@ -22,6 +22,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.ty import TensorType, is_dynamic
+from compiler.ops.transform.transpose import TransposeAttrs, permutation
 from compiler.passes.opaque_primitives import TypedMutator
 
 _PRODUCTS: Final = ("nn.conv2d", "nn.conv2d_transpose", "nn.dense")
@@ -44,10 +45,6 @@ class HoistEpilogues(FunctionPass):
         return new
 
 
-def _is_one_of(expr: Expr, names: tuple[str, ...]) -> bool:
-    return any(is_op_call(expr, name) for name in names)
-
-
 class _Hoister(TypedMutator):
     """``products`` are products with what follows them."""
 
@@ -57,18 +54,18 @@ class _Hoister(TypedMutator):
 
     def rewrite_call(self, pre: Call, post: Call) -> Expr:
         place = 0
-        if _is_one_of(post, _PRODUCTS):
+        if is_op_call(post, *_PRODUCTS):
             self.products.add(post)
             return post
-        if _is_one_of(post, _AFFINE):
+        if is_op_call(post, *_AFFINE):
             place = int(isinstance(post.args[0], Constant))
             if not isinstance(post.args[1 - place], Constant):
                 return post
-        elif not _is_one_of(post, _LIMITS):
+        elif not is_op_call(post, *_LIMITS):
             return post
         data = post.args[place]
         moves: list[Call] = []
-        while len(moves) < _MOST_MOVES and _is_one_of(data, (*_RESHAPES, "transpose")):
+        while len(moves) < _MOST_MOVES and is_op_call(data, *_RESHAPES, "transpose"):
             assert isinstance(data, Call)
             moves.append(data)
             data = data.args[0]
@@ -122,9 +119,7 @@ def _axis_before(
 ) -> int | None:
     """Which axis in front of a move is an axis behind it; None where none is."""
     if is_op_call(move, "transpose"):
-        attrs: Any = move.attrs
-        axes = range(len(after))[::-1] if attrs.axes is None else attrs.axes
-        return int(axes[axis]) % len(after)
+        return permutation(TransposeAttrs.of(move).axes, len(after))[axis]
     ahead = math.prod(after[:axis])
     for place, size in enumerate(before):
         if size == after[axis] and math.prod(before[:place]) == ahead:

@@ -12,6 +12,7 @@ from compiler.ir.op import RESHAPE
 from compiler.ir.ty import TensorType, is_dynamic
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.simplify import FSimplifyExpr, TypeOf
+from compiler.ops.transform.transpose import TransposeAttrs, permutation
 
 
 def _only_reshapes(expr: Expr) -> bool:
@@ -56,13 +57,9 @@ def simplify_transpose(call: Call, type_of: TypeOf) -> Expr | None:
 
 
 def _permutation(call: Call, type_of: TypeOf) -> tuple[int, ...]:
-    attrs: Any = call.attrs
     ty = type_of(call)
     assert isinstance(ty, TensorType)
-    ndim = len(ty.shape)
-    if attrs.axes is None:
-        return tuple(reversed(range(ndim)))
-    return tuple(a % ndim for a in attrs.axes)
+    return permutation(TransposeAttrs.of(call).axes, len(ty.shape))
 
 
 @FSimplifyExpr.register("concatenate")
