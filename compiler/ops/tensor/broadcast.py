@@ -15,6 +15,9 @@ from compiler.ops.arg_types import same_dtype, shape_text, tensor
 from compiler.ops.rules.lower import FLower, LowerRule, binary
 from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
 
+SYMBOLS: dict[str, str] = {}
+"""Operator → what it is of ``compiler.lir.scalars.BINARY``, where that is one for all dtypes."""
+
 
 def broadcast_shape(op: str, a: Shape, b: Shape) -> Shape:
     """Shape of an elementwise result.
@@ -97,6 +100,9 @@ def binary_op(
     rel = broadcast_rel(name, dtype, numbers)
     op = register_op(name, arg_names=("lhs", "rhs"), rel=rel, pattern=OpPattern.BROADCAST)
     FNumpyCompute.register(op)(of_arrays(compute))
+    if isinstance(lower, str):
+        SYMBOLS[name] = lower
+        lower = binary(lower)
     if lower is not None:
-        FLower.register(op)(binary(lower) if isinstance(lower, str) else lower)
+        FLower.register(op)(lower)
     return op

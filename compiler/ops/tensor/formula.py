@@ -18,36 +18,24 @@ from typing import Any, Final
 import numpy as np
 
 from compiler.errors import AttrError
+from compiler.ir.expr import Op
+from compiler.ir.ty import TupleType
 from compiler.lir.scalars import Bin, Intrin, Scalar, Select
 from compiler.ops.number_format import Array
+from compiler.ops.rules.numpy_compute import FNumpyCompute
+from compiler.ops.tensor.broadcast import SYMBOLS
 from compiler.ops.tensor.unary import ANY_NUMBER, FLOAT_ONLY, unary_scalar
 
 MAX_WORDS = 96
 
-_UNARY: dict[str, Callable[..., Any]] = {
-    **FLOAT_ONLY,
-    **{name: function for name, function in ANY_NUMBER.items() if name != "copy"},
-}
-_BINARY: dict[str, Callable[..., Any]] = {
-    "add": np.add,
-    "subtract": np.subtract,
-    "multiply": np.multiply,
-    "divide": np.divide,
-    "power": np.power,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "greater": np.greater,
-    "greater_equal": np.greater_equal,
-    "less": np.less,
-    "less_equal": np.less_equal,
-}
 COMPARISONS = ("greater", "greater_equal", "less", "less_equal")
-OPERATORS: dict[str, tuple[int, Callable[..., Any]]] = {
-    **{name: (1, function) for name, function in _UNARY.items()},
-    **{name: (2, function) for name, function in _BINARY.items()},
-    "where": (3, np.where),
+_ARITHMETIC = ("add", "subtract", "multiply", "divide", "power", "maximum", "minimum")
+OPERATORS: dict[str, int] = {
+    **{name: 1 for name in (*FLOAT_ONLY, *ANY_NUMBER) if name != "copy"},
+    **dict.fromkeys((*_ARITHMETIC, *COMPARISONS), 2),
+    "where": 3,
 }
-"""Operator → how many arguments it takes, and its meaning on arrays."""
+"""Operator → how many arguments it takes."""
 
 
 @lru_cache(maxsize=256)
@@ -64,7 +52,7 @@ def words(formula: str) -> tuple[str | float, ...]:
             stack.append("real")
             found.append(word)
         elif word in OPERATORS:
-            count = OPERATORS[word][0]
+            count = OPERATORS[word]
             taken = stack[-count:]
             wanted = ["bool", "real", "real"] if word == "where" else ["real"] * count
             if taken != wanted:
@@ -110,7 +98,7 @@ def reduce_words(
         elif word == "x":
             stack.append(variable)
         else:
-            count = OPERATORS[word][0]
+            count = OPERATORS[word]
             arguments = stack[-count:]
             del stack[-count:]
             stack.append(apply(word, arguments))
@@ -119,14 +107,13 @@ def reduce_words(
 
 def evaluate(formula: str, x: Array) -> Array:
     """The function at every element, computed in the dtype of ``x``; shape of ``x``."""
-    kind = x.dtype.type
+
+    def apply(word: str, arguments: list[Any]) -> Any:
+        compute = FNumpyCompute.require(Op.get(word))
+        return compute(None, list(map(np.asarray, arguments)), TupleType())[0]
+
     with np.errstate(all="ignore"):
-        value = reduce_words(
-            formula,
-            x,
-            kind,
-            lambda word, arguments: OPERATORS[word][1](*map(np.asarray, arguments)),
-        )
+        value = reduce_words(formula, x, x.dtype.type, apply)
     return np.broadcast_to(np.asarray(value, x.dtype), x.shape)
 
 
@@ -166,26 +153,12 @@ def varying_part(formula: str) -> tuple[float, float]:
     return min(low, 0.0), max(high, 0.0)
 
 
-_SYMBOLS = {
-    "add": "+",
-    "subtract": "-",
-    "multiply": "*",
-    "divide": "/",
-    "maximum": "max",
-    "minimum": "min",
-    "greater": ">",
-    "greater_equal": ">=",
-    "less": "<",
-    "less_equal": "<=",
-}
-
-
 def formula_scalar(word: str, *arguments: Scalar) -> Scalar:
     """An operator of a formula on one element."""
     if word == "where":
         return Select(*arguments)
     if word == "power":
         return Intrin("pow", arguments)
-    if word in _SYMBOLS:
-        return Bin(_SYMBOLS[word], *arguments)
+    if len(arguments) == 2:
+        return Bin("/" if word == "divide" else SYMBOLS[word], *arguments)
     return unary_scalar(word, arguments[0])

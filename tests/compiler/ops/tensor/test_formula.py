@@ -102,7 +102,7 @@ def test_any_sequence_of_operators_is_a_formula_or_an_error(names: list[str], se
     rng = np.random.default_rng(seed)
     parts = ["x"]
     for name in names:
-        extra = ["x" if rng.integers(2) else "0.5" for _ in range(OPERATORS[name][0] - 1)]
+        extra = ["x" if rng.integers(2) else "0.5" for _ in range(OPERATORS[name] - 1)]
         parts += [*extra, name]
     try:
         words(" ".join(parts))
