@@ -24,7 +24,7 @@ from compiler.proof.record import FORMAT, contents_of, conversion_record, value_
 from compiler.proof.replay import Comparison, c_flags, replay, replay_samples
 from compiler.proof.steps import Tested, built_in_c, check_forms, rounds_of
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX, check_wiring, passed_through
-from compiler.proof.work import KINDS, declared_work, replay_inputs
+from compiler.proof.work import KINDS, Work, declared_work, replay_inputs
 from compiler.ranges.analysis import Intermediate
 from compiler.ranges.finding import Finding
 from compiler.runtime.artifact import Sample
@@ -108,28 +108,13 @@ class Proof:
             "proved": [
                 {"claim": c.name, "holds": c.holds, "detail": c.detail} for c in self.claims
             ],
-            "tested": [
-                {
-                    "what": c.what,
-                    "runs": c.runs,
-                    "of": c.of,
-                    "elements": c.elements,
-                    "differing": c.differing,
-                }
-                for c in self.comparisons
-            ],
-            "steps": [asdict(tested) for tested in self.steps],
-            "findings": [
-                {"check": f.check, "node": f.node, "what": f.what, "bound": f.bound}
-                for f in self.findings
-            ],
+            "tested": list(map(asdict, self.comparisons)),
+            "steps": list(map(asdict, self.steps)),
+            "findings": list(map(asdict, self.findings)),
             "contents": [dict(row) for row in self.contents],
             "conversions": list(self.conversions),
             "passthrough": list(self.passthrough),
-            "intermediates": [
-                {"node": i.node, "what": i.what, "dtype": i.dtype, "low": i.low, "high": i.high}
-                for i in self.intermediates
-            ],
+            "intermediates": list(map(asdict, self.intermediates)),
             "values": [value_record(value) for value in self.values],
         }
 
@@ -214,14 +199,17 @@ def _tested(
     compiled: bool,
 ) -> Proof:
     try:
+        work = _work(mod)
+        inputs = KINDS if work is None else replay_inputs(work)
         if proof.findings:
             # Floats need not agree to the last bit, so there is nothing to compare.
-            found = replay_samples(mod, samples, _inputs(mod))
+            found = replay_samples(mod, samples, inputs)
             return proof.with_comparison(found, "samples")
         rng = np.random.default_rng(_SEED)
         in_c = built_in_c(mod, c_flags(mod)) if compiled else None
-        comparisons, findings = replay(mod, bounds, samples, rng, in_c, _inputs(mod))
-        steps, more = check_forms(mod, _rounds(mod), _SEED, in_c)
+        comparisons, findings = replay(mod, bounds, samples, rng, in_c, inputs)
+        rounds = 1 if work is None else rounds_of(work)
+        steps, more = check_forms(mod, rounds, _SEED, in_c)
     except CompilerError as error:
         return proof.with_findings(Finding("samples", "a stored sample", f"cannot be run: {error}"))
     return replace(
@@ -232,20 +220,12 @@ def _tested(
     )
 
 
-def _inputs(mod: IRModule) -> int:
-    """How many inputs are run: fewer of a large module."""
+def _work(mod: IRModule) -> Work | None:
+    """Of which there are fewer inputs and rounds where it is much."""
     try:
-        return replay_inputs(declared_work(mod))
+        return declared_work(mod)
     except CompilerError:  # nobody can tell, and --allow-large was given
-        return KINDS
-
-
-def _rounds(mod: IRModule) -> int:
-    """How often single steps are run."""
-    try:
-        return rounds_of(declared_work(mod))
-    except CompilerError:
-        return 1
+        return None
 
 
 def _integer_scales(ranges: Ranges, holds: bool) -> Claim:

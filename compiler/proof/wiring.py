@@ -14,7 +14,7 @@ The check reads @main itself and not ``compiler/ir/dataflow.py``, which the expo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from compiler.ir.expr import (
@@ -43,7 +43,7 @@ _MAX_WIRES = 1 << 16
 
 Wire = tuple[str, int]
 """One tensor in @main: ("input", 1), ("constant", 0), or result k of a part, ("quantized_main", k).
-A tuple in @main is a list of wires and of such lists."""
+A value in @main is a list of wires, those of a tuple from left to right."""
 
 
 def check_wiring(mod: IRModule) -> tuple[Finding, ...]:
@@ -106,10 +106,12 @@ def _trace(main: Function) -> tuple[dict[str, list[Wire]], list[Wire]]:
             if node.var in bound or node.var in main.params:
                 raise _Untraceable(f"binds %{node.var.name_hint} twice")
             bound[node.var] = node.value
-    wires: dict[Expr, Any] = {}
+    wires: dict[Expr, list[Wire]] = {}
     count = 0
     for param in main.params:
-        wires[param], count = _results(_INPUT, param.checked_type, count)
+        size = _size(param.checked_type)
+        wires[param] = [(_INPUT, count + place) for place in range(size)]
+        count += size
     given: dict[str, list[Wire]] = {}
     opened: set[Expr] = set()
     stack = [main.body]
@@ -129,8 +131,8 @@ def _trace(main: Function) -> tuple[dict[str, list[Wire]], list[Wire]]:
             wires[node] = _wire(node, [wires[read] for read in reads])
             if isinstance(node, Call):
                 assert isinstance(node.op, GlobalVar)
-                given[node.op.name_hint] = _flat([wires[arg] for arg in node.args])
-    return given, _flat(wires[main.body])
+                given[node.op.name_hint] = _joined(wires[arg] for arg in node.args)
+    return given, wires[main.body]
 
 
 def _reads(node: Expr, bound: Mapping[Expr, Expr]) -> Sequence[Expr]:
@@ -144,55 +146,34 @@ def _reads(node: Expr, bound: Mapping[Expr, Expr]) -> Sequence[Expr]:
     return node.args if isinstance(node, Call) else node.operands()
 
 
-def _wire(node: Expr, read: list[Any]) -> Any:
+def _wire(node: Expr, read: list[list[Wire]]) -> list[Wire]:
     if isinstance(node, Call):
         assert isinstance(node.op, GlobalVar)
-        return _results(node.op.name_hint, node.checked_type, 0)[0]
+        return [(node.op.name_hint, place) for place in range(_size(node.checked_type))]
     if isinstance(node, Constant):
-        return (_CONSTANT, 0)
+        return [(_CONSTANT, 0)]
     if isinstance(node, Tuple):
-        return read
+        return _joined(read)
     if isinstance(node, TupleGetItem):
-        return read[0][node.index]
+        whole = node.tuple.checked_type
+        assert isinstance(whole, TupleType)
+        begin = sum(map(_size, whole.fields[: node.index]))
+        return read[0][begin : begin + _size(whole.fields[node.index])]
     return read[0]
 
 
-def _results(source: str, ty: Type, count: int) -> tuple[Any, int]:
-    """The wires of a value of a type, numbered from ``count``, and the next number."""
-    if not isinstance(ty, TupleType):
-        return (source, count), count + 1
-    made: list[Any] = []
-    # One stack entry per tuple that is being filled: its list and the fields still to come.
-    stack: list[tuple[list[Any], Iterator[Type]]] = [(made, iter(ty.fields))]
-    while stack:
-        fields, rest = stack[-1]
-        one = next(rest, None)
-        if one is None:
-            stack.pop()
-        elif isinstance(one, TupleType):
-            inner: list[Any] = []
-            fields.append(inner)
-            stack.append((inner, iter(one.fields)))
-        else:
-            fields.append((source, count))
-            count += 1
-    return made, count
-
-
-def _flat(wires: Any) -> list[Wire]:
-    """The wires of a nested list, left to right."""
+def _joined(parts: Iterable[list[Wire]]) -> list[Wire]:
     found: list[Wire] = []
-    stack = [wires]
-    while stack:
-        top = stack.pop()
-        # Pairs of pairs share their fields, so a few lines can hold more tensors than memory.
-        if len(found) + len(stack) > _MAX_WIRES:
-            raise _Untraceable(f"handles tuples of more than {_MAX_WIRES} tensors")
-        if isinstance(top, list):
-            stack.extend(reversed(top))
-        else:
-            found.append(top)
+    for part in parts:
+        found += part
+        _check_count(len(found))
     return found
+
+
+def _check_count(tensors: int) -> None:
+    # Pairs of pairs share their fields, so a few lines can hold more tensors than memory.
+    if tensors > _MAX_WIRES:
+        raise _Untraceable(f"handles tuples of more than {_MAX_WIRES} tensors")
 
 
 def _compare(
@@ -288,4 +269,12 @@ def _names(main: Function) -> list[str]:
 
 def _size(ty: Type) -> int:
     """How many tensors a type holds."""
-    return len(_flat(_results("", ty, 0)[0]))
+    count, stack = 0, [ty]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, TupleType):
+            stack.extend(top.fields)
+        else:
+            count += 1
+        _check_count(count + len(stack))
+    return count
