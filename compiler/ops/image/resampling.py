@@ -102,15 +102,6 @@ def cubic_weights(size: int, out: int, coordinates: str, alpha: float) -> Array:
     return weights
 
 
-def mixing_weights(
-    size: int, out: int, method: str, coordinates: str, alpha: float = -0.5
-) -> Array:
-    """Matrix (out, size) of a linear or cubic method."""
-    if method in ("cubic", "bicubic"):
-        return cubic_weights(size, out, coordinates, alpha)
-    return linear_weights(size, out, coordinates)
-
-
 @dataclass(frozen=True, slots=True)
 class Interpolation:
     """How elements of the result are found.
@@ -128,17 +119,23 @@ class Interpolation:
     alpha: float = -0.5
 
 
+def mixing_weights(size: int, out: int, how: Interpolation) -> Array:
+    """Matrix (out, size) of a linear or cubic method."""
+    if how.method in ("cubic", "bicubic"):
+        return cubic_weights(size, out, how.coordinates, how.alpha)
+    return linear_weights(size, out, how.coordinates)
+
+
 def resample(data: Array, size: tuple[int, int], how: Interpolation) -> Array:
     """(N, C, H, W) to the height and width ``size``, in the dtype of the data."""
     h, w = data.shape[2:]
-    method, coordinates, alpha = how.method, how.coordinates, how.alpha
-    if method == "nearest_neighbor":
-        rows = nearest(h, size[0], coordinates, how.rounding)
-        columns = nearest(w, size[1], coordinates, how.rounding)
+    if how.method == "nearest_neighbor":
+        rows = nearest(h, size[0], how.coordinates, how.rounding)
+        columns = nearest(w, size[1], how.coordinates, how.rounding)
         return data[:, :, rows[:, None], columns[None, :]]
     work = np.float64 if data.dtype == np.float64 else np.float32
-    vertical = mixing_weights(h, size[0], method, coordinates, alpha)
-    horizontal = mixing_weights(w, size[1], method, coordinates, alpha)
+    vertical = mixing_weights(h, size[0], how)
+    horizontal = mixing_weights(w, size[1], how)
     rows_done = np.matmul(vertical.astype(work), data.astype(work, copy=False))
     result = np.matmul(rows_done, horizontal.T.astype(work))
     return np.asarray(result).astype(data.dtype, copy=False)
@@ -175,8 +172,7 @@ def resample_loops(
     view = data.cast(accumulator(data.dtype))
     for letter, wanted in zip("HW", size):
         axis = layout.index(letter)
-        weights = mixing_weights(view.shape[axis], wanted, how.method, how.coordinates, how.alpha)
-        view = _weighted(builder, view, axis, weights)
+        view = _weighted(builder, view, axis, mixing_weights(view.shape[axis], wanted, how))
     return view.cast(data.dtype)
 
 

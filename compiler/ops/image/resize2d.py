@@ -51,6 +51,12 @@ class Resize2DAttrs(OpAttrs):
         OpAttrs.__post_init__(self)
         object.__setattr__(self, "size", full_pair(self.type_key, "size", self.size))
 
+    @property
+    def interpolation(self) -> Interpolation:
+        """How elements are found."""
+        coordinates = self.coordinate_transformation_mode
+        return Interpolation(self.method, coordinates, self.rounding_method, self.cubic_alpha)
+
 
 @define_op(OP, arg_names=("data",), attrs_type=Resize2DAttrs, pattern=OpPattern.INJECTIVE)
 def resize2d(types: Types, attrs: Resize2DAttrs) -> Type:
@@ -80,13 +86,8 @@ def resize2d(types: Types, attrs: Resize2DAttrs) -> Type:
 def resize2d_numpy(attrs: Resize2DAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """Rows first, then columns."""
     size = (attrs.size[0], attrs.size[1])
-    out = resample(to_nchw(args[0], attrs.layout), size, _interpolation(attrs))
+    out = resample(to_nchw(args[0], attrs.layout), size, attrs.interpolation)
     return [from_nchw(out, attrs.layout)]
-
-
-def _interpolation(attrs: Resize2DAttrs) -> Interpolation:
-    coordinates = attrs.coordinate_transformation_mode
-    return Interpolation(attrs.method, coordinates, attrs.rounding_method, attrs.cubic_alpha)
 
 
 @FLower.register(resize2d)
@@ -96,7 +97,7 @@ def resize2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
     if attrs.method == "nearest_neighbor":
         return None
     size = (attrs.size[0], attrs.size[1])
-    return [resample_loops(b, inputs[0], attrs.layout, size, _interpolation(attrs))]
+    return [resample_loops(b, inputs[0], attrs.layout, size, attrs.interpolation)]
 
 
 FConvertLayout.register(resize2d)(image_layout)
@@ -105,8 +106,7 @@ FConvertLayout.register(resize2d)(image_layout)
 @FBody.register(resize2d)
 def resize2d_body(step: Step, words: Words) -> Value | None:
     """Rows and columns by number; what lies between elements is no integer."""
-    attrs = step.attrs
-    return nearest_body(step, words, attrs.layout, _interpolation(attrs))
+    return nearest_body(step, words, step.attrs.layout, step.attrs.interpolation)
 
 
 # ---- upsampling --------------------------------------------------------------------------------
@@ -123,6 +123,13 @@ class UpSamplingAttrs(OpAttrs):
     layout: str = "NCHW"
     method: str = "nearest_neighbor"
     align_corners: bool = False
+
+    @property
+    def interpolation(self) -> Interpolation:
+        """Asymmetric coordinates, nearest rounds down, unless the corners are aligned."""
+        if self.align_corners:
+            return Interpolation(self.method, "align_corners", "round")
+        return Interpolation(self.method, "asymmetric", "floor")
 
 
 @define_op(UPSAMPLED, arg_names=("data",), attrs_type=UpSamplingAttrs, pattern=OpPattern.INJECTIVE)
@@ -150,15 +157,10 @@ def _scaled(size: Dim, scale: float) -> Dim:
 
 @FNumpyCompute.register(upsampling)
 def upsampling_numpy(attrs: UpSamplingAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """Asymmetric coordinates, nearest rounds down, unless the corners are aligned."""
+    """Rows first, then columns."""
     data = to_nchw(args[0], attrs.layout)
     size = (round(data.shape[2] * attrs.scale_h), round(data.shape[3] * attrs.scale_w))
-    return [from_nchw(resample(data, size, _scaled_interpolation(attrs)), attrs.layout)]
-
-
-def _scaled_interpolation(attrs: UpSamplingAttrs) -> Interpolation:
-    coordinates = "align_corners" if attrs.align_corners else "asymmetric"
-    return Interpolation(attrs.method, coordinates, "round" if attrs.align_corners else "floor")
+    return [from_nchw(resample(data, size, attrs.interpolation), attrs.layout)]
 
 
 FConvertLayout.register(upsampling)(image_layout)
@@ -167,7 +169,7 @@ FConvertLayout.register(upsampling)(image_layout)
 @FBody.register(upsampling)
 def upsampling_body(step: Step, words: Words) -> Value:
     """image.resize2d to the same size."""
-    attrs, how, result = step.attrs, _scaled_interpolation(step.attrs), step.results[0].type
+    attrs, how, result = step.attrs, step.attrs.interpolation, step.results[0].type
     shape = result.concrete_shape
     return words.word(
         "image.resize2d",

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from compiler.ir.expr import Args, Call, Expr, is_op_call
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import DEFAULT_LEVEL
-from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.image.interpolated_integers import Weights, mixed_scale, realize_mixing
 from compiler.ops.image.resampling import mixing_weights
-from compiler.ops.pass_through import annotate_accumulating, realize_moving_channels
-from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, kind_of, with_args
+from compiler.ops.pass_through import (
+    annotate_accumulating,
+    annotate_max_pool,
+    realize_moving_channels,
+)
+from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, moved_scale
 from compiler.ops.rules.never_negative import FNeverNegative
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.qconfig import QAnnotateKind, QConfig
+from compiler.qtypes.qconfig import QConfig
 
 RESIZERS = ("image.resize2d", "nn.upsampling")
 # Below the default level, so that a registration of one's own takes the place of these rules.
@@ -34,14 +37,9 @@ def _weights(call: Call) -> tuple[Weights, ...]:
     attrs: Any = call.attrs
     shape = call.args[0].tensor_type.concrete_shape
     out = call.tensor_type.concrete_shape
-    if is_op_call(call, "image.resize2d"):
-        coordinates, alpha = attrs.coordinate_transformation_mode, attrs.cubic_alpha
-    else:
-        coordinates, alpha = "align_corners" if attrs.align_corners else "asymmetric", -0.5
-    axes = [attrs.layout.index(letter) for letter in "HW"]
     return tuple(
-        (axis, mixing_weights(shape[axis], out[axis], attrs.method, coordinates, alpha))
-        for axis in axes
+        (axis, mixing_weights(shape[axis], out[axis], attrs.interpolation))
+        for axis in (attrs.layout.index(letter) for letter in "HW")
         if shape[axis] != out[axis]
     )
 
@@ -50,11 +48,8 @@ def _weights(call: Call) -> tuple[Weights, ...]:
 @with_tables
 def resize_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Elements are repeated or mixed: narrow ones, which are cheaper."""
-    if not _moves(ref_call):
-        return annotate_accumulating(ref_call, args, ctx)
-    if kind_of(args[0]) is None or ctx.check_to_skip(ref_call):
-        return None
-    return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.INPUT)
+    annotate = annotate_max_pool if _moves(ref_call) else annotate_accumulating
+    return annotate(ref_call, args, ctx)
 
 
 @FQRealizeRewrite.register(*RESIZERS, level=LEVEL)
