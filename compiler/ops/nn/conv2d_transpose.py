@@ -139,10 +139,20 @@ def conv2d_transpose_numpy(attrs: Conv2DTransposeAttrs, args: Arrays, out_type: 
     assert isinstance(out_type, TensorType)
     data = args[0].transpose(axes_of(OP, attrs.data_layout, "NCHW", "data_layout"))
     weight = args[1].transpose(axes_of(OP, attrs.kernel_layout, "IOHW", "kernel_layout"))
-    kernel = turned_kernel(weight, attrs.groups)
-    spread = _spread(data, attrs, (weight.shape[2], weight.shape[3]))
+    geometry = _Geometry.of(attrs, data.shape, weight.shape)
+    (n, c, h, w), (rows, columns) = data.shape, attrs.strides
+    apart = np.zeros((n, c, h, rows, w, columns), data.dtype)
+    apart[:, :, :, 0, :, 0] = data
+    spread = apart.reshape(n, c, h * rows, w * columns)
+    (top, left), (bottom, right) = geometry.begin, geometry.end
     out = convolve(
-        spread, kernel, (1, 1), (0, 0, 0, 0), attrs.dilation, attrs.groups, out_type.dtype
+        spread[:, :, top:bottom, left:right],
+        turned_kernel(weight, attrs.groups),
+        (1, 1),
+        geometry.padding,
+        attrs.dilation,
+        attrs.groups,
+        out_type.dtype,
     )
     return [out.transpose(["NCHW".index(c) for c in attrs.out_layout or attrs.data_layout])]
 
@@ -153,25 +163,6 @@ def turned_kernel(weight: NDArray[Any], groups: int) -> NDArray[Any]:
     grouped = weight.reshape(groups, c // groups, per_group, kh, kw)
     kernel = grouped.transpose(0, 2, 1, 3, 4)[..., ::-1, ::-1]
     return kernel.reshape(groups * per_group, c // groups, kh, kw)
-
-
-def _spread(
-    data: NDArray[Any], attrs: Conv2DTransposeAttrs, kernel: tuple[int, int]
-) -> NDArray[Any]:
-    """Data with stride - 1 zeros between elements, inside the kernel's reach less the padding."""
-    n, c, *sizes = data.shape
-    places, cuts, canvas = [], [], [n, c]
-    for axis in range(2):
-        reach = extent(kernel[axis], attrs.dilation[axis]) - 1
-        length = (sizes[axis] - 1) * attrs.strides[axis] + 1
-        places.append(slice(reach, reach + length, attrs.strides[axis]))
-        # Padding may exceed the reach: so it is cut from a canvas that has the full reach.
-        end = length + 2 * reach - attrs.padding[axis + 2] + attrs.output_padding[axis]
-        cuts.append(slice(attrs.padding[axis], end))
-        canvas.append(length + 2 * reach + attrs.output_padding[axis])
-    spread = np.zeros(canvas, data.dtype)
-    spread[:, :, places[0], places[1]] = data
-    return spread[:, :, cuts[0], cuts[1]]
 
 
 @FQPartitionRewrite.register(conv2d_transpose)
@@ -220,7 +211,7 @@ def conv2d_transpose_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -
     narrow = storage_dtype(data.low, data.high, ctx.qconfig)
     if narrow is not None:
         data = like(data, cast_if_needed(data, narrow), dtype=narrow)
-    geometry = _Geometry.of(ref_call, shape, kernel)
+    geometry = _Geometry.of(Conv2DTransposeAttrs.of(ref_call), shape, kernel)
     spread = like(data, geometry.spread(data.data, data.dtype), low=min(data.low, 0))
     product = realize_matmul_like(ref_call, (spread, weight), ctx)
     if not isinstance(product, QRealizeIntExpr):
@@ -249,8 +240,9 @@ class _Geometry:
     padding: tuple[int, int, int, int]
 
     @staticmethod
-    def of(call: Call, shape: tuple[int, ...], kernel: tuple[int, ...]) -> _Geometry:
-        attrs = Conv2DTransposeAttrs.of(call)
+    def of(
+        attrs: Conv2DTransposeAttrs, shape: tuple[int, ...], kernel: tuple[int, ...]
+    ) -> _Geometry:
         before, behind, begin, end = [], [], [], []
         for axis in range(2):
             reach = extent(kernel[axis + 2], attrs.dilation[axis]) - 1
