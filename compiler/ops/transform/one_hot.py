@@ -10,15 +10,11 @@ import numpy as np
 from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.lir.builder import LirBuilder, TensorView
-from compiler.lir.scalars import Bin, Cast, Scalar, Select
 from compiler.ops.arg_types import Types, integer_tensor, normalize_axis, same_dtype, tensor_of_rank
-from compiler.ops.number_format import convert, storage_dtype
+from compiler.ops.number_format import convert
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -64,22 +60,6 @@ def one_hot_numpy(attrs: OneHotAttrs, args: Arrays, out_type: Type) -> list[Any]
     shape[axis] = attrs.depth
     hit = np.expand_dims(indices, axis) == np.arange(attrs.depth).reshape(shape)
     return [np.where(hit, on, off)]
-
-
-@FLower.register(one_hot)
-def one_hot_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """One comparison of the index with the place on the new axis."""
-    attrs = OneHotAttrs.of(call)
-    shape, dtype = out_types[0].concrete_shape, str(storage_dtype(out_types[0].dtype))
-    indices = inputs[0].cast("int64")
-    on, off = (view.cast(dtype).at(()) for view in inputs[1:])
-    axis = attrs.axis % len(shape)
-
-    def element(at: tuple[Scalar, ...]) -> Scalar:
-        hit = Bin("==", indices.at((*at[:axis], *at[axis + 1 :])), Cast("int64", at[axis]))
-        return Select(hit, on, off)
-
-    return [TensorView.of(shape, element)]
 
 
 @FBody.register(one_hot)
