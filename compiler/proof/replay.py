@@ -339,20 +339,9 @@ def _floats(kind: str, param: Var, scale: Array, reach: int, rng: np.random.Gene
         if kind == "ties":
             return ties
         info = np.finfo(dtype)
-        least, most = info.smallest_subnormal, info.max
-        row = (
-            np.nan,
-            np.inf,
-            -np.inf,
-            -0.0,
-            0.0,
-            least,
-            -least,
-            info.tiny,
-            -info.tiny,
-            most,
-            -most,
-        )
+        ends = info.smallest_subnormal, info.tiny, info.max
+        both = (sign * end for end in ends for sign in (1, -1))
+        row = (np.nan, np.inf, -np.inf, -0.0, 0.0, *both)
         special = rng.choice(np.array(row, dtype), shape)
     return np.choose(rng.integers(3, size=shape), [special, ties, drawn]).astype(dtype)
 
