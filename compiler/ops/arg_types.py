@@ -68,11 +68,20 @@ def integer_tensor(op: str, types: Types, index: int, name: str) -> TensorType:
         TypeInferenceError: it has another dtype.
     """
     ty = tensor(op, types, index, name)
-    if is_integer(ty.dtype):
-        return ty
-    raise TypeInferenceError(
-        f"{op}: argument {index} ({name}) is {ty}, an integer dtype is needed", fix="insert a cast"
-    )
+    check_integers(op, ty, f"argument {index} ({name})")
+    return ty
+
+
+def check_integers(op: str, data: TensorType, name: str = "argument 0 (data)") -> None:
+    """An argument that must have an integer dtype.
+
+    Raises:
+        TypeInferenceError: it has another dtype.
+    """
+    if not is_integer(data.dtype):
+        raise TypeInferenceError(
+            f"{op}: {name} is {data}, an integer dtype is needed", fix="insert a cast"
+        )
 
 
 def index_tensor(op: str, types: Types, index: int, name: str) -> TensorType:
@@ -111,6 +120,18 @@ def check_no_bools(op: str, data: TensorType) -> None:
     if data.dtype == "bool":
         raise TypeInferenceError(
             f"{op}: argument 0 (data) is {data}, numbers are needed", fix="insert a cast"
+        )
+
+
+def check_dtype(op: str, data: TensorType, legal: Sequence[str]) -> None:
+    """Data that must have one of a few dtypes.
+
+    Raises:
+        TypeInferenceError: they have another.
+    """
+    if data.dtype not in legal:
+        raise TypeInferenceError(
+            f"{op}: argument 0 (data) is {data}", fix=f"legal dtypes: {', '.join(legal)}"
         )
 
 
@@ -167,13 +188,19 @@ def normalize_axes(op: str, axes: Sequence[int], rank: int, what: str = "axis") 
 
 
 def vectors_along_axis(
-    op: str, *names: str, check: Callable[[str, TensorType], None] = check_floats
+    op: str,
+    *names: str,
+    check: Callable[[str, TensorType], None] = check_floats,
+    dtype: str | None = None,
+    result: Callable[[TensorType, TensorType], Type] = lambda data, vector: data,
 ) -> TypeRelation:
-    """The relation of data and vectors as long as ``attrs.axis``: the result has the data's type.
+    """The relation of data and vectors as long as ``attrs.axis``.
 
     Args:
         names: of the vectors; those of unknown type are assigned.
         check: refuses data of the wrong dtype.
+        dtype: of the vectors; None: the data's.
+        result: of the types of data and vectors; the data's unless told.
     Raises:
         TypeInferenceError: (from the relation) a wrong rank or dtype.
     """
@@ -184,11 +211,12 @@ def vectors_along_axis(
         data = tensor_of_rank(op, types, 0, "data", 1, at_least=True)
         check(op, data)
         axis = normalize_axis(op, attrs.axis, len(data.shape))
+        vector = TensorType((data.shape[axis],), dtype or data.dtype)
         for index, name in enumerate(names, 1):
             if is_known(types[index]):
                 tensor_of_rank(op, types, index, name, 1)
-            reporter.assign(types[index], TensorType((data.shape[axis],), data.dtype))
-        reporter.assign(types[-1], data)
+            reporter.assign(types[index], vector)
+        reporter.assign(types[-1], result(data, vector))
         return True
 
     return rel

@@ -12,11 +12,10 @@ import numpy as np
 
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import TensorType, TupleType, Type
-from compiler.ir.type_relation import Reporter, is_known
+from compiler.ir.ty import TupleType, Type
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, Un, literal
-from compiler.ops.arg_types import Types, check_floats, normalize_axis, tensor_of_rank
+from compiler.ops.arg_types import vectors_along_axis
 from compiler.ops.nn.normalize import NormAttrs
 from compiler.ops.number_format import aligned_vector
 from compiler.ops.reduce.reduction_loops import total_dtype
@@ -24,37 +23,18 @@ from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "nn.batch_norm"
+VECTORS = ("gamma", "beta", "moving_mean", "moving_var")
 
 
 class BatchNormAttrs(NormAttrs):
     """As of the others."""
 
 
-def batch_norm_rel(
-    types: Types, num_inputs: int, attrs: BatchNormAttrs, reporter: Reporter
-) -> bool:
-    """The four parameters are vectors as long as the channel axis; unknown ones are assigned.
-
-    Raises:
-        TypeInferenceError: the data are no floats.
-    """
-    if not is_known(types[0]):
-        return False
-    data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)
-    check_floats(OP, data)
-    axis = normalize_axis(OP, attrs.axis, len(data.shape))
-    vector = TensorType((data.shape[axis],), data.dtype)
-    for index in range(1, 5):
-        reporter.assign(types[index], vector)
-    reporter.assign(types[5], TupleType((data, vector, vector)))
-    return True
-
-
 batch_norm = register_op(
     OP,
-    arg_names=("data", "gamma", "beta", "moving_mean", "moving_var"),
+    arg_names=("data", *VECTORS),
     attrs_type=BatchNormAttrs,
-    rel=batch_norm_rel,
+    rel=vectors_along_axis(OP, *VECTORS, result=lambda data, v: TupleType((data, v, v))),
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
 )
 

@@ -15,7 +15,7 @@ from compiler.ir.ty import IncompleteType, TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder
 from compiler.ops.arg_types import Types, merge_dim, tensor_of_rank
-from compiler.ops.nn.exact_matmul import as_result, working_dtype
+from compiler.ops.nn.exact_matmul import matmul
 from compiler.ops.nn.matmul_like import (
     annotate_dense,
     realize_matmul_like,
@@ -90,10 +90,8 @@ def dense_numpy(attrs: DenseAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """Exact on integers."""
     data, weight = args
     assert isinstance(out_type, TensorType)
-    work = working_dtype(out_type.dtype, data, weight, (1,))
-    rows = data.reshape(-1, data.shape[-1]).astype(work, copy=False)
-    product = rows @ weight.astype(work, copy=False).T
-    return [as_result(product.reshape(*data.shape[:-1], weight.shape[0]), out_type.dtype)]
+    product = matmul(data.reshape(-1, data.shape[-1]), weight.T, out_type.dtype)
+    return [product.reshape(*data.shape[:-1], weight.shape[0])]
 
 
 @FQProductShape.register(dense)

@@ -24,8 +24,8 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
-from compiler.ops.nn.integer_softmax import exponentials_of
+from compiler.ops.arg_types import Types, check_dtype, normalize_axis, tensor_of_rank
+from compiler.ops.nn.integer_softmax import check_table, exponentials_of
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.fixed_point import multiplier_and_shift
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
@@ -74,17 +74,12 @@ def fixed_point_softmax(types: Types, attrs: FixedPointSoftmaxAttrs) -> Type:
         TypeInferenceError: dtypes are not 8 bits and an int32 table, or the axis is too long.
     """
     data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)
-    if data.dtype not in ("int8", "uint8"):
-        raise TypeInferenceError(f"{OP}: argument 0 (data) is {data}", fix="legal: int8, uint8")
+    check_dtype(OP, data, ("int8", "uint8"))
     axis = normalize_axis(OP, attrs.axis, len(data.shape))
     size = data.shape[axis]
     if isinstance(size, int) and size > MOST_SUMMANDS:
         raise TypeInferenceError(f"{OP}: {data} has more than {MOST_SUMMANDS} values along {axis}")
-    table = tensor_of_rank(OP, types, 1, "table", 1)
-    if table.dtype != "int32" or table.shape[0] == 0:
-        raise TypeInferenceError(
-            f"{OP}: argument 1 (table) is {table}, int32 with at least one entry is needed"
-        )
+    check_table(OP, types)
     return TensorType(data.shape, "int32")
 
 

@@ -20,7 +20,7 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
+from compiler.ops.arg_types import Types, check_dtype, normalize_axis, tensor_of_rank
 from compiler.ops.number_format import Array
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
@@ -50,21 +50,27 @@ def integer_softmax(types: Types, attrs: IntegerSoftmaxAttrs) -> Type:
             within 1 .. 20.
     """
     data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)
-    if data.dtype not in INDEX_DTYPES:
-        raise TypeInferenceError(
-            f"{OP}: argument 0 (data) is {data}", fix=f"legal dtypes: {', '.join(INDEX_DTYPES)}"
-        )
+    check_dtype(OP, data, INDEX_DTYPES)
     normalize_axis(OP, attrs.axis, len(data.shape))
-    table = tensor_of_rank(OP, types, 1, "table", 1)
-    if table.dtype != "int32" or table.shape[0] == 0:
-        raise TypeInferenceError(
-            f"{OP}: argument 1 (table) is {table}, int32 with at least one entry is needed"
-        )
+    check_table(OP, types)
     if not 1 <= attrs.out_bits <= MAX_OUT_BITS:
         raise TypeInferenceError(
             f"{OP}: out_bits {attrs.out_bits} is not between 1 and {MAX_OUT_BITS}"
         )
     return TensorType(data.shape, "int32")
+
+
+def check_table(op: str, types: Types) -> None:
+    """The exponentials, argument 1.
+
+    Raises:
+        TypeInferenceError: they are no int32, or none.
+    """
+    table = tensor_of_rank(op, types, 1, "table", 1)
+    if table.dtype != "int32" or table.shape[0] == 0:
+        raise TypeInferenceError(
+            f"{op}: argument 1 (table) is {table}, int32 with at least one entry is needed"
+        )
 
 
 @FNumpyCompute.register(integer_softmax)

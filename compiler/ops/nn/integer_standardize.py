@@ -23,7 +23,7 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
+from compiler.ops.arg_types import Types, check_dtype, normalize_axis, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -54,10 +54,7 @@ def integer_standardize(types: Types, attrs: IntegerStandardizeAttrs) -> Type:
             not within 0 .. 20.
     """
     data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)
-    if data.dtype not in DTYPES:
-        raise TypeInferenceError(
-            f"{OP}: argument 0 (data) is {data}", fix=f"legal dtypes: {', '.join(DTYPES)}"
-        )
+    check_dtype(OP, data, DTYPES)
     normalize_axis(OP, attrs.axis, len(data.shape))
     if attrs.epsilon < 0 or not (0 <= attrs.root_bits <= 20 and 0 <= attrs.out_bits <= 20):
         raise TypeInferenceError(

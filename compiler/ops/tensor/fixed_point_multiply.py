@@ -17,12 +17,11 @@ import numpy as np
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op, register_op
-from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_relation import Reporter, is_known
+from compiler.ir.ty import Type
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import IntImm, Intrin, Scalar
-from compiler.ops.arg_types import Types, integer_tensor, normalize_axis
+from compiler.ops.arg_types import Types, check_integers, integer_tensor, vectors_along_axis
 from compiler.ops.number_format import Array, aligned_vector
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
@@ -73,29 +72,15 @@ def fixed_point_multiply_numpy(
     attrs: FixedPointMultiplyAttrs, args: Arrays, out_type: Type
 ) -> list[Any]:
     """One factor for all elements."""
-    return [scale_by(args[0], attrs.multiplier, attrs.shift)]
+    return [scaled(args[0], np.array(attrs.multiplier), np.array(attrs.shift))]
 
 
-def fixed_point_per_axis_rel(
-    types: Types, num_inputs: int, attrs: FixedPointMultiplyPerAxisAttrs, reporter: Reporter
-) -> bool:
-    """Result = type of the data; multiplier and shift are int32 vectors as long as its axis."""
-    if not is_known(types[0]):
-        return False
-    data = integer_tensor("fixed_point_multiply_per_axis", types, 0, "data")
-    axis = normalize_axis("fixed_point_multiply_per_axis", attrs.axis, len(data.shape))
-    vector = TensorType((data.shape[axis],), "int32")
-    reporter.assign(types[1], vector)
-    reporter.assign(types[2], vector)
-    reporter.assign(types[3], data)
-    return True
-
-
+PER_AXIS = "fixed_point_multiply_per_axis"
 fixed_point_multiply_per_axis = register_op(
-    "fixed_point_multiply_per_axis",
+    PER_AXIS,
     arg_names=("data", "multiplier", "shift"),
     attrs_type=FixedPointMultiplyPerAxisAttrs,
-    rel=fixed_point_per_axis_rel,
+    rel=vectors_along_axis(PER_AXIS, "multiplier", "shift", check=check_integers, dtype="int32"),
     pattern=OpPattern.BROADCAST,
 )
 
@@ -121,13 +106,6 @@ def scaled(data: Array, multiplier: Array, shift: Array) -> Array:
     return np.where(
         exact, _power_of_two(data, np.where(exact, shift, 1)), _general(data, multiplier, shift)
     )
-
-
-def scale_by(data: Array, multiplier: int, shift: int) -> Array:
-    """``data`` times multiplier * 2^(shift - 31), in the dtype of ``data``."""
-    if multiplier == POWER_OF_TWO:
-        return _power_of_two(data, np.array(shift))
-    return _general(data, np.array(multiplier), np.array(shift))
 
 
 def _power_of_two(data: Array, shift: Array) -> Array:

@@ -19,7 +19,7 @@ from compiler.ir.ty import TensorType, Type, integer_range
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Cast, Scalar
-from compiler.ops.arg_types import Types, tensor, tensor_of_rank
+from compiler.ops.arg_types import Types, check_dtype, tensor, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, data_layout
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
@@ -57,10 +57,7 @@ def lookup(types: Types, attrs: Any) -> Type:
         TypeInferenceError: the data are wider than 16 bits or no integers, or the table is empty.
     """
     data = tensor(OP, types, 0, "data")
-    if data.dtype not in INDEX_DTYPES:
-        raise TypeInferenceError(
-            f"{OP}: argument 0 (data) is {data}", fix=f"legal dtypes: {', '.join(INDEX_DTYPES)}"
-        )
+    check_dtype(OP, data, INDEX_DTYPES)
     table = tensor_of_rank(OP, types, 1, "table", 1)
     if table.shape[0] == 0:
         raise TypeInferenceError(f"{OP}: argument 1 (table) is {table}, it needs an entry")

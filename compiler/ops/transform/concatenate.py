@@ -4,6 +4,7 @@ stack(tuple; axis): the fields of one tuple along a new axis.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,23 +59,25 @@ def concatenate(types: Types, attrs: ConcatenateAttrs) -> Type:
         TypeInferenceError: ranks, dtypes or other sizes differ.
     """
     fields = tensor_tuple(OP, types, 0, "data")
-    first = fields[0]
-    rank = len(first.shape)
-    axis = normalize_axis(OP, attrs.axis, rank)
-    dims: list[Dim] = list(first.shape)
-    total = [dims[axis]]
+    axis = normalize_axis(OP, attrs.axis, len(fields[0].shape))
+    dims = _merged(OP, fields, axis)
+    known = [d for field in fields if not isinstance(d := field.shape[axis], AnyDim)]
+    dims[axis] = sum(known) if len(known) == len(fields) else AnyDim()
+    return TensorType(tuple(dims), fields[0].dtype)
+
+
+def _merged(op: str, fields: Sequence[TensorType], grows: int | None = None) -> list[Dim]:
+    """The sizes of all fields, which agree but for the axis that grows."""
+    dims: list[Dim] = list(fields[0].shape)
     for index, field in enumerate(fields[1:], start=1):
-        if len(field.shape) != rank:
-            raise TypeInferenceError(f"{OP}: field 0 is {first} but field {index} is {field}")
-        same_dtype(OP, first, field)
-        for k in range(rank):
-            if k != axis:
+        if len(field.shape) != len(dims):
+            raise TypeInferenceError(f"{op}: field 0 is {fields[0]} but field {index} is {field}")
+        same_dtype(op, fields[0], field)
+        for k, size in enumerate(field.shape):
+            if k != grows:
                 what = f"size of axis {k} (field {index} is {field})"
-                dims[k] = merge_dim(OP, dims[k], field.shape[k], what)
-        total.append(field.shape[axis])
-    known = [d for d in total if not isinstance(d, AnyDim)]
-    dims[axis] = sum(known) if len(known) == len(total) else AnyDim()
-    return TensorType(tuple(dims), first.dtype)
+                dims[k] = merge_dim(op, dims[k], size, what)
+    return dims
 
 
 @FNumpyCompute.register(concatenate)
@@ -180,13 +183,7 @@ def stack(types: Types, attrs: StackAttrs) -> Type:
         TypeInferenceError: the types of the fields differ.
     """
     fields = tensor_tuple("stack", types, 0, "data")
-    dims: list[Dim] = list(fields[0].shape)
-    for index, field in enumerate(fields[1:], start=1):
-        if len(field.shape) != len(dims):
-            raise TypeInferenceError(f"stack: field 0 is {fields[0]} but field {index} is {field}")
-        same_dtype("stack", fields[0], field)
-        for k in range(len(dims)):
-            dims[k] = merge_dim("stack", dims[k], field.shape[k], f"size of axis {k}")
+    dims = _merged("stack", fields)
     axis = normalize_axis("stack", attrs.axis, len(dims) + 1)
     return TensorType((*dims[:axis], len(fields), *dims[axis:]), fields[0].dtype)
 
