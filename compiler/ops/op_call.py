@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import AttrError
-from compiler.ir.expr import Call, Constant, Expr, Op, call_op
+from compiler.ir.expr import Call, Constant, Expr, Op, TupleGetItem, call_op
+from compiler.ir.ty import TupleType
 from compiler.span import AnySpan
 
 
@@ -27,6 +28,13 @@ def op_call(name: str, *args: Expr, span: AnySpan | None = None, **attrs: Any) -
         raise AttrError(f"{name} has no attributes", where=f"given {list(attrs)}")
     record = None if attrs_type is None else attrs_type.make(**attrs)
     return call_op(name, *args, attrs=record, span=span)
+
+
+def pieces_of(call: Call, like: Call) -> list[Expr]:
+    """The fields of the result of ``call``, as many as ``like``, which is typed, has."""
+    ty = like.checked_type
+    assert isinstance(ty, TupleType)
+    return [TupleGetItem(call, index) for index in range(len(ty.fields))]
 
 
 def scalar(value: float, dtype: str, span: AnySpan | None = None) -> Constant:

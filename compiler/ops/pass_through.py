@@ -21,8 +21,14 @@ from compiler.ops.rules.annotate import (
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
 from compiler.ops.rules.integer_calls import cast
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
-from compiler.ops.rules.partition import QPartitionExpr
-from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, like, storage_dtype
+from compiler.ops.rules.partition import QPartitionExpr, inner
+from compiler.ops.rules.realize import (
+    FQRealizeRewrite,
+    QRealizeIntExpr,
+    like,
+    of_integers,
+    storage_dtype,
+)
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.with_tables import Rule, tabulates, with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -36,6 +42,12 @@ def partition_pass_through(ref_call: Call, args: Args, ctx: QuantizeContext) -> 
     if not isinstance(data, QPartitionExpr):
         return None
     return QPartitionExpr(with_args(ref_call, (data.expr,)), data.dtype)
+
+
+def partition_inside(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Takes its operands from inside the region: a border would round accumulators to 8 bits."""
+    sides = tuple(map(inner, args))
+    return None if sides == args else with_args(ref_call, sides)
 
 
 def annotate_pass_through(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
@@ -58,19 +70,17 @@ def moved_operand(
     return unannotated(arg), kind
 
 
-def realize_keeping_channels(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+@of_integers
+def realize_keeping_channels(
+    ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext
+) -> Expr | None:
     """The operator itself on the integers; one scale per channel stays one scale per channel."""
-    (data,) = args
-    if not isinstance(data, QRealizeIntExpr):
-        return None
     return like(data, with_args(ref_call, (data.data,)), channel_clip=data.channel_clip)
 
 
-def realize_relu(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+@of_integers
+def realize_relu(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """max(x, 0) on the integers."""
-    (data,) = args
-    if not isinstance(data, QRealizeIntExpr):
-        return None
     data = in_integers(data, ctx)
     low, high = max(data.low, 0), max(data.high, 0)
     return like(data, with_args(ref_call, (data.data,)), low=low, high=high)
@@ -130,11 +140,9 @@ def annotate_max_pool(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr 
     return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.INPUT)
 
 
-def realize_max_pool(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+@of_integers
+def realize_max_pool(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """The maximum of narrow integers; of wide integers when no quantize point clipped the data."""
-    (data,) = args
-    if not isinstance(data, QRealizeIntExpr):
-        return None
     dtype = storage_dtype(data.low, data.high, ctx.qconfig)
     if dtype is None:
         return like(data, with_args(ref_call, (data.data,)))

@@ -13,7 +13,7 @@ from compiler.errors import QuantizeError
 from compiler.ir.expr import Call, Constant, Expr, Op, Var, describe
 from compiler.ir.ty import TensorType
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, unannotated
+from compiler.ops.rules.annotate import kind_of, unannotated
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
 
@@ -122,11 +122,6 @@ def as_input(arg: Expr, context: QuantizeContext) -> Expr:
     if kind_of(arg) in (None, QAnnotateKind.ACTIVATION):
         return attach_simulated_quantize(unannotated(arg), QAnnotateKind.INPUT, context=context)
     return unannotated(arg)
-
-
-def annotated(expr: Expr, kind: QAnnotateKind) -> QAnnotateExpr:
-    """The result of a rule."""
-    return QAnnotateExpr(expr, kind)
 
 
 def is_quantized_constant(expr: Expr) -> bool:

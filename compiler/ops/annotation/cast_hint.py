@@ -22,7 +22,14 @@ from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.integer_calls import cast
 from compiler.ops.rules.layout import FConvertLayout, data_layout
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
-from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, fits, like, storage_dtype
+from compiler.ops.rules.realize import (
+    FQRealizeRewrite,
+    QRealizeIntExpr,
+    fits,
+    like,
+    of_integers,
+    storage_dtype,
+)
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
@@ -50,15 +57,13 @@ def cast_hint_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
 
 
 @FQRealizeRewrite.register(cast_hint)
-def cast_hint_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+@of_integers
+def cast_hint_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """A cast to the dtype of the hint; no cast for values that do not fit in the dtype.
 
     Values do not fit behind an operator without quantize points (``debug_enabled_ops``).
     """
-    (data,) = args
     attrs = CastHintAttrs.of(ref_call)
-    if not isinstance(data, QRealizeIntExpr):
-        return None
     dtype = attrs.dtype if fits(data, attrs.dtype) else None
     dtype = dtype or storage_dtype(data.low, data.high, ctx.qconfig)
     if dtype is None:

@@ -61,6 +61,7 @@ from compiler.ops.rules.realize import (
     cast_if_needed,
     integer_limits,
     integers,
+    of_integers,
     require_fits,
 )
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -84,10 +85,8 @@ def annotate_average_pool(ref_call: Call, args: Args, ctx: QuantizeContext) -> E
 def realize_average_pool(counts: Counts) -> RealizeRule:
     """The rule of one pooling operator."""
 
-    def realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-        (data,) = args
-        if not isinstance(data, QRealizeIntExpr):
-            return None
+    @of_integers
+    def realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
         acc = ctx.qconfig.dtype_activation
         windows = counts(ref_call)
         factor = exact_factor(windows, data.bound, ctx.qconfig)

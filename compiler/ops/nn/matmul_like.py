@@ -13,7 +13,7 @@ from compiler.ops.annotation.attach_simulated_quantize import (
     quantize_kind,
 )
 from compiler.ops.annotation.quantized_constant import quantized_constant
-from compiler.ops.rules.annotate import QAnnotateExpr, is_literal, kind_of, unannotated, with_args
+from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, with_args
 from compiler.ops.rules.dom_scale import DomScale, Scales
 from compiler.ops.rules.integer_calls import cast, multiply, pad, reshape, scalar, sum_over_others
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape
@@ -71,17 +71,8 @@ def annotate_both_sides(ref_call: Call, args: Args, ctx: QuantizeContext) -> Exp
 
 
 def _both_narrow(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr:
-    sides = tuple(_operand(arg, ctx) for arg in args)
+    sides = tuple(as_input(arg, ctx) for arg in args)
     return QAnnotateExpr(with_args(ref_call, sides), QAnnotateKind.ACTIVATION)
-
-
-def _operand(arg: Expr, ctx: QuantizeContext) -> Expr:
-    if kind_of(arg) in (QAnnotateKind.INPUT, QAnnotateKind.WEIGHT):
-        return unannotated(arg)
-    expr = unannotated(arg)
-    if is_literal(expr):
-        return attach_simulated_quantize(expr, QAnnotateKind.WEIGHT, context=ctx)
-    return as_input(arg, ctx)
 
 
 def realize_matmul_like(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:

@@ -41,6 +41,7 @@ from compiler.ops.rules.realize import (
     fits,
     integer_limits,
     integers,
+    of_integers,
     storage_dtype,
     with_zero_point,
 )
@@ -96,12 +97,12 @@ FQAnnotateRewrite.register("nn.softmax", "nn.log_softmax")(with_tables(annotate_
 
 @FQRealizeRewrite.register(softmax)
 @with_tables
-def softmax_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+@of_integers
+def softmax_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """nn.integer_softmax with exp(-d * scale) for every difference d of two scores; with
     ``requantization`` "tflite" what TFLM's kernel makes of 8 bits."""
-    (data,) = args
     attrs = SoftmaxAttrs.of(ref_call)
-    if not isinstance(data, QRealizeIntExpr) or not tabulates(ctx):
+    if not tabulates(ctx):
         return None
     shape = ref_call.tensor_type.concrete_shape
     data = with_zero_point(to_scalar(data, len(shape), ctx.qconfig), ctx.qconfig)

@@ -28,15 +28,15 @@ from compiler.ops.annotation.attach_simulated_quantize import SQ, as_input, is_g
 from compiler.ops.arg_types import Types, check_integer_dtype, check_no_bools, tensor
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import Axes, OpAttrs
-from compiler.ops.pass_through import in_integers
+from compiler.ops.pass_through import in_integers, partition_inside
 from compiler.ops.reduce.axes import reduced_axes, reduced_shape, reduction_layout
 from compiler.ops.reduce.reduction_loops import highest, lowest, reduce_axes
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated, with_args
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, is_natural
 from compiler.ops.rules.lower import FLower, Lowered, LowerRule, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.rules.partition import FQPartitionRewrite, inner, is_partitioned
-from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
+from compiler.ops.rules.partition import FQPartitionRewrite
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, of_integers
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.unify_fields import stored
 from compiler.ops.rules.with_tables import with_tables
@@ -138,13 +138,6 @@ FLower.register("argmax")(_arg_reduce("argmax"))
 FLower.register("argmin")(_arg_reduce("argmin"))
 
 
-@with_tables
-def _partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Takes its operand from inside the region: a border would round the accumulator to 8 bits."""
-    (data,) = args
-    return with_args(ref_call, (inner(data),)) if is_partitioned(data) else None
-
-
 _SUMS: Final = ("add", "subtract", "nn.bias_add", "nn.dense", "nn.matmul", "nn.conv2d")
 
 
@@ -164,14 +157,12 @@ def _annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
 
 
 @with_tables
-def _realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+@of_integers
+def _realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """The position among the integers; scales per channel become one scale first.
 
     A zero point is the same for all elements and moves no position.
     """
-    (data,) = args
-    if not isinstance(data, QRealizeIntExpr):
-        return None
     rank = len(ref_call.args[0].tensor_type.shape)
     at_one_scale = in_integers(to_scalar(data, rank, ctx.qconfig), ctx)
     if ctx.qconfig.for_tflm:
@@ -181,7 +172,7 @@ def _realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
 
 _BOTH = ("argmax", "argmin")
 _PLACES = (*_BOTH, "topk")
-FQPartitionRewrite.register(*_PLACES)(_partition)
+FQPartitionRewrite.register(*_PLACES)(with_tables(partition_inside))
 FQAnnotateRewrite.register(*_PLACES)(_annotate)
 FQRealizeRewrite.register(*_PLACES)(_realize)
 FQZeroPoint.register(*_PLACES)(always(ZeroPoint.TAKES))

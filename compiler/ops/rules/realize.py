@@ -102,6 +102,18 @@ class QRealizeIntExpr(TempExpr):
         return max(-self.low, self.high)
 
 
+def of_integers(
+    rule: Callable[[Call, QRealizeIntExpr, QuantizeContext], Expr | None],
+) -> RealizeRule:
+    """The rule of an operator of one operand, which runs in float where that is no integers."""
+
+    def realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+        (data,) = args
+        return rule(ref_call, data, ctx) if isinstance(data, QRealizeIntExpr) else None
+
+    return realize
+
+
 def integers(
     data: Expr, scale: DomScale, dtype: str, low: int, high: int, **more: Any
 ) -> QRealizeIntExpr:

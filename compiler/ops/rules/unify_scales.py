@@ -52,17 +52,12 @@ from compiler.qtypes.layer_choices import WIDE_BITS
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 
 Factor = NDArray[np.float32]
-SQ = "relay.op.annotation.simulated_quantize"
 
 
 def input_quantization(ref_arg: Expr) -> bool:
     """True when the argument of the annotated graph is directly a quantization of kind INPUT."""
-    return (
-        isinstance(ref_arg, Call)
-        and getattr(ref_arg.op, "name", "") == SQ
-        and ref_arg.attrs is not None
-        and bool(getattr(ref_arg.attrs, "kind", 0) == QAnnotateKind.INPUT)
-    )
+    attrs = point_attrs(ref_arg)
+    return attrs is not None and attrs.kind == QAnnotateKind.INPUT
 
 
 def unify_for_add(
@@ -223,7 +218,7 @@ def _as_accumulator(
     ref_arg: Expr, value: QRealizeIntExpr, acc: str, qconfig: QConfig
 ) -> QRealizeIntExpr:
     low, high = value.low, value.high
-    if isinstance(ref_arg, Call) and getattr(ref_arg.op, "name", "") == SQ:
+    if isinstance(ref_arg, Call) and point_attrs(ref_arg) is not None:
         low, high = _constant_range(ref_arg, value)
     if value.dtype != acc:
         data = value.data

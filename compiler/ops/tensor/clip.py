@@ -12,7 +12,7 @@ import numpy as np
 
 from compiler.core.words import FBody, Words
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Args, Call, Expr
+from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type, integer_range
 from compiler.lir.scalars import Bin, Scalar
@@ -32,6 +32,7 @@ from compiler.ops.rules.realize import (
     cast_if_needed,
     integer_limits,
     like,
+    of_integers,
 )
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.number_rel import number_rel
@@ -80,12 +81,10 @@ FQDomScale.register(clip)(same_scale)
 
 
 @FQRealizeRewrite.register(clip)
-def clip_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+@of_integers
+def clip_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """Bounds in units of the integers, truncated when they run; per channel where scales are."""
-    (data,) = args
     attrs = ClipAttrs.of(ref_call)
-    if not isinstance(data, QRealizeIntExpr):
-        return None
     if data.dtype == "float32":  # as wide as the bounds may lie
         acc = ctx.qconfig.dtype_activation
         data = like(data, cast_if_needed(data, acc), dtype=acc)

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from compiler.core.words import FBody, Words
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Args, Call, Constant, Expr, is_op_call
+from compiler.ops.pass_through import partition_inside
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated, with_args
-from compiler.ops.rules.partition import FQPartitionRewrite, inner, is_partitioned
+from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
@@ -53,12 +54,7 @@ def comparison_body(step: Step, words: Words) -> Value:
     return found if step.name == "greater" else words.negation(found)
 
 
-@FQPartitionRewrite.register(*_OPS)
-@with_tables
-def comparison_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Takes its operands from inside the region: a border would round them to 8 bits."""
-    sides = tuple(inner(arg) if is_partitioned(arg) else arg for arg in args)
-    return None if sides == args else with_args(ref_call, sides)
+FQPartitionRewrite.register(*_OPS)(with_tables(partition_inside))
 
 
 @FQAnnotateRewrite.register(*_OPS)

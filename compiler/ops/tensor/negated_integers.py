@@ -11,7 +11,13 @@ from compiler.ops.rules.annotate import (
     with_args,
 )
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
-from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, cast_if_needed, like
+from compiler.ops.rules.realize import (
+    FQRealizeRewrite,
+    QRealizeIntExpr,
+    cast_if_needed,
+    like,
+    of_integers,
+)
 from compiler.ops.rules.with_tables import with_tables
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
@@ -28,11 +34,9 @@ def negative_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr 
 
 @FQRealizeRewrite.register("negative")
 @with_tables
-def negative_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+@of_integers
+def negative_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """-x at the same scale."""
-    (data,) = args
-    if not isinstance(data, QRealizeIntExpr):
-        return None
     acc = ctx.qconfig.dtype_activation
     call = with_args(ref_call, (cast_if_needed(data, acc),))
     return like(data, call, dtype=acc, low=-data.high, high=-data.low)

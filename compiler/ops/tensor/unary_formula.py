@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import AttrError, TypeInferenceError
-from compiler.ir.expr import Args, Call, Constant, Expr
+from compiler.ir.expr import Call, Constant, Expr
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type, bits
 from compiler.lir.scalars import Cast, Scalar, literal
@@ -32,6 +32,7 @@ from compiler.ops.rules.realize import (
     cast_if_needed,
     integer_limits,
     integers,
+    of_integers,
     storage_dtype,
     with_zero_point,
 )
@@ -88,11 +89,13 @@ FQAnnotateRewrite.register(unary_formula)(with_tables(annotate_tabulated))
 
 @FQRealizeRewrite.register(unary_formula)
 @with_tables
-def unary_formula_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+@of_integers
+def unary_formula_realize(
+    ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext
+) -> Expr | None:
     """A lookup of 16 bit entries, which a following requantization replaces by its own."""
-    (data,) = args
     attrs = UnaryFormulaAttrs.of(ref_call)
-    if not isinstance(data, QRealizeIntExpr) or not tabulates(ctx):
+    if not tabulates(ctx):
         return None
     rank = len(ref_call.args[0].tensor_type.shape)
     data = with_zero_point(to_scalar(data, rank, ctx.qconfig), ctx.qconfig)

@@ -12,7 +12,7 @@ from compiler.ir.expr import Args, Call, Constant, Expr, Op, describe
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type, holds_float
 from compiler.lir.scalars import Bin, Scalar, Select
-from compiler.ops.annotation.attach_simulated_quantize import as_input, attach_simulated_quantize
+from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.arg_types import Types, same_dtype, tensor
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
@@ -69,9 +69,7 @@ def where_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
             "what it does not mask"
         )
         return None
-    sides = [
-        unannotated(side) if kind_of(side) is not None else _quantized(side, ctx) for side in (x, y)
-    ]
+    sides = [as_input(side, ctx) if kind_of(side) is None else unannotated(side) for side in (x, y)]
     if kind_of(x) == kind_of(y) == QAnnotateKind.ACTIVATION:
         sides[1] = as_input(y, ctx)
     return QAnnotateExpr(with_args(ref_call, (condition, *sides)), QAnnotateKind.ACTIVATION)
@@ -90,11 +88,6 @@ def _is_whole(condition: Expr, ctx: QuantizeContext) -> bool:
             return False
         stack.extend(node.operands())
     return True
-
-
-def _quantized(side: Expr, ctx: QuantizeContext) -> Expr:
-    kind = QAnnotateKind.WEIGHT if isinstance(side, Constant) else QAnnotateKind.INPUT
-    return attach_simulated_quantize(side, kind, context=ctx)
 
 
 @FQRealizeRewrite.register(where)

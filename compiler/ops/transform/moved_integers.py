@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.ir.expr import Args, Call, Constant, Expr, Tuple, TupleGetItem, is_op_call
+from compiler.ir.expr import Args, Call, Constant, Expr, Tuple, is_op_call
 from compiler.ir.op import DEFAULT_LEVEL
-from compiler.ir.ty import TupleType
 from compiler.ops.annotation.attach_simulated_quantize import SQ, attach_simulated_quantize
+from compiler.ops.op_call import pieces_of
 from compiler.ops.pass_through import (
     annotate_max_pool,
     annotate_pass_through,
@@ -36,6 +36,7 @@ from compiler.ops.rules.realize import (
     QRealizeIntExpr,
     integer_limits,
     like,
+    of_integers,
     storage_dtype,
 )
 from compiler.ops.rules.with_tables import with_tables
@@ -144,21 +145,19 @@ def split_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | N
     if kind is None or ctx.check_to_skip(ref_call):
         return None
     data, kind = moved_operand(ref_call, args[0], kind, ctx)
-    pieces = _pieces(ref_call, with_args(ref_call, (data,)))
+    pieces = pieces_of(with_args(ref_call, (data,)), ref_call)
     return Tuple(tuple(QAnnotateExpr(piece, kind) for piece in pieces), span=ref_call.span)
 
 
 @FQRealizeRewrite.register("split", level=LEVEL)
 @with_tables
-def split_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+@of_integers
+def split_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """Pieces of the integers, each with the scales of its channels."""
-    (data,) = args
-    if not isinstance(data, QRealizeIntExpr):
-        return None
     attrs, rank = SplitAttrs.of(ref_call), len(ref_call.args[0].tensor_type.shape)
     along = data.trailing == rank - 1 - attrs.axis % rank and data.channel_clip is None
     data = data if along else movable(data, ref_call, ctx)
-    pieces = _pieces(ref_call, with_args(ref_call, (data.data,)))
+    pieces = pieces_of(with_args(ref_call, (data.data,)), ref_call)
     values = [data.dom_scale.data] * len(pieces)
     if along:
         values = np.split(data.dom_scale.data, attrs.indices_or_sections)
@@ -168,12 +167,6 @@ def split_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
         held = {"dom_scale": Constant(scale.values), "trailing": scale.trailing}
         found.append(like(data, piece, **held))
     return Tuple(tuple(found), span=ref_call.span)
-
-
-def _pieces(ref_call: Call, call: Call) -> list[Expr]:
-    ty = ref_call.checked_type
-    assert isinstance(ty, TupleType)
-    return [TupleGetItem(call, index) for index in range(len(ty.fields))]
 
 
 FQZeroPoint.register("split", level=LEVEL)(always(ZeroPoint.KEEPS))

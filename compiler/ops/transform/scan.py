@@ -24,13 +24,14 @@ from typing import Any, Final
 import numpy as np
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.expr import Args, Call, Constant, Expr, Tuple, TupleGetItem, is_op_call
+from compiler.ir.expr import Args, Call, Constant, Expr, Tuple, is_op_call
 from compiler.ir.op import NON_COMPUTATIONAL, OpPattern, define_op
 from compiler.ir.ty import FuncType, TensorType, TupleType, Type, is_float, tensor_fields
 from compiler.ops.annotation.attach_simulated_quantize import as_input, point_attrs
 from compiler.ops.annotation.wide_point import wide_point
 from compiler.ops.arg_types import Types, tensor
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_call import pieces_of
 from compiler.ops.pass_through import in_integers, movable
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
@@ -50,6 +51,7 @@ from compiler.ops.rules.realize import (
     QRealizeIntExpr,
     like,
     narrowed,
+    of_integers,
     storage_dtype,
 )
 from compiler.ops.rules.requantize import to_scalar
@@ -228,7 +230,7 @@ def end_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
     """As ``mark_partition``."""
     groups = [Tuple(tuple(inner(field) for field in _fields_of(group))) for group in args]
     call = with_args(ref_call, tuple(groups))
-    return Tuple(tuple(QPartitionExpr(piece) for piece in _pieces(ref_call, call)))
+    return Tuple(tuple(QPartitionExpr(piece) for piece in pieces_of(call, ref_call)))
 
 
 @FQAnnotateRewrite.register(scan_state)
@@ -274,7 +276,7 @@ def end_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
         *(QAnnotateKind.ACTIVATION for _ in states),
         *(kind_of(field) or QAnnotateKind.INPUT for field in outputs),
     ]
-    pieces = zip(_pieces(ref_call, call), kinds, real)
+    pieces = zip(pieces_of(call, ref_call), kinds, real)
     return Tuple(tuple(QAnnotateExpr(p, kind) if has_scale else p for p, kind, has_scale in pieces))
 
 
@@ -302,11 +304,9 @@ def state_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
 
 
 @FQRealizeRewrite.register(scan_step)
-def step_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+@of_integers
+def step_realize(ref_call: Call, data: QRealizeIntExpr, ctx: QuantizeContext) -> Expr | None:
     """A step of the integers."""
-    (data,) = args
-    if not isinstance(data, QRealizeIntExpr):
-        return None
     data = movable(in_integers(data, ctx), ref_call, ctx)
     return like(data, with_args(ref_call, (data.data,)))
 
@@ -329,7 +329,7 @@ def end_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None
             values.append(field)
         groups.append(Tuple(tuple(v.data if isinstance(v, QRealizeIntExpr) else v for v in values)))
         found += values
-    pieces = _pieces(ref_call, with_args(ref_call, tuple(groups)))
+    pieces = pieces_of(with_args(ref_call, tuple(groups)), ref_call)
     return Tuple(
         tuple(
             like(v, piece) if isinstance(v, QRealizeIntExpr) else piece
@@ -353,12 +353,6 @@ def _states_of(group: Expr) -> Expr:
 def _fields_of(group: Expr) -> tuple[Expr, ...]:
     assert isinstance(group, Tuple)
     return group.fields
-
-
-def _pieces(ref_call: Call, call: Call) -> list[Expr]:
-    ty = ref_call.checked_type
-    assert isinstance(ty, TupleType)
-    return [TupleGetItem(call, place) for place in range(len(ty.fields))]
 
 
 FQDomScale.register(scan_state, scan_step)(moved_scale)
