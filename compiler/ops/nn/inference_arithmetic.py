@@ -8,15 +8,11 @@ Source: Relay v0.10 transforms/simplify_inference.cc.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from compiler.errors import DynamicShapeError
 from compiler.ir.expr import Args, Call, Expr
-from compiler.ir.ty import TensorType, is_dynamic
 from compiler.ops.op_call import expand_to_axis, op_call, scalar
 from compiler.ops.rules.simplify import FSimplifyInference, FSimplifyInferenceField
-from compiler.span import AnySpan
 
 
 @FSimplifyInferenceField.register("nn.batch_norm")
@@ -44,50 +40,6 @@ def simplify_batch_norm(ref_call: Call, new_args: Args) -> Expr:
 def simplify_dropout(ref_call: Call, new_args: Args) -> Expr:
     """The data: nothing is dropped at inference."""
     return new_args[0]
-
-
-@FSimplifyInference.register("nn.layer_norm")
-def simplify_layer_norm(ref_call: Call, new_args: Args) -> Expr:
-    """Normalised over ``axis``, scaled and shifted along it."""
-    ty = ref_call.args[0].tensor_type
-    attrs: Any = ref_call.attrs
-    axis = attrs.axis % len(ty.shape)
-    out = _normalise(new_args[0], (axis,), attrs.epsilon, ty.dtype, ref_call.span)
-    return _scale_and_center(out, ref_call, new_args, axis)
-
-
-@FSimplifyInference.register("nn.instance_norm")
-def simplify_instance_norm(ref_call: Call, new_args: Args) -> Expr:
-    """Normalised over every axis but the batch (0) and ``axis``."""
-    ty = ref_call.args[0].tensor_type
-    attrs: Any = ref_call.attrs
-    ndim = len(ty.shape)
-    axis = attrs.axis % ndim
-    reduced = tuple(i for i in range(1, ndim) if i != axis)
-    out = _normalise(new_args[0], reduced, attrs.epsilon, ty.dtype, ref_call.span)
-    return _scale_and_center(out, ref_call, new_args, axis)
-
-
-@FSimplifyInference.register("nn.group_norm")
-def simplify_group_norm(ref_call: Call, new_args: Args) -> Expr:
-    """Normalised over the channels of each group and every axis behind them.
-
-    Raises:
-        DynamicShapeError: the data has an unknown dimension.
-    """
-    ty = ref_call.args[0].tensor_type
-    attrs: Any = ref_call.attrs
-    span = ref_call.span
-    _require_static(ty, ref_call)
-    shape = ty.concrete_shape
-    axis = attrs.axis % len(shape)
-    groups = attrs.num_groups
-    split = (*shape[:axis], groups, shape[axis] // groups, *shape[axis + 1 :])
-    grouped = op_call("reshape", new_args[0], newshape=split, allowzero=0 in split, span=span)
-    reduced = tuple(range(axis + 1, len(split)))
-    out: Expr = _normalise(grouped, reduced, attrs.epsilon, ty.dtype, span)
-    out = op_call("reshape", out, newshape=shape, allowzero=0 in shape, span=span)
-    return _scale_and_center(out, ref_call, new_args, axis)
 
 
 @FSimplifyInference.register("nn.l2_normalize")
@@ -129,42 +81,3 @@ def simplify_lrn(ref_call: Call, new_args: Args) -> Expr:
     base = op_call("add", base, scalar(attrs.bias, ty.dtype, span), span=span)
     factor = op_call("power", base, scalar(-attrs.beta, ty.dtype, span), span=span)
     return op_call("multiply", data, factor, span=span)
-
-
-def _normalise(
-    data: Expr, axes: Sequence[int], epsilon: float, dtype: str, span: AnySpan | None
-) -> Call:
-    axes = tuple(axes)
-    if axes:
-        mean: Expr = op_call("mean", data, axis=axes, keepdims=True, span=span)
-        var = op_call("variance", data, mean, axis=axes, keepdims=True, span=span)
-    else:
-        # To reductions no axes are all axes; here every element is its own mean.
-        mean = data
-        centred = op_call("subtract", data, data, span=span)
-        var = op_call("multiply", centred, centred, span=span)
-    eps = scalar(epsilon, dtype, span)
-    deviation = op_call("sqrt", op_call("add", var, eps, span=span), span=span)
-    centred = op_call("subtract", data, mean, span=span)
-    return op_call("divide", centred, deviation, span=span)
-
-
-def _scale_and_center(out: Expr, ref_call: Call, new_args: Args, axis: int) -> Expr:
-    attrs: Any = ref_call.attrs
-    span = ref_call.span
-    _, gamma, beta = new_args
-    ndim = len(ref_call.args[0].tensor_type.shape)
-    if attrs.scale:
-        out = op_call("multiply", out, expand_to_axis(gamma, axis, ndim, span), span=span)
-    if attrs.center:
-        out = op_call("add", out, expand_to_axis(beta, axis, ndim, span), span=span)
-    return out
-
-
-def _require_static(ty: TensorType, call: Call) -> None:
-    if is_dynamic(ty):
-        raise DynamicShapeError(
-            f"nn.group_norm needs a static shape, its data is {ty}",
-            fix="give the unknown dimension a value when the model is loaded",
-            span=call.span,
-        )

@@ -1,4 +1,4 @@
-"""Mean and variance normalisation: values, and loops of two reductions and a line per element.
+"""Mean and variance normalisation: values, and the arithmetic that stands for it at inference.
 nn.instance_norm: normalisation over every axis but the batch (axis 0) and ``axis``.
 nn.group_norm: channels in groups, each normalised over the axes from the channel axis on.
 """
@@ -12,17 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import TypeInferenceError
-from compiler.ir.expr import Op
+from compiler.errors import DynamicShapeError, TypeInferenceError
+from compiler.ir.expr import Args, Call, Expr, Op
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import Reporter, TypeRelation
-from compiler.ops.arg_types import Types, vectors_along_axis
+from compiler.ops.arg_types import Types, shape_text, static, vectors_along_axis
 from compiler.ops.number_format import Array, aligned_vector, working
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_call import expand_to_axis, op_call, scalar
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.simplify import FSimplifyInference
+from compiler.span import AnySpan
 
-Grouping = Callable[[Any, tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]]
+Grouping = Callable[[Any, tuple[Any, ...]], tuple[tuple[Any, ...], tuple[int, ...]]]
 """``grouping(attrs, shape of the data) -> (shape, axes)``: the elements under another shape, and
 the axes that are normalised together there."""
 
@@ -40,7 +43,10 @@ class NormAttrs(OpAttrs):
 def register_norm(
     name: str, attrs_type: type[OpAttrs], grouping: Grouping, rel: TypeRelation | None = None
 ) -> Op:
-    """An operator of data, gamma and beta, and what it computes; the variance divides by N."""
+    """An operator of data, gamma and beta, and what it computes; the variance divides by N.
+
+    Source of the arithmetic: Relay v0.10 transforms/simplify_inference.cc.
+    """
     op = register_op(
         name,
         arg_names=("data", "gamma", "beta"),
@@ -60,7 +66,45 @@ def register_norm(
             y = y + aligned_vector(beta, attrs.axis, y.ndim)
         return [y.astype(args[0].dtype, copy=False)]
 
+    @FSimplifyInference.register(op)
+    def norm_arithmetic(ref_call: Call, new_args: Args) -> Expr:
+        attrs: Any = ref_call.attrs
+        ty, span = ref_call.args[0].tensor_type, ref_call.span
+        data, gamma, beta = new_args
+        shape, axes = grouping(attrs, ty.shape)
+        if shape == ty.shape:
+            out: Expr = _standardized(data, axes, attrs.epsilon, ty.dtype, span)
+        else:
+            data = op_call("reshape", data, newshape=shape, allowzero=0 in shape, span=span)
+            out = _standardized(data, axes, attrs.epsilon, ty.dtype, span)
+            out = op_call("reshape", out, newshape=ty.shape, allowzero=0 in ty.shape, span=span)
+        rank = len(ty.shape)
+        axis = attrs.axis % rank
+        if attrs.scale:
+            out = op_call("multiply", out, expand_to_axis(gamma, axis, rank, span), span=span)
+        if attrs.center:
+            out = op_call("add", out, expand_to_axis(beta, axis, rank, span), span=span)
+        return out
+
     return op
+
+
+def _standardized(
+    data: Expr, axes: tuple[int, ...], epsilon: float, dtype: str, span: AnySpan | None
+) -> Call:
+    """``standardize`` as calls."""
+    if axes:
+        mean: Expr = op_call("mean", data, axis=axes, keepdims=True, span=span)
+        var = op_call("variance", data, mean, axis=axes, keepdims=True, span=span)
+    else:
+        # To reductions no axes are all axes; here every element is its own mean.
+        mean = data
+        centred = op_call("subtract", data, data, span=span)
+        var = op_call("multiply", centred, centred, span=span)
+    eps = scalar(epsilon, dtype, span)
+    deviation = op_call("sqrt", op_call("add", var, eps, span=span), span=span)
+    centred = op_call("subtract", data, mean, span=span)
+    return op_call("divide", centred, deviation, span=span)
 
 
 def standardize(data: Array, axes: tuple[int, ...], epsilon: float) -> Array:
@@ -124,9 +168,18 @@ def group_norm_rel(
 
 
 def _groups(
-    attrs: GroupNormAttrs, shape: tuple[int, ...]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The channel axis is split in place; axes in front of it are not reduced."""
+    attrs: GroupNormAttrs, shape: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """The channel axis is split in place; axes in front of it are not reduced.
+
+    Raises:
+        DynamicShapeError: a dimension is unknown.
+    """
+    if not static(shape):
+        raise DynamicShapeError(
+            f"nn.group_norm needs a static shape, its data has {shape_text(shape)}",
+            fix="give the unknown dimension a value when the model is loaded",
+        )
     axis = attrs.axis % len(shape)
     size = shape[axis] // attrs.num_groups
     split = (*shape[:axis], attrs.num_groups, size, *shape[axis + 1 :])
