@@ -14,7 +14,6 @@ Source: Relay v0.10 transforms/eta_expand.cc.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from compiler.ir.analysis import post_order
@@ -25,6 +24,7 @@ from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import FuncType
 from compiler.ops.lowered.call_lowered import get_call_lowered_props
+from compiler.passes.opaque_primitives import outside_kernels
 
 _MARKS = ("Primitive", "Compiler", "Extern")
 
@@ -53,33 +53,24 @@ def _is_kernel(expr: object) -> bool:
 def _kernels(fn: Function, mod: IRModule) -> set[Expr]:
     """Literals, global names and Let variables of ``fn`` that mean a kernel."""
     found: set[Expr] = set()
-    for node in _outside_kernels(fn):
+    nodes = outside_kernels(list(post_order(fn)), _is_kernel)
+    for node in nodes:
         if _is_kernel(node) or (
             isinstance(node, GlobalVar) and node.name_hint in mod and _is_kernel(mod[node])
         ):
             found.add(node)
     # A variable may be bound to another one: outer bindings come first.
-    lets = [node for node in _outside_kernels(fn) if isinstance(node, Let)]
+    lets = [node for node in nodes if isinstance(node, Let)]
     for let in reversed(lets):
         if let.value in found:
             found.add(let.var)
     return found
 
 
-def _outside_kernels(fn: Function) -> Iterator[Expr]:
-    """Post-order of ``fn``; kernels are met, what is inside them is not."""
-    inside: set[Expr] = set()
-    nodes = list(post_order(fn))
-    for node in reversed(nodes):
-        if _is_kernel(node) or node in inside:
-            inside.update(node.operands())
-    return (node for node in nodes if node not in inside)
-
-
 def _expanded(fn: Function, kernels: set[Expr]) -> Function:
     new: dict[Expr, Expr] = {}
     closures: dict[Expr, Function] = {}
-    for node in _outside_kernels(fn):
+    for node in outside_kernels(list(post_order(fn)), _is_kernel):
         if node in kernels:
             new[node] = node
             continue

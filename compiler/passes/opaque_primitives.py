@@ -1,12 +1,26 @@
-"""Mutators that leave fused kernels alone; one knows the types of the nodes that it makes."""
+"""A walk and mutators that leave fused kernels alone; one knows the types of what it makes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from compiler.ir.expr import Expr, Function
 from compiler.ir.functor import MixedModeMutator
 from compiler.ir.ty import Type
+
+
+def outside_kernels(nodes: Sequence[Expr], is_kernel: Callable[[Expr], bool]) -> list[Expr]:
+    """Nodes without what lies inside of kernels, which are met.
+
+    Args:
+        nodes: operands before users.
+    """
+    inside: set[Expr] = set()
+    for node in reversed(nodes):
+        if node in inside or is_kernel(node):
+            inside.update(node.operands())
+    return [node for node in nodes if node not in inside]
 
 
 class OpaquePrimitives(MixedModeMutator):

@@ -35,6 +35,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.op import NON_COMPUTATIONAL
 from compiler.ir.pass_infra import ModulePass, PassContext, register_pass
 from compiler.ir.rebuild import substitute, with_operands
+from compiler.passes.opaque_primitives import outside_kernels
 from compiler.span import join_spans
 from compiler.targets.external_codegen import external_support
 from compiler.targets.reference.scopes import ScopeMap
@@ -76,8 +77,9 @@ class PartitionGraph(ModulePass):
         return infer_module(mod.updated(changed) if changed else mod)
 
 
-def _is_leaf(fn: Function) -> bool:
-    return any(key in fn.attrs for key in ("Primitive", "Compiler", "Extern", "SkipOptimization"))
+def _is_leaf(node: Expr) -> bool:
+    marks = ("Primitive", "Compiler", "Extern", "SkipOptimization")
+    return isinstance(node, Function) and any(mark in node.attrs for mark in marks)
 
 
 @dataclass(slots=True, eq=False)
@@ -102,14 +104,9 @@ class _Partitioner:
         self._min_calls = min_calls
         self._first = first
         self._takes = external_support.require(compiler)
-        self._inside = {
-            child
-            for node in post_order(fn)
-            if isinstance(node, Function) and _is_leaf(node)
-            for child in post_order(node)
-            if child is not node
-        }
-        self._order = [node for node in post_order(fn) if node not in self._inside]
+        nodes = list(post_order(fn))
+        self._order = outside_kernels(nodes, _is_leaf)
+        self._inside = set(nodes).difference(self._order)
         self._region: dict[Expr, _Region] = {}
         self._takes_call = {node: self._taken(node) for node in self._order}
         users: dict[Expr, list[Expr]] = {}
@@ -223,7 +220,7 @@ class _Partitioner:
                 continue
             region = self._region.get(node)
             needs = node.operands() if region is None else tuple(region.inputs)
-            if isinstance(node, Function) and _is_leaf(node):
+            if _is_leaf(node):
                 done[node] = node
             elif not ready:
                 stack.append((node, True))

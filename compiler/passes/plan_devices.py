@@ -42,6 +42,7 @@ from compiler.ir.rebuild import with_operands
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice, default, join
 from compiler.ops.annotation.on_device import get_on_device_props, maybe_on_device
 from compiler.ops.lowered.device_copy import get_device_copy_props, make_device_copy
+from compiler.passes.opaque_primitives import outside_kernels
 from compiler.targets.compilation_config import CompilationConfig, device_of
 
 
@@ -71,24 +72,15 @@ class PlanDevices(ModulePass):
         return infer_module(mod.updated(planned))
 
 
-def _is_leaf(function: Function) -> bool:
+def _is_leaf(node: Expr) -> bool:
     """Kernels and functions of other compilers run where they are called."""
-    return any(key in function.attrs for key in ("Primitive", "Compiler", "Extern"))
+    marks = ("Primitive", "Compiler", "Extern")
+    return isinstance(node, Function) and any(mark in node.attrs for mark in marks)
 
 
 def _plan(fn: Function, config: CompilationConfig) -> Function:
-    inside = _inside_kernels(fn)
-    order = [node for node in post_order(fn) if node not in inside]
-    domains = _Domains(order, config)
-    return _Placer(order, domains).place(fn)
-
-
-def _inside_kernels(fn: Function) -> set[Expr]:
-    inside: set[Expr] = set()
-    for node in post_order(fn):
-        if isinstance(node, Function) and _is_leaf(node):
-            inside.update(child for child in post_order(node) if child is not node)
-    return inside
+    order = outside_kernels(list(post_order(fn)), _is_leaf)
+    return _Placer(order, _Domains(order, config)).place(fn)
 
 
 class _Domains:
