@@ -24,7 +24,7 @@ from compiler.proof.record import FORMAT, contents_of, conversion_record, value_
 from compiler.proof.replay import Comparison, c_flags, replay, replay_samples
 from compiler.proof.steps import Tested, built_in_c, check_forms, rounds_of
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX, check_wiring, passed_through
-from compiler.proof.work import KINDS, Work, declared_work, replay_inputs
+from compiler.proof.work import KINDS, known_work, replay_inputs
 from compiler.ranges.analysis import Intermediate
 from compiler.ranges.finding import Finding
 from compiler.runtime.artifact import Sample
@@ -199,7 +199,7 @@ def _tested(
     compiled: bool,
 ) -> Proof:
     try:
-        work = _work(mod)
+        work = known_work(mod)
         inputs = KINDS if work is None else replay_inputs(work)
         if proof.findings:
             # Floats need not agree to the last bit, so there is nothing to compare.
@@ -218,14 +218,6 @@ def _tested(
         findings=(*proof.findings, *findings, *more),
         steps=steps,
     )
-
-
-def _work(mod: IRModule) -> Work | None:
-    """Of which there are fewer inputs and rounds where it is much."""
-    try:
-        return declared_work(mod)
-    except CompilerError:  # nobody can tell, and --allow-large was given
-        return None
 
 
 def _integer_scales(ranges: Ranges, holds: bool) -> Claim:

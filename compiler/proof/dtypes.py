@@ -11,6 +11,7 @@ attributes are bounds of clip, which count as the integers they are truncated to
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,9 +20,7 @@ from compiler.ir.dataflow import Step, Value, dataflow
 from compiler.ir.expr import (
     Call,
     Constant,
-    Expr,
     Function,
-    GlobalVar,
     Let,
     Op,
     Tuple,
@@ -199,15 +198,8 @@ def _is_whole(dtype: str) -> bool:
     return dtype == "bool" or is_integer(dtype)
 
 
-def count_values(mod: IRModule, function: str = CORE) -> dict[str, int]:
-    """How many tensors of each dtype a function holds: parameters, constants and results."""
-    counts: dict[str, int] = {}
-    for node in post_order(mod[function]):
-        if isinstance(node, (Var, Constant, Call)) and _is_tensor_node(node):
-            for dtype in dtypes_of(node.checked_type):
-                counts[dtype] = counts.get(dtype, 0) + 1
+def count_values(mod: IRModule) -> dict[str, int]:
+    """How many tensors of each dtype quantized_main holds: parameters, constants and results."""
+    nodes = (node for node in post_order(mod[CORE]) if isinstance(node, (Var, Constant, Call)))
+    counts = Counter(dtype for node in nodes for dtype in dtypes_of(node.checked_type))
     return dict(sorted(counts.items()))
-
-
-def _is_tensor_node(node: Expr) -> bool:
-    return not isinstance(node, (Op, Function, GlobalVar))

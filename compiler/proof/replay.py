@@ -16,7 +16,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.ty import integer_range, is_float
 from compiler.ops.number_format import Array, storage_dtype
 from compiler.proof.wiring import CORE, PREFIX
-from compiler.proof.work import declared_work
+from compiler.proof.work import known_work
 from compiler.ranges.finding import Finding
 from compiler.runtime.artifact import Sample
 from compiler.runtime.executor import Executor
@@ -104,9 +104,13 @@ def compare_executors(
     what: str, ours: Executor, theirs: Executor, batches: Iterable[Mapping[str, Array]]
 ) -> Comparison:
     """Both executors on the same inputs."""
+    return _compared(what, ((ours.run(inputs), theirs.run(inputs)) for inputs in batches))
+
+
+def _compared(what: str, pairs: Iterable[tuple[Sequence[Array], Sequence[Array]]]) -> Comparison:
     runs = elements = differing = 0
-    for inputs in batches:
-        compared, different = differing_elements(ours.run(inputs), theirs.run(inputs))
+    for pair in pairs:
+        compared, different = differing_elements(*pair)
         runs, elements, differing = runs + 1, elements + compared, differing + different
     return Comparison(what, runs, elements, differing, runs)
 
@@ -206,19 +210,14 @@ def _forms(
 
 def c_flags(mod: IRModule) -> tuple[str, ...]:
     """Of the compiler: quick to compile, or quick to run."""
-    try:
-        long = declared_work(mod).macs >= _LONG_RUN_MACS
-    except CompilerError:  # nobody can tell, and --allow-large was given
-        long = True
+    work = known_work(mod)
+    long = work is None or work.macs >= _LONG_RUN_MACS
     return ("-O2", *REPLAY_FLAGS[1:]) if long else REPLAY_FLAGS
 
 
 def _compare_samples(executor: Executor, samples: Sequence[Sample], of: int) -> Comparison:
-    elements = differing = 0
-    for inputs, stored in samples:
-        compared, different = differing_elements(executor.run(inputs), stored)
-        elements, differing = elements + compared, differing + different
-    return Comparison("stored samples, computed again", len(samples), elements, differing, of)
+    pairs = ((executor.run(inputs), stored) for inputs, stored in samples)
+    return replace(_compared("stored samples, computed again", pairs), of=of)
 
 
 class _Remembering:

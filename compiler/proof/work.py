@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from compiler.errors import ArtifactError
+from compiler.errors import ArtifactError, CompilerError
 from compiler.ir.adt import Match, RefCreate, RefRead, RefWrite
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, If, Op, Tuple, TupleGetItem
@@ -259,6 +259,14 @@ def declared_work(mod: IRModule, function: str = "main") -> Work:
     total = done[function]
     given = (ty for param in functions[function].params for ty in tensor_fields(param.checked_type))
     return replace(total, memory=total.memory + _INPUT_BYTES * sum(ty.num_elements for ty in given))
+
+
+def known_work(mod: IRModule) -> Work | None:
+    """What one run of main computes; None where nobody can tell, and --allow-large was given."""
+    try:
+        return declared_work(mod)
+    except CompilerError:
+        return None
 
 
 def _of_function(name: str, fn: Function, done: dict[str, Work]) -> Work:
