@@ -17,7 +17,7 @@ from typing import Any
 from compiler.ir.attrs import Attrs
 from compiler.ir.expr import Call, Constant, Expr, Op
 from compiler.ir.op import OpPattern, OpRule
-from compiler.ir.ty import TensorType, holds_float, tensor_fields
+from compiler.ir.ty import holds_float
 
 Order = tuple[int, ...]
 
@@ -111,7 +111,7 @@ def axis_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
     """For an operator of one ``axis``: the attribute follows the axis of the data."""
     attrs: Any = call.attrs
     order = orders[0]
-    if is_natural(order) or attrs.axis is None or len(order) != _rank(call.args[0]):
+    if is_natural(order) or attrs.axis is None:
         return None
     moved = replace(attrs, axis=order.index(attrs.axis % len(order)))
     return Relaid((order, *(None,) * (len(call.args) - 1)), order, moved)
@@ -228,8 +228,3 @@ def _matched(
 
 def _holds_float(call: Call) -> bool:
     return holds_float(call.checked_type) or holds_float(call.args[0].checked_type)
-
-
-def _rank(arg: Expr) -> int:
-    ty = arg.checked_type
-    return len(ty.shape if isinstance(ty, TensorType) else tensor_fields(ty)[0].shape)

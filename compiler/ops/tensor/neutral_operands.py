@@ -32,7 +32,9 @@ def _same_static_type(expr: Expr, call: Call, type_of: TypeOf) -> bool:
     return type_of(expr) == type_of(call) and not is_dynamic(type_of(call))
 
 
-def _without_neutral(call: Call, type_of: TypeOf) -> Expr | None:
+@FSimplifyExpr.register("add", "subtract", "multiply", "maximum", "minimum")
+def without_neutral(call: Call, type_of: TypeOf) -> Expr | None:
+    """x + 0, x - 0, x * 1, max(x, -inf), min(x, inf): x, unless broadcasting made it larger."""
     lhs, rhs = call.args
     assert isinstance(call.op, Op)
     name = call.op.name
@@ -45,16 +47,10 @@ def _without_neutral(call: Call, type_of: TypeOf) -> Expr | None:
     return None
 
 
-@FSimplifyExpr.register("add", "subtract", "multiply", "maximum", "minimum")
-def simplify_arithmetic(call: Call, type_of: TypeOf) -> Expr | None:
-    """x + 0, x - 0, x * 1, max(x, -inf), min(x, inf): x, unless broadcasting made it larger."""
-    return _without_neutral(call, type_of)
-
-
 @FSimplifyExpr.register("divide")
 def simplify_divide(call: Call, type_of: TypeOf) -> Expr | None:
     """x / 1: x; x / c for a float constant c: x * (1/c), where 1/c is finite."""
-    same = _without_neutral(call, type_of)
+    same = without_neutral(call, type_of)
     if same is not None:
         return same
     data, divisor = call.args
