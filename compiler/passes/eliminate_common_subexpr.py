@@ -11,7 +11,7 @@ count as the same argument. Source: Relay v0.10 transforms/eliminate_common_sube
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,6 @@ from compiler.ir.expr import Call, Constant, Expr, Function, Op, TupleGetItem
 from compiler.ir.module import IRModule
 from compiler.ir.op import STATEFUL
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
-from compiler.ir.walk import nodes_of
 from compiler.passes.opaque_primitives import OpaquePrimitives
 
 SkipCall = Callable[[Call], bool]
@@ -38,32 +37,7 @@ class EliminateCommonSubexpr(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The merged function, itself when nothing is computed twice."""
-        return _Merger(self.fskip).mutate(fn) if _may_repeat(nodes_of(fn)) else fn
-
-
-def _may_repeat(nodes: Iterable[Expr]) -> bool:
-    """Whether two calls or items have the same operands, whatever their attributes are.
-
-    Where no two have them before anything is merged, nothing ever is. Most values are the first
-    operand of one call only, so few keys are made.
-    """
-    first: dict[Any, Expr] = {}
-    keys: set[Any] = set()
-    for node in nodes:
-        if isinstance(node, Call):
-            args = node.args
-            other = first.setdefault(_argument_key(args[0]) if args else node.op, node)
-        elif isinstance(node, TupleGetItem):
-            other = first.setdefault(node.tuple, node)
-        else:
-            continue
-        if other is not node:
-            keys.add(_key(other))
-            key = _key(node)
-            if key in keys:
-                return True
-            keys.add(key)
-    return False
+        return _Merger(self.fskip).mutate(fn)
 
 
 def _key(node: Expr) -> Any:

@@ -7,7 +7,6 @@ constant has no statistics.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from compiler.errors import QuantizeError
 from compiler.ir.expr import Call, Constant, Expr, Op, Var, describe
@@ -71,21 +70,13 @@ def attach_simulated_quantize(
     key = (data, int(kind), sign, rounding, bits)
     if context is not None and shared and key in context.qnode_map:
         return context.qnode_map[key]
-    attrs = _attrs_of_point(int(kind), sign, rounding, bits)
+    attrs = SimulatedQuantizeAttrs(kind=int(kind), sign=sign, rounding=rounding, bits=bits)
     point = Call(
         Op.get(SQ), (data, *[Var(name, SCALAR) for name in PARAMETERS]), attrs, span=data.span
     )
     if context is not None and shared:
         context.qnode_map[key] = point
     return point
-
-
-@lru_cache(maxsize=64)
-def _attrs_of_point(
-    kind: int, sign: bool, rounding: str, bits: int | None
-) -> SimulatedQuantizeAttrs:
-    """One record for all equal points."""
-    return SimulatedQuantizeAttrs(kind=kind, sign=sign, rounding=rounding, bits=bits)
 
 
 def _require_float32(data: Expr) -> None:
