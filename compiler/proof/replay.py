@@ -13,10 +13,11 @@ from compiler.errors import CodegenError, CompilerError, LoweringError, TooLarge
 from compiler.ir.dataflow import dataflow
 from compiler.ir.expr import Var
 from compiler.ir.module import IRModule
-from compiler.ir.ty import integer_range, is_float
+from compiler.ir.ty import is_float
 from compiler.ops.number_format import Array, storage_dtype
 from compiler.proof.wiring import CORE, PREFIX
 from compiler.proof.work import known_work
+from compiler.ranges.analysis import dtype_range
 from compiler.ranges.finding import Finding
 from compiler.runtime.artifact import Sample
 from compiler.runtime.executor import Executor
@@ -290,7 +291,7 @@ def main_inputs(
         return {
             p.name_hint: _floats(kind, p, scale, reach, rng)
             if is_float(_dtype(p))
-            else _drawn(rng, *_ends(p.tensor_type.dtype), p)
+            else _drawn(rng, *dtype_range(p.tensor_type.dtype), p)
             for p, scale in zip(params, scales)
         }
 
@@ -301,7 +302,7 @@ def main_inputs(
     if not all(is_float(_dtype(p)) for p in params):
         whole = [p for p in params if not is_float(_dtype(p))]
         others = made("random")
-        ends = [_ends(p.tensor_type.dtype) for p in whole]
+        ends = [dtype_range(p.tensor_type.dtype) for p in whole]
         kinds[ENDS] = [{**others, **one} for one in extreme_inputs(whole, ends, rng)]
     return kinds
 
@@ -349,10 +350,6 @@ def _drawn(rng: np.random.Generator, low: int, high: int, param: Var) -> Array:
     wide = np.uint64 if high > np.iinfo(np.int64).max else np.int64
     drawn = rng.integers(low, high, _shape(param), dtype=wide, endpoint=True)
     return drawn.astype(_dtype(param))
-
-
-def _ends(dtype: str) -> tuple[int, int]:
-    return (0, 1) if dtype == "bool" else integer_range(dtype)
 
 
 def _shape(param: Var) -> tuple[int, ...]:

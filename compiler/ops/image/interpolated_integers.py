@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.expr import Args, Call, Constant, Expr, describe
+from compiler.ops.image.resampling import taps_of
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.integer_calls import add, multiply
@@ -111,15 +112,11 @@ def _along(
     """sum_t take(data, index_t) * weight_t along one axis, in ``acc``; of several axes, what is
     picked along the last one is mixed along the others before it is weighted."""
     *others, (axis, whole) = axes
-    taps = max(int((whole != 0).sum(axis=1).max(initial=0)), 1)
-    # Stable: the taps of a row in the order of the data.
-    order = np.argsort(whole == 0, axis=1, kind="stable")[:, :taps]
+    places, factors = taps_of(whole)
     shape = [1] * rank
     shape[axis] = -1
     total: Expr | None = None
-    for tap in range(taps):
-        index = order[:, tap]
-        factor = np.take_along_axis(whole, index[:, None], axis=1)[:, 0]
+    for index, factor in zip(places.T, factors.T):
         picked: Expr = op_call("take", data, Constant(index.astype(np.int64)), axis=axis)
         if others:
             picked = _along(picked, dtype, others, rank, acc)

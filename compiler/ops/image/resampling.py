@@ -126,6 +126,14 @@ def mixing_weights(size: int, out: int, how: Interpolation) -> Array:
     return linear_weights(size, out, how.coordinates)
 
 
+def taps_of(weights: Array) -> tuple[Array, Array]:
+    """(places, weights) of each row of a matrix (out, size) without its zeros, in the order of the
+    data; rows with fewer have zeros behind them."""
+    taps = max(int((weights != 0).sum(axis=1).max(initial=0)), 1)
+    places = np.argsort(weights == 0, axis=1, kind="stable")[:, :taps]
+    return places, np.take_along_axis(weights, places, axis=1)
+
+
 def resample(data: Array, size: tuple[int, int], how: Interpolation) -> Array:
     """(N, C, H, W) to the height and width ``size``, in the dtype of the data."""
     h, w = data.shape[2:]
@@ -178,18 +186,16 @@ def resample_loops(
 
 def _weighted(builder: LirBuilder, data: TensorView, axis: int, weights: Array) -> TensorView:
     """Sums along the axis with the (count, length) weights, zeros left out."""
-    count, length = weights.shape
-    taps = max(int((weights != 0).sum(axis=1).max(initial=1)), 1)
-    # The largest weights of every row, in the order of the elements they belong to.
-    order = np.argsort(weights == 0, axis=1, kind="stable")[:, :taps]
+    order, held = taps_of(weights)
+    count, taps = order.shape
     places = builder.constant(order.astype(np.int32))
-    factors = builder.constant(np.take_along_axis(weights, order, axis=1).astype(data.dtype))
+    factors = builder.constant(held.astype(data.dtype))
     shape = (*data.shape[:axis], count, *data.shape[axis + 1 :])
 
     def body(at: tuple[Scalar, ...], r: tuple[Scalar, ...]) -> Scalar:
         tap = (at[axis], r[0])
         found = list(at)
-        found[axis] = index.clamped(places.at(tap), length)
+        found[axis] = index.clamped(places.at(tap), weights.shape[1])
         return Bin("*", data.at(found), factors.at(tap))
 
     return builder.reduce(shape, Reduction("sum", literal(0, data.dtype)), [("r", taps)], body)

@@ -17,7 +17,7 @@ from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, Un, literal
 from compiler.ops.arg_types import vectors_along_axis
 from compiler.ops.nn.normalize import NormAttrs
-from compiler.ops.number_format import aligned_vector
+from compiler.ops.number_format import aligned_vector, working
 from compiler.ops.reduce.reduction_loops import total_dtype
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -42,17 +42,16 @@ batch_norm = register_op(
 @FNumpyCompute.register(batch_norm)
 def batch_norm_numpy(attrs: BatchNormAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """In the order of SimplifyInference, so that both give nearly the same bits."""
-    data, gamma, beta, mean, var = args
-    work = np.float32 if data.dtype == np.float16 else data.dtype
-    factor = 1 / np.sqrt(var.astype(work) + np.asarray(attrs.epsilon, work))
+    data, gamma, beta, mean, var = (working(array) for array in args)
+    factor = 1 / np.sqrt(var + data.dtype.type(attrs.epsilon))
     if attrs.scale:
-        factor = factor * gamma.astype(work)
-    offset = -mean.astype(work) * factor
+        factor = factor * gamma
+    offset = -mean * factor
     if attrs.center:
-        offset = offset + beta.astype(work)
+        offset = offset + beta
     factor, offset = (aligned_vector(each, attrs.axis, data.ndim) for each in (factor, offset))
-    out = data.astype(work) * factor + offset
-    return [out.astype(data.dtype, copy=False), mean, var]
+    out = data * factor + offset
+    return [out.astype(args[0].dtype, copy=False), args[3], args[4]]
 
 
 @FLower.register(batch_norm)

@@ -125,9 +125,8 @@ def mirror_pad_numpy(attrs: MirrorPadAttrs, args: Arrays, out_type: Type) -> lis
     if not attrs.pad_width:
         return [args[0]]
     width = [(before, after) for before, after in attrs.pad_width]
-    if attrs.mode == "SYMMETRIC":
-        return [np.pad(args[0], width, mode="symmetric")]
-    return [np.pad(args[0], width, mode="reflect")]
+    mode: Any = _MIRROR_MODES[attrs.mode]
+    return [np.pad(args[0], width, mode)]
 
 
 def _padded_view(data: TensorView, width: Sequence[Sequence[int]], fill: Scalar) -> TensorView:

@@ -13,7 +13,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.expr import Call, Expr, is_op_call
+from compiler.ir.expr import Expr, is_op_call
+from compiler.ir.walk import behind
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.fixed_point import (
     TIES,
@@ -154,10 +155,8 @@ _BETWEEN: Final = ("add", "clip", "maximum", "minimum", "nn.relu", "reshape", "n
 
 def _is_product(value: QRealizeIntExpr) -> bool:
     """Whether TFLM has these as sums of products: biased and limited, or scaled by channels."""
-    held = value.data
-    while isinstance(held, Call) and is_op_call(held, *_BETWEEN):
-        held = held.args[0]
-    return value.trailing is not None or is_op_call(held, *_PRODUCTS)
+    _, source = behind(value.data, _BETWEEN)
+    return value.trailing is not None or is_op_call(source, *_PRODUCTS)
 
 
 class _Step:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.ir.expr import Call, Constant, Expr, TempExpr, is_op_call
+from compiler.ir.expr import Call, Constant, Expr, TempExpr
 from compiler.ir.op import OpPattern, OpRule
 from compiler.ir.ty import TensorType
+from compiler.ir.walk import behind
 from compiler.ops.op_call import expand_to_axis, op_call
 from compiler.span import AnySpan
 
@@ -146,10 +147,8 @@ def may_be_divisor(scale: Expr) -> bool:
 
 
 def _constant_behind_reshapes(expr: Expr) -> Constant | None:
-    while is_op_call(expr, "expand_dims", "reshape", "transpose", "squeeze"):
-        assert isinstance(expr, Call)
-        expr = expr.args[0]
-    return expr if isinstance(expr, Constant) else None
+    _, source = behind(expr, ("expand_dims", "reshape", "transpose", "squeeze"))
+    return source if isinstance(source, Constant) else None
 
 
 _HEAVY = (OpPattern.OUT_ELEMWISE_FUSABLE, OpPattern.COMM_REDUCE, OpPattern.OPAQUE)
