@@ -59,7 +59,9 @@ def apply_rule(
         raise EvaluationError(f"{op.name}: {error}") from error
     if type(out_type) is TensorType:
         return _as_array(results[0])
-    return _unflatten(results, out_type, op)
+    if not isinstance(out_type, TupleType):
+        raise EvaluationError(f"{op.name} has a result of type {out_type}, which holds no arrays")
+    return _build(iter(results), out_type)
 
 
 def evaluate_call(call: Call, args: Sequence[Value]) -> Value:
@@ -109,13 +111,6 @@ def flatten(values: Sequence[Value]) -> list[NDArray[Any]]:
 
 def _as_array(value: Any) -> NDArray[Any]:
     return value if type(value) is np.ndarray else np.asarray(value)
-
-
-def _unflatten(results: Sequence[Any], ty: Type, op: Op) -> Value:
-    if not isinstance(ty, TupleType):
-        raise EvaluationError(f"{op.name} has a result of type {ty}, which holds no arrays")
-    pending = iter(results)
-    return _build(pending, ty)
 
 
 def _build(pending: Any, ty: Type) -> Value:

@@ -33,7 +33,6 @@ from compiler.ops.rules.scale_axis import (
     FScaleAxisForwardPrep,
     FScaleAxisForwardRewrite,
     Message,
-    Messages,
     MultiplyBy,
     PushDown,
     scale_of,
@@ -80,9 +79,6 @@ class _BackwardTransformer(MixedModeMutator):
         scale = scale_of(pre, pre.args, self.messages.get(pre.args[data]), data)
         return post if scale is None else self._push(pre.args[data], scale)
 
-    def _arg_messages(self, call: Call) -> Messages:
-        return [self.messages.get(a) for a in call.args]
-
     def _push(self, root: Expr, scale: Expr) -> Expr:
         """``root * scale`` with the multiplication done in the weights below ``root``.
 
@@ -94,7 +90,8 @@ class _BackwardTransformer(MixedModeMutator):
             assert isinstance(node, Call)
             rule = FScaleAxisBackwardPush.get(node.op)
             assert rule is not None, f"{node} has a message, but no rule to push a scale"
-            change = rule(node, self._arg_messages(node), self.messages[node], node_scale)
+            messages = [self.messages.get(arg) for arg in node.args]
+            change = rule(node, messages, self.messages[node], node_scale)
             changes.append(change)
             passed.extend(
                 (arg, c.scale) for arg, c in zip(node.args, change) if isinstance(c, PushDown)

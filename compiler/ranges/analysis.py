@@ -22,7 +22,7 @@ from compiler.ir.dataflow import Dataflow, Step, Value
 from compiler.ir.op import OpRule
 from compiler.ir.ty import integer_range, is_float
 from compiler.ranges.finding import Finding
-from compiler.ranges.interval import Bound, Interval, constant_interval, interval_of
+from compiler.ranges.interval import Bound, Interval, constant_interval, interval
 from compiler.ranges.reals import ANYTHING, Ends, constant_ends, real_ends
 
 
@@ -70,7 +70,7 @@ class RangeContext:
                 low, high = dtype_range(value.type.dtype)
                 held = constant_interval(low, high, len(value.type.shape))
             else:
-                held = interval_of(value.data)
+                held = interval(value.data, value.data)
             self._known[value] = held
         return held
 

@@ -117,8 +117,3 @@ def constant_interval(low: int, high: int, rank: int) -> Interval:
     for array, end in zip(ends, (low, high)):
         array.fill(int(end))
     return Interval(*ends)
-
-
-def interval_of(data: NDArray[Any]) -> Interval:
-    """The values of a constant; merged along its longest axes where there are many."""
-    return interval(data, data)

@@ -122,7 +122,7 @@ def image_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
 
     Floats stay: the order of their sums could change.
     """
-    if _holds_float(call):
+    if holds_float(call.checked_type) or holds_float(call.args[0].checked_type):
         return None
     attrs: Any = call.attrs
     order, out, changed = image_fields(attrs, "layout", orders[0])
@@ -224,7 +224,3 @@ def _matched(
         groups.append((tuple(left[first_i:i]), tuple(right[first_j:j])))
     assert prod(old) == prod(new)
     return groups
-
-
-def _holds_float(call: Call) -> bool:
-    return holds_float(call.checked_type) or holds_float(call.args[0].checked_type)

@@ -248,17 +248,13 @@ class _Step:
         data = left_shift(data, along_axis(shifts, value.trailing, work))
         return self._finish(data, work, bounds)
 
-    def _product_of_tflm(self, rank: int, bounds: tuple[float, float] | None) -> Expr:
-        value = self.value
-        data = cast_if_needed(value, "int32")
-        unit = 0.0 if self.out.is_vector else float(self.out.values)
-        data = scaled_by_tflm(data, self.factor, value.trailing, rank, unit, self.once)
-        return self._finish(data, "int32", bounds)
-
     def _product(self, rank: int, bounds: tuple[float, float] | None) -> Expr:
-        if self.for_tflm:
-            return self._product_of_tflm(rank, bounds)
         value = self.value
+        if self.for_tflm:
+            unit = 0.0 if self.out.is_vector else float(self.out.values)
+            whole = cast_if_needed(value, "int32")
+            scaled_up = scaled_by_tflm(whole, self.factor, value.trailing, rank, unit, self.once)
+            return self._finish(scaled_up, "int32", bounds)
         data: Expr = cast(value.data, "int64")
         factor = self.factor
         if not within_contract(value.bound, factor):

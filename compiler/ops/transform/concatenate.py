@@ -132,12 +132,14 @@ def concatenate_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Exp
 FQZeroPoint.register(concatenate)(always(ZeroPoint.TAKES))
 
 
-def joined(fields: Views, axis: int, shape: tuple[int, ...]) -> TensorView:
-    """The fields end to end along ``axis``: a search for the one that holds the index."""
+@FLower.register(concatenate)
+def concatenate_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
+    """The fields end to end: a search for the one that holds the index."""
+    axis = ConcatenateAttrs.of(call).axis % len(inputs[0].shape)
 
     def at(indices: tuple[Scalar, ...]) -> Scalar:
         end, ranges = 0, list[tuple[int, Scalar]]()
-        for field in fields:
+        for field in inputs:
             start, end = end, end + field.shape[axis]
             own = (*indices[:axis], plus(indices[axis], -start), *indices[axis + 1 :])
             if start < end:
@@ -148,17 +150,9 @@ def joined(fields: Views, axis: int, shape: tuple[int, ...]) -> TensorView:
                 for (end, low), (last, high) in zip(ranges[::2], ranges[1::2])
             ]
             ranges = pairs + ranges[len(ranges) & ~1 :]
-        return ranges[0][1] if ranges else literal(0, fields[0].dtype)
+        return ranges[0][1] if ranges else literal(0, inputs[0].dtype)
 
-    return TensorView.of(shape, at)
-
-
-@FLower.register(concatenate)
-def concatenate_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """One comparison per field but the last."""
-    attrs = ConcatenateAttrs.of(call)
-    axis = attrs.axis % len(inputs[0].shape)
-    return [joined(inputs, axis, out_types[0].concrete_shape)]
+    return [TensorView.of(out_types[0].concrete_shape, at)]
 
 
 FNeverNegative.register(concatenate)(all_positive)

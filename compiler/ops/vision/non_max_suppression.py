@@ -131,15 +131,12 @@ def non_max_suppression_numpy(
         if attrs.top_k > 0:
             order = order[: attrs.top_k]
         kept = _survivors(rows[order], attrs, float(threshold), int(limit))
-        places = np.arange(len(kept)) if _compact(attrs) else kept
+        compact = attrs.return_indices or attrs.invalid_to_bottom
+        places = np.arange(len(kept)) if compact else kept
         boxes[b, places] = rows[order[kept]]
         positions[b, : len(kept)] = indices[b, order[kept]]
         counts[b] = len(kept)
     return [positions, counts] if attrs.return_indices else [boxes]
-
-
-def _compact(attrs: NonMaximumSuppressionAttrs) -> bool:
-    return attrs.return_indices or attrs.invalid_to_bottom
 
 
 def _survivors(
