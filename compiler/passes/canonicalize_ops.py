@@ -14,7 +14,7 @@ from compiler.ir.expr import Call, Expr, Function
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.walk import operators_of
-from compiler.ops.rules.canonicalize import FCanonicalize
+from compiler.ops.rules.simplify import FCanonicalize
 from compiler.passes.opaque_primitives import OpaquePrimitives
 
 

@@ -14,9 +14,9 @@ from compiler.ops.arg_types import check_no_bools, vectors_along_axis
 from compiler.ops.number_format import aligned_vector
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import expand_to_axis, op_call
-from compiler.ops.rules.canonicalize import FCanonicalize
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.simplify import FCanonicalize
 
 OP = "nn.bias_add"
 

@@ -8,6 +8,7 @@ from typing import Any
 from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
+from compiler.ir.expr import Op
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
@@ -37,35 +38,30 @@ def _grown(op: str, size: Dim, factor: int, divide: bool, what: str) -> Dim:
     return size // factor
 
 
-def _infer(op: str, types: Types, attrs: SubPixelAttrs, to_space: bool) -> Type:
-    data = tensor_of_rank(op, types, 0, "data", 4)
-    axes = axes_of(op, attrs.layout, "NCHW", "layout")
-    b = attrs.block_size
-    if b < 1 or attrs.mode not in ("DCR", "CRD"):
-        raise TypeInferenceError(
-            f"{op}: block_size {b}, mode {attrs.mode!r}", fix="a block of 1 or more; DCR or CRD"
-        )
-    n, c, h, w = arrange(data.shape, axes)
-    c = _grown(op, c, b * b, to_space, "number of channels")
-    h = _grown(op, h, b, not to_space, "height")
-    w = _grown(op, w, b, not to_space, "width")
-    return TensorType(restore((n, c, h, w), axes), data.dtype)
+def _sub_pixel(op: str, to_space: bool) -> Op:
+    pattern = OpPattern.INJECTIVE
+
+    @define_op(op, arg_names=("data",), attrs_type=SubPixelAttrs, pattern=pattern)
+    def defined(types: Types, attrs: SubPixelAttrs) -> Type:
+        data = tensor_of_rank(op, types, 0, "data", 4)
+        axes = axes_of(op, attrs.layout, "NCHW", "layout")
+        b = attrs.block_size
+        if b < 1 or attrs.mode not in ("DCR", "CRD"):
+            raise TypeInferenceError(
+                f"{op}: block_size {b}, mode {attrs.mode!r}", fix="a block of 1 or more; DCR or CRD"
+            )
+        n, c, h, w = arrange(data.shape, axes)
+        c = _grown(op, c, b * b, to_space, "number of channels")
+        h = _grown(op, h, b, not to_space, "height")
+        w = _grown(op, w, b, not to_space, "width")
+        return TensorType(restore((n, c, h, w), axes), data.dtype)
+
+    return defined
 
 
-@define_op(
-    "nn.depth_to_space", arg_names=("data",), attrs_type=SubPixelAttrs, pattern=OpPattern.INJECTIVE
-)
-def depth_to_space(types: Types, attrs: SubPixelAttrs) -> Type:
-    """(N, C, H, W) to (N, C / b^2, H * b, W * b)."""
-    return _infer("nn.depth_to_space", types, attrs, True)
-
-
-@define_op(
-    "nn.space_to_depth", arg_names=("data",), attrs_type=SubPixelAttrs, pattern=OpPattern.INJECTIVE
-)
-def space_to_depth(types: Types, attrs: SubPixelAttrs) -> Type:
-    """(N, C, H, W) to (N, C * b^2, H / b, W / b)."""
-    return _infer("nn.space_to_depth", types, attrs, False)
+# (N, C, H, W) to (N, C / b^2, H * b, W * b), and to (N, C * b^2, H / b, W / b).
+depth_to_space = _sub_pixel("nn.depth_to_space", True)
+space_to_depth = _sub_pixel("nn.space_to_depth", False)
 
 
 @FNumpyCompute.register(depth_to_space)

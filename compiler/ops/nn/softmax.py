@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.expr import Args, Call, Constant, Expr
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.expr import Args, Call, Constant, Expr, Op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type
-from compiler.ir.type_relation import TypeRelation, result_rel
 from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, literal
 from compiler.ops.arg_types import Types, check_floats, normalize_axis, tensor_of_rank
@@ -59,23 +58,20 @@ class SoftmaxAttrs(OpAttrs):
     axis: int = -1
 
 
-def _softmax_rel(op: str) -> TypeRelation:
+def _along_axis(op: str) -> Op:
+    """An operator of the values along one axis of floats."""
+
     def infer(types: Types, attrs: SoftmaxAttrs) -> Type:
         data = tensor_of_rank(op, types, 0, "data", 1, at_least=True)
         normalize_axis(op, attrs.axis, len(data.shape))
         check_floats(op, data)
         return data
 
-    return result_rel(infer)
+    pattern = OpPattern.OUT_ELEMWISE_FUSABLE
+    return define_op(op, arg_names=("data",), attrs_type=SoftmaxAttrs, pattern=pattern)(infer)
 
 
-softmax = register_op(
-    "nn.softmax",
-    arg_names=("data",),
-    attrs_type=SoftmaxAttrs,
-    rel=_softmax_rel("nn.softmax"),
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-)
+softmax = _along_axis("nn.softmax")
 
 
 @FNumpyCompute.register(softmax)
@@ -140,13 +136,7 @@ def _of_tflm(
     return integers(call, scale, "int32", 0, (1 << OUT_BITS) - 1)
 
 
-log_softmax = register_op(
-    "nn.log_softmax",
-    arg_names=("data",),
-    attrs_type=SoftmaxAttrs,
-    rel=_softmax_rel("nn.log_softmax"),
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-)
+log_softmax = _along_axis("nn.log_softmax")
 
 
 @FNumpyCompute.register(log_softmax)

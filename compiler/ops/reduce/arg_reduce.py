@@ -17,9 +17,8 @@ from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Args, Call, Expr, is_op_call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type, holds_float
-from compiler.ir.type_relation import TypeRelation, result_rel
 from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.index import plus, times
 from compiler.lir.nodes import Combiner
@@ -55,27 +54,16 @@ class ArgReduceAttrs(OpAttrs):
     dtype: str = "int32"
 
 
-def _arg_reduce_rel(op: str) -> TypeRelation:
-    def infer(types: Types, attrs: ArgReduceAttrs) -> Type:
-        data = tensor(op, types, 0, "data")
-        check_no_bools(op, data)
-        check_integer_dtype(op, attrs.dtype)
-        axes = reduced_axes(op, len(data.shape), attrs.axis, attrs.exclude)
-        if any(data.shape[a] == 0 and isinstance(data.shape[a], int) for a in axes):
-            raise TypeInferenceError(f"{op}: argument 0 (data) is {data}, an axis is empty")
-        return TensorType(reduced_shape(data.shape, axes, attrs.keepdims), attrs.dtype)
-
-    return result_rel(infer)
-
-
 def _register(name: str, function: Any) -> None:
-    op = register_op(
-        name,
-        arg_names=("data",),
-        attrs_type=ArgReduceAttrs,
-        rel=_arg_reduce_rel(name),
-        pattern=OpPattern.COMM_REDUCE,
-    )
+    @define_op(name, arg_names=("data",), attrs_type=ArgReduceAttrs, pattern=OpPattern.COMM_REDUCE)
+    def op(types: Types, attrs: ArgReduceAttrs) -> Type:
+        data = tensor(name, types, 0, "data")
+        check_no_bools(name, data)
+        check_integer_dtype(name, attrs.dtype)
+        axes = reduced_axes(name, len(data.shape), attrs.axis, attrs.exclude)
+        if any(data.shape[a] == 0 and isinstance(data.shape[a], int) for a in axes):
+            raise TypeInferenceError(f"{name}: argument 0 (data) is {data}, an axis is empty")
+        return TensorType(reduced_shape(data.shape, axes, attrs.keepdims), attrs.dtype)
 
     @FNumpyCompute.register(op)
     def compute(attrs: ArgReduceAttrs, args: Arrays, out_type: Type) -> list[Any]:

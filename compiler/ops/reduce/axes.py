@@ -1,4 +1,4 @@
-"""Attributes and relation of reductions over axes."""
+"""Attributes and types of reductions over axes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step
 from compiler.ir.expr import Call, Op
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type, holds_float
-from compiler.ir.type_relation import TypeRelation, result_rel
 from compiler.ops.arg_types import Types, check_floats, normalize_axes, tensor
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.rules.layout import Order, Relaid, is_natural
@@ -56,15 +55,11 @@ def reduced_shape(
     return tuple(d for k, d in enumerate(shape) if k not in axes)
 
 
-def reduce_rel(
+def reduction(
     op: str, dtype: str | None = None, floats_only: bool = False, bools_too: bool = False
-) -> TypeRelation:
-    """The relation of a reduction; ``dtype`` is what it accepts ("bool") or None for numbers, and
-    with ``bools_too`` for anything.
-
-    Raises:
-        TypeInferenceError: (from the relation) the data are of another kind.
-    """
+) -> Op:
+    """The operator of a reduction of ``data``; ``dtype`` is what it accepts ("bool") or None for
+    numbers, and with ``bools_too`` for anything."""
 
     def infer(types: Types, attrs: ReduceAttrs) -> Type:
         data = tensor(op, types, 0, "data")
@@ -76,14 +71,8 @@ def reduce_rel(
         axes = reduced_axes(op, len(data.shape), attrs.axis, attrs.exclude)
         return TensorType(reduced_shape(data.shape, axes, attrs.keepdims), data.dtype)
 
-    return result_rel(infer)
-
-
-def register_reduction(op: str, rel: TypeRelation) -> Op:
-    """The operator of a reduction of ``data``."""
-    return register_op(
-        op, arg_names=("data",), attrs_type=ReduceAttrs, rel=rel, pattern=OpPattern.COMM_REDUCE
-    )
+    pattern = OpPattern.COMM_REDUCE
+    return define_op(op, arg_names=("data",), attrs_type=ReduceAttrs, pattern=pattern)(infer)
 
 
 def reduction_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:

@@ -8,16 +8,15 @@ import numpy as np
 
 from compiler.core.words import FBody, Words, shape_of
 from compiler.ir.dataflow import Step, Value
+from compiler.ir.expr import Op
 from compiler.ir.ty import Type
-from compiler.ir.type_relation import TypeRelation
 from compiler.lir.builder import Reduction
 from compiler.lir.nodes import Combiner
 from compiler.ops.reduce.axes import (
     ReduceAttrs,
-    reduce_rel,
     reduced_axes,
+    reduction,
     reduction_layout,
-    register_reduction,
 )
 from compiler.ops.reduce.reduction_loops import highest, lowered_reduction, lowest
 from compiler.ops.rules.layout import FConvertLayout
@@ -25,12 +24,11 @@ from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
-def _register(name: str, function: Any, combiner: Combiner, rel: TypeRelation) -> None:
-    op = register_reduction(name, rel)
+def _register(op: Op, function: Any, combiner: Combiner) -> None:
 
     @FNumpyCompute.register(op)
     def compute(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[Any]:
-        axes = reduced_axes(name, args[0].ndim, attrs.axis, attrs.exclude)
+        axes = reduced_axes(op.name, args[0].ndim, attrs.axis, attrs.exclude)
         return [function(args[0], axis=axes, keepdims=attrs.keepdims)]
 
     def combination(dtype: str, terms: int) -> tuple[str, Reduction]:
@@ -39,10 +37,10 @@ def _register(name: str, function: Any, combiner: Combiner, rel: TypeRelation) -
     FLower.register(op)(lowered_reduction(combination))
 
 
-_register("max", np.max, "max", reduce_rel("max", bools_too=True))
-_register("min", np.min, "min", reduce_rel("min", bools_too=True))
-_register("all", np.all, "min", reduce_rel("all", "bool"))
-_register("any", np.any, "max", reduce_rel("any", "bool"))
+_register(reduction("max", bools_too=True), np.max, "max")
+_register(reduction("min", bools_too=True), np.min, "min")
+_register(reduction("all", "bool"), np.all, "min")
+_register(reduction("any", "bool"), np.any, "max")
 FConvertLayout.register("max", "min")(reduction_layout)
 
 

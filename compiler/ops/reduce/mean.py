@@ -36,11 +36,10 @@ from compiler.ops.pass_through import annotate_accumulating
 from compiler.ops.reduce.axes import (
     ReduceAttrs,
     axes_of,
-    reduce_rel,
     reduced_axes,
     reduced_shape,
+    reduction,
     reduction_layout,
-    register_reduction,
 )
 from compiler.ops.reduce.reduction_loops import (
     exact_sum_dtype,
@@ -59,7 +58,7 @@ from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.broadcast import broadcast_shape
 
-mean = register_reduction("mean", reduce_rel("mean"))
+mean = reduction("mean")
 
 
 @FNumpyCompute.register(mean)

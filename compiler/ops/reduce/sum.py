@@ -18,10 +18,9 @@ from compiler.ops.number_format import working
 from compiler.ops.pass_through import annotate_accumulating
 from compiler.ops.reduce.axes import (
     ReduceAttrs,
-    reduce_rel,
     reduced_axes,
+    reduction,
     reduction_layout,
-    register_reduction,
 )
 from compiler.ops.reduce.reduction_loops import (
     accumulated,
@@ -50,7 +49,7 @@ from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 
-sum_ = register_reduction("sum", reduce_rel("sum"))
+sum_ = reduction("sum")
 
 
 @FNumpyCompute.register(sum_)
@@ -117,7 +116,7 @@ FConvertLayout.register(sum_)(reduction_layout)
 
 # ---- prod --------------------------------------------------------------------------------------
 
-prod = register_reduction("prod", reduce_rel("prod"))
+prod = reduction("prod")
 
 
 @FNumpyCompute.register(prod)
@@ -132,7 +131,7 @@ def prod_numpy(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[Any]:
 FLower.register(prod)(lowered_reduction(accumulated("prod", 1)))
 
 
-logsumexp = register_reduction("logsumexp", reduce_rel("logsumexp", floats_only=True))
+logsumexp = reduction("logsumexp", floats_only=True)
 
 
 @FNumpyCompute.register(logsumexp)

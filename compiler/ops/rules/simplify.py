@@ -1,4 +1,5 @@
-"""What an operator becomes at inference, and what is known of its value from types alone."""
+"""What an operator becomes at inference, the operators that a shorthand stands for, and what is
+known of a value from types alone."""
 
 from __future__ import annotations
 
@@ -24,6 +25,9 @@ FSimplifyInferenceField: OpRule[SimplifyRule] = OpRule(
     "FSimplifyInferenceField", asked_by="SimplifyInference"
 )
 """What stands for field 0 of a call that returns a tuple; the other fields keep the call."""
+
+FCanonicalize: OpRule[SimplifyRule] = OpRule("FCanonicalize", asked_by="CanonicalizeOps")
+"""The operators a shorthand stands for."""
 
 FoldFromTypeRule = Callable[[Any, TensorType], NDArray[np.generic]]
 """``rule(attrs, argument type) -> value``; the type is static."""

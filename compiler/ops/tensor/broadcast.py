@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any as AnyValue
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Op
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any, Dim, Shape, TensorType, Type, is_float
-from compiler.ir.type_relation import TypeRelation, result_rel
-from compiler.ops.arg_types import same_dtype, shape_text, tensor
+from compiler.ops.arg_types import Types, same_dtype, shape_text, tensor
 from compiler.ops.rules.lower import FLower, LowerRule, binary
 from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
 
@@ -45,28 +44,6 @@ def broadcast_shape(op: str, a: Shape, b: Shape) -> Shape:
     return tuple(reversed(dims))
 
 
-def broadcast_rel(op: str, dtype: str | None = None, numbers: str = "number") -> TypeRelation:
-    """The relation of a binary elementwise operator.
-
-    Args:
-        op: name for error messages.
-        dtype: dtype of the result; None keeps that of the operands.
-        numbers: accepted operand dtypes: "number" (all but bool), "integer", "bool", "any".
-    """
-
-    def infer(types: Sequence[AnyValue], attrs: AnyValue) -> Type:
-        lhs = tensor(op, types, 0, "lhs")
-        rhs = tensor(op, types, 1, "rhs")
-        common = same_dtype(op, lhs, rhs)
-        if numbers != "any":
-            check_numbers(op, common, numbers)
-        if lhs.shape == rhs.shape and (dtype is None or dtype == common):
-            return lhs
-        return TensorType(broadcast_shape(op, lhs.shape, rhs.shape), dtype or common)
-
-    return result_rel(infer)
-
-
 def check_numbers(op: str, dtype: str, numbers: str) -> None:
     """Refuse operands of another kind of number.
 
@@ -94,11 +71,21 @@ def binary_op(
         name: of the operator.
         compute: of two numpy arrays.
         lower: an operation of ``compiler.lir.scalars.BINARY``, or the rule of FLower; None: words.
-        dtype: as in ``broadcast_rel``.
-        numbers: as in ``broadcast_rel``.
+        dtype: dtype of the result; None keeps that of the operands.
+        numbers: accepted operand dtypes: "number" (all but bool), "integer", "bool", "any".
     """
-    rel = broadcast_rel(name, dtype, numbers)
-    op = register_op(name, arg_names=("lhs", "rhs"), rel=rel, pattern=OpPattern.BROADCAST)
+
+    @define_op(name, arg_names=("lhs", "rhs"), pattern=OpPattern.BROADCAST)
+    def op(types: Types, attrs: AnyValue) -> Type:
+        lhs = tensor(name, types, 0, "lhs")
+        rhs = tensor(name, types, 1, "rhs")
+        common = same_dtype(name, lhs, rhs)
+        if numbers != "any":
+            check_numbers(name, common, numbers)
+        if lhs.shape == rhs.shape and (dtype is None or dtype == common):
+            return lhs
+        return TensorType(broadcast_shape(name, lhs.shape, rhs.shape), dtype or common)
+
     FNumpyCompute.register(op)(of_arrays(compute))
     if isinstance(lower, str):
         SYMBOLS[name] = lower

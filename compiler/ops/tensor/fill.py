@@ -18,7 +18,6 @@ from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op, register_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
 from compiler.ops.arg_types import Types, tensor_of_rank
@@ -44,16 +43,9 @@ def _checked_shape(op: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _constant_fill(name: str, value: int) -> None:
-    def infer(types: Types, attrs: InitOpAttrs) -> Type:
+    @define_op(name, arg_names=(), attrs_type=InitOpAttrs, pattern=OpPattern.ELEMWISE)
+    def op(types: Types, attrs: InitOpAttrs) -> Type:
         return TensorType(_checked_shape(name, attrs.shape), attrs.dtype or "float32")
-
-    op = register_op(
-        name,
-        arg_names=(),
-        attrs_type=InitOpAttrs,
-        rel=result_rel(infer),
-        pattern=OpPattern.ELEMWISE,
-    )
 
     @FNumpyCompute.register(op)
     def compute(attrs: InitOpAttrs, args: Arrays, out_type: Type) -> list[Any]:

@@ -9,9 +9,8 @@ import numpy as np
 
 from compiler.core.words import FBody, Words
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_relation import TypeRelation, result_rel
 from compiler.lir.scalars import Bin, BoolImm, Scalar, Un
 from compiler.ops.arg_types import Types, tensor
 from compiler.ops.rules.lower import FLower, LowerRule, elementwise, like_first
@@ -23,18 +22,14 @@ binary_op("logical_or", np.logical_or, "or", numbers="bool")
 binary_op("logical_xor", np.logical_xor, "xor", numbers="bool")
 
 
-def _question_rel(op: str) -> TypeRelation:
-    def infer(types: Types, attrs: Any) -> Type:
-        data = tensor(op, types, 0, "data")
-        if op == "logical_not":
-            check_numbers(op, data.dtype, "bool")
+def _question(name: str, function: Callable[..., Any], lower: LowerRule) -> None:
+    @define_op(name, arg_names=("data",), pattern=OpPattern.ELEMWISE)
+    def op(types: Types, attrs: Any) -> Type:
+        data = tensor(name, types, 0, "data")
+        if name == "logical_not":
+            check_numbers(name, data.dtype, "bool")
         return TensorType(data.shape, "bool")
 
-    return result_rel(infer)
-
-
-def _question(name: str, function: Callable[..., Any], lower: LowerRule) -> None:
-    op = register_op(name, arg_names=("data",), rel=_question_rel(name), pattern=OpPattern.ELEMWISE)
     FNumpyCompute.register(op)(of_arrays(function))
     FLower.register(op)(lower)
 
