@@ -107,6 +107,12 @@ class OnnxNode:
         """A constant integer input as a list."""
         return [int(v) for v in self.require_known(index, what).reshape(-1)]
 
+    def ints_since(self, opset: int, index: int, name: str, what: str) -> list[int] | None:
+        """Integers that are a constant input from an opset on, and an attribute before."""
+        if self.opset < opset:
+            return self.attr(name, None)
+        return self.ints(index, what) if self.has_input(index) else None
+
     def weight(self, index: int, form: str, derive: Callable[[Array], Array]) -> Expr | None:
         """A derived form of a constant input: a parameter, or a Constant where it was folded.
 

@@ -18,18 +18,19 @@ _TO_THE_END = (2**31 - 1, 2**63 - 1)
 """Ends that stand for the last element of the direction, backwards too."""
 
 
-def _slice(
-    node: OnnxNode,
-    starts: Sequence[int],
-    ends: Sequence[int],
-    axes: Sequence[int] | None,
-    steps: Sequence[int] | None,
-) -> Expr:
+@from_onnx("Slice")
+@from_onnx("Slice", since=10)
+def slice_of(node: OnnxNode) -> Expr:
     """Only the sliced axes get bounds; the other axes stay whole."""
     data = node.arg(0)
     rank = node.rank(data)
-    axes = list(range(len(starts))) if axes is None else [node.axis(a, rank) for a in axes]
-    steps = [1] * len(starts) if steps is None else list(steps)
+    if node.opset < 10:
+        starts, ends = node.attr("starts"), node.attr("ends")
+    else:
+        starts, ends = node.ints(1, "the starts"), node.ints(2, "the ends")
+    given = node.ints_since(10, 3, "axes", "the axes")
+    axes = list(range(len(starts))) if given is None else [node.axis(a, rank) for a in given]
+    steps = node.ints(4, "the steps") if node.has_input(4) else [1] * len(starts)
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise node.error(
             f"starts {starts}, ends {ends}, axes {axes}, steps {steps} differ in length"
@@ -64,24 +65,6 @@ def array_feature_extractor(node: OnnxNode) -> Expr:
     if node.rank(data) == 1:
         data = node.call("expand_dims", data, axis=0)
     return node.call("take", data, places, axis=-1)
-
-
-@from_onnx("Slice")
-def slice_attributes(node: OnnxNode) -> Expr:
-    """Bounds as attributes."""
-    return _slice(node, node.attr("starts"), node.attr("ends"), node.attr("axes", None), None)
-
-
-@from_onnx("Slice", since=10)
-def slice_inputs(node: OnnxNode) -> Expr:
-    """Bounds as constant inputs."""
-    return _slice(
-        node,
-        node.ints(1, "the starts"),
-        node.ints(2, "the ends"),
-        node.ints(3, "the axes") if node.has_input(3) else None,
-        node.ints(4, "the steps") if node.has_input(4) else None,
-    )
 
 
 def _wrapped_indices(node: OnnxNode, index: int, size: int | NDArray[np.int64]) -> Expr:
@@ -324,23 +307,13 @@ def argmin(node: OnnxNode) -> Expr:
 
 
 @from_onnx("TopK")
-def top_k_attribute(node: OnnxNode) -> list[Expr]:
-    """k as an attribute."""
-    return _top_k(node, node.attr("k"))
-
-
 @from_onnx("TopK", since=10)
 def top_k(node: OnnxNode) -> list[Expr]:
-    """k as a constant input."""
-    return _top_k(node, int(node.require_known(1, "k").reshape(())))
-
-
-def _top_k(node: OnnxNode, count: int) -> list[Expr]:
-    """Values and indices of the k largest (or smallest)."""
+    """Values and indices of the k largest (or smallest); k is an attribute before opset 10."""
     pair = node.call(
         "topk",
         node.arg(0),
-        k=count,
+        k=node.attr("k") if node.opset < 10 else int(node.require_known(1, "k").reshape(())),
         axis=node.attr("axis", -1),
         ret_type="both",
         is_ascend=not node.attr("largest", 1),

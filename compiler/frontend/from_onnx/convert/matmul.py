@@ -112,21 +112,15 @@ def _batched(node: OnnxNode, lhs: Expr, rhs: Expr) -> Expr:
 
 
 @from_onnx("DFT", since=17)
-def dft_attribute(node: OnnxNode) -> Expr:
-    """Axis as attribute."""
-    return _dft(node, node.attr("axis", 1))
-
-
 @from_onnx("DFT", since=20)
 def dft(node: OnnxNode) -> Expr:
-    """Axis as input."""
-    return _dft(node, node.ints(2, "the axis")[0] if node.has_input(2) else -2)
-
-
-def _dft(node: OnnxNode, axis: int) -> Expr:
     """A product with a constant matrix of cosines and sines over (samples, parts)."""
     data = node.arg(0)
     shape, rank = node.shape(data), node.rank(data)
+    if node.opset < 20:
+        axis = node.attr("axis", 1)
+    else:
+        axis = node.ints(2, "the axis")[0] if node.has_input(2) else -2
     axis = node.axis(axis, rank)
     samples, parts = shape[axis], shape[-1]
     inverse, onesided = node.attr("inverse", 0), node.attr("onesided", 0)

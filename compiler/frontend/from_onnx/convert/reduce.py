@@ -102,9 +102,12 @@ _COMPOSED = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare")
 
 
 def _register(op_type: str, reduce: Reduce, axes_input_since: int) -> None:
-    def run(node: OnnxNode, axes: list[int] | None) -> Expr:
+    @from_onnx(op_type)
+    @from_onnx(op_type, since=axes_input_since)
+    def convert(node: OnnxNode) -> Expr:
         data = node.arg(0)
         rank = node.rank(data)
+        axes = node.ints_since(axes_input_since, 1, "axes", "the axes")
         if not axes:
             if node.attr("noop_with_empty_axes", 0):
                 # Nothing is reduced, but squares are squares.
@@ -113,14 +116,6 @@ def _register(op_type: str, reduce: Reduce, axes_input_since: int) -> None:
             axes = list(range(rank))
         chosen = tuple(sorted({node.axis(a, rank) for a in axes}))
         return reduce(node, data, chosen, bool(node.attr("keepdims", 1)))
-
-    @from_onnx(op_type)
-    def by_attribute(node: OnnxNode) -> Expr:
-        return run(node, node.attr("axes", None))
-
-    @from_onnx(op_type, since=axes_input_since)
-    def by_input(node: OnnxNode) -> Expr:
-        return run(node, node.ints(1, "the axes") if node.has_input(1) else None)
 
 
 for _op_type, (_reduce, _since) in _REDUCTIONS.items():

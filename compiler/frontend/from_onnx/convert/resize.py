@@ -307,23 +307,18 @@ def _is_resize2d(node: OnnxNode, axes: Sequence[Axis], how: Filter) -> bool:
     )
 
 
-def _asymmetric(node: OnnxNode) -> Filter:
-    """Upsample, and Resize of opset 10: plain division of coordinates, rounded down."""
-    return Filter(node.attr("mode", "nearest"), "asymmetric", "floor", -0.75, False, False, 0.0)
-
-
 @from_onnx("Upsample", since=7)
-def upsample_attribute(node: OnnxNode) -> Expr:
-    """Scales as attribute."""
-    return _resize(node, _by_scales(node, node.attr("scales")), _asymmetric(node))
-
-
 @from_onnx("Upsample", since=9)
 @from_onnx("Resize", since=10)
-def resize_scales(node: OnnxNode) -> Expr:
-    """Scales as input 1."""
-    scales = [float(s) for s in node.require_known(1, "the scales").reshape(-1)]
-    return _resize(node, _by_scales(node, scales), _asymmetric(node))
+def resize_asymmetric(node: OnnxNode) -> Expr:
+    """Plain division of coordinates, rounded down; scales are an attribute before opset 9."""
+    scales = node.attr("scales") if node.opset < 9 else _scales(node, 1)
+    how = Filter(node.attr("mode", "nearest"), "asymmetric", "floor", -0.75, False, False, 0.0)
+    return _resize(node, _by_scales(node, scales), how)
+
+
+def _scales(node: OnnxNode, index: int) -> list[float]:
+    return [float(s) for s in node.require_known(index, "the scales").reshape(-1)]
 
 
 @from_onnx("Resize", since=11)
@@ -334,8 +329,7 @@ def resize(node: OnnxNode) -> Expr:
     if node.has_input(3):
         axes = _by_sizes(node, node.ints(3, "the sizes"))
     else:
-        scales = [float(s) for s in node.require_known(2, "the scales").reshape(-1)]
-        axes = _by_scales(node, scales)
+        axes = _by_scales(node, _scales(node, 2))
     if how.coordinates == "tf_crop_and_resize":
         axes = _with_region(node, axes)
     return _resize(node, axes, how)

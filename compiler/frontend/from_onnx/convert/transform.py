@@ -38,16 +38,12 @@ def flatten(node: OnnxNode) -> Expr:
     return node.call("reshape", data, newshape=(math.prod(shape[:axis]), math.prod(shape[axis:])))
 
 
-def _axes(node: OnnxNode, since_input: bool) -> list[int] | None:
-    """Axes as an attribute, or as input 1 from opset 13 on."""
-    if since_input:
-        return node.ints(1, "the axes") if node.has_input(1) else None
-    axes = node.attr("axes", None)
-    return None if axes is None else [int(a) for a in axes]
-
-
-def _squeeze(node: OnnxNode, axes: list[int] | None) -> Expr:
+@from_onnx("Squeeze")
+@from_onnx("Squeeze", since=13)
+def squeeze(node: OnnxNode) -> Expr:
+    """Without the given axes, or all of one element."""
     data = node.arg(0)
+    axes = node.ints_since(13, 1, "axes", "the axes")
     shape = node.shape(data) if axes is None else ()
     rank = node.rank(data)
     chosen = [i for i, d in enumerate(shape) if d == 1] if axes is None else axes
@@ -55,36 +51,16 @@ def _squeeze(node: OnnxNode, axes: list[int] | None) -> Expr:
     return node.call("squeeze", data, axis=tuple(chosen)) if chosen else data
 
 
-@from_onnx("Squeeze")
-def squeeze_attribute(node: OnnxNode) -> Expr:
-    """Axes as attribute."""
-    return _squeeze(node, _axes(node, False))
-
-
-@from_onnx("Squeeze", since=13)
-def squeeze(node: OnnxNode) -> Expr:
-    """Axes as input."""
-    return _squeeze(node, _axes(node, True))
-
-
-def _unsqueeze(node: OnnxNode, axes: Sequence[int]) -> Expr:
+@from_onnx("Unsqueeze")
+@from_onnx("Unsqueeze", since=13)
+def unsqueeze(node: OnnxNode) -> Expr:
+    """With axes of one element at the given places."""
     result = node.arg(0)
+    axes = node.ints_since(13, 1, "axes", "the axes") or ()
     rank = node.rank(result) + len(axes)
     for axis in sorted(node.axis(a, rank) for a in axes):
         result = node.call("expand_dims", result, axis=axis)
     return result
-
-
-@from_onnx("Unsqueeze")
-def unsqueeze_attribute(node: OnnxNode) -> Expr:
-    """Axes as attribute."""
-    return _unsqueeze(node, _axes(node, False) or [])
-
-
-@from_onnx("Unsqueeze", since=13)
-def unsqueeze(node: OnnxNode) -> Expr:
-    """Axes as input."""
-    return _unsqueeze(node, _axes(node, True) or [])
 
 
 @from_onnx("Transpose")
@@ -104,8 +80,12 @@ def concat(node: OnnxNode) -> Expr:
     return node.call("concatenate", node.tuple(fields), axis=node.attr("axis"))
 
 
-def _split(node: OnnxNode, sizes: Sequence[int] | None) -> list[Expr]:
+@from_onnx("Split", since=2)
+@from_onnx("Split", since=13)
+def split(node: OnnxNode) -> list[Expr]:
+    """Sections of the given sizes, or of equal ones."""
     data = node.arg(0)
+    sizes = node.ints_since(13, 1, "split", "the section sizes")
     axis = node.axis(node.attr("axis", 0), node.rank(data))
     length = node.size(data, axis)
     if sizes is None:
@@ -119,18 +99,6 @@ def _split(node: OnnxNode, sizes: Sequence[int] | None) -> list[Expr]:
     cuts = tuple(int(c) for c in np.cumsum(sizes)[:-1])
     parts = node.call("split", data, indices_or_sections=cuts, axis=axis)
     return [node.field(parts, i) for i in range(len(sizes))]
-
-
-@from_onnx("Split", since=2)
-def split_attribute(node: OnnxNode) -> list[Expr]:
-    """Section sizes as attribute."""
-    return _split(node, node.attr("split", None))
-
-
-@from_onnx("Split", since=13)
-def split(node: OnnxNode) -> list[Expr]:
-    """Section sizes as input."""
-    return _split(node, node.ints(1, "the section sizes") if node.has_input(1) else None)
 
 
 @from_onnx("Expand", since=8)
