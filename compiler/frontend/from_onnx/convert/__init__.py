@@ -4,7 +4,6 @@
 
 from compiler.frontend.from_onnx.convert import (
     activation,
-    before_opset_7,
     conv,
     einsum,
     fused,
@@ -22,6 +21,5 @@ from compiler.frontend.from_onnx.convert import (
     signal,
     support_vectors,
     tensor,
-    thresholds,
     transform,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -51,6 +52,16 @@ def leaky_relu(node: OnnxNode) -> Expr:
     return node.call("nn.leaky_relu", node.arg(0), alpha=node.attr("alpha", 0.01))
 
 
+@from_onnx("PRelu")
+def prelu_before_opset_7(node: OnnxNode) -> Expr:
+    """One slope, or one per channel of axis 1."""
+    data, slope = node.arg(0), node.arg(1)
+    rank = node.rank(data)
+    if node.rank(slope) == 1 and node.shape(slope) != (1,) and rank > 2:
+        slope = node.call("expand_dims", slope, axis=1, num_newaxis=rank - 2)
+    return _with_slope(node, data, slope)
+
+
 @from_onnx("PRelu", since=7)
 def prelu(node: OnnxNode) -> Expr:
     """PRelu: one slope per channel, or any slope that broadcasts."""
@@ -67,8 +78,11 @@ def prelu(node: OnnxNode) -> Expr:
             alpha = node.call("reshape", slope, newshape=(-1,))
             alpha = node.call("broadcast_to", alpha, shape=(channels,))
         return node.call("nn.prelu", data, alpha, axis=1)
-    zero = node.scalar_like(0, data)
-    positive = node.call("greater", data, zero)
+    return _with_slope(node, data, slope)
+
+
+def _with_slope(node: OnnxNode, data: Expr, slope: Expr) -> Expr:
+    positive = node.call("greater", data, node.scalar_like(0, data))
     return node.call("where", positive, data, node.call("multiply", data, slope))
 
 
@@ -225,45 +239,88 @@ def selu(node: OnnxNode) -> Expr:
     )
 
 
-def _softmax(node: OnnxNode, op: str) -> Expr:
-    return node.call(op, node.arg(0), axis=node.attr("axis", -1))
-
-
-def _flat_softmax(node: OnnxNode, op: str) -> Expr:
-    """Before opset 13: axes from ``axis`` on are one axis."""
+@from_onnx("Celu", since=12)
+def celu(node: OnnxNode) -> Expr:
+    """max(0, x) + min(0, alpha (exp(x / alpha) - 1))."""
     data = node.arg(0)
-    rank = node.rank(data)
-    axis = node.axis(node.attr("axis", 1), rank)
-    if axis == rank - 1:
-        return node.call(op, data, axis=-1)
-    shape = node.shape(data)
-    rows = math.prod(shape[:axis])
-    flat = node.call("reshape", data, newshape=(rows, math.prod(shape[axis:])))
-    return node.call("reshape", node.call(op, flat, axis=-1), newshape=shape)
+    alpha = node.attr("alpha", 1.0)
+    zero = node.scalar_like(0, data)
+    # exp only sees x <= 0: the branch not taken must not overflow.
+    low = node.call("minimum", data, zero)
+    grown = node.call("exp", node.call("multiply", low, node.scalar_like(1 / alpha, data)))
+    moved = node.call("subtract", grown, node.scalar_like(1, data))
+    negative = node.call("multiply", moved, node.scalar_like(alpha, data))
+    return node.call("add", node.call("maximum", data, zero), negative)
 
 
-@from_onnx("Softmax", since=1)
-def softmax_flat(node: OnnxNode) -> Expr:
-    """Softmax over the flattened trailing axes."""
-    return _flat_softmax(node, "nn.softmax")
+@from_onnx("Shrink", since=9)
+def shrink(node: OnnxNode) -> Expr:
+    """x + bias below -lambd, x - bias above lambd, 0 between."""
+    data = node.arg(0)
+    limit = node.attr("lambd", 0.5)
+    bias = node.scalar_like(node.attr("bias", 0.0), data)
+    above = node.call("greater", data, node.scalar_like(limit, data))
+    below = node.call("less", data, node.scalar_like(-limit, data))
+    inside = node.call("where", above, node.call("subtract", data, bias), node.scalar_like(0, data))
+    return node.call("where", below, node.call("add", data, bias), inside)
 
 
-@from_onnx("Softmax", since=13)
-def softmax(node: OnnxNode) -> Expr:
-    """Softmax over one axis."""
-    return _softmax(node, "nn.softmax")
+@from_onnx("ThresholdedRelu", since=10)
+def thresholded_relu(node: OnnxNode) -> Expr:
+    """x above alpha, 0 elsewhere."""
+    data = node.arg(0)
+    above = node.call("greater", data, node.scalar_like(node.attr("alpha", 1.0), data))
+    return node.call("where", above, data, node.scalar_like(0, data))
 
 
-@from_onnx("LogSoftmax", since=1)
-def log_softmax_flat(node: OnnxNode) -> Expr:
-    """LogSoftmax over the flattened trailing axes."""
-    return _flat_softmax(node, "nn.log_softmax")
+_Along = Callable[[OnnxNode, Expr, int], Expr]
 
 
-@from_onnx("LogSoftmax", since=13)
-def log_softmax(node: OnnxNode) -> Expr:
-    """LogSoftmax over one axis."""
-    return _softmax(node, "nn.log_softmax")
+def _softmax(op: str) -> _Along:
+    return lambda node, data, axis: node.call(op, data, axis=axis)
+
+
+def _hardmax(node: OnnxNode, data: Expr, axis: int) -> Expr:
+    """1 at the first largest element along ``axis``, 0 elsewhere."""
+    axis = node.axis(axis, node.rank(data))
+    top = node.call("argmax", data, axis=(axis,), keepdims=False, dtype="int64")
+    return node.call(
+        "one_hot",
+        top,
+        node.scalar_like(1, data),
+        node.scalar_like(0, data),
+        depth=node.shape(data)[axis],
+        axis=axis,
+        dtype=data.tensor_type.dtype,
+    )
+
+
+def _register_along(op_type: str, along: _Along) -> None:
+    """Over one axis; before opset 13 axes from ``axis`` on are one."""
+
+    @from_onnx(op_type)
+    @from_onnx(op_type, since=13)
+    def convert(node: OnnxNode) -> Expr:
+        data = node.arg(0)
+        if node.opset >= 13:
+            return along(node, data, node.attr("axis", -1))
+        rank = node.rank(data)
+        axis = node.axis(node.attr("axis", 1), rank)
+        if axis == rank - 1:
+            return along(node, data, -1)
+        shape = node.shape(data)
+        flat = node.call(
+            "reshape", data, newshape=(math.prod(shape[:axis]), math.prod(shape[axis:]))
+        )
+        return node.call("reshape", along(node, flat, -1), newshape=shape)
+
+
+for _op_type, _along in {
+    "Softmax": _softmax("nn.softmax"),
+    "LogSoftmax": _softmax("nn.log_softmax"),
+    "Hardmax": _hardmax,
+}.items():
+    _register_along(_op_type, _along)
 
 
 @from_onnx("Dropout")

@@ -21,30 +21,58 @@ _EXACT = 1 << 24
 """Whole numbers below it are float32."""
 
 
-def _binary(op_type: str, op: str, since: int = 7) -> None:
+_BINARY = {
+    "Add": "add",
+    "Sub": "subtract",
+    "Mul": "multiply",
+    "Div": "divide",
+    "Pow": "power",
+    "Equal": "equal",
+    "Less": "less",
+    "Greater": "greater",
+    "And": "logical_and",
+    "Or": "logical_or",
+    "Xor": "logical_xor",
+}
+_BINARY_SINCE_7 = {
+    "LessOrEqual": "less_equal",
+    "GreaterOrEqual": "greater_equal",
+    "BitwiseAnd": "bitwise_and",
+    "BitwiseOr": "bitwise_or",
+    "BitwiseXor": "bitwise_xor",
+}
+
+
+def _binary(op_type: str, op: str, since: int) -> None:
     @from_onnx(op_type, since=since)
     def convert(node: OnnxNode) -> Expr:
-        return node.call(op, node.arg(0), node.arg(1))
+        return node.call(op, node.arg(0), _aligned(node))
 
     convert.__doc__ = f"{op_type} is {op}."
 
 
-for _op_type, _op in {
-    "Add": "add",
-    "Sub": "subtract",
-    "Equal": "equal",
-    "Less": "less",
-    "LessOrEqual": "less_equal",
-    "Greater": "greater",
-    "GreaterOrEqual": "greater_equal",
-    "And": "logical_and",
-    "Or": "logical_or",
-    "Xor": "logical_xor",
-    "BitwiseAnd": "bitwise_and",
-    "BitwiseOr": "bitwise_or",
-    "BitwiseXor": "bitwise_xor",
-}.items():
-    _binary(_op_type, _op)
+def _aligned(node: OnnxNode) -> Expr:
+    """The second operand. Before opset 7 its axes lie along those of the first one from ``axis`` on
+    where ``broadcast`` says so, and it gets trailing axes of size 1; without ``axis`` along the
+    last ones."""
+    data, other = node.arg(0), node.arg(1)
+    axis = node.attr("axis", None)
+    if node.opset >= 7 or not node.attr("broadcast", 0) or axis is None:
+        return other
+    rank, other_rank = node.rank(data), node.rank(other)
+    missing = rank - other_rank - node.axis(axis, rank)
+    if missing < 0:
+        raise node.error(f"axis {axis} leaves no room for rank {other_rank} in rank {rank}")
+    if missing == 0:
+        return other
+    return node.call("expand_dims", other, axis=other_rank, num_newaxis=missing)
+
+
+for _op_type, _op in _BINARY.items():
+    _binary(_op_type, _op, 1)
+for _op_type, _op in (_BINARY | _BINARY_SINCE_7).items():
+    if _op_type not in ("Mul", "Div", "Pow"):
+        _binary(_op_type, _op, 7)
 
 
 @from_onnx("Mul", since=7)
@@ -127,6 +155,7 @@ def modulo(node: OnnxNode) -> Expr:
 
 
 def _variadic(op_type: str, op: str) -> None:
+    @from_onnx(op_type)
     @from_onnx(op_type, since=8)
     def convert(node: OnnxNode) -> Expr:
         result = node.arg(0)
