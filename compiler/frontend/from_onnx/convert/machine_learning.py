@@ -20,16 +20,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.frontend.from_onnx.convert.normalization import normalized
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
+from compiler.ops.number_format import Array
 
 _ML: Final = "ai.onnx.ml"
 _MODES: Final = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
-Array = NDArray[Any]
 
 
 # ---- trees ------------------------------------------------------------------------------------

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numpy as np
-
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
-from compiler.ir.ty import is_float
+from compiler.ir.ty import integer_range, is_float
 
 Reduce = Callable[[OnnxNode, Expr, tuple[int, ...], bool], Expr]
 
@@ -31,12 +29,8 @@ def _extremum(op: str, on_bools: str) -> Reduce:
         if not _is_over_nothing(data, axes):
             return node.call(op, data, axis=axes, keepdims=keepdims)
         dtype = data.tensor_type.dtype
-        if is_float(dtype):
-            neutral: float = -math.inf if op == "max" else math.inf
-        else:
-            info = np.iinfo(dtype)
-            neutral = info.min if op == "max" else info.max
-        return _filled(node, data, axes, keepdims, neutral)
+        low, high = (-math.inf, math.inf) if is_float(dtype) else integer_range(dtype)
+        return _filled(node, data, axes, keepdims, low if op == "max" else high)
 
     return reduce
 

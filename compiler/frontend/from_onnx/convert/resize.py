@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -19,17 +19,9 @@ from numpy.typing import NDArray
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
-from compiler.ops.image.resampling import nearest
+from compiler.ops.image.resampling import COORDINATES, nearest
 
-COORDINATES = (
-    "half_pixel",
-    "half_pixel_symmetric",
-    "align_corners",
-    "asymmetric",
-    "pytorch_half_pixel",
-    "tf_half_pixel_for_nn",
-    "tf_crop_and_resize",
-)
+_COORDINATES = (*COORDINATES, "half_pixel_symmetric", "tf_half_pixel_for_nn", "tf_crop_and_resize")
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 # The matrix of one axis is a constant of the module.
 MAX_MATRIX_ELEMENTS = 1 << 24
@@ -89,7 +81,7 @@ def read_filter(node: OnnxNode) -> Filter:
     )
     for value, legal in (
         (found.mode, ("nearest", "linear", "cubic")),
-        (found.coordinates, COORDINATES),
+        (found.coordinates, _COORDINATES),
         (found.rounding, NEAREST),
     ):
         if value not in legal:
@@ -199,7 +191,7 @@ def weights(x: NDArray[np.float64], axis: Axis, how: Filter) -> Matrix:
         first = math.ceil(centre) - 1
         taps = np.arange(first - reach + 1, first + reach + 1)
         distance = np.abs(taps - centre) * stretch
-        taper = _linear(distance) if how.mode == "linear" else _cubic(distance, how.cubic_alpha)
+        taper = _linear(distance) if how.mode == "linear" else cubic(distance, how.cubic_alpha)
         if how.antialias:
             taper = taper / taper.sum()
         if how.exclude_outside:
@@ -213,16 +205,14 @@ def _linear(distance: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.clip(1 - distance, 0.0, 1.0)
 
 
-def _cubic(distance: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
-    """Keys' kernel with parameter ``alpha``."""
+def cubic(distance: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
+    """Keys' kernel with parameter ``alpha``: the weight of an element at a distance."""
     d = distance
     near = ((alpha + 2) * d - (alpha + 3)) * d * d + 1
     far = ((alpha * d - 5 * alpha) * d + 8 * alpha) * d - 4 * alpha
     return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
 
 
-# What image.resize2d knows; its transformation is that of the sizes alone.
-_COORDINATES = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel")
 _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
 _NCHW = 4
 
@@ -270,10 +260,7 @@ def _with_region(node: OnnxNode, axes: list[Axis]) -> list[Axis]:
     if len(region) != 2 * len(axes):
         raise node.error(f"a region of {len(region)} values for {len(axes)} axes")
     ends = region[len(axes) :]
-    return [
-        Axis(a.axis, a.size, a.new_size, a.scale, start, end)
-        for a, start, end in zip(axes, region, ends)
-    ]
+    return [replace(a, start=start, end=end) for a, start, end in zip(axes, region, ends)]
 
 
 def _resize(node: OnnxNode, axes: list[Axis], how: Filter) -> Expr:
@@ -301,7 +288,7 @@ def _is_resize2d(node: OnnxNode, axes: Sequence[Axis], how: Filter) -> bool:
         node.rank(node.arg(0)) == _NCHW
         and all(a.is_identity for a in axes if a.axis < 2)
         and all(a.is_exact for a in axes)
-        and how.coordinates in _COORDINATES
+        and how.coordinates in COORDINATES
         and not how.antialias
         and not how.exclude_outside
     )

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.frontend.from_onnx.convert.indexing import summed_rows
+from compiler.frontend.from_onnx.convert.resize import cubic
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
@@ -44,16 +45,8 @@ def _taps(at: Floats, mode: str) -> tuple[Floats, Floats]:
     first, part = np.floor(at), at - np.floor(at)
     if mode == "linear":
         return np.stack([first, first + 1]), np.stack([1 - part, part])
-    a = -0.75
-
-    def near(x: Floats) -> Floats:
-        return ((a + 2) * x - (a + 3)) * x * x + 1
-
-    def far(x: Floats) -> Floats:
-        return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-
     places = np.stack([first + k for k in (-1, 0, 1, 2)])
-    return places, np.stack([far(part + 1), near(part), near(1 - part), far(2 - part)])
+    return places, cubic(np.stack([part + 1, part, 1 - part, 2 - part]), -0.75)
 
 
 @from_onnx("GridSample", since=16)

@@ -5,8 +5,6 @@ Source: the operators' specifications, ONNX since 17.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from compiler.frontend.from_onnx.node import OnnxNode
@@ -15,31 +13,21 @@ from compiler.frontend.from_onnx.values import dtype_of
 from compiler.ir.expr import Expr
 
 
-def _window(node: OnnxNode, terms: Sequence[float]) -> Expr:
-    """Sum of cosines with alternating signs."""
-    (size,) = node.ints(0, "the size")
-    period = size if node.attr("periodic", 1) else size - 1
-    angle = 2 * np.pi * np.arange(size) / max(period, 1)
-    values = sum((-1) ** k * a * np.cos(k * angle) for k, a in enumerate(terms))
-    return node.const(values, dtype_of(node.attr("output_datatype", 1), node.label))
+def _register_window(op_type: str, *terms: float) -> None:
+    @from_onnx(op_type, since=17)
+    def convert(node: OnnxNode) -> Expr:
+        (size,) = node.ints(0, "the size")
+        period = size if node.attr("periodic", 1) else size - 1
+        angle = 2 * np.pi * np.arange(size) / max(period, 1)
+        values = sum((-1) ** k * a * np.cos(k * angle) for k, a in enumerate(terms))
+        return node.const(values, dtype_of(node.attr("output_datatype", 1), node.label))
+
+    convert.__doc__ = f"{op_type}: a sum of cosines with alternating signs."
 
 
-@from_onnx("HannWindow", since=17)
-def hann_window(node: OnnxNode) -> Expr:
-    """0.5 - 0.5 cos."""
-    return _window(node, (0.5, 0.5))
-
-
-@from_onnx("HammingWindow", since=17)
-def hamming_window(node: OnnxNode) -> Expr:
-    """25/46 - 21/46 cos."""
-    return _window(node, (25 / 46, 21 / 46))
-
-
-@from_onnx("BlackmanWindow", since=17)
-def blackman_window(node: OnnxNode) -> Expr:
-    """0.42 - 0.5 cos + 0.08 cos of twice the angle."""
-    return _window(node, (0.42, 0.5, 0.08))
+_register_window("HannWindow", 0.5, 0.5)
+_register_window("HammingWindow", 25 / 46, 21 / 46)
+_register_window("BlackmanWindow", 0.42, 0.5, 0.08)
 
 
 @from_onnx("MelWeightMatrix", since=17)

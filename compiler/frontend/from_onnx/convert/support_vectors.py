@@ -12,10 +12,9 @@ Source: the operators' specifications, ONNX ai.onnx.ml 1; onnxruntime for what t
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.frontend.from_onnx.convert.machine_learning import (
     best_label,
@@ -26,9 +25,9 @@ from compiler.frontend.from_onnx.convert.machine_learning import (
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
+from compiler.ops.number_format import Array
 
 _ML: Final = "ai.onnx.ml"
-Array = NDArray[Any]
 
 
 def _kernel(node: OnnxNode, data: Expr, vectors: Array, kind: str) -> Expr:
