@@ -110,7 +110,8 @@ class OnnxNode:
     def ints_since(self, opset: int, index: int, name: str, what: str) -> list[int] | None:
         """Integers that are a constant input from an opset on, and an attribute before."""
         if self.opset < opset:
-            return self.attr(name, None)
+            given: list[int] | None = self.attr(name, None)
+            return given
         return self.ints(index, what) if self.has_input(index) else None
 
     def weight(self, index: int, form: str, derive: Callable[[Array], Array]) -> Expr | None:

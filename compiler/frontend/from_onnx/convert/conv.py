@@ -10,7 +10,13 @@ from typing import Final
 import numpy as np
 
 from compiler.frontend.from_onnx.convert.volume import convolve_volume, convolve_volume_transposed
-from compiler.frontend.from_onnx.convert.window import Window, read_window
+from compiler.frontend.from_onnx.convert.window import (
+    Window,
+    convolved,
+    halves,
+    read_window,
+    spatial_axes,
+)
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
@@ -21,11 +27,14 @@ _MOST_PLACES: Final = 1 << 24
 """Of a kernel, times elements of the data, that a computed weight may have."""
 
 
-def _weight(node: OnnxNode, one_d: bool) -> Expr:
-    if not one_d:
-        return node.arg(1)
-    derived = node.weight(1, "2d", lambda w: w[:, :, None, :])
-    return derived if derived is not None else node.call("expand_dims", node.arg(1), axis=2)
+def _weight(node: OnnxNode, given: Expr | None, axes: int) -> Expr:
+    """Input 1 or what is given for it, with two spatial axes."""
+    if axes == 1 and given is None:
+        given = node.weight(1, "2d", lambda w: w[:, :, None, :])
+        if given is not None:
+            return given
+    weight = node.arg(1) if given is None else given
+    return node.call("expand_dims", weight, axis=2) if axes == 1 else weight
 
 
 def _add_bias(node: OnnxNode, result: Expr) -> Expr:
@@ -51,40 +60,22 @@ def convolution(node: OnnxNode, data: Expr, given: Expr | None) -> Expr:
     Args:
         given: the weight, without a bias; None: inputs 1 and 2.
     """
-    rank = node.rank(data)
-    if rank not in (3, 4, 5):
-        raise node.error(f"{rank - 2} spatial axes; one to three are supported")
-    one_d = rank == 3
+    axes = spatial_axes(node, data)
     kernel = _kernel_size(node) if given is None else node.shape(given)[2:]
     window = read_window(node, node.attr("kernel_shape", None) or kernel, data)
-    if rank == 5:
+    if axes == 3:
         if given is not None:
             raise node.error("three spatial axes are supported for float operands only")
         return convolve_volume(node, data, window, partial(_add_bias, node))
     if given is None and _is_correlated(node, data, window):
         return _add_bias(node, _correlated(node, data, window))
-    if given is None:
-        weight = _weight(node, one_d)
-    else:
-        weight = node.call("expand_dims", given, axis=2) if one_d else given
-    if one_d:
-        data = node.call("expand_dims", data, axis=2)
-    lead = (1,) if one_d else ()
-    zero = (0,) if one_d else ()
-    result = node.call(
-        "nn.conv2d",
-        data,
-        weight,
-        strides=lead + window.strides,
-        padding=zero + window.begins + zero + window.ends,
-        dilation=lead + window.dilations,
-        groups=node.attr("group", 1),
-        channels=node.shape(weight)[0],
-        kernel_size=lead + window.kernel,
-    )
+    if axes == 1:
+        data, window = node.call("expand_dims", data, axis=2), window.with_height_one()
+    weight = _weight(node, given, axes)
+    result = convolved(node, "nn.conv2d", data, weight, window, channels=node.shape(weight)[0])
     if given is None:
         result = _add_bias(node, result)
-    return node.call("squeeze", result, axis=(2,)) if one_d else result
+    return node.call("squeeze", result, axis=(2,)) if axes == 1 else result
 
 
 @from_onnx("STFT", since=17)
@@ -131,14 +122,11 @@ def _correlated(node: OnnxNode, data: Expr, window: Window) -> Expr:
     if any(map(any, around)):
         data = node.call("nn.pad", data, node.scalar_like(0, data), pad_width=around)
     _, channels, *sizes = node.shape(data)
-    taps = [np.arange(k) * d for k, d in zip(window.kernel, window.dilations, strict=True)]
-    spans = zip(sizes, taps, window.strides, strict=True)
-    starts = [np.arange(0, size - tap[-1], stride) for size, tap, stride in spans]
-    grid = np.meshgrid(*taps, *starts, indexing="ij")
-    at = [tap + start for tap, start in zip(grid[: len(taps)], grid[len(taps) :], strict=True)]
-    places = node.const(np.ravel_multi_index(at, sizes).reshape(-1))
+    none = (0,) * len(sizes)
+    window = window._replace(begins=none, ends=none)
+    places = node.const(window.elements(sizes)[0].T.reshape(-1))
     taken = node.call("take", node.call("reshape", data, newshape=(channels, -1)), places, axis=1)
-    found = [len(each) for each in starts]
+    found = window.counts(sizes)
     columns = node.call("reshape", taken, newshape=(groups, -1, math.prod(found)))
     outputs = node.shape(weight)[0]
     rows = node.call("reshape", weight, newshape=(groups, outputs // groups, -1))
@@ -156,42 +144,24 @@ def _kernel_size(node: OnnxNode) -> Ints:
 def conv_transpose(node: OnnxNode) -> Expr:
     """ConvTranspose with one to three spatial axes; output_shape and auto_pad become padding."""
     data = node.arg(0)
-    rank = node.rank(data)
-    if rank not in (3, 4, 5):
-        raise node.error(f"{rank - 2} spatial axes; one to three are supported")
-    one_d = rank == 3
-    spatial = [node.size(data, axis) for axis in range(2, rank)]
+    axes = spatial_axes(node, data)
+    spatial = [node.size(data, axis) for axis in range(2, axes + 2)]
     kernel = node.attr("kernel_shape", None) or _kernel_size(node)
-    begins, ends, strides, dilations, extra = _transposed_padding(node, tuple(kernel), spatial)
-    groups = node.attr("group", 1)
-    if rank == 5:
-        window = Window(tuple(kernel), strides, dilations, begins, ends)
+    window, extra = _transposed_window(node, tuple(kernel), spatial)
+    if axes == 3:
         return convolve_volume_transposed(node, data, window, extra, partial(_add_bias, node))
-    weight = _weight(node, one_d)
-    lead = (1,) if one_d else ()
-    zero = (0,) if one_d else ()
-    if one_d:
-        data = node.call("expand_dims", data, axis=2)
-    result = node.call(
-        "nn.conv2d_transpose",
-        data,
-        weight,
-        strides=lead + strides,
-        padding=zero + begins + zero + ends,
-        dilation=lead + dilations,
-        groups=groups,
-        channels=node.shape(weight)[1] * groups,
-        kernel_size=lead + tuple(kernel),
-        output_padding=zero + extra,
-    )
+    weight = _weight(node, None, axes)
+    if axes == 1:
+        data, window = node.call("expand_dims", data, axis=2), window.with_height_one()
+        extra = (0, *extra)
+    sizes = {"channels": node.shape(weight)[1] * node.attr("group", 1), "output_padding": extra}
+    result = convolved(node, "nn.conv2d_transpose", data, weight, window, **sizes)
     result = _add_bias(node, result)
-    return node.call("squeeze", result, axis=(2,)) if one_d else result
+    return node.call("squeeze", result, axis=(2,)) if axes == 1 else result
 
 
-def _transposed_padding(
-    node: OnnxNode, kernel: Ints, spatial: Sequence[int]
-) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """(begins, ends, strides, dilations, output_padding) of a ConvTranspose."""
+def _transposed_window(node: OnnxNode, kernel: Ints, spatial: Sequence[int]) -> tuple[Window, Ints]:
+    """Window and output_padding of a ConvTranspose."""
     axes = len(spatial)
     strides = tuple(node.attr("strides", None) or [1] * axes)
     dilations = tuple(node.attr("dilations", None) or [1] * axes)
@@ -210,13 +180,11 @@ def _transposed_padding(
         pads = node.attr("pads", None) or [0] * (2 * axes)
         if auto_pad == "VALID":
             pads = [0] * (2 * axes)
-        return tuple(pads[:axes]), tuple(pads[axes:]), strides, dilations, extra
+        return Window(kernel, strides, dilations, tuple(pads[:axes]), tuple(pads[axes:])), extra
     totals = [f - w for f, w in zip(full, wanted)]
     # An output larger than the full one is reached by output padding instead of negative padding.
     extra = tuple(e + max(-t, 0) for e, t in zip(extra, totals))
     totals = [max(t, 0) for t in totals]
-    small = tuple(t // 2 for t in totals)
-    large = tuple(t - t // 2 for t in totals)
     # ONNX: SAME_UPPER gives the odd pixel to the end, every other mode to the beginning.
-    begins, ends = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
-    return begins, ends, strides, dilations, extra
+    begins, ends = halves(totals, auto_pad == "SAME_UPPER")
+    return Window(kernel, strides, dilations, begins, ends), extra

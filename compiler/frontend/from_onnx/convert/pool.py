@@ -7,22 +7,19 @@ gathered by constant indices, so that argmax picks among them.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.frontend.from_onnx.convert.volume import pool_volume
-from compiler.frontend.from_onnx.convert.window import Window, read_window
+from compiler.frontend.from_onnx.convert.window import Window, read_window, spatial_axes
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
+from compiler.ir.ty import integer_range, is_float
 
 
 def _pool(node: OnnxNode, op: str, data: Expr, **extra: bool) -> Expr:
-    rank = node.rank(data)
-    if rank not in (3, 4, 5):
-        raise node.error(f"{rank - 2} spatial axes; one to three are supported")
+    axes = spatial_axes(node, data)
     window = read_window(node, node.attr("kernel_shape"), data)
 
     def pool_planes(planes: Expr, part: Window) -> Expr:
@@ -37,9 +34,9 @@ def _pool(node: OnnxNode, op: str, data: Expr, **extra: bool) -> Expr:
             **extra,
         )
 
-    if rank == 5:
+    if axes == 3:
         return pool_volume(node, data, window, pool_planes)
-    if rank == 4:
+    if axes == 2:
         return pool_planes(data, window)
     row = node.call("expand_dims", data, axis=2)
     return node.call("squeeze", pool_planes(row, window.with_height_one()), axis=(2,))
@@ -114,66 +111,29 @@ def max_pool_with_indices(node: OnnxNode) -> list[Expr]:
     window = read_window(node, node.attr("kernel_shape"), data)
     if node.attr("ceil_mode", 0):
         raise node.error("indices with ceil_mode=1 are not supported")
-    sizes = [
-        (size + before + after - (k - 1) * d - 1) // s + 1
-        for size, before, after, k, d, s in zip(
-            spatial, window.begins, window.ends, window.kernel, window.dilations, window.strides
-        )
-    ]
+    sizes = window.counts(spatial)
     if any(size < 1 for size in sizes):
         raise node.error(f"the window {window.kernel} does not fit {tuple(spatial)}")
-    if math.prod(sizes) * math.prod(window.kernel) > MAX_TAPS:
+    outputs, taps = math.prod(sizes), math.prod(window.kernel)
+    if outputs * taps > MAX_TAPS:
         raise node.error("indices of a window this large are not supported")
-    taps = _taps(window, spatial, sizes, column_first=bool(node.attr("storage_order", 0)))
-    outputs = math.prod(sizes)
+    elements, inside = window.elements(spatial)
+    stored = elements
+    if node.attr("storage_order", 0):
+        stored = np.ravel_multi_index(np.unravel_index(elements, spatial), spatial, order="F")
     image = node.call("reshape", data, newshape=(n * c, math.prod(spatial)))
-    taken = node.call("take", image, node.const(taps.element.reshape(-1)), axis=1)
-    windows = node.call("reshape", taken, newshape=(n * c, *taps.element.shape))
-    lowest = _lowest(data.tensor_type.dtype)
-    masked = node.call("where", node.const(taps.inside), windows, node.scalar_like(lowest, data))
+    taken = node.call("take", image, node.const(elements.reshape(-1)), axis=1)
+    windows = node.call("reshape", taken, newshape=(n * c, outputs, taps))
+    dtype = data.tensor_type.dtype
+    lowest = -math.inf if is_float(dtype) else integer_range(dtype)[0]
+    masked = node.call("where", node.const(inside), windows, node.scalar_like(lowest, data))
     best = node.call("argmax", masked, axis=(2,), keepdims=True, dtype="int64")
     result_shape = (n, c, *sizes)
     maxima = node.call("reshape", node.call("gather", masked, best, axis=2), newshape=result_shape)
-    table = node.call("broadcast_to", node.const(taps.stored), shape=(n * c, *taps.stored.shape))
+    table = node.call("broadcast_to", node.const(stored), shape=(n * c, outputs, taps))
     chosen = node.call(
         "reshape", node.call("gather", table, best, axis=2), newshape=(n * c, outputs)
     )
     images = (np.arange(n * c, dtype=np.int64) * math.prod(spatial)).reshape(-1, 1)
     indices = node.call("add", chosen, node.const(images))
     return [maxima, node.call("reshape", indices, newshape=result_shape)]
-
-
-class _Taps(NamedTuple):
-    """What every output reads: arrays (outputs, taps of a window).
-
-    Attributes:
-        element: int64, its position in an image, row by row; clamped into it.
-        stored: int64, the number it has in the indices' own order.
-        inside: bool, whether it lies in the image.
-    """
-
-    element: NDArray[np.int64]
-    stored: NDArray[np.int64]
-    inside: NDArray[np.bool_]
-
-
-def _taps(window: Window, spatial: list[int], sizes: list[int], column_first: bool) -> _Taps:
-    rank = len(spatial)
-    index, stored, inside = np.zeros((), np.int64), np.zeros((), np.int64), np.ones((), bool)
-    for axis, size in enumerate(sizes):
-        starts = np.arange(size)[:, None] * window.strides[axis] - window.begins[axis]
-        position = starts + np.arange(window.kernel[axis])[None, :] * window.dilations[axis]
-        shape = [1] * (2 * rank)
-        shape[axis], shape[rank + axis] = position.shape
-        at = position.reshape(shape)
-        inside = inside & (at >= 0) & (at < spatial[axis])
-        at = np.clip(at, 0, spatial[axis] - 1)
-        index = index + at * math.prod(spatial[axis + 1 :])
-        others = spatial[:axis] if column_first else spatial[axis + 1 :]
-        stored = stored + at * math.prod(others)
-    full, flat = (*sizes, *window.kernel), (math.prod(sizes), math.prod(window.kernel))
-    return _Taps(*(np.broadcast_to(a, full).reshape(flat) for a in (index, stored, inside)))
-
-
-def _lowest(dtype: str) -> float:
-    return -math.inf if dtype.startswith("float") else int(np.iinfo(dtype).min)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from compiler.frontend.from_onnx.convert.indexing import summed_rows
 from compiler.frontend.from_onnx.convert.resize import cubic
+from compiler.frontend.from_onnx.convert.window import Window
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
@@ -113,21 +114,12 @@ def col2im(node: OnnxNode) -> Expr:
     batch, _, patches = node.shape(data)
     terms = np.arange(kernel * patches).reshape(kernel, patches)
     found = np.full((math.prod(image), kernel), kernel * patches)
-    counts = [
-        (n + pads[k] + pads[rank + k] - dilations[k] * (block[k] - 1) - 1) // strides[k] + 1
-        for k, n in enumerate(image)
-    ]
-    if math.prod(counts) != patches:
-        raise node.error(f"{patches} patches, {math.prod(counts)} fit in an image of {image}")
-    for number, offset in enumerate(np.ndindex(*block)):
-        at = np.stack(
-            [
-                grid.reshape(-1) * strides[k] + offset[k] * dilations[k] - pads[k]
-                for k, grid in enumerate(np.indices(counts))
-            ]
-        )
-        held = np.all((at >= 0) & (at < np.array(image)[:, None]), axis=0)
-        found[np.ravel_multi_index(tuple(at[:, held]), image), number] = terms[number, held]
+    window = Window(*map(tuple, (block, strides, dilations, pads[:rank], pads[rank:])))
+    count = math.prod(window.counts(image))
+    if count != patches:
+        raise node.error(f"{patches} patches, {count} fit in an image of {image}")
+    elements, inside = window.elements(image)
+    found[elements[inside], np.nonzero(inside)[1]] = terms.T[inside]
     rows = node.call("reshape", data, newshape=(-1, kernel * patches))
     sums = summed_rows(node, node.call("transpose", rows, axes=(1, 0)), found)
     return node.call(

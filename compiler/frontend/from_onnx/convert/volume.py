@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from compiler.frontend.from_onnx.convert.window import Window
+from compiler.frontend.from_onnx.convert.window import Ints, Window, convolved
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.ir.expr import Expr
 
-Ints = NDArray[np.int64]
 Pool = Callable[[Expr, Window], Expr]
 Bias = Callable[[Expr], Expr]
 _MOST_READS: Final = 1 << 20
@@ -31,7 +29,7 @@ _MOST_PHASES: Final = 64
 def pool_volume(node: OnnxNode, data: Expr, window: Window, pool: Pool) -> Expr:
     """``pool`` over three axes of (N, C, D, H, W); ``pool(data, window)`` pools (N, C, H, W)."""
     n, c, depth, height, width = node.shape(data)
-    within, along = _axes_of(window, slice(1, 3)), _axes_of(window, slice(0, 1))
+    within, along = window.along(slice(1, 3)), window.along(slice(0, 1))
     if not within.moves_nothing:
         planes = node.call("reshape", data, newshape=(n, c * depth, height, width))
         planes = pool(planes, within)
@@ -43,46 +41,27 @@ def pool_volume(node: OnnxNode, data: Expr, window: Window, pool: Pool) -> Expr:
         rows = node.call("reshape", data, newshape=(n, depth, height * width))
         image = node.call("transpose", rows, axes=(0, 2, 1))
         image = node.call("expand_dims", image, axis=3)
-        rows = node.call("squeeze", pool(image, _with_unit_width(along)), axis=(3,))
+        rows = node.call("squeeze", pool(image, along.with_width_one()), axis=(3,))
         columns = node.call("transpose", rows, axes=(0, 2, 1))
     else:
         columns = node.call("reshape", data, newshape=(n, c, depth, height * width))
-        columns = pool(columns, _with_unit_width(along))
+        columns = pool(columns, along.with_width_one())
     return node.call("reshape", columns, newshape=(n, c, -1, height, width))
-
-
-def _axes_of(window: Window, axes: slice) -> Window:
-    return Window(
-        window.kernel[axes],
-        window.strides[axes],
-        window.dilations[axes],
-        window.begins[axes],
-        window.ends[axes],
-    )
-
-
-def _with_unit_width(window: Window) -> Window:
-    return Window(
-        (*window.kernel, 1),
-        (*window.strides, 1),
-        (*window.dilations, 1),
-        (*window.begins, 0),
-        (*window.ends, 0),
-    )
 
 
 def convolve_volume(node: OnnxNode, data: Expr, window: Window, bias: Bias) -> Expr:
     """Conv of (N, C, D, H, W); ``bias`` adds it to (N, C, H, W)."""
     kd, sd, dd = window.kernel[0], window.strides[0], window.dilations[0]
     begin, depth, groups = window.begins[0], node.size(data, 2), node.attr("group", 1)
-    count = (depth + begin + window.ends[0] - (kd - 1) * dd - 1) // sd + 1
+    (count,) = window.along(slice(0, 1)).counts([depth])
     if count < 1:
         raise node.error(f"the kernel is deeper than the data: {kd} with dilation {dd}")
     _check_size(node, count, kd)
     places = np.arange(count)[:, None] * sd + np.arange(kd) * dd - begin
     weight = _plane_weight(node, slice(0, None), 1, (0, 1, 3, 2, 4))
     reads = _windows(node, data, places, groups)
-    product = _product(node, "nn.conv2d", reads, weight, window, channels=node.shape(weight)[0])
+    planes, channels = window.along(slice(1, 3)), node.shape(weight)[0]
+    product = convolved(node, "nn.conv2d", reads, weight, planes, channels=channels)
     return _as_volume(node, bias(product), node.shape(data)[0], count)
 
 
@@ -109,28 +88,12 @@ def convolve_volume_transposed(
         weight = _plane_weight(node, taps, groups, (0, 3, 1, 2, 4))
         reads = _windows(node, data, places, groups)
         sizes = {"channels": node.shape(weight)[1] * groups, "output_padding": extra[1:]}
-        product = _product(node, "nn.conv2d_transpose", reads, weight, window, **sizes)
+        planes = window.along(slice(1, 3))
+        product = convolved(node, "nn.conv2d_transpose", reads, weight, planes, **sizes)
         phases.append(bias(product))
     apart = [node.call("reshape", made, newshape=(-1, 1, *node.shape(made)[1:])) for made in phases]
     joined = apart[0] if len(apart) == 1 else node.call("concatenate", node.tuple(apart), axis=1)
     return _as_volume(node, joined, node.shape(data)[0], count)
-
-
-def _product(
-    node: OnnxNode, name: str, data: Expr, weight: Expr, window: Window, **sizes: Any
-) -> Expr:
-    planes = _axes_of(window, slice(1, 3))
-    return node.call(
-        name,
-        data,
-        weight,
-        strides=planes.strides,
-        padding=planes.padding,
-        dilation=planes.dilations,
-        groups=node.attr("group", 1),
-        kernel_size=planes.kernel,
-        **sizes,
-    )
 
 
 def _check_size(node: OnnxNode, count: int, taps: int, phases: int = 1) -> None:

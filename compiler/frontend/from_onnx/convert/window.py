@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.ir.expr import Expr
 
+Ints = NDArray[np.int64]
 
-@dataclass(frozen=True, slots=True)
-class Window:
+
+class Window(NamedTuple):
     """One value per spatial axis, from the first to the last."""
 
     kernel: tuple[int, ...]
@@ -30,15 +34,77 @@ class Window:
         ones = {*self.kernel, *self.strides} == {1}
         return ones and not any((*self.begins, *self.ends))
 
+    def along(self, axes: slice) -> Window:
+        """The window of some of the axes."""
+        return Window(*(values[axes] for values in self))
+
     def with_height_one(self) -> Window:
         """The window of one spatial axis as one of two, over data of height 1."""
-        return Window(
-            (1, *self.kernel),
-            (1, *self.strides),
-            (1, *self.dilations),
-            (0, *self.begins),
-            (0, *self.ends),
-        )
+        return Window(*(one + values for one, values in zip(_ONE, self)))
+
+    def with_width_one(self) -> Window:
+        """The same over data of width 1."""
+        return Window(*(values + one for one, values in zip(_ONE, self)))
+
+    def counts(self, sizes: Sequence[int]) -> list[int]:
+        """How many windows fit along each axis of data of these sizes."""
+        return [
+            max((size + begin + end - (k - 1) * d - 1) // s + 1, 0)
+            for size, k, s, d, begin, end in zip(sizes, *self)
+        ]
+
+    def elements(self, sizes: Sequence[int]) -> tuple[Ints, NDArray[np.bool_]]:
+        """The elements of data that each window reads, as numbers in row-major order: an array
+        (windows, elements of a window); and whether they lie in the data, whose nearest elements
+        stand for others."""
+        numbers, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
+        for size, count, k, s, d, begin, _ in zip(sizes, self.counts(sizes), *self):
+            at = np.arange(count)[:, None] * s + np.arange(k) * d - begin
+            held = ((at >= 0) & (at < size))[None, :, None, :]
+            at = np.clip(at, 0, size - 1)[None, :, None, :]
+            shape = (len(numbers) * count, -1)
+            numbers = (numbers[:, None, :, None] * size + at).reshape(shape)
+            inside = (inside[:, None, :, None] & held).reshape(shape)
+        return numbers, inside
+
+
+_ONE = Window((1,), (1,), (1,), (0,), (0,))
+
+
+def spatial_axes(node: OnnxNode, data: Expr) -> int:
+    """How many axes of the data are spatial: all but the first two.
+
+    Raises:
+        OnnxImportError: none, or more than three.
+    """
+    count = node.rank(data) - 2
+    if count not in (1, 2, 3):
+        raise node.error(f"{count} spatial axes; one to three are supported")
+    return count
+
+
+def convolved(
+    node: OnnxNode, name: str, data: Expr, weight: Expr, window: Window, **sizes: Any
+) -> Expr:
+    """A call of the convolution ``name`` over two spatial axes, by the groups of the node."""
+    return node.call(
+        name,
+        data,
+        weight,
+        strides=window.strides,
+        padding=window.padding,
+        dilation=window.dilations,
+        groups=node.attr("group", 1),
+        kernel_size=window.kernel,
+        **sizes,
+    )
+
+
+def halves(totals: Sequence[int], upper: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Padding at the beginning and at the end of each axis; ``upper``: the odd one at the end."""
+    small = tuple(t // 2 for t in totals)
+    large = tuple(t - t // 2 for t in totals)
+    return (small, large) if upper else (large, small)
 
 
 def read_window(node: OnnxNode, kernel: Sequence[int], data: Expr) -> Window:
@@ -65,9 +131,7 @@ def read_window(node: OnnxNode, kernel: Sequence[int], data: Expr) -> Window:
             max((-(-size // s) - 1) * s + (k - 1) * d + 1 - size, 0)
             for size, k, s, d in zip(sizes, kernel, strides, dilations)
         ]
-        small = tuple(t // 2 for t in totals)
-        large = tuple(t - t // 2 for t in totals)
-        begins, ends = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
+        begins, ends = halves(totals, auto_pad == "SAME_UPPER")
     else:
         raise node.error(
             f"auto_pad {auto_pad!r} is not one of NOTSET, VALID, SAME_UPPER, SAME_LOWER"
