@@ -24,12 +24,15 @@ from onnx import TensorProto, helper, numpy_helper
 from compiler.errors import OnnxExportError, OnnxImportError, legal_names
 from compiler.frontend.cut_graph import LEARNED, Graph
 from compiler.frontend.from_onnx.branches import renamed_node, renamed_tensor
+from compiler.frontend.from_onnx.graph import abbreviated
 from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS
 from compiler.runtime.pipeline import Pipeline
 
 _INTEGERS: Final = frozenset(
     (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL, TensorProto.UINT8)
 )
+_SHOWN: Final = 6
+"""Nodes at a border that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +85,14 @@ class Parts:
     def __str__(self) -> str:
         where = []
         if self.before is not None:
-            where.append(f"from {_some(self.first)}")
+            where.append(f"from {abbreviated(self.first, _SHOWN)}")
         if self.after is not None:
-            where.append(f"until {_some(self.last)}")
+            where.append(f"until {abbreviated(self.last, _SHOWN)}")
         inside, whole = self.multiplications
         return (
             f"quantized {' '.join(where)}: {inside:,} of {whole:,} multiplications "
             f"({self.share:.1%}); the rest of the model stays in float around it"
         )
-
-
-def _some(names: Sequence[str], most: int = 6) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def cut(graph: Graph, until: Sequence[str] = (), from_: Sequence[str] = ()) -> Parts:
@@ -238,17 +236,13 @@ def _parts(graph: Graph, before: set[int], after: set[int]) -> Parts:
     made: list[bytes | None] = []
     for part, (nodes, reads) in enumerate(bodies):
         own = [graph.nodes[p].output for p in sorted(nodes) if part_of.get(p) == part]
-        written = [out for outs in own for out in outs if out in wanted[part]]
-        written.sort(key=lambda n: (n not in graph.outputs, _order(graph.outputs, n)))
+        written = {out: None for outs in own for out in outs if out in wanted[part]}
+        written = dict.fromkeys([*(n for n in graph.outputs if n in written), *written])
         held = (before, core, after)[part]
-        made.append(_model(graph, nodes, reads, written) if held else None)
+        made.append(_model(graph, nodes, reads, [*written]) if held else None)
     assert made[1] is not None
     borders = [_borders(graph, core, part_of, part) for part in (0, 2)]
     return Parts(made[0], made[1], made[2], (inside, whole), *borders)
-
-
-def _order(names: Sequence[str], name: str) -> int:
-    return names.index(name) if name in names else len(names)
 
 
 def _body(graph: Graph, part_of: Mapping[int, int], part: int) -> tuple[set[int], list[str]]:

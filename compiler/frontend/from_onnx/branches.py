@@ -29,17 +29,10 @@ def taken_branch(node: OnnxNode, name: str) -> tuple[list[onnx.NodeProto], list[
     """
     condition = node.require_known(0, "the condition")
     key = "then_branch" if condition.reshape(-1)[:1].any() else "else_branch"
-    branch = next((a.g for a in node.proto.attribute if a.name == key and a.HasField("g")), None)
-    if branch is None:
-        raise node.error(f"attribute {key!r} is missing")
-    if branch.sparse_initializer:
-        raise node.error("sparse initializers are not supported")
+    branch, renamed = inner_graph(node, key, name)
     outputs = [info.name for info in branch.output]
     if len(outputs) != len(node.proto.output):
         raise node.error(f"{key} has {len(outputs)} outputs for {len(node.proto.output)}")
-    local = {tensor.name for tensor in branch.initializer}
-    local.update(output for inner in branch.node for output in inner.output if output)
-    renamed = {old: f"{name}/{old}" for old in local}
     nodes = [renamed_node(inner, renamed, name) for inner in branch.node]
     # What the branch gives may be a tensor from outside, so the outputs are new names for it.
     for inner_name, outer_name in zip(outputs, node.proto.output):
@@ -47,6 +40,30 @@ def taken_branch(node: OnnxNode, name: str) -> tuple[list[onnx.NodeProto], list[
             given = renamed.get(inner_name, inner_name)
             nodes.append(onnx.helper.make_node("Identity", [given], [outer_name], name=name))
     return nodes, [renamed_tensor(tensor, renamed) for tensor in branch.initializer]
+
+
+def inner_graph(node: OnnxNode, key: str, name: str) -> tuple[onnx.GraphProto, dict[str, str]]:
+    """The graph in an attribute, and new names for all that it defines.
+
+    Raises:
+        OnnxImportError: there is none, or it has sparse initializers.
+    """
+    graph: onnx.GraphProto | None = next(
+        (a.g for a in node.proto.attribute if a.name == key and a.HasField("g")), None
+    )
+    if graph is None:
+        raise node.error(f"attribute {key!r} is missing")
+    if graph.sparse_initializer:
+        raise node.error("sparse initializers are not supported")
+    return graph, {old: f"{name}/{old}" for old in defined_names(graph) if old}
+
+
+def defined_names(graph: onnx.GraphProto) -> set[str]:
+    """What a graph within a graph names itself, which hides names outside."""
+    names = {output for node in graph.node for output in node.output}
+    names.update(tensor.name for tensor in graph.initializer)
+    names.update(info.name for info in graph.input)
+    return names
 
 
 def renamed_tensor(tensor: onnx.TensorProto, renamed: Mapping[str, str]) -> onnx.TensorProto:
@@ -70,10 +87,7 @@ def renamed_node(proto: onnx.NodeProto, renamed: Mapping[str, str], prefix: str)
         node.input[:] = [names.get(name, name) for name in node.input]
         for attribute in node.attribute:
             for graph in (attribute.g, *attribute.graphs):
-                # What an inner graph defines itself hides the outer name.
-                own = {o for n in graph.node for o in n.output}
-                own.update(t.name for t in graph.initializer)
-                own.update(i.name for i in graph.input)
+                own = defined_names(graph)
                 visible = {old: new for old, new in names.items() if old not in own}
                 for info in graph.output:
                     info.name = visible.get(info.name, info.name)

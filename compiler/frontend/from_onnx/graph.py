@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import onnx
 
 from compiler.errors import CompilerError, OnnxImportError, TypeInferenceError
-from compiler.frontend.from_onnx.branches import is_branching, taken_branch
+from compiler.frontend.from_onnx.branches import defined_names, is_branching, taken_branch
 from compiler.frontend.from_onnx.graph_inputs import InputShapes, bind_inputs
 from compiler.frontend.from_onnx.loops import LoopEnd, body_of, is_loop
 from compiler.frontend.from_onnx.node import OnnxNode
@@ -86,7 +86,7 @@ def _refuse_unsupported(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> No
             missing.setdefault((domain, node.op_type), []).append(node_name(node, index))
     if missing:
         lines = [
-            f"{f'{domain}::' if domain else ''}{name} ({_abbreviated(nodes)})"
+            f"{f'{domain}::' if domain else ''}{name} ({_nodes(nodes)})"
             for (domain, name), nodes in sorted(missing.items())
         ]
         error = OnnxImportError(
@@ -98,9 +98,14 @@ def _refuse_unsupported(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> No
         raise error
 
 
-def _abbreviated(names: list[str], limit: int = 5) -> str:
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return f"node{'s' if len(names) > 1 else ''} {', '.join(map(repr, names[:limit]))}{more}"
+def abbreviated(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _nodes(names: Sequence[str]) -> str:
+    return f"node{'s' if len(names) > 1 else ''} {abbreviated([*map(repr, names)], 5)}"
 
 
 def _opset(node: onnx.NodeProto, opsets: Mapping[str, int]) -> int:
@@ -194,11 +199,7 @@ def names_read(proto: onnx.NodeProto) -> Iterator[str]:
         yield from (name for name in node.input if name and name not in own)
         for attribute in node.attribute:
             for graph in (attribute.g, *attribute.graphs):
-                inside = own.union(
-                    (out for inner in graph.node for out in inner.output),
-                    (tensor.name for tensor in graph.initializer),
-                    (info.name for info in graph.input),
-                )
+                inside = own | defined_names(graph)
                 yield from (info.name for info in graph.output if info.name not in inside)
                 stack.extend((inner, inside) for inner in graph.node)
 

@@ -3,14 +3,13 @@ standard operators that ONNX defines by others. Their size is known beforehand."
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 import onnx
 import onnx.inliner
 import onnx.shape_inference
 from onnx import TensorProto, helper
 
 from compiler.errors import OnnxImportError
+from compiler.frontend.from_onnx.model_file import within
 from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS, find_converter
 
 # Thirty functions that call each other twice ask for 2**30 nodes in two kilobytes.
@@ -101,11 +100,11 @@ def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _refuse_explosion(model: onnx.ModelProto) -> None:
-    bodies = {(f.domain, f.name): f.node for f in model.functions}
+    bodies = {(f.domain, f.name): f for f in model.functions}
     sizes: dict[_Name, int] = {}
     for name in bodies:
         _measure(name, bodies, sizes)
-    total = _size(model.graph.node, sizes)
+    total = _size(model.graph, sizes)
     if total > MAX_INLINED_NODES:
         raise OnnxImportError(
             f"inlining the model's functions gives {total} nodes; the limit is {MAX_INLINED_NODES}",
@@ -114,9 +113,7 @@ def _refuse_explosion(model: onnx.ModelProto) -> None:
         )
 
 
-def _measure(
-    root: _Name, bodies: dict[_Name, Sequence[onnx.NodeProto]], sizes: dict[_Name, int]
-) -> None:
+def _measure(root: _Name, bodies: dict[_Name, onnx.FunctionProto], sizes: dict[_Name, int]) -> None:
     """Nodes of ``root`` and of all it calls, once inlined, into ``sizes``."""
     open_names: set[_Name] = set()
     stack: list[tuple[_Name, bool]] = [(root, False)]
@@ -130,7 +127,7 @@ def _measure(
             continue
         open_names.add(name)
         stack.append((name, True))
-        for node in _all_nodes(bodies[name]):
+        for node in within(bodies[name], onnx.NodeProto):
             callee = (node.domain, node.op_type)
             if callee in open_names:
                 raise OnnxImportError(
@@ -141,17 +138,6 @@ def _measure(
                 stack.append((callee, False))
 
 
-def _size(nodes: Sequence[onnx.NodeProto], sizes: dict[_Name, int]) -> int:
-    return sum(sizes.get((node.domain, node.op_type), 1) for node in _all_nodes(nodes))
-
-
-def _all_nodes(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Nodes, with the nodes of their subgraphs."""
-    stack = list(nodes)
-    while stack:
-        node = stack.pop()
-        yield node
-        for attribute in node.attribute:
-            stack.extend(attribute.g.node)
-            for graph in attribute.graphs:
-                stack.extend(graph.node)
+def _size(body: onnx.GraphProto | onnx.FunctionProto, sizes: dict[_Name, int]) -> int:
+    nodes = within(body, onnx.NodeProto)
+    return sum(sizes.get((node.domain, node.op_type), 1) for node in nodes)

@@ -9,7 +9,7 @@ here: they tell how many steps there are, and a step reads them. Source: ONNX op
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +18,8 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from compiler.frontend.from_onnx.branches import renamed_node, renamed_tensor
+from compiler.frontend.from_onnx.branches import inner_graph, renamed_node, renamed_tensor
+from compiler.frontend.from_onnx.model_file import within
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS
 from compiler.frontend.from_onnx.values import to_array
@@ -108,37 +109,17 @@ def body_of(
     Raises:
         OnnxImportError: the number of steps is not known, or the body does not fit the node.
     """
-    body: onnx.GraphProto | None = next(
-        (a.g for a in node.proto.attribute if a.name == "body" and a.HasField("g")), None
-    )
-    if body is None:
-        raise node.error("attribute 'body' is missing")
-    if body.sparse_initializer:
-        raise node.error("sparse initializers are not supported")
-    inner = next((one for one in _nodes_within(body) if one.op_type in _LOOPS), None)
+    body, renamed = inner_graph(node, "body", name)
+    inner = next((one for one in within(body, onnx.NodeProto) if one.op_type in _LOOPS), None)
     if inner is not None:
         raise node.error(
             f"the {inner.op_type} in it is a loop within a loop, which has no integer form",
             "write the steps of one of them out before the export",
         )
-    local = {tensor.name for tensor in body.initializer}
-    local.update(info.name for info in body.input)
-    local.update(output for inner in body.node for output in inner.output if output)
-    renamed = {old: f"{name}/{old}" for old in local}
     nodes = [renamed_node(inner, renamed, name) for inner in body.node]
     begun = _scan if node.op_type == "Scan" else _loop
     end = begun(node, body, renamed)
     return nodes, [renamed_tensor(tensor, renamed) for tensor in body.initializer], end
-
-
-def _nodes_within(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of a graph and of all graphs inside."""
-    graphs = [graph]
-    while graphs:
-        for node in graphs.pop().node:
-            yield node
-            for attribute in node.attribute:
-                graphs += [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
 
 
 def _scan(node: OnnxNode, body: onnx.GraphProto, renamed: Mapping[str, str]) -> LoopEnd:

@@ -12,15 +12,17 @@ import stat
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path, PureWindowsPath
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import onnx
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from compiler.errors import OnnxImportError
 from compiler.ops.number_format import Array
+
+_Kind = TypeVar("_Kind")
 
 MAX_MODEL_BYTES = 2 << 30
 _MAPPED_BYTES = 1 << 20
@@ -179,9 +181,9 @@ def _number_labels(graph: onnx.GraphProto) -> None:
             info.type.tensor_type.elem_type = onnx.TensorProto.INT64
 
 
-def _messages(model: onnx.ModelProto) -> Iterator[Any]:
-    """The model and every message in it, wherever it is."""
-    pending: list[Any] = [model]
+def _messages(root: Message) -> Iterator[Any]:
+    """The message and every one in it, wherever it is."""
+    pending: list[Any] = [root]
     while pending:
         message = pending.pop()
         yield message
@@ -243,9 +245,14 @@ def _not_onnx(name: str) -> OnnxImportError:
     )
 
 
+def within(message: Message, kind: type[_Kind]) -> Iterator[_Kind]:
+    """Every message of a kind in a message, in branches and attributes too, and the message."""
+    return (found for found in _messages(message) if isinstance(found, kind))
+
+
 def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Every tensor: of the graph, its branches and functions, dense, sparse or in attributes."""
-    return (found for found in _messages(model) if isinstance(found, onnx.TensorProto))
+    return within(model, onnx.TensorProto)
 
 
 def _load_external_data(

@@ -15,14 +15,14 @@ which no maximum sees: where all values of a window are negative, it is another 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from compiler.frontend.from_onnx.model_file import read_model
+from compiler.frontend.from_onnx.graph import abbreviated
+from compiler.frontend.from_onnx.model_file import read_model, within
 from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS
 
 LARGEST_SAFE_WEIGHT = 64
@@ -70,7 +70,7 @@ def runtime_warnings(source: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
     reversed_convolutions: list[str] = []
     padded: list[str] = []
     labels: list[str] = []
-    for part in _graphs(graph):
+    for part in within(graph, onnx.GraphProto):
         values = _Values(part)
         for node in part.node:
             name = node.name or (node.output[0] if node.output else node.op_type)
@@ -95,7 +95,8 @@ def runtime_warnings(source: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
     if padded:
         warnings.append(
             "onnxruntime computes something else from this file than it says: it takes the zeros "
-            f"of a Pad in front of a MaxPool for padding ({_names(padded)}); qsearch does not, nor "
+            "of a Pad in front of a MaxPool for padding "
+            f"({abbreviated(padded, _SHOWN)}); qsearch does not, nor "
             'does onnxruntime with InferenceSession(…, disabled_optimizers=["Pad_Fusion"])'
         )
     return (*warnings, *labels)
@@ -105,26 +106,8 @@ def _told(names: list[str]) -> str:
     return (
         "on x86 processors without VNNI (AVX2 only) onnxruntime may compute something else from "
         "this file than qsearch: its 8 bit kernels saturate sums of two products "
-        f"({_names(names)})"
+        f"({abbreviated(names, _SHOWN)})"
     )
-
-
-def _names(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """The graph and the bodies of its If, Loop and Scan."""
-    stack = [graph]
-    while stack:
-        part = stack.pop()
-        yield part
-        for node in part.node:
-            for attribute in node.attribute:
-                if attribute.HasField("g"):
-                    stack.append(attribute.g)
-                stack.extend(attribute.graphs)
 
 
 class _Values:
