@@ -37,9 +37,7 @@ def declared_inputs(source: str | os.PathLike[str] | bytes) -> tuple[DeclaredInp
     Raises:
         OnnxImportError: the file cannot be read as ONNX.
     """
-    graph = read_model(source, kinds=()).graph
-    weights = {tensor.name for tensor in graph.initializer}
-    return tuple(_declared(entry) for entry in graph.input if entry.name not in weights)
+    return _inputs(read_model(source, kinds=()).graph)
 
 
 def declared_interface(source: str | os.PathLike[str] | bytes) -> Interface:
@@ -49,14 +47,16 @@ def declared_interface(source: str | os.PathLike[str] | bytes) -> Interface:
         OnnxImportError: the file cannot be read as ONNX.
     """
     graph = read_model(source, kinds=()).graph
-    weights = {tensor.name for tensor in graph.initializer}
-    inputs = [_declared(entry) for entry in graph.input if entry.name not in weights]
-    outputs = [_declared(entry) for entry in graph.output]
     taken, given = (
         tuple(Port(d.name, d.dtype or "float32", d.dims) for d in ports)
-        for ports in (inputs, outputs)
+        for ports in (_inputs(graph), map(_declared, graph.output))
     )
     return Interface(taken, given)
+
+
+def _inputs(graph: onnx.GraphProto) -> tuple[DeclaredInput, ...]:
+    weights = {tensor.name for tensor in graph.initializer}
+    return tuple(_declared(entry) for entry in graph.input if entry.name not in weights)
 
 
 def _declared(entry: onnx.ValueInfoProto) -> DeclaredInput:

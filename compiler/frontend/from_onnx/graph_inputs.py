@@ -81,33 +81,30 @@ def _input_type(info: onnx.ValueInfoProto, inputs: InputShapes, sequence: bool) 
     tensor = info.type.tensor_type
     dtype = dtype_of(tensor.elem_type, where)
     given = inputs.shapes.get(info.name)
-    if given is None and not tensor.HasField("shape"):
-        given = _shape_by_axes(info.name, inputs)
-    if given is None and not tensor.HasField("shape"):
-        raise OnnxImportError(
-            "the shape of an input is not known, not even its rank",
-            where=where,
-            fix=f"give every axis a size: --dim {info.name}:0=… --dim {info.name}:1=…",
-        )
-    declared = list(tensor.shape.dim) if tensor.HasField("shape") else None
-    if given is not None:
-        if declared is not None and (
-            len(declared) != len(given)
-            or any(
-                d.dim_value > 0 and d.dim_value != v  # 0 and -1 stand for an unknown size
-                for d, v in zip(declared, given)
-            )
-        ):
+    if not tensor.HasField("shape"):
+        given = _shape_by_axes(info.name, inputs) if given is None else given
+        if given is None:
             raise OnnxImportError(
-                f"shape {tuple(given)} does not fit the model's {_shape_text(declared)}",
+                "the shape of an input is not known, not even its rank",
                 where=where,
-                fix="the given shape must keep the model's fixed dimensions",
+                fix=f"give every axis a size: --dim {info.name}:0=… --dim {info.name}:1=…",
             )
         return TensorType(tuple(int(v) for v in given), dtype)
-    assert declared is not None
-    batch = None if sequence else 0
-    shape = tuple(_dim(d, axis, inputs, info.name, batch) for axis, d in enumerate(declared))
-    return TensorType(shape, dtype)
+    declared = tensor.shape.dim
+    if given is None:
+        batch = None if sequence else 0
+        dims = (_dim(d, axis, inputs, info.name, batch) for axis, d in enumerate(declared))
+        return TensorType(tuple(dims), dtype)
+    if len(declared) != len(given) or any(
+        d.dim_value > 0 and d.dim_value != v  # 0 and -1 stand for an unknown size
+        for d, v in zip(declared, given)
+    ):
+        raise OnnxImportError(
+            f"shape {tuple(given)} does not fit the model's {_shape_text(declared)}",
+            where=where,
+            fix="the given shape must keep the model's fixed dimensions",
+        )
+    return TensorType(tuple(int(v) for v in given), dtype)
 
 
 def _names_axis(key: str, graph: onnx.GraphProto) -> bool:

@@ -20,7 +20,6 @@ from compiler.frontend.from_onnx.values import (
 )
 from compiler.ir.expr import Constant, Expr, Op
 from compiler.ir.ty import Any as AnyDim
-from compiler.ir.ty import TensorType
 from compiler.ops.number_format import Array
 from compiler.span import ONNX, Span
 
@@ -157,10 +156,6 @@ class OnnxNode:
         raise self.error(f"attribute {attribute.name!r} is of a kind that is not supported")
 
     # Types
-
-    def type_of(self, expr: Expr) -> TensorType:
-        """Type of an expression made so far."""
-        return expr.tensor_type
 
     def shape(self, expr: Expr) -> tuple[int, ...]:
         """Static shape of an expression.

@@ -107,7 +107,7 @@ def stft(node: OnnxNode) -> Expr:
 
 def _is_correlated(node: OnnxNode, data: Expr, window: Window) -> bool:
     """Whether a weight is computed, for one sample of which there are not too many windows."""
-    shape = node.type_of(data).shape
+    shape = data.tensor_type.shape
     static = shape[0] == 1 and all(isinstance(size, int) for size in shape)
     if not static or node.values.is_stored(node.proto.input[1]):
         return False

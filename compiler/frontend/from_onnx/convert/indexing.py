@@ -283,27 +283,18 @@ def one_hot(node: OnnxNode) -> Expr:
     )
 
 
-def _arg_reduce(node: OnnxNode, op: str) -> Expr:
+@from_onnx("ArgMax")
+@from_onnx("ArgMin")
+def place_of_extremum(node: OnnxNode) -> Expr:
+    """Index of the largest or the smallest element."""
     return node.call(
-        op,
+        node.op_type.lower(),
         node.arg(0),
         axis=(node.axis(node.attr("axis", 0), node.rank(node.arg(0))),),
         keepdims=bool(node.attr("keepdims", 1)),
         select_last_index=bool(node.attr("select_last_index", 0)),
         dtype="int64",
     )
-
-
-@from_onnx("ArgMax")
-def argmax(node: OnnxNode) -> Expr:
-    """Index of the largest element."""
-    return _arg_reduce(node, "argmax")
-
-
-@from_onnx("ArgMin")
-def argmin(node: OnnxNode) -> Expr:
-    """Index of the smallest element."""
-    return _arg_reduce(node, "argmin")
 
 
 @from_onnx("TopK")

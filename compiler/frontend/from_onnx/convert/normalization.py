@@ -73,32 +73,25 @@ def instance_normalization(node: OnnxNode) -> Expr:
 
 
 @from_onnx("GroupNormalization", since=18)
+@from_onnx("GroupNormalization", since=21)
 def group_normalization(node: OnnxNode) -> Expr:
-    """Scale and bias per group (opset 18 to 20)."""
-    channels = node.shape(node.arg(0))[1]
+    """Scale and bias per group before opset 21, and per channel from there on."""
     groups = node.attr("num_groups")
+    repeats = node.shape(node.arg(0))[1] // groups if node.opset < 21 else 1
 
     def spread(index: int) -> Expr:
-        derived = node.weight(index, "channels", lambda v: np.repeat(v, channels // groups))
+        if repeats == 1:
+            return node.arg(index)
+        derived = node.weight(index, "channels", lambda v: np.repeat(v, repeats))
         if derived is None:
-            return node.call("repeat", node.arg(index), repeats=channels // groups, axis=0)
+            return node.call("repeat", node.arg(index), repeats=repeats, axis=0)
         return derived
 
-    return _group_norm(node, groups, spread(1), spread(2))
-
-
-@from_onnx("GroupNormalization", since=21)
-def group_normalization_per_channel(node: OnnxNode) -> Expr:
-    """Scale and bias per channel (from opset 21)."""
-    return _group_norm(node, node.attr("num_groups"), node.arg(1), node.arg(2))
-
-
-def _group_norm(node: OnnxNode, groups: int, gamma: Expr, beta: Expr) -> Expr:
     return node.call(
         "nn.group_norm",
         node.arg(0),
-        gamma,
-        beta,
+        spread(1),
+        spread(2),
         num_groups=groups,
         axis=1,
         epsilon=node.attr("epsilon", 1e-5),

@@ -90,8 +90,10 @@ def quantize_linear(node: OnnxNode) -> Expr:
     check_zero_point(node, 2)
     if node.has_input(2) and node.values.has_2_bits(node.proto.input[2]):
         raise node.error("values of 2 bits are read as weights only")
-    remember_quantized(node)
-    data = node.arg(0)
+    data, parameters = node.arg(0), _parameters(node)
+    if parameters is not None:  # for the DequantizeLinear that reads it
+        found = Quantized(data, *parameters, node.attr("axis", 1))
+        node.values.quantized[node.proto.output[0]] = found
     scale = _per_axis(node, _parameter(node, 1), data)
     target = "uint8"
     if node.has_input(2):
@@ -143,15 +145,6 @@ _ONE_BYTE = (-255, 255)
 _INT32 = (-(2.0**31), 2.0**31)
 
 
-def remember_quantized(node: OnnxNode) -> None:
-    """Note what a QuantizeLinear computes, for the DequantizeLinear that reads it."""
-    parameters = _parameters(node)
-    if parameters is not None:
-        scale, zero_point = parameters
-        found = Quantized(node.arg(0), scale, zero_point, node.attr("axis", 1))
-        node.values.quantized[node.proto.output[0]] = found
-
-
 def fake_quantized(node: OnnxNode) -> Expr | None:
     """A DequantizeLinear as simulated_quantize, or None where it is none."""
     parameters = _parameters(node)
@@ -163,7 +156,7 @@ def fake_quantized(node: OnnxNode) -> Expr | None:
         return _weight(node, stored, scale, zero_point)
     source = node.values.quantized.get(node.proto.input[0])
     bounds = _bounds(zero_point, _ONE_BYTE)
-    if source is None or bounds is None or node.type_of(source.data).dtype != "float32":
+    if source is None or bounds is None or source.data.tensor_type.dtype != "float32":
         return None
     same_axis = scale.ndim == 0 or source.axis == node.attr("axis", 1)
     if not (

@@ -186,20 +186,15 @@ def pad(node: OnnxNode) -> Expr:
 @from_onnx("DepthToSpace")
 def depth_to_space(node: OnnxNode) -> Expr:
     """Channels to pixels, in DCR or CRD order."""
-    return node.call(
-        "nn.depth_to_space",
-        node.arg(0),
-        block_size=node.attr("blocksize"),
-        mode=node.attr("mode", "DCR"),
-    )
+    return _with_blocks(node, "nn.depth_to_space")
 
 
 @from_onnx("SpaceToDepth")
 def space_to_depth(node: OnnxNode) -> Expr:
     """Pixels to channels."""
-    return node.call(
-        "nn.space_to_depth",
-        node.arg(0),
-        block_size=node.attr("blocksize"),
-        mode=node.attr("mode", "DCR"),
-    )
+    return _with_blocks(node, "nn.space_to_depth")
+
+
+def _with_blocks(node: OnnxNode, op: str) -> Expr:
+    block, mode = node.attr("blocksize"), node.attr("mode", "DCR")
+    return node.call(op, node.arg(0), block_size=block, mode=mode)
