@@ -42,9 +42,8 @@ from compiler.ir.dataflow import Step, dataflow
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float, is_integer
+from compiler.ops.rules.product_shape import FQProductShape
 from compiler.ranges.analysis import ranges_of
-
-PRODUCTS = ("nn.conv2d", "nn.dense", "nn.matmul", "nn.batch_matmul", "nn.conv2d_transpose")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +170,7 @@ def _emit(
 def _reported(model: onnx.ModelProto, steps: tuple[Step, ...], graph: QdqEmitter) -> QdqExport:
     written = {name for node in model.graph.node for name in node.output}
     narrow = {step for name, step in graph.products.items() if name in written}
-    products = [step for step in steps if step.name in PRODUCTS]
+    products = [step for step in steps if FQProductShape.get(step.op) is not None]
     left = tuple(
         (step.name, str(step.span or ""), _macs(step)) for step in products if step not in narrow
     )

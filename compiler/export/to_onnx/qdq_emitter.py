@@ -336,12 +336,11 @@ class QdqEmitter(IntegerEmitter):
         Args:
             factor: one number, or one per channel, which broadcasts against the result.
         """
-        zero, unit, dtype = self._levels(low, high)
-        least = factor.min()
-        unit /= float(least)
+        least, held = factor.min(), self._levels(low, high)
+        held = replace(held, scale=held.scale / float(least), residual=True)
         name = replace(real, clip=None, written={}).emit(self, factor / least)
-        name = self.node("Relu", [name]) if dtype == "int8" and low >= 0 else name
-        made = Quantized(self.quantize(name, zero, unit, dtype), zero, unit, dtype, True)
+        name = self.node("Relu", [name]) if held.dtype == "int8" and low >= 0 else name
+        made = self.quantize(name, held)
         self._reals[step.result] = self.of_tensor(made)
         if factor.size > 1:
             units = least / factor
@@ -351,9 +350,7 @@ class QdqEmitter(IntegerEmitter):
 
     def _of_one_scale(self, tensor: Quantized, units: Floats) -> Quantized:
         """The tensor times a factor for each channel."""
-        name = self.window_sums(self.dequantized(tensor, 1.0), units, (1, 1))
-        made = self.quantize(name, tensor.zero_point, tensor.scale, tensor.dtype)
-        return replace(tensor, name=made)
+        return self.quantize(self.window_sums(self.dequantized(tensor, 1.0), units, (1, 1)), tensor)
 
     def window_sums(
         self, name: str, units: Floats, window: tuple[int, int], **attrs: object
@@ -364,14 +361,20 @@ class QdqEmitter(IntegerEmitter):
         Args:
             units: one number for each channel.
         """
-        count = units.size
+        kernels = np.full((units.size, 1, *window), _ONE, "int8")
+        weight = self.of_constants(kernels, units.reshape(-1) / _ONE, 0)
+        return self.node("Conv", [name, weight], group=units.size, **attrs)
+
+    def of_constants(self, levels: Array, units: Floats, axis: int) -> str:
+        """DequantizeLinear of constants, of one scale for each channel; NPUs have one number where
+        it is one."""
+        held = units.max() if self.runtime.npu and np.ptp(units) == 0 else units
         inputs = [
-            self.writer.constant(np.full((count, 1, *window), _ONE, "int8")),
-            self.float_constant(units.reshape(count) / _ONE),
-            self.writer.constant(np.zeros(count, "int8")),
+            self.writer.constant(levels),
+            self.float_constant(held),
+            self.writer.constant(np.zeros(held.shape, levels.dtype)),
         ]
-        weight = self.node("DequantizeLinear", inputs, axis=0)
-        return self.node("Conv", [name, weight], group=count, **attrs)
+        return self.node("DequantizeLinear", inputs, axis=axis if held.shape else None)
 
     def spread(self, real: Real, low: float, high: float) -> Quantized:
         """The 8 bit tensor of a real within [low, high], which holds 0."""
@@ -380,18 +383,18 @@ class QdqEmitter(IntegerEmitter):
         if not self.runtime.symmetric:
             unit, dtype = (high - low) / (LEVELS - 1), "uint8"
             zero = round(-low / unit)
-        name = real.emit(self, np.ones(()))
-        return Quantized(self.quantize(name, zero, unit, dtype), zero, unit, dtype, True)
+        levels = Quantized("", zero, unit, dtype, residual=True)
+        return self.quantize(real.emit(self, np.ones(())), levels)
 
     def _quantize(self, real: Real, low: int, high: int) -> Quantized:
         held = real.tensor
         if held is not None and real.scale.size == 1:
             # Rounding again would lose levels: the readers take the tensor with another scale.
             return replace(held, scale=held.scale * float(real.scale.reshape(())))
-        zero, unit, dtype = self._levels(low, high)
+        levels = self._levels(low, high)
         if real.like is not None:
-            zero, unit, dtype = real.like.zero_point, real.like.scale, real.like.dtype
-        saturates = self._saturates(zero, unit, dtype, low, high)
+            levels = replace(real.like, residual=False)
+        saturates = self._saturates(levels, low, high)
         if self.runtime.npu and real.source is not None:
             real = replace(real, clip=None)  # nothing is computed in front of a model's input
         clip = real.clip
@@ -399,27 +402,28 @@ class QdqEmitter(IntegerEmitter):
             real = replace(real, clip=None, written={})
             if not saturates:
                 return self._limited(self._quantize(real, low, high), clip)
-        if dtype == "int8" and low == 0 and saturates and clip is not None and clip[0] >= 0:
+        if levels.dtype == "int8" and low == 0 and saturates and clip is not None and clip[0] >= 0:
             # Symmetric int8 has levels below 0, which a clip at 0 must not give.
-            name = self.node("Relu", [real.emit(self, np.ones(()))])
-            return Quantized(self.quantize(name, zero, unit, dtype), zero, unit, dtype)
-        moved = self._moved(real, zero, unit, dtype)
-        real, written = moved or (real, zero)
+            return self.quantize(self.node("Relu", [real.emit(self, np.ones(()))]), levels)
+        real, written = self._moved(real, levels) or (real, levels)
         if real.source is not None and real.clip is None and real.addend is None:
-            step = unit / float(real.scale)
-            return Quantized(self.quantize(real.source, written, step, dtype), zero, unit, dtype)
-        name = real.emit(self, np.ones(()))
-        return Quantized(self.quantize(name, written, unit, dtype), zero, unit, dtype)
+            name = real.source
+            written = replace(written, scale=levels.scale / float(real.scale))
+        else:
+            name = real.emit(self, np.ones(()))
+        return replace(levels, name=self.quantize(name, written).name)
 
-    def _moved(self, real: Real, zero: int, unit: float, dtype: str) -> tuple[Real, int] | None:
-        """Without its addend, and the zero point that adds it: kernels take sums of tensors."""
+    def _moved(self, real: Real, levels: Quantized) -> tuple[Real, Quantized] | None:
+        """Without its addend, and the levels that add it: kernels take sums of tensors."""
         if real.addend is None or real.clip is not None or self.runtime.symmetric:
             return None
-        levels = real.addend * real.scale / unit
-        moved = zero + round(float(levels.reshape(-1)[0]))
-        least, most = _ENDS[dtype]
-        if not least <= moved <= most or np.abs(levels - (moved - zero)).max() > _OF_A_LEVEL:
+        addends = real.addend * real.scale / levels.scale
+        whole = round(float(addends.reshape(-1)[0]))
+        least, most = _ENDS[levels.dtype]
+        fits = least <= levels.zero_point + whole <= most
+        if not fits or np.abs(addends - whole).max() > _OF_A_LEVEL:
             return None
+        moved = replace(levels, zero_point=levels.zero_point + whole)
         return replace(real, addend=None, written={}), moved
 
     def _limited(self, tensor: Quantized, limits: tuple[float, float]) -> Quantized:
@@ -429,29 +433,30 @@ class QdqEmitter(IntegerEmitter):
         constants = [self.writer.constant(np.asarray(end, dtype)) for end in ends]
         return replace(tensor, name=self.node("Clip", [tensor.name, *constants]))
 
-    def quantize(self, name: str, zero_point: int, scale: float, dtype: str) -> str:
-        """QuantizeLinear of a float tensor."""
-        zero = self.writer.constant(np.asarray(zero_point, dtype))
-        return self.node("QuantizeLinear", [name, self.float_constant(scale), zero])
+    def quantize(self, name: str, levels: Quantized) -> Quantized:
+        """QuantizeLinear of a float tensor, to the zero point, scale and dtype of ``levels``."""
+        zero = self.writer.constant(np.asarray(levels.zero_point, levels.dtype))
+        inputs = [name, self.float_constant(levels.scale), zero]
+        return replace(levels, name=self.node("QuantizeLinear", inputs))
 
-    def _levels(self, low: int, high: int) -> tuple[int, float, str]:
+    def _levels(self, low: int, high: int) -> Quantized:
         """Zero point, scale and dtype of 8 bit integers within [low, high]."""
         if self.runtime.symmetric:
             reach = max(-low, high)
-            return 0, 1.0 if reach <= _SIGNED_TOP + (low < 0) else reach / _SIGNED_TOP, "int8"
+            scale = 1.0 if reach <= _SIGNED_TOP + (low < 0) else reach / _SIGNED_TOP
+            return Quantized("", 0, scale, "int8")
         if self.runtime.bits == 16:
-            return (0 if low >= 0 else 1 << 15), 1.0, "uint16"
+            return Quantized("", 0 if low >= 0 else 1 << 15, 1.0, "uint16")
         if low >= 0:
-            return 0, 1.0, "uint8"
-        return (LEVELS // 2 if high <= _SIGNED_TOP else -low), 1.0, "uint8"
+            return Quantized("", 0, 1.0, "uint8")
+        return Quantized("", LEVELS // 2 if high <= _SIGNED_TOP else -low, 1.0, "uint8")
 
-    def _saturates(self, zero: int, unit: float, dtype: str, low: int, high: int) -> bool:
+    def _saturates(self, levels: Quantized, low: int, high: int) -> bool:
         """Whether 8 bits limit to [low, high] themselves, but for one level."""
-        least, most = _ENDS[dtype]
-        ends = (least - zero) * unit, (most - zero) * unit
+        least, most = levels.range
         # A Relu stands before int8 that has no level for a limit at 0.
-        below = low - 1 <= ends[0] or (low == 0 and dtype == "int8")
-        return below and ends[1] <= high + unit
+        below = low - 1 <= least or (low == 0 and levels.dtype == "int8")
+        return below and most <= high + levels.scale
 
     def dequantized(self, tensor: Quantized, factor: float) -> str:
         """DequantizeLinear, of the integers times ``factor``; equal ones are shared."""

@@ -49,9 +49,6 @@ _SOFTMAX = "nn.integer_softmax"
 _MAXIMA = ("nn.max_pool2d", "nn.global_max_pool2d")
 _SHAPES = ("reshape", "nn.batch_flatten", "squeeze", "expand_dims", "transpose")
 _AVERAGES = ("nn.avg_pool2d", "nn.global_avg_pool2d", "mean")
-_UNKNOWN_SIDE = 1.0
-"""Range of a side of a sum by that of the sum, where the range of no side is known."""
-
 ChannelMaxima = Mapping[str, Sequence[int]]
 """As ``runtime.channel_maxima`` reads them: ONNX node → the largest integer of each channel of its
 data."""
@@ -347,7 +344,7 @@ def narrowed_sides(step: Step, sides: tuple[Real, Real], graph: QdqEmitter) -> t
     if levels is None or all(side.tensor is not None for side in sides):
         return sides
     low = -levels.high if levels.rectified else levels.low
-    reach = _UNKNOWN_SIDE * max(-low, levels.high)
+    reach = max(-low, levels.high)  # of a side, where that of neither is known
     ends = [(-reach, reach)] * 2
     for place, side in enumerate(sides):
         if side.tensor is not None:

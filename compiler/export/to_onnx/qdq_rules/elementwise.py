@@ -234,8 +234,8 @@ def move(step: Step, graph: QdqEmitter) -> Real | None:
     depth = 1 + max(real.depth for real in found)
     held = found[0].tensor if len(found) == 1 else None
     if held is not None and held.residual and found[0].scale.size == 1:
-        name = graph.quantize(write(1 / found[0].scale), held.zero_point, held.scale, held.dtype)
-        return graph.of_tensor(replace(held, name=name)).times(found[0].scale)
+        tensor = graph.quantize(write(1 / found[0].scale), held)
+        return graph.of_tensor(tensor).times(found[0].scale)
     tensors = {graph.quantized(value) for value in moved}
     like = tensors.pop() if len(tensors) == 1 else None
     return replace(of_operand(write, graph, depth), like=like)

@@ -9,6 +9,7 @@ The weights stay the module's integers; products of wider ones are carried, in f
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -123,7 +124,7 @@ def _product(
         # With a scale per channel onnxruntime rounds the data to 8 bits (MatMulNBits); it does
         # nothing about one per row.
         rows = np.ascontiguousarray(levels.astype("int8").T)
-        made = graph.node("MatMul", [data(), _dequantized(rows, np.ones(len(rows)), 0, graph)])
+        made = graph.node("MatMul", [data(), graph.of_constants(rows, np.ones(len(rows)), 0)])
         return scaled(made, scale, addend, graph)
 
     if tensor is None and turned and not graph.runtime.npu:
@@ -135,7 +136,7 @@ def _product(
         factors = np.broadcast_to(scale, shape).reshape(channels)
         held, units = _weights(levels, factors * read, graph)
         held = np.ascontiguousarray(held.T) if turned else held
-        inputs = [data(), _dequantized(held, units, int(turned), graph)]
+        inputs = [data(), graph.of_constants(held, units, int(turned))]
         joined = addend is not None and _per_channel(addend, shape)
         if addend is not None and joined:
             bias = np.broadcast_to(addend, shape).reshape(channels)
@@ -169,23 +170,12 @@ def _weights(weight: Array, factors: Floats, graph: QdqEmitter) -> tuple[Array, 
     return np.rint(weight / column).astype("int8"), factors * wide
 
 
-def _dequantized(levels: Array, units: Floats, axis: int, graph: QdqEmitter) -> str:
-    """Constants of one scale for each channel; NPUs have one number where it is one."""
-    held = units.max() if graph.runtime.npu and np.ptp(units) == 0 else units
-    inputs = [
-        graph.writer.constant(levels),
-        graph.float_constant(held),
-        graph.writer.constant(np.zeros(held.shape, levels.dtype)),
-    ]
-    return graph.node("DequantizeLinear", inputs, axis=axis if held.shape else None)
-
-
 def _bias(bias: Floats, units: Floats, graph: QdqEmitter, plain: bool) -> str:
     """A float bias, or int32 in the units of the sums, which kernels take for granted."""
     whole = np.rint(bias / units)
     if plain or not graph.runtime.integer_bias or np.abs(whole).max(initial=0) > _INT32:
         return graph.float_constant(bias)
-    return _dequantized(whole.astype("int32"), units, 0, graph)
+    return graph.of_constants(whole.astype("int32"), units, 0)
 
 
 def _of_activations(
@@ -202,10 +192,8 @@ def _of_activations(
         # The runtime takes a product whose operands are dequantized by the node in front of it.
         rank = len(step.args[0].type.shape)
         moved = graph.node("Transpose", [name], perm=[*range(rank - 2), rank - 1, rank - 2])
-        made = graph.quantize(moved, tensor.zero_point, tensor.scale * factor, tensor.dtype)
-        zero = graph.writer.constant(np.asarray(tensor.zero_point, tensor.dtype))
-        scale = graph.float_constant(tensor.scale * factor)
-        return graph.node("DequantizeLinear", [made, scale, zero])
+        made = graph.quantize(moved, replace(tensor, scale=tensor.scale * factor))
+        return graph.dequantized(made, 1.0)
 
     def write(scale: Floats, addend: Floats | None) -> str:
         factor = float(scale.reshape(())) if scale.size == 1 else 1.0
