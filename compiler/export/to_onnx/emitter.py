@@ -67,6 +67,11 @@ class Emitter:
         """A constant int64 vector."""
         return self.writer.constant(np.asarray(values, "int64"))
 
+    def along(self, name: str, axis: int, rank: int) -> str:
+        """A vector shaped to broadcast along one axis of a tensor of a rank."""
+        shape = [-1 if i == axis % rank else 1 for i in range(rank)]
+        return self.node("Reshape", [name, self.ints(shape)])
+
     def like(self, number: float, value: Value) -> str:
         """A rank-0 constant in the dtype of a value; infinite where that holds no such number."""
         with np.errstate(over="ignore"):

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.errors import OnnxExportError
-from compiler.ir.ty import TensorType
+from compiler.ir.ty import DTYPES, NARROW_DTYPES, TensorType
 from compiler.ops.number_format import Array
 
 OPSET = 17
@@ -20,22 +20,6 @@ _SHARED = 1 << 12
 """Elements of constants of which equal ones are one."""
 LARGE_BYTES = 1 << 16
 """Of a constant that a message may lack."""
-
-
-_ONNX_TYPES: dict[str, int] = {
-    "bool": TensorProto.BOOL,
-    "int8": TensorProto.INT8,
-    "int16": TensorProto.INT16,
-    "int32": TensorProto.INT32,
-    "int64": TensorProto.INT64,
-    "uint8": TensorProto.UINT8,
-    "uint16": TensorProto.UINT16,
-    "uint32": TensorProto.UINT32,
-    "uint64": TensorProto.UINT64,
-    "float16": TensorProto.FLOAT16,
-    "float32": TensorProto.FLOAT,
-    "float64": TensorProto.DOUBLE,
-}
 
 
 def _without_data(name: str, array: NDArray[Any]) -> TensorProto:
@@ -53,9 +37,9 @@ def onnx_type(dtype: str) -> int:
     Raises:
         OnnxExportError: opset 17 has none (int4, uint4).
     """
-    if dtype not in _ONNX_TYPES:
+    if dtype not in DTYPES or dtype in (*NARROW_DTYPES, "void"):
         raise OnnxExportError(f"dtype {dtype} has no ONNX element type in opset {OPSET}")
-    return _ONNX_TYPES[dtype]
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
 class GraphWriter:
@@ -223,3 +207,12 @@ def with_inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         yield found
         for attribute in found.attribute:
             waiting += attribute.g.node
+
+
+def drop_unread(graph: onnx.GraphProto) -> None:
+    """Leave out the initializers that neither a node nor an output reads."""
+    read = {name for node in graph.node for name in node.input}
+    read |= {info.name for info in graph.output}
+    kept = [tensor for tensor in graph.initializer if tensor.name in read]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)

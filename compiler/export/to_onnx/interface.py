@@ -22,8 +22,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from compiler.errors import OnnxExportError
-from compiler.export.to_onnx.graph_writer import onnx_type
-from compiler.runtime.interface import CONVERTED, Interface
+from compiler.export.to_onnx.graph_writer import drop_unread, onnx_type
+from compiler.runtime.interface import CONVERTED, Interface, Port
 
 _ANY = "batch"
 _TRIED = 3
@@ -85,8 +85,7 @@ def with_names(model: onnx.ModelProto, interface: Interface) -> onnx.ModelProto:
     for port in interface.inputs:
         info = given.get(port.name)
         if info is None:
-            dims = [None if dim == "?" else dim for dim in port.dims]
-            inputs.append(helper.make_tensor_value_info(port.name, onnx_type(port.dtype), dims))
+            inputs.append(declared(port))
             continue
         inputs.append(info)
         if port.dtype in CONVERTED and info.type.tensor_type.elem_type == onnx_type("float32"):
@@ -191,11 +190,7 @@ def _take_more_samples(model: onnx.ModelProto, tensors: set[str]) -> None:
         nodes.append(node)
     del graph.node[:]
     graph.node.extend(nodes)
-    read = {name for node in graph.node for name in node.input}
-    read |= {info.name for info in graph.output}
-    left = [tensor for tensor in graph.initializer if tensor.name in read]
-    del graph.initializer[:]
-    graph.initializer.extend(left)
+    drop_unread(graph)
 
 
 def _sized(model: onnx.ModelProto, carried: set[str], batch: int) -> onnx.ModelProto:
@@ -217,6 +212,12 @@ def _mixing(why: str) -> OnnxExportError:
 
 
 # Protobuf ---------------------------------------------------------------------------------------
+
+
+def declared(port: Port) -> onnx.ValueInfoProto:
+    """An input or output of a graph as the model has it."""
+    dims = [None if dim == "?" else dim for dim in port.dims]
+    return helper.make_tensor_value_info(port.name, onnx_type(port.dtype), dims)
 
 
 def _sizes(info: onnx.ValueInfoProto) -> list[int]:

@@ -20,6 +20,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper, version_converter
 
+from compiler.export.to_onnx.graph_writer import drop_unread
 from compiler.ops.number_format import Array
 from compiler.runtime.packed import Form, numbers
 
@@ -115,10 +116,7 @@ def _drop_known(graph: onnx.GraphProto) -> None:
                     arrays[name] = one.flat[0]
                     graph.initializer.append(numpy_helper.from_array(one.flat[0], name))
                 node.input[place] = name
-    read = {name for node in graph.node for name in node.input}
-    kept = [one for one in graph.initializer if one.name in read]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
+    drop_unread(graph)
 
 
 def _shortened(graph: onnx.GraphProto) -> list[onnx.NodeProto]:

@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from compiler.export.to_onnx.graph_writer import drop_unread
 from compiler.ops.number_format import Array
 
 _PRODUCTS: Final = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -105,10 +106,7 @@ def with_one_scale(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in graph.node:
         for names in (node.input, node.output):
             names[:] = [renamed.get(name, name) for name in names]
-    read = {name for node in graph.node for name in node.input}
-    kept = [one for one in graph.initializer if one.name in read]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
+    drop_unread(graph)
     return made
 
 

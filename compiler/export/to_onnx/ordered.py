@@ -8,7 +8,7 @@ Where are right. ReduceSum adds int64 in double.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,61 +20,43 @@ _EXACT_SUMS = 1 << 53
 _HALF = 1 << 32
 
 
-def larger(e: Emitter, a: str, b: str, dtype: str) -> str:
-    """Element by element, broadcast."""
+def extreme(e: Emitter, largest: bool, a: str, b: str, dtype: str) -> str:
+    """The larger or the smaller one element by element, broadcast."""
     if dtype != "int64":
-        return e.node("Max", [a, b])
-    return e.node("Where", [e.node("Greater", [a, b]), a, b])
+        return e.node("Max" if largest else "Min", [a, b])
+    return e.node("Where", [e.node("Greater" if largest else "Less", [a, b]), a, b])
 
 
-def smaller(e: Emitter, a: str, b: str, dtype: str) -> str:
-    """Element by element, broadcast."""
-    if dtype != "int64":
-        return e.node("Min", [a, b])
-    return e.node("Where", [e.node("Less", [a, b]), a, b])
-
-
-def largest_along(
-    e: Emitter, name: str, shape: Sequence[int], axes: Sequence[int], keepdims: bool, dtype: str
-) -> str:
-    """The largest element along axes of a tensor of a known shape; at least one axis."""
-    if dtype != "int64":
-        return e.node("ReduceMax", [name], axes=list(axes), keepdims=int(keepdims))
-    return _halved(e, name, shape, axes, keepdims, larger)
-
-
-def smallest_along(
-    e: Emitter, name: str, shape: Sequence[int], axes: Sequence[int], keepdims: bool, dtype: str
-) -> str:
-    """The smallest element along axes of a tensor of a known shape; at least one axis."""
-    if dtype != "int64":
-        return e.node("ReduceMin", [name], axes=list(axes), keepdims=int(keepdims))
-    return _halved(e, name, shape, axes, keepdims, smaller)
-
-
-def _halved(
+def extreme_along(
     e: Emitter,
+    largest: bool,
     name: str,
     shape: Sequence[int],
     axes: Sequence[int],
     keepdims: bool,
-    pick: Callable[[Emitter, str, str, str], str],
+    dtype: str,
 ) -> str:
-    """The first half of an axis against its last, until one element is left; they may overlap."""
+    """The largest or smallest element along axes of a tensor of a known shape; at least one axis.
+
+    In int64 the first half of an axis against its last, which may overlap, until one is left.
+    """
+    if dtype != "int64":
+        op_type = "ReduceMax" if largest else "ReduceMin"
+        return e.node(op_type, [name], axes=list(axes), keepdims=int(keepdims))
     for axis in axes:
         count = shape[axis]
         while count > 1:
             half = (count + 1) // 2
             first = e.node("Slice", [name, e.ints([0]), e.ints([half]), e.ints([axis])])
             last = e.node("Slice", [name, e.ints([count - half]), e.ints([count]), e.ints([axis])])
-            name, count = pick(e, first, last, "int64"), half
+            name, count = extreme(e, largest, first, last, dtype), half
     return name if keepdims else e.node("Squeeze", [name, e.ints(axes)])
 
 
 def limited(e: Emitter, name: str, low: ArrayLike, high: ArrayLike, dtype: str) -> str:
     """max(min(x, high), low), also where low > high; the limits are numbers, or broadcast."""
     top, bottom = (e.writer.constant(np.asarray(bound, dtype)) for bound in (high, low))
-    return larger(e, smaller(e, name, top, dtype), bottom, dtype)
+    return extreme(e, True, extreme(e, False, name, top, dtype), bottom, dtype)
 
 
 def summed_along(

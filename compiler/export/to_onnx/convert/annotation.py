@@ -71,10 +71,11 @@ def _scale(scale: Value, axis: int | None, rank: int, e: Emitter) -> str:
     """A vector scale shaped to broadcast along its axis."""
     if axis is None or not scale.type.shape:
         return e.name(scale)
-    shape = [-1 if i == axis % rank else 1 for i in range(rank)]
     if scale.data is not None:
+        shape = np.ones(rank, int)
+        shape[axis] = -1
         return e.writer.constant(scale.data.reshape(shape))
-    return e.node("Reshape", [e.name(scale), e.ints(shape)])
+    return e.along(e.name(scale), axis, rank)
 
 
 def _scalar(value: Value, e: Emitter) -> str:

@@ -7,27 +7,21 @@ import numpy as np
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 from compiler.export.to_onnx.ordered import limited
 from compiler.ir.dataflow import Step, Value
+from compiler.ops.transform.strided_slice import slices_of
 
 
 @FToOnnx.register("strided_slice")
 def strided_slice(step: Step, e: Emitter) -> str:
     """Slice; sizes become ends."""
-    attrs = step.attrs
     shape = step.args[0].type.concrete_shape
-    axes = list(range(len(attrs.begin))) if attrs.axes is None else list(attrs.axes)
-    strides = list(attrs.strides) or [1]
-    strides = strides * len(axes) if len(strides) == 1 else strides[: len(axes)]
+    cuts = slices_of(shape, step.attrs)
     starts, ends = [], []
-    for i, axis in enumerate(axes):
-        size = shape[axis % len(shape)]
-        begin, end, stride = attrs.begin[i], attrs.end[i], strides[i]
-        if attrs.slice_mode == "size":
-            first = begin + size if begin < 0 else begin
-            end, strides[i], stride = (size if end == -1 else first + end), 1, 1
-        first, last, _ = slice(begin, end, stride).indices(size)
+    for axis, (begin, end, stride) in cuts.items():
+        first, last, _ = slice(begin, end, stride).indices(shape[axis])
         starts.append(first)
-        ends.append(last if last >= 0 else -size - 1)
-    inputs = [e.name(step.args[0]), *(e.ints(v) for v in (starts, ends, axes, strides))]
+        ends.append(last if last >= 0 else -shape[axis] - 1)
+    strides = [stride for _, _, stride in cuts.values()]
+    inputs = [e.name(step.args[0]), *(e.ints(v) for v in (starts, ends, [*cuts], strides))]
     return e.node("Slice", inputs)
 
 

@@ -98,12 +98,6 @@ def matmul(step: Step, e: Emitter) -> str:
     return e.node("MatMul", [left, right])
 
 
-@FToOnnx.register("nn.relu")
-def relu(step: Step, e: Emitter) -> str:
-    """Relu."""
-    return e.node("Relu", e.args(step))
-
-
 @FToOnnx.register("nn.leaky_relu")
 def leaky_relu(step: Step, e: Emitter) -> str:
     """LeakyRelu."""
@@ -114,21 +108,15 @@ def leaky_relu(step: Step, e: Emitter) -> str:
 def prelu(step: Step, e: Emitter) -> str:
     """PRelu with the slopes along one axis."""
     data, alpha = step.args
-    rank = len(data.type.shape)
-    shape = [-1 if i == step.attrs.axis % rank else 1 for i in range(rank)]
-    return e.node("PRelu", [e.name(data), e.node("Reshape", [e.name(alpha), e.ints(shape)])])
+    slopes = e.along(e.name(alpha), step.attrs.axis, len(data.type.shape))
+    return e.node("PRelu", [e.name(data), slopes])
 
 
-@FToOnnx.register("nn.softmax")
+@FToOnnx.register("nn.softmax", "nn.log_softmax")
 def softmax(step: Step, e: Emitter) -> str:
-    """Softmax."""
-    return e.node("Softmax", e.args(step), axis=step.attrs.axis)
-
-
-@FToOnnx.register("nn.log_softmax")
-def log_softmax(step: Step, e: Emitter) -> str:
-    """LogSoftmax."""
-    return e.node("LogSoftmax", e.args(step), axis=step.attrs.axis)
+    """Softmax or LogSoftmax."""
+    op_type = "Softmax" if step.name == "nn.softmax" else "LogSoftmax"
+    return e.node(op_type, e.args(step), axis=step.attrs.axis)
 
 
 @FToOnnx.register("nn.pad")

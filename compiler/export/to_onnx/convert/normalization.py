@@ -49,10 +49,13 @@ def _standardized(data: Value, axes: list[int], epsilon: float, e: Emitter) -> s
     return e.node("Div", [centered, e.node("Sqrt", [moved])])
 
 
-def _along(name: str, axis: int, rank: int, e: Emitter) -> str:
-    """A vector shaped to broadcast along one axis."""
-    shape = [-1 if i == axis else 1 for i in range(rank)]
-    return e.node("Reshape", [name, e.ints(shape)])
+def _scaled(result: str, step: Step, e: Emitter) -> str:
+    """Times gamma, plus beta, along the axis."""
+    shape = step.args[0].type.concrete_shape
+    rank, axis = len(shape), step.attrs.axis
+    gamma, beta = _affine(step, e, shape[axis % rank])
+    scaled = e.node("Mul", [result, e.along(gamma, axis, rank)])
+    return e.node("Add", [scaled, e.along(beta, axis, rank)])
 
 
 @FToOnnx.register("nn.layer_norm")
@@ -61,14 +64,12 @@ def layer_norm(step: Step, e: Emitter) -> str:
     data = step.args[0]
     rank = len(data.type.shape)
     axis = step.attrs.axis % rank
-    gamma, beta = _affine(step, e, data.type.concrete_shape[axis])
     epsilon = float(step.attrs.epsilon)
     if axis == rank - 1:
+        gamma, beta = _affine(step, e, data.type.concrete_shape[axis])
         inputs = [e.name(data), gamma, beta]
         return e.node("LayerNormalization", inputs, axis=-1, epsilon=epsilon)
-    result = _standardized(data, [axis], epsilon, e)
-    scaled = e.node("Mul", [result, _along(gamma, axis, rank, e)])
-    return e.node("Add", [scaled, _along(beta, axis, rank, e)])
+    return _scaled(_standardized(data, [axis], epsilon, e), step, e)
 
 
 @FToOnnx.register("nn.rms_norm")
@@ -87,12 +88,8 @@ def instance_norm(step: Step, e: Emitter) -> str:
     """Statistics over the spatial axes of each sample."""
     data = step.args[0]
     rank = len(data.type.shape)
-    axis = step.attrs.axis % rank
-    gamma, beta = _affine(step, e, data.type.concrete_shape[axis])
-    axes = [i for i in range(1, rank) if i != axis]
-    result = _standardized(data, axes, float(step.attrs.epsilon), e)
-    scaled = e.node("Mul", [result, _along(gamma, axis, rank, e)])
-    return e.node("Add", [scaled, _along(beta, axis, rank, e)])
+    axes = [i for i in range(1, rank) if i != step.attrs.axis % rank]
+    return _scaled(_standardized(data, axes, float(step.attrs.epsilon), e), step, e)
 
 
 @FToOnnx.register("nn.group_norm")
@@ -108,10 +105,7 @@ def group_norm(step: Step, e: Emitter) -> str:
     ones = e.writer.constant(np.ones(groups, dtype))
     zeros = e.writer.constant(np.zeros(groups, dtype))
     normal = e.node("InstanceNormalization", [flat, ones, zeros], epsilon=float(step.attrs.epsilon))
-    result = e.node("Reshape", [normal, e.ints(shape)])
-    gamma, beta = _affine(step, e, shape[1])
-    scaled = e.node("Mul", [result, _along(gamma, 1, len(shape), e)])
-    return e.node("Add", [scaled, _along(beta, 1, len(shape), e)])
+    return _scaled(e.node("Reshape", [normal, e.ints(shape)]), step, e)
 
 
 @FToOnnx.register("nn.l2_normalize")

@@ -8,51 +8,40 @@ from compiler.export.to_onnx.windows import window_attributes
 from compiler.ir.dataflow import Step
 
 
-@FToOnnx.register("nn.max_pool2d")
-def max_pool2d(step: Step, e: Emitter) -> str:
-    """MaxPool."""
+def _window(step: Step, e: Emitter) -> dict[str, list[int]]:
     attrs = step.attrs
     require_layout(step, e, attrs.layout)
     require_layout(step, e, attrs.out_layout or attrs.layout)
-    return e.node(
-        "MaxPool",
-        e.args(step),
-        ceil_mode=int(attrs.ceil_mode),
-        **window_attributes(attrs, attrs.pool_size),
-    )
+    return window_attributes(attrs, attrs.pool_size)
+
+
+@FToOnnx.register("nn.max_pool2d")
+def max_pool2d(step: Step, e: Emitter) -> str:
+    """MaxPool."""
+    window = _window(step, e)
+    return e.node("MaxPool", e.args(step), ceil_mode=int(step.attrs.ceil_mode), **window)
 
 
 @FToOnnx.register("nn.avg_pool2d")
 def avg_pool2d(step: Step, e: Emitter) -> str:
     """AveragePool."""
-    attrs = step.attrs
-    require_layout(step, e, attrs.layout)
-    require_layout(step, e, attrs.out_layout or attrs.layout)
-    if tuple(attrs.dilation) != (1, 1):
+    attrs, window = step.attrs, _window(step, e)
+    if set(window.pop("dilations")) != {1}:
         raise e.refuse(step, f"dilation {attrs.dilation}")
     return e.node(
         "AveragePool",
         e.args(step),
-        kernel_shape=list(attrs.pool_size),
-        strides=list(attrs.strides),
-        pads=list(attrs.padding),
         ceil_mode=int(attrs.ceil_mode),
         count_include_pad=int(attrs.count_include_pad),
+        **window,
     )
 
 
-@FToOnnx.register("nn.global_avg_pool2d")
-def global_avg_pool2d(step: Step, e: Emitter) -> str:
-    """GlobalAveragePool."""
+@FToOnnx.register("nn.global_avg_pool2d", "nn.global_max_pool2d")
+def global_pool2d(step: Step, e: Emitter) -> str:
+    """GlobalAveragePool or GlobalMaxPool."""
     require_layout(step, e, step.attrs.layout)
-    return e.node("GlobalAveragePool", e.args(step))
-
-
-@FToOnnx.register("nn.global_max_pool2d")
-def global_max_pool2d(step: Step, e: Emitter) -> str:
-    """GlobalMaxPool."""
-    require_layout(step, e, step.attrs.layout)
-    return e.node("GlobalMaxPool", e.args(step))
+    return e.node("GlobalAveragePool" if "avg" in step.name else "GlobalMaxPool", e.args(step))
 
 
 @FToOnnx.register("nn.adaptive_avg_pool2d")

@@ -5,34 +5,27 @@ from __future__ import annotations
 import math
 
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
-from compiler.export.to_onnx.ordered import largest_along, smallest_along
+from compiler.export.to_onnx.ordered import extreme_along
 from compiler.ir.dataflow import Step
 from compiler.ops.reduce.axes import axes_of
-
-
-@FToOnnx.register("sum")
-def reduce_sum(step: Step, e: Emitter) -> str:
-    """ReduceSum, whose axes are an input in opset 17."""
-    axes = axes_of(step)
-    # ONNX reads "no axes" as all of them.
-    if not axes:
-        return e.node("Identity", [e.name(step.args[0])])
-    inputs = [e.name(step.args[0]), e.ints(axes)]
-    return e.node("ReduceSum", inputs, keepdims=int(step.attrs.keepdims))
 
 
 def _register(op: str, op_type: str) -> None:
     @FToOnnx.register(op)
     def rule(step: Step, e: Emitter) -> str:
-        axes = axes_of(step)
+        axes, inputs = axes_of(step), [e.name(step.args[0])]
+        # ONNX reads "no axes" as all of them.
         if not axes:
-            return e.node("Identity", [e.name(step.args[0])])
-        return e.node(op_type, [e.name(step.args[0])], axes=axes, keepdims=int(step.attrs.keepdims))
+            return e.node("Identity", inputs)
+        if op_type == "ReduceSum":  # whose axes are an input in opset 17
+            return e.node(op_type, [*inputs, e.ints(axes)], keepdims=int(step.attrs.keepdims))
+        return e.node(op_type, inputs, axes=axes, keepdims=int(step.attrs.keepdims))
 
     rule.__doc__ = f"{op} is {op_type}."
 
 
 for _op, _op_type in {
+    "sum": "ReduceSum",
     "mean": "ReduceMean",
     "prod": "ReduceProd",
     "logsumexp": "ReduceLogSumExp",
@@ -53,10 +46,10 @@ def extremum_in(step: Step, e: Emitter, dtype: str) -> str:
     axes, data = axes_of(step), step.args[0]
     if not axes:
         return e.node("Identity", [e.name(data)])
-    along = largest_along if step.name == "max" else smallest_along
     # Only int64 needs the shape, which may be open in a float model.
     shape = data.type.concrete_shape if dtype == "int64" else ()
-    return along(e, e.name(data), shape, axes, bool(step.attrs.keepdims), dtype)
+    keepdims = bool(step.attrs.keepdims)
+    return extreme_along(e, step.name == "max", e.name(data), shape, axes, keepdims, dtype)
 
 
 @FToOnnx.register("variance")
@@ -71,9 +64,7 @@ def variance(step: Step, e: Emitter) -> str:
     result = e.node("ReduceMean", [square], axes=axes, keepdims=int(step.attrs.keepdims))
     if not step.attrs.unbiased:
         return result
-    count = 1
-    for axis in axes:
-        count *= data.type.concrete_shape[axis]
+    count = math.prod(data.type.concrete_shape[axis] for axis in axes)
     if count == 1:
         raise e.refuse(step, "an unbiased variance of one element")
     return e.node("Mul", [result, e.like(count / (count - 1), data)])
@@ -121,8 +112,7 @@ def position_in(step: Step, e: Emitter, dtype: str) -> str:
     op_type = "ArgMax" if step.name == "argmax" else "ArgMin"
     if dtype == "int64":
         # Through the element itself, which ``ordered`` finds rightly.
-        along = largest_along if step.name == "argmax" else smallest_along
-        best = along(e, name, shape, axes, True, dtype)
+        best = extreme_along(e, step.name == "argmax", name, shape, axes, True, dtype)
         op_type, name = "ArgMax", e.writer.cast(e.node("Equal", [name, best]), "int32")
     found = e.node(
         op_type,

@@ -28,6 +28,7 @@ def _register(op_type: str, op: str) -> None:
 
 
 for _op, _op_type in {
+    "nn.relu": "Relu",
     "sigmoid": "Sigmoid",
     "tanh": "Tanh",
     "erf": "Erf",

@@ -6,7 +6,7 @@ from compiler.export.to_onnx.convert.reduce import extremum_in, position_in
 from compiler.export.to_onnx.emitter import FToOnnx
 from compiler.export.to_onnx.integer_emitter import FToInteger, Held, IntegerEmitter
 from compiler.export.to_onnx.integer_rules.fixed_point import limited_product
-from compiler.export.to_onnx.ordered import larger, smaller
+from compiler.export.to_onnx.ordered import extreme
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import is_integer
 
@@ -41,7 +41,7 @@ def extremum(step: Step, e: IntegerEmitter) -> Held:
     if clipped is not None:
         return clipped
     lhs, rhs = (e.widened(value, work) for value in step.args)
-    return e.result(step, (larger if top else smaller)(e, lhs, rhs, work), work)
+    return e.result(step, extreme(e, top, lhs, rhs, work), work)
 
 
 def _clipped(step: Step, e: IntegerEmitter, work: str) -> Held | None:

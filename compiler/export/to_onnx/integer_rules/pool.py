@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from compiler.export.to_onnx.integer_emitter import FToInteger, Held, IntegerEmitter
-from compiler.export.to_onnx.ordered import larger, summed_along
+from compiler.export.to_onnx.ordered import extreme, summed_along
 from compiler.export.to_onnx.windows import window_attributes
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import bits, integer_range, is_integer
@@ -39,7 +39,7 @@ def max_pool2d(step: Step, e: IntegerEmitter) -> Held:
             begin[1] + (columns - 1) * attrs.strides[1] + 1,
         ]
         tap = e.node("Slice", [padded, e.ints(begin), e.ints(end), axes, strides])
-        largest = tap if largest is None else larger(e, largest, tap, work)
+        largest = tap if largest is None else extreme(e, True, largest, tap, work)
     assert largest is not None, "a window has at least one element"
     return e.result(step, largest, work)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.export.to_onnx.integer_emitter import DOUBLE, FToInteger, Held, IntegerEmitter
-from compiler.export.to_onnx.ordered import smaller
+from compiler.export.to_onnx.ordered import extreme
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range
 from compiler.ops.number_format import Array
@@ -30,7 +30,7 @@ def lookup(step: Step, e: IntegerEmitter) -> Held | str:
     if table.data is None:
         place = e.node("Sub", [e.widened(data, WORK), e.scalar(lowest, WORK)])
         last = e.scalar(table.type.num_elements - 1, WORK)
-        return e.node("Gather", [e.name(table), smaller(e, place, last, WORK)], axis=0)
+        return e.node("Gather", [e.name(table), extreme(e, False, place, last, WORK)], axis=0)
     places = np.minimum(np.arange(highest - lowest + 1), table.data.size - 1)
     held = e.exact_dtype(e.reach([table])) or table.type.dtype
     entries = np.roll(table.data[places], lowest).astype(held)
