@@ -22,6 +22,7 @@ import onnx.version_converter
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.errors import OnnxExportError, OnnxImportError, legal_names
+from compiler.export.to_onnx.interface import declared
 from compiler.frontend.cut_graph import LEARNED, Graph
 from compiler.frontend.from_onnx.branches import renamed_node, renamed_tensor
 from compiler.frontend.from_onnx.graph import abbreviated
@@ -377,34 +378,21 @@ def joined(core: onnx.ModelProto, pipeline: Pipeline, leading: int | None) -> on
         renamed = {old: new for old, new in renamed.items() if old != new}
         nodes += [renamed_node(node, renamed, "") for node in part.graph.node]
         tensors += [renamed_tensor(t, {t.name: t.name, **renamed}) for t in part.graph.initializer]
-    infos = [
-        [
-            helper.make_tensor_value_info(
-                port.name,
-                helper.np_dtype_to_tensor_dtype(np.dtype(port.dtype)),
-                [
-                    leading if leading and not axis and isinstance(dim, str) else _dim(dim)
-                    for axis, dim in enumerate(port.dims)
-                ],
-            )
-            for port in side
-        ]
-        for side in (pipeline.whole.inputs, pipeline.whole.outputs)
-    ]
+    sides = (pipeline.whole.inputs, pipeline.whole.outputs)
+    infos = [[declared(port) for port in side] for side in sides]
     if leading is not None:  # how many boxes a head keeps is no number of samples
-        firsts = {port.dims[0] for port in pipeline.whole.inputs if port.dims}
-        for port, info in zip(pipeline.whole.outputs, infos[1], strict=True):
-            if port.dims and isinstance(port.dims[0], str) and port.dims[0] not in firsts:
-                info.type.tensor_type.shape.dim[0].Clear()
+        samples = {port.dims[0] for port in pipeline.whole.inputs if port.dims}
+        for port, info in zip((*sides[0], *sides[1]), (*infos[0], *infos[1]), strict=True):
+            if port.dims and isinstance(port.dims[0], str):
+                first = info.type.tensor_type.shape.dim[0]
+                first.Clear()
+                if port.dims[0] in samples:
+                    first.dim_value = leading
     return helper.make_model(
         helper.make_graph(nodes, core.graph.name or "model", infos[0], infos[1], tensors),
         opset_imports=[helper.make_opsetid(*entry) for entry in sorted(domains.items())],
         ir_version=max(part.ir_version for part in parts),
     )
-
-
-def _dim(dim: int | str) -> int | str | None:
-    return None if dim == "?" else dim
 
 
 def _opset(model: onnx.ModelProto) -> int:

@@ -18,8 +18,10 @@ def is_branching(proto: onnx.NodeProto) -> bool:
     return proto.op_type == "If" and proto.domain in STANDARD_DOMAINS
 
 
-def taken_branch(node: OnnxNode, name: str) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
-    """Nodes and initializers that compute what the If ``node`` does.
+def taken_branch(
+    node: OnnxNode, name: str
+) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto], None]:
+    """Nodes and initializers that compute what the If ``node`` does; nothing stands behind them.
 
     Args:
         node: an If; its condition must be constant.
@@ -39,7 +41,7 @@ def taken_branch(node: OnnxNode, name: str) -> tuple[list[onnx.NodeProto], list[
         if outer_name:
             given = renamed.get(inner_name, inner_name)
             nodes.append(onnx.helper.make_node("Identity", [given], [outer_name], name=name))
-    return nodes, [renamed_tensor(tensor, renamed) for tensor in branch.initializer]
+    return nodes, [renamed_tensor(tensor, renamed) for tensor in branch.initializer], None
 
 
 def inner_graph(node: OnnxNode, key: str, name: str) -> tuple[onnx.GraphProto, dict[str, str]]:

@@ -132,7 +132,8 @@ def _convert_nodes(graph: onnx.GraphProto, opsets: Mapping[str, int], values: Gr
         try:
             if end is None and (is_branching(proto) or is_loop(proto)):
                 _check_reads(node, proto.input)
-                inside, initializers, end = _guarded(node, partial(_inlined, name=name))
+                opened = body_of if is_loop(proto) else taken_branch
+                inside, initializers, end = _guarded(node, partial(opened, name=name))
                 values.add_initializers(initializers)
                 inlined = in_order([(n.name or f"{name}/{n.op_type}", n) for n in inside])
                 if end is not None:
@@ -220,13 +221,6 @@ def _circle(
         + ", ".join(repr(nodes[member][0]) for member in members[:5]),
         fix="the file is damaged; export it again",
     )
-
-
-def _inlined(
-    node: OnnxNode, name: str
-) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto], LoopEnd | None]:
-    """Nodes and initializers of a branch or a body, and what stands behind a body."""
-    return body_of(node, name) if is_loop(node.proto) else (*taken_branch(node, name), None)
 
 
 def _convert(node: OnnxNode) -> Sequence[Expr]:

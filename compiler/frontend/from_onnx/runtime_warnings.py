@@ -15,7 +15,6 @@ which no maximum sees: where all values of a window are negative, it is another 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -29,24 +28,15 @@ LARGEST_SAFE_WEIGHT = 64
 """Twice this by 255 fits in 16 bits."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Operands:
-    """Where an operator has its activations, the weights, and the zero points of both."""
-
-    data: int
-    weight: int
-    data_zero: int
-    weight_zero: int
-
-
-_INTEGER_PRODUCTS: dict[str, _Operands] = {
-    "MatMulInteger": _Operands(0, 1, 2, 3),
-    "QLinearMatMul": _Operands(0, 3, 2, 5),
-    "QLinearConv": _Operands(0, 3, 2, 5),
-    "QGemm": _Operands(0, 3, 2, 5),
-    "MatMulIntegerToFloat": _Operands(0, 1, 4, 5),
-    "QAttention": _Operands(0, 1, 6, 7),
+_INTEGER_PRODUCTS = {
+    "MatMulInteger": (0, 1, 2, 3),
+    "QLinearMatMul": (0, 3, 2, 5),
+    "QLinearConv": (0, 3, 2, 5),
+    "QGemm": (0, 3, 2, 5),
+    "MatMulIntegerToFloat": (0, 1, 4, 5),
+    "QAttention": (0, 1, 6, 7),
 }
+"""Where an operator has its activations, the weights, and the zero points of both."""
 # Operators that make uint8 of float activations themselves, and their weights.
 _DYNAMIC_PRODUCTS = {"DynamicQuantizeMatMul": (1,), "DynamicQuantizeLSTM": (1, 2)}
 _FLOAT_PRODUCTS = ("Conv", "MatMul", "Gemm")
@@ -129,21 +119,20 @@ class _Values:
     def saturates(self, node: onnx.NodeProto) -> bool:
         """Its kernel multiplies uint8 by int8 weights that are large enough."""
         if node.op_type in _DYNAMIC_PRODUCTS:
-            places = _DYNAMIC_PRODUCTS[node.op_type]
-            return any(self._is_large_int8(_input(node, place), "") for place in places)
+            weights = (_input(node, place) for place in _DYNAMIC_PRODUCTS[node.op_type])
+            return any(self._is_large_int8(name, "") for name in weights)
         if node.op_type in _INTEGER_PRODUCTS:
-            at = _INTEGER_PRODUCTS[node.op_type]
-            data = self._dtype(_input(node, at.data), _input(node, at.data_zero))
-            weight, zero = _input(node, at.weight), _input(node, at.weight_zero)
-            if data != TensorProto.UINT8:
+            places = _INTEGER_PRODUCTS[node.op_type]
+            data, weight, data_zero, zero = (_input(node, place) for place in places)
+            if self._dtype(data, data_zero) != TensorProto.UINT8:
                 return False
         elif node.op_type in _FLOAT_PRODUCTS and node.domain in STANDARD_DOMAINS:
             data_node, weight_node = (self._dequantized(_input(node, i)) for i in (0, 1))
             if data_node is None or weight_node is None:
                 return False
-            data = self._dtype(_input(data_node, 0), _input(data_node, 2))
+            dtype = self._dtype(_input(data_node, 0), _input(data_node, 2))
             weight, zero = _input(weight_node, 0), _input(weight_node, 2)
-            if data not in (TensorProto.UINT8, TensorProto.INT8):
+            if dtype not in (TensorProto.UINT8, TensorProto.INT8):
                 return False
         else:
             return False

@@ -199,9 +199,7 @@ def to_array(tensor: onnx.TensorProto) -> Array:
     try:
         if any(d < 0 for d in tensor.dims):
             raise ValueError(f"negative dimension in {list(tensor.dims)}")
-        elements = 1
-        for d in tensor.dims:
-            elements *= d
+        elements = math.prod(tensor.dims)
         if elements * max(bits(dtype), 8) // 8 > MAX_TENSOR_BYTES:
             raise ValueError(f"{elements} elements are more than {MAX_TENSOR_BYTES} bytes")
         array = np.asarray(numpy_helper.to_array(tensor))

@@ -219,39 +219,38 @@ _NCHW = 4
 
 def _by_scales(node: OnnxNode, scales: Sequence[float]) -> list[Axis]:
     """Axes from factors; the new size is rounded down, of a product in float32."""
-    shape = node.shape(node.arg(0))
-    axes = _chosen_axes(node, len(shape))
-    if len(scales) != len(axes):
-        raise node.error(f"{len(scales)} scales for {len(axes)} axes")
+    axes = _chosen_axes(node, scales, "scales")
     if any(not 0 < s < math.inf for s in scales):
         raise node.error(f"scales {list(scales)} must be positive")
     return [
-        Axis(axis, shape[axis], math.floor(np.float32(shape[axis]) * np.float32(s)), Fraction(s))
-        for axis, s in zip(axes, scales)
+        Axis(axis, size, math.floor(np.float32(size) * np.float32(s)), Fraction(s))
+        for (axis, size), s in zip(axes, scales)
     ]
 
 
 def _by_sizes(node: OnnxNode, sizes: Sequence[int]) -> list[Axis]:
     """Axes from sizes, which ``keep_aspect_ratio_policy`` may only bound."""
-    shape = node.shape(node.arg(0))
-    axes = _chosen_axes(node, len(shape))
-    if len(sizes) != len(axes):
-        raise node.error(f"{len(sizes)} sizes for {len(axes)} axes")
-    if any(s < 1 for s in sizes) or any(shape[a] < 1 for a in axes):
+    axes = _chosen_axes(node, sizes, "sizes")
+    if any(s < 1 for s in sizes) or any(size < 1 for _, size in axes):
         raise node.error(f"sizes {list(sizes)} must be positive")
-    scales = [Fraction(size, shape[axis]) for axis, size in zip(axes, sizes)]
+    scales = [Fraction(new, size) for (_, size), new in zip(axes, sizes)]
     policy = node.attr("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
-        return [Axis(a, shape[a], size, s) for a, size, s in zip(axes, sizes, scales)]
+        return [Axis(*axis, new, scale) for axis, new, scale in zip(axes, sizes, scales)]
     if policy not in ("not_larger", "not_smaller"):
         raise node.error(f"keep_aspect_ratio_policy {policy!r} is unknown")
     scale = min(scales) if policy == "not_larger" else max(scales)
-    return [Axis(a, shape[a], math.floor(scale * shape[a] + Fraction(1, 2)), scale) for a in axes]
+    return [Axis(a, size, math.floor(scale * size + Fraction(1, 2)), scale) for a, size in axes]
 
 
-def _chosen_axes(node: OnnxNode, rank: int) -> list[int]:
-    axes = node.attr("axes", None)
-    return list(range(rank)) if axes is None else [node.axis(a, rank) for a in axes]
+def _chosen_axes(node: OnnxNode, given: Sequence[float], what: str) -> list[tuple[int, int]]:
+    """The axes that are resized, and their sizes."""
+    shape = node.shape(node.arg(0))
+    chosen = node.attr("axes", None)
+    axes = range(len(shape)) if chosen is None else [node.axis(a, len(shape)) for a in chosen]
+    if len(given) != len(axes):
+        raise node.error(f"{len(given)} {what} for {len(axes)} axes")
+    return [(axis, shape[axis]) for axis in axes]
 
 
 def _with_region(node: OnnxNode, axes: list[Axis]) -> list[Axis]:

@@ -154,14 +154,18 @@ def modulo(node: OnnxNode) -> Expr:
     return node.call(op, node.arg(0), node.arg(1))
 
 
+def _folded(node: OnnxNode, op: str) -> Expr:
+    result = node.arg(0)
+    for index in range(1, node.num_inputs):
+        result = node.call(op, result, node.arg(index))
+    return result
+
+
 def _variadic(op_type: str, op: str) -> None:
     @from_onnx(op_type)
     @from_onnx(op_type, since=8)
     def convert(node: OnnxNode) -> Expr:
-        result = node.arg(0)
-        for index in range(1, node.num_inputs):
-            result = node.call(op, result, node.arg(index))
-        return result
+        return _folded(node, op)
 
     convert.__doc__ = f"{op_type} of any number of tensors, folded from the left with {op}."
 
@@ -173,9 +177,7 @@ for _op_type, _op in {"Sum": "add", "Max": "maximum", "Min": "minimum"}.items():
 @from_onnx("Mean", since=8)
 def mean_of_inputs(node: OnnxNode) -> Expr:
     """Elementwise mean of the inputs."""
-    total = node.arg(0)
-    for index in range(1, node.num_inputs):
-        total = node.call("add", total, node.arg(index))
+    total = _folded(node, "add")
     return node.call("multiply", total, node.scalar_like(1 / node.num_inputs, total))
 
 
