@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, TypeVar
 
 import onnx
@@ -173,22 +174,24 @@ def in_order(nodes: list[_Named]) -> list[_Named]:
     ):
         return nodes
     reads = [{writer[name] for name in names_read(proto) if name in writer} for _, proto in nodes]
-    readers: list[list[int]] = [[] for _ in nodes]
-    for index, places in enumerate(reads):
-        for place in places:
-            readers[place].append(index)
-    missing = [len(places) for places in reads]
-    ready = [index for index, count in enumerate(missing) if not count]
+    sorter = TopologicalSorter(dict(enumerate(reads)))
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        members = sorted(set(error.args[1]))
+        raise OnnxImportError(
+            "nodes read each other's results in a circle",
+            where=_nodes([nodes[member][0] for member in members]),
+            fix="the file is damaged; export it again",
+        ) from error
+    ready: list[int] = []
     order: list[_Named] = []
-    while ready:
+    while sorter.is_active():
+        for place in sorter.get_ready():
+            heapq.heappush(ready, place)
         place = heapq.heappop(ready)
         order.append(nodes[place])
-        for reader in readers[place]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                heapq.heappush(ready, reader)
-    if len(order) < len(nodes):
-        raise _circle(nodes, reads, missing)
+        sorter.done(place)
     return order
 
 
@@ -203,24 +206,6 @@ def names_read(proto: onnx.NodeProto) -> Iterator[str]:
                 inside = own | defined_names(graph)
                 yield from (info.name for info in graph.output if info.name not in inside)
                 stack.extend((inner, inside) for inner in graph.node)
-
-
-def _circle(
-    nodes: list[_Named], reads: Sequence[set[int]], missing: Sequence[int]
-) -> OnnxImportError:
-    """The error that names one circle: every node that was never ready reads another such node."""
-    place = next(index for index, count in enumerate(missing) if count)
-    seen: dict[int, None] = {}
-    while place not in seen:
-        seen[place] = None
-        place = next(other for other in sorted(reads[place]) if missing[other])
-    members = list(seen)[list(seen).index(place) :]
-    return OnnxImportError(
-        "nodes read each other's results in a circle",
-        where=f"node{'s' if len(members) > 1 else ''} "
-        + ", ".join(repr(nodes[member][0]) for member in members[:5]),
-        fix="the file is damaged; export it again",
-    )
 
 
 def _convert(node: OnnxNode) -> Sequence[Expr]:

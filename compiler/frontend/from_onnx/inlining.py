@@ -3,6 +3,8 @@ standard operators that ONNX defines by others. Their size is known beforehand."
 
 from __future__ import annotations
 
+from graphlib import CycleError, TopologicalSorter
+
 import onnx
 import onnx.inliner
 import onnx.shape_inference
@@ -101,9 +103,21 @@ def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _refuse_explosion(model: onnx.ModelProto) -> None:
     bodies = {(f.domain, f.name): f for f in model.functions}
+    callees = {
+        name: {(node.domain, node.op_type) for node in within(body, onnx.NodeProto)}
+        for name, body in bodies.items()
+    }
     sizes: dict[_Name, int] = {}
-    for name in bodies:
-        _measure(name, bodies, sizes)
+    try:
+        for name in TopologicalSorter(callees).static_order():
+            if name in bodies:
+                sizes[name] = _size(bodies[name], sizes)
+    except CycleError as error:
+        domain, function = error.args[1][0]
+        raise OnnxImportError(
+            f"function {function!r} of domain {domain!r} calls itself",
+            fix="recursive functions have no finite graph; export the model again",
+        ) from error
     total = _size(model.graph, sizes)
     if total > MAX_INLINED_NODES:
         raise OnnxImportError(
@@ -111,31 +125,6 @@ def _refuse_explosion(model: onnx.ModelProto) -> None:
             where=f"{len(bodies)} functions",
             fix="export the model without functions",
         )
-
-
-def _measure(root: _Name, bodies: dict[_Name, onnx.FunctionProto], sizes: dict[_Name, int]) -> None:
-    """Nodes of ``root`` and of all it calls, once inlined, into ``sizes``."""
-    open_names: set[_Name] = set()
-    stack: list[tuple[_Name, bool]] = [(root, False)]
-    while stack:
-        name, callees_measured = stack.pop()
-        if name in sizes:
-            continue
-        if callees_measured:
-            sizes[name] = _size(bodies[name], sizes)
-            open_names.discard(name)
-            continue
-        open_names.add(name)
-        stack.append((name, True))
-        for node in within(bodies[name], onnx.NodeProto):
-            callee = (node.domain, node.op_type)
-            if callee in open_names:
-                raise OnnxImportError(
-                    f"function {callee[1]!r} of domain {callee[0]!r} calls itself",
-                    fix="recursive functions have no finite graph; export the model again",
-                )
-            if callee in bodies and callee not in sizes:
-                stack.append((callee, False))
 
 
 def _size(body: onnx.GraphProto | onnx.FunctionProto, sizes: dict[_Name, int]) -> int:
