@@ -22,7 +22,7 @@ from compiler.export.to_onnx.emitter import Emitter, emit_loop, emit_step
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
-from compiler.ir.ty import is_float, is_integer
+from compiler.ir.ty import NARROW_DTYPES, is_float, is_integer
 from compiler.ops.number_format import Array
 from compiler.ops.rules.float_product import EXACT
 from compiler.ranges.analysis import RangeContext, analyse_step, analyse_word
@@ -33,19 +33,9 @@ product into the product's own sums."""
 DOUBLE: Final = 1 << 52
 """Integers below are computed in float64, one half more or less included."""
 
-# onnxruntime computes reliably in these; values are brought back by a wrapping Cast.
-_WORKING = {
-    "bool": "int32",
-    "int8": "int32",
-    "uint8": "int32",
-    "int16": "int32",
-    "uint16": "int32",
-    "int32": "int32",
-    "uint32": "int64",
-    "int64": "int64",
-}
-
-
+_LONG: Final = ("uint32", "int64")
+"""onnxruntime computes reliably in int64 and int32; values are brought back by a wrapping Cast."""
+_UNORDERED: Final = ("uint64", *NARROW_DTYPES)
 _PRODUCTS: Final = ("nn.conv2d", "nn.matmul", "nn.batch_matmul")
 _PASSED: Final = (*MOVES, "cast", "nn.pad", "add", "subtract", "left_shift")
 """onnxruntime moves factors past some of them, others become part of the product themselves."""
@@ -148,9 +138,9 @@ class IntegerEmitter(Emitter):
         found = "int32"
         for value in (*step.args, *step.results):
             dtype = value.type.dtype
-            if is_integer(dtype) and dtype not in _WORKING:
+            if dtype in _UNORDERED:
                 raise self.refuse(step, f"dtype {dtype} has no exact integer form")
-            if _WORKING.get(dtype) == "int64":
+            if dtype in _LONG:
                 found = "int64"
         return found
 

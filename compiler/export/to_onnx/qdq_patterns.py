@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.export.to_onnx.integer_rules.fixed_point import fixed_point_factors
 from compiler.ir.dataflow import Step, Value
 from compiler.ops.number_format import Array
 
@@ -39,16 +40,11 @@ IDENTITIES: Final = (
 
 def fixed_point_factor(step: Step) -> Floats | None:
     """What a fixed-point multiplication multiplies by; None for others and what is not constant."""
-    if step.name == "fixed_point_multiply":
-        return _scaled(step.attrs.multiplier, step.attrs.shift - 31)
-    if step.name != "fixed_point_multiply_per_axis":
+    found = fixed_point_factors(step)
+    if found is None:
         return None
-    data, multiplier, shift = step.args
-    if multiplier.data is None or shift.data is None:
-        return None
-    rank = len(data.type.shape)
-    shape = (-1, *([1] * (rank - 1 - step.attrs.axis % rank)))
-    return _scaled(multiplier.data.reshape(shape), shift.data.astype(np.int64).reshape(shape) - 31)
+    factor = _scaled(found[0], found[1] - 31)
+    return factor.reshape(factor.shape[step.attrs.axis % factor.ndim :]) if factor.ndim else factor
 
 
 def _scaled(numbers: Array | int, power: Any) -> Floats:

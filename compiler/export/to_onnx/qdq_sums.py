@@ -75,7 +75,7 @@ def _read_levels(value: Value) -> Levels | None:
     found: list[tuple[float, Levels]] = []
     for factor, result in _requantized(value):
         for clip in _readers(result):
-            limits = _limits(clip)
+            limits = clip_limits(clip)
             small = limits is not None and limits[1] - limits[0] < LEVELS
             if limits is not None and small and factor.size == 1 and factor.min() > 0:
                 span = (limits[1] - limits[0]) / float(factor.reshape(()))
@@ -118,7 +118,7 @@ def narrow_levels(
         return None
     found = _read_levels(step.result)
     if found is not None:
-        own = [limit * float(found.factor) for limit in _limits(step) or ()]
+        own = [limit * float(found.factor) for limit in clip_limits(step) or ()]
         return replace(found, low=max(found.low, own[0]), high=min(found.high, own[1]))
     return _multiplied_levels(step, maxima, last) or _tabulated_levels(step)
 
@@ -187,7 +187,7 @@ def _calibrated(step: Step, tabulated: bool = False) -> tuple[float, float]:
 
     Limits that are not those of a number of bits are ends of the values: there is no room beyond.
     """
-    limits = _limits(step)
+    limits = clip_limits(step)
     assert limits is not None
     whole = max(-limits[0], limits[1]) + 1
     if whole.bit_count() > 1:
@@ -227,7 +227,7 @@ def _of_groups(product: Step, maxima: ChannelMaxima) -> Floats | None:
 
 def needless_clips(step: Step, bits: int = 8) -> tuple[Step, ...]:
     """Clips of channels in front of a clip to ``bits`` of the same limits, but for a level."""
-    limits = _limits(step)
+    limits = clip_limits(step)
     if limits is None or limits[1] - limits[0] >= 1 << bits:
         return ()
     origin = _Origin.of(step)
@@ -255,7 +255,7 @@ class _Origin:
     @staticmethod
     def of(step: Step) -> _Origin:
         """Of the clip."""
-        limits, value, factor = _limits(step), step.args[0], np.ones(())
+        limits, value, factor = clip_limits(step), step.args[0], np.ones(())
         assert limits is not None
         low, high = (np.asarray(float(end)) for end in limits)
         clips: list[Step] = []
@@ -323,7 +323,7 @@ def _calibrated_levels(origin: _Origin, reach: float) -> Levels:
 
 def _is_wide(step: Step) -> bool:
     """Whether a clip is to the bits of a stored value; an activation's limits are any numbers."""
-    limits = _limits(step)
+    limits = clip_limits(step)
     if limits is None or not LEVELS <= limits[1] - limits[0] < _WIDEST:
         return False
     stored = [user.result for user in step.result.users if user.name == "cast"]
@@ -376,7 +376,7 @@ def _sum_levels(value: Value) -> Levels | None:
                 return None
             factor, value = requantized[0]
         else:
-            limits = _limits(reader)
+            limits = clip_limits(reader)
             break
     if limits is None or not _is_wide(reader):
         narrow = limits is not None and limits[1] - limits[0] < LEVELS
@@ -424,7 +424,8 @@ def _requantized(value: Value) -> Iterator[tuple[Floats, Value]]:
                     yield chain[1], reader.result
 
 
-def _limits(step: Step) -> tuple[int, int] | None:
+def clip_limits(step: Step) -> tuple[int, int] | None:
+    """The integers that a clip limits to; None for other steps."""
     if step.name != "clip":
         return None
     dtype = step.args[0].type.dtype

@@ -9,6 +9,7 @@ import numpy as np
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import is_float, is_integer
+from compiler.ops.tensor.clip import integer_bound
 
 # The largest float32 below one half: floor(|x| + this) is floor(|x| + 1/2) computed without
 # rounding error for every float32, where adding 0.5 itself would carry 0.49999997 up to 1.
@@ -190,9 +191,7 @@ def _limited(step: Step, e: Emitter) -> str:
     if math.isnan(low) or math.isnan(high):
         raise e.refuse(step, f"bounds {low} and {high}")
     if not is_float(data.type.dtype):
-        info = np.iinfo(data.type.dtype)
-        low = math.trunc(min(max(low, info.min), info.max))
-        high = math.trunc(min(max(high, info.min), info.max))
+        low, high = (integer_bound(end, data.type.dtype) for end in (low, high))
     # Where bounds are crossed Relay lets the lower win, ONNX the upper.
     high = max(low, high)
     rounding = data.producer

@@ -101,13 +101,13 @@ def _bits_of(name: str, places: Array, e: IntegerEmitter) -> str:
 @FToInteger.register("fixed_point_multiply", "fixed_point_multiply_per_axis")
 def fixed_point_multiply(step: Step, e: IntegerEmitter) -> Held:
     """One multiplier and shift for all elements, or for each channel."""
-    factors = _factors(step)
+    factors = fixed_point_factors(step)
     if factors is None:
         raise e.refuse(step, "its multipliers and shifts are computed", "fold them to constants")
     return _scaled(step, *factors, e)
 
 
-def _factors(step: Step) -> tuple[Array, Array] | None:
+def fixed_point_factors(step: Step) -> tuple[Array, Array] | None:
     """Multipliers and shifts, int64, in a shape that broadcasts against the data; None for other
     steps and where they are computed."""
     if step.name == "fixed_point_multiply":
@@ -161,7 +161,7 @@ def limited_product(value: Value, low: int, high: int, e: IntegerEmitter) -> str
     while step is not None and step.name == "cast" and e.held(value) == e.held(step.args[0]):
         value = step.args[0]
         step = value.producer
-    factors = None if step is None else _factors(step)
+    factors = None if step is None else fixed_point_factors(step)
     if step is None or factors is None or not e.held(value).dtype.startswith("float"):
         return None  # the product may wrap
     data, (multiplier, amount) = step.args[0], factors

@@ -22,10 +22,9 @@ from compiler.export.to_onnx.qdq_patterns import (
     half_up_chain,
     nearest_chain,
 )
-from compiler.export.to_onnx.qdq_sums import narrowed_sides
+from compiler.export.to_onnx.qdq_sums import clip_limits, narrowed_sides
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import integer_range, is_integer
-from compiler.ops.tensor.clip import integer_bound
 
 
 @FToQdq.register("cast")
@@ -160,12 +159,8 @@ def relu(step: Step, graph: QdqEmitter) -> Real | None:
 @FToQdq.register("clip")
 def clip(step: Step, graph: QdqEmitter) -> Real | None:
     """Limits, which 8 bits have by themselves."""
-    real = _free(step.args[0], graph)
-    if real is None:
-        return None
-    dtype = step.args[0].type.dtype
-    low, high = (integer_bound(b, dtype) for b in (step.attrs.a_min, step.attrs.a_max))
-    return real.limited(low, high)
+    real, limits = _free(step.args[0], graph), clip_limits(step)
+    return None if real is None or limits is None else real.limited(*limits)
 
 
 @FToQdq.register("fixed_point_multiply", "fixed_point_multiply_per_axis")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import OnnxImportError
 from compiler.frontend.from_onnx.node import OnnxNode
@@ -249,17 +246,16 @@ def _small_integers(node: OnnxNode, data: Expr) -> Expr | None:
 @from_onnx("Constant")
 def constant(node: OnnxNode) -> Expr:
     """A tensor literal in any of its spellings."""
-    readers: dict[str, Callable[[object], NDArray[Any]]] = {
-        "value": np.asarray,
-        "value_float": lambda v: np.asarray(v, "float32"),
-        "value_floats": lambda v: np.asarray(v, "float32"),
-        "value_int": lambda v: np.asarray(v, "int64"),
-        "value_ints": lambda v: np.asarray(v, "int64"),
-    }
-    for name, read in readers.items():
+    for name, dtype in {
+        "value": None,
+        "value_float": "float32",
+        "value_floats": "float32",
+        "value_int": "int64",
+        "value_ints": "int64",
+    }.items():
         value = node.attr(name, None)
         if value is not None:
-            return node.const(read(value))
+            return node.const(value, dtype)
     raise node.error("only dense numeric values are supported")
 
 
