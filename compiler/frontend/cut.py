@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -420,8 +421,7 @@ def set_inputs(model: onnx.ModelProto, given: Mapping[str, Any]) -> onnx.ModelPr
     Raises:
         OnnxImportError: there is no such input, or a value that it does not take.
     """
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    made = deepcopy(model)
     stored = {tensor.name for tensor in made.graph.initializer}
     infos = {info.name: info for info in made.graph.input if info.name not in stored}
     for name, value in given.items():

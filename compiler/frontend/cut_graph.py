@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import cached_property
 from typing import Final
 
@@ -40,14 +41,13 @@ class Graph:
     """
 
     def __init__(self, model: onnx.ModelProto, dims: Mapping[str, int] | None = None) -> None:
-        self.model = onnx.ModelProto()
-        self.model.CopyFrom(inline_functions(model))
+        self.model = deepcopy(inline_functions(model))
         proto = self.model.graph
         self.sized = set(_set_sizes(proto, dims or {}))
         for index, node in enumerate(proto.node):
             node.name = node_name(node, index)
         ordered = [node for _, node in in_order([(node.name, node) for node in proto.node])]
-        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in ordered]
+        copies = [deepcopy(node) for node in ordered]
         del proto.node[:]
         proto.node.extend(copies)
         stored = {tensor.name for tensor in proto.initializer}

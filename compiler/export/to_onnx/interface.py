@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,7 @@ def with_batch(
     Raises:
         OnnxExportError: an input has no leading axis for samples, or an operator joins samples.
     """
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    made = deepcopy(model)
     carried, symbol = _inputs_of_samples(made.graph, interface)
     tensors = _tensors_of_samples(made.graph, carried)
     _take_more_samples(made, tensors)
@@ -72,14 +72,15 @@ def with_names(model: onnx.ModelProto, interface: Interface) -> onnx.ModelProto:
 
     Inputs that the module does not read are declared, too.
     """
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    made = deepcopy(model)
     graph = made.graph
     given = {info.name: info for info in graph.input}
-    new = {info.name: port.name for info, port in zip(graph.output, interface.outputs, strict=True)}
-    _rename(graph, new, keep=given)
-    free = _free_names(graph)
-    inner_names: dict[str, str] = {}
+    outputs = {port.name for port in interface.outputs}
+    taken = _taken(graph)
+    free = _free_names(taken | outputs)
+    # What has the name of an output inside gives way.
+    inside = taken - given.keys() - {info.name for info in graph.output}
+    names = {name: free(f"{name}_inner") for name in outputs & inside}
     converted: list[onnx.NodeProto] = []
     inputs: list[onnx.ValueInfoProto] = []
     for port in interface.inputs:
@@ -88,19 +89,23 @@ def with_names(model: onnx.ModelProto, interface: Interface) -> onnx.ModelProto:
             inputs.append(declared(port))
             continue
         inputs.append(info)
-        if port.dtype in CONVERTED and info.type.tensor_type.elem_type == onnx_type("float32"):
-            inner = inner_names[port.name] = free(f"{port.name}_float32")
-            converted.append(_cast(port.name, inner, "float32"))
+        if _is_converted(info, port):
+            names[port.name] = free(f"{port.name}_float32")
+            converted.append(_cast(port.name, names[port.name], "float32"))
             info.type.tensor_type.elem_type = onnx_type(port.dtype)
     ends: list[onnx.NodeProto] = []
     for info, port in zip(graph.output, interface.outputs, strict=True):
-        if port.dtype in CONVERTED and info.type.tensor_type.elem_type == onnx_type("float32"):
-            inner = inner_names[port.name] = free(f"{port.name}_float32")
-            ends.append(_cast(inner, port.name, port.dtype))
+        names[info.name] = port.name
+        if _is_converted(info, port):
+            names[info.name] = free(f"{port.name}_float32")
+            ends.append(_cast(names[info.name], port.name, port.dtype))
             info.type.tensor_type.elem_type = onnx_type(port.dtype)
+        info.name = port.name
     for node in graph.node:
-        for names in (node.input, node.output):
-            names[:] = [inner_names.get(name, name) for name in names]
+        for read_or_written in (node.input, node.output):
+            read_or_written[:] = [names.get(name, name) for name in read_or_written]
+    for tensor in graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
     nodes = [*converted, *graph.node, *ends]
     del graph.node[:], graph.input[:]
     graph.node.extend(nodes)
@@ -152,7 +157,7 @@ def _take_more_samples(model: onnx.ModelProto, tensors: set[str]) -> None:
     }
     constants = {tensor.name: tensor for tensor in graph.initializer}
     nodes: list[onnx.NodeProto] = []
-    free = _free_names(graph)
+    free = _free_names(_taken(graph))
 
     def constant(values: Any) -> str:
         name = free("samples")
@@ -195,8 +200,7 @@ def _take_more_samples(model: onnx.ModelProto, tensors: set[str]) -> None:
 
 def _sized(model: onnx.ModelProto, carried: set[str], batch: int) -> onnx.ModelProto:
     """A copy for so many samples, whose output sizes are left open."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    made = deepcopy(model)
     for info in made.graph.input:
         if info.name in carried:
             _set_leading(info, batch * _sizes(info)[0])
@@ -243,9 +247,13 @@ def _taken(graph: onnx.GraphProto) -> set[str]:
     )
 
 
-def _free_names(graph: onnx.GraphProto) -> Callable[[str], str]:
-    """``free(hint)`` gives a tensor name that nothing in the graph has, another one every time."""
-    taken = _taken(graph)
+def _is_converted(info: onnx.ValueInfoProto, port: Port) -> bool:
+    """Whether a module has float32 for a float of the model."""
+    return port.dtype in CONVERTED and info.type.tensor_type.elem_type == onnx_type("float32")
+
+
+def _free_names(taken: set[str]) -> Callable[[str], str]:
+    """``free(hint)`` gives a name that is not taken, another one every time."""
 
     def free(hint: str) -> str:
         name, count = hint, len(taken)
@@ -255,18 +263,3 @@ def _free_names(graph: onnx.GraphProto) -> Callable[[str], str]:
         return name
 
     return free
-
-
-def _rename(graph: onnx.GraphProto, new: Mapping[str, str], keep: Mapping[str, Any]) -> None:
-    """Outputs under new names; what has such a name inside gives way."""
-    taken = _taken(graph) - new.keys()
-    free = _free_names(graph)
-    moved = {name: free(f"{name}_inner") for name in set(new.values()) & taken if name not in keep}
-    names = {**moved, **new}
-    for node in graph.node:
-        node.input[:] = [names.get(name, name) for name in node.input]
-        node.output[:] = [names.get(name, name) for name in node.output]
-    for tensor in graph.initializer:
-        tensor.name = names.get(tensor.name, tensor.name)
-    for info in graph.output:
-        info.name = names[info.name]

@@ -13,6 +13,7 @@ into the scale of the weights. So each tensor takes the unit in which it is read
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from typing import Final
 
 import numpy as np
@@ -45,8 +46,7 @@ def with_one_scale(model: onnx.ModelProto) -> onnx.ModelProto:
         model: as ``to_qdq_onnx`` writes it; left as it is. Scales may differ in the last bits of
             float32: factors of a module have 31 bits.
     """
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    made = deepcopy(model)
     graph = made.graph
     arrays = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
     makers = {name: node for node in graph.node for name in node.output}

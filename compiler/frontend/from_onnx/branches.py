@@ -6,6 +6,7 @@ Names inside a branch get the If's name in front, because two branches may use t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 
 import onnx
 
@@ -70,16 +71,14 @@ def defined_names(graph: onnx.GraphProto) -> set[str]:
 
 def renamed_tensor(tensor: onnx.TensorProto, renamed: Mapping[str, str]) -> onnx.TensorProto:
     """A copy with its new name."""
-    copy = onnx.TensorProto()
-    copy.CopyFrom(tensor)
+    copy = deepcopy(tensor)
     copy.name = renamed[tensor.name]
     return copy
 
 
 def renamed_node(proto: onnx.NodeProto, renamed: Mapping[str, str], prefix: str) -> onnx.NodeProto:
     """A copy that reads and writes the new names, in its subgraphs too."""
-    copy = onnx.NodeProto()
-    copy.CopyFrom(proto)
+    copy = deepcopy(proto)
     if copy.name and prefix:
         copy.name = f"{prefix}/{copy.name}"
     copy.output[:] = [renamed.get(name, name) for name in copy.output]

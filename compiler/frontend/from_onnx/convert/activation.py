@@ -332,7 +332,7 @@ def dropout(node: OnnxNode) -> list[Expr]:
             raise node.error("training_mode is not supported", "export the model in eval mode")
     data = node.arg(0)
     mask = node.const(np.ones((), dtype="bool"))
-    outputs = [node.values.expr(node.proto.input[0]) if not node.on_constants else data]
+    outputs = [data]
     if len(node.proto.output) > 1 and node.proto.output[1]:
         outputs.append(node.call("broadcast_to", mask, shape=node.shape(data)))
     return outputs

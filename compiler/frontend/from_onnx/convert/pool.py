@@ -77,24 +77,16 @@ def lp_pool(node: OnnxNode) -> Expr:
     )
 
 
-def _global_pool(node: OnnxNode, op: str, reduction: str) -> Expr:
-    data = node.arg(0)
+@from_onnx("GlobalAveragePool")
+@from_onnx("GlobalMaxPool")
+def global_pool(node: OnnxNode) -> Expr:
+    """Means or maxima of data of any rank."""
+    data, average = node.arg(0), node.op_type == "GlobalAveragePool"
     rank = node.rank(data)
     if rank == 4:
-        return node.call(op, data)
-    return node.call(reduction, data, axis=tuple(range(2, rank)), keepdims=True)
-
-
-@from_onnx("GlobalAveragePool")
-def global_average_pool(node: OnnxNode) -> Expr:
-    """GlobalAveragePool of any rank."""
-    return _global_pool(node, "nn.global_avg_pool2d", "mean")
-
-
-@from_onnx("GlobalMaxPool")
-def global_max_pool(node: OnnxNode) -> Expr:
-    """GlobalMaxPool of any rank."""
-    return _global_pool(node, "nn.global_max_pool2d", "max")
+        return node.call("nn.global_avg_pool2d" if average else "nn.global_max_pool2d", data)
+    axes = tuple(range(2, rank))
+    return node.call("mean" if average else "max", data, axis=axes, keepdims=True)
 
 
 # One index per tap and output element is a constant of the module.

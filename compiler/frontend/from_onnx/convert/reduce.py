@@ -13,9 +13,14 @@ from compiler.ir.ty import integer_range, is_float
 Reduce = Callable[[OnnxNode, Expr, tuple[int, ...], bool], Expr]
 
 
-def _plain(op: str) -> Reduce:
+def _composed(op: str, before: str = "", after: str = "") -> Reduce:
+    """A reduction of what ``before`` makes of the data, and what ``after`` makes of it."""
+
     def reduce(node: OnnxNode, data: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:
-        return node.call(op, data, axis=axes, keepdims=keepdims)
+        if before:
+            data = node.call(before, *[data] * (2 if before == "multiply" else 1))
+        found = node.call(op, data, axis=axes, keepdims=keepdims)
+        return node.call(after, found) if after else found
 
     return reduce
 
@@ -50,22 +55,6 @@ def _filled(
     return node.call("full", fill, shape=tuple(shape), dtype=data.tensor_type.dtype)
 
 
-def _sum_square(node: OnnxNode, data: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:
-    return node.call("sum", node.call("multiply", data, data), axis=axes, keepdims=keepdims)
-
-
-def _l1(node: OnnxNode, data: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:
-    return node.call("sum", node.call("abs", data), axis=axes, keepdims=keepdims)
-
-
-def _l2(node: OnnxNode, data: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:
-    return node.call("sqrt", _sum_square(node, data, axes, keepdims))
-
-
-def _log_sum(node: OnnxNode, data: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:
-    return node.call("log", node.call("sum", data, axis=axes, keepdims=keepdims))
-
-
 def _log_sum_exp(node: OnnxNode, data: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:
     """The largest element is taken out first, so that exp does not overflow."""
     if _is_over_nothing(data, axes):
@@ -79,15 +68,15 @@ def _log_sum_exp(node: OnnxNode, data: Expr, axes: tuple[int, ...], keepdims: bo
 
 
 _REDUCTIONS: dict[str, tuple[Reduce, int]] = {
-    "ReduceSum": (_plain("sum"), 13),
-    "ReduceMean": (_plain("mean"), 18),
+    "ReduceSum": (_composed("sum"), 13),
+    "ReduceMean": (_composed("mean"), 18),
     "ReduceMax": (_extremum("max", "any"), 18),
     "ReduceMin": (_extremum("min", "all"), 18),
-    "ReduceProd": (_plain("prod"), 18),
-    "ReduceSumSquare": (_sum_square, 18),
-    "ReduceL1": (_l1, 18),
-    "ReduceL2": (_l2, 18),
-    "ReduceLogSum": (_log_sum, 18),
+    "ReduceProd": (_composed("prod"), 18),
+    "ReduceSumSquare": (_composed("sum", before="multiply"), 18),
+    "ReduceL1": (_composed("sum", before="abs"), 18),
+    "ReduceL2": (_composed("sum", before="multiply", after="sqrt"), 18),
+    "ReduceLogSum": (_composed("sum", after="log"), 18),
     "ReduceLogSumExp": (_log_sum_exp, 18),
 }
 
@@ -123,4 +112,4 @@ def global_lp_pool(node: OnnxNode) -> Expr:
     if power not in (1, 2):
         raise node.error(f"p = {power} is not supported; 1 and 2 are")
     axes = tuple(range(2, node.rank(node.arg(0))))
-    return (_l1 if power == 1 else _l2)(node, node.arg(0), axes, True)
+    return _REDUCTIONS[f"ReduceL{power}"][0](node, node.arg(0), axes, True)
