@@ -11,14 +11,14 @@ dtype the reference wraps; such words are computed in integers, which wrap likew
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from compiler.core.legalize import forget, is_integral, words_of
 from compiler.core.words import MOVES
-from compiler.export.to_onnx.emitter import Emitter, emit_loop, emit_step
+from compiler.export.to_onnx.emitter import Emitter, FToOnnx, emit_loop, emit_step
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
@@ -207,13 +207,19 @@ class IntegerEmitter(Emitter):
             )
         emit_step(word, self)
 
-    def inner(self, step: Step, dtype: str) -> Emitter:
-        """An emitter that has the integer operands of a word in a dtype."""
+    def inner(self, step: Step, dtype: str, held: Container[Value] | None = None) -> Emitter:
+        """An emitter that has the integer operands of a word in a dtype, or those of ``held``."""
         inner = Emitter(self.writer)
         for value in step.args:
-            whole = is_integer(value.type.dtype)
+            whole = is_integer(value.type.dtype) if held is None else value in held
             inner.bind(value, self.widened(value, dtype) if whole else self.name(value))
         return inner
+
+    def plain(self, step: Step, dtype: str, held: Container[Value] | None = None) -> str:
+        """The plain form of a word of one result, of operands as of ``inner``."""
+        name = FToOnnx.require(step.op)(step, self.inner(step, dtype, held))
+        assert isinstance(name, str)
+        return name
 
     def result(self, step: Step, name: str, dtype: str) -> Held:
         """A result computed in float32, float64, or a wider integer dtype, which wraps."""

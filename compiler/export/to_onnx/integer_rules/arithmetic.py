@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from compiler.export.to_onnx.convert.reduce import extremum_in, position_in
-from compiler.export.to_onnx.emitter import FToOnnx
 from compiler.export.to_onnx.integer_emitter import FToInteger, Held, IntegerEmitter
 from compiler.export.to_onnx.integer_rules.fixed_point import limited_product
 from compiler.export.to_onnx.ordered import extreme
@@ -22,8 +21,7 @@ def product_of_two(step: Step, e: IntegerEmitter) -> Held:
 def plain(step: Step, e: IntegerEmitter) -> Held:
     """The operator's plain form; bools stay bools."""
     work = e.dtype_for(step)
-    name = FToOnnx.require(step.op)(step, e.inner(step, work))
-    assert isinstance(name, str)
+    name = e.plain(step, work)
     if is_integer(step.result.type.dtype):
         return e.result(step, name, work)
     return Held(name, step.result.type.dtype)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 from compiler.export.to_onnx.integer_emitter import SINGLE, FToInteger, Held, IntegerEmitter
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import integer_range, is_float, is_integer
@@ -19,12 +18,7 @@ def move(step: Step, e: IntegerEmitter) -> Held:
     if dtypes:
         wide = e.reach(moved) >= SINGLE or dtype == "bool"
         dtype = step.result.type.dtype if wide else "float32"
-    inner = Emitter(e.writer)
-    for value in step.args:
-        inner.bind(value, e.widened(value, dtype) if value in moved else e.name(value))
-    name = FToOnnx.require(step.op)(step, inner)
-    assert isinstance(name, str)
-    return Held(name, dtype)
+    return Held(e.plain(step, dtype, moved), dtype)
 
 
 @FToInteger.register("cast")
