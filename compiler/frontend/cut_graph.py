@@ -60,15 +60,10 @@ class Graph:
         given = set(self.inputs)
         self.live: list[bool] = []
         """Whether a node depends on the inputs."""
-        for place in range(len(self.nodes)):
-            self.live.append(
-                any(n in given or self._is_live(n) for n in self.reads[place])
-                or self.nodes[place].op_type.startswith("Random")
-            )
-
-    def _is_live(self, name: str) -> bool:
-        place = self.writer.get(name, -1)
-        return 0 <= place < len(self.live) and self.live[place]
+        for node, reads in zip(self.nodes, self.reads):
+            live = not given.isdisjoint(reads) or node.op_type.startswith("Random")
+            given.update(node.output if live else ())
+            self.live.append(live)
 
     @cached_property
     def types(self) -> dict[str, onnx.TypeProto]:

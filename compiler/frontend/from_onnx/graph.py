@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
@@ -27,7 +27,6 @@ from compiler.frontend.from_onnx.values import (
 )
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
-from compiler.ir.op import has_op
 from compiler.ir.ty import TensorType, is_dynamic, is_float
 from compiler.ops.evaluate import evaluate_call
 from compiler.ops.number_format import Array
@@ -131,8 +130,9 @@ def _convert_nodes(graph: onnx.GraphProto, opsets: Mapping[str, int], values: Gr
             failed.update(proto.output)
             continue
         try:
+            if end is None:
+                _check_reads(node)
             if end is None and (is_branching(proto) or is_loop(proto)):
-                _check_reads(node, proto.input)
                 opened = body_of if is_loop(proto) else taken_branch
                 inside, initializers, end = _guarded(node, partial(opened, name=name))
                 values.add_initializers(initializers)
@@ -141,7 +141,7 @@ def _convert_nodes(graph: onnx.GraphProto, opsets: Mapping[str, int], values: Gr
                     pending.appendleft((name, proto, end))
                 pending.extendleft((*one, None) for one in reversed(inlined))
                 continue
-            results = _convert(node) if end is None else _guarded(node, end.results)
+            results = _guarded(node, _converted if end is None else end.results)
         except OnnxImportError as error:
             errors.append(error)
             error.nodes = (name,)
@@ -208,13 +208,8 @@ def names_read(proto: onnx.NodeProto) -> Iterator[str]:
                 stack.extend((inner, inside) for inner in graph.node)
 
 
-def _convert(node: OnnxNode) -> Sequence[Expr]:
-    _check_reads(node, node.proto.input)
-    return _guarded(node, _converted)
-
-
-def _check_reads(node: OnnxNode, names: Iterable[str]) -> None:
-    for name in names:
+def _check_reads(node: OnnxNode) -> None:
+    for name in node.proto.input:
         if name and not node.values.has(name):
             raise node.error(
                 f"reads tensor {name!r}, which no node computes",
@@ -309,9 +304,7 @@ def _outputs(graph: onnx.GraphProto, values: GraphValues) -> Expr:
         raise OnnxImportError("the graph has no outputs", fix="export the model again")
     # A bare parameter as result would alias an input of the model.
     results = [
-        typed_call("copy", (r,), None, Span(ONNX + "output"))
-        if isinstance(r, Var) and has_op("copy")
-        else r
+        typed_call("copy", (r,), None, Span(ONNX + "output")) if isinstance(r, Var) else r
         for r in results
     ]
     return results[0] if len(results) == 1 else typed_tuple(results)

@@ -90,11 +90,7 @@ class LoopEnd:
         fields = iter([node.field(end, place) for place in range(len(given))])
         found = [next(fields) if known is None else known for known in self.last]
         for axis, field in zip(self.axes, fields, strict=True):
-            rank = node.rank(field)
-            order = [*range(1, rank)]
-            order.insert(node.axis(axis, rank), 0)
-            moved = order != [*range(rank)]
-            found.append(node.call("transpose", field, axes=tuple(order)) if moved else field)
+            found.append(node.moved(field, 0, node.axis(axis, node.rank(field))))
         return found
 
 
@@ -138,12 +134,7 @@ def _scan(node: OnnxNode, body: onnx.GraphProto, renamed: Mapping[str, str]) -> 
     arrays = []
     for place, axis in enumerate(axes):
         array = node.arg(count + place)
-        rank = node.rank(array)
-        first = node.axis(axis, rank)
-        if first:
-            order = (first, *(one for one in range(rank) if one != first))
-            array = node.call("transpose", array, axes=order)
-        arrays.append(array)
+        arrays.append(node.moved(array, node.axis(axis, node.rank(array)), 0))
     lengths = {node.size(array, 0) for array in arrays}
     if len(lengths) != 1:
         raise node.error(f"inputs of {sorted(lengths)} steps")

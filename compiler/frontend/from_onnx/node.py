@@ -15,11 +15,11 @@ from compiler.frontend.from_onnx.values import (
     GraphValues,
     to_array,
     typed_call,
-    typed_field,
     typed_tuple,
 )
-from compiler.ir.expr import Constant, Expr, Op
+from compiler.ir.expr import Constant, Expr, Op, TupleGetItem
 from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import TupleType
 from compiler.ops.number_format import Array
 from compiler.span import ONNX, Span
 
@@ -207,7 +207,23 @@ class OnnxNode:
 
     def field(self, value: Expr, index: int) -> Expr:
         """One field of a typed tuple."""
-        return typed_field(value, index, self.span)
+        item = TupleGetItem(value, index, span=self.span)
+        ty = value.checked_type
+        assert isinstance(ty, TupleType)
+        item.set_checked_type(ty.fields[index])
+        return item
+
+    def moved(self, data: Expr, axis: int, to: int) -> Expr:
+        """The data with one axis at another place; as they are where it stands there."""
+        order = [k for k in range(self.rank(data)) if k != axis]
+        order.insert(to, axis)
+        return data if axis == to else self.call("transpose", data, axes=tuple(order))
+
+    def joined(self, parts: Sequence[Expr], axis: int) -> Expr:
+        """Tensors one behind the other."""
+        if len(parts) == 1:
+            return parts[0]
+        return self.call("concatenate", self.tuple(parts), axis=axis)
 
     def const(self, value: ArrayLike, dtype: str | None = None) -> Constant:
         """A Constant."""

@@ -19,7 +19,6 @@ from compiler.ir.expr import (
     Expr,
     Op,
     Tuple,
-    TupleGetItem,
     Var,
     call_op,
     dtype_name,
@@ -279,15 +278,6 @@ def typed_tuple(fields: Sequence[Expr], span: Span | None = None) -> Tuple:
     result = Tuple(tuple(fields), span=span)
     result.set_checked_type(TupleType(tuple(f.checked_type for f in fields)))
     return result
-
-
-def typed_field(value: Expr, index: int, span: Span | None = None) -> TupleGetItem:
-    """One field of a tuple, with its type."""
-    item = TupleGetItem(value, index, span=span)
-    ty = value.checked_type
-    assert isinstance(ty, TupleType)
-    item.set_checked_type(ty.fields[index])
-    return item
 
 
 def refuse_huge(ty: Type, where: str) -> None:

@@ -252,7 +252,7 @@ def _rows_of(node: OnnxNode, first: Expr, second: Expr, order: NDArray[np.int64]
     count = node.size(first, 0)
     runs = np.split(order, np.flatnonzero((np.diff(order) != 1) | (order[1:] == count)) + 1)
     if len(runs) > _MOST_RUNS:
-        both = node.call("concatenate", node.tuple([first, second]), axis=0)
+        both = node.joined([first, second], 0)
         return node.call("take", both, node.const(order), axis=0)
     parts = []
     for run in runs:
@@ -261,7 +261,7 @@ def _rows_of(node: OnnxNode, first: Expr, second: Expr, order: NDArray[np.int64]
         cut = {"begin": (begin,), "end": (end,), "strides": (1,), "axes": (0,)}
         whole = len(run) == node.size(side, 0)
         parts.append(side if whole else node.call("strided_slice", side, **cut))
-    return parts[0] if len(parts) == 1 else node.call("concatenate", node.tuple(parts), axis=0)
+    return node.joined(parts, 0)
 
 
 @from_onnx("OneHot", since=9)

@@ -296,7 +296,7 @@ def _of_one_score(
     other: Expr = node.const(np.zeros(node.shape(score.data)), "int32")
     if mirrored:
         other = node.call("subtract", node.const(whole, "int32"), score.data)
-    both = node.call("concatenate", node.tuple([other, score.data]), axis=1)
+    both = node.joined([other, score.data], 1)
     how = node.attr("post_transform", "NONE")
     if mirrored and (is_chance or how == "SOFTMAX"):
         how = "NONE"

@@ -62,14 +62,7 @@ def _running(node: OnnxNode, stored: Expr, batch: Expr) -> Expr:
 @from_onnx("InstanceNormalization", since=6)
 def instance_normalization(node: OnnxNode) -> Expr:
     """Statistics per sample and channel."""
-    return node.call(
-        "nn.instance_norm",
-        node.arg(0),
-        node.arg(1),
-        node.arg(2),
-        axis=1,
-        epsilon=node.attr("epsilon", 1e-5),
-    )
+    return node.call("nn.instance_norm", *node.args(), axis=1, epsilon=node.attr("epsilon", 1e-5))
 
 
 @from_onnx("GroupNormalization", since=18)

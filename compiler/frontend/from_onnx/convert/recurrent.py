@@ -243,20 +243,14 @@ def _recurrence(
         last.append(tuple(node.field(end, place) for place in range(len(states))))
         sequence = node.field(end, len(states))
         sequences.append(node.call("reshape", sequence, newshape=(steps, 1, batch, hidden)))
-    results = [_joined(node, sequences, 1)]
+    results = [node.joined(sequences, 1)]
     for kind in zip(*last):
         each = [node.call("reshape", state, newshape=(1, batch, hidden)) for state in kind]
-        results.append(_joined(node, each, 0))
+        results.append(node.joined(each, 0))
     if not by_batch:
         return results
     axes = ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
     return [node.call("transpose", r, axes=a) for r, a in zip(results, axes)]
-
-
-def _joined(node: OnnxNode, parts: list[Expr], axis: int) -> Expr:
-    if len(parts) == 1:
-        return parts[0]
-    return node.call("concatenate", node.tuple(parts), axis=axis)
 
 
 def _running(node: OnnxNode, steps: int, batch: int) -> Expr | None:

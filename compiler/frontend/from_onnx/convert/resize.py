@@ -116,19 +116,13 @@ def _times(node: OnnxNode, data: Expr, axis: int, matrix: Matrix) -> Expr:
     dtype = data.tensor_type.dtype
     if not dtype.startswith("float"):
         raise node.error(f"interpolation of {dtype} is not supported; floats are")
-    rank = node.rank(data)
-    last = rank - 1
-    order = [a for a in range(rank) if a != axis] + [axis]
-    turned = data if axis == last else node.call("transpose", data, axes=tuple(order))
+    last = node.rank(data) - 1
+    turned = node.moved(data, axis, last)
     weight = node.const(matrix.astype(dtype))
     flat = node.call("reshape", turned, newshape=(-1, matrix.shape[1]))
     product = node.call("nn.dense", flat, weight, units=matrix.shape[0])
     shape = (*node.shape(turned)[:-1], matrix.shape[0])
-    result = node.call("reshape", product, newshape=shape)
-    if axis == last:
-        return result
-    back = tuple(order.index(a) for a in range(rank))
-    return node.call("transpose", result, axes=back)
+    return node.moved(node.call("reshape", product, newshape=shape), last, axis)
 
 
 def _extrapolate(

@@ -92,8 +92,7 @@ def convolve_volume_transposed(
         product = convolved(node, "nn.conv2d_transpose", reads, weight, planes, **sizes)
         phases.append(bias(product))
     apart = [node.call("reshape", made, newshape=(-1, 1, *node.shape(made)[1:])) for made in phases]
-    joined = apart[0] if len(apart) == 1 else node.call("concatenate", node.tuple(apart), axis=1)
-    return _as_volume(node, joined, node.shape(data)[0], count)
+    return _as_volume(node, node.joined(apart, 1), node.shape(data)[0], count)
 
 
 def _check_size(node: OnnxNode, count: int, taps: int, phases: int = 1) -> None:
