@@ -43,7 +43,6 @@ class Runtime:
     """What a runtime takes.
 
     Attributes:
-        name: as ``--for`` has it.
         symmetric: activations are int8 with zero point 0; else uint8 with any.
         integer_bias: biases are int32 with the scales of the products; else float.
         integer_clip: limits of fewer than 8 bits are a Clip of the 8 bit tensor, which leaves the
@@ -55,7 +54,6 @@ class Runtime:
         opset: the newest that it takes.
     """
 
-    name: str
     symmetric: bool = False
     integer_bias: bool = True
     integer_clip: bool = True
@@ -66,15 +64,13 @@ class Runtime:
 
 
 RUNTIMES = {
-    runtime.name: runtime
-    for runtime in (
-        Runtime("onnxruntime", averages=False, opset=NEWEST_OPSET),
-        Runtime("openvino"),
-        Runtime("tensorrt", symmetric=True, integer_bias=False, integer_clip=False),
-        Runtime("ryzenai", symmetric=True, integer_clip=False, npu=True),
-        Runtime("qnn", integer_clip=False, npu=True, bits=16, opset=21),
-    )
+    "onnxruntime": Runtime(averages=False, opset=NEWEST_OPSET),
+    "openvino": Runtime(),
+    "tensorrt": Runtime(symmetric=True, integer_bias=False, integer_clip=False),
+    "ryzenai": Runtime(symmetric=True, integer_clip=False, npu=True),
+    "qnn": Runtime(integer_clip=False, npu=True, bits=16, opset=21),
 }
+"""By their names for ``--for``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

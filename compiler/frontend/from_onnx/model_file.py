@@ -12,7 +12,7 @@ import stat
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path, PureWindowsPath
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import onnx
@@ -37,6 +37,15 @@ _MAPPED: dict[int, str] = {
 _FIRST_BYTE = 0x08
 
 
+class _Origin(NamedTuple):
+    """Where a model is from: its name in messages, the folder of external data, and the bound on
+    the bytes of each file."""
+
+    name: str
+    folder: Path | None
+    max_bytes: int
+
+
 def read_model(
     source: str | os.PathLike[str] | bytes,
     max_bytes: int = MAX_MODEL_BYTES,
@@ -55,7 +64,7 @@ def read_model(
         OnnxImportError: missing, too large, not ONNX, cut off, or external data outside the folder.
     """
     if isinstance(source, bytes):
-        return _parse(source, "model given as bytes", None, max_bytes, kinds, mapped)
+        return _parse(source, _Origin("model given as bytes", None, max_bytes), kinds, mapped)
     path = Path(source)
     if not path.exists():
         raise OnnxImportError(
@@ -76,17 +85,16 @@ def read_model(
         raise OnnxImportError(
             f"{path} cannot be read: {error.strerror}", fix="check its permissions"
         ) from error
-    return _parse(data, str(path), path.parent, max_bytes, kinds, mapped)
+    return _parse(data, _Origin(str(path), path.parent, max_bytes), kinds, mapped)
 
 
 def _parse(
     data: bytes,
-    name: str,
-    folder: Path | None,
-    max_bytes: int,
+    origin: _Origin,
     kinds: Collection[int] | None,
     mapped: dict[str, Array] | None,
 ) -> onnx.ModelProto:
+    name = origin.name
     if not data:
         raise OnnxImportError(f"{name} is empty", fix="export the model again")
     model = onnx.ModelProto()
@@ -112,11 +120,11 @@ def _parse(
     _make_text_of_names(model, messages, name)
     if mapped is not None:
         for tensor in model.graph.initializer:
-            _map_external_data(tensor, name, folder, max_bytes, mapped)
+            _map_external_data(tensor, origin, mapped)
     for tensor in messages:
         if isinstance(tensor, onnx.TensorProto):
             wanted = kinds is None or tensor.data_type in kinds
-            _load_external_data(tensor, name, folder, max_bytes, wanted)
+            _load_external_data(tensor, origin, wanted)
     _drop_maps(model.graph)
     _number_labels(model.graph)
     return model
@@ -255,12 +263,10 @@ def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     return within(model, onnx.TensorProto)
 
 
-def _load_external_data(
-    tensor: onnx.TensorProto, name: str, folder: Path | None, max_bytes: int, wanted: bool
-) -> None:
+def _load_external_data(tensor: onnx.TensorProto, origin: _Origin, wanted: bool) -> None:
     if tensor.data_location != onnx.TensorProto.EXTERNAL:
         return
-    file, start, length = _external_place(tensor, name, folder, max_bytes)
+    file, start, length = _external_place(tensor, origin)
     if not wanted:
         return
     with file.open("rb") as stream:
@@ -270,19 +276,13 @@ def _load_external_data(
     tensor.data_location = onnx.TensorProto.DEFAULT
 
 
-def _map_external_data(
-    tensor: onnx.TensorProto,
-    name: str,
-    folder: Path | None,
-    max_bytes: int,
-    mapped: dict[str, Array],
-) -> None:
+def _map_external_data(tensor: onnx.TensorProto, origin: _Origin, mapped: dict[str, Array]) -> None:
     mapped.pop(tensor.name, None)  # the last one of a name is the one that counts
     dtype = np.dtype(_MAPPED.get(tensor.data_type, "V"))
     size = math.prod(tensor.dims) * dtype.itemsize
     if tensor.data_location != onnx.TensorProto.EXTERNAL or size < _MAPPED_BYTES:
         return
-    file, start, length = _external_place(tensor, name, folder, max_bytes)
+    file, start, length = _external_place(tensor, origin)
     if length == size and start % dtype.itemsize == 0 and min(tensor.dims) > 0:
         data = np.memmap(file, dtype, "r", start, tuple(tensor.dims))
         mapped[tensor.name] = data.view(np.ndarray).astype(dtype.newbyteorder("="), copy=False)
@@ -290,24 +290,22 @@ def _map_external_data(
         tensor.data_location = onnx.TensorProto.DEFAULT
 
 
-def _external_place(
-    tensor: onnx.TensorProto, name: str, folder: Path | None, max_bytes: int
-) -> tuple[Path, int, int]:
+def _external_place(tensor: onnx.TensorProto, origin: _Origin) -> tuple[Path, int, int]:
     """The file of external data, its first byte and its length."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
-    where = f"tensor {tensor.name!r} of {name}, location {location!r}"
-    if folder is None:
+    where = f"tensor {tensor.name!r} of {origin.name}, location {location!r}"
+    if origin.folder is None:
         raise OnnxImportError(
             "external data cannot be found for a model given as bytes",
             where=where,
             fix="give the path of the model",
         )
-    file = _inside(folder, location, where)
+    file = _inside(origin.folder, location, where)
     start, length = _range(entries, file.stat().st_size, where)
-    if length > max_bytes:
+    if length > origin.max_bytes:
         raise OnnxImportError(
-            f"external data of {length} bytes; the limit is {max_bytes}", where=where
+            f"external data of {length} bytes; the limit is {origin.max_bytes}", where=where
         )
     return file, start, length
 

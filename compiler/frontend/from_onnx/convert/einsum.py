@@ -55,13 +55,12 @@ def _read_equation(node: OnnxNode) -> tuple[list[Letters], Letters]:
     ranks = [node.rank(node.arg(i)) for i in range(len(texts))]
     most = max(rank - len(text.replace("...", "")) for text, rank in zip(texts, ranks))
     terms = [_letters(node, text, rank, equation) for text, rank in zip(texts, ranks)]
+    dots = _dots(most) if "..." in inputs else ()
     if arrow:
-        dots = _dots(most) if "..." in inputs else ()
         before, found, after = right.partition("...")
         output = (*before, *(dots if found else ()), *after)
     else:
         once = Counter(c for text in texts for c in text.replace("...", ""))
-        dots = _dots(most) if "..." in inputs else ()
         output = (*dots, *sorted(c for c, count in once.items() if count == 1))
     known = {c for term in terms for c in term}
     if len(set(output)) != len(output) or not known.issuperset(output):
