@@ -13,6 +13,7 @@ computed in float; what it cannot express is written in integer words, as ``inte
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -44,6 +45,8 @@ from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float, is_integer
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.ranges.analysis import ranges_of
+
+_FLOATS = ("nn.integer_softmax", "nn.integer_standardize", "lookup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +177,8 @@ def _reported(model: onnx.ModelProto, steps: tuple[Step, ...], graph: QdqEmitter
     left = tuple(
         (step.name, str(step.span or ""), _macs(step)) for step in products if step not in narrow
     )
-    counted: dict[str, int] = {}
-    for step in steps:
-        if step.name in ("nn.integer_softmax", "nn.integer_standardize", "lookup"):
-            counted[step.name] = counted.get(step.name, 0) + 1
-    return QdqExport(model, sum(map(_macs, products)), left, counted, len(graph.narrowed))
+    counted = Counter(step.name for step in steps if step.name in _FLOATS)
+    return QdqExport(model, sum(map(_macs, products)), left, dict(counted), len(graph.narrowed))
 
 
 def _macs(step: Step) -> int:

@@ -17,7 +17,7 @@ from compiler.frontend.from_onnx.branches import defined_names, is_branching, ta
 from compiler.frontend.from_onnx.graph_inputs import InputShapes, bind_inputs
 from compiler.frontend.from_onnx.loops import LoopEnd, body_of, is_loop
 from compiler.frontend.from_onnx.node import OnnxNode
-from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS, find_converter, instead_of, is_kept
+from compiler.frontend.from_onnx.opsets import find_converter, instead_of, is_kept, plain_domain
 from compiler.frontend.from_onnx.values import (
     GraphValues,
     dense,
@@ -82,8 +82,8 @@ def _refuse_unsupported(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> No
             not (is_branching(node) or is_loop(node))
             and find_converter(node.op_type, _opset(node, opsets), node.domain) is None
         ):
-            domain = "" if node.domain in STANDARD_DOMAINS else node.domain
-            missing.setdefault((domain, node.op_type), []).append(node_name(node, index))
+            kind = plain_domain(node.domain), node.op_type
+            missing.setdefault(kind, []).append(node_name(node, index))
     if missing:
         lines = [
             f"{f'{domain}::' if domain else ''}{name} ({_nodes(nodes)})"
@@ -109,7 +109,7 @@ def _nodes(names: Sequence[str]) -> str:
 
 
 def _opset(node: onnx.NodeProto, opsets: Mapping[str, int]) -> int:
-    return opsets.get("" if node.domain in STANDARD_DOMAINS else node.domain, 1)
+    return opsets.get(plain_domain(node.domain), 1)
 
 
 def node_name(node: onnx.NodeProto, index: int) -> str:

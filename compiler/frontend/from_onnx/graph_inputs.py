@@ -36,7 +36,8 @@ def bind_inputs(graph: onnx.GraphProto, inputs: InputShapes, values: GraphValues
         OnnxImportError: a dimension without a value, or a value for none.
     """
     params: list[Var] = []
-    names = [info.name for info in graph.input if not values.is_initializer(info.name)]
+    infos = [info for info in graph.input if not values.is_initializer(info.name)]
+    names = [info.name for info in infos]
     for name in inputs.shapes:
         if name not in names:
             raise OnnxImportError(
@@ -51,9 +52,7 @@ def bind_inputs(graph: onnx.GraphProto, inputs: InputShapes, values: GraphValues
                 fix=legal_names(name, known_dims - {""}),
             )
     sequences = _sequences(graph)
-    for info in graph.input:
-        if values.is_initializer(info.name):
-            continue
+    for info in infos:
         ty = _input_type(info, inputs, info.name in sequences)
         refuse_huge(ty, f"input {info.name!r}")
         var = Var(info.name, ty)

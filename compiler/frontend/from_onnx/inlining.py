@@ -40,7 +40,8 @@ def inline_definitions(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         OnnxImportError: too many nodes once all are inlined, or inputs that do not fit.
     """
     names = {name for name in DEFINED_BY_OTHERS if find_converter(name, opset) is None}
-    used = [node for node in model.graph.node if _is_standard(node) and node.op_type in names]
+    standard = (node for node in model.graph.node if node.domain in STANDARD_DOMAINS)
+    used = [node for node in standard if node.op_type in names]
     if not used:
         return model
     if len(used) * _LARGEST_DEFINITION > MAX_INLINED_NODES:
@@ -67,10 +68,6 @@ def inline_definitions(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
             where=f"node {used[0].name or used[0].output[0]!r}",
             fix="export it with other operators, for example with an opset below 23",
         ) from error
-
-
-def _is_standard(node: onnx.NodeProto) -> bool:
-    return node.domain in STANDARD_DOMAINS
 
 
 # The inliner and shape inference are C++: what they throw arrives as one of these.

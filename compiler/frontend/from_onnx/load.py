@@ -19,7 +19,7 @@ from compiler.frontend.from_onnx.graph import import_graph
 from compiler.frontend.from_onnx.graph_inputs import InputShapes
 from compiler.frontend.from_onnx.inlining import inline_definitions, inline_functions
 from compiler.frontend.from_onnx.model_file import MAX_MODEL_BYTES, read_model
-from compiler.frontend.from_onnx.opsets import OLDEST_OPSET, STANDARD_DOMAINS
+from compiler.frontend.from_onnx.opsets import OLDEST_OPSET, STANDARD_DOMAINS, plain_domain
 from compiler.ir.garbage import collector_rests
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.loops import closed
@@ -64,10 +64,7 @@ def load(
 
 
 def _opsets(model: onnx.ModelProto) -> dict[str, int]:
-    opsets = {
-        "" if entry.domain in STANDARD_DOMAINS else entry.domain: entry.version
-        for entry in model.opset_import
-    }
+    opsets = {plain_domain(entry.domain): entry.version for entry in model.opset_import}
     newest = onnx.defs.onnx_opset_version()
     if not any(node.domain in STANDARD_DOMAINS for node in model.graph.node):
         opsets.setdefault("", newest)  # what the converters of other domains build

@@ -37,8 +37,8 @@ def from_onnx(
 
     def add(converter: Converter) -> Converter:
         if not folds:
-            _KEPT.add((_domain(domain), op_type))
-        versions = _CONVERTERS.setdefault((_domain(domain), op_type), [])
+            _KEPT.add((plain_domain(domain), op_type))
+        versions = _CONVERTERS.setdefault((plain_domain(domain), op_type), [])
         if any(since == held for held, _ in versions):
             raise CompilerError(f"ONNX {op_type} has two converters since opset {since}")
         versions.append((since, converter))
@@ -51,7 +51,7 @@ def from_onnx(
 def find_converter(op_type: str, opset: int, domain: str = "") -> Converter | None:
     """The converter with the largest ``since`` that is not above ``opset``, or None."""
     found: Converter | None = None
-    for since, converter in _CONVERTERS.get((_domain(domain), op_type), []):
+    for since, converter in _CONVERTERS.get((plain_domain(domain), op_type), []):
         if since <= opset:
             found = converter
     return found
@@ -59,12 +59,12 @@ def find_converter(op_type: str, opset: int, domain: str = "") -> Converter | No
 
 def is_kept(op_type: str, domain: str = "") -> bool:
     """True for operators that stay in the graph even where their inputs are known."""
-    return (_domain(domain), op_type) in _KEPT
+    return (plain_domain(domain), op_type) in _KEPT
 
 
 def versions_of(op_type: str, domain: str = "") -> tuple[int, ...]:
     """Opsets at which the operator's converters begin, ascending; () when there are none."""
-    return tuple(since for since, _ in _CONVERTERS.get((_domain(domain), op_type), []))
+    return tuple(since for since, _ in _CONVERTERS.get((plain_domain(domain), op_type), []))
 
 
 def supported_operators() -> list[str]:
@@ -72,7 +72,8 @@ def supported_operators() -> list[str]:
     return sorted(f"{domain}::{name}" if domain else name for domain, name in _CONVERTERS)
 
 
-def _domain(domain: str) -> str:
+def plain_domain(domain: str) -> str:
+    """A domain, "" for every name of the standard one."""
     return "" if domain in STANDARD_DOMAINS else domain
 
 

@@ -44,27 +44,22 @@ def conv2d(step: Step, e: Emitter) -> str:
     return conv_node(step, e, e.args(step))
 
 
-def conv_node(step: Step, e: Emitter, inputs: list[str], **changed: object) -> str:
-    """A Conv with the attributes of an nn.conv2d step, but for those that are ``changed``."""
+def conv_node(
+    step: Step, e: Emitter, inputs: list[str], op_type: str = "Conv", **changed: object
+) -> str:
+    """A node with the attributes of a convolution, but for those that are ``changed``."""
     attrs = step.attrs
     require_layout(step, e, attrs.data_layout, attrs.kernel_layout)
     window = window_attributes(attrs, step.args[1].type.concrete_shape[2:])
-    return e.node("Conv", inputs, group=attrs.groups, **{**window, **changed})
+    return e.node(op_type, inputs, group=attrs.groups, **{**window, **changed})
 
 
 @FToOnnx.register("nn.conv2d_transpose")
 def conv2d_transpose(step: Step, e: Emitter) -> str:
     """ConvTranspose."""
     require_float(step, e)
-    attrs = step.attrs
-    require_layout(step, e, attrs.data_layout, attrs.kernel_layout)
-    return e.node(
-        "ConvTranspose",
-        e.args(step),
-        group=attrs.groups,
-        output_padding=list(attrs.output_padding),
-        **window_attributes(attrs, step.args[1].type.concrete_shape[2:]),
-    )
+    padding = list(step.attrs.output_padding)
+    return conv_node(step, e, e.args(step), "ConvTranspose", output_padding=padding)
 
 
 def transposed(value: Value, e: Emitter) -> str:
