@@ -47,7 +47,7 @@ class Graph:
         for index, node in enumerate(proto.node):
             node.name = node_name(node, index)
         ordered = [node for _, node in in_order([(node.name, node) for node in proto.node])]
-        copies = [deepcopy(node) for node in ordered]
+        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in ordered]
         del proto.node[:]
         proto.node.extend(copies)
         stored = {tensor.name for tensor in proto.initializer}

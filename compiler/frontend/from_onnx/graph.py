@@ -184,14 +184,14 @@ def in_order(nodes: list[_Named]) -> list[_Named]:
             where=_nodes([nodes[member][0] for member in members]),
             fix="the file is damaged; export it again",
         ) from error
-    ready: list[int] = []
+    ready = sorted(sorter.get_ready())
     order: list[_Named] = []
-    while sorter.is_active():
-        for place in sorter.get_ready():
-            heapq.heappush(ready, place)
+    while ready:
         place = heapq.heappop(ready)
         order.append(nodes[place])
         sorter.done(place)
+        for reader in sorter.get_ready():
+            heapq.heappush(ready, reader)
     return order
 
 
