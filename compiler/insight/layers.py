@@ -50,7 +50,6 @@ def find_layers(network: Network) -> list[Layer]:
         if node in places:
             seen_through[node] = (places[node],)
         elif is_op_call(node) and not is_op_call(node, *MARKER_OPS):
-            assert isinstance(node, Call)
             assert isinstance(node.op, Op)
             read = _read(node.operands(), seen_through)
             if read and FQAnnotateRewrite.get(node.op) is annotate_pass_through:

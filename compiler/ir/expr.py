@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass, field
 from functools import singledispatch
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -420,7 +420,7 @@ def _binary(name: str, lhs: Expr, rhs: Expr | ArrayLike) -> Call:
     return call_op(name, lhs, as_expr(rhs, lhs))
 
 
-def is_op_call(expr: Expr, *names: str) -> bool:
+def is_op_call(expr: Expr, *names: str) -> TypeGuard[Call]:
     """True when ``expr`` calls one of the named operators (any operator when none is named)."""
     return (
         isinstance(expr, Call) and isinstance(expr.op, Op) and (not names or expr.op.name in names)

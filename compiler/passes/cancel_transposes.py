@@ -39,8 +39,7 @@ class CancelTransposes(FunctionPass):
         """The function with fewer transposes, or itself."""
         if Op.get("transpose") not in operators_of(fn):
             return fn
-        new = _Mover().visit(fn)
-        assert isinstance(new, Function)
+        new = _Mover().mutate(fn)
         return new if _transposes(new) < _transposes(fn) else fn
 
 

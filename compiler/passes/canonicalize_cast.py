@@ -103,7 +103,6 @@ def _is_broadcast_like(op: Expr) -> bool:
 def _is_widening_cast(expr: Expr) -> bool:
     if not is_op_call(expr, "cast"):
         return False
-    assert isinstance(expr, Call)
     narrow, wide = expr.args[0].checked_type, expr.checked_type
     return (
         isinstance(narrow, TensorType)

@@ -213,7 +213,7 @@ def _value_of(expr: Expr) -> Value | None:
             values[node] = node.data
         elif isinstance(node, Tuple):
             values[node] = tuple(values[field] for field in node.fields)
-        elif isinstance(node, Call) and is_op_call(node, _DEVICE_MARK):
+        elif is_op_call(node, _DEVICE_MARK):
             values[node] = values[node.args[0]]
         else:
             return None
@@ -223,7 +223,7 @@ def _value_of(expr: Expr) -> Value | None:
 def _looked_into(node: Expr) -> Sequence[Expr]:
     if isinstance(node, Tuple):
         return node.fields
-    return node.args if isinstance(node, Call) and is_op_call(node, _DEVICE_MARK) else ()
+    return node.args if is_op_call(node, _DEVICE_MARK) else ()
 
 
 def _bytes_held(fn: Function) -> int:

@@ -60,7 +60,6 @@ class _Folder(OpaquePrimitives):
         if is_op_call(pre, "clip"):
             attrs: Any = pre.attrs
             if is_op_call(source, "nn.relu") and attrs.a_min >= 0:
-                assert isinstance(source, Call)
                 source = source.args[0]
             return self._widened(post.with_fields(args=(source,)), post)
         return post
@@ -75,21 +74,16 @@ class _Folder(OpaquePrimitives):
         factor = _factor(pre)
         if factor is None or not is_op_call(data, "cast") or not is_op_call(widening, "cast"):
             return post
-        assert isinstance(data, Call)
-        assert isinstance(widening, Call)
         old, new = data.args[0], widening.args[0]
         if old.tensor_type.dtype not in _NARROW or data.tensor_type.dtype != "int64":
             return post
         multiplier, shift = factor
-        relu = is_op_call(old, "nn.relu") and is_op_call(new, "nn.relu")
-        if relu:
-            assert isinstance(old, Call)
-            assert isinstance(new, Call)
-            old, new = old.args[0], new.args[0]
+        relu = False
+        if is_op_call(old, "nn.relu") and is_op_call(new, "nn.relu"):
+            relu, old, new = True, old.args[0], new.args[0]
         addend = np.int64(1) << (30 - shift.astype(np.int64))
         bias = _bias(old)
         if bias is not None and is_op_call(new, "add"):
-            assert isinstance(new, Call)
             new = new.args[1 - bias[0]]
             addend = addend + bias[1] * multiplier
 
@@ -130,7 +124,7 @@ def _factor(call: Call) -> tuple[Array, Array] | None:
 
 def _bias(total: Expr) -> tuple[int, Array] | None:
     """Which argument of a sum can be added behind the product instead, and its values as int64."""
-    if not isinstance(total, Call) or not is_op_call(total, "add"):
+    if not is_op_call(total, "add"):
         return None
     for index in (1, 0):
         product, held = total.args[1 - index], total.args[index]

@@ -40,9 +40,7 @@ class HoistEpilogues(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The function, itself where nothing moves."""
-        new = _Hoister().visit(fn)
-        assert isinstance(new, Function)
-        return new
+        return _Hoister().mutate(fn)
 
 
 class _Hoister(TypedMutator):
@@ -66,7 +64,6 @@ class _Hoister(TypedMutator):
         data = post.args[place]
         moves: list[Call] = []
         while len(moves) < _MOST_MOVES and is_op_call(data, *_RESHAPES, "transpose"):
-            assert isinstance(data, Call)
             moves.append(data)
             data = data.args[0]
         if data not in self.products:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
+from compiler.ir.expr import Constant, Expr, Function, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ops.op_call import op_call
@@ -92,7 +92,6 @@ def _of_squares(data: Expr, total: Expr, epsilon: float) -> _Norm | None:
         total, epsilon = bounded[0], epsilon + bounded[1]
     if not is_op_call(total, "mean", "sum") or not _is_square(args_of(total)[0], data):
         return None
-    assert isinstance(total, Call)
     attrs: Any = total.attrs
     shape = data.tensor_type.concrete_shape
     axes = attrs.axis if isinstance(attrs.axis, tuple) else (attrs.axis,)
@@ -108,7 +107,6 @@ def _of_squares(data: Expr, total: Expr, epsilon: float) -> _Norm | None:
 def _with_number(node: Expr) -> tuple[Expr, float] | None:
     """(operand, number) of an add, a maximum or a lower clip."""
     if is_op_call(node, "clip"):
-        assert isinstance(node, Call)
         attrs: Any = node.attrs
         return (args_of(node)[0], float(attrs.a_min)) if math.isinf(attrs.a_max) else None
     if not is_op_call(node, "add", "maximum"):

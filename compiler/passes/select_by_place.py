@@ -52,7 +52,7 @@ def _selected(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
     if isinstance(node, TupleGetItem) and is_op_call(node.tuple, "topk"):
         pair = new[node.tuple]
         return pair.fields[node.index] if isinstance(pair, Tuple) else None
-    if not isinstance(node, Call) or not is_op_call(node, *_ORDERS, "one_hot"):
+    if not is_op_call(node, *_ORDERS, "one_hot"):
         return None
     attrs: Any = node.attrs
     if is_op_call(node, "one_hot"):

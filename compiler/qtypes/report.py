@@ -112,7 +112,6 @@ def float_calls(main: Function) -> Iterator[Call]:
     """Operator calls in visiting order, without the calls that quantization adds."""
     for node in post_order(main):
         if is_op_call(node) and not is_op_call(node, *MARKER_OPS):
-            assert isinstance(node, Call)
             yield node
 
 

@@ -117,7 +117,7 @@ def reads_columns(layer: Call, params: Collection[Expr]) -> bool:
 
 def _factors(node: Expr, params: Collection[Expr]) -> Columns | None:
     """Of each column; None where they are even, or no columns of inputs."""
-    if not isinstance(node, Call) or not is_op_call(node, "nn.dense"):
+    if not is_op_call(node, "nn.dense"):
         return None
     data, weight = node.args
     if not isinstance(weight, Constant) or weight.data.dtype != np.float32:
@@ -141,7 +141,7 @@ def _factors(node: Expr, params: Collection[Expr]) -> Columns | None:
 
 def _parts(data: Expr) -> tuple[Expr, ...]:
     """What is joined along the columns, or the one value."""
-    if isinstance(data, Call) and is_op_call(data, "concatenate"):
+    if is_op_call(data, "concatenate"):
         (joined,) = data.args
         axis = getattr(data.attrs, "axis", 0)
         if isinstance(joined, Tuple) and axis in (-1, len(data.tensor_type.shape) - 1):
@@ -151,7 +151,7 @@ def _parts(data: Expr) -> tuple[Expr, ...]:
 
 def _source(value: Expr) -> Expr:
     """What is read behind arithmetic with constants."""
-    while isinstance(value := behind(value, MARKER_OPS)[1], Call) and is_op_call(value, *_AFFINE):
+    while is_op_call(value := behind(value, MARKER_OPS)[1], *_AFFINE):
         read = [arg for arg in value.args if not isinstance(arg, Constant)]
         if len(read) != 1:
             break

@@ -109,7 +109,7 @@ def bounded_counts(mod: IRModule) -> IRModule:
         made = any(arg in answers for arg in node.operands())
         if dtype == "bool" or (made and is_integer(dtype)) or is_op_call(node, *PLACES):
             answers.add(node)
-        elif made and dtype == "float32" and isinstance(node, Call) and is_op_call(node, "cast"):
+        elif made and dtype == "float32" and is_op_call(node, "cast"):
             data = node.args[0]
             whole = is_integer(data.tensor_type.dtype) and not is_op_call(data, "clip")
             casts += [node] if whole else []

@@ -69,7 +69,7 @@ def _named(nodes: Iterable[Call], others: Mapping[Call, str]) -> dict[Call, str]
 
 def reads_table(node: Expr) -> TypeGuard[Call]:
     """Whether computed indices pick from a constant table, with or without its quantize point."""
-    if not isinstance(node, Call) or not is_op_call(node, *PICKS):
+    if not is_op_call(node, *PICKS):
         return False
     table, indices = map(unmarked, node.args)
     if isinstance(table, Call) and quantize_kind(table) == QAnnotateKind.WEIGHT:

@@ -101,7 +101,7 @@ def _whole(answer: bool, call: Call) -> Constant:
 
 
 def _masked_scores(scores: Expr) -> Expr:
-    if not isinstance(scores, Call) or not is_op_call(scores, "where", "add"):
+    if not is_op_call(scores, "where", "add"):
         return scores
     if is_op_call(scores, "where"):
         return _added(scores)
@@ -112,7 +112,7 @@ def _masked_scores(scores: Expr) -> Expr:
 def _apart(total: Call) -> Call:
     """a + (b + mask) as (a + b) + mask."""
     for place, side in enumerate(total.args):
-        if not isinstance(side, Call) or not is_op_call(side, "add"):
+        if not is_op_call(side, "add"):
             continue
         for at, mask in enumerate(side.args):
             if isinstance(mask, Constant) and _raised(mask) is not mask:
@@ -140,7 +140,7 @@ def _bounded(side: Expr) -> Expr:
     moves, value = behind(side, _MOVES)
     if isinstance(value, Constant):
         new: Expr = _raised(value)
-    elif isinstance(value, Call) and is_op_call(value, "multiply", "where"):
+    elif is_op_call(value, "multiply", "where"):
         # Of a product: a mask of zeros and ones, times what stands for minus infinity.
         any_size = is_op_call(value, "where")
         raised = [

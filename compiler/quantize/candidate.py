@@ -165,7 +165,7 @@ def tied_states(simulated: IRModule) -> IRModule:
         return simulated
     held: set[Expr] = set()
     for node in nodes_of(main):
-        if isinstance(node, Call) and is_op_call(node, END):
+        if is_op_call(node, END):
             held.update(state for state in node.args[0].operands() if quantize_kind(state))
     points_of = {point.operands()[1]: point for point in held}  # a state may be its next one
 
@@ -176,7 +176,7 @@ def tied_states(simulated: IRModule) -> IRModule:
             assert isinstance(state, Call)
             point = node.with_fields(args=(new[state.args[0]], *node.args[1:]))
             return state.with_fields(args=(point,))
-        if not isinstance(node, Call) or not is_op_call(node, END):
+        if not is_op_call(node, END):
             return None
         points = node.args[0].operands()
         following = [

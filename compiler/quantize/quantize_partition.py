@@ -68,7 +68,6 @@ def _without_border(before: Expr, after: Expr) -> Expr:
         after, "annotation.stop_fusion"
     ):
         return after
-    assert isinstance(after, Call)
     hint = after.args[0]
     assert isinstance(hint, Call)
     return hint.args[0]

@@ -142,7 +142,7 @@ def wide_inputs(module: IRModule) -> WideInputs:
     further = marked.further_layers({*last, *first, *columns}) if tiny else {}
     if work:
         return WideInputs(found, tuple(why), searched, further)
-    products = [n for n in marked.nodes if isinstance(n, Call) and is_op_call(n, "multiply")]
+    products = [node for node in marked.nodes if is_op_call(node, "multiply")]
     fewer = any(all(map(_is_computed, call.args)) for call in products)
     fields: dict[str, int | str] = {"dtype_input": "int16", "nbit_input": WIDE_BITS - fewer}
     return WideInputs(found, tuple(why), searched, further, fields)

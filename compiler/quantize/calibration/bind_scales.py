@@ -154,9 +154,9 @@ def results_of(body: Expr, qconfig: QConfig) -> set[Expr]:
         top = waiting.pop()
         if isinstance(top, Tuple):
             waiting += top.fields
-        elif isinstance(top, Call) and is_op_call(top, SQ) and is_op_call(top.args[0], *_SUMS):
+        elif is_op_call(top, SQ) and is_op_call(top.args[0], *_SUMS):
             found.add(top)
-        elif isinstance(top, Call) and is_op_call(top, *BORDER_OPS, *MOVES):
+        elif is_op_call(top, *BORDER_OPS, *MOVES):
             waiting.append(top.args[0])
     return found
 

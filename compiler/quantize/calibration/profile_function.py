@@ -22,7 +22,6 @@ import numpy as np
 from compiler.errors import InternalQuantizeError
 from compiler.ir.analysis import free_vars
 from compiler.ir.expr import (
-    Call,
     Constant,
     Expr,
     Function,
@@ -106,7 +105,6 @@ def _measured(
         if not is_op_call(node, *MARKER_OPS) or is_given(node):
             plain[node] = with_operands(node, [plain[child] for child in node.operands()])
             continue
-        assert isinstance(node, Call)
         data = plain[node] = plain[node.args[0]]
         kind = getattr(node.attrs, "kind", QAnnotateKind.IDENTITY)
         if kind not in (QAnnotateKind.INPUT, QAnnotateKind.ACTIVATION):
@@ -147,9 +145,9 @@ def _uses_of_points(nodes: Sequence[Expr], result: Expr) -> dict[Expr, set[Use]]
         read = uses.get(node, {_WHOLE})
         if is_op_call(node, SQ):
             found[node] = read
-        if isinstance(node, Call) and is_op_call(node, "nn.softmax"):
+        if is_op_call(node, "nn.softmax"):
             read = {(SoftmaxAttrs.of(node).axis, _EVERYWHERE)}
-        elif isinstance(node, Call) and is_op_call(node, "unary_formula"):
+        elif is_op_call(node, "unary_formula"):
             read = {(None, varying_part(UnaryFormulaAttrs.of(node).formula))}
         elif not is_op_call(node, *BORDER_OPS):
             read = {_WHOLE}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
-from compiler.ir.walk import nodes_of
+from compiler.ir.expr import Call, Constant, Function
+from compiler.ir.walk import behind, nodes_of
+from compiler.ops.annotation.attach_simulated_quantize import SQ
 from compiler.ops.rules.mean_response import FQMeanResponse, MeanResponse
 
 
@@ -25,8 +26,5 @@ def weighted_calls(main: Function) -> list[tuple[Call, MeanResponse]]:
 
 def weight_of(call: Call) -> Constant | None:
     """The constant weight, also behind a quantize point."""
-    weight: Expr = call.args[1]
-    if is_op_call(weight, "relay.op.annotation.simulated_quantize"):
-        assert isinstance(weight, Call)
-        weight = weight.args[0]
+    weight = behind(call.args[1], (SQ,))[1]
     return weight if isinstance(weight, Constant) else None
