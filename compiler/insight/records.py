@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 
@@ -114,25 +114,14 @@ class Insight:
     """
 
     samples: int
-    points: tuple[PointInsight, ...]
-    layers: tuple[LayerInsight, ...]
     simulated: OutputInsight
     integer: OutputInsight | None
+    layers: tuple[LayerInsight, ...]
+    points: tuple[PointInsight, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "samples": self.samples,
-            "simulated": _plain(self.simulated),
-            "integer": None if self.integer is None else _plain(self.integer),
-            "layers": [_plain(layer) for layer in self.layers],
-            "points": [_plain(point) for point in self.points],
-        }
-
-
-def _plain(record: PointInsight | LayerInsight | OutputInsight) -> dict[str, Any]:
-    values = {f.name: getattr(record, f.name) for f in fields(record)}
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+        return asdict(self)
 
 
 @dataclass(slots=True)

@@ -15,14 +15,7 @@ from typing import Any, Self
 
 from compiler.errors import legal_names
 from compiler.ir.expr import Call, Op
-from compiler.qtypes.config_checks import (
-    check_fields,
-    flag,
-    level,
-    one_of,
-    share,
-    stored_mode,
-)
+from compiler.qtypes.config_checks import check_fields, flag, level, one_of, share, stored_mode
 from compiler.qtypes.errors import ConfigValueError, UnknownConfigKeyError
 from compiler.qtypes.layer_choices import LayerChoices, layer_choices
 from compiler.qtypes.options import option, options_of
@@ -200,13 +193,8 @@ class QConfig(RelayConfig):
 
     @property
     def sequential(self) -> bool:
-        """Whether weights are rounded layer by layer."""
+        """Whether weights are rounded layer by layer, which needs a sample of the inputs."""
         return self.weight_rounding == "sequential"
-
-    @property
-    def needs_sample(self) -> bool:
-        """True where a sample of the calibration inputs is needed as well."""
-        return self.sequential
 
     def get_nbit_by_kind(self, kind: int) -> int:
         """Bits of a quantize point.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -97,15 +97,7 @@ class QuantizeReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "calls": [
-                {name: getattr(r, name) for name in CallRecord.__slots__} for r in self.calls
-            ],
-            "points": [
-                {name: getattr(r, name) for name in PointRecord.__slots__} for r in self.points
-            ],
-            "diagnostics": list(self.diagnostics),
-        }
+        return asdict(self)
 
 
 def float_calls(main: Function) -> Iterator[Call]:

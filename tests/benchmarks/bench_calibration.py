@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import time
 from collections.abc import Callable
@@ -21,11 +22,8 @@ from compiler.frontend.from_onnx.load import load
 from compiler.quantize import QConfig, activation_scales, mark, prerequisite_optimize
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.calibration.collectors import HistogramCollector, RangeCollector
-from compiler.quantize.calibration.kernels.choice import choose_kernels
-from compiler.quantize.calibration.measurement import (
-    LocalData,
-    merged_channels,
-)
+from compiler.quantize.calibration.kernels.choice import KERNELS_VARIABLE, choose_kernels
+from compiler.quantize.calibration.measurement import LocalData, merged_channels
 from compiler.quantize.calibration.profile_function import profile_function
 from workers.batching import model_batches
 from workers.datasets.registry import input_specs, open_dataset
@@ -52,7 +50,7 @@ def main() -> None:
     inputs = input_specs(mod)
     dataset = open_dataset(DatasetRef("npz", {"path": options.data}), inputs)
     samples = Range(0, min(options.samples, len(dataset)))
-    kernels = choose_kernels(options.kernels)
+    os.environ[KERNELS_VARIABLE] = options.kernels
     network, measured = float_executor(mod), float_executor(profile)
     seconds: dict[str, float] = {}
 
@@ -62,14 +60,14 @@ def main() -> None:
         seconds[step] = seconds.get(step, 0.0) + time.process_time() - begin
         return result
 
-    ranges = RangeCollector(points, kernels)
+    ranges = RangeCollector(points)
     batches = [batch.inputs for batch in model_batches(dataset, samples, inputs, 16)]
-    data = LocalData(mod, batches, kernels=kernels)
+    data = LocalData(mod, batches)
     for batch in model_batches(dataset, samples, inputs, 16):
         timed("float pass", network.run, batch.inputs)
         outputs = timed("pass with all points", measured.run, batch.inputs)
         timed("ranges", ranges.update, outputs)
-    histograms = HistogramCollector(ranges.result(), kernels=kernels)
+    histograms = HistogramCollector(ranges.result())
     for batch in model_batches(dataset, samples, inputs, 16):
         outputs = timed("histograms pass", measured.run, batch.inputs)
         timed("histograms", histograms.update, outputs)
@@ -83,7 +81,7 @@ def main() -> None:
     unit = seconds["float pass"]
     report = {
         "machine": platform.processor() or platform.machine(),
-        "kernels": kernels.name,
+        "kernels": choose_kernels().name,
         "samples": len(samples),
         "points": len(points.point_tensor),
         "cpu_s": {step: round(value, 3) for step, value in seconds.items()},

@@ -75,7 +75,7 @@ class Study:
         )
         images = self.calib.images
         batches = [{"input": images[i : i + batch]} for i in range(0, len(images), batch)]
-        needs = {"sample": self.config.needs_sample}
+        needs = {"sample": self.config.sequential}
         self.channels = channel_stats(self.module, batches, **needs)
         annotated, _ = mark(self.module, self.config, self.channels)
         self.scales = activation_scales(calibration_stats(annotated, batches), self.config)

@@ -62,7 +62,7 @@ def measure(path: Path, configs: int) -> dict[str, Any]:
     for _ in range(configs):
         config = random_qconfig(rng, layers)
         batches = [random_batch(mod, rng) for _ in range(SAMPLES)]
-        channels = quantize.channel_stats(mod, batches, sample=config.needs_sample)
+        channels = quantize.channel_stats(mod, batches, sample=config.sequential)
         annotated, _ = quantize.mark(mod, config, channels)
         stats = quantize.calibration_stats(annotated, batches, (config.percentile,))
         scales = quantize.activation_scales(stats, config)

@@ -13,7 +13,6 @@ from compiler.errors import CalibrationError
 from compiler.quantize.calibration.kernels.choice import choose_kernels
 from compiler.quantize.calibration.kernels.numpy_kernels import (
     UPPER_COUNTERS,
-    Kernels,
     key_value,
     order_key,
 )
@@ -50,9 +49,9 @@ class RangeCollector:
     100,000 operators has tens of thousands of tensors.
     """
 
-    def __init__(self, points: PointMap, kernels: Kernels | None = None) -> None:
+    def __init__(self, points: PointMap) -> None:
         self._points = points
-        self._kernels = kernels or choose_kernels()
+        self._kernels = choose_kernels()
         tensors = len(points.labels)
         self._keys = np.empty((tensors, 2), np.int32)
         self._keys[:, 0] = np.iinfo(np.int32).max
@@ -112,16 +111,12 @@ class HistogramCollector:
     Args:
         ranges: merged result of round 1.
         percentiles: fractions whose order statistics are wanted.
-        kernels: implementation; None chooses.
     Raises:
         CalibrationError: a fraction is out of (0, 1], or more than 255 are asked for.
     """
 
     def __init__(
-        self,
-        ranges: CalibrationStats,
-        percentiles: Sequence[float] = DEFAULT_PERCENTILES,
-        kernels: Kernels | None = None,
+        self, ranges: CalibrationStats, percentiles: Sequence[float] = DEFAULT_PERCENTILES
     ) -> None:
         wanted = tuple(sorted({float(p) for p in percentiles}))
         if len(wanted) > 255 or any(not 0 < p <= 1 for p in wanted):
@@ -130,7 +125,7 @@ class HistogramCollector:
             )
         self._ranges = ranges
         self._percentiles = wanted
-        self._kernels = kernels or choose_kernels()
+        self._kernels = choose_kernels()
         self._largest = [tensor.largest for tensor in ranges.tensors]
         self._few = [KeyCounter() for _ in ranges.tensors]
         self._tables: dict[int, tuple[NDArray[np.float32], NDArray[np.int64]]] = {}

@@ -86,18 +86,8 @@ class NoData:
 
 def _with_last(mark: Mark) -> Mark:
     """``mark`` of one module, which keeps its last result."""
-    last: dict[QConfig, tuple[IRModule, QuantizeContext]] = {}
-
-    def marked(
-        mod: IRModule, qconfig: QConfig, channels: ChannelStats | None
-    ) -> tuple[IRModule, QuantizeContext]:
-        if qconfig not in last:
-            found = mark(mod, qconfig, channels)
-            last.clear()
-            last[qconfig] = found
-        return last[qconfig]
-
-    return marked
+    last: LRUCache[tuple[IRModule, QuantizeContext]] = LRUCache(1)
+    return lambda mod, qconfig, channels: last.get(qconfig, lambda: mark(mod, qconfig, channels))
 
 
 class Calibration:
@@ -164,7 +154,7 @@ class Calibration:
         if known is None:
             known = merged_channels(self._data, qconfig)
             self._store.save(CHANNELS, channel_fields("nearest"), known)
-        if qconfig.needs_sample and known.sample is None:
+        if qconfig.sequential and known.sample is None:
             found = self._stored_channels("sequential")
             if found is None:
                 found = with_sample(self._data, qconfig, known)

@@ -40,7 +40,6 @@ from compiler.quantize.calibration.collectors import (
     RangeCollector,
 )
 from compiler.quantize.calibration.input_sample import sample_inputs
-from compiler.quantize.calibration.kernels.numpy_kernels import Kernels
 from compiler.quantize.calibration.profile_function import profile_function
 from compiler.quantize.calibration.rescaled_tensors import CountedTensor, counted_points
 from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
@@ -113,28 +112,20 @@ class Profile:
     Args:
         annotated: result of ``mark``.
         executor: makes what runs it.
-        kernels: implementation of the counting loops; None chooses.
     Raises:
         InternalQuantizeError: there is nothing to measure.
     """
 
     @collector_rests
-    def __init__(
-        self,
-        annotated: IRModule,
-        executor: ExecutorFactory = float_executor,
-        kernels: Kernels | None = None,
-    ) -> None:
+    def __init__(self, annotated: IRModule, executor: ExecutorFactory = float_executor) -> None:
         network, self._points = profile_function(annotated)
         self._executor = executor(network)
-        self._kernels = kernels
 
     @staticmethod
     def of(
         mod: IRModule,
         measurement: Measurement,
         executor: ExecutorFactory = float_executor,
-        kernels: Kernels | None = None,
         mark: Mark = mark,
     ) -> Profile:
         """The network that the steps "ranges" and "histograms" of a measurement run.
@@ -145,7 +136,7 @@ class Profile:
             CalibrationError: channels are missing.
         """
         annotated, _ = mark(mod, measurement.qconfig, measurement.channels)
-        return Profile(annotated, executor, kernels)
+        return Profile(annotated, executor)
 
     def measure(self, measurement: Measurement, batches: Iterable[Batch]) -> CalibrationStats:
         """Statistics of one shard.
@@ -162,13 +153,13 @@ class Profile:
     def _collector(self, measurement: Measurement) -> RangeCollector | HistogramCollector:
         if measurement.step == "ranges":
             points = counted_points(self._points, measurement.counted)
-            return RangeCollector(points, self._kernels)
+            return RangeCollector(points)
         if measurement.merged is None:
             raise CalibrationError(
                 "histograms need the merged ranges of all shards",
                 fix='measure the step "ranges" first and merge what all shards give',
             )
-        return HistogramCollector(measurement.merged, measurement.percentiles, self._kernels)
+        return HistogramCollector(measurement.merged, measurement.percentiles)
 
 
 def measure_channels(
@@ -198,7 +189,6 @@ class LocalData:
         mod: result of ``prerequisite_optimize``.
         dataset: batches (input name → array), iterable more than once.
         executor: makes what runs the network.
-        kernels: implementation of the counting loops; None chooses.
         mark: partitions and annotates.
     """
 
@@ -207,14 +197,12 @@ class LocalData:
         mod: IRModule,
         dataset: Iterable[Batch],
         executor: ExecutorFactory = float_executor,
-        kernels: Kernels | None = None,
         *,
         mark: Mark = mark,
     ) -> None:
         self._mod = mod
         self._dataset = dataset
         self._executor = executor
-        self._kernels = kernels
         self._mark = mark
         self._profile: Profile | None = None
         self._key: tuple[Any, ...] | None = None
@@ -240,9 +228,7 @@ class LocalData:
         key = (measurement.qconfig, measurement.channels)
         if self._profile is None or self._key != key:
             self._profile = None  # the old and the new network together would be the peak of memory
-            self._profile = Profile.of(
-                self._mod, measurement, self._executor, self._kernels, self._mark
-            )
+            self._profile = Profile.of(self._mod, measurement, self._executor, self._mark)
             self._key = key
         return self._profile
 
@@ -284,7 +270,7 @@ def channel_stats(
     Args:
         mod: result of ``prerequisite_optimize``.
         dataset: read once, and once more for ``sample``.
-        sample: keep some of the inputs too, for a QConfig with ``needs_sample``.
+        sample: keep some of the inputs too, for a QConfig that is ``sequential``.
 
     Raises:
         CalibrationError: the dataset is empty or lacks an input, values are not finite, or the
@@ -301,7 +287,6 @@ def calibration_stats(
     dataset: Iterable[Batch],
     percentiles: Sequence[float] = DEFAULT_PERCENTILES,
     executor: ExecutorFactory = float_executor,
-    kernels: Kernels | None = None,
 ) -> CalibrationStats:
     """Statistics of an annotated module over a dataset, in memory independent of its length.
 
@@ -310,13 +295,12 @@ def calibration_stats(
         dataset: batches, iterated twice.
         percentiles: fractions that calibrate_mode "percentile" may ask for later.
         executor: makes what runs the float network.
-        kernels: implementation of the counting loops; None chooses.
     Raises:
         TypeError: the dataset is an iterator, which can be read only once.
         CalibrationError: the dataset is empty or lacks an input, or values are not finite.
     """
     run = QuantizeContext()
-    data = LocalData(mod, dataset, executor, kernels, mark=lambda *_: (mod, run))
+    data = LocalData(mod, dataset, executor, mark=lambda *_: (mod, run))
     return merged_points(data, Measurement("ranges", QConfig(), tuple(percentiles)))
 
 

@@ -8,6 +8,7 @@ percentiles fall into, counters of the lower 16 bits: exact order statistics.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -246,8 +247,8 @@ class CalibrationStats(PointMap):
             "maximum": np.asarray([one.maximum for one in self.tensors], np.float32),
             "count": np.asarray([one.count for one in self.tensors], np.int64),
             "percentiles": np.asarray(self.percentiles, np.float64),
+            "readers": np.asarray(json.dumps(self.readers)),
         }
-        arrays |= _pack_readers(self.readers)
         arrays |= _pack("upper", [(index, 0, one.upper) for index, one in enumerate(self.tensors)])
         if self.round == 2:
             counted = ((index, one.bins) for index, one in enumerate(self.tensors))
@@ -271,21 +272,20 @@ class CalibrationStats(PointMap):
             upper = [counts for _, _, counts in _unpack("upper", arrays)]
             lower: list[dict[int, BucketCounts]] = [{} for _ in upper]
             hist: list[BucketCounts] | list[None] = [None for _ in upper]
-            if "hist" in arrays:  # of version 0.1, one row a tensor
-                hist = [BucketCounts.from_dense(row) for row in arrays["hist"]]
-            elif "hist_sizes" in arrays:
+            if "hist_sizes" in arrays:
                 hist = [counts for _, _, counts in _unpack("hist", arrays)]
             if None not in hist:
                 for index, bucket, counts in _unpack("lower", arrays):
                     lower[index][bucket] = counts
             labels = tuple(str(label) for label in arrays["labels"])
             ranges = arrays["minimum"], arrays["maximum"], arrays["count"].tolist()
+            readers = zip(arrays["point_tensor"], json.loads(str(arrays["readers"])), strict=True)
             columns = zip(labels, *ranges, upper, lower, hist, strict=True)
             return CalibrationStats(
                 labels,
                 np.asarray(arrays["point_tensor"]),
                 np.asarray(arrays["point_kind"]),
-                _unpack_readers(arrays),
+                tuple(tuple(names) for _, names in readers),
                 tuple(TensorStats(*column) for column in columns),
                 tuple(float(p) for p in arrays["percentiles"]),
             )
@@ -308,21 +308,6 @@ def merge_stats(shards: Iterable[CalibrationStats]) -> CalibrationStats:
     if merged is None:
         raise CalibrationError("no statistics to merge", fix="calibrate on at least one sample")
     return merged
-
-
-def _pack_readers(readers: tuple[Readers, ...]) -> dict[str, NDArray[Any]]:
-    pairs = [(point, name) for point, names in enumerate(readers) for name in names]
-    return {
-        "reader_point": np.asarray([point for point, _ in pairs], np.int64),
-        "reader_name": np.asarray([name for _, name in pairs], dtype=np.str_),
-    }
-
-
-def _unpack_readers(arrays: Mapping[str, NDArray[Any]]) -> tuple[Readers, ...]:
-    found: list[list[str]] = [[] for _ in arrays["point_tensor"]]
-    for point, name in zip(arrays["reader_point"], arrays["reader_name"], strict=True):
-        found[int(point)].append(str(name))
-    return tuple(tuple(names) for names in found)
 
 
 def _pack(name: str, entries: list[tuple[int, int, BucketCounts]]) -> dict[str, NDArray[Any]]:
