@@ -18,11 +18,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.ir.expr import Call, Constant, Expr, Function, Op, call_op, is_op_call
+from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.ty import TensorType
-from compiler.ir.walk import operators_of, post_order
+from compiler.ir.walk import mentions, post_order
+from compiler.ops.op_call import op_call
 from compiler.ops.rules.layout import treats_axes_alike
 from compiler.ops.transform.transpose import TransposeAttrs, permutation
 from compiler.passes.opaque_primitives import OpaquePrimitives
@@ -37,7 +38,7 @@ class CancelTransposes(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The function with fewer transposes, or itself."""
-        if Op.get("transpose") not in operators_of(fn):
+        if not mentions(fn, ("transpose",)):
             return fn
         new = _Mover().mutate(fn)
         return new if _transposes(new) < _transposes(fn) else fn
@@ -84,9 +85,7 @@ class _Mover(OpaquePrimitives):
         return self._transposed(source.args[0], both)
 
     def _transposed(self, data: Expr, axes: Axes) -> Call:
-        attrs_type = Op.get("transpose").attrs_type
-        assert attrs_type is not None
-        call = call_op("transpose", data, attrs=attrs_type.make(axes=axes))
+        call = op_call("transpose", data, axes=axes)
         self.axes[call] = axes
         return call
 

@@ -48,9 +48,7 @@ class ConvertLayout(FunctionPass):
         """The function in the new layout, or itself."""
         if fn.has_nonzero_attr("Primitive"):
             return fn
-        new = ForwardRewriter(_Relayout().rewrite).rewrite(fn)
-        assert isinstance(new, Function)
-        return new
+        return fn.with_fields(body=ForwardRewriter(_Relayout().rewrite).rewrite_body(fn))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

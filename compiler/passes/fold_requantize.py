@@ -25,7 +25,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.ty import integer_range
 from compiler.ops.number_format import Array
-from compiler.ops.op_call import op_call
+from compiler.ops.op_call import op_call, scalar
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.passes.opaque_primitives import OpaquePrimitives
 
@@ -92,16 +92,12 @@ class _Folder(OpaquePrimitives):
 
         wide = call("cast", Constant(multiplier), dtype="int64")
         product = call("multiply", call("cast", new, dtype="int64"), wide)
-        high = call("right_shift", call("add", product, Constant(addend)), _whole(_HIGH, "int64"))
+        high = call("right_shift", call("add", product, Constant(addend)), scalar(_HIGH, "int64"))
         value: Expr = call("cast", high, dtype="int32")
         rest = (-1 - shift).astype(np.int32)
         if rest.any():
             value = call("right_shift", value, Constant(rest))
         return self._widened(call("nn.relu", value) if relu else value, post)
-
-
-def _whole(value: int, dtype: str) -> Constant:
-    return Constant(np.array(value, dtype))
 
 
 def _factor(call: Call) -> tuple[Array, Array] | None:

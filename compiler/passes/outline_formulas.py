@@ -21,16 +21,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from compiler.ir.expr import Call, Constant, Expr, Function, Op
-from compiler.ir.inference.infer_type import infer_expr
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
-from compiler.ir.rebuild import rebuilt
 from compiler.ir.ty import TensorType
 from compiler.ir.walk import nodes_of
 from compiler.ops.nn.leaky_relu import LeakyReluAttrs
 from compiler.ops.op_call import op_call
 from compiler.ops.tensor.clip import ClipAttrs
 from compiler.ops.tensor.formula import MAX_WORDS, OPERATORS
+from compiler.passes.recovered_calls import retyped
 from compiler.span import AnySpan, join_spans
 
 Words = tuple[str, ...]
@@ -60,10 +59,7 @@ class OutlineFormulas(FunctionPass):
             text, span = " ".join(found.words), _span_of(node, found.source)
             return op_call("unary_formula", new[found.source], formula=text, span=span)
 
-        new_body = rebuilt(nodes_of(fn), made)[fn.body]
-        result = infer_expr(fn.with_fields(body=new_body), mod)
-        assert isinstance(result, Function)
-        return result
+        return retyped(fn, mod, made)
 
 
 def _span_of(node: Expr, source: Expr) -> AnySpan | None:
@@ -169,10 +165,6 @@ def _is_worth(words: Words) -> bool:
     )
 
 
-def _name(call: Call) -> str:
-    return call.op.name if isinstance(call.op, Op) else ""
-
-
 def _number(expr: Expr, result: TensorType) -> float | None:
     """The value of a float constant of one element, or as large as the result and alike."""
     if not isinstance(expr, Constant) or expr.data.dtype.kind != "f" or not expr.data.size:
@@ -184,7 +176,8 @@ def _number(expr: Expr, result: TensorType) -> float | None:
 
 def _words_of(call: Call) -> Callable[[list[Words]], Words] | None:
     """Makes the formula of a call from its arguments' formulas; None for other operators."""
-    name, attrs = _name(call), call.attrs
+    name = call.op.name if isinstance(call.op, Op) else ""
+    attrs = call.attrs
     if name in OPERATORS:
         return lambda parts: (*(word for part in parts for word in part), name)
     if name == "logical_not":

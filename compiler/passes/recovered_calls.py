@@ -30,15 +30,22 @@ def with_recovered_calls(
     """
     if not mentions(fn, needed):
         return fn
-    nodes = nodes_of(fn)
-    found = {node: what for node in nodes if (what := recognise(node)) is not None}
+    found = {node: what for node in nodes_of(fn) if (what := recognise(node)) is not None}
     if not found:
         return fn
 
     def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
         return make(found[node], new, node) if node in found else None
 
-    result = infer_expr(fn.with_fields(body=rebuilt(nodes, made)[fn.body]), mod)
+    return retyped(fn, mod, made)
+
+
+def retyped(
+    fn: Function, mod: IRModule, made: Callable[[Expr, Mapping[Expr, Expr]], Expr | None]
+) -> Function:
+    """The function with what ``made``, as of ``rebuilt``, makes of its nodes, typed."""
+    body = rebuilt(nodes_of(fn), made)[fn.body]
+    result = infer_expr(fn.with_fields(body=body), mod)
     assert isinstance(result, Function)
     return result
 

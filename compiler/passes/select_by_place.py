@@ -20,15 +20,14 @@ from typing import Any
 import numpy as np
 
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, is_op_call
-from compiler.ir.inference.infer_type import infer_expr
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
-from compiler.ir.rebuild import rebuilt
 from compiler.ir.ty import is_float
-from compiler.ir.walk import behind, mentions, nodes_of
+from compiler.ir.walk import behind, mentions
 from compiler.ops.annotation.narrow_move import MOVES
 from compiler.ops.op_call import op_call
 from compiler.ops.transform.sort import MOST
+from compiler.passes.recovered_calls import retyped
 
 _ORDERS = ("sort", "argsort", "topk")
 
@@ -42,10 +41,7 @@ class SelectByPlace(FunctionPass):
         """The function with places, itself where nothing is ordered."""
         if not mentions(fn, (*_ORDERS, "one_hot")):
             return fn
-        body = rebuilt(nodes_of(fn), _selected)[fn.body]
-        result = infer_expr(fn.with_fields(body=body), mod)
-        assert isinstance(result, Function)
-        return result
+        return retyped(fn, mod, _selected)
 
 
 def _selected(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:

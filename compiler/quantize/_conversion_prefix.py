@@ -20,11 +20,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, Let, Op, Tuple, Tup
 from compiler.ir.rebuild import substitute
 from compiler.ir.ty import holds_float
 from compiler.ir.walk import nodes_of, post_order
-from compiler.quantize._conversion_ops import (
-    converts_one,
-    is_integer_tensor,
-    rounds,
-)
+from compiler.quantize._conversion_ops import converts_one, is_integer_tensor, rounds
 
 
 @dataclass(slots=True)

@@ -21,12 +21,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, Var, is_op_call
-from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.ir.walk import behind, mentions
 from compiler.ops.op_call import op_call
 from compiler.passes.opaque_primitives import OpaquePrimitives
+from compiler.quantize._rewriting import with_body
 
 LIMIT = 512.0
 """What a masked score is lowered by."""
@@ -45,9 +45,7 @@ def bounded_masks(mod: IRModule) -> IRModule:
     main: Function = mod["main"]
     if not mentions(main, ("nn.softmax", "where", *_ALWAYS)):
         return mod
-    new = _Bounds().visit(main)
-    assert isinstance(new, Function)
-    return mod if new is main else infer_module(mod.with_function("main", new))
+    return with_body(mod, _Bounds().mutate(main).body)
 
 
 class _Bounds(OpaquePrimitives):

@@ -87,7 +87,7 @@ class RangeFitting:
     Args:
         simulated: result of ``bind_scales``.
         ranges: that were bound, as ``activation_scales`` gives them.
-        bind: makes the simulated module of other ranges, as the attribute.
+        bind: makes the simulated module of other ranges; kept.
         joined: points that have the range of a point behind a concatenation, by their places.
         kept: points whose range becomes no smaller.
 

@@ -44,11 +44,7 @@ from compiler.ir.rebuild import substitute
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.input_columns import InputColumns
-from compiler.qtypes.channel_ranges import (
-    FloatSide,
-    RoundedWeight,
-    narrowed,
-)
+from compiler.qtypes.channel_ranges import FloatSide, RoundedWeight, narrowed
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.quantize._bias_correction import biases_of, corrected_bias
@@ -56,12 +52,7 @@ from compiler.quantize._prefix_runs import PrefixRuns
 from compiler.quantize._range_fitting import RangeFitting
 from compiler.quantize._reconstruction import damped, reconstructed
 from compiler.quantize._rewriting import with_body
-from compiler.quantize._taps import (
-    blocked,
-    channel_steps,
-    column_rules,
-    units_of,
-)
+from compiler.quantize._taps import blocked, channel_steps, column_rules, units_of
 from compiler.quantize._weight_rows import PointRows, cut_rows, joined_rows
 from compiler.quantize.calibration.bind_scales import quantize_points
 from compiler.quantize.calibration.kernels.choice import choose_kernels

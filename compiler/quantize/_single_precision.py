@@ -19,7 +19,7 @@ from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import rebuilt
 from compiler.ir.ty import TensorType, Type, is_float, tensor_fields
-from compiler.ir.walk import nodes_of
+from compiler.ir.walk import post_order
 from compiler.ops.tensor.cast import CastAttrs
 
 WANTED = "float32"
@@ -33,16 +33,13 @@ def in_single_precision(mod: IRModule) -> IRModule:
         mod: typed, one function.
     """
     main: Function = mod["main"]
-    nodes = nodes_of(main)
-    known = (node.checked_type_or_none for node in (*main.params, *nodes))
+    nodes = list(post_order(main))
+    known = (node.checked_type_or_none for node in nodes[:-1])
     if len(mod.functions) > 1 or not any(ty is not None and _is_other(ty) for ty in known):
         return mod
-    given = set(main.params)
-    new = rebuilt([*main.params, *(n for n in nodes if n not in given)], _in_float32)
-    params = tuple(new[param] for param in main.params)
-    variables = tuple(param for param in params if isinstance(param, Var))
-    made = Function(variables, new[main.body], attrs=main.attrs, span=main.span)
-    return infer_module(mod.with_function("main", made))
+    made = rebuilt(nodes, _in_float32)[main]
+    assert isinstance(made, Function)
+    return infer_module(mod.with_function("main", made.with_fields(ret_type=None)))
 
 
 def _in_float32(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:

@@ -23,10 +23,7 @@ from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.static_shapes import require_static
 from compiler.ir.ty import holds_float
 from compiler.ir.walk import nodes_of
-from compiler.ops.annotation.attach_simulated_quantize import (
-    as_input,
-    attach_simulated_quantize,
-)
+from compiler.ops.annotation.attach_simulated_quantize import as_input, attach_simulated_quantize
 from compiler.ops.annotation.narrow_move import narrow_moves
 from compiler.ops.annotation.wide_point import residual_stream, tflm_sums, wide_point
 from compiler.ops.rules.annotate import (

@@ -20,16 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
-from compiler.ir.expr import (
-    Call,
-    Constant,
-    Expr,
-    Function,
-    Tuple,
-    Var,
-    describe,
-    is_op_call,
-)
+from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, Var, describe, is_op_call
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute

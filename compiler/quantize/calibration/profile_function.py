@@ -21,15 +21,7 @@ import numpy as np
 
 from compiler.errors import InternalQuantizeError
 from compiler.ir.analysis import free_vars
-from compiler.ir.expr import (
-    Constant,
-    Expr,
-    Function,
-    Tuple,
-    TupleGetItem,
-    describe,
-    is_op_call,
-)
+from compiler.ir.expr import Constant, Expr, Function, Tuple, TupleGetItem, describe, is_op_call
 from compiler.ir.garbage import collector_rests
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.loops import closed, ends_of
