@@ -23,12 +23,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from compiler.ir.analysis import post_order
+from compiler.ir.analysis import count_uses, post_order
 from compiler.ir.expr import (
     Call,
     Constant,
@@ -108,7 +107,7 @@ class _ConstantFolder(OpaquePrimitives):
         self._folded: dict[int, Expr] = {}
         self._number_of: dict[Expr, int] = {}
         self._holders: Counter[int] = Counter()
-        self._unread = Counter(chain.from_iterable(node.operands() for node in nodes_of(fn)))
+        self._unread = count_uses(fn)
 
     def visit_if(self, branch: If, *args: Any) -> Expr:
         cond = self.visit(branch.cond)

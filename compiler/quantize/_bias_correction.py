@@ -12,12 +12,12 @@ Source: Nagel et al., "Data-free quantization through weight equalization and bi
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.analysis import count_uses
 from compiler.ir.expr import Call, Constant, Expr, Function
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
@@ -53,10 +53,9 @@ def correct_biases(simulated: IRModule, ranges: Sequence[ChannelRanges]) -> IRMo
 
 def biases_of(main: Function) -> dict[Call, Call]:
     """Weighted product → the point of the constant bias that its only reader adds."""
-    nodes = nodes_of(main)
-    uses = Counter(child for node in nodes for child in node.operands())
+    uses = count_uses(main)
     found: dict[Call, Call] = {}
-    for node in nodes:
+    for node in nodes_of(main):
         for bias, product in add_operands(node):
             if uses[product] == uses[bias] == 1 and is_quantized_constant(bias):
                 assert isinstance(bias, Call)

@@ -33,8 +33,7 @@ _TERM: Final = {"int32": 2**30 - 2**20, "int64": 2**52}
 _FACTOR: Final = {"int32": 2**31 - 2**20, "int64": 2**31 - 2**10}
 """Of what is multiplied by another input, in int64."""
 
-_COMPARE: Final = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
-_READS: Final = frozenset({*_COMPARE, "one_hot", "copy"})
+_READS: Final = ("one_hot", "copy")
 _MOVES: Final = frozenset(
     {
         *("broadcast_to", "concatenate", "expand_dims", "gather", "gather_nd", "reshape"),
@@ -59,6 +58,8 @@ def bounded_inputs(mod: IRModule) -> IRModule:
         if not isinstance(node, Call) or not isinstance(node.op, Op) or node.op.name in _READS:
             continue
         dtype = getattr(node.checked_type, "dtype", "")
+        if dtype == "bool":  # it compares
+            continue
         if node.op.name == "cast" and (is_float(dtype) or dtype not in _MOST):
             continue
         if node.op.name in _MOVES:  # places are only looked up

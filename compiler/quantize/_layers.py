@@ -18,7 +18,7 @@ from compiler.errors import legal_names
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.walk import behind, nodes_of
-from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.ops.annotation.attach_simulated_quantize import SQ, quantize_kind
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.ops.transform.moved_integers import PICKS
 from compiler.qtypes.errors import ConfigValueError
@@ -59,7 +59,9 @@ def _named(nodes: Iterable[Call], others: Mapping[Call, str]) -> dict[Call, str]
     found: dict[Call, str] = {}
     taken = set(others.values())
     for place, node in enumerate(nodes):
-        name = next(iter(onnx_nodes(node.span)), "") or f"{_short(node)}_{place}"
+        assert isinstance(node.op, Op)
+        short = node.op.name.rpartition(".")[2]
+        name = next(iter(onnx_nodes(node.span)), "") or f"{short}_{place}"
         if name in taken:
             name = f"{name}#{place}"
         taken.add(name)
@@ -72,8 +74,7 @@ def reads_table(node: Expr) -> TypeGuard[Call]:
     if not is_op_call(node, *PICKS):
         return False
     table, indices = map(unmarked, node.args)
-    if isinstance(table, Call) and quantize_kind(table) == QAnnotateKind.WEIGHT:
-        table = table.args[0]
+    table = behind(table, (SQ,))[1]
     known = isinstance(indices, Constant)
     return isinstance(table, Constant) and table.data.dtype.kind == "f" and not known
 
@@ -133,8 +134,3 @@ def has_weight(layer: Call) -> bool:
     """True where the weight is a constant, with or without its quantize point."""
     weight = weight_operand(layer)
     return isinstance(weight, Constant) or quantize_kind(weight) == QAnnotateKind.WEIGHT
-
-
-def _short(call: Call) -> str:
-    assert isinstance(call.op, Op)
-    return call.op.name.rpartition(".")[2]

@@ -47,11 +47,11 @@ from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, is_float, tensor_fields
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import point_attrs, quantize_kind
-from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
 from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.quantize._prefix_runs import PrefixRuns, source_of
 from compiler.quantize.calibration.bind_scales import bound_grid, measured_points
 from compiler.quantize.calibration.collect_stats import float_executor
+from compiler.quantize.calibration.point_bits import keeps_scale
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 _FACTORS: Final = np.append(1.0, np.linspace(0.84, 1.16, 25)).astype(np.float32)
@@ -367,9 +367,7 @@ def _hands_on(node: Expr, operand: Expr) -> bool:
     """Whether a node hands on the integers of an operand, or the largest of them."""
     if not isinstance(node, Call) or not node.args or node.args[0] is not operand:
         return False
-    if quantize_kind(node) == QAnnotateKind.INPUT:
-        return True
-    return FQDomScale.get(node.op) in (same_scale, moved_scale)
+    return quantize_kind(node) == QAnnotateKind.INPUT or keeps_scale(node.op)
 
 
 def _with_constants(user: Expr, operand: Expr, new: Expr) -> Call | None:

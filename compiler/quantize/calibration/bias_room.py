@@ -92,9 +92,7 @@ def range_for_bias(
     """
     if data is None or data.is_vector:
         return np.zeros((), np.float32)
-    rule = FQProductShape.get(product.op)
-    assert rule is not None
-    trailing = rule(product).out_trailing
+    trailing = FQProductShape.require(product.op)(product).out_trailing
     magnitudes = np.abs(bias.data.astype(np.float64))
     axis = None if trailing is None else magnitudes.ndim - trailing - 1
     if per_channel and axis is not None and axis >= 0 and magnitudes.shape[axis] > 1:

@@ -42,8 +42,6 @@ from compiler.ops.rules.dom_scale import (
     as_scale,
     beside_constant,
     chosen_scale,
-    moved_scale,
-    same_scale,
 )
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.context import QuantizeContext
@@ -51,7 +49,13 @@ from compiler.qtypes.errors import WeightNotConstantError
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.qtypes.report import BORDER_OPS
 from compiler.quantize.calibration.bias_room import add_operands, range_for_bias, weights_with_bias
-from compiler.quantize.calibration.point_bits import TABULATED, chosen_bits, own_bits, point_readers
+from compiler.quantize.calibration.point_bits import (
+    TABULATED,
+    chosen_bits,
+    keeps_scale,
+    own_bits,
+    point_readers,
+)
 from compiler.quantize.calibration.uneven_grid import Sidedness
 from compiler.quantize.calibration.weight_grid import range_on_few_levels, range_on_grid
 from compiler.quantize.calibration.weight_scale import weight_range
@@ -212,7 +216,7 @@ class _Binder:
     def _scale_behind(self, data: Expr) -> DomScale | None:
         """Of a value that a later product of a shared weight reads: of the point behind moves."""
         while isinstance(data, Call) and data not in self.bound:
-            if FQDomScale.get(data.op) not in (moved_scale, same_scale):
+            if not keeps_scale(data.op):
                 return None
             data = data.args[0]
         return self.bound[data].scale if data in self.bound else None
@@ -291,12 +295,11 @@ class _Binder:
             axis = rule(node).weight_axis if rule is not None else None
             for place, arg in enumerate(node.args):
                 axes.setdefault(arg, set()).add(axis if place == 1 else None)
-        found: dict[Expr, int] = {}
-        for point, wanted in axes.items():
-            (axis, *others) = wanted
-            if axis is not None and not others:
-                found[point] = axis
-        return found
+        return {
+            point: axis
+            for point, (axis, *others) in axes.items()
+            if axis is not None and not others
+        }
 
     def _biases(self, uses: Counter[Expr]) -> set[Expr]:
         """Weight points on constants that one add alone reads beside something computed."""

@@ -70,7 +70,7 @@ def collect_stats(
             for row, tensor in zip(rows, wanted, strict=True):
                 row.append(np.asarray(outputs[tensor], np.float32).reshape(-1))
         if not all(rows):
-            raise _no_data()
+            raise no_data()
         yield from (np.concatenate(row) for row in rows)
 
 
@@ -114,5 +114,6 @@ def inputs_of(batch: Batch, names: Sequence[str]) -> dict[str, NDArray[Any]]:
     return {name: batch[name] for name in names}
 
 
-def _no_data() -> CalibrationError:
+def no_data() -> CalibrationError:
+    """The error of a dataset without batches."""
     return CalibrationError("the dataset is empty", fix="give at least one batch")

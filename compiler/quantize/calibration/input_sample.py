@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 
-from compiler.errors import CalibrationError
 from compiler.ir.expr import Function
 from compiler.ir.module import IRModule
 from compiler.qtypes.input_sample import InputSample
-from compiler.quantize.calibration.collect_stats import Batch, inputs_of
+from compiler.quantize.calibration.collect_stats import Batch, inputs_of, no_data
 
 _MOST_SAMPLES: Final = 256
 _MOST_ELEMENTS: Final = 1 << 24
@@ -35,9 +33,8 @@ def sample_inputs(mod: IRModule, batches: Iterable[Batch]) -> InputSample:
         CalibrationError: there is no batch, or one lacks an input.
     """
     main: Function = mod["main"]
-    shapes = [param.tensor_type.concrete_shape for param in main.params]
     images = batch_size(mod)
-    values = sum(math.prod(shape) for shape in shapes)
+    values = sum(param.tensor_type.num_elements for param in main.params)
     most = max(min(_MOST_SAMPLES // max(images, 1), _MOST_ELEMENTS // max(values, 1)), 1)
     found = InputSample(most, (), ())
     for batch in batches:
@@ -46,5 +43,5 @@ def sample_inputs(mod: IRModule, batches: Iterable[Batch]) -> InputSample:
         digest = hashlib.sha256(b"".join(array.tobytes() for array in run)).hexdigest()
         found = found.merge(InputSample(most, (digest,), (run,)))
     if not found.runs:
-        raise CalibrationError("the dataset is empty", fix="give at least one batch")
+        raise no_data()
     return found

@@ -31,6 +31,7 @@ from compiler.quantize.calibration.collect_stats import (
     Batch,
     ExecutorFactory,
     float_executor,
+    no_data,
     profile_outputs,
     require_reiterable,
 )
@@ -42,7 +43,7 @@ from compiler.quantize.calibration.collectors import (
 from compiler.quantize.calibration.input_sample import sample_inputs
 from compiler.quantize.calibration.profile_function import profile_function
 from compiler.quantize.calibration.rescaled_tensors import CountedTensor, counted_points
-from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
+from compiler.quantize.calibration.stats import CalibrationStats, PointMap, merge_stats
 from compiler.quantize.candidate import mark
 from compiler.runtime.executor import Executor
 
@@ -106,22 +107,15 @@ class CalibrationData(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Profile:
-    """The network of one configuration, ready to run; both rounds of calibration share it.
+    """The network of one configuration, ready to run; both rounds of calibration share it."""
 
-    Args:
-        annotated: result of ``mark``.
-        executor: makes what runs it.
-    Raises:
-        InternalQuantizeError: there is nothing to measure.
-    """
-
-    @collector_rests
-    def __init__(self, annotated: IRModule, executor: ExecutorFactory = float_executor) -> None:
-        network, self._points = profile_function(annotated)
-        self._executor = executor(network)
+    _executor: Executor
+    _points: PointMap
 
     @staticmethod
+    @collector_rests
     def of(
         mod: IRModule,
         measurement: Measurement,
@@ -132,11 +126,14 @@ class Profile:
 
         Args:
             mod: result of ``prerequisite_optimize``.
+            executor: makes what runs it.
         Raises:
             CalibrationError: channels are missing.
+            InternalQuantizeError: there is nothing to measure.
         """
         annotated, _ = mark(mod, measurement.qconfig, measurement.channels)
-        return Profile(annotated, executor)
+        network, points = profile_function(annotated)
+        return Profile(executor(network), points)
 
     def measure(self, measurement: Measurement, batches: Iterable[Batch]) -> CalibrationStats:
         """Statistics of one shard.
@@ -323,4 +320,4 @@ def _run(
             update(each.of(outputs) for each in counted)
         empty = False
     if empty:
-        raise CalibrationError("the dataset is empty", fix="give at least one batch")
+        raise no_data()

@@ -96,7 +96,12 @@ def _convolved(nodes: Iterable[Expr]) -> set[Expr]:
 
 def _moves(node: Expr) -> bool:
     """True for what hands on the integers of its first operand, or the largest of them."""
-    return not isinstance(node, Call) or FQDomScale.get(node.op) in (same_scale, moved_scale)
+    return not isinstance(node, Call) or keeps_scale(node.op)
+
+
+def keeps_scale(op: Expr) -> bool:
+    """True for an operator that gives integers of its first operand, in the units of these."""
+    return FQDomScale.get(op) in (same_scale, moved_scale)
 
 
 def input_bits(readers: Collection[str], qconfig: QConfig) -> int:

@@ -29,11 +29,10 @@ from compiler.ir.expr import Call, Expr, Function, Op, Tuple
 from compiler.ir.module import IRModule
 from compiler.ir.walk import nodes_of
 from compiler.ops.annotation.attach_simulated_quantize import point_attrs
-from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive, first_positive
 from compiler.qtypes.qconfig import QAnnotateKind, QConfig
 from compiler.quantize.calibration.bind_scales import measured_points
-from compiler.quantize.calibration.point_bits import chosen_bits
+from compiler.quantize.calibration.point_bits import chosen_bits, keeps_scale
 
 _NEAR: Final = 2**0.5
 
@@ -139,5 +138,4 @@ def _hands_on(node: Expr) -> bool:
         first_positive,
     ):
         return False
-    moves = FQDomScale.get(node.op) in (same_scale, moved_scale)
-    return moves or isinstance(node.args[0], Tuple)
+    return keeps_scale(node.op) or isinstance(node.args[0], Tuple)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -228,14 +228,8 @@ class CalibrationStats(PointMap):
         points: PointMap, tensors: tuple[TensorStats, ...], percentiles: tuple[float, ...] = ()
     ) -> CalibrationStats:
         """Statistics of these points."""
-        return CalibrationStats(
-            points.labels,
-            points.point_tensor,
-            points.point_kind,
-            points.readers,
-            tensors,
-            percentiles,
-        )
+        of_points = {each.name: getattr(points, each.name) for each in fields(PointMap)}
+        return CalibrationStats(**of_points, tensors=tensors, percentiles=percentiles)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Flat arrays, such as an .npz holds; no pickle."""
