@@ -147,13 +147,11 @@ def _standardized(node: Expr) -> _Norm | None:
 
 def _reduced_axes(mean: Expr, data: Expr) -> tuple[int, ...] | None:
     """The axes of mean(data, keepdims=True)."""
-    if not is_op_call(mean, "mean") or args_of(mean)[0] is not data:
-        return None
-    return _axes(mean, data)
+    return _axes(mean, data) if is_op_call(mean, "mean") and mean.args[0] is data else None
 
 
-def _axes(reduction: Expr, data: Expr) -> tuple[int, ...] | None:
-    attrs = _attrs(reduction)
+def _axes(reduction: Call, data: Expr) -> tuple[int, ...] | None:
+    attrs: Any = reduction.attrs
     rank = len(data.tensor_type.shape)
     axes = attrs.axis if isinstance(attrs.axis, tuple) else (attrs.axis,)
     if not attrs.keepdims or attrs.exclude or not axes or None in axes:
@@ -163,9 +161,8 @@ def _axes(reduction: Expr, data: Expr) -> tuple[int, ...] | None:
 
 def _is_variance(node: Expr, data: Expr, mean: Expr, centred: Expr, axes: tuple[int, ...]) -> bool:
     if is_op_call(node, "variance"):
-        of, around = args_of(node)
-        plain = of is data and around is mean and _axes(node, data) == axes
-        return plain and not _attrs(node).unbiased
+        attrs: Any = node.attrs
+        return node.args == (data, mean) and _axes(node, data) == axes and not attrs.unbiased
     limited = _with_constant(node, "maximum")
     if limited is not None and not limited[1].data.any():
         node = limited[0]
@@ -188,11 +185,6 @@ def _same_difference(node: Expr, centred: Expr) -> bool:
         is_op_call(node, "subtract")
         and all(a is b for a, b in zip(args_of(node), args_of(centred), strict=True))
     )
-
-
-def _attrs(node: Expr) -> Any:
-    assert isinstance(node, Call)
-    return node.attrs
 
 
 def _with_constant(node: Expr, op: str | None = None) -> tuple[Expr, Constant] | None:

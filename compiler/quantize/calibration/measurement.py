@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from compiler.errors import CalibrationError
 from compiler.ir.garbage import collector_rests, give_back_memory
 from compiler.ir.module import IRModule
+from compiler.lru_cache import LRUCache
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.input_sample import InputSample
 from compiler.qtypes.qconfig import QConfig
@@ -201,8 +202,7 @@ class LocalData:
         self._dataset = dataset
         self._executor = executor
         self._mark = mark
-        self._profile: Profile | None = None
-        self._key: tuple[Any, ...] | None = None
+        self._profiles: LRUCache[Profile] = LRUCache(1)
 
     def collect(self, measurement: Measurement) -> Sequence[Statistics]:
         """One shard.
@@ -215,19 +215,13 @@ class LocalData:
         if measurement.step in CHANNEL_STEPS:
             found = measure_channels(self._mod, measurement, self._dataset, self._executor)
         else:
-            found = self._ready(measurement).measure(measurement, self._dataset)
+            key = (measurement.qconfig, measurement.channels)
+            made = partial(Profile.of, self._mod, measurement, self._executor, self._mark)
+            found = self._profiles.get(key, made).measure(measurement, self._dataset)
         if measurement.step == "histograms":
-            self._profile = None  # the last that is measured of it
+            self._profiles.clear()  # the last that is measured of it
         give_back_memory()
         return [found]
-
-    def _ready(self, measurement: Measurement) -> Profile:
-        key = (measurement.qconfig, measurement.channels)
-        if self._profile is None or self._key != key:
-            self._profile = None  # the old and the new network together would be the peak of memory
-            self._profile = Profile.of(self._mod, measurement, self._executor, self._mark)
-            self._key = key
-        return self._profile
 
 
 def merged_channels(data: CalibrationData, qconfig: QConfig) -> ChannelStats:
