@@ -212,12 +212,9 @@ class _Placer:
             return self._placed_var(node)
         if isinstance(node, Function):
             return node if _is_leaf(node) else self._placed_function(node)
-        props = get_on_device_props(node)
-        if props is not None:
-            return self._operand(props.body, self._device(node))
-        copy = get_device_copy_props(node)
-        if copy is not None:
-            return self._operand(copy.body, self._device(node))
+        placed = get_on_device_props(node) or get_device_copy_props(node)
+        if placed is not None:
+            return self._operand(placed.body, self._device(node))
         carried = set(map(id, _carried(node)))
         mine = self._device(node)
         operands: list[Expr] = []

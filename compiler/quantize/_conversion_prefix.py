@@ -31,14 +31,14 @@ class _Cuts:
         known: conversions of one input each, and constants that they read, with numbers: equal
             values have equal ones.
         cut: number → the first conversion to integers that has it.
-        cut_of: every conversion to integers with its number.
+        cut_of: every conversion to integers with the first equal one.
     """
 
     params: frozenset[Expr]
     known: dict[Expr, int] = field(default_factory=dict)
     numbers: dict[Any, int] = field(default_factory=dict)
     cut: dict[int, Expr] = field(default_factory=dict)
-    cut_of: dict[Expr, int] = field(default_factory=dict)
+    cut_of: dict[Expr, Expr] = field(default_factory=dict)
     rounded: set[Expr] = field(default_factory=set)
 
     def visit(self, node: Expr) -> None:
@@ -50,8 +50,7 @@ class _Cuts:
         if isinstance(node, Call) and (rounds(node) or not self.rounded.isdisjoint(node.args)):
             self.rounded.add(node)
         if isinstance(node, Call) and _becomes_integer(node):
-            self.cut.setdefault(number, node)
-            self.cut_of[node] = number
+            self.cut_of[node] = self.cut.setdefault(number, node)
         else:
             self.known[node] = number
 
@@ -92,24 +91,23 @@ def split_prefix(main: Function) -> tuple[Function, Function]:
     cuts = _Cuts(frozenset(main.params))
     for node in nodes_of(main):
         cuts.visit(node)
-    keys: dict[Expr, int | Var] = {**cuts.cut_of, **{param: param for param in main.params}}
-    core_nodes = post_order(main.body, lambda node: () if node in keys else node.operands())
+    sources: dict[Expr, Expr] = {**cuts.cut_of, **{param: param for param in main.params}}
+    core_nodes = post_order(main.body, lambda node: () if node in sources else node.operands())
     taken: set[str] = set()
-    core_vars: dict[int | Var, Var] = {}
+    core_vars: dict[Expr, Var] = {}
     lets: list[tuple[Var, Expr]] = []
     fields: list[Expr] = []
-    for key in dict.fromkeys(keys[node] for node in core_nodes if node in keys):
-        source: Expr = key if isinstance(key, Var) else cuts.cut[key]
+    for source in dict.fromkeys(sources[node] for node in core_nodes if node in sources):
         (read,) = free_vars(source)
         hint = read.name_hint
         numbered = (f"{hint}_{number}" for number in count(1))
         name = next(each for each in chain((hint,), numbered) if each not in taken)
         taken.add(name)
-        core_vars[key] = Var(name, source.checked_type)
-        if key is not source:
+        core_vars[source] = Var(name, source.checked_type)
+        if source is not read:
             lets.append((Var(hint), source))
-        fields.append(source if key is source else lets[-1][0])
-    replaced: dict[Expr, Expr] = {n: core_vars[key] for n, key in keys.items() if key in core_vars}
+        fields.append(source if source is read else lets[-1][0])
+    replaced = {node: core_vars[one] for node, one in sources.items() if one in core_vars}
     core = Function(tuple(core_vars.values()), substitute(main.body, replaced), main.ret_type)
     result: Expr = Tuple(tuple(fields))
     for let_var, value in reversed(lets):

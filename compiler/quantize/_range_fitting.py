@@ -46,7 +46,7 @@ from compiler.ir.loops import STATE, STEP
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, is_float, tensor_fields
 from compiler.ir.walk import nodes_of
-from compiler.ops.annotation.attach_simulated_quantize import point_attrs, quantize_kind
+from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.qtypes.qconfig import QAnnotateKind
 from compiler.quantize._prefix_runs import PrefixRuns, source_of
 from compiler.quantize.calibration.bind_scales import bound_grid, measured_points
@@ -356,11 +356,9 @@ def _on_grid(values: Values, constants: Sequence[Expr]) -> Values:
 
 
 def _narrow(point: Call) -> bool:
-    attrs = point_attrs(point)
-    if attrs is None or attrs.kind != QAnnotateKind.INPUT:
-        return False
     grid = bound_grid(point)
-    return grid is not None and grid[2] - grid[1] < _LEVELS
+    narrow = grid is not None and grid[2] - grid[1] < _LEVELS
+    return narrow and quantize_kind(point) == QAnnotateKind.INPUT
 
 
 def _hands_on(node: Expr, operand: Expr) -> bool:

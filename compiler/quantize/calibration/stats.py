@@ -268,7 +268,6 @@ class CalibrationStats(PointMap):
             hist: list[BucketCounts] | list[None] = [None for _ in upper]
             if "hist_sizes" in arrays:
                 hist = [counts for _, _, counts in _unpack("hist", arrays)]
-            if None not in hist:
                 for index, bucket, counts in _unpack("lower", arrays):
                     lower[index][bucket] = counts
             labels = tuple(str(label) for label in arrays["labels"])
