@@ -10,13 +10,7 @@ import numpy as np
 
 from compiler.errors import TfliteExportError
 from compiler.export.to_tflite.file import FileWriter, Grid
-from compiler.export.to_tflite.tensors import (
-    VALID,
-    TensorWriter,
-    Windows,
-    padding_of,
-    width_behind,
-)
+from compiler.export.to_tflite.tensors import TensorWriter, Windows
 from compiler.export.to_tflite.values import (
     ANY,
     Form,
@@ -114,13 +108,8 @@ class TfliteEmitter(TensorWriter):
 
     def _wide(self, form: Form, ty: TensorType) -> Tensor | None:
         if isinstance(form, Scaled):
-            reached = form.low + form.zero, form.high + form.zero
-            for dtype in ("int8", "uint8", "int16"):
-                lowest, highest = integer_range(dtype)
-                if lowest <= reached[0] <= reached[1] <= highest:
-                    narrow = self.narrowed(form, dtype, ty)
-                    return None if narrow is None else self._wide(narrow, ty)
-            return None
+            narrow = self.fitting(form, ty)
+            return None if narrow is None else self._wide(narrow, ty)
         if isinstance(form, Sum) and form.name == "MUL":
             lhs, rhs = (self._raw(Raw(s.source, s.source.zero)) for s in (form.lhs, form.rhs))
             return self.limited(self.arithmetic("MUL", lhs, rhs), form.low, form.high)
@@ -142,11 +131,18 @@ class TfliteEmitter(TensorWriter):
         if not exact or own.dtype != "int8" or not 0 < form.factor <= _MOST_FINER:
             return None
         like = Tensor(-1, (), own.scale / form.factor, dtype="int16")
-        made = self.new(like, own.shape)
-        self.writer.operator("QUANTIZE", [own.tensor], made.tensor, "QuantizeOptions")
-        return made
+        return self.operator("QUANTIZE", [own], like, own.shape)
 
     # ---- from wide to narrow -------------------------------------------------------------------
+
+    def fitting(self, form: Scaled, ty: TensorType) -> Tensor | None:
+        """A scaled value that stayed wide although it fits 8 or 16 bits, as a tensor of these."""
+        low, high = form.low + form.zero, form.high + form.zero
+        for dtype in ("uint8", "int8", "int16"):
+            lowest, highest = integer_range(dtype)
+            if lowest <= low <= high <= highest:
+                return self.narrowed(form, dtype, ty)
+        return None
 
     def narrowed(self, form: Scaled, dtype: str, ty: TensorType) -> Tensor | None:
         """The operator that gives a scaled value as int8, uint8 or int16; None where none does.
@@ -215,15 +211,12 @@ class TfliteEmitter(TensorWriter):
         if like.kind != own.kind:
             return self._quantized(own, form, like)
         if activation != "NONE":
-            made = self.new(like, like.shape)
-            self.writer.operator(activation, [own.tensor], made.tensor)
-            return made
+            return self.operator(activation, [own], like, like.shape)
         return self.limited(own, *limits)
 
     def _quantized(self, source: Tensor, form: Scaled, like: Tensor) -> Tensor:
         """QUANTIZE, and its limits."""
-        made = self.new(like, source.shape)
-        self.writer.operator("QUANTIZE", [source.tensor], made.tensor, "QuantizeOptions")
+        made = self.operator("QUANTIZE", [source], like, source.shape)
         lowest, highest = integer_range(like.dtype)
         low, high = form.low + like.grid.zero, form.high + like.grid.zero
         limits = None if low <= lowest else low, None if high >= highest else high
@@ -247,10 +240,9 @@ class TfliteEmitter(TensorWriter):
         wanted = (int(multiplier) << more) // count, int(shift) - more
         if wanted != (int(form.multiplier[0]), int(form.shift[0])):
             return None
-        made = self.new(like, like.shape)
-        inputs = [own.tensor, self.list_of(source.axes)]
+        inputs: list[Tensor | int] = [own, self.list_of(source.axes)]
         kept = len(like.shape) == len(own.shape)
-        self.writer.operator("MEAN", inputs, made.tensor, "ReducerOptions", keepDims=kept)
+        made = self.operator("MEAN", inputs, like, like.shape, keepDims=kept)
         return self.limited(made, *self._activation(form, like)[1])
 
     def _matmul(self, source: Matmul, form: Scaled, like: Tensor) -> Tensor | None:
@@ -264,10 +256,7 @@ class TfliteEmitter(TensorWriter):
         if not any(fits):
             return None
         lhs = self.worth(lhs, float(around[fits.index(True)]))
-        made = self.new(like, source.out)
-        inputs = [lhs.tensor, rhs.tensor]
-        options = "BatchMatMulOptions"
-        self.writer.operator("BATCH_MATMUL", inputs, made.tensor, options, adjY=source.adjoint)
+        made = self.operator("BATCH_MATMUL", [lhs, rhs], like, source.out, adjY=source.adjoint)
         _, limits = self._activation(form, like)
         return self.reshaped(self.limited(made, *limits), like.shape)
 
@@ -291,13 +280,11 @@ class TfliteEmitter(TensorWriter):
         if not exact or not _is(form.multiplier, form.shift, np.asarray(factor)):
             return None
         activation, limits = self._activation(form, like)
-        made = self.new(like, like.shape)
-        inputs = [self.side(side, like).tensor for side in (lhs, rhs)]
         fields: dict[str, Any] = {"fusedActivationFunction": _ACTIVATIONS[activation]}
         if like.dtype == "int16":
             fields["potScaleInt16"] = False  # LiteRT takes scales to be powers of two otherwise
-        options = f"{source.name.title()}Options"
-        self.writer.operator(source.name, inputs, made.tensor, options, **fields)
+        inputs = self.sides(lhs, rhs, like.shape)
+        made = self.operator(source.name, inputs, like, like.shape, **fields)
         return self.limited(made, *limits)
 
     def _product(self, source: Product, form: Scaled, like: Tensor) -> Tensor | None:
@@ -309,11 +296,7 @@ class TfliteEmitter(TensorWriter):
         windows = Windows(
             data.shape[1:3], weight.shape[1:3], source.strides, source.dilation, source.out[1:3]
         )
-        place = padding_of(source.padding, windows)
-        if place is None:
-            width = width_behind(source.padding, windows)
-            data = self.padded(data, width, data.zero - data.offset)
-            place = VALID
+        data, place = self.covered(data, source.padding, windows, data.grid.zero)
         # The kernel subtracts the zero of its input, the module's bias has it already.
         axis = 3 if source.depthwise else 0
         others = tuple(other for other in range(4) if other != axis)
@@ -321,31 +304,24 @@ class TfliteEmitter(TensorWriter):
         units = tuple(float(np.float32(data.scale * scale)) for scale in scales)
         more = self.writer.constant(bias, "int64" if source.once else "int32", Grid(units))
         activation, limits = self._activation(form, like)
+        fields: dict[str, Any] = {"fusedActivationFunction": _ACTIVATIONS[activation]}
+        name, out = "DEPTHWISE_CONV_2D" if source.depthwise else "CONV_2D", source.out
         if source.dense and self.fully_connected:
+            name, out = "FULLY_CONNECTED", (source.out[1], source.out[3])
             data = self.reshaped(data, (data.shape[1], data.shape[3]))
             kernel = self.writer.constant(weight[:, 0, 0, :], "int8", Grid(scales))
-            made = self.new(like, (source.out[1], source.out[3]))
-            options, fused = "FullyConnectedOptions", _ACTIVATIONS[activation]
-            inputs = [data.tensor, kernel, more]
-            self.writer.operator(
-                "FULLY_CONNECTED", inputs, made.tensor, options, fusedActivationFunction=fused
-            )
-            return self.reshaped(self.limited(made, *limits), like.shape)
-        kernel = self.writer.constant(weight, "int8", Grid(scales, 0, axis))
-        made = self.new(like, source.out)
-        fields: dict[str, Any] = {
-            "padding": place,
-            "strideH": source.strides[0],
-            "strideW": source.strides[1],
-            "dilationHFactor": source.dilation[0],
-            "dilationWFactor": source.dilation[1],
-            "fusedActivationFunction": _ACTIVATIONS[activation],
-        }
-        name, options = "CONV_2D", "Conv2DOptions"
-        if source.depthwise:
-            name, options = "DEPTHWISE_CONV_2D", "DepthwiseConv2DOptions"
-            fields["depthMultiplier"] = channels // data.shape[-1]
-        self.writer.operator(name, [data.tensor, kernel, more], made.tensor, options, **fields)
+        else:
+            kernel = self.writer.constant(weight, "int8", Grid(scales, 0, axis))
+            fields |= {
+                "padding": place,
+                "strideH": source.strides[0],
+                "strideW": source.strides[1],
+                "dilationHFactor": source.dilation[0],
+                "dilationWFactor": source.dilation[1],
+            }
+            if source.depthwise:
+                fields["depthMultiplier"] = channels // data.shape[-1]
+        made = self.operator(name, [data, kernel, more], like, out, **fields)
         return self.reshaped(self.limited(made, *limits), like.shape)
 
 

@@ -121,16 +121,14 @@ class FileWriter:
             self.known[self._constants[key]] = data
         return self._constants[key]
 
-    def operator(
-        self, name: str, inputs: Sequence[int], output: int, options: str = "", **fields: Any
-    ) -> None:
+    def operator(self, name: str, inputs: Sequence[int], output: int, **fields: Any) -> None:
         """One operator with one result.
 
         Args:
             name: of the BuiltinOperator, such as "CONV_2D".
-            options: of the BuiltinOptions, such as "Conv2DOptions"; "" for none.
-            fields: of the options.
+            fields: of its options.
         """
+        options = _OPTIONS.get(name, f"{name.title().replace('_', '')}Options")
         made = self._schema.OperatorT()
         made.opcodeIndex = self._codes.setdefault(name, len(self._codes))
         made.inputs, made.outputs = list(inputs), [output]
@@ -183,6 +181,19 @@ class FileWriter:
         return made
 
 
+_OPTIONS: Final = {
+    "BATCH_MATMUL": "BatchMatMulOptions",
+    "MAXIMUM": "MaximumMinimumOptions",
+    "MAX_POOL_2D": "Pool2DOptions",
+    "MEAN": "ReducerOptions",
+    "MINIMUM": "MaximumMinimumOptions",
+    "PADV2": "PadV2Options",
+    "REDUCE_MAX": "ReducerOptions",
+    "REDUCE_MIN": "ReducerOptions",
+    "RELU": "",
+    "RELU6": "",
+}
+"""BuiltinOptions of operators that have none, or not those of their names (Conv2DOptions)."""
 _VERSIONS: Final = {
     "DEPTH_TO_SPACE": 1,
     "SPACE_TO_DEPTH": 1,

@@ -7,7 +7,7 @@ that TFLM prepares from the file's scales. What is not the same integer for inte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -89,12 +89,13 @@ def to_tflite(
             tensors.append(_limited(graph, held, part))
         wide = part.grid is not None and dtype == "int32"
         graph.bind(value, Raw(tensors[-1]) if wide else tensors[-1])
+    ruled = frozenset(rules.FToTflite.names())
     for step in flow.steps:
         if step.name == SCAN:
             read = [bool(value.users) or value in flow.outputs for value in step.results]
-            _unroll(step, graph, read)
+            _unroll(step, graph, ruled, read)
         else:
-            _emit(step, graph)
+            _emit(step, graph, ruled)
     given: dict[str, int] = {}
     grids: dict[str, tuple[float, int]] = {}
     for name, value in zip(outputs, flow.outputs, strict=True):
@@ -120,9 +121,9 @@ def _no_form(step: Step) -> TfliteExportError:
     )
 
 
-def _emit(step: Step, graph: TfliteEmitter) -> None:
+def _emit(step: Step, graph: TfliteEmitter, ruled: Container[str]) -> None:
     """The words of a step, but for what has a rule of its own."""
-    words, results = words_of(step, _Ruled())
+    words, results = words_of(step, ruled)
     for word in words:
         if all(arg.data is not None for arg in word.args):
             continue
@@ -141,10 +142,11 @@ MOST_STEPS: Final = 1 << 10
 """Of loops, whose bodies a file holds as often as they run."""
 
 
-def _unroll(step: Step, graph: TfliteEmitter, read: Sequence[bool]) -> None:
+def _unroll(step: Step, graph: TfliteEmitter, ruled: Container[str], read: Sequence[bool]) -> None:
     """A loop, written out: every step reads what the one before it has made.
 
     Args:
+        ruled: operators that have a rule.
         read: for each result, whether anything reads it.
     """
     body, length = step.body, step.attrs.length
@@ -169,7 +171,7 @@ def _unroll(step: Step, graph: TfliteEmitter, read: Sequence[bool]) -> None:
                 at = length - 1 - turn if backward else turn
                 graph.bind(inner, graph.part(whole, at))
         for one in body.steps:
-            _emit(one, graph)
+            _emit(one, graph, ruled)
         following = [graph.form(value) for value in body.outputs[:states]]
         for inner, form in zip(body.inputs[:states], following, strict=True):
             if not isinstance(form, (Tensor, Raw)):
@@ -186,13 +188,6 @@ def _unroll(step: Step, graph: TfliteEmitter, read: Sequence[bool]) -> None:
     for value, rows, backward in zip(step.results[states:], made, ends, strict=True):
         if rows:
             graph.bind(value, graph.stacked(rows[::-1] if backward else rows))
-
-
-class _Ruled:
-    """The names of operators with a rule."""
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name in rules.FToTflite
 
 
 def _input(part: Taken, shape: tuple[int, ...], dtype: str) -> Tensor | None:
@@ -212,9 +207,7 @@ def _taken(graph: TfliteEmitter, name: str, held: Tensor, io: str | None) -> tup
         tensor = graph.writer.tensor(name, held.shape, held.dtype, held.grid)
         return tensor, replace(held, tensor=tensor)
     tensor = graph.writer.tensor(name, held.shape, *_outer(held, io))
-    made = graph.new(held, held.shape)
-    graph.writer.operator("QUANTIZE", [tensor], made.tensor, "QuantizeOptions")
-    return tensor, made
+    return tensor, graph.operator("QUANTIZE", [tensor], held, held.shape)
 
 
 def _limited(graph: TfliteEmitter, held: Tensor, part: Taken) -> Tensor:
@@ -231,8 +224,7 @@ def _given(graph: TfliteEmitter, name: str, held: Tensor, io: str | None) -> int
         graph.writer.tensors[held.tensor].name = name
         return held.tensor
     tensor = graph.writer.tensor(name, held.shape, *_outer(held, io))
-    kind = ("DEQUANTIZE", "DequantizeOptions") if io == "float" else ("QUANTIZE", "QuantizeOptions")
-    graph.writer.operator(kind[0], [held.tensor], tensor, kind[1])
+    graph.writer.operator("DEQUANTIZE" if io == "float" else "QUANTIZE", [held.tensor], tensor)
     return tensor
 
 

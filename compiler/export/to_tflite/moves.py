@@ -141,8 +141,7 @@ def sub_pixels(step: Step, graph: TfliteEmitter) -> Form | None:
     if inner and growing:
         source = _gathered(graph, source, order, 3)
     name = step.name.removeprefix("nn.").upper()
-    options = "DepthToSpaceOptions" if growing else "SpaceToDepthOptions"
-    made = graph.moved(name, [source], shape, [], options, blockSize=block)
+    made = graph.moved(name, [source], shape, blockSize=block)
     if inner and not growing:
         made = _gathered(graph, made, np.argsort(order), 3)
     return graph.transposed(made, (0, 3, 1, 2)) if planes else made
@@ -182,17 +181,9 @@ def _gathered(graph: TfliteEmitter, source: Tensor, places: Ints, axis: int) -> 
     if source.dtype == "int16":
         order = places.reshape(-1)
         runs = np.split(order, 1 + np.flatnonzero(np.diff(order) != 1))
-        return graph.reshaped(
-            graph.joined([_run(graph, source, r, axis) for r in runs], axis), shape
-        )
-    return graph.moved("GATHER", [source], shape, [places], "GatherOptions", axis=axis)
-
-
-def _run(graph: TfliteEmitter, source: Tensor, places: Ints, axis: int) -> Tensor:
-    """Elements side by side."""
-    begins, out = [0] * len(source.shape), list(source.shape)
-    begins[axis], out[axis] = int(places[0]), len(places)
-    return graph.sliced(source, begins, out, [1] * len(out))
+        parts = [graph.run(source, axis, int(run[0]), len(run)) for run in runs]
+        return graph.reshaped(graph.joined(parts, axis), shape)
+    return graph.moved("GATHER", [source], shape, [places], axis=axis)
 
 
 @FToTflite.register("max", "min")
@@ -203,13 +194,12 @@ def extremum(step: Step, graph: TfliteEmitter) -> Form | None:
     if source is None:
         return None
     if source.dtype == "int8":
-        how = {"options": "ReducerOptions", "keepDims": step.attrs.keepdims}
-        return graph.moved(f"REDUCE_{step.name.upper()}", [source], shape, [axes], **how)
+        name, kept = f"REDUCE_{step.name.upper()}", step.attrs.keepdims
+        return graph.moved(name, [source], shape, [axes], keepDims=kept)
     for axis in axes:
         while (size := source.shape[axis]) > 1:
             half = (size + 1) // 2
-            parts = (np.arange(at, at + half) for at in (0, size - half))
-            first, last = (_run(graph, source, places, axis) for places in parts)
+            first, last = (graph.run(source, axis, at, half) for at in (0, size - half))
             source = graph.arithmetic(f"{step.name.upper()}IMUM", first, last)
     return graph.reshaped(source, shape)
 
@@ -230,7 +220,7 @@ def broadcast_to(step: Step, graph: TfliteEmitter) -> Form | None:
     source, shape = graph.read(step.args[0], *ANY), step.result.type.concrete_shape
     if source is None:
         return None
-    return graph.moved("BROADCAST_TO", [source], shape, [shape], "BroadcastToOptions")
+    return graph.moved("BROADCAST_TO", [source], shape, [shape])
 
 
 @FToTflite.register("lookup")

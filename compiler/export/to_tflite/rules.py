@@ -101,17 +101,12 @@ def _as_scaled(form: Form | None) -> Form | None:
 
 
 def _as_raw(value: Value, graph: TfliteEmitter) -> Form | None:
-    """A scaled value that stayed wide although it fits 8 or 16 bits, as a tensor made wide."""
+    """The form of a value; one that is scaled as a tensor made wide, where it fits 8 or 16 bits."""
     form = graph.form(value)
     if not isinstance(form, Scaled):
         return form
-    low, high = form.low + form.zero, form.high + form.zero
-    for dtype in ("uint8", "int8", "int16"):
-        lowest, highest = integer_range(dtype)
-        if lowest <= low <= high <= highest:
-            narrow = graph.narrowed(form, dtype, value.type)
-            return None if narrow is None else Raw(narrow)
-    return None
+    narrow = graph.fitting(form, value.type)
+    return None if narrow is None else Raw(narrow)
 
 
 def _is_narrow(form: Raw) -> bool:

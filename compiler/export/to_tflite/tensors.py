@@ -14,16 +14,13 @@ from compiler.export.to_tflite.values import Ints, Tensor
 from compiler.ir.ty import integer_range
 from compiler.ops.nn.fixed_point_softmax import OUT_BITS
 
-_SAME, VALID = 0, 1
+_SAME, _VALID = 0, 1
 _MOST_AXES = 5
 """Of what TFLM pads and transposes."""
 MOST_BROADCAST = 4
 """Axes of operands that TFLM broadcasts."""
 _MOST_JOINED = 10
 """Tensors that TFLM concatenates at once."""
-_OPTIONS = {"ADD": "AddOptions", "MUL": "MulOptions"} | dict.fromkeys(
-    ("MAXIMUM", "MINIMUM"), "MaximumMinimumOptions"
-)
 Limit = int | Ints | None
 
 
@@ -33,12 +30,26 @@ class TensorWriter:
     def __init__(self, writer: FileWriter) -> None:
         self.writer = writer
 
-    def new(self, like: Tensor, shape: Sequence[int]) -> Tensor:
-        """A tensor of another shape whose integers mean the same."""
-        name = f"value_{len(self.writer.tensors)}"
+    def operator(
+        self,
+        name: str,
+        inputs: Sequence[Tensor | int],
+        like: Tensor,
+        shape: Sequence[int],
+        **fields: Any,
+    ) -> Tensor:
+        """The result of an operator, whose integers mean what those of ``like`` do.
+
+        Args:
+            inputs: tensors; constants by their numbers.
+            fields: options of the operator.
+        """
+        title = f"value_{len(self.writer.tensors)}"
         grid = like.grid if like.scale else None
-        tensor = self.writer.tensor(name, shape, like.dtype, grid)
-        return replace(like, tensor=tensor, shape=tuple(shape))
+        made = self.writer.tensor(title, shape, like.dtype, grid)
+        numbers = [one.tensor if isinstance(one, Tensor) else one for one in inputs]
+        self.writer.operator(name, numbers, made, **fields)
+        return replace(like, tensor=made, shape=tuple(shape))
 
     def whole(self, name: str, shape: Sequence[int]) -> Tensor:
         """An input of integers, which the model takes as they are."""
@@ -61,14 +72,22 @@ class TensorWriter:
             if len(merged) < len(shape):
                 whole = self.reshaped(source, [n for n, _ in merged])
                 return self.reshaped(self.padded(whole, [ends for _, ends in merged], value), shape)
-        made = self.new(source, shape)
-        inputs = [source.tensor, self.list_of(width)]
+        inputs: list[Tensor | int] = [source, self.list_of(width)]
         if value == source.grid.zero:
-            self.writer.operator("PAD", inputs, made.tensor, "PadOptions")
-        else:
-            filled = self.writer.constant(np.array([value]), source.dtype, source.grid)
-            self.writer.operator("PADV2", [*inputs, filled], made.tensor, "PadV2Options")
-        return made
+            return self.operator("PAD", inputs, source, shape)
+        filled = self.writer.constant(np.array([value]), source.dtype, source.grid)
+        return self.operator("PADV2", [*inputs, filled], source, shape)
+
+    def covered(
+        self, source: Tensor, padding: Sequence[int], windows: Windows, value: int
+    ) -> tuple[Tensor, int]:
+        """What windows read, with padding that is not SAME or VALID; and which of these is left."""
+        place = _padding_of(padding, windows)
+        if place is not None:
+            return source, place
+        rows, columns = _missing(padding, windows)
+        width = (0, 0), (padding[0], rows), (padding[1], columns), (0, 0)
+        return self.padded(source, width, value), _VALID
 
     def reshaped(self, source: Tensor, shape: Sequence[int]) -> Tensor:
         """RESHAPE, where the shape is another."""
@@ -82,27 +101,19 @@ class TensorWriter:
             grid = source.grid if source.scale else None
             tensor = self.writer.constant(known.reshape(shape), source.dtype, grid)
             return replace(source, tensor=tensor, shape=tuple(shape))
-        made = self.new(source, shape)
-        inputs = [source.tensor, self.list_of(shape)]
         sizes = [int(n) for n in shape]
-        self.writer.operator("RESHAPE", inputs, made.tensor, "ReshapeOptions", newShape=sizes)
-        return made
+        return self.moved("RESHAPE", [source], shape, [shape], newShape=sizes)
 
     def moved(
         self,
         name: str,
         parts: Sequence[Tensor],
         shape: Sequence[int],
-        lists: Sequence[Any],
-        options: str = "",
+        lists: Sequence[Any] = (),
         **fields: Any,
     ) -> Tensor:
         """An operator that moves elements, with lists of numbers as further inputs."""
-        made = self.new(parts[0], shape)
-        inputs = [*(part.tensor for part in parts), *map(self.list_of, lists)]
-        options = options or f"{name.title()}Options"
-        self.writer.operator(name, inputs, made.tensor, options, **fields)
-        return made
+        return self.operator(name, [*parts, *map(self.list_of, lists)], parts[0], shape, **fields)
 
     def sliced(
         self, source: Tensor, begins: Sequence[int], out: Sequence[int], strides: Sequence[int]
@@ -118,14 +129,17 @@ class TensorWriter:
         ends = [begin + (n - 1) * by + 1 for begin, n, by in laid]
         lists = [[begin for begin, _, _ in laid], ends, [by for _, _, by in laid]]
         shape = [n for _, n, _ in laid]
-        made = self.moved("STRIDED_SLICE", [held], shape, lists, "StridedSliceOptions")
-        return self.reshaped(made, out)
+        return self.reshaped(self.moved("STRIDED_SLICE", [held], shape, lists), out)
+
+    def run(self, source: Tensor, axis: int, first: int, count: int) -> Tensor:
+        """Elements side by side along an axis."""
+        begins, out = [0] * len(source.shape), list(source.shape)
+        begins[axis], out[axis] = first, count
+        return self.sliced(source, begins, out, [1] * len(out))
 
     def part(self, source: Tensor, at: int) -> Tensor:
         """One element of the first axis, which goes."""
-        shape = source.shape
-        begins, out = [at, *[0] * (len(shape) - 1)], (1, *shape[1:])
-        return self.reshaped(self.sliced(source, begins, out, [1] * len(shape)), shape[1:])
+        return self.reshaped(self.run(source, 0, at, 1), source.shape[1:])
 
     def stacked(self, rows: Sequence[Tensor]) -> Tensor:
         """Tensors along a new first axis."""
@@ -139,8 +153,7 @@ class TensorWriter:
         shape = list(parts[0].shape)
         shape[axis] = sum(part.shape[axis] for part in parts)
         alike = [self.worth(part, parts[0].scale) for part in parts]
-        options = "ConcatenationOptions"
-        return self.moved("CONCATENATION", alike, shape, [], options, axis=axis)
+        return self.moved("CONCATENATION", alike, shape, axis=axis)
 
     def transposed(self, source: Tensor, axes: Sequence[int]) -> Tensor:
         """TRANSPOSE; of too many axes, those that stay side by side are one."""
@@ -180,11 +193,9 @@ class TensorWriter:
         return made
 
     def _bytes(self, entries: Ints, places: Tensor, like: Tensor) -> Tensor:
-        made = self.new(like, (*places.shape, *entries.shape[1:]))
         table = self.writer.constant(entries, "int8", like.grid if like.scale else None)
-        inputs = [table, places.tensor]
-        self.writer.operator("GATHER", inputs, made.tensor, "GatherOptions", axis=0)
-        return made
+        shape = (*places.shape, *entries.shape[1:])
+        return self.operator("GATHER", [table, places], like, shape, axis=0)
 
     # ---- wide arithmetic -----------------------------------------------------------------------
 
@@ -202,17 +213,14 @@ class TensorWriter:
 
     def cast(self, source: Tensor, dtype: str, scale: float = 0.0) -> Tensor:
         """CAST, whose steps are worth this."""
-        made = self.new(Tensor(-1, (), scale, dtype=dtype), source.shape)
-        self.writer.operator("CAST", [source.tensor], made.tensor, "CastOptions")
-        return made
+        return self.operator("CAST", [source], Tensor(-1, (), scale, dtype=dtype), source.shape)
 
     def arg_max(self, source: Tensor, axis: int, shape: Sequence[int]) -> Tensor:
         """ARG_MAX, int32."""
-        made = self.new(Tensor(-1, (), dtype="int32"), shape)
-        kind = self.writer.tensors[made.tensor].type
-        inputs = [source.tensor, self.list_of([axis])]
-        self.writer.operator("ARG_MAX", inputs, made.tensor, "ArgMaxOptions", outputType=kind)
-        return made
+        at = self.list_of([axis])
+        kind = self.writer.tensors[at].type
+        like = Tensor(-1, (), dtype="int32")
+        return self.operator("ARG_MAX", [source, at], like, shape, outputType=kind)
 
     def moved_by(self, source: Tensor, amount: int) -> Tensor:
         """The integers of a tensor, and so much more, in int32."""
@@ -222,9 +230,8 @@ class TensorWriter:
     def within(self, places: Tensor, size: int, wraps: bool = False) -> Tensor:
         """Places of an axis, limited to it; what counts from its end (-1, …) moved up first."""
         if wraps:
-            below = self.new(Tensor(-1, (), dtype="bool"), places.shape)
-            inputs = [places.tensor, self.number(0).tensor]
-            self.writer.operator("LESS", inputs, below.tensor, "LessOptions")
+            like = Tensor(-1, (), dtype="bool")
+            below = self.operator("LESS", [places, self.number(0)], like, places.shape)
             more = self.arithmetic("MUL", self.cast(below, "int32"), self.number(size))
             places = self.arithmetic("ADD", places, more)
         return self.limited(places, np.array([0]), np.array([size - 1]))
@@ -243,46 +250,36 @@ class TensorWriter:
         if name == "SUB":  # whose result may not say in TFLM what its steps are worth
             return self.arithmetic("ADD", lhs, self.arithmetic("MUL", rhs, self.number(-1)))
         shape = np.broadcast_shapes(lhs.shape, rhs.shape)
-        whole = name in ("ADD", "MUL")
-        made = self.new(Tensor(-1, (), dtype="int32") if whole else lhs, shape)
-        inputs = [self.side(side, made).tensor for side in (lhs, rhs)]
-        self.writer.operator(name, inputs, made.tensor, _OPTIONS[name])
-        return made
+        like = Tensor(-1, (), dtype="int32") if name in ("ADD", "MUL") else lhs
+        return self.operator(name, self.sides(lhs, rhs, shape), like, shape)
 
-    def side(self, own: Tensor, like: Tensor) -> Tensor:
-        """An operand with as many axes as the sum, which kernels broadcast over four at most."""
-        missing = len(like.shape) - len(own.shape)
-        return self.reshaped(own, (*(1,) * missing, *own.shape)) if missing else own
+    def sides(self, lhs: Tensor, rhs: Tensor, shape: Sequence[int]) -> list[Tensor]:
+        """Operands with as many axes as the result, which kernels broadcast over four at most."""
+        ones = (((1,) * (len(shape) - len(own.shape)), own) for own in (lhs, rhs))
+        return [self.reshaped(own, (*missing, *own.shape)) for missing, own in ones]
 
     # ---- operators of their own ----------------------------------------------------------------
 
     def softmax(self, source: Tensor) -> Tensor:
         """SOFTMAX, whose int16 count from the smallest one."""
         like = Tensor(-1, (), 2.0**-OUT_BITS, 0, 1 << (OUT_BITS - 1), "int16")
-        made = self.new(like, source.shape)
-        self.writer.operator("SOFTMAX", [source.tensor], made.tensor, "SoftmaxOptions", beta=1.0)
-        return made
+        return self.operator("SOFTMAX", [source], like, source.shape, beta=1.0)
 
     def max_pool(self, source: Tensor, attrs: Any, shape: tuple[int, ...]) -> Tensor:
         """MAX_POOL_2D; other padding than SAME is a tensor's."""
         windows = Windows(source.shape[1:3], attrs.pool_size, attrs.strides, (1, 1), shape[1:3])
-        place = padding_of(attrs.padding, windows)
-        if place is None:
-            width = width_behind(attrs.padding, windows)
-            source, place = self.padded(source, width, integer_range(source.dtype)[0]), VALID
-        made = self.new(source, shape)
-        self.writer.operator(
+        least = integer_range(source.dtype)[0]
+        source, place = self.covered(source, attrs.padding, windows, least)
+        return self.moved(
             "MAX_POOL_2D",
-            [source.tensor],
-            made.tensor,
-            "Pool2DOptions",
+            [source],
+            shape,
             padding=place,
             strideH=attrs.strides[0],
             strideW=attrs.strides[1],
             filterHeight=attrs.pool_size[0],
             filterWidth=attrs.pool_size[1],
         )
-        return made
 
 
 def _merged(
@@ -315,10 +312,10 @@ class Windows(NamedTuple):
         ]
 
 
-def padding_of(padding: Sequence[int], windows: Windows) -> int | None:
+def _padding_of(padding: Sequence[int], windows: Windows) -> int | None:
     """SAME or VALID, where one of them is this padding; None where neither is."""
     if not any(padding) and not any(_missing(padding, windows)):
-        return VALID
+        return _VALID
     for axis, (before, after) in enumerate(zip(padding[:2], padding[2:])):
         whole = max(windows.beyond[axis], 0)
         same = -(-windows.data[axis] // windows.strides[axis])
@@ -330,9 +327,3 @@ def padding_of(padding: Sequence[int], windows: Windows) -> int | None:
 def _missing(padding: Sequence[int], windows: Windows) -> list[int]:
     """Elements behind the data and its leading padding that the last windows reach."""
     return [max(more - before, 0) for more, before in zip(windows.beyond, padding)]
-
-
-def width_behind(padding: Sequence[int], windows: Windows) -> tuple[tuple[int, int], ...]:
-    """Padding of every axis of an image that windows do not reach beyond."""
-    rows, columns = _missing(padding, windows)
-    return (0, 0), (padding[0], rows), (padding[1], columns), (0, 0)
