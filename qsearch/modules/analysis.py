@@ -10,10 +10,7 @@ from typing import Any, Final
 
 from compiler.errors import CompilerError
 from compiler.frontend.cut import Parts
-from compiler.frontend.from_onnx.declared_inputs import (
-    DeclaredInput,
-    declared_inputs,
-)
+from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.frontend.from_onnx.runtime_warnings import runtime_warnings
 from compiler.fusion.hardware.report import HardwareReport
 from compiler.insight import Insight, OutputInsight, examine
@@ -21,6 +18,7 @@ from compiler.proof.work import refusal_expected
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Diagnosis, diagnose
 from compiler.runtime.artifact import load_qmod
+from compiler.runtime.interface import Port
 from qsearch.config import resolve
 from qsearch.errors import SettingsError
 from qsearch.frameworks import model_at
@@ -50,7 +48,7 @@ class ModelDiagnosis:
     """
 
     model: str
-    declared: tuple[DeclaredInput, ...]
+    declared: tuple[Port, ...]
     inputs: tuple[InputSpec, ...]
     diagnosis: Diagnosis
     hardware: HardwareReport | None = None
@@ -62,8 +60,10 @@ class ModelDiagnosis:
         shapes = {spec.name: spec.shape for spec in self.inputs}
         lines: dict[str, None] = {}
         for entry in self.declared:
-            for axis in entry.unknown_axes:
-                name, size = entry.dims[axis], shapes[entry.name][axis]
+            for axis, name in enumerate(entry.dims):
+                if isinstance(name, int):
+                    continue
+                size = shapes[entry.name][axis]
                 option = f"{entry.name}:{axis}" if name == "?" else name
                 told = f"axis {axis} of {entry.name} ({name}) was taken as {size}; --dim {option}=…"
                 lines[f"{told} changes it"] = None
@@ -131,7 +131,7 @@ def doctor(
                 write_atomically(Path(space_out), text.encode())
             return ModelDiagnosis(
                 source.name,
-                declared_inputs(source.content),
+                declared_interface(source.content).inputs,
                 tuple(input_specs(module)),
                 diagnosis,
                 None if hw is None else report_without_data(module, config, hw),

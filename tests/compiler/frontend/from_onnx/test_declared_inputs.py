@@ -1,4 +1,4 @@
-"""declared_inputs: names, sizes and open dimensions as the file has them."""
+"""declared_interface: names, sizes and open dimensions as the file has them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.errors import OnnxImportError
-from compiler.frontend.from_onnx.declared_inputs import (
-    DeclaredInput,
-    declared_inputs,
-    declared_interface,
-)
+from compiler.frontend.from_onnx.declared_inputs import declared_interface
+from compiler.runtime.interface import Port
 
 
 def test_open_dimensions_keep_their_names_and_weights_are_no_inputs() -> None:
@@ -28,17 +25,15 @@ def test_open_dimensions_keep_their_names_and_weights_are_no_inputs() -> None:
         [weight],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    found = declared_inputs(model.SerializeToString())
-    assert found == (
-        DeclaredInput("x", "float32", ("N", 4)),
-        DeclaredInput("mask", "int64", ("?", 3)),
+    assert declared_interface(model.SerializeToString()).inputs == (
+        Port("x", "float32", ("N", 4)),
+        Port("mask", "int64", ("?", 3)),
     )
-    assert [entry.unknown_axes for entry in found] == [(0,), (0,)]
 
 
 def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(OnnxImportError):
-        declared_inputs(b"no model")
+        declared_interface(b"no model")
 
 
 def test_a_declared_type_that_onnx_does_not_know_is_none() -> None:
