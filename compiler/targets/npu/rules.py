@@ -7,7 +7,6 @@ is what they take for one integer operator. A rule yields what breaks it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -315,10 +314,3 @@ def moves_keep_scale(file: QdqFile) -> Iterator[tuple[str, str]]:
         for read in computed:
             if read is not None and written is not None and read.one != written.one:
                 yield told(node), "its result has another scale than what it reads"
-
-
-def power_of_two(file: QdqFile) -> Iterator[tuple[str, str]]:
-    """All scales are one power of two for a tensor."""
-    for node, levels in file.borders():
-        if levels.one is None or math.frexp(levels.one)[0] != 0.5:
-            yield told(node), "its scale is not one power of two"

@@ -24,7 +24,6 @@ from compiler.targets.npu.rules import (
     one_scale,
     operators,
     opset,
-    power_of_two,
     quantized,
     static_shapes,
     told,
@@ -48,6 +47,13 @@ def _position(levels: Levels | None) -> int | None:
     if levels is None or levels.one is None or math.frexp(levels.one)[0] != 0.5:
         return None
     return 1 - math.frexp(levels.one)[1]
+
+
+def _power_of_two(file: QdqFile) -> Iterator[tuple[str, str]]:
+    """All scales are one power of two for a tensor."""
+    for node, levels in file.borders():
+        if _position(levels) is None:
+            yield told(node), "its scale is not one power of two"
 
 
 def _shift_cut(file: QdqFile) -> Iterator[tuple[str, str]]:
@@ -104,7 +110,7 @@ RYZENAI: Final = Profile(
             "operators": operators(_OPERATORS),
             "constant scales": constant_scales,
             "one scale": one_scale,
-            "power of two": power_of_two,
+            "power of two": _power_of_two,
             # Quark writes uint8 around 128, which are the integers of int8.
             "dtypes": dtypes({"int8": 0, "uint8": 128}, ("int8",)),
             "biases": biases(("int8", "int32")),

@@ -11,16 +11,15 @@ from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import TfliteExportError
 from compiler.export.to_tflite.file import operators_of
 from compiler.export.to_tflite.inputs import TFLITE, Taken, firsts, taken_by
 from compiler.ir.dataflow import dataflow
 from compiler.ir.module import IRModule
+from compiler.ops.number_format import Array
 from compiler.targets.reference.executor import ReferenceExecutor
 
-Array = NDArray[Any]
 Run = Callable[[Sequence[Array]], list[Array]]
 
 JUDGES: Final = ("TFLM", "LiteRT's reference kernels")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
 from compiler.ir.ty import is_float
+from compiler.ops.tensor.formula import reduce_words
 
 
 @from_onnx("Relu")
@@ -127,19 +128,30 @@ def is_inf(node: OnnxNode) -> Expr:
     return node.call("equal", data, node.scalar_like(wanted, data))
 
 
+def _formula(node: OnnxNode, data: Expr, formula: str) -> Expr:
+    """A function of each element in postfix notation, operator by operator."""
+
+    def number(value: float) -> Expr:
+        return node.scalar_like(value, data)
+
+    def apply(word: str, arguments: list[Any]) -> Expr:
+        return node.call(word, *arguments)
+
+    made: Expr = reduce_words(formula, data, number, apply)
+    return made
+
+
 @from_onnx("Reciprocal")
 def reciprocal(node: OnnxNode) -> Expr:
     """1 / x."""
-    data = node.arg(0)
-    return node.call("divide", node.scalar_like(1, data), data)
+    return _formula(node, node.arg(0), "1 x divide")
 
 
 @from_onnx("HardSigmoid")
 def hard_sigmoid(node: OnnxNode) -> Expr:
     """clip(alpha x + beta, 0, 1)."""
-    data = node.arg(0)
-    scaled = node.call("multiply", data, node.scalar_like(node.attr("alpha", 0.2), data))
-    moved = node.call("add", scaled, node.scalar_like(node.attr("beta", 0.5), data))
+    alpha, beta = node.attr("alpha", 0.2), node.attr("beta", 0.5)
+    moved = _formula(node, node.arg(0), f"x {alpha} multiply {beta} add")
     return node.call("clip", moved, a_min=0.0, a_max=1.0)
 
 
@@ -147,9 +159,7 @@ def hard_sigmoid(node: OnnxNode) -> Expr:
 def hard_swish(node: OnnxNode) -> Expr:
     """x clip(x + 3, 0, 6) / 6."""
     data = node.arg(0)
-    gate = node.call(
-        "clip", node.call("add", data, node.scalar_like(3, data)), a_min=0.0, a_max=6.0
-    )
+    gate = node.call("clip", _formula(node, data, "x 3 add"), a_min=0.0, a_max=6.0)
     product = node.call("multiply", data, gate)
     return node.call("multiply", product, node.scalar_like(1 / 6, data))
 
@@ -172,23 +182,16 @@ def gelu(node: OnnxNode) -> Expr:
 
 def gelu_of(node: OnnxNode, data: Expr, *, tanh: bool) -> Expr:
     """Gelu of a value."""
-    half = node.call("multiply", data, node.scalar_like(0.5, data))
+    inner = f"x {math.sqrt(0.5)} multiply erf"
     if tanh:
-        cube = node.call("multiply", node.call("multiply", data, data), data)
-        poly = node.call("add", data, node.call("multiply", cube, node.scalar_like(0.044715, data)))
-        inner = node.call(
-            "tanh", node.call("multiply", poly, node.scalar_like(math.sqrt(2 / math.pi), data))
-        )
-    else:
-        scaled = node.call("multiply", data, node.scalar_like(math.sqrt(0.5), data))
-        inner = node.call("erf", scaled)
-    return node.call("multiply", half, node.call("add", inner, node.scalar_like(1, data)))
+        poly = "x x x multiply x multiply 0.044715 multiply add"
+        inner = f"{poly} {math.sqrt(2 / math.pi)} multiply tanh"
+    return _formula(node, data, f"x 0.5 multiply {inner} 1 add multiply")
 
 
 def _softplus(node: OnnxNode, data: Expr) -> Expr:
     """max(x, 0) + log(1 + exp(-|x|)): no overflow for large x."""
-    decay = node.call("exp", node.call("negative", node.call("abs", data)))
-    log = node.call("log", node.call("add", decay, node.scalar_like(1, data)))
+    log = _formula(node, data, "x abs negative exp 1 add log")
     return node.call("add", node.call("nn.relu", data), log)
 
 
@@ -208,61 +211,43 @@ def mish(node: OnnxNode) -> Expr:
 @from_onnx("Softsign")
 def softsign(node: OnnxNode) -> Expr:
     """x / (1 + |x|)."""
-    data = node.arg(0)
-    below = node.call("add", node.call("abs", data), node.scalar_like(1, data))
-    return node.call("divide", data, below)
+    return _formula(node, node.arg(0), "x x abs 1 add divide")
 
 
-def _exponential(node: OnnxNode, alpha: float, gamma: float) -> Expr:
-    data = node.arg(0)
+def _exponential(node: OnnxNode, alpha: float) -> Expr:
     # exp only sees x <= 0: the branch not taken must not overflow.
-    low = node.call("minimum", data, node.scalar_like(0, data))
-    grown = node.call("subtract", node.call("exp", low), node.scalar_like(1, data))
-    negative = node.call("multiply", grown, node.scalar_like(alpha, data))
-    result = node.call(
-        "where", node.call("greater", data, node.scalar_like(0, data)), data, negative
-    )
-    return result if gamma == 1.0 else node.call("multiply", result, node.scalar_like(gamma, data))
+    negative = f"x 0 minimum exp 1 subtract {alpha} multiply"
+    return _formula(node, node.arg(0), f"x 0 greater x {negative} where")
 
 
 @from_onnx("Elu")
 def elu(node: OnnxNode) -> Expr:
     """x for x > 0, else alpha (exp(x) - 1)."""
-    return _exponential(node, node.attr("alpha", 1.0), 1.0)
+    return _exponential(node, node.attr("alpha", 1.0))
 
 
 @from_onnx("Selu")
 def selu(node: OnnxNode) -> Expr:
     """gamma times elu."""
-    return _exponential(
-        node, node.attr("alpha", 1.6732632423543772), node.attr("gamma", 1.0507009873554805)
-    )
+    result = _exponential(node, node.attr("alpha", 1.6732632423543772))
+    return node.times(result, node.attr("gamma", 1.0507009873554805))
 
 
 @from_onnx("Celu", since=12)
 def celu(node: OnnxNode) -> Expr:
     """max(0, x) + min(0, alpha (exp(x / alpha) - 1))."""
-    data = node.arg(0)
     alpha = node.attr("alpha", 1.0)
-    zero = node.scalar_like(0, data)
     # exp only sees x <= 0: the branch not taken must not overflow.
-    low = node.call("minimum", data, zero)
-    grown = node.call("exp", node.call("multiply", low, node.scalar_like(1 / alpha, data)))
-    moved = node.call("subtract", grown, node.scalar_like(1, data))
-    negative = node.call("multiply", moved, node.scalar_like(alpha, data))
-    return node.call("add", node.call("maximum", data, zero), negative)
+    negative = f"x 0 minimum {1 / alpha} multiply exp 1 subtract {alpha} multiply"
+    return _formula(node, node.arg(0), f"x 0 maximum {negative} add")
 
 
 @from_onnx("Shrink", since=9)
 def shrink(node: OnnxNode) -> Expr:
     """x + bias below -lambd, x - bias above lambd, 0 between."""
-    data = node.arg(0)
-    limit = node.attr("lambd", 0.5)
-    bias = node.scalar_like(node.attr("bias", 0.0), data)
-    above = node.call("greater", data, node.scalar_like(limit, data))
-    below = node.call("less", data, node.scalar_like(-limit, data))
-    inside = node.call("where", above, node.call("subtract", data, bias), node.scalar_like(0, data))
-    return node.call("where", below, node.call("add", data, bias), inside)
+    limit, bias = node.attr("lambd", 0.5), node.attr("bias", 0.0)
+    above = f"x {limit} greater x {bias} subtract 0 where"
+    return _formula(node, node.arg(0), f"x {-limit} less x {bias} add {above} where")
 
 
 @from_onnx("ThresholdedRelu", since=10)

@@ -132,9 +132,10 @@ def _turned_vectors(node: OnnxNode, batch_dims: int = 0) -> tuple[int, Expr]:
     return shape[-1], turned
 
 
+@from_onnx("Scatter", since=9)
 @from_onnx("ScatterElements", since=11)
 def scatter_elements(node: OnnxNode) -> Expr:
-    """Updates by index along one axis."""
+    """Updates by index along one axis; before opset 11 the operator was called Scatter."""
     reduction = node.attr("reduction", "none")
     data = node.arg(0)
     axis = node.axis(node.attr("axis", 0), node.rank(data))
@@ -311,12 +312,6 @@ def top_k(node: OnnxNode) -> list[Expr]:
         dtype="int64",
     )
     return [node.field(pair, 0), node.field(pair, 1)]
-
-
-@from_onnx("Scatter", since=9)
-def scatter(node: OnnxNode) -> Expr | Sequence[Expr]:
-    """What ScatterElements was called before opset 11."""
-    return scatter_elements(node)
 
 
 @from_onnx("ScatterND", since=11)

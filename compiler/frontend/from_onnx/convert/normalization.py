@@ -39,15 +39,15 @@ def _batch_statistics(node: OnnxNode) -> tuple[Expr, ...]:
     """Mean and variance per channel over the batch."""
     data = node.arg(0)
     axes = tuple(a for a in range(node.rank(data)) if a != 1)
+    return tuple(node.call("squeeze", one, axis=axes) for one in _moments(node, data, axes))
+
+
+def _moments(node: OnnxNode, data: Expr, axes: tuple[int, ...]) -> tuple[Expr, Expr]:
+    """Mean and variance, whose axes are kept."""
     mean = node.call("mean", data, axis=axes, keepdims=True)
-    variance = _variance(node, data, mean, axes)
-    return tuple(node.call("squeeze", one, axis=axes) for one in (mean, variance))
-
-
-def _variance(node: OnnxNode, data: Expr, mean: Expr, axes: tuple[int, ...]) -> Expr:
     centred = node.call("subtract", data, mean)
     square = node.call("multiply", centred, centred)
-    return node.call("mean", square, axis=axes, keepdims=True)
+    return mean, node.call("mean", square, axis=axes, keepdims=True)
 
 
 def _running(node: OnnxNode, stored: Expr, batch: Expr) -> Expr:
@@ -129,8 +129,7 @@ def _statistics(node: OnnxNode, data: Expr, axes: tuple[int, ...]) -> list[Expr]
     """Mean and 1/sqrt(variance + epsilon), where the node has these outputs."""
     if len(node.proto.output) < 2:
         return []
-    mean = node.call("mean", data, axis=axes, keepdims=True)
-    spread = _variance(node, data, mean, axes)
+    mean, spread = _moments(node, data, axes)
     moved = node.call("add", spread, node.scalar_like(node.attr("epsilon", 1e-5), data))
     return [mean, node.call("rsqrt", moved)]
 
@@ -141,9 +140,8 @@ def mean_variance_normalization(node: OnnxNode) -> Expr:
     data = node.arg(0)
     rank = node.rank(data)
     axes = tuple(node.axis(a, rank) for a in node.attr("axes", [0, 2, 3]))
-    mean = node.call("mean", data, axis=axes, keepdims=True)
-    spread = node.call("sqrt", _variance(node, data, mean, axes))
-    below = node.call("add", spread, node.scalar_like(1e-9, data))
+    mean, variance = _moments(node, data, axes)
+    below = node.call("add", node.call("sqrt", variance), node.scalar_like(1e-9, data))
     return node.call("divide", node.call("subtract", data, mean), below)
 
 

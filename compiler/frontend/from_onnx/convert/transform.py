@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -119,9 +118,23 @@ def tile(node: OnnxNode) -> Expr:
     return node.call("tile", node.arg(0), reps=tuple(node.ints(1, "the repeats")))
 
 
-def _pad(node: OnnxNode, pads: Sequence[int], value: Expr | None) -> Expr:
+@from_onnx("Pad", since=2)
+@from_onnx("Pad", since=11)
+def pad(node: OnnxNode) -> Expr:
+    """Padding as attributes, from opset 11 as inputs, from 18 for chosen axes."""
     data = node.arg(0)
     rank = node.rank(data)
+    given = node.attr("pads") if node.opset < 11 else node.ints(1, "the padding")
+    pads = given
+    fill: Expr = node.scalar_like(node.attr("value", 0.0), data)
+    if node.has_input(3):
+        axes = [node.axis(a, rank) for a in node.ints(3, "the axes")]
+        pads = [0] * (2 * rank)
+        for i, axis in enumerate(axes):
+            pads[axis], pads[axis + rank] = given[i], given[i + len(axes)]
+    if node.has_input(2):
+        known = node.known(2)
+        fill = node.const(known.reshape(())) if known is not None else node.arg(2)
     mode = node.attr("mode", "constant")
     width = tuple((int(pads[i]), int(pads[i + rank])) for i in range(rank))
     if mode not in ("constant", "edge", "reflect", "wrap"):
@@ -132,7 +145,6 @@ def _pad(node: OnnxNode, pads: Sequence[int], value: Expr | None) -> Expr:
         return data
     if mode == "wrap":
         return _wrap(node, data, width)
-    fill = node.scalar_like(0, data) if value is None else value
     return node.call("nn.pad", data, fill, pad_width=width, pad_mode=mode)
 
 
@@ -156,31 +168,6 @@ def _crop(
     end = tuple(d - max(-high, 0) for d, (_, high) in zip(shape, width))
     cut = node.call("strided_slice", data, begin=begin, end=end, strides=(1,) * len(shape))
     return cut, tuple((max(low, 0), max(high, 0)) for low, high in width)
-
-
-@from_onnx("Pad", since=2)
-def pad_attributes(node: OnnxNode) -> Expr:
-    """Padding as attributes."""
-    value = node.scalar_like(node.attr("value", 0.0), node.arg(0))
-    return _pad(node, node.attr("pads"), value)
-
-
-@from_onnx("Pad", since=11)
-def pad(node: OnnxNode) -> Expr:
-    """Padding as inputs, from opset 18 for chosen axes."""
-    given = node.ints(1, "the padding")
-    rank = node.rank(node.arg(0))
-    pads = given
-    if node.has_input(3):
-        axes = [node.axis(a, rank) for a in node.ints(3, "the axes")]
-        pads = [0] * (2 * rank)
-        for i, axis in enumerate(axes):
-            pads[axis], pads[axis + rank] = given[i], given[i + len(axes)]
-    value = None
-    if node.has_input(2):
-        known = node.known(2)
-        value = node.const(known.reshape(())) if known is not None else node.arg(2)
-    return _pad(node, pads, value)
 
 
 @from_onnx("DepthToSpace")
