@@ -340,13 +340,10 @@ class QdqEmitter(IntegerEmitter):
         self._reals[step.result] = self.of_tensor(made)
         if factor.size > 1:
             units = least / factor
-            whole = self.of_tensor(self._of_one_scale(made, units))
+            sums = self.window_sums(self.dequantized(made, 1.0), units, (1, 1))
+            whole = self.of_tensor(self.quantize(sums, made))
             self._reals[step.result] = replace(whole, channels=(made, units))
         self.narrowed.append(step)
-
-    def _of_one_scale(self, tensor: Quantized, units: Floats) -> Quantized:
-        """The tensor times a factor for each channel."""
-        return self.quantize(self.window_sums(self.dequantized(tensor, 1.0), units, (1, 1)), tensor)
 
     def window_sums(
         self, name: str, units: Floats, window: tuple[int, int], **attrs: object

@@ -43,10 +43,14 @@ def _standardized(data: Value, axes: list[int], epsilon: float, e: Emitter) -> s
     """(x - mean) / sqrt(variance + epsilon) over ``axes``."""
     name = e.name(data)
     mean = e.node("ReduceMean", [name], axes=axes, keepdims=1)
-    centered = e.node("Sub", [name, mean])
-    variance = e.node("ReduceMean", [e.node("Mul", [centered, centered])], axes=axes, keepdims=1)
-    moved = e.node("Add", [variance, e.like(epsilon, data)])
-    return e.node("Div", [centered, e.node("Sqrt", [moved])])
+    return _by_deviation(e.node("Sub", [name, mean]), data, axes, epsilon, e)
+
+
+def _by_deviation(name: str, like: Value, axes: list[int], epsilon: float, e: Emitter) -> str:
+    """x / sqrt(mean(x * x) + epsilon) over ``axes``, in the dtype of ``like``."""
+    square = e.node("ReduceMean", [e.node("Mul", [name, name])], axes=axes, keepdims=1)
+    moved = e.node("Add", [square, e.like(epsilon, like)])
+    return e.node("Div", [name, e.node("Sqrt", [moved])])
 
 
 def _scaled(result: str, step: Step, e: Emitter) -> str:
@@ -76,11 +80,8 @@ def layer_norm(step: Step, e: Emitter) -> str:
 def rms_norm(step: Step, e: Emitter) -> str:
     """x / sqrt(mean(x * x) + epsilon), written out."""
     data = step.args[0]
-    name = e.name(data)
     axis = step.attrs.axis % len(data.type.shape)
-    mean = e.node("ReduceMean", [e.node("Mul", [name, name])], axes=[axis], keepdims=1)
-    moved = e.node("Add", [mean, e.like(float(step.attrs.epsilon), data)])
-    return e.node("Div", [name, e.node("Sqrt", [moved])])
+    return _by_deviation(e.name(data), data, [axis], float(step.attrs.epsilon), e)
 
 
 @FToOnnx.register("nn.instance_norm")

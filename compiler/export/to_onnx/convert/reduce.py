@@ -9,28 +9,24 @@ from compiler.export.to_onnx.ordered import extreme_along
 from compiler.ir.dataflow import Step
 from compiler.ops.reduce.axes import axes_of
 
-
-def _register(op: str, op_type: str) -> None:
-    @FToOnnx.register(op)
-    def rule(step: Step, e: Emitter) -> str:
-        axes, inputs = axes_of(step), [e.name(step.args[0])]
-        # ONNX reads "no axes" as all of them.
-        if not axes:
-            return e.node("Identity", inputs)
-        if op_type == "ReduceSum":  # whose axes are an input in opset 17
-            return e.node(op_type, [*inputs, e.ints(axes)], keepdims=int(step.attrs.keepdims))
-        return e.node(op_type, inputs, axes=axes, keepdims=int(step.attrs.keepdims))
-
-    rule.__doc__ = f"{op} is {op_type}."
-
-
-for _op, _op_type in {
+_SAME = {
     "sum": "ReduceSum",
     "mean": "ReduceMean",
     "prod": "ReduceProd",
     "logsumexp": "ReduceLogSumExp",
-}.items():
-    _register(_op, _op_type)
+}
+
+
+@FToOnnx.register(*_SAME)
+def same(step: Step, e: Emitter) -> str:
+    """The reduction of ONNX that is the same."""
+    op_type, axes, inputs = _SAME[step.name], axes_of(step), [e.name(step.args[0])]
+    # ONNX reads "no axes" as all of them.
+    if not axes:
+        return e.node("Identity", inputs)
+    if op_type == "ReduceSum":  # whose axes are an input in opset 17
+        return e.node(op_type, [*inputs, e.ints(axes)], keepdims=int(step.attrs.keepdims))
+    return e.node(op_type, inputs, axes=axes, keepdims=int(step.attrs.keepdims))
 
 
 @FToOnnx.register("max", "min")

@@ -20,15 +20,7 @@ _BELOW_HALF_DOUBLE = float(np.nextafter(0.5, 0.0))
 _INT32_SAFE = float(1 << 30)
 
 
-def _register(op_type: str, op: str) -> None:
-    @FToOnnx.register(op)
-    def rule(step: Step, e: Emitter) -> str:
-        return e.node(op_type, e.args(step))
-
-    rule.__doc__ = f"{op} is {op_type}."
-
-
-for _op, _op_type in {
+_SAME = {
     "nn.relu": "Relu",
     "sigmoid": "Sigmoid",
     "tanh": "Tanh",
@@ -63,8 +55,13 @@ for _op, _op_type in {
     "logical_and": "And",
     "logical_or": "Or",
     "logical_xor": "Xor",
-}.items():
-    _register(_op_type, _op)
+}
+
+
+@FToOnnx.register(*_SAME)
+def same(step: Step, e: Emitter) -> str:
+    """The operator of ONNX that is the same."""
+    return e.node(_SAME[step.name], e.args(step))
 
 
 @FToOnnx.register("where")

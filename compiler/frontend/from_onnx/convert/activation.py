@@ -103,16 +103,13 @@ _UNARY: Final = {
 """ONNX operators that are one of our unary operators."""
 
 
-def _register_unary(op_type: str, op: str) -> None:
-    @from_onnx(op_type)
-    def convert(node: OnnxNode) -> Expr:
-        return node.call(op, node.arg(0))
-
-    convert.__doc__ = f"{op_type} is {op}."
+def unary(node: OnnxNode) -> Expr:
+    """The operator that is the same."""
+    return node.call(_UNARY[node.op_type], node.arg(0))
 
 
-for _op_type, _op in _UNARY.items():
-    _register_unary(_op_type, _op)
+for _op_type in _UNARY:
+    from_onnx(_op_type)(unary)
 
 
 @from_onnx("IsInf")
@@ -280,32 +277,30 @@ def _hardmax(node: OnnxNode, data: Expr, axis: int) -> Expr:
     )
 
 
-def _register_along(op_type: str, along: _Along) -> None:
-    """Over one axis; before opset 13 axes from ``axis`` on are one."""
-
-    @from_onnx(op_type)
-    @from_onnx(op_type, since=13)
-    def convert(node: OnnxNode) -> Expr:
-        data = node.arg(0)
-        if node.opset >= 13:
-            return along(node, data, node.attr("axis", -1))
-        rank = node.rank(data)
-        axis = node.axis(node.attr("axis", 1), rank)
-        if axis == rank - 1:
-            return along(node, data, -1)
-        shape = node.shape(data)
-        flat = node.call(
-            "reshape", data, newshape=(math.prod(shape[:axis]), math.prod(shape[axis:]))
-        )
-        return node.call("reshape", along(node, flat, -1), newshape=shape)
-
-
-for _op_type, _along in {
+_ALONG: dict[str, _Along] = {
     "Softmax": _softmax("nn.softmax"),
     "LogSoftmax": _softmax("nn.log_softmax"),
     "Hardmax": _hardmax,
-}.items():
-    _register_along(_op_type, _along)
+}
+
+
+def along_axis(node: OnnxNode) -> Expr:
+    """Over one axis; before opset 13 axes from ``axis`` on are one."""
+    along, data = _ALONG[node.op_type], node.arg(0)
+    if node.opset >= 13:
+        return along(node, data, node.attr("axis", -1))
+    rank = node.rank(data)
+    axis = node.axis(node.attr("axis", 1), rank)
+    if axis == rank - 1:
+        return along(node, data, -1)
+    shape = node.shape(data)
+    flat = node.call("reshape", data, newshape=(math.prod(shape[:axis]), math.prod(shape[axis:])))
+    return node.call("reshape", along(node, flat, -1), newshape=shape)
+
+
+for _op_type in _ALONG:
+    from_onnx(_op_type)(along_axis)
+    from_onnx(_op_type, since=13)(along_axis)
 
 
 @from_onnx("Dropout")

@@ -84,25 +84,25 @@ _REDUCTIONS: dict[str, tuple[Reduce, int]] = {
 _COMPOSED = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare")
 
 
-def _register(op_type: str, reduce: Reduce, axes_input_since: int) -> None:
-    @from_onnx(op_type)
-    @from_onnx(op_type, since=axes_input_since)
-    def convert(node: OnnxNode) -> Expr:
-        data = node.arg(0)
-        rank = node.rank(data)
-        axes = node.ints_since(axes_input_since, 1, "axes", "the axes")
-        if not axes:
-            if node.attr("noop_with_empty_axes", 0):
-                # Nothing is reduced, but squares are squares.
-                one = node.call("expand_dims", data, axis=0)
-                return reduce(node, one, (0,), False) if op_type in _COMPOSED else data
-            axes = list(range(rank))
-        chosen = tuple(sorted({node.axis(a, rank) for a in axes}))
-        return reduce(node, data, chosen, bool(node.attr("keepdims", 1)))
+def reduction(node: OnnxNode) -> Expr:
+    """Along some axes, or all."""
+    reduce, axes_input_since = _REDUCTIONS[node.op_type]
+    data = node.arg(0)
+    rank = node.rank(data)
+    axes = node.ints_since(axes_input_since, 1, "axes", "the axes")
+    if not axes:
+        if node.attr("noop_with_empty_axes", 0):
+            # Nothing is reduced, but squares are squares.
+            one = node.call("expand_dims", data, axis=0)
+            return reduce(node, one, (0,), False) if node.op_type in _COMPOSED else data
+        axes = list(range(rank))
+    chosen = tuple(sorted({node.axis(a, rank) for a in axes}))
+    return reduce(node, data, chosen, bool(node.attr("keepdims", 1)))
 
 
-for _op_type, (_reduce, _since) in _REDUCTIONS.items():
-    _register(_op_type, _reduce, _since)
+for _op_type, (_, _since) in _REDUCTIONS.items():
+    from_onnx(_op_type)(reduction)
+    from_onnx(_op_type, since=_since)(reduction)
 
 
 @from_onnx("GlobalLpPool", since=2)

@@ -31,7 +31,7 @@ _BINARY = {
     "Or": "logical_or",
     "Xor": "logical_xor",
 }
-_BINARY_SINCE_7 = {
+_ALL_BINARY = _BINARY | {
     "LessOrEqual": "less_equal",
     "GreaterOrEqual": "greater_equal",
     "BitwiseAnd": "bitwise_and",
@@ -40,12 +40,9 @@ _BINARY_SINCE_7 = {
 }
 
 
-def _binary(op_type: str, op: str, since: int) -> None:
-    @from_onnx(op_type, since=since)
-    def convert(node: OnnxNode) -> Expr:
-        return node.call(op, node.arg(0), _aligned(node))
-
-    convert.__doc__ = f"{op_type} is {op}."
+def binary(node: OnnxNode) -> Expr:
+    """The operator that is the same."""
+    return node.call(_ALL_BINARY[node.op_type], node.arg(0), _aligned(node))
 
 
 def _aligned(node: OnnxNode) -> Expr:
@@ -65,11 +62,11 @@ def _aligned(node: OnnxNode) -> Expr:
     return node.call("expand_dims", other, axis=other_rank, num_newaxis=missing)
 
 
-for _op_type, _op in _BINARY.items():
-    _binary(_op_type, _op, 1)
-for _op_type, _op in (_BINARY | _BINARY_SINCE_7).items():
+for _op_type in _BINARY:
+    from_onnx(_op_type)(binary)
+for _op_type in _ALL_BINARY:
     if _op_type not in ("Mul", "Div", "Pow"):
-        _binary(_op_type, _op, 7)
+        from_onnx(_op_type, since=7)(binary)
 
 
 @from_onnx("Mul", since=7)
@@ -158,17 +155,17 @@ def _folded(node: OnnxNode, op: str) -> Expr:
     return result
 
 
-def _variadic(op_type: str, op: str) -> None:
-    @from_onnx(op_type)
-    @from_onnx(op_type, since=8)
-    def convert(node: OnnxNode) -> Expr:
-        return _folded(node, op)
-
-    convert.__doc__ = f"{op_type} of any number of tensors, folded from the left with {op}."
+_VARIADIC = {"Sum": "add", "Max": "maximum", "Min": "minimum"}
 
 
-for _op_type, _op in {"Sum": "add", "Max": "maximum", "Min": "minimum"}.items():
-    _variadic(_op_type, _op)
+def variadic(node: OnnxNode) -> Expr:
+    """Any number of tensors, folded from the left."""
+    return _folded(node, _VARIADIC[node.op_type])
+
+
+for _op_type in _VARIADIC:
+    from_onnx(_op_type)(variadic)
+    from_onnx(_op_type, since=8)(variadic)
 
 
 @from_onnx("Mean", since=8)
