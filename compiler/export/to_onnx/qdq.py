@@ -74,7 +74,6 @@ def to_qdq_onnx(
     mod: IRModule,
     runtime: str = "onnxruntime",
     reduce_range: bool = False,
-    function: str = "main",
     *,
     wide_sums: bool = False,
     maxima: ChannelMaxima | None = None,
@@ -87,7 +86,6 @@ def to_qdq_onnx(
         runtime: key of ``qdq_emitter.RUNTIMES``.
         reduce_range: weights of 7 bits, for processors whose 8 bit kernels add pairs of products in
             16 bits (AVX2 and AVX512 without VNNI).
-        function: "main", or another function.
         wide_sums: residual sums and inputs of layers of 16 bits stay float, which is more exact,
             and slower.
         maxima: how large the channels become that grouped convolutions read in more than 8 bits;
@@ -101,7 +99,7 @@ def to_qdq_onnx(
         raise OnnxExportError(f"unknown runtime {runtime!r}", fix=legal_names(runtime, RUNTIMES))
     to = RUNTIMES[runtime]
     as_it_is = wide_sums or to.npu
-    flow = dataflow(mod, function, ONNX)
+    flow = dataflow(mod, "main", ONNX)
     narrow: dict[Step, Levels] = {}
     clips: set[Step] = set()
     last = last_products(flow.steps)
@@ -118,7 +116,7 @@ def to_qdq_onnx(
                 where=found.node,
                 fix="QDQ has no wrapping arithmetic; requantize before this operator",
             )
-    graph = QdqEmitter(GraphWriter(function), ranges, to, reduce_range, not narrow)
+    graph = QdqEmitter(GraphWriter("main"), ranges, to, reduce_range, not narrow)
     for value in flow.inputs:
         graph.bind(value, graph.writer.input(value.name, value.type))
         if graph.is_held(value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -144,8 +145,7 @@ class FileWriter:
     def counts(self) -> dict[str, int]:
         """Operators by name, with their number."""
         names = list(self._codes)
-        found = [names[made.opcodeIndex] for made in self._operators]
-        return {name: found.count(name) for name in names}
+        return dict(Counter(names[made.opcodeIndex] for made in self._operators))
 
     def finish(self, inputs: dict[str, int], outputs: dict[str, int]) -> bytes:
         """The file, with one signature."""
