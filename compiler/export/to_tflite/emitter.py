@@ -271,12 +271,16 @@ class TfliteEmitter(TensorWriter):
             single = np.float32(lhs.scale) * np.float32(rhs.scale) / np.float32(like.scale)
             exact = _same_products(factor, float(single), lhs, rhs)
         else:
-            twice = 2 * max(side.source.scale for side in sides)
+            unit = (1 << SUM_SHIFT[like.dtype]) * like.scale
+            told = (math.ldexp(side.multiplier, side.shift - 31) for side in sides)
+            scales = [float(np.float32(own * _factor(form) * unit)) for own in told]
+            lhs, rhs = (self.worth(side.source, scale) for side, scale in zip(sides, scales))
+            twice = 2 * max(scales)
             exact = all(
-                _is(side.multiplier, side.shift, np.asarray(side.source.scale / twice))
-                for side in sides
+                _is(side.multiplier, side.shift, np.asarray(scale / twice))
+                for side, scale in zip(sides, scales)
             )
-            factor = twice / ((1 << SUM_SHIFT[like.dtype]) * like.scale)
+            factor = twice / unit
         if not exact or not _is(form.multiplier, form.shift, np.asarray(factor)):
             return None
         activation, limits = self._activation(form, like)

@@ -272,6 +272,10 @@ BUILDS: dict[str, tuple[Build, str]] = {
         lambda x, rng: conv(op.sqrt(op.multiply(op.exp(x), image_mean(op.exp(x)))), rng),
         "GATHER",
     ),
+    "factor of a summand": (
+        lambda x, rng: conv(op.add(op.multiply(x, number(17)), conv(x, rng, padding=(1, 1))), rng),
+        "ADD",
+    ),
     "constant in front": (
         lambda x, rng: nn.batch_matmul(weight(rng, 1, 5, 72), rows(x, rng), transpose_b=False),
         "BATCH_MATMUL",
@@ -347,6 +351,7 @@ SIXTEEN = (
     *("silu", "product", "gate", "bias of a table", "fields of several tables"),
     *("softmax", "softmax of channels", "transformer", "norm of the mean square"),
     *("input of two layers", "table of the input", "table of a product", "constant in front"),
+    "factor of a summand",
 )
 """What has a form with 16 bits of data and 8 of weights, by the same operators, …"""
 PUT_TOGETHER = (
