@@ -15,6 +15,7 @@ from compiler.ir.adt import Match, RefCreate, RefRead, RefWrite
 from compiler.ir.expr import Call, Constant, Expr, Function, If, Let, Op, Tuple, TupleGetItem, Var
 from compiler.ir.op import OpPattern
 from compiler.ir.ty import TensorType, TupleType, is_dynamic
+from compiler.ir.walk import post_order
 
 SIMPLE_DTYPES = frozenset({"int32", "int64", "float32", "float64", "bool"})
 """Rank-0 constants of these dtypes are written into every kernel that reads them."""
@@ -68,21 +69,13 @@ class IndexedForwardGraph:
         self.of: dict[Expr, GraphNode] = {}
         self.nodes: list[GraphNode] = []
         self._extern(root)
-        opened: set[Expr] = set()
-        stack: list[tuple[Expr, bool]] = [(root, False)]
-        while stack:
-            expr, children_done = stack.pop()
-            if children_done:
-                self._add(expr)
-            elif expr not in opened:
-                opened.add(expr)
-                enter = _ENTER.get(type(expr))
-                children = () if enter is None else enter(self, expr)
-                if children:
-                    stack.append((expr, True))
-                    stack.extend((c, False) for c in reversed(children) if c not in opened)
-                else:
-                    self._add(expr)
+        for expr in post_order(root, self._enter):
+            self._add(expr)
+
+    def _enter(self, expr: Expr) -> tuple[Expr, ...]:
+        """The edges into an expression; what is numbered before it."""
+        enter = _ENTER.get(type(expr))
+        return () if enter is None else enter(self, expr)
 
     def _node(self, expr: Expr) -> GraphNode:
         node = self.of.get(expr)

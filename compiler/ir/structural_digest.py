@@ -54,6 +54,7 @@ from compiler.ir.ty import (
     TypeCall,
     TypeVar,
 )
+from compiler.ir.walk import post_order
 
 LOCAL = "local:"
 
@@ -127,24 +128,15 @@ class _Digest:
     def _visit(self, root: Expr) -> bytes:
         """Reference to ``root`` after writing a record per graph node below it."""
         ref = self._ref
-        stack: list[tuple[Expr, bool]] = [(root, False)]
-        while stack:
-            node, operands_done = stack.pop()
-            if node in ref:
-                continue
-            if operands_done:
-                ref[node] = self._record(node)
-                continue
-            children = self._open(node)
-            if children:
-                stack.append((node, True))
-                stack.extend((child, False) for child in reversed(children))
-            else:
+        for node in post_order(root, self._open):
+            if node not in ref:
                 ref[node] = self._record(node)
         return ref[root]
 
     def _open(self, node: Expr) -> tuple[Expr, ...]:
         """Define what ``node`` binds; return the operands to visit, in comparison order."""
+        if node in self._ref:
+            return ()
         if isinstance(node, Function):
             for type_param in node.type_params:
                 self._define(type_param)

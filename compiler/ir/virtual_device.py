@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 _Fields = tuple[str | None, int, str | None, str]
 _INTERNED: dict[_Fields, VirtualDevice] = {}
+
+_fields = attrgetter("device_type", "virtual_device_id", "target", "memory_scope")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +52,7 @@ class VirtualDevice:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Copies go through __new__ with their fields, or they would fill the unconstrained device.
-        fields = (self.device_type, self.virtual_device_id, self.target, self.memory_scope)
-        return (VirtualDevice, fields)
+        return (VirtualDevice, _fields(self))
 
     @property
     def is_fully_unconstrained(self) -> bool:
@@ -67,24 +70,16 @@ UNCONSTRAINED = VirtualDevice()
 
 def join(a: VirtualDevice, b: VirtualDevice) -> VirtualDevice | None:
     """Field by field the constrained one; None when both are constrained and differ."""
-    if (
-        (a.device_type is not None and b.device_type is not None and a.device_type != b.device_type)
-        or (
-            a.virtual_device_id >= 0 <= b.virtual_device_id
-            and a.virtual_device_id != b.virtual_device_id
-        )
-        or (a.target is not None and b.target is not None and a.target != b.target)
-        or (a.memory_scope and b.memory_scope and a.memory_scope != b.memory_scope)
-    ):
+    if any(x != y and free not in (x, y) for x, y, free in _field_pairs(a, b)):
         return None
     return default(a, b)
 
 
 def default(a: VirtualDevice, b: VirtualDevice) -> VirtualDevice:
     """``a`` where it is constrained, else ``b``."""
-    return VirtualDevice(
-        a.device_type if a.device_type is not None else b.device_type,
-        a.virtual_device_id if a.virtual_device_id >= 0 else b.virtual_device_id,
-        a.target if a.target is not None else b.target,
-        a.memory_scope or b.memory_scope,
-    )
+    return VirtualDevice(*[y if x == free else x for x, y, free in _field_pairs(a, b)])
+
+
+def _field_pairs(a: VirtualDevice, b: VirtualDevice) -> Iterator[tuple[Any, Any, Any]]:
+    """Each field of both, with the value that says it is unconstrained."""
+    return zip(_fields(a), _fields(b), _fields(UNCONSTRAINED))

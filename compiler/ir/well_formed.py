@@ -139,15 +139,9 @@ class _Checker:
             self._check_primitive(node)
 
     def _check_primitive(self, fn: Function) -> None:
-        params = set(fn.params)
-        bound = set(params)
-        seen: set[Expr] = set()
-        stack: list[Expr] = [fn.body]
-        while stack:
-            node = stack.pop()
-            if node in seen:
-                continue
-            seen.add(node)
+        bound = set(fn.params)
+
+        def allowed_operands(node: Expr) -> tuple[Expr, ...]:
             allowed = isinstance(node, (Tuple, TupleGetItem, Constant, Op, Let))
             if isinstance(node, Call):
                 allowed = isinstance(node.op, Op)
@@ -157,5 +151,8 @@ class _Checker:
                 allowed = node in bound
             if not allowed:
                 self.problem(f"a Primitive function may not hold {describe(node)}", node)
-                continue
-            stack.extend(reversed(node.operands()))
+                return ()
+            return node.operands()
+
+        for _ in post_order(fn.body, allowed_operands):
+            pass
