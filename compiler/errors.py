@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from compiler.span import AnySpan
@@ -125,9 +125,8 @@ class PassError(CompilerError):
         function_name: str = "",
         where: str | None = None,
         fix: str | None = None,
-        span: AnySpan | None = None,
     ) -> None:
-        super().__init__(what, where=where, fix=fix, span=span)
+        super().__init__(what, where=where, fix=fix)
         self.pass_name = pass_name
         self.function_name = function_name
 
@@ -147,9 +146,8 @@ class HDFGError(CompilerError):
         key: tuple[str | int, ...] = (),
         where: str | None = None,
         fix: str | None = None,
-        span: AnySpan | None = None,
     ) -> None:
-        super().__init__(what, where=where, fix=fix, span=span)
+        super().__init__(what, where=where, fix=fix)
         self.key = key
 
 
@@ -239,3 +237,11 @@ def legal_names(word: str, legal: Iterable[str], also: Iterable[str] = ()) -> st
     rest = [w for w in words if w not in close]
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}legal: {', '.join(listed + rest)}"
+
+
+def check_known(
+    name: str, legal: Collection[str], what: str, error: type[CompilerError] = CompilerError
+) -> None:
+    """Raises ``error(what)`` where the name is not legal; the fix lists those that are."""
+    if name not in legal:
+        raise error(what, fix=legal_names(name, legal))

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from compiler.errors import EvaluationError, legal_names
+from compiler.errors import EvaluationError, check_known
 from compiler.export.to_tflite.module import TfliteFile, to_tflite
 from compiler.fusion.fuse_ops import FuseOps
 from compiler.fusion.preparation import BEFORE_FUSION
@@ -64,10 +64,7 @@ def evaluate(
         TypeInferenceError: the module is ill-typed.
         EvaluationError: an input does not fit, or the program cannot go on.
     """
-    if executor not in EXECUTORS:
-        raise EvaluationError(
-            f"unknown executor {executor!r}", fix=legal_names(executor, EXECUTORS)
-        )
+    check_known(executor, EXECUTORS, f"unknown executor {executor!r}", EvaluationError)
     if isinstance(mod, Expr):
         mod = IRModule.from_expr(mod)
     if executor != "reference":

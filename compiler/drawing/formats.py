@@ -7,7 +7,7 @@ from collections.abc import Callable
 from compiler.drawing.palette import LIGHT
 from compiler.drawing.picture import Kind, Picture, picture_of
 from compiler.drawing.svg import svg_text
-from compiler.errors import CompilerError, legal_names
+from compiler.errors import check_known
 from compiler.ir.module import IRModule
 
 
@@ -62,9 +62,5 @@ def draw(mod: IRModule, format: str = "svg") -> str:
     Raises:
         CompilerError: an unknown format.
     """
-    writer = _WRITERS.get(format)
-    if writer is None:
-        raise CompilerError(
-            f"there is no drawing format {format!r}", fix=legal_names(format, FORMATS)
-        )
-    return writer(picture_of(mod))
+    check_known(format, FORMATS, f"there is no drawing format {format!r}")
+    return _WRITERS[format](picture_of(mod))

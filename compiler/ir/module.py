@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from compiler.errors import CompilerError, legal_names
+from compiler.errors import CompilerError, check_known
 from compiler.ir.adt import TypeData, free_vars
 from compiler.ir.attrs import NO_ATTRS, DictAttrs
 from compiler.ir.expr import Call, Expr, Function, GlobalVar, Op, text_for_people
@@ -49,10 +49,10 @@ class IRModule:
             self._functions[gv.name_hint] = gv, function
 
     @staticmethod
-    def from_expr(expr: Expr, functions: Mapping[GlobalVar, BaseFunc] | None = None) -> IRModule:
+    def from_expr(expr: Expr) -> IRModule:
         """A module whose @main is ``expr``, wrapped over its free variables if no function."""
         main = expr if isinstance(expr, Function) else Function(tuple(free_vars(expr)), expr)
-        return IRModule({**(functions or {}), GlobalVar("main"): main})
+        return IRModule({"main": main})
 
     @property
     def functions(self) -> dict[GlobalVar, BaseFunc]:
@@ -70,10 +70,7 @@ class IRModule:
         return self._attrs
 
     def _definition(self, name: str) -> tuple[GlobalVar, BaseFunc]:
-        if name not in self._functions:
-            raise CompilerError(
-                f"the module has no function @{name}", fix=legal_names(name, self._functions)
-            )
+        check_known(name, self._functions, f"the module has no function @{name}")
         return self._functions[name]
 
     def __getitem__(self, key: GlobalVar | str) -> BaseFunc:
@@ -105,10 +102,7 @@ class IRModule:
         Raises:
             CompilerError: there is none.
         """
-        if name not in self._types:
-            raise CompilerError(
-                f"the module has no type {name}", fix=legal_names(name, self._types)
-            )
+        check_known(name, self._types, f"the module has no type {name}")
         return self._types[name]
 
     def with_function(self, key: GlobalVar | str, function: BaseFunc) -> IRModule:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any, Generic, TypeVar
 
-from compiler.errors import CompilerError, legal_names
+from compiler.errors import CompilerError, check_known
 from compiler.ir.attrs import Attrs
 from compiler.ir.expr import OPS, Op, registered_ops
 from compiler.ir.type_relation import InferResult, TypeRelation, result_rel
@@ -222,6 +222,5 @@ def temp_op_attr(op_name: str, table: str, rule: Callable[..., Any]) -> Iterator
 
 def _table(name: str) -> OpRule[Any]:
     registered_ops()
-    if name not in _RULE_TABLES:
-        raise CompilerError(f"no rule table {name!r}", fix=legal_names(name, _RULE_TABLES))
+    check_known(name, _RULE_TABLES, f"no rule table {name!r}")
     return _RULE_TABLES[name]

@@ -23,12 +23,7 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import (
-    ArtifactError,
-    CompilerError,
-    EvaluationError,
-    legal_names,
-)
+from compiler.errors import ArtifactError, CompilerError, EvaluationError, check_known
 from compiler.ir.analysis import post_order
 from compiler.ir.call_spans import restore_spans, spans_of
 from compiler.ir.expr import Constant, Function, GlobalVar, Op
@@ -264,10 +259,8 @@ class QModule:
         return known
 
     def _executor(self, name: str) -> Chosen:
-        if name not in (AUTO, *EXECUTOR_FACTORIES):
-            raise EvaluationError(
-                f"unknown executor {name!r}", fix=legal_names(name, [AUTO, *EXECUTOR_FACTORIES])
-            )
+        legal = (AUTO, *EXECUTOR_FACTORIES)
+        check_known(name, legal, f"unknown executor {name!r}", EvaluationError)
         if name not in self._executors:
             if name == AUTO and self._computes_integers_only():
                 chosen = exact_executor(self.module)

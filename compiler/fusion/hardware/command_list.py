@@ -20,7 +20,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from compiler.errors import ArtifactError, CodegenError, legal_names
+from compiler.errors import ArtifactError, CodegenError, check_known
 from compiler.fusion.hardware.description import shipped_descriptions
 from compiler.fusion.hardware.group_calls import group_steps
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, TupleGetItem
@@ -208,10 +208,7 @@ class CommandListModule:
             CodegenError: no group has this symbol.
             EvaluationError: the arrays do not fit.
         """
-        if symbol not in self._mods:
-            raise CodegenError(
-                f"{self._kind} has no function {symbol!r}", fix=legal_names(symbol, self._mods)
-            )
+        check_known(symbol, self._mods, f"{self._kind} has no function {symbol!r}", CodegenError)
         mod = self._mods[symbol]
         return ReferenceExecutor(mod).run(args)
 

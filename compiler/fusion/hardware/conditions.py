@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.errors import HDFGError, legal_names, nearest
+from compiler.errors import HDFGError, check_known, legal_names, nearest
 from compiler.fusion.hardware.condition_text import split_condition
 from compiler.fusion.hardware.dfg import Node
 from compiler.ir.expr import Constant, Expr, Op
@@ -246,8 +246,7 @@ def dtype_in(args: Sequence[Any], op: Op) -> Test:
     """Every tensor that the call reads or gives has one of these dtypes."""
     wanted = _words(args)
     for dtype in wanted or [""]:
-        if dtype not in DTYPES:
-            raise HDFGError(f"unknown dtype {dtype!r}", fix=legal_names(str(dtype), DTYPES))
+        check_known(str(dtype), DTYPES, f"unknown dtype {dtype!r}", HDFGError)
     legal = frozenset(wanted)
 
     def holds(node: Node) -> bool:
