@@ -14,16 +14,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-from collections.abc import Callable
-from functools import cache, wraps
+from functools import cache
 from threading import Lock
-from typing import ParamSpec, TypeVar
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
-class _Rest:
+class _Rest(contextlib.ContextDecorator):
     """How many calls want the collector to rest; it is one per process, and so is this."""
 
     def __init__(self) -> None:
@@ -31,7 +26,7 @@ class _Rest:
         self._count = 0
         self._was_enabled = False
 
-    def begin(self) -> None:
+    def __enter__(self) -> None:
         """One more call."""
         with self._lock:
             if self._count == 0:
@@ -39,7 +34,7 @@ class _Rest:
                 gc.disable()
             self._count += 1
 
-    def end(self) -> None:
+    def __exit__(self, *_error: object) -> None:
         """One less; the last one wakes the collector if it was awake before the first."""
         with self._lock:
             self._count -= 1
@@ -47,21 +42,8 @@ class _Rest:
                 gc.enable()
 
 
-_REST = _Rest()
-
-
-def collector_rests(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator: no cyclic garbage is collected while ``function`` runs, in any thread."""
-
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        _REST.begin()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            _REST.end()
-
-    return call
+collector_rests = _Rest()
+"""Decorator: no cyclic garbage is collected while a function runs, in any thread."""
 
 
 def give_back_memory() -> None:

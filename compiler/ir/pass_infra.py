@@ -150,6 +150,7 @@ class FunctionPass(Pass):
 
 
 P = TypeVar("P", bound=type[Pass])
+L = TypeVar("L", FunctionPass, ModulePass)
 
 
 def register_pass(
@@ -299,32 +300,25 @@ def function_pass(
     opt_level: int = 0, name: str | None = None, required: tuple[str, ...] = ("InferType",)
 ) -> Callable[[Callable[[Function, IRModule, PassContext], Function]], FunctionPass]:
     """Decorator: a pass object from ``fn(function, module, ctx) -> function``; not registered."""
-
-    def make(fn: Callable[[Function, IRModule, PassContext], Function]) -> FunctionPass:
-        class _Local(FunctionPass):
-            info = PassInfo(name or fn.__name__, opt_level, required)
-
-            def run(self, function: Function, mod: IRModule, ctx: PassContext) -> Function:
-                return fn(function, mod, ctx)
-
-        return _Local()
-
-    return make
+    return _local_pass(FunctionPass, opt_level, name, required)
 
 
 def module_pass(
     opt_level: int = 0, name: str | None = None, required: tuple[str, ...] = ()
 ) -> Callable[[Callable[[IRModule, PassContext], IRModule]], ModulePass]:
     """Decorator: a pass object from ``fn(module, ctx) -> module``; not registered."""
+    return _local_pass(ModulePass, opt_level, name, required)
 
-    def make(fn: Callable[[IRModule, PassContext], IRModule]) -> ModulePass:
-        class _Local(ModulePass):
-            info = PassInfo(name or fn.__name__, opt_level, required)
 
-            def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
-                return fn(mod, ctx)
+def _local_pass(
+    base: type[L], opt_level: int, name: str | None, required: tuple[str, ...]
+) -> Callable[[Callable[..., Any]], L]:
+    """Decorator: a pass of the kind ``base`` that runs a function."""
 
-        return _Local()
+    def make(fn: Callable[..., Any]) -> L:
+        info = PassInfo(name or fn.__name__, opt_level, required)
+        local: L = type("_Local", (base,), {"info": info, "run": staticmethod(fn)})()
+        return local
 
     return make
 

@@ -37,7 +37,8 @@ InferResult = Callable[[Sequence[Any], Any], Type]
 
 
 class ResultRelation:
-    """A relation that computes the result from the arguments, once all of them are known.
+    """A relation from a plain function ``infer(argument types, attrs) -> result type``: it computes
+    the result once all arguments are known.
 
     Where they are known at once, inference calls ``infer`` itself and needs no unknown to solve.
     """
@@ -89,9 +90,7 @@ def result_of(rel: TypeRelation, args: Sequence[Type], attrs: Any) -> Type | Non
     return reporter.result if solved else None
 
 
-def result_rel(infer: InferResult) -> ResultRelation:
-    """A relation from a plain function ``infer(argument types, attrs) -> result type``."""
-    return ResultRelation(infer)
+result_rel = ResultRelation
 
 
 def identity_infer(types: Sequence[Any], attrs: Any) -> Type:

@@ -92,14 +92,11 @@ def json_bytes(value: Any) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
-def read_archive(
-    path: str | os.PathLike[str] | bytes, max_bytes: int = MAX_TOTAL_BYTES, *, strict: bool = True
-) -> dict[str, bytes]:
+def read_archive(path: str | os.PathLike[str] | bytes, *, strict: bool = True) -> dict[str, bytes]:
     """Members of an archive whose hashes all hold, without the manifest.
 
     Args:
         path: the file, or its content.
-        max_bytes: bound on the unpacked size, checked before anything is unpacked and while.
         strict: False also reads what another program packed anew from the same members.
     Raises:
         ArtifactError: missing, damaged, of another kind or version, too large, or not byte for byte
@@ -114,7 +111,7 @@ def read_archive(
             io.BytesIO(path) if isinstance(path, bytes) else file.open("rb") as stream,
             zipfile.ZipFile(stream) as archive,
         ):
-            members = _read_members(archive, file, max_bytes, strict)
+            members = _read_members(archive, file, strict)
             _check_manifest(members, file)
             other = difference(stream, members) if strict else ""
     except _NO_ARCHIVE as error:
@@ -148,13 +145,12 @@ def difference(stream: BinaryIO, members: Mapping[str, bytes]) -> str:
     return f"bytes behind byte {offset}, its end" if stream.read(1) else ""
 
 
-def _read_members(
-    archive: zipfile.ZipFile, file: Path, max_bytes: int, strict: bool
-) -> dict[str, bytes]:
+def _read_members(archive: zipfile.ZipFile, file: Path, strict: bool) -> dict[str, bytes]:
+    """All members; the bound on their size is checked before anything is unpacked and while."""
     infos = [info for info in archive.infolist() if strict or not info.is_dir()]
-    if len(infos) > MAX_MEMBERS or sum(info.file_size for info in infos) > max_bytes:
+    if len(infos) > MAX_MEMBERS or sum(info.file_size for info in infos) > MAX_TOTAL_BYTES:
         raise ArtifactError(
-            f"{file} would unpack to more than {max_bytes} bytes or {MAX_MEMBERS} members"
+            f"{file} would unpack to more than {MAX_TOTAL_BYTES} bytes or {MAX_MEMBERS} members"
         )
     methods = (zipfile.ZIP_STORED,) if strict else (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
     members: dict[str, bytes] = {}

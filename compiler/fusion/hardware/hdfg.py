@@ -12,13 +12,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from compiler.errors import HDFGError, legal_names
 from compiler.fusion.hardware.conditions import located, require_op
 from compiler.fusion.hardware.stage import NAME, Group, Stage
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -118,23 +118,15 @@ class ExprFunctor(KindFunctor[R]):
             DeepGraphError: handlers that visit their operands used up the interpreter's stack.
         """
         handler = self._handlers.get(type(expr))
-        result: R
         if handler is None:
-            result = (
-                self.visit_temp(expr, *args)
-                if isinstance(expr, TempExpr)
-                else self.visit_default(expr, *args)
-            )
-        else:
-            try:
-                result = handler(self, expr, *args)
-            except RecursionError:
-                raise DeepGraphError(
-                    f"{type(self).__name__} recursed through a graph deeper than the stack",
-                    where=f"at a {type(expr).__name__}",
-                    fix="use MixedModeVisitor or MixedModeMutator, which keep a stack of their own",
-                    span=expr.span,
-                ) from None
+            if isinstance(expr, TempExpr):
+                return self.visit_temp(expr, *args)
+            return self.visit_default(expr, *args)
+        try:
+            result: R = handler(self, expr, *args)
+        except RecursionError:
+            what = f"{type(self).__name__} recursed through a graph deeper than the stack"
+            raise _too_deep(what, expr) from None
         return result
 
     def visit_temp(self, expr: TempExpr, *args: Any) -> R:
@@ -186,16 +178,21 @@ class DepthGuard:
         frames = _stack_depth()
         if frames > _STACK_SHARE * sys.getrecursionlimit():
             depth, self.depth = self.depth, self.depth - 1
-            raise DeepGraphError(
-                f"{self.owner} recursed through {depth} nested expressions, {frames} stack frames",
-                where=f"at a {type(expr).__name__}",
-                fix="use MixedModeVisitor or MixedModeMutator, which keep a stack of their own",
-                span=expr.span,
-            )
+            what = f"{self.owner} recursed through {depth} nested expressions"
+            raise _too_deep(f"{what}, {frames} stack frames", expr)
 
     def leave(self) -> None:
         """Back from one level."""
         self.depth -= 1
+
+
+def _too_deep(what: str, expr: Expr) -> DeepGraphError:
+    return DeepGraphError(
+        what,
+        where=f"at a {type(expr).__name__}",
+        fix="use MixedModeVisitor or MixedModeMutator, which keep a stack of their own",
+        span=expr.span,
+    )
 
 
 def _stack_depth() -> int:

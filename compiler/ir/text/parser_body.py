@@ -62,17 +62,12 @@ class BodyParser(ExprParser):
         return result
 
     def _nested_scope(self) -> Expr:
-        self._deeper()
-        result = drive(self._scoped())
-        self._depth -= 1
-        return result
+        return self._deeper(lambda: drive(self._scoped()))
 
     def _nested_body(self) -> Expr:
         """``(let %x = …; …)``."""
         self._stream.expect("(")
-        self._deeper()
-        result = drive(self._body())
-        self._depth -= 1
+        result = self._deeper(self.body)
         self._stream.expect(")")
         return result
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -222,18 +223,19 @@ class ExprParser(ABC):
         return args
 
     def _nested(self) -> Expr:
-        self._deeper()
-        result = self.expr()
-        self._depth -= 1
-        return result
+        return self._deeper(self.expr)
 
-    def _deeper(self) -> None:
+    def _deeper(self, parse: Callable[[], Expr]) -> Expr:
+        """What ``parse`` reads, one level further inside."""
         self._depth += 1
         if self._depth > MAX_NESTING:
             self._stream.fail(
                 f"an expression is nested more than {MAX_NESTING} deep",
                 fix="name the inner parts with %n = …; lines",
             )
+        result = parse()
+        self._depth -= 1
+        return result
 
     def _tuple(self) -> Expr:
         """``(a, b)``, ``(a,)``, ``()``, or an expression in parentheses."""

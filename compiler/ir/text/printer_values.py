@@ -41,7 +41,7 @@ class TypeText:
             key = ty.shape, ty.dtype
             held = self._tensors.get(key)
             if held is None:
-                held = self._tensors[key] = tensor_text(ty)
+                held = self._tensors[key] = str(ty) if ty.shape else ty.dtype
             return held
         if isinstance(ty, TypeVar):
             return self.variable(ty)
@@ -65,13 +65,6 @@ class TypeText:
     def parameters(self, params: tuple[TypeVar, ...]) -> str:
         """``[A, B]``, or "" for none."""
         return f"[{', '.join(self.variable(p) for p in params)}]" if params else ""
-
-
-def tensor_text(ty: TensorType) -> str:
-    """``Tensor[(1, 3), float32]``, or the dtype alone for rank 0."""
-    if not ty.shape:
-        return ty.dtype
-    return f"Tensor[({', '.join(str(d) for d in ty.shape)}), {ty.dtype}]"
 
 
 class NameTable:
