@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pkgutil import resolve_name
-from typing import Any, Protocol
+from typing import Any
 
 from numpy.typing import NDArray
 
-from compiler.errors import LoweringError, legal_names
+from compiler.errors import LoweringError, check_known
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
 from compiler.runtime.external_module import ExternalModule
@@ -16,21 +16,10 @@ from compiler.runtime.external_module import ExternalModule
 Array = NDArray[Any]
 
 
-class KernelRunner(Protocol):
-    """Lowered functions, ready to run."""
-
-    def run(self, name: str, args: Sequence[Array]) -> list[Array]:
-        """The outputs of one function for one array per parameter.
-
-        Raises:
-            EvaluationError: the arrays do not fit.
-        """
-        ...
-
-
 # Named as text: the runtime has no knowledge of targets, and may not import them (import layers).
 KERNEL_RUNNERS = {"c": "compiler.targets.c.kernel_library:KernelLibrary"}
-"""Kind of target → the class that makes a KernelRunner of a sequence of PrimFuncs."""
+"""Kind of target → the class that takes a sequence of PrimFuncs and has ``run(name, args)``: the
+outputs of one of them for one array per parameter, or EvaluationError where these do not fit."""
 _REFERENCE = "reference"
 """The kind of target whose PrimFuncs the executor of the graph evaluates by itself, with numpy."""
 
@@ -55,7 +44,9 @@ class ModuleKernels:
         self._runs: dict[str, Callable[[str, Sequence[Array]], list[Array]]] = {}
         by_kind.pop(_REFERENCE, None)
         for name, functions in by_kind.items():
-            runner = _runner(name, functions)
+            what = f"kernels for target {name!r} cannot be run here"
+            check_known(name, (_REFERENCE, *KERNEL_RUNNERS), what, LoweringError)
+            runner = resolve_name(KERNEL_RUNNERS[name])(functions)
             self._runs.update({f.name: runner.run for f in functions})
         externals: Sequence[ExternalModule] = mod.attrs.get("external_mods", ())
         for external in externals:
@@ -65,16 +56,5 @@ class ModuleKernels:
         return name in self._runs
 
     def run(self, name: str, args: Sequence[Array]) -> list[Array]:
-        """See KernelRunner."""
+        """The outputs of one callee."""
         return self._runs[name](name, args)
-
-
-def _runner(kind: str, functions: Sequence[LoweredFunction]) -> KernelRunner:
-    if kind not in KERNEL_RUNNERS:
-        raise LoweringError(
-            f"kernels for target {kind!r} cannot be run here",
-            fix=legal_names(kind, (_REFERENCE, *KERNEL_RUNNERS)),
-        )
-    factory: Callable[[Sequence[LoweredFunction]], KernelRunner]
-    factory = resolve_name(KERNEL_RUNNERS[kind])
-    return factory(functions)

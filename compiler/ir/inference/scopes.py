@@ -58,7 +58,7 @@ class ScopeConstraints:
         self.bound: set[Var] = set()
         self.mistakes: list[TypeMistake] = []
         # Weak: the types of a whole graph are then freed when they have been read.
-        self.solver = TypeSolver(budget, WeakMethod(self._relation_failed))
+        self.solver = TypeSolver(budget, WeakMethod(self.mistake))
         self.trust = trust
         self._global_type = global_type
         self._definitions = definitions
@@ -88,9 +88,6 @@ class ScopeConstraints:
             self.known_types.append(ty)
         else:
             self.open.append(node)
-
-    def _relation_failed(self, call: Call, error: TypeInferenceError) -> None:
-        self.mistake(call, error)
 
     def _unify(self, node: Expr, a: Type, b: Type, what: str) -> Type:
         try:

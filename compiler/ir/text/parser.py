@@ -11,14 +11,14 @@ from typing import Any
 
 from compiler.errors import CompilerError
 from compiler.ir.adt import Constructor, TypeData
-from compiler.ir.expr import Expr, Function, GlobalVar
+from compiler.ir.expr import Expr, Function
 from compiler.ir.garbage import collector_rests
 from compiler.ir.lowered_function import LoweredFunction, lowered_parsers
 from compiler.ir.module import IRModule
 from compiler.ir.text.lexer import Source, Token, TokenStream
 from compiler.ir.text.metadata import Arrays, MetadataReader
 from compiler.ir.text.parser_body import BodyParser
-from compiler.ir.text.parser_types import TypeParser, ValueParser, name_of, unquote
+from compiler.ir.text.parser_types import Names, TypeParser, ValueParser, name_of, unquote
 from compiler.ir.text.printer import HEADER, VERSION
 from compiler.ir.ty import GlobalTypeVar
 from compiler.span import ANONYMOUS
@@ -59,36 +59,6 @@ def parse_expr(
     return _ModuleParser(text, source_name, external_data).expression()
 
 
-class _ModuleNames:
-    """Functions and metadata of a module by name; it knows no parser, as parsers know it."""
-
-    def __init__(self, source: Source, metadata: MetadataReader) -> None:
-        self._source = source
-        self._metadata = metadata
-        self._globals: dict[str, GlobalVar] = {}
-
-    def global_var(self, name: str) -> GlobalVar:
-        """The one GlobalVar of this name."""
-        if name not in self._globals:
-            self._globals[name] = GlobalVar(name)
-        return self._globals[name]
-
-    def meta(self, kind: str, index: int, token: Token) -> Any:
-        """Object of a metadata reference; the same object every time."""
-        try:
-            return self._metadata.get(kind, index, self._attr_values)
-        except CompilerError as error:
-            return self._source.error(token.start, error.what, fix=error.fix)
-
-    def _attr_values(self, fields: dict[str, str]) -> dict[str, Any]:
-        """Values of an attribute record kept in the metadata as text."""
-        found = {}
-        for key, text in fields.items():
-            stream = TokenStream(Source(text, f"metadata field {key}"))
-            found[key] = ValueParser(stream, self.global_var, self.meta).parse()
-        return found
-
-
 class _ModuleParser:
     """Top level: version, type definitions, functions, attributes, metadata."""
 
@@ -103,13 +73,13 @@ class _ModuleParser:
             metadata = MetadataReader(self.stream.metadata, external_data)
         except CompilerError as error:
             self.stream.source.error(len(text) - len(self.stream.metadata), error.what)
-        self.names = _ModuleNames(self.stream.source, metadata)
-        self.values = ValueParser(self.stream, self.names.global_var, self.names.meta)
+        self.names = Names(self.stream.source, metadata)
+        self.values = ValueParser(self.stream, self.names)
 
     def expression(self) -> Expr:
         """The whole text as one expression."""
         self._version(required=False)
-        body = BodyParser(self.stream, self.types, self.values, self.names, self.constructors)
+        body = BodyParser(self.types, self.values, self.constructors)
         result = body.body()
         if self.stream.token.kind != "end":
             self.stream.fail(f"expected the end of the expression, found {self.stream.shown()}")
@@ -210,7 +180,7 @@ class _ModuleParser:
         if name in self.functions:
             stream.source.error(token.start, f"@{name} is defined twice")
         self.names.global_var(name)
-        body = BodyParser(stream, self.types, self.values, self.names, self.constructors)
+        body = BodyParser(self.types, self.values, self.constructors)
         self.functions[name] = body.function(token.start)
 
     def _lowered(self, token: Token) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import AttrError
 from compiler.ir.adt import REF_WORDS, Constructor
 from compiler.ir.attrs import Attrs
-from compiler.ir.expr import Call, Constant, Expr, GlobalVar, Op, Tuple, TupleGetItem, Var
+from compiler.ir.expr import Call, Constant, Expr, Op, Tuple, TupleGetItem, Var
 from compiler.ir.op import all_ops, has_op
-from compiler.ir.text.lexer import Token, TokenStream
+from compiler.ir.text.lexer import Token
 from compiler.ir.text.literals import scalar_array
 from compiler.ir.text.parser_types import (
     TypeParser,
@@ -45,31 +45,15 @@ SCOPE_WORDS = ("fn", "if", "match", "{")
 KEYWORDS = ("fn", "if", "match", *REF_WORDS, "meta", "True", "False")
 
 
-class Names(Protocol):
-    """What a definition needs of its module."""
-
-    def global_var(self, name: str) -> GlobalVar:
-        """The one GlobalVar of a name."""
-
-    def meta(self, kind: str, index: int, token: Token) -> Any:
-        """Object of a metadata reference."""
-
-
 class ExprParser(ABC):
     """Expressions of one definition; what opens a scope is left to BodyParser."""
 
     def __init__(
-        self,
-        stream: TokenStream,
-        types: TypeParser,
-        values: ValueParser,
-        names: Names,
-        constructors: dict[str, Constructor],
+        self, types: TypeParser, values: ValueParser, constructors: dict[str, Constructor]
     ) -> None:
-        self._stream = stream
+        self._stream = values.stream
         self._types = types
         self._values = values
-        self._names = names
         self._constructors = constructors
         self._temps: dict[str, Expr] = {}
         self._vars: dict[str, Var] = {}
@@ -136,7 +120,7 @@ class ExprParser(ABC):
             return self._vars[name]
         if token.kind == "global":
             stream.next()
-            return self._names.global_var(name_of(stream, token))
+            return self._values.names.global_var(name_of(stream, token))
         if token.kind == "number":
             return self._literal("")
         if token.text in SCOPE_WORDS:
@@ -191,7 +175,7 @@ class ExprParser(ABC):
         if word in ("True", "False"):
             return Constant(np.array(word == "True"), span=self._span(start))
         if word == "meta" and stream.is_mark("["):
-            found = self._names.meta(*meta_reference(stream), token)
+            found = self._values.names.meta(*meta_reference(stream), token)
             if not isinstance(found, Expr):
                 stream.source.error(start, "this metadata is not an expression")
             return found
@@ -217,10 +201,7 @@ class ExprParser(ABC):
 
     def _arguments(self) -> list[Expr]:
         self._stream.expect("(")
-        args: list[Expr] = []
-        for _ in self._stream.items(")"):
-            args.append(self._nested())
-        return args
+        return [self._nested() for _ in self._stream.items(")")]
 
     def _nested(self) -> Expr:
         return self._deeper(self.expr)

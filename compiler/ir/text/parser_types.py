@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
-from compiler.ir.text.lexer import Token, TokenStream
+from compiler.errors import CompilerError
+from compiler.ir.expr import GlobalVar
+from compiler.ir.text.lexer import Source, Token, TokenStream
 from compiler.ir.text.literals import DTYPE_OF_SUFFIX
+from compiler.ir.text.metadata import MetadataReader
 from compiler.ir.ty import (
     DTYPES,
     Dim,
@@ -87,9 +89,7 @@ class TypeParser:
         stream = self.stream
         stream.expect("[")
         stream.expect("(")
-        shape: list[Dim] = []
-        for _ in stream.items(")"):
-            shape.append(self._dim())
+        shape = tuple([self._dim() for _ in stream.items(")")])
         stream.expect(",")
         token = stream.expect_kind("word", "a dtype")
         if token.text not in DTYPES:
@@ -97,7 +97,7 @@ class TypeParser:
                 token.start, f"unknown dtype {token.text!r}", word=token.text, legal=DTYPES
             )
         stream.expect("]")
-        return TensorType(tuple(shape), token.text)
+        return TensorType(shape, token.text)
 
     def _dim(self) -> Dim:
         stream = self.stream
@@ -143,18 +143,42 @@ def number_parts(stream: TokenStream, token: Token) -> tuple[str, str]:
     return digits, suffix
 
 
+class Names:
+    """Functions and metadata of a module by name; it keeps no parser, as parsers keep it."""
+
+    def __init__(self, source: Source, metadata: MetadataReader) -> None:
+        self._source = source
+        self._metadata = metadata
+        self._globals: dict[str, GlobalVar] = {}
+
+    def global_var(self, name: str) -> GlobalVar:
+        """The one GlobalVar of this name."""
+        if name not in self._globals:
+            self._globals[name] = GlobalVar(name)
+        return self._globals[name]
+
+    def meta(self, kind: str, index: int, token: Token) -> Any:
+        """Object of a metadata reference; the same object every time."""
+        try:
+            return self._metadata.get(kind, index, self._attr_values)
+        except CompilerError as error:
+            return self._source.error(token.start, error.what, fix=error.fix)
+
+    def _attr_values(self, fields: dict[str, str]) -> dict[str, Any]:
+        """Values of an attribute record kept in the metadata as text."""
+        found = {}
+        for key, text in fields.items():
+            stream = TokenStream(Source(text, f"metadata field {key}"))
+            found[key] = ValueParser(stream, self).parse()
+        return found
+
+
 class ValueParser:
     """Attribute values: numbers, strings, lists, maps, globals and metadata."""
 
-    def __init__(
-        self,
-        stream: TokenStream,
-        make_global: Callable[[str], Any],
-        meta: Callable[[str, int, Token], Any],
-    ) -> None:
+    def __init__(self, stream: TokenStream, names: Names) -> None:
         self.stream = stream
-        self._global = make_global
-        self._meta = meta
+        self.names = names
 
     def parse(self) -> Any:
         """One value; recurses over its nesting."""
@@ -166,12 +190,12 @@ class ValueParser:
         if token.kind == "string":
             return unquote(stream, token)
         if token.kind == "global":
-            return self._global(name_of(stream, token))
+            return self.names.global_var(name_of(stream, token))
         if token.kind == "word":
             if token.text in _CONSTANTS:
                 return _CONSTANTS[token.text]
             if token.text == "meta":
-                return self._meta(*meta_reference(stream), token)
+                return self.names.meta(*meta_reference(stream), token)
             return token.text
         if token.text in ("[", "("):
             close = "]" if token.text == "[" else ")"
@@ -199,7 +223,7 @@ class ValueParser:
         """A quoted key, or the name of a function."""
         token = self.stream.token
         if token.kind == "global":
-            return self._global(name_of(self.stream, self.stream.next()))
+            return self.names.global_var(name_of(self.stream, self.stream.next()))
         return unquote(self.stream, self.stream.expect_kind("string", "a quoted key"))
 
     def _map(self) -> dict[Any, Any]:
