@@ -42,7 +42,7 @@ class CompilerError(Exception):
             lines.append(f"  where: {where}")
         if self.fix:
             lines.append(f"  fix: {self.fix}")
-        lines.extend(f"  note: {note}" for note in getattr(self, "__notes__", ()))
+        lines.extend(f"  note: {note}" for note in self.notes)
         return "\n".join(lines)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 MAX_JOINED_SPANS = 8
@@ -63,14 +63,9 @@ _origin: ContextVar[AnySpan | None] = ContextVar("origin_of_new_nodes", default=
 origin_of_new_nodes = _origin.get
 
 
-def set_origin(span: AnySpan | None) -> Token[AnySpan | None]:
-    """From here on new calls come from ``span``; rewriters set it to the node they replace."""
-    return _origin.set(span)
-
-
-def restore_origin(token: Token[AnySpan | None]) -> None:
-    """Undo ``set_origin``."""
-    _origin.reset(token)
+# From here on new calls come from a span; rewriters set it to the node they replace, and undo that.
+set_origin = _origin.set
+restore_origin = _origin.reset
 
 
 def join_spans(spans: Iterable[AnySpan | None]) -> AnySpan | None:

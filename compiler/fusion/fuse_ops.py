@@ -75,11 +75,11 @@ class FuseOps(FunctionPass):
         limits = self._limits(ctx)
         graph = IndexedForwardGraph(fn)
         _warn_of_missing_patterns(graph)
-        refused: dict[int, str] | None = {} if ctx.get_config(EXPLAIN) else None
-        groups = partition(graph, limits, refused, fuse=level > 0)
+        groups, refused = partition(graph, limits, fuse=level > 0)
         new = KernelBuilder(graph, groups, link_params=limits.link_params).visit(fn)
         assert isinstance(new, Function)
-        return new if refused is None else new.with_attr(REPORT_ATTR, _report(graph, refused))
+        explain = ctx.get_config(EXPLAIN)
+        return new.with_attr(REPORT_ATTR, _report(graph, refused)) if explain else new
 
     def _limits(self, ctx: PassContext) -> Limits:
         max_depth = self.max_depth or ctx.get_config(MAX_DEPTH)

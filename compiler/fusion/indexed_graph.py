@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from compiler.ir.adt import Match, RefCreate, RefRead, RefWrite
-from compiler.ir.expr import Call, Constant, Expr, Function, If, Let, Op, Tuple, TupleGetItem, Var
+from compiler.ir.adt import Constructor
+from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Let, Op, Tuple, TupleGetItem
 from compiler.ir.op import OpPattern
 from compiler.ir.ty import TensorType, TupleType, is_dynamic
 from compiler.ir.walk import post_order
@@ -74,8 +74,7 @@ class IndexedForwardGraph:
 
     def _enter(self, expr: Expr) -> tuple[Expr, ...]:
         """The edges into an expression; what is numbered before it."""
-        enter = _ENTER.get(type(expr))
-        return () if enter is None else enter(self, expr)
+        return _ENTER.get(type(expr), IndexedForwardGraph._opaque)(self, expr)
 
     def _node(self, expr: Expr) -> GraphNode:
         node = self.of.get(expr)
@@ -85,16 +84,16 @@ class IndexedForwardGraph:
 
     def _extern(self, *exprs: Expr) -> None:
         for expr in exprs:
-            if type(expr) in _HAS_NODE:
+            if type(expr) not in _WITHOUT_NODE:
                 self._node(expr).extern_ref = True
 
     def _edge(self, source: Expr, target: GraphNode, pattern: int) -> None:
-        if type(source) in _HAS_NODE:
+        if type(source) not in _WITHOUT_NODE:
             self._node(source).outputs.append((target, pattern))
 
     def _add(self, expr: Expr) -> None:
         """Number a node whose children have been numbered."""
-        if type(expr) not in _HAS_NODE:
+        if type(expr) in _WITHOUT_NODE:
             return
         node = self._node(expr)
         node.index = len(self.nodes)
@@ -151,7 +150,7 @@ class IndexedForwardGraph:
         return self._opaque(function)
 
     def _opaque(self, expr: Expr) -> tuple[Expr, ...]:
-        """Let, If, Match, references and functions: they read values, not loop nests."""
+        """If, Match, references and functions: they read values, not loop nests."""
         children = expr.operands()
         self._extern(*children)
         return children
@@ -163,9 +162,7 @@ class IndexedForwardGraph:
 
 SHAPE_DATA_DEPENDENT = "TShapeDataDependent"
 
-_HAS_NODE = frozenset(
-    (Var, Constant, Call, Tuple, TupleGetItem, Let, If, Match, RefCreate, RefRead, RefWrite)
-)
+_WITHOUT_NODE = frozenset((Function, GlobalVar, Op, Constructor))
 
 _ENTER: dict[type[Expr], Callable[..., tuple[Expr, ...]]] = {
     Call: IndexedForwardGraph._call,
@@ -173,9 +170,4 @@ _ENTER: dict[type[Expr], Callable[..., tuple[Expr, ...]]] = {
     TupleGetItem: IndexedForwardGraph._tuple_getitem,
     Function: IndexedForwardGraph._function,
     Let: IndexedForwardGraph._let,
-    If: IndexedForwardGraph._opaque,
-    Match: IndexedForwardGraph._opaque,
-    RefCreate: IndexedForwardGraph._opaque,
-    RefRead: IndexedForwardGraph._opaque,
-    RefWrite: IndexedForwardGraph._opaque,
 }

@@ -35,53 +35,42 @@ class Limits:
 
 
 def partition(
-    graph: IndexedForwardGraph,
-    limits: Limits,
-    refused: dict[int, str] | None = None,
-    *,
-    fuse: bool = True,
-) -> Groups:
-    """The groups of a graph. Near-linear: a walk ends when it has met ``max_depth`` nodes.
+    graph: IndexedForwardGraph, limits: Limits, *, fuse: bool = True
+) -> tuple[Groups, dict[int, str]]:
+    """The groups of a graph, and by node index why a node was not fused with its consumers.
+
+    Near-linear: a walk ends when it has met ``max_depth`` nodes.
 
     Args:
         graph: of a typed function.
         limits: see Limits.
-        refused: takes, per node index, the reason why the node was not fused with its consumers.
         fuse: False leaves every node alone.
     """
-    groups = Groups([node.pattern for node in graph.nodes])
+    partitioner = _Partitioner(graph, limits)
     if fuse:
-        _Partitioner(graph, groups, limits, refused).run()
-    return groups
+        partitioner.run(post_dominator_tree(graph))
+    return partitioner.groups, partitioner.refused
 
 
 class _Partitioner:
-    def __init__(
-        self,
-        graph: IndexedForwardGraph,
-        groups: Groups,
-        limits: Limits,
-        refused: dict[int, str] | None,
-    ) -> None:
+    def __init__(self, graph: IndexedForwardGraph, limits: Limits) -> None:
         self.nodes = graph.nodes
-        self.tree = post_dominator_tree(graph)
-        self.groups = groups
+        self.groups = Groups([node.pattern for node in graph.nodes])
         self.limits = limits
-        self.refused = refused
+        self.refused: dict[int, str] = {}
         self.node_of = graph.of
         self.members: dict[int, list[int]] = {}
 
-    def run(self) -> None:
+    def run(self, tree: list[Scope]) -> None:
         for phase in range(3):
             for node in self.nodes:
-                reason = self._consider(node, self.tree[node.index], phase)
-                if self.refused is not None and reason is not None:
+                reason = self._consider(node, tree[node.index], phase)
+                if reason is not None:
                     self.refused[node.index] = reason
-        if self.refused is not None:
-            for index in list(self.refused):
-                above = _dominator(self.tree[index])
-                if above is not None and self._together(index, above.index):
-                    del self.refused[index]
+        for index in list(self.refused):
+            above = _dominator(tree[index])
+            if above is not None and self._together(index, above.index):
+                del self.refused[index]
 
     def _together(self, a: int, b: int) -> bool:
         return self.groups.root(a) == self.groups.root(b)

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.errors import HDFGError, check_known, legal_names, nearest
+from compiler.errors import HDFGError, UnknownOpError, check_known, legal_names
 from compiler.fusion.hardware.condition_text import split_condition
 from compiler.fusion.hardware.dfg import Node
 from compiler.ir.expr import Constant, Expr, Op
-from compiler.ir.op import RESHAPE, all_ops, has_op
+from compiler.ir.op import RESHAPE
 from compiler.ir.ty import DTYPES, TensorType, Type, bits, is_dynamic, tensor_fields
 from compiler.named_table import NamedTable
 
@@ -313,10 +313,7 @@ def require_op(name: object) -> Op:
     Raises:
         HDFGError: there is none; the nearest names are listed.
     """
-    if not isinstance(name, str) or not has_op(name):
-        close = nearest(str(name), [op.name for op in all_ops()])
-        raise HDFGError(
-            f"unknown operator {name!r}",
-            fix=f"did you mean {', '.join(close)}?" if close else "see python -m compiler.ops",
-        )
-    return Op.get(name)
+    try:
+        return Op.get(str(name))
+    except UnknownOpError as error:
+        raise HDFGError(error.what, fix=error.fix) from None

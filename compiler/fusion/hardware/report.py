@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from compiler.errors import HDFGError
+from compiler.fusion.hardware.command_list import type_text
 from compiler.fusion.hardware.conditions import bytes_of
 from compiler.fusion.hardware.cost import HardwareCost, hardware_cost
 from compiler.fusion.hardware.description import load_hdfg, shipped_descriptions
@@ -163,14 +164,9 @@ def _group_line(function: Function) -> GroupLine:
         symbol=function.get_attr("global_symbol"),
         stages=tuple(function.get_attr("hdfg_stages")),
         ops=tuple(function.get_attr("hdfg_ops")),
-        inputs=tuple((_type_text(ty), bytes_of(ty)) for ty in types),
+        inputs=tuple((type_text(ty).replace("[]", "[scalar]"), bytes_of(ty)) for ty in types),
         where=str(function.body.span or "no source"),
     )
-
-
-def _type_text(ty: object) -> str:
-    shape, dtype = getattr(ty, "shape", None), getattr(ty, "dtype", "")
-    return str(ty) if shape is None else f"{dtype}[{'x'.join(map(str, shape)) or 'scalar'}]"
 
 
 def _folded(stages: tuple[str, ...]) -> list[str]:
