@@ -29,12 +29,8 @@ from compiler.span import restore_origin, set_origin
 
 MAX_PRE_REWRITES = 16
 
-_ATOMS: dict[type[Expr], Handler] = {
-    Constant: ExprMutator.visit_constant,
-    Op: ExprMutator.visit_op,
-    GlobalVar: ExprMutator.visit_global_var,
-}
-"""Handlers that give the node itself."""
+_ATOMS: tuple[type[Expr], ...] = (Constant, Op, GlobalVar)
+"""Kinds that a mutator leaves as they are."""
 
 
 class MixedModeVisitor(ExprVisitor):
@@ -135,7 +131,7 @@ class MixedModeMutator(ExprMutator):
         cls._pre_hooks = handler_table(cls, "pre_rewrite_")
         plain = cls.dispatch_visit is MixedModeMutator.dispatch_visit
         cls._unchanged = frozenset(
-            kind for kind in _ATOMS if plain and cls._handlers[kind] is _ATOMS[kind]
+            kind for kind in _ATOMS if plain and cls._handlers[kind] is ExprMutator.visit_atom
         )
 
     def __init__(self, pre: bool = False) -> None:

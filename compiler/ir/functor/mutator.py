@@ -8,18 +8,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from compiler.errors import MutatorError
-from compiler.ir.adt import Clause, Constructor, Match, Pattern
-from compiler.ir.expr import (
-    Call,
-    Constant,
-    Expr,
-    Function,
-    GlobalVar,
-    Let,
-    Op,
-    Var,
-    describe,
-)
+from compiler.ir.adt import Clause, Match, Pattern
+from compiler.ir.expr import Call, Expr, Function, Let, Op, Var, describe
 from compiler.ir.functor.expr_functor import WALKED, DepthGuard, ExprFunctor, walks
 from compiler.ir.functor.traversal import expand_dataflow
 from compiler.ir.rebuild import with_operands
@@ -107,17 +97,14 @@ class ExprMutator(ExprFunctor[Expr]):
             return var
         return var.with_fields(type_annotation=self.visit_type(var.type_annotation))
 
-    def visit_global_var(self, gv: GlobalVar, *args: Any) -> Expr:
-        return gv
+    def visit_atom(self, expr: Any, *args: Any) -> Any:
+        """The node itself."""
+        return expr
 
-    def visit_constant(self, constant: Constant, *args: Any) -> Expr:
-        return constant
-
-    def visit_op(self, op: Op, *args: Any) -> Expr:
-        return op
-
-    def visit_constructor(self, constructor: Constructor, *args: Any) -> Expr:
-        return constructor
+    visit_global_var = visit_atom
+    visit_constant = visit_atom
+    visit_op = visit_atom
+    visit_constructor = visit_atom
 
     def _visit_operands(self, expr: Any, *args: Any) -> Expr:
         return with_operands(expr, [self.visit(child) for child in expr.operands()])
