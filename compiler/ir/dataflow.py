@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from numpy.typing import NDArray
-
 from compiler.errors import CompilerError, DataflowError
 from compiler.ir.expr import (
+    Array,
     Call,
     Constant,
     Expr,
@@ -36,8 +35,6 @@ from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, TupleType, Type, is_dynamic, tensor_fields
 from compiler.ir.walk import mentions
 from compiler.span import AnySpan
-
-Array = NDArray[Any]
 
 
 @dataclass(slots=True, eq=False)
@@ -118,7 +115,7 @@ class Dataflow:
     steps: tuple[Step, ...]
     outputs: tuple[Value, ...]
 
-    def constants(self) -> list[NDArray[Any]]:
+    def constants(self) -> list[Array]:
         """What its steps read that is known, each value once."""
         read = {id(v): v.data for step in self.steps for v in step.args if v.data is not None}
         return list(read.values())

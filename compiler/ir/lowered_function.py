@@ -11,16 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from numpy.typing import NDArray
-
 from compiler.ir.attrs import DictAttrs
+from compiler.ir.expr import Array as Array
 from compiler.ir.ty import FuncType
 from compiler.named_table import NamedTable
 
 if TYPE_CHECKING:
     from compiler.ir.text.lexer import Source
-
-Array = NDArray[Any]
 
 
 class LoweredFunction(ABC):

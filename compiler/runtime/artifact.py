@@ -21,12 +21,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import ArtifactError, CompilerError, EvaluationError, check_known
 from compiler.ir.analysis import post_order
 from compiler.ir.call_spans import restore_spans, spans_of
-from compiler.ir.expr import Constant, Function, GlobalVar, Op
+from compiler.ir.expr import Array, Constant, Function, GlobalVar, Op
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.text.literals import scalar_literal
@@ -52,7 +51,6 @@ from compiler.runtime.pipeline import AFTER, BEFORE, MAX_PART_BYTES, Pipeline
 from compiler.runtime.pipeline import KEY as PIPELINE
 from compiler.text_output import html_table
 
-Array = NDArray[Any]
 Sample = tuple[dict[str, Array], list[Array]]
 """Inputs by name, and the outputs the exact reference gave."""
 

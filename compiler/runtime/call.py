@@ -7,15 +7,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError
+from compiler.ir.expr import Array
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import TensorType
 from compiler.runtime.executor import BatchExecutor, Executor, Inputs, ordered_inputs
 from compiler.runtime.interface import Interface
-
-Array = NDArray[Any]
 
 
 class Call:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from numpy.typing import NDArray
-
+from compiler.ir.expr import Array
 from compiler.named_table import NamedTable
-
-Array = NDArray[Any]
 
 
 class ExternalModule(Protocol):

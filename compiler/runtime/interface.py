@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
-
-Array = NDArray[Any]
 
 Converted: TypeAlias = "np.dtype[Any] | None"
 

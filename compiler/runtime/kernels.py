@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pkgutil import resolve_name
-from typing import Any
-
-from numpy.typing import NDArray
 
 from compiler.errors import LoweringError, check_known
+from compiler.ir.expr import Array
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
 from compiler.runtime.external_module import ExternalModule
-
-Array = NDArray[Any]
-
 
 # Named as text: the runtime has no knowledge of targets, and may not import them (import layers).
 KERNEL_RUNNERS = {"c": "compiler.targets.c.kernel_library:KernelLibrary"}

@@ -16,10 +16,9 @@ from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import ArtifactError, CompilerError
-from compiler.ir.expr import Function
+from compiler.ir.expr import Array, Function
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.text.parser import parse
@@ -30,8 +29,6 @@ from compiler.runtime.executor import Executor, Inputs, ordered_inputs
 from compiler.runtime.external_module import ExternalModule, external_loaders
 from compiler.runtime.kernels import ModuleKernels
 from compiler.runtime.packed import pack, unpack
-
-Array = NDArray[Any]
 
 TEXT, TENSORS, INDEX = "lir.txt", "lir.bin", "lir.json"
 _MOST_NAME = 256

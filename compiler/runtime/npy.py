@@ -8,11 +8,9 @@ import warnings
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import ArtifactError
-
-Array = NDArray[Any]
+from compiler.ir.expr import Array
 
 
 def npy_bytes(array: Array) -> bytes:

@@ -15,11 +15,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import ArtifactError
-
-Array = NDArray[Any]
+from compiler.ir.expr import Array
 
 MAX_BYTES: Final = 1 << 32
 """Of all arrays of one member, unpacked."""

@@ -15,12 +15,10 @@ from pkgutil import resolve_name
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError
+from compiler.ir.expr import Array
 from compiler.runtime.interface import Interface
-
-Array = NDArray[Any]
 
 KEY: Final = "pipeline"
 """Of the provenance: inputs and outputs of the whole model, as of ``Interface``."""

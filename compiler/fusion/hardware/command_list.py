@@ -18,12 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from numpy.typing import NDArray
-
 from compiler.errors import ArtifactError, CodegenError, check_known
 from compiler.fusion.hardware.description import shipped_descriptions
 from compiler.fusion.hardware.group_calls import group_steps
-from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, TupleGetItem
+from compiler.ir.expr import Array, Call, Constant, Expr, Function, Op, Tuple, TupleGetItem
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.text.parser import parse
@@ -36,8 +34,6 @@ from compiler.runtime.npy import array_of, npy_bytes
 from compiler.targets.external_codegen import external_codegen
 from compiler.targets.reference.executor import ReferenceExecutor
 from compiler.targets.target import Target
-
-Array = NDArray[Any]
 
 FREE = "free"
 """Stands for the unit of an operator that only rides along, such as a change of shape."""

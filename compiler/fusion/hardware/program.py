@@ -17,8 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from numpy.typing import NDArray
-
 from compiler.errors import CodegenError, EvaluationError
 from compiler.fusion.hardware.command_list import (
     Buffer,
@@ -32,15 +30,13 @@ from compiler.fusion.hardware.group_calls import group_functions, is_group
 from compiler.fusion.hardware.hdfg import HDFG
 from compiler.fusion.hardware.preparation import group_for_hardware
 from compiler.ir.dataflow import Dataflow, Form, Step, Value, flatten_function
-from compiler.ir.expr import Call, Expr, Function, GlobalVar
+from compiler.ir.expr import Array, Call, Expr, Function, GlobalVar
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TupleType
 from compiler.ops.evaluate import evaluate_op, flatten
 from compiler.runtime.archive import json_bytes
 from compiler.runtime.npy import npy_bytes
 from compiler.span import onnx_nodes
-
-Array = NDArray[Any]
 
 HOST = "host"
 """Unit of an operator that the host computes."""
