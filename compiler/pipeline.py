@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from numpy.typing import NDArray
-
 from compiler.errors import EvaluationError, check_known
 from compiler.export.to_tflite.module import TfliteFile, to_tflite
 from compiler.fusion.fuse_ops import FuseOps
 from compiler.fusion.preparation import BEFORE_FUSION
-from compiler.ir.expr import Expr
+from compiler.ir.expr import Array, Expr
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.loops import lifted
 from compiler.ir.module import IRModule
@@ -47,7 +45,7 @@ def evaluate(
     executor: str = "reference",
     function: str = "main",
     tap: Callable[[Expr, Any], None] | None = None,
-) -> list[NDArray[Any]]:
+) -> list[Array]:
     """Run one function of a module once.
 
     Args:

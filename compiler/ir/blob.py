@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import CompilerError
 from compiler.ir.call_spans import restore_spans, spans_of
-from compiler.ir.expr import dtype_name
+from compiler.ir.expr import Array, dtype_name
 from compiler.ir.garbage import collector_rests
 from compiler.ir.inference.infer_type import infer_module
 from compiler.ir.module import IRModule
@@ -57,7 +56,7 @@ class ModuleBlob:
             CompilerError: the bytes are damaged or of another version.
         """
         source, index, start = self._sections()
-        arrays: dict[str, NDArray[Any]] = {}
+        arrays: dict[str, Array] = {}
         for key, (dtype, shape, offset) in index["arrays"].items():
             little = np.dtype(dtype).newbyteorder("<")
             count = int(np.prod(shape, dtype=np.int64))
@@ -104,7 +103,7 @@ def module_sha256(mod: IRModule) -> str:
 
 def _pieces(mod: IRModule) -> Iterator[bytes | memoryview]:
     """The bytes of a packed module, those of its constants where they are."""
-    arrays: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, Array] = {}
     source = text(mod, show_types=False, external_data=arrays).encode()
     index: dict[str, tuple[str, list[int], int]] = {}
     at = 0

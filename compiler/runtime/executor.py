@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError, legal_names
+from compiler.ir.expr import Array
 
-Inputs = Mapping[str, NDArray[Any]] | Sequence[NDArray[Any]] | NDArray[Any]
+Inputs = Mapping[str, Array] | Sequence[Array] | Array
 """Arrays by parameter name, or in the order of the parameters; the array of an only parameter."""
 
 
@@ -23,7 +23,7 @@ class Executor(Protocol):
         """Names of the parameters, in order; two parameters may have one name."""
         ...
 
-    def run(self, inputs: Inputs) -> list[NDArray[Any]]:
+    def run(self, inputs: Inputs) -> list[Array]:
         """The results, tuples flattened from left to right.
 
         Args:
@@ -39,7 +39,7 @@ class Executor(Protocol):
 class BatchExecutor(Executor, Protocol):
     """An executor that runs many samples at once."""
 
-    def run_arrays(self, arrays: Sequence[NDArray[Any]], threads: int = 1) -> list[NDArray[Any]]:
+    def run_arrays(self, arrays: Sequence[Array], threads: int = 1) -> list[Array]:
         """``run`` of arrays in order that are known to have the parameters' dtypes and shapes.
 
         Args:
@@ -47,9 +47,7 @@ class BatchExecutor(Executor, Protocol):
         """
         ...
 
-    def run_batch(
-        self, inputs: Sequence[NDArray[Any]], samples: int, threads: int = 1
-    ) -> list[NDArray[Any]]:
+    def run_batch(self, inputs: Sequence[Array], samples: int, threads: int = 1) -> list[Array]:
         """The results of ``samples`` runs, joined along the leading axis.
 
         Args:
@@ -63,7 +61,7 @@ class BatchExecutor(Executor, Protocol):
 
 
 def ordered_inputs(
-    names: Sequence[str], inputs: Mapping[str, Any] | Sequence[Any] | NDArray[Any]
+    names: Sequence[str], inputs: Mapping[str, Any] | Sequence[Any] | Array
 ) -> list[Any]:
     """The inputs in the order of the parameters.
 

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import CompilerError
 from compiler.ir.attrs import Attrs
-from compiler.ir.expr import Constant, dtype_name
+from compiler.ir.expr import Array, Constant, dtype_name
 from compiler.ir.op import all_ops
 from compiler.ir.ty import DTYPES, MAX_NESTING
 from compiler.ir.virtual_device import VirtualDevice
@@ -31,9 +30,9 @@ _BRIEF_VALUES = 8
 _BRIEF_DIGITS = 12
 _BRIEF_HEAD = "// constants in brief; all their bytes: qsearch show --full, or compiler.text"
 
-Arrays = Mapping[str, NDArray[Any]]
+Arrays = Mapping[str, Array]
 AttrValues = Callable[[dict[str, str]], dict[str, Any]]
-ExternalData = str | Path | MutableMapping[str, NDArray[Any]]
+ExternalData = str | Path | MutableMapping[str, Array]
 
 
 class MetadataWriter:
@@ -50,7 +49,7 @@ class MetadataWriter:
         self._entries: dict[str, list[Any]] = {}
         self._numbers: dict[Any, str] = {}
         self._external = external_data
-        self._arrays: dict[str, NDArray[Any]] = {}
+        self._arrays: dict[str, Array] = {}
         self._held_arrays: dict[int, Constant] = {}
 
     def constant(self, constant: Constant) -> str:
@@ -64,7 +63,7 @@ class MetadataWriter:
             held = self._add("relay.Constant", constant, self._array(constant.data, index))
         return held
 
-    def array(self, data: NDArray[Any]) -> str:
+    def array(self, data: Array) -> str:
         """Reference to an array that no Constant holds, such as a weight of a lowered function."""
         held = self._held_arrays.get(id(data))
         if held is None:
@@ -87,7 +86,7 @@ class MetadataWriter:
         self._numbers[item] = f"meta[{kind}][{len(entries) - 1}]"
         return self._numbers[item]
 
-    def _array(self, data: NDArray[Any], index: int) -> dict[str, Any]:
+    def _array(self, data: Array, index: int) -> dict[str, Any]:
         to_path = isinstance(self._external, (str, Path))
         if self._external is not None and (not to_path or data.nbytes > EXTERNAL_BYTES):
             self._arrays[f"k{index}"] = data
@@ -112,12 +111,12 @@ class MetadataWriter:
         return section
 
 
-def little_endian(data: NDArray[Any]) -> bytes:
+def little_endian(data: Array) -> bytes:
     """The values of an array, in C order."""
     return data.astype(data.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
-def _described(data: NDArray[Any]) -> str:
+def _described(data: Array) -> str:
     """``int8 (4, 1, 3, 3), sha256 12 digits, first values``; all values where they are few."""
     values = [str(value) for value in data.flat[:_BRIEF_VALUES]]
     more = [f"… of {data.size}"] if data.size > _BRIEF_VALUES else []
@@ -189,7 +188,7 @@ class MetadataReader:
             return attrs_class(entry["type_key"]).make(**attr_values(entry["fields"]))
         raise CompilerError(f"metadata of kind {kind!r} is not known here")
 
-    def _array(self, entry: dict[str, Any]) -> NDArray[Any]:
+    def _array(self, entry: dict[str, Any]) -> Array:
         if "npz" in entry:
             return self._external_array(entry["npz"])
         if entry["dtype"] not in DTYPES:
@@ -198,7 +197,7 @@ class MetadataReader:
         data = np.frombuffer(base64.b64decode(entry["b64"]), dtype).reshape(entry["shape"])
         return data.astype(dtype.newbyteorder("="), copy=False)
 
-    def _external_array(self, key: str) -> NDArray[Any]:
+    def _external_array(self, key: str) -> Array:
         if isinstance(self._external, (str, Path)):
             with np.load(self._external, allow_pickle=False) as archive:
                 self._external = {k: archive[k] for k in archive.files}
@@ -207,7 +206,7 @@ class MetadataReader:
                 f"array {key!r} is kept outside the text",
                 fix="give parse the same external_data that text was given",
             )
-        data: NDArray[Any] = self._external[key]
+        data: Array = self._external[key]
         return data
 
 
