@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import difflib
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -51,15 +52,8 @@ class CompilerError(Exception):
         return tuple(getattr(self, "__notes__", ()))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.what, self.where, self.fix, self.span), self.__dict__)
-
-
-def _rebuild(
-    cls: type[CompilerError], what: str, where: str | None, fix: str | None, span: AnySpan | None
-) -> CompilerError:
-    error = cls.__new__(cls)
-    CompilerError.__init__(error, what, where=where, fix=fix, span=span)
-    return error
+        # Without __init__, whose arguments a subclass names as it likes.
+        return (copyreg.__newobj__, (type(self), self.what), self.__dict__)  # type: ignore[attr-defined]
 
 
 class ParseError(CompilerError):
@@ -240,8 +234,8 @@ def legal_names(word: str, legal: Iterable[str], also: Iterable[str] = ()) -> st
 
 
 def check_known(
-    name: str, legal: Collection[str], what: str, error: type[CompilerError] = CompilerError
+    name: object, legal: Collection[str], what: str, error: type[CompilerError] = CompilerError
 ) -> None:
     """Raises ``error(what)`` where the name is not legal; the fix lists those that are."""
     if name not in legal:
-        raise error(what, fix=legal_names(name, legal))
+        raise error(what, fix=legal_names(str(name), legal))
