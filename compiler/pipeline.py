@@ -69,8 +69,7 @@ def evaluate(
         if tap is not None:
             raise EvaluationError("only the reference executor shows values on the way")
         return lower(mod, target=executor).run(inputs, function=function)
-    run = ReferenceExecutor(mod, function, tap)
-    return run.run(inputs)
+    return ReferenceExecutor(mod, function, tap).run(inputs)
 
 
 def tflite_file(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from enum import IntEnum
 from typing import Any, Generic, TypeVar
 
@@ -208,16 +208,16 @@ def register_op_attr(
     _table(table).register(get_op(op_name), level=level)(rule)
 
 
-@contextmanager
-def temp_op_attr(op_name: str, table: str, rule: Callable[..., Any]) -> Iterator[None]:
+def temp_op_attr(
+    op_name: str, table: str, rule: Callable[..., Any]
+) -> AbstractContextManager[None]:
     """Inside the block ``rule`` replaces the operator's rule of any level; for tests.
 
     Raises:
         UnknownOpError: no such operator.
         CompilerError: no such table.
     """
-    with _table(table).replaced(get_op(op_name), rule):
-        yield
+    return _table(table).replaced(get_op(op_name), rule)
 
 
 def _table(name: str) -> OpRule[Any]:

@@ -8,7 +8,7 @@ any number of samples. The ``provenance`` of a .qmod keeps the model's side unde
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -45,9 +45,7 @@ class Interface:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {
-            kind: [
-                {"name": port.name, "dtype": port.dtype, "dims": list(port.dims)} for port in ports
-            ]
+            kind: [{**asdict(port), "dims": list(port.dims)} for port in ports]
             for kind, ports in (("inputs", self.inputs), ("outputs", self.outputs))
         }
 

@@ -246,7 +246,7 @@ def dtype_in(args: Sequence[Any], op: Op) -> Test:
     """Every tensor that the call reads or gives has one of these dtypes."""
     wanted = _words(args)
     for dtype in wanted or [""]:
-        check_known(str(dtype), DTYPES, f"unknown dtype {dtype!r}", HDFGError)
+        check_known(dtype, DTYPES, f"unknown dtype {dtype!r}", HDFGError)
     legal = frozenset(wanted)
 
     def holds(node: Node) -> bool:

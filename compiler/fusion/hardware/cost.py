@@ -6,8 +6,8 @@ as its busiest unit, or as its memory traffic where that is slower.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import asdict, dataclass
-from itertools import groupby
 from typing import Any
 
 from compiler.errors import DynamicShapeError
@@ -109,11 +109,9 @@ def _group_cost(function: Function, hdfg: HDFG) -> GroupCost:
     output = _size(function.body)
     constants = {node for node in nodes_of(function) if isinstance(node, Constant)}
     weights = sum(node.data.nbytes for node in constants)
-    busy: dict[str, float] = {}
-    steps = group_steps(function)
-    for unit, calls in groupby(sorted(steps, key=lambda step: step[0]), key=lambda step: step[0]):
-        per_element = hdfg.stage(unit).cycles_per_element
-        busy[unit] = sum(per_element * work_of(call) for _, call in calls)
+    busy: dict[str, list[float]] = defaultdict(list)
+    for unit, call in group_steps(function):
+        busy[unit].append(hdfg.stage(unit).cycles_per_element * work_of(call))
     memory = (inputs + output + weights) / hdfg.bytes_per_cycle if hdfg.bytes_per_cycle else 0.0
     return GroupCost(
         function.get_attr("global_symbol"),
@@ -121,7 +119,7 @@ def _group_cost(function: Function, hdfg: HDFG) -> GroupCost:
         inputs,
         output,
         weights,
-        max(memory, max(busy.values(), default=0.0)),
+        max(memory, max(map(sum, busy.values()), default=0.0)),
     )
 
 

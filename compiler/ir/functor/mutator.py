@@ -5,6 +5,7 @@ Source: Relay v0.10 ir/expr_functor.cc (ExprMutator).
 
 from __future__ import annotations
 
+import operator
 from typing import Any, ClassVar
 
 from compiler.errors import MutatorError
@@ -159,7 +160,7 @@ def rebuild_call(
     if (
         op is call.op
         and args == call.args  # of nodes, which are equal to themselves only
-        and all(map(_is, type_args, call.type_args))
+        and all(map(operator.is_, type_args, call.type_args))
     ):
         return call
     new = Call(op, args, call.attrs, type_args, span=call.span, virtual_device=call.virtual_device)
@@ -170,10 +171,6 @@ def rebuild_call(
                 return new
         new.set_checked_type(call._checked_type)
     return new
-
-
-def _is(left: object, right: object) -> bool:
-    return left is right
 
 
 def _children(expr: Expr) -> tuple[Expr, ...]:

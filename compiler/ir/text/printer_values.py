@@ -109,7 +109,8 @@ def value_text(value: Any, meta: MetadataWriter) -> str:
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(value_text(v, meta) for v in value)}]"
     if isinstance(value, Mapping):
-        items = (f"{_key_text(k)}={value_text(v, meta)}" for k, v in value.items())
+        # Keys are strings, or names of functions.
+        items = (f"{value_text(k, meta)}={value_text(v, meta)}" for k, v in value.items())
         return f"{{{', '.join(items)}}}"
     if isinstance(value, GlobalVar):
         return f"@{literals.name(value.name_hint)}"
@@ -121,10 +122,3 @@ def value_text(value: Any, meta: MetadataWriter) -> str:
         fields = {name: value_text(field, meta) for name, field in value.items()}
         return meta.attrs(value, fields)
     raise CompilerError(f"an attribute value of type {type(value).__name__} has no text: {value!r}")
-
-
-def _key_text(key: str | GlobalVar) -> str:
-    """Maps have strings for keys, or names of functions."""
-    if isinstance(key, GlobalVar):
-        return f"@{literals.name(key.name_hint)}"
-    return literals.string(key)
