@@ -32,7 +32,7 @@ from compiler.fusion.hardware.preparation import group_for_hardware
 from compiler.ir.dataflow import Dataflow, Form, Step, Value, flatten_function
 from compiler.ir.expr import Array, Call, Expr, Function, GlobalVar
 from compiler.ir.module import IRModule
-from compiler.ir.ty import TupleType
+from compiler.ir.ty import TensorType, TupleType
 from compiler.ops.evaluate import evaluate_op, flatten
 from compiler.runtime.archive import json_bytes
 from compiler.runtime.npy import npy_bytes
@@ -101,8 +101,8 @@ class Program:
         for buffer, parameter in zip(self.inputs, self.parameters):
             lines.append(f"{buffer.kind:<9} {buffer.name} {buffer.type} {parameter}")
         for name, array in self.constants.items():
-            shape = "x".join(map(str, array.shape))
-            lines.append(f"{'const':<9} {name} {array.dtype}[{shape}]")
+            ty = TensorType(array.shape, str(array.dtype))
+            lines.append(f"{'const':<9} {name} {type_text(ty)}")
         lines += [command_line(step) for step in self.steps]
         lines += [f"{'output':<9} {name}" for name in self.outputs]
         lines += [str(self.groups.commands[symbol]) for symbol in self.groups.symbols]
