@@ -127,8 +127,6 @@ def matmul_body(step: Step, words: Words) -> Value | None:
 
 # ---- batch_matmul ------------------------------------------------------------------------------
 
-OP = "nn.batch_matmul"
-
 
 @dataclass(frozen=True, eq=False)
 class BatchMatmulAttrs(OpAttrs):
@@ -140,7 +138,10 @@ class BatchMatmulAttrs(OpAttrs):
 
 
 @define_op(
-    OP, arg_names=("x", "y"), attrs_type=BatchMatmulAttrs, pattern=OpPattern.OUT_ELEMWISE_FUSABLE
+    BATCHED,
+    arg_names=("x", "y"),
+    attrs_type=BatchMatmulAttrs,
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
 )
 def batch_matmul(types: Types, attrs: BatchMatmulAttrs) -> Type:
     """(B, M, N); a batch of 1 serves every batch of the other side.
@@ -148,15 +149,15 @@ def batch_matmul(types: Types, attrs: BatchMatmulAttrs) -> Type:
     Raises:
         TypeInferenceError: ranks are not 3, or the batches or summed axes differ.
     """
-    x = tensor_of_rank(OP, types, 0, "x", 3)
-    y = tensor_of_rank(OP, types, 1, "y", 3)
+    x = tensor_of_rank(BATCHED, types, 0, "x", 3)
+    y = tensor_of_rank(BATCHED, types, 1, "y", 3)
     m, xk = x.shape[1:] if not attrs.transpose_a else (x.shape[2], x.shape[1])
     n, yk = y.shape[1:] if attrs.transpose_b else (y.shape[2], y.shape[1])
-    merge_dim(OP, xk, yk, f"length of the summed axis of {x} and {y}")
+    merge_dim(BATCHED, xk, yk, f"length of the summed axis of {x} and {y}")
     try:
-        batch = broadcast_shape(OP, x.shape[:1], y.shape[:1])
+        batch = broadcast_shape(BATCHED, x.shape[:1], y.shape[:1])
     except TypeInferenceError:
         raise TypeInferenceError(
-            f"{OP}: x has {x.shape[0]} batches but y has {y.shape[0]}", where=f"x {x}, y {y}"
+            f"{BATCHED}: x has {x.shape[0]} batches but y has {y.shape[0]}", where=f"x {x}, y {y}"
         ) from None
-    return TensorType((*batch, m, n), product_dtype(OP, x, y, attrs.out_dtype))
+    return TensorType((*batch, m, n), product_dtype(BATCHED, x, y, attrs.out_dtype))
