@@ -30,7 +30,7 @@ from compiler.lir.verify import verify
 from compiler.lowering.epilogue import join_epilogues, renumbered
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.rules.lower import FLower
-from compiler.ops.rules.simplify import FSimplifyInference, SimplifyRule
+from compiler.ops.rules.simplify import FDefinition, FSimplifyInference, SimplifyRule
 
 Views = list[TensorView]
 
@@ -139,7 +139,8 @@ def _call(
             raise DynamicShapeError(f"{op.name} has the type {call.checked_type}")
         rule = FLower.get(op)
         found = None if rule is None else rule(call, inputs, out_types, builder)
-        if found is None and (definition := FSimplifyInference.get(op)) is not None:
+        definition = FDefinition.get(op) or FSimplifyInference.get(op)
+        if found is None and definition is not None:
             found = _by_definition(call, definition, inputs, builder)
         elif found is None:
             found = _in_words(call, op, inputs, builder)
@@ -155,22 +156,36 @@ def _call(
 def _by_definition(
     call: Call, definition: SimplifyRule, inputs: Views, builder: LirBuilder
 ) -> Views:
-    """The loops of what stands for a normalization at inference; float16 is widened inside."""
-    params: list[Expr] = []
-    views: dict[Expr, Views] = {}
-    for arg, view in zip(call.args, inputs):
-        dtype = {"float16": "float32"}.get(view.dtype, view.dtype)
-        param = Var("x", TensorType(arg.tensor_type.shape, dtype))
-        views[param] = [view.cast(dtype)]
-        params.append(param)
-    same = infer_expr(Call(call.op, tuple(params), call.attrs, span=call.span))
+    """The loops of the calls that an operator stands for; float16 is widened inside."""
+    wide = [view.cast({"float16": "float32"}.get(view.dtype, view.dtype)) for view in inputs]
+    params = tuple(Var("x", TensorType(view.shape, view.dtype)) for view in wide)
+    same = infer_expr(Call(call.op, params, call.attrs, span=call.span))
     assert isinstance(same, Call)
     body = infer_expr(definition(same, same.args))
     uses = count_uses(body)
+    views: dict[Expr, Views] = {
+        param: [builder.reusable(view) if uses[param] > 1 else view]
+        for param, view in zip(params, wide)
+    }
     for node in post_order(body):
-        if node not in views:
-            views[node] = _lowered(node, views, uses, builder)
-    return [view.cast(str(storage_dtype(call.tensor_type.dtype))) for view in views[body]]
+        if node in views:
+            continue
+        if (
+            isinstance(node, Call)
+            and isinstance(node.op, Op)
+            and node.op.pattern == OpPattern.BROADCAST
+        ):
+            # What is spread over more elements is computed once, at the end of the sum it is of.
+            for arg in node.args:
+                if arg.tensor_type.num_elements < node.tensor_type.num_elements:
+                    views[arg] = [builder.store(v) if v.cost else v for v in views[arg]]
+        found = _lowered(node, views, uses, builder)
+        repeated = uses[node] > 1
+        views[node] = [
+            builder.store(v) if repeated and v.has_transcendental() else v for v in found
+        ]
+    dtypes = [str(storage_dtype(ty.dtype)) for ty in tensor_fields(call.checked_type)]
+    return [view.cast(dtype) for view, dtype in zip(views[body], dtypes, strict=True)]
 
 
 def _in_words(call: Call, op: Op, inputs: Views, builder: LirBuilder) -> Views:

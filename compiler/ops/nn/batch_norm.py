@@ -10,16 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TupleType, Type
-from compiler.lir.builder import LirBuilder, TensorView
-from compiler.lir.scalars import Bin, Intrin, Scalar, Un, literal
 from compiler.ops.arg_types import vectors_along_axis
 from compiler.ops.nn.normalize import NormAttrs
 from compiler.ops.number_format import aligned_vector, working
-from compiler.ops.reduce.reduction_loops import total_dtype
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "nn.batch_norm"
@@ -52,33 +47,3 @@ def batch_norm_numpy(attrs: BatchNormAttrs, args: Arrays, out_type: Type) -> lis
     factor, offset = (aligned_vector(each, attrs.axis, data.ndim) for each in (factor, offset))
     out = data * factor + offset
     return [out.astype(args[0].dtype, copy=False), args[3], args[4]]
-
-
-@FLower.register(batch_norm)
-def batch_norm_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """A factor and an offset per channel, stored; then one line per element."""
-    attrs = BatchNormAttrs.of(call)
-    dtype = inputs[0].dtype
-    work = total_dtype(dtype)
-    data, gamma, beta, mean, var = (view.cast(work) for view in inputs)
-    one, epsilon = literal(1, work), literal(attrs.epsilon, work)
-
-    def scale(at: tuple[Scalar, ...]) -> Scalar:
-        root = Intrin("sqrt", (Bin("+", var.at(at), epsilon),))
-        inverse = Bin("/", one, root)
-        return Bin("*", inverse, gamma.at(at)) if attrs.scale else inverse
-
-    factor = b.store(TensorView.of(var.shape, scale))
-
-    def shift(at: tuple[Scalar, ...]) -> Scalar:
-        moved = Bin("*", Un("neg", mean.at(at)), factor.at(at))
-        return Bin("+", moved, beta.at(at)) if attrs.center else moved
-
-    offset = b.store(TensorView.of(var.shape, shift))
-    axis = attrs.axis % len(data.shape)
-
-    def element(at: tuple[Scalar, ...]) -> Scalar:
-        channel = (at[axis],)
-        return Bin("+", Bin("*", data.at(at), factor.at(channel)), offset.at(channel))
-
-    return [TensorView.of(data.shape, element).cast(dtype), inputs[3], inputs[4]]

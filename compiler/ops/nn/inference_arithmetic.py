@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from compiler.ir.expr import Args, Call, Expr
+from compiler.ir.expr import Args, Call, Expr, Tuple
 from compiler.ops.op_call import expand_to_axis, op_call, scalar
-from compiler.ops.rules.simplify import FSimplifyInference, FSimplifyInferenceField
+from compiler.ops.rules.simplify import FDefinition, FSimplifyInference, FSimplifyInferenceField
 
 
 @FSimplifyInferenceField.register("nn.batch_norm")
@@ -34,6 +34,12 @@ def simplify_batch_norm(ref_call: Call, new_args: Args) -> Expr:
         shift = op_call("add", shift, beta, span=span)
     scaled = op_call("multiply", data, expand_to_axis(scale, axis, ndim, span), span=span)
     return op_call("add", scaled, expand_to_axis(shift, axis, ndim, span), span=span)
+
+
+@FDefinition.register("nn.batch_norm")
+def batch_norm_definition(ref_call: Call, new_args: Args) -> Expr:
+    """Field 0 as above, and the statistics as they are."""
+    return Tuple((simplify_batch_norm(ref_call, new_args), *new_args[3:]))
 
 
 @FSimplifyInferenceField.register("nn.dropout")

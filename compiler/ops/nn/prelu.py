@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.expr import Call
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder, TensorView
-from compiler.lir.scalars import Bin, Scalar, Select
 from compiler.ops.arg_types import vectors_along_axis
 from compiler.ops.number_format import aligned_vector
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_call import expand_to_axis, op_call, scalar
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views, like_first
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.simplify import FDefinition
 
 OP = "nn.prelu"
 
@@ -45,19 +44,14 @@ def prelu_numpy(attrs: PReluAttrs, args: Arrays, out_type: Type) -> list[Any]:
     return [np.where(data > 0, data, data * aligned_vector(alpha, attrs.axis, data.ndim))]
 
 
-@FLower.register(prelu)
-def prelu_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
+@FDefinition.register(prelu)
+def prelu_definition(ref_call: Call, new_args: Args) -> Expr:
     """One comparison."""
-    data, alpha = b.reusable(inputs[0]), inputs[1]
-    attrs = PReluAttrs.of(call)
-    axis = attrs.axis % len(data.shape)
-
-    def at(indices: tuple[Scalar, ...]) -> Scalar:
-        x = data.at(indices)
-        below = Bin("*", x, alpha.at((indices[axis],)))
-        return Select(Bin(">", x, like_first(0, x)), x, below)
-
-    return [TensorView.of(data.shape, at)]
+    (data, alpha), span, ty = new_args, ref_call.span, ref_call.tensor_type
+    rank = len(ty.shape)
+    slopes = expand_to_axis(alpha, PReluAttrs.of(ref_call).axis % rank, rank, span)
+    positive = op_call("greater", data, scalar(0, ty.dtype, span), span=span)
+    return op_call("where", positive, data, op_call("multiply", data, slopes, span=span), span=span)
 
 
 FConvertLayout.register(prelu)(axis_layout)

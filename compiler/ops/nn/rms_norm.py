@@ -14,17 +14,16 @@ import numpy as np
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder, Reduction, TensorView
-from compiler.lir.scalars import Bin, Intrin, Scalar, literal
 from compiler.ops.arg_types import Types, check_floats, normalize_axis, tensor_of_rank
 from compiler.ops.nn.standardized_integers import Norm, annotate_norm, realize_norm
 from compiler.ops.number_format import working
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.reduce.reduction_loops import reduce_axes, total_dtype
+from compiler.ops.op_call import op_call
 from compiler.ops.rules.annotate import FQAnnotateRewrite
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
+from compiler.ops.rules.integer_calls import scalar
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
@@ -83,25 +82,12 @@ def rms_norm_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr |
 FQZeroPoint.register(rms_norm)(always(ZeroPoint.CENTRES))
 
 
-@FLower.register(rms_norm)
-def rms_norm_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
+@FDefinition.register(rms_norm)
+def rms_norm_definition(ref_call: Call, new_args: Args) -> Expr:
     """The root of the mean square, then quotients."""
-    attrs = RmsNormAttrs.of(call)
-    data = b.reusable(inputs[0].cast(total_dtype(inputs[0].dtype)))
-    axis = attrs.axis % len(data.shape)
-    count = literal(data.shape[axis], data.dtype)
-    epsilon = literal(attrs.epsilon, data.dtype)
-
-    def root(total: Scalar, at: tuple[Scalar, ...]) -> Scalar:
-        return Intrin("sqrt", (Bin("+", Bin("/", total, count), epsilon),))
-
-    norm = reduce_axes(
-        b,
-        data.shape,
-        (axis,),
-        Reduction("sum", literal(0, data.dtype), post=root),
-        lambda at: Bin("*", data.at(at), data.at(at)),
-        keepdims=True,
-    )
-    y = TensorView.of(data.shape, lambda at: Bin("/", data.at(at), norm.broadcast_at(at)))
-    return [y.cast(inputs[0].dtype)]
+    attrs, span, data = RmsNormAttrs.of(ref_call), ref_call.span, new_args[0]
+    square = op_call("multiply", data, data, span=span)
+    mean = op_call("mean", square, axis=(attrs.axis,), keepdims=True, span=span)
+    epsilon = scalar(attrs.epsilon, ref_call.tensor_type.dtype)
+    root = op_call("sqrt", op_call("add", mean, epsilon, span=span), span=span)
+    return op_call("divide", data, root, span=span)

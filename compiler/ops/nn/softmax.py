@@ -11,8 +11,6 @@ import numpy as np
 from compiler.ir.expr import Args, Call, Constant, Expr, Op
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder, Reduction, TensorView
-from compiler.lir.scalars import Bin, Intrin, Scalar, literal
 from compiler.ops.arg_types import Types, check_floats, normalize_axis, tensor_of_rank
 from compiler.ops.nn.fixed_point_softmax import (
     MOST_SUMMANDS,
@@ -26,11 +24,9 @@ from compiler.ops.number_format import working
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import op_call
 from compiler.ops.pass_through import annotate_tabulated
-from compiler.ops.reduce.reduction_loops import lowest, reduce_axes, total_dtype
 from compiler.ops.rules import integer_calls
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import DomScale, as_scale
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, always_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import (
@@ -45,6 +41,7 @@ from compiler.ops.rules.realize import (
     with_zero_point,
 )
 from compiler.ops.rules.requantize import to_fewer_bits, to_scalar
+from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.rules.with_tables import tabulates, with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
@@ -188,51 +185,29 @@ FQZeroPoint.register(softmax)(always(ZeroPoint.TAKES))
 FQZeroPoint.register(log_softmax)(always(ZeroPoint.TAKES))
 
 
-def _shifted(call: Call, view: TensorView, b: LirBuilder) -> tuple[TensorView, tuple[int]]:
-    """The data minus their maximum along the axis, in the dtype of sums; the axis."""
-    attrs = SoftmaxAttrs.of(call)
-    data = b.reusable(view.cast(total_dtype(view.dtype)))
-    axes = (attrs.axis % len(data.shape),)
-    top = reduce_axes(
-        b, data.shape, axes, Reduction("max", lowest(data.dtype)), data.at, keepdims=True
-    )
-
-    def element(at: tuple[Scalar, ...]) -> Scalar:
-        return Bin("-", data.at(at), top.broadcast_at(at))
-
-    return TensorView.of(data.shape, element), axes
+def _along(call: Call) -> dict[str, Any]:
+    """How reductions run along the axis."""
+    return {"axis": (SoftmaxAttrs.of(call).axis,), "keepdims": True, "span": call.span}
 
 
-def _exponential(view: TensorView) -> TensorView:
-    return TensorView.of(view.shape, lambda at: Intrin("exp", (view.at(at),)))
+def _shifted(call: Call, data: Expr) -> Call:
+    """The data minus their maximum along the axis."""
+    return op_call("subtract", data, op_call("max", data, **_along(call)), span=call.span)
 
 
-@FLower.register(softmax)
-def softmax_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """Four blocks: maximum, exponentials, their sum, quotients."""
-    shifted, axes = _shifted(call, inputs[0], b)
-    e = b.store(_exponential(shifted))
-    zero = literal(0, e.dtype)
-    total = reduce_axes(b, e.shape, axes, Reduction("sum", zero), e.at, keepdims=True)
-    found = TensorView.of(e.shape, lambda at: Bin("/", e.at(at), total.broadcast_at(at)))
-    return [found.cast(inputs[0].dtype)]
+@FDefinition.register(softmax)
+def softmax_definition(ref_call: Call, new_args: Args) -> Expr:
+    """Maximum, exponentials, their sum, quotients."""
+    e = op_call("exp", _shifted(ref_call, new_args[0]), span=ref_call.span)
+    return op_call("divide", e, op_call("sum", e, **_along(ref_call)), span=ref_call.span)
 
 
-@FLower.register(log_softmax)
-def log_softmax_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
+@FDefinition.register(log_softmax)
+def log_softmax_definition(ref_call: Call, new_args: Args) -> Expr:
     """Maximum, logarithm of the sum of exponentials, difference."""
-    shifted, axes = _shifted(call, inputs[0], b)
-    e, zero = _exponential(shifted), literal(0, shifted.dtype)
-    total = reduce_axes(
-        b,
-        e.shape,
-        axes,
-        Reduction("sum", zero, post=lambda acc, at: Intrin("log", (acc,))),
-        e.at,
-        keepdims=True,
-    )
-    found = TensorView.of(e.shape, lambda at: Bin("-", shifted.at(at), total.broadcast_at(at)))
-    return [found.cast(inputs[0].dtype)]
+    shifted, span = _shifted(ref_call, new_args[0]), ref_call.span
+    total = op_call("sum", op_call("exp", shifted, span=span), **_along(ref_call))
+    return op_call("subtract", shifted, op_call("log", total, span=span), span=span)
 
 
 FNeverNegative.register(softmax)(always_positive)

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
-from compiler.ir.expr import Call
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.lir.builder import LirBuilder, Reduction, TensorView
-from compiler.lir.scalars import Bin, Cast, Scalar, literal
+from compiler.lir.builder import Reduction
+from compiler.lir.scalars import literal
 from compiler.ops.arg_types import Types, check_floats, same_dtype, tensor
 from compiler.ops.nn.avg_pool2d import (
     average_pool_scale,
@@ -32,6 +32,7 @@ from compiler.ops.nn.avg_pool2d import (
 )
 from compiler.ops.number_format import working
 from compiler.ops.op_attrs import Axes, OpAttrs
+from compiler.ops.op_call import op_call
 from compiler.ops.pass_through import annotate_accumulating
 from compiler.ops.reduce.axes import (
     ReduceAttrs,
@@ -41,19 +42,16 @@ from compiler.ops.reduce.axes import (
     reduction,
     reduction_layout,
 )
-from compiler.ops.reduce.reduction_loops import (
-    exact_sum_dtype,
-    lowered_reduction,
-    reduce_axes,
-    total_dtype,
-)
+from compiler.ops.reduce.reduction_loops import exact_sum_dtype, lowered_reduction
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
+from compiler.ops.rules.integer_calls import scalar
 from compiler.ops.rules.layout import FConvertLayout
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
+from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.broadcast import broadcast_shape
@@ -157,27 +155,14 @@ def variance_numpy(attrs: VarianceAttrs, args: Arrays, out_type: Type) -> list[A
     return [(total / total.dtype.type(count)).astype(args[0].dtype, copy=False)]
 
 
-@FLower.register(variance)
-def variance_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
-    """A sum of squares, divided in the epilogue."""
-    attrs = VarianceAttrs.of(call)
-    dtype = inputs[0].dtype
-    data, mean = (b.reusable(view.cast(total_dtype(dtype))) for view in inputs)
-    axes = reduced_axes("variance", len(data.shape), attrs.axis, attrs.exclude)
-    count = math.prod(data.shape[k] for k in axes) - int(attrs.unbiased)
-
-    def square(at: tuple[Scalar, ...]) -> Scalar:
-        distance = Bin("-", data.at(at), mean.broadcast_at(at))
-        return Bin("*", distance, distance)
-
-    def post(total: Scalar, at: tuple[Scalar, ...]) -> Scalar:
-        value = Bin("/", total, literal(count, data.dtype))
-        return value if dtype == data.dtype else Cast(dtype, value)
-
-    zero = literal(0, data.dtype)
-    if not axes:
-        return [TensorView.of(data.shape, lambda at: post(square(at), at))]
-    found = reduce_axes(
-        b, data.shape, axes, Reduction("sum", zero, post=post), square, keepdims=attrs.keepdims
-    )
-    return [found]
+@FDefinition.register(variance)
+def variance_definition(ref_call: Call, new_args: Args) -> Expr:
+    """A sum of squares, divided."""
+    attrs, span, ty = VarianceAttrs.of(ref_call), ref_call.span, ref_call.args[0].tensor_type
+    axes = reduced_axes("variance", len(ty.shape), attrs.axis, attrs.exclude)
+    distance = op_call("subtract", *new_args, span=span)
+    total = op_call("multiply", distance, distance, span=span)
+    if axes:
+        total = op_call("sum", total, axis=axes, keepdims=attrs.keepdims, span=span)
+    count = math.prod(ty.concrete_shape[k] for k in axes) - int(attrs.unbiased)
+    return op_call("divide", total, scalar(count, ty.dtype), span=span)

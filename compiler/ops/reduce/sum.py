@@ -11,10 +11,8 @@ import numpy as np
 
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder, Reduction, TensorView
-from compiler.lir.index import imm
-from compiler.lir.scalars import Bin, Cast, Intrin, Scalar, Select, Un, literal
 from compiler.ops.number_format import working
+from compiler.ops.op_call import op_call
 from compiler.ops.pass_through import annotate_accumulating
 from compiler.ops.reduce.axes import (
     ReduceAttrs,
@@ -22,18 +20,12 @@ from compiler.ops.reduce.axes import (
     reduction,
     reduction_layout,
 )
-from compiler.ops.reduce.reduction_loops import (
-    accumulated,
-    lowered_reduction,
-    lowest,
-    reduce_axes,
-    total_dtype,
-)
+from compiler.ops.reduce.reduction_loops import accumulated, lowered_reduction
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.integer_calls import cast, right_shift, scalar
 from compiler.ops.rules.layout import FConvertLayout
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
+from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import (
@@ -45,6 +37,7 @@ from compiler.ops.rules.realize import (
     require_fits,
 )
 from compiler.ops.rules.requantize import to_scalar
+from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
@@ -146,47 +139,15 @@ def logsumexp_numpy(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[An
     return [np.asarray(result).astype(args[0].dtype, copy=False)]
 
 
-@FLower.register(logsumexp)
-def logsumexp_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
+@FDefinition.register(logsumexp)
+def logsumexp_definition(ref_call: Call, new_args: Args) -> Expr:
     """The maximum, then the sum of exponentials; an infinite maximum counts as 0."""
-    attrs = ReduceAttrs.of(call)
-    dtype = inputs[0].dtype
-    data = b.reusable(inputs[0].cast(total_dtype(dtype)))
-    rank = len(data.shape)
-    axes = reduced_axes("logsumexp", rank, attrs.axis, attrs.exclude)
-    limit = literal(math.inf, data.dtype)
-
-    def finite(value: Scalar, at: tuple[Scalar, ...]) -> Scalar:
-        inside = Bin("<", Un("abs", value), limit)
-        return Select(inside, value, literal(0, data.dtype))
-
+    (data,), attrs, ty = new_args, ReduceAttrs.of(ref_call), ref_call.args[0].tensor_type
+    axes = reduced_axes("logsumexp", len(ty.shape), attrs.axis, attrs.exclude)
     if not axes:
-        return [inputs[0]]
-    least = lowest(data.dtype)
-    kept = True
-    top = reduce_axes(
-        b, data.shape, axes, Reduction("max", least, post=finite), data.at, keepdims=kept
-    )
-
-    def term(at: tuple[Scalar, ...]) -> Scalar:
-        return Intrin("exp", (Bin("-", data.at(at), top.broadcast_at(at)),))
-
-    def logarithm(total: Scalar, at: tuple[Scalar, ...]) -> Scalar:
-        value = Bin("+", Intrin("log", (total,)), top.at(at))
-        return value if dtype == data.dtype else Cast(dtype, value)
-
-    zero = literal(0, data.dtype)
-    total = reduce_axes(
-        b, data.shape, axes, Reduction("sum", zero, post=logarithm), term, keepdims=kept
-    )
-    if attrs.keepdims:
-        return [total]
-    return [TensorView.of(out_types[0].concrete_shape, lambda at: total.at(_with_ones(at, axes)))]
-
-
-def _with_ones(at: tuple[Scalar, ...], axes: tuple[int, ...]) -> list[Scalar]:
-    """Indices of a tensor without ``axes`` as indices of the tensor that keeps them with size 1."""
-    found = list(at)
-    for axis in axes:
-        found.insert(axis, imm(0))
-    return found
+        return data
+    top = op_call("max", data, axis=axes, keepdims=True)
+    top = op_call("where", op_call("isfinite", top), top, scalar(0, ty.dtype))
+    terms = op_call("exp", op_call("subtract", data, top))
+    total = op_call("log", op_call("sum", terms, axis=axes, keepdims=attrs.keepdims))
+    return op_call("add", total, top if attrs.keepdims else op_call("squeeze", top, axis=axes))

@@ -35,7 +35,7 @@ LowerRule = Callable[[Call, Views, OutTypes, LirBuilder], Lowered | None]
 """``rule(call, inputs, out_types, builder) -> views``: ``call`` is typed with static shapes;
 ``inputs`` are the views of its arguments, tuples flattened left to right; ``out_types`` are the
 tensors of its result, in the order of the views that the rule returns. An operator without a rule,
-and a call that its rule gives None for, has the loops of its body in words."""
+and a call that its rule gives None for, has the loops of its definition or of its body in words."""
 
 FLower: OpRule[LowerRule] = OpRule("FLower", asked_by="LowerTE")
 

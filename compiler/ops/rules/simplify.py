@@ -26,6 +26,9 @@ FSimplifyInferenceField: OpRule[SimplifyRule] = OpRule(
 )
 """What stands for field 0 of a call that returns a tuple; the other fields keep the call."""
 
+FDefinition: OpRule[SimplifyRule] = OpRule("FDefinition", asked_by="LowerTE")
+"""The calls whose loops an operator of floats has; a rule of FSimplifyInference counts as one."""
+
 FCanonicalize: OpRule[SimplifyRule] = OpRule("FCanonicalize", asked_by="CanonicalizeOps")
 """The operators a shorthand stands for."""
 

@@ -21,14 +21,14 @@ from compiler.ops.__main__ import matrix
 from compiler.ops.evaluate import Value, evaluate_op, flatten
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.rules.lower import FLower
-from compiler.ops.rules.simplify import FSimplifyInference
+from compiler.ops.rules.simplify import FDefinition, FSimplifyInference
 from tests.compiler.lowered_calls import lower_call
 from tests.compiler.random_graphs import accepted_calls, random_value, result_type
 
 # Its callee is lowered already.
 # The body of a scan is a function of the lowered module; its marks are the importer's.
 WITHOUT_LOOPS = {"call_lowered", "debug", "scan", "scan.end", "scan.state", "scan.step"}
-LOOPS = (FLower, FBody, FSimplifyInference)
+LOOPS = (FLower, FBody, FDefinition, FSimplifyInference)
 OPS = [op for op in all_ops() if any(op in table for table in LOOPS)]
 # Too particular for random types: they have tests below or of their own.
 RARELY_FIT = {

@@ -15,7 +15,7 @@ from compiler.ir.ty import is_dynamic, tensor_fields
 from compiler.lir.nodes import PrimFunc
 from compiler.lir.scalars import Buffer
 from compiler.ops.rules.lower import FLower
-from compiler.ops.rules.simplify import FSimplifyInference
+from compiler.ops.rules.simplify import FDefinition, FSimplifyInference
 from compiler.targets.c.kernel_library import KernelLibrary
 from tests.compiler.lowered_calls import lower_call
 from tests.compiler.random_graphs import accepted_calls
@@ -28,6 +28,7 @@ FLAGS = (
     "-Wall", "-Wextra", "-Werror", "-pedantic",
 )  # fmt: skip
 CALLS = 10
+LOOPS = (FLower, FBody, FDefinition, FSimplifyInference)
 # Integer routines and intrinsics that promise nothing outside of their contracts.
 SMALL_VALUES_ONLY = {
     "fixed_point_multiply", "fixed_point_multiply_per_axis", "nn.integer_softmax",
@@ -41,7 +42,7 @@ def lowered_operators() -> list[tuple[str, PrimFunc]]:
     """A few calls of every operator, float16 left out: C99 has no such type."""
     found: list[tuple[str, PrimFunc]] = []
     for op in all_ops():
-        if not any(op in table for table in (FLower, FBody, FSimplifyInference)):
+        if not any(op in table for table in LOOPS):
             continue
         plain, _ = accepted_calls(op, seed=11, tries=120, vary_attrs=False)
         varied, _ = accepted_calls(op, seed=12, tries=120)
