@@ -23,8 +23,6 @@ from compiler.ir.expr import Args, Call, Constant, Expr, TempExpr, describe
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
-from compiler.lir.builder import LirBuilder, TensorView
-from compiler.lir.scalars import Bin, Intrin, Scalar
 from compiler.ops.annotation.attach_simulated_quantize import (
     SCALAR,
     SQ,
@@ -33,6 +31,7 @@ from compiler.ops.annotation.attach_simulated_quantize import (
 )
 from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
 from compiler.ops.number_format import aligned_vector
+from compiler.ops.op_call import expand_to_axis, op_call
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, unannotated, with_args
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, as_scale
 from compiler.ops.rules.integer_calls import along_axis
@@ -40,7 +39,6 @@ from compiler.ops.rules.integer_calls import clip as clip_call
 from compiler.ops.rules.integer_calls import multiply as multiply_call
 from compiler.ops.rules.integer_calls import round_even as round_even_call
 from compiler.ops.rules.integer_calls import round_half_away as round_call
-from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite, QPartitionExpr
@@ -52,6 +50,7 @@ from compiler.ops.rules.realize import (
     with_zero_point,
 )
 from compiler.ops.rules.requantize import lost_by_truncation, requantize
+from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.unary import round_half_away
 from compiler.qtypes.context import QuantizeContext
@@ -194,26 +193,20 @@ def simulated_quantize_realize(ref_call: Call, args: Args, ctx: QuantizeContext)
 FQZeroPoint.register(simulated_quantize)(always(ZeroPoint.CENTRES))
 
 
-@FLower.register(simulated_quantize)
-def simulated_quantize_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> Lowered:
-    """In float32, scales read along their axis."""
-    data, scale, low, high = inputs
-    attrs = SimulatedQuantizeAttrs.of(call)
+@FDefinition.register(simulated_quantize)
+def simulated_quantize_definition(ref_call: Call, new_args: Args) -> Expr:
+    """In float32, scales along their axis."""
+    data, scale, low, high = new_args
+    attrs = SimulatedQuantizeAttrs.of(ref_call)
     if attrs.kind == 0:
-        return [data]
+        return data
     check_computed(attrs)
-    rounding = "round_away" if attrs.rounding == "round" else attrs.rounding
-    axis = attrs.axis
-
-    def at(indices: tuple[Scalar, ...]) -> Scalar:
-        step = scale.at(() if axis is None else (indices[axis % len(indices)],))
-        units = Bin("/", data.cast(scale.dtype).at(indices), step)
-        held = Bin("max", Bin("min", units, high.at(())), low.at(()))
-        return Bin("*", Intrin(rounding, (held,)), step)
-
-    return [TensorView.of(data.shape, at).cast(data.dtype)]
+    if attrs.axis is not None:
+        rank = len(ref_call.tensor_type.shape)
+        scale = expand_to_axis(scale, attrs.axis % rank, rank)
+    units = op_call("divide", op_call("cast", data, dtype="float32"), scale)
+    held = op_call("maximum", op_call("minimum", units, high), low)
+    return op_call("multiply", op_call(attrs.rounding, held), scale)
 
 
 FNeverNegative.register(simulated_quantize)(first_positive)

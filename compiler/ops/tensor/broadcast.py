@@ -14,9 +14,6 @@ from compiler.ops.arg_types import Types, same_dtype, shape_text, tensor
 from compiler.ops.rules.lower import FLower, LowerRule, binary
 from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
 
-SYMBOLS: dict[str, str] = {}
-"""Operator → what it is of ``compiler.lir.scalars.BINARY``, where that is one for all dtypes."""
-
 
 def broadcast_shape(op: str, a: Shape, b: Shape) -> Shape:
     """Shape of an elementwise result.
@@ -87,9 +84,6 @@ def binary_op(
         return TensorType(broadcast_shape(name, lhs.shape, rhs.shape), dtype or common)
 
     FNumpyCompute.register(op)(of_arrays(compute))
-    if isinstance(lower, str):
-        SYMBOLS[name] = lower
-        lower = binary(lower)
     if lower is not None:
-        FLower.register(op)(lower)
+        FLower.register(op)(binary(lower) if isinstance(lower, str) else lower)
     return op

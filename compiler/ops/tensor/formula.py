@@ -20,11 +20,9 @@ import numpy as np
 from compiler.errors import AttrError
 from compiler.ir.expr import Op
 from compiler.ir.ty import TupleType
-from compiler.lir.scalars import Bin, Intrin, Scalar, Select
 from compiler.ops.number_format import Array
 from compiler.ops.rules.numpy_compute import FNumpyCompute
-from compiler.ops.tensor.broadcast import SYMBOLS
-from compiler.ops.tensor.unary import ANY_NUMBER, FLOAT_ONLY, unary_scalar
+from compiler.ops.tensor.unary import ANY_NUMBER, FLOAT_ONLY
 
 MAX_WORDS = 96
 
@@ -151,14 +149,3 @@ def varying_part(formula: str) -> tuple[float, float]:
     low = low if below_it.all() else -math.inf
     high = high if above_it.all() else math.inf
     return min(low, 0.0), max(high, 0.0)
-
-
-def formula_scalar(word: str, *arguments: Scalar) -> Scalar:
-    """An operator of a formula on one element."""
-    if word == "where":
-        return Select(*arguments)
-    if word == "power":
-        return Intrin("pow", arguments)
-    if len(arguments) == 2:
-        return Bin("/" if word == "divide" else SYMBOLS[word], *arguments)
-    return unary_scalar(word, arguments[0])

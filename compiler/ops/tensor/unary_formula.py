@@ -8,23 +8,21 @@ Source of the formulas: ops/tensor/formula.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from compiler.errors import AttrError, TypeInferenceError
-from compiler.ir.expr import Call, Constant, Expr
+from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type, bits
-from compiler.lir.scalars import Cast, Scalar, literal
 from compiler.ops.arg_types import Types, check_floats, tensor
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_call import op_call
 from compiler.ops.pass_through import annotate_tabulated
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import DomScale, chosen_scale
 from compiler.ops.rules.integer_calls import cast, subtract
-from compiler.ops.rules.lower import FLower, elementwise
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
@@ -37,10 +35,11 @@ from compiler.ops.rules.realize import (
     with_zero_point,
 )
 from compiler.ops.rules.requantize import to_fewer_bits, to_scalar
+from compiler.ops.rules.simplify import FDefinition
 from compiler.ops.rules.table import RealTable
 from compiler.ops.rules.with_tables import tabulates, with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
-from compiler.ops.tensor.formula import MAX_WORDS, evaluate, formula_scalar, reduce_words, words
+from compiler.ops.tensor.formula import evaluate, reduce_words, words
 from compiler.qtypes.context import QuantizeContext
 
 # Entries of a table that nothing narrows: what a 16 bit tensor holds.
@@ -126,15 +125,14 @@ def unary_formula_realize(
 FQZeroPoint.register(unary_formula)(always(ZeroPoint.TAKES))
 
 
-@FLower.register(unary_formula)
-@partial(elementwise, reads=MAX_WORDS)
-def unary_formula_lower(attrs: UnaryFormulaAttrs, x: Scalar) -> Scalar:
-    """Operator by operator; float16 in float32."""
-    work = "float32" if x.dtype == "float16" else x.dtype
-    value = reduce_words(
-        attrs.formula,
-        x if work == x.dtype else Cast(work, x),
-        lambda number: literal(number, work),
-        lambda word, arguments: formula_scalar(word, *arguments),
+@FDefinition.register(unary_formula)
+def unary_formula_definition(ref_call: Call, new_args: Args) -> Expr:
+    """Operator by operator."""
+    (data,), dtype, span = new_args, ref_call.tensor_type.dtype, ref_call.span
+    found: Expr = reduce_words(
+        UnaryFormulaAttrs.of(ref_call).formula,
+        data,
+        lambda number: Constant(np.array(number, dtype)),
+        lambda word, arguments: op_call(word, *arguments, span=span),
     )
-    return value if work == x.dtype else Cast(x.dtype, value)
+    return found
