@@ -20,7 +20,7 @@ from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.proof.dtypes import check_dtypes, count_values
 from compiler.proof.ranges import Ranges, ValueRange, analyse
-from compiler.proof.record import FORMAT, contents_of, conversion_record, value_record
+from compiler.proof.record import FORMAT, contents_of, conversion_record
 from compiler.proof.replay import Comparison, c_flags, replay, replay_samples
 from compiler.proof.steps import Tested, built_in_c, check_forms, rounds_of
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX, check_wiring, passed_through
@@ -115,7 +115,7 @@ class Proof:
             "conversions": list(self.conversions),
             "passthrough": list(self.passthrough),
             "intermediates": list(map(asdict, self.intermediates)),
-            "values": [value_record(value) for value in self.values],
+            "values": list(map(asdict, self.values)),
         }
 
 

@@ -32,7 +32,7 @@ from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
 from compiler.ir.ty import Type
 from compiler.ir.walk import nodes_of, post_order
-from compiler.proof.ranges import ValueRange, attr_texts
+from compiler.proof.ranges import attr_texts
 from compiler.ranges.finding import Finding
 
 FORMAT = 4
@@ -218,20 +218,6 @@ _NO_ATTRS = _sha256("[]")
 @lru_cache(maxsize=1024)  # the tensors of a network have few types
 def _type_sha256(ty: Type) -> str:
     return _sha256(str(ty))
-
-
-def value_record(value: ValueRange) -> dict[str, Any]:
-    """One row of proof.json's values."""
-    return {
-        "name": value.name,
-        "op": value.op,
-        "dtype": value.dtype,
-        "shape": list(value.shape),
-        "low": value.low,
-        "high": value.high,
-        "reads": list(value.reads),
-        "attrs": list(value.attrs),
-    }
 
 
 def conversion_record(mod: IRModule, function: str) -> Iterator[str]:

@@ -37,8 +37,6 @@ from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, as_scale
 from compiler.ops.rules.integer_calls import along_axis
 from compiler.ops.rules.integer_calls import clip as clip_call
 from compiler.ops.rules.integer_calls import multiply as multiply_call
-from compiler.ops.rules.integer_calls import round_even as round_even_call
-from compiler.ops.rules.integer_calls import round_half_away as round_call
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite, QPartitionExpr
@@ -181,9 +179,8 @@ def simulated_quantize_realize(ref_call: Call, args: Args, ctx: QuantizeContext)
     if isinstance(data, TempExpr):
         raise InternalQuantizeError(f"a {type(data).__name__} cannot be quantized")
     reciprocal = along_axis(as_scale(np.float32(1) / scale.values), trailing, "float32")
-    product = multiply_call(data, reciprocal)
-    rounded = round_call(product) if attrs.rounding == "round" else round_even_call(product)
-    held = clip_call(rounded, low, high)
+    rounding = "round" if attrs.rounding == "round" else "round_even"
+    held = clip_call(op_call(rounding, multiply_call(data, reciprocal)), low, high)
     limits = integer_limits("int32")
     bounds = max(int(low), limits[0]), min(int(high), limits[1])
     result = integers(held, scale, "float32", *bounds)

@@ -20,9 +20,9 @@ from compiler.lir.scalars import Bin, Cast, Scalar, Select, literal
 from compiler.ops.arg_types import Types, check_no_bools, tensor_of_rank
 from compiler.ops.image.interpolated_integers import Weights, mixed_scale, realize_mixing
 from compiler.ops.nn.avg_pool2d import (
-    AvgPool2DAttrs,
     annotate_average_pool,
     average_pool_scale,
+    counts_of,
     mean_of,
     quotient,
     realize_average_pool,
@@ -138,11 +138,6 @@ def _weights(call: Call) -> tuple[Weights, ...]:
     return tuple(found)
 
 
-def _even_counts(pool: Call) -> np.ndarray[Any, np.dtype[np.int64]]:
-    height, width = AvgPool2DAttrs.of(pool).pool_size
-    return np.array([height * width])
-
-
 @FQAnnotateRewrite.register(adaptive_avg_pool2d)
 @with_tables
 def adaptive_avg_pool2d_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
@@ -159,7 +154,7 @@ def adaptive_avg_pool2d_realize(ref_call: Call, args: Args, ctx: QuantizeContext
     pool = _even_windows(ref_call)
     if pool is None:
         return realize_mixing(ref_call, args, _weights(ref_call), ctx)
-    return realize_average_pool(_even_counts)(pool, args, ctx)
+    return realize_average_pool(counts_of)(pool, args, ctx)
 
 
 @FQDomScale.register(adaptive_avg_pool2d)
@@ -168,7 +163,7 @@ def adaptive_avg_pool2d_scale(call: Call, scales: Scales, qconfig: QConfig) -> D
     pool = _even_windows(call)
     if pool is None:
         return mixed_scale(scales[0], _weights(call))
-    return average_pool_scale(_even_counts)(pool, scales, qconfig)
+    return average_pool_scale(counts_of)(pool, scales, qconfig)
 
 
 def _window(out: Scalar, size: int, count: int) -> tuple[Scalar, Scalar]:

@@ -43,9 +43,9 @@ from compiler.ops.nn.pool import (
     to_nchw,
     windowed_pool,
 )
-from compiler.ops.number_format import Array
+from compiler.ops.number_format import Array, working
 from compiler.ops.pass_through import annotate_accumulating, annotate_pass_through
-from compiler.ops.reduce.reduction_loops import exact_sum_dtype
+from compiler.ops.reduce.reduction_loops import exact_sum_dtype, total_dtype
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated, with_args
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, chosen_scale
 from compiler.ops.rules.integer_calls import border, cast, multiply, scalar
@@ -194,9 +194,7 @@ def avg_pool2d_numpy(attrs: AvgPool2DAttrs, args: Arrays, out_type: Type) -> lis
 
 def widened(data: Array) -> Array:
     """Data in a dtype whose sums are safe: int64 for integers, float32 for float16."""
-    if data.dtype.kind == "f":
-        return data.astype(np.float32) if data.dtype == np.float16 else data
-    return data.astype(np.int64)
+    return working(data) if data.dtype.kind == "f" else data.astype(np.int64)
 
 
 def mean_of(total: Array, counts: Array, dtype: np.dtype[Any]) -> Array:
@@ -206,23 +204,22 @@ def mean_of(total: Array, counts: Array, dtype: np.dtype[Any]) -> Array:
     return truncated_quotient(total, counts).astype(dtype)
 
 
-def _counts_of(call: Call) -> Array:
+def counts_of(call: Call) -> Array:
+    """``window_counts`` of a call."""
     attrs = AvgPool2DAttrs.of(call)
     shape = call.args[0].tensor_type.concrete_shape
     return window_counts(attrs, shape[attrs.layout.index("H")], shape[attrs.layout.index("W")])
 
 
 FQAnnotateRewrite.register(avg_pool2d)(annotate_average_pool)
-FQRealizeRewrite.register(avg_pool2d)(realize_average_pool(_counts_of))
-FQDomScale.register(avg_pool2d)(average_pool_scale(_counts_of))
+FQRealizeRewrite.register(avg_pool2d)(realize_average_pool(counts_of))
+FQDomScale.register(avg_pool2d)(average_pool_scale(counts_of))
 FQZeroPoint.register(avg_pool2d)(always(ZeroPoint.CENTRES))
 
 
 def sum_dtype(dtype: str, terms: int) -> str:
     """Where so many values of ``dtype`` are added without rounding or wrapping."""
-    if dtype.startswith("float"):
-        return "float32" if dtype == "float16" else dtype
-    return exact_sum_dtype(dtype, terms)
+    return total_dtype(dtype) if dtype.startswith("float") else exact_sum_dtype(dtype, terms)
 
 
 def quotient(total: Scalar, count: Scalar, dtype: str) -> Scalar:
@@ -237,7 +234,7 @@ def avg_pool2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuild
     """A sum, divided by the count of its window in the epilogue."""
     (data,) = inputs
     attrs = AvgPool2DAttrs.of(call)
-    counts = _counts_of(call)
+    counts = counts_of(call)
     terms = attrs.pool_size[0] * attrs.pool_size[1]
     acc = sum_dtype(data.dtype, terms)
     table = None
@@ -324,7 +321,7 @@ def global_avg_pool2d_annotate(ref_call: Call, args: Args, ctx: QuantizeContext)
 
 
 def _image_size(call: Call) -> NDArray[Any]:
-    layout = getattr(call.attrs, "layout", "NCHW")
+    layout = GlobalPool2DAttrs.of(call).layout
     shape = call.args[0].tensor_type.concrete_shape
     return np.array([shape[layout.index("H")] * shape[layout.index("W")]])
 

@@ -8,7 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from compiler.ir.expr import Call
-from compiler.ops.nn.window import axes_of, pad_spatial, tap
+from compiler.ops.nn.convolve import im2col
+from compiler.ops.nn.window import axes_of, pad_spatial
 from compiler.ops.number_format import Array
 from compiler.ops.rules.input_columns import (
     EVERY_POSITION,
@@ -58,14 +59,8 @@ def conv2d_columns(call: Call) -> InputColumns:
         for image in padded[:, None]:
             for first in range(0, groups, step):
                 part = image[:, first * inputs : (first + step) * inputs]
-                count = part.shape[1] // inputs
-                piece = np.empty((count, inputs, height, width, positions), data.dtype)
-                for r in range(height):
-                    for s in range(width):
-                        at = r * attrs.dilation[0], s * attrs.dilation[1]
-                        read = tap(part, *at, size, attrs.strides)
-                        piece[:, :, r, s] = read.reshape(count, inputs, positions)
-                yield first, piece.reshape(count, taps, positions)
+                piece = im2col(part, (height, width), attrs.strides, attrs.dilation, size)
+                yield first, piece.reshape(-1, taps, positions)
 
     def rows(weight: Array) -> Array:
         return weight.transpose(kernel_axes).reshape(groups, outputs // groups, taps)

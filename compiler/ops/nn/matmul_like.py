@@ -13,9 +13,10 @@ from compiler.ops.annotation.attach_simulated_quantize import (
     quantize_kind,
 )
 from compiler.ops.annotation.quantized_constant import quantized_constant
+from compiler.ops.op_call import op_call
 from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, with_args
 from compiler.ops.rules.dom_scale import DomScale, Scales
-from compiler.ops.rules.integer_calls import cast, multiply, pad, reshape, scalar, sum_over_others
+from compiler.ops.rules.integer_calls import cast, multiply, scalar
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape
 from compiler.ops.rules.realize import (
     WIDE_INPUT,
@@ -156,9 +157,10 @@ def _without_zero_point(zero_point: int, rhs: Expr, shape: ProductShape, acc: st
     axis, trailing = shape.weight_axis, shape.out_trailing
     assert axis is not None
     assert trailing is not None
-    total = sum_over_others(cast(rhs, acc), axis)
-    spread = reshape(total, (-1, *(1,) * trailing)) if trailing else total
-    return multiply(spread, scalar(-zero_point, acc))
+    total = op_call("sum", cast(rhs, acc), axis=(axis,), exclude=True)
+    if trailing:
+        total = op_call("reshape", total, newshape=(-1, *(1,) * trailing))
+    return multiply(total, scalar(-zero_point, acc))
 
 
 def _explicitly_padded(lhs: Expr, dtype: str, zero_point: int, ref_call: Call) -> tuple[Expr, Call]:
@@ -170,7 +172,7 @@ def _explicitly_padded(lhs: Expr, dtype: str, zero_point: int, ref_call: Call) -
     top, left, bottom, right = padding
     pairs = {"H": (top, bottom), "W": (left, right)}
     width = tuple(pairs.get(letter, (0, 0)) for letter in attrs.data_layout)
-    padded = pad(lhs, scalar(zero_point, dtype), width)
+    padded = op_call("nn.pad", lhs, scalar(zero_point, dtype), pad_width=width)
     without = attrs.with_values(padding=(0, 0, 0, 0))
     call = Call(ref_call.op, ref_call.args, without, ref_call.type_args, span=ref_call.span)
     return padded, call

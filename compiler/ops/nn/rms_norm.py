@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from compiler.ir.expr import Args, Call, Expr
-from compiler.ir.op import OpPattern, define_op
+from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.ops.arg_types import Types, check_floats, normalize_axis, tensor_of_rank
+from compiler.ops.arg_types import vectors_along_axis
 from compiler.ops.nn.standardized_integers import Norm, annotate_norm, realize_norm
 from compiler.ops.number_format import working
 from compiler.ops.op_attrs import OpAttrs
@@ -39,17 +39,13 @@ class RmsNormAttrs(OpAttrs):
     epsilon: float = 1e-5
 
 
-@define_op(OP, arg_names=("data",), attrs_type=RmsNormAttrs, pattern=OpPattern.OUT_ELEMWISE_FUSABLE)
-def rms_norm(types: Types, attrs: RmsNormAttrs) -> Type:
-    """Type of the data, floats.
-
-    Raises:
-        TypeInferenceError: the data are no floats.
-    """
-    data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)
-    normalize_axis(OP, attrs.axis, len(data.shape))
-    check_floats(OP, data)
-    return data
+rms_norm = register_op(
+    OP,
+    arg_names=("data",),
+    attrs_type=RmsNormAttrs,
+    rel=vectors_along_axis(OP),
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+)
 
 
 @FNumpyCompute.register(rms_norm)

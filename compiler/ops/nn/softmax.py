@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from compiler.ir.expr import Args, Call, Constant, Expr, Op
-from compiler.ir.op import OpPattern, define_op
+from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.ops.arg_types import Types, check_floats, normalize_axis, tensor_of_rank
+from compiler.ops.arg_types import vectors_along_axis
 from compiler.ops.nn.fixed_point_softmax import (
     MOST_SUMMANDS,
     OUT_BITS,
@@ -57,15 +57,13 @@ class SoftmaxAttrs(OpAttrs):
 
 def _along_axis(op: str) -> Op:
     """An operator of the values along one axis of floats."""
-
-    def infer(types: Types, attrs: SoftmaxAttrs) -> Type:
-        data = tensor_of_rank(op, types, 0, "data", 1, at_least=True)
-        normalize_axis(op, attrs.axis, len(data.shape))
-        check_floats(op, data)
-        return data
-
-    pattern = OpPattern.OUT_ELEMWISE_FUSABLE
-    return define_op(op, arg_names=("data",), attrs_type=SoftmaxAttrs, pattern=pattern)(infer)
+    return register_op(
+        op,
+        arg_names=("data",),
+        attrs_type=SoftmaxAttrs,
+        rel=vectors_along_axis(op),
+        pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+    )
 
 
 softmax = _along_axis("nn.softmax")

@@ -24,16 +24,6 @@ def clip(data: Expr, low: float, high: float) -> Call:
     return op_call("clip", data, a_min=float(low), a_max=float(high))
 
 
-def round_half_away(data: Expr) -> Call:
-    """Relay's ``round``."""
-    return op_call("round", data)
-
-
-def round_even(data: Expr) -> Call:
-    """Halves go to the even neighbour."""
-    return op_call("round_even", data)
-
-
 def add(lhs: Expr, rhs: Expr) -> Call:
     """lhs + rhs, broadcast."""
     return op_call("add", lhs, rhs)
@@ -140,21 +130,6 @@ def lookup(data: Expr, table: Constant, scale: float = 0.0, zero_point: int = 0)
     """
     unit, exponent = worth(scale)
     return op_call("lookup", data, table, unit=unit, exponent=exponent, zero_point=zero_point)
-
-
-def sum_over_others(data: Expr, axis: int) -> Call:
-    """The sum over every axis but one."""
-    return op_call("sum", data, axis=(axis,), exclude=True)
-
-
-def reshape(data: Expr, newshape: tuple[int, ...]) -> Call:
-    """The same elements in another shape; -1 is inferred."""
-    return op_call("reshape", data, newshape=newshape)
-
-
-def pad(data: Expr, value: Expr, width: tuple[tuple[int, int], ...]) -> Call:
-    """(before, after) elements of ``value`` on every axis."""
-    return op_call("nn.pad", data, value, pad_width=width)
 
 
 def stop_fusion(data: Expr) -> Call:

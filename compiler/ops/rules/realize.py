@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -124,16 +124,9 @@ def integers(
 
 
 def like(value: QRealizeIntExpr, data: Expr, **changed: Any) -> QRealizeIntExpr:
-    """``value`` with other data; scale, dtype and range stay unless given."""
-    fields: dict[str, Any] = {
-        "dtype": value.dtype,
-        "trailing": value.trailing,
-        "low": value.low,
-        "high": value.high,
-        "zero_point": value.zero_point,
-        **changed,
-    }
-    return QRealizeIntExpr(data, fields.pop("dom_scale", value.dom_scale), **fields)
+    """``value`` with other data; scale, zero point, dtype and range stay unless given."""
+    own = {"channel_clip": None, "table": None, "addend": None}
+    return replace(value, data=data, **(own | changed))
 
 
 def is_narrow(value: QRealizeIntExpr, qconfig: QConfig) -> bool:

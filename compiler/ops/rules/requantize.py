@@ -218,7 +218,7 @@ class _Step:
             work = "int64"
         # From 62 on every int32, half added, shifts to 0.
         shifts = np.minimum(shifts, 62)
-        data = value.data if value.dtype == work else cast(value.data, work)
+        data = cast_if_needed(value, work)
         if self._to_even:
             data = shifted_to_even(data, shifts, value.trailing, work)
             return self._finish(data, work, bounds)
@@ -244,7 +244,7 @@ class _Step:
             work = "int64"
             # Whatever is not 0 is clipped anyway once it has left 32 bits.
             shifts = np.minimum(shifts, 62 - value.bound.bit_length())
-        data = value.data if value.dtype == work else cast(value.data, work)
+        data = cast_if_needed(value, work)
         data = left_shift(data, along_axis(shifts, value.trailing, work))
         return self._finish(data, work, bounds)
 

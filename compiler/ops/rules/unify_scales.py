@@ -294,17 +294,12 @@ def mul_and_div(
     dtype = value.dtype
     shifts = exact_log2(factor) if (factor >= 1).all() else None
     whole = np.rint(factor)
-    data: Expr
+    work = "int64" if overflows else dtype
+    data: Expr = cast(value.data, work) if overflows else value.data
     if shifts is not None and (not overflows or int(shifts.max()) + value.bound.bit_length() < 63):
-        work = "int64" if overflows else dtype
-        data = cast(value.data, work) if overflows else value.data
         data = left_shift(data, along_axis(shifts, trailing, work))
-        data = cast(clip(data, low, high), dtype) if overflows else data
     elif (whole == factor).all() and value.bound * top < 2.0**62:
-        work = "int64" if overflows else dtype
-        data = cast(value.data, work) if overflows else value.data
         data = multiply(data, along_axis(whole.astype(np.int64), trailing, work))
-        data = cast(clip(data, low, high), dtype) if overflows else data
     else:
         data = value.data
         if not within_contract(value.bound, factor):
@@ -312,6 +307,8 @@ def mul_and_div(
             reach = max(int(room / top), 1)
             data = clip(data, -reach, reach)
         data = cast(scaled(data, factor, trailing, rank, qconfig.rounding), dtype)
+        return integers(data, scale, dtype, low, high)
+    data = cast(clip(data, low, high), dtype) if overflows else data
     return integers(data, scale, dtype, low, high)
 
 
