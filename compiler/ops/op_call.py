@@ -1,7 +1,7 @@
 """Building operator calls by name: ``op_call`` makes every call that a rule or pass adds.
 
-``compiler.relay`` spells the same for people and tests, ``rules/integer_calls.py`` has a function
-for each call that the quantization rules need.
+``compiler.relay`` spells the same for people and tests, ``rules/integer_calls.py`` has functions
+for the calls that quantization rules share.
 """
 
 from __future__ import annotations

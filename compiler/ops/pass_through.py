@@ -38,10 +38,10 @@ from compiler.qtypes.qconfig import QAnnotateKind
 
 def partition_pass_through(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Stays inside the region of its operand."""
-    (data,) = args
+    data, *rest = args
     if not isinstance(data, QPartitionExpr):
         return None
-    return QPartitionExpr(with_args(ref_call, (data.expr,)), data.dtype)
+    return QPartitionExpr(with_args(ref_call, (data.expr, *rest)), data.dtype)
 
 
 def partition_inside(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
@@ -113,11 +113,23 @@ def movable(data: QRealizeIntExpr, ref_call: Call, ctx: QuantizeContext) -> QRea
     return like(data, cast(data.data, narrow), dtype=narrow)
 
 
-def annotate_accumulating(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Sums or mixes narrow integers into an accumulator; nothing where the data stay float."""
-    if ctx.check_to_skip(ref_call) or kind_of(args[0]) is None:
-        return None
-    return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.ACTIVATION)
+def _of_narrow(kind: QAnnotateKind) -> Rule:
+    """Works on narrow integers: an accumulator is quantized first, and data in float stay so.
+
+    Args:
+        kind: of the result.
+    """
+
+    def annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+        if ctx.check_to_skip(ref_call) or kind_of(args[0]) is None:
+            return None
+        return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), kind)
+
+    return annotate
+
+
+annotate_accumulating = _of_narrow(QAnnotateKind.ACTIVATION)
+annotate_max_pool = _of_narrow(QAnnotateKind.INPUT)
 
 
 def annotate_tabulated(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
@@ -131,13 +143,6 @@ def annotate_tabulated(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr
     if ctx.qconfig.for_tflm:
         return QAnnotateExpr(as_input(found, ctx), QAnnotateKind.INPUT)
     return found
-
-
-def annotate_max_pool(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Works on narrow integers: an accumulator is quantized first."""
-    if ctx.check_to_skip(ref_call) or kind_of(args[0]) is None:
-        return None
-    return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.INPUT)
 
 
 @of_integers

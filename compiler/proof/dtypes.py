@@ -33,21 +33,12 @@ from compiler.ir.ty import TensorType, TupleType, Type, is_float, is_integer
 from compiler.ir.walk import nodes_of, post_order
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX
 from compiler.ranges.finding import Finding
+from compiler.ranges.reals import LAYOUT
 
-_LAYOUT = frozenset(
-    (
-        "annotation.cast_hint",
-        "annotation.stop_fusion",
-        "expand_dims",
-        "reshape",
-        "squeeze",
-        "transpose",
-    )
-)
 _OFFSETS = frozenset(("add", "subtract"))
 _SCALES = frozenset(("fixed_point_multiply", "left_shift", "multiply", "right_shift"))
 _ROUNDING = frozenset(("clip", "round", "round_even"))
-CONVERSIONS = frozenset((*_LAYOUT, *_OFFSETS, *_SCALES, *_ROUNDING, "cast"))
+CONVERSIONS = frozenset((*LAYOUT, *_OFFSETS, *_SCALES, *_ROUNDING, "cast"))
 """What quantize_inputs and dequantize_outputs may be made of."""
 
 # Bounds of clip are truncated to integers when they run. Resizing integers picks elements (their

@@ -66,11 +66,8 @@ class RangeContext:
         """Bounds of a value that has been computed before, or of a constant."""
         held = self._known.get(value)
         if held is None:
-            if value.data is None:
-                low, high = dtype_range(value.type.dtype)
-                held = constant_interval(low, high, len(value.type.shape))
-            else:
-                held = interval(value.data, value.data)
+            known = value.data is not None
+            held = interval(value.data, value.data) if known else anything(value)
             self._known[value] = held
         return held
 
@@ -149,6 +146,11 @@ def dtype_range(dtype: str) -> tuple[int, int]:
     return (0, 1) if dtype == "bool" else integer_range(dtype)
 
 
+def anything(value: Value) -> Interval:
+    """All that the dtype of a value holds."""
+    return constant_interval(*dtype_range(value.type.dtype), len(value.type.shape))
+
+
 def _place(bounds: Interval, reach: int) -> str:
     """Which channel of several reaches the bound."""
     array: Bound = bounds.low if reach < 0 else bounds.high
@@ -206,7 +208,7 @@ def _analyse_loop(step: Step, body: Dataflow, ctx: RangeContext) -> None:
     for place, (value, arg) in enumerate(zip(body.inputs, step.args, strict=True)):
         held = ctx.of(arg)
         if place < states:
-            held = constant_interval(*dtype_range(value.type.dtype), len(value.type.shape))
+            held = anything(value)
         elif place < moving:
             held = held.along([0])
             held = Interval(held.low[0, ...], held.high[0, ...])

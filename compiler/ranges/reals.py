@@ -33,12 +33,13 @@ Ends = tuple[Number, Number]
 
 ANYTHING: Ends = (-math.inf, math.inf)
 
-_KEPT = frozenset(
+LAYOUT = frozenset(
     (
-        *("annotation.cast_hint", "annotation.stop_fusion", "copy"),
+        *("annotation.cast_hint", "annotation.stop_fusion"),
         *("expand_dims", "reshape", "squeeze", "transpose"),
     )
 )
+"""Operators that change no element."""
 PLACES = frozenset(("argmax", "argmin", "topk"))
 """Operators that count elements: their results are bounded by how many there are."""
 _EXACT: dict[str, Callable[..., Any]] = {
@@ -68,7 +69,7 @@ def real_ends(step: Step, ends: Sequence[Ends]) -> Ends | None:
         step: an operator with one result.
         ends: of its operands.
     """
-    if step.name in _KEPT:
+    if step.name in LAYOUT or step.name == "copy":
         return ends[0]
     if step.name in PLACES:
         shape, axis = step.args[0].type.shape, step.attrs.axis

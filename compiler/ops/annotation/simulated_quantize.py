@@ -32,6 +32,7 @@ from compiler.ops.annotation.attach_simulated_quantize import (
 from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
 from compiler.ops.number_format import aligned_vector
 from compiler.ops.op_call import expand_to_axis, op_call
+from compiler.ops.pass_through import partition_pass_through
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, unannotated, with_args
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, as_scale
 from compiler.ops.rules.integer_calls import along_axis
@@ -39,7 +40,7 @@ from compiler.ops.rules.integer_calls import clip as clip_call
 from compiler.ops.rules.integer_calls import multiply as multiply_call
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.rules.partition import FQPartitionRewrite, QPartitionExpr
+from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
@@ -125,10 +126,7 @@ def simulated_quantize_numpy(
 @FQPartitionRewrite.register(simulated_quantize)
 def simulated_quantize_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """A given point belongs to the region it ends: no border comes in between."""
-    data = args[0]
-    if not is_given(ref_call) or not isinstance(data, QPartitionExpr):
-        return None
-    return QPartitionExpr(with_args(ref_call, (data.expr, *args[1:])), data.dtype)
+    return partition_pass_through(ref_call, args, ctx) if is_given(ref_call) else None
 
 
 @FQAnnotateRewrite.register(simulated_quantize)

@@ -70,24 +70,21 @@ def _grouped(
     """One matrix product per image and group: (O/G, K) @ (K, OH*OW)."""
     n = padded.shape[0]
     o, i, kh, kw = kernel.shape
-    columns = im2col(padded, (kh, kw), strides, dilation, out)
+    columns = _columns(padded, (kh, kw), strides, dilation, out)
     columns = columns.reshape(n, groups, i * kh * kw, out[0] * out[1])
     rows = kernel.reshape(groups, o // groups, i * kh * kw)
     product: Array = np.matmul(rows, columns)
     return product.reshape(n, o, *out)
 
 
-def im2col(
+def _columns(
     padded: Array,
     kernel_size: tuple[int, int],
     strides: tuple[int, ...],
     dilation: tuple[int, ...],
     out: tuple[int, int],
 ) -> Array:
-    """What each tap reads, (N, C, kh, kw, OH, OW), contiguous.
-
-    A 1 x 1 kernel of stride 1 copies nothing.
-    """
+    """im2col: (N, C, kh, kw, OH, OW), contiguous. A 1 x 1 kernel of stride 1 copies nothing."""
     kh, kw = kernel_size
     if kh == kw == 1 and strides[0] == strides[1] == 1:
         return np.ascontiguousarray(padded)

@@ -8,11 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 from compiler.ir.expr import Call
-from compiler.ops.nn.convolve import im2col
 from compiler.ops.nn.window import axes_of, pad_spatial
 from compiler.ops.number_format import Array
 from compiler.ops.rules.input_columns import (
-    EVERY_POSITION,
     FQInputColumns,
     InputColumns,
 )
@@ -44,23 +42,16 @@ def conv2d_columns(call: Call) -> InputColumns:
         starts = row * line + column * attrs.strides[1]
         return np.asarray((down[:, None] * line + right).reshape(-1, 1) + starts)
 
-    def columns(data: Array, some: slice = EVERY_POSITION) -> Iterator[tuple[int, Array]]:
+    def columns(data: Array, some: slice) -> Iterator[tuple[int, Array]]:
         positions = len(range(size[0] * size[1])[some])
         most = -(-size[0] * size[1] // (some.step or 1))  # the same pieces wherever it begins
         step = max(_PIECE_BYTES // (8 * most * taps), 1)
         padded = pad_spatial(data.transpose(data_axes), attrs.padding, 0)
-        if some != EVERY_POSITION:
-            reads = reads_of(padded.shape[3], some)
-            for flat in padded.reshape(*padded.shape[:2], -1):
-                for first in range(0, groups, step):
-                    part = flat[first * inputs : (first + step) * inputs]
-                    yield first, part.take(reads.reshape(-1), axis=1).reshape(-1, taps, positions)
-            return
-        for image in padded[:, None]:
+        reads = reads_of(padded.shape[3], some).reshape(-1)
+        for flat in padded.reshape(*padded.shape[:2], -1):
             for first in range(0, groups, step):
-                part = image[:, first * inputs : (first + step) * inputs]
-                piece = im2col(part, (height, width), attrs.strides, attrs.dilation, size)
-                yield first, piece.reshape(-1, taps, positions)
+                part = flat[first * inputs : (first + step) * inputs]
+                yield first, part.take(reads, axis=1).reshape(-1, taps, positions)
 
     def rows(weight: Array) -> Array:
         return weight.transpose(kernel_axes).reshape(groups, outputs // groups, taps)
@@ -79,7 +70,7 @@ def dense_columns(call: Call) -> InputColumns:
     """A column for every row of the data."""
     units, features = call.args[1].tensor_type.concrete_shape
 
-    def columns(data: Array, some: slice = EVERY_POSITION) -> Iterator[tuple[int, Array]]:
+    def columns(data: Array, some: slice) -> Iterator[tuple[int, Array]]:
         flat = data.reshape(-1, features)[some]
         step = max(_PIECE_BYTES // (8 * features), 1)
         for first in range(0, len(flat), step):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ops.annotation.attach_simulated_quantize import as_input
+from compiler.ops.pass_through import partition_pass_through
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
@@ -35,7 +36,7 @@ from compiler.ops.rules.integer_calls import (
     scalar,
     subtract,
 )
-from compiler.ops.rules.partition import FQPartitionRewrite, QPartitionExpr
+from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
@@ -58,10 +59,8 @@ OP = "nn.prelu"
 @with_tables
 def prelu_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Stays inside the region of its data."""
-    data, alpha = args
-    if not isinstance(data, QPartitionExpr) or not isinstance(alpha, Constant):
-        return None
-    return QPartitionExpr(with_args(ref_call, (data.expr, alpha)), data.dtype)
+    constant = isinstance(args[1], Constant)
+    return partition_pass_through(ref_call, args, ctx) if constant else None
 
 
 @FQAnnotateRewrite.register(OP)

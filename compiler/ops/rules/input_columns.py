@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +17,6 @@ from numpy.typing import NDArray
 from compiler.ir.expr import Call
 from compiler.ir.op import OpRule
 from compiler.ops.number_format import Array
-
-EVERY_POSITION: Final = slice(None)
 
 
 @dataclass(frozen=True, slots=True)

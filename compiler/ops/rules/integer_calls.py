@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -24,44 +25,15 @@ def clip(data: Expr, low: float, high: float) -> Call:
     return op_call("clip", data, a_min=float(low), a_max=float(high))
 
 
-def add(lhs: Expr, rhs: Expr) -> Call:
-    """lhs + rhs, broadcast."""
-    return op_call("add", lhs, rhs)
-
-
-def subtract(lhs: Expr, rhs: Expr) -> Call:
-    """lhs - rhs, broadcast."""
-    return op_call("subtract", lhs, rhs)
-
-
-def multiply(lhs: Expr, rhs: Expr) -> Call:
-    """lhs * rhs, broadcast."""
-    return op_call("multiply", lhs, rhs)
-
-
-def minimum(lhs: Expr, rhs: Expr) -> Call:
-    """The smaller of each pair, broadcast."""
-    return op_call("minimum", lhs, rhs)
-
-
-def maximum(lhs: Expr, rhs: Expr) -> Call:
-    """The larger of each pair, broadcast."""
-    return op_call("maximum", lhs, rhs)
-
-
-def right_shift(data: Expr, amount: Expr) -> Call:
-    """data >> amount, arithmetic."""
-    return op_call("right_shift", data, amount)
-
-
-def left_shift(data: Expr, amount: Expr) -> Call:
-    """data << amount."""
-    return op_call("left_shift", data, amount)
-
-
-def bitwise_and(lhs: Expr, rhs: Expr) -> Call:
-    """lhs & rhs, broadcast."""
-    return op_call("bitwise_and", lhs, rhs)
+# Of two operands, broadcast; right_shift is arithmetic.
+add = partial(op_call, "add")
+subtract = partial(op_call, "subtract")
+multiply = partial(op_call, "multiply")
+minimum = partial(op_call, "minimum")
+maximum = partial(op_call, "maximum")
+right_shift = partial(op_call, "right_shift")
+left_shift = partial(op_call, "left_shift")
+bitwise_and = partial(op_call, "bitwise_and")
 
 
 def where_not_negative(data: Expr, then: Expr, otherwise: Expr) -> Call:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from math import prod
 from typing import Any
 
 from compiler.ir.attrs import Attrs
@@ -183,12 +182,14 @@ def _reshaped_order(old: Sequence[int], order: Order, new: Sequence[int]) -> Ord
     """
     if 0 in old:
         return None
-    group_of = {axes[0]: (axes, made) for axes, made in _matched(old, new) if axes}
+    left, right = ([axis for axis, size in enumerate(s) if size != 1] for s in (old, new))
+    runs = reshape_runs([old[axis] for axis in left], [new[axis] for axis in right])
+    group_of = {left[a.start]: (tuple(left[a]), right[b]) for a, b in runs}
     lying = [axis for axis in order if old[axis] != 1]
     found: list[int] = []
     at = 0
     while at < len(lying):
-        axes, made = group_of.get(lying[at], ((), ()))
+        axes, made = group_of.get(lying[at], ((), []))
         if not axes or tuple(lying[at : at + len(axes)]) != axes:
             return None
         found += made
@@ -202,25 +203,19 @@ def _reshaped_order(old: Sequence[int], order: Order, new: Sequence[int]) -> Ord
     return tuple(found)
 
 
-def _matched(
-    old: Sequence[int], new: Sequence[int]
-) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The smallest runs of axes with as many elements before and after a reshape."""
-    left = [axis for axis, size in enumerate(old) if size != 1]
-    right = [axis for axis, size in enumerate(new) if size != 1]
-    groups = []
+def reshape_runs(old: Sequence[int], new: Sequence[int]) -> list[tuple[slice, slice]]:
+    """The shortest runs of axes that hold equally many elements before and after a reshape."""
+    runs = []
     i = j = 0
-    while i < len(left):
-        first_i, first_j = i, j
-        i, j = i + 1, j + 1
-        before, after = old[left[first_i]], new[right[first_j]]
+    while i < len(old):
+        first = i, j
+        i, before, after = i + 1, old[i], 1
         while before != after:
             if before < after:
-                before *= old[left[i]]
+                before *= old[i]
                 i += 1
             else:
-                after *= new[right[j]]
+                after *= new[j]
                 j += 1
-        groups.append((tuple(left[first_i:i]), tuple(right[first_j:j])))
-    assert prod(old) == prod(new)
-    return groups
+        runs.append((slice(first[0], i), slice(first[1], j)))
+    return runs

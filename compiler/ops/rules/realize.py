@@ -158,7 +158,10 @@ def centred(value: QRealizeIntExpr, dtype: str) -> QRealizeIntExpr:
     return like(value, data, dtype=dtype, low=low, high=high, zero_point=0)
 
 
-def both_realized(args: Args) -> tuple[QRealizeIntExpr, QRealizeIntExpr] | None:
+Pair = tuple[QRealizeIntExpr, QRealizeIntExpr]
+
+
+def both_realized(args: Args) -> Pair | None:
     """The two integer operands of a binary operator, or None unless both are integer."""
     lhs, rhs = args
     if isinstance(lhs, QRealizeIntExpr) and isinstance(rhs, QRealizeIntExpr):

@@ -24,7 +24,7 @@ from compiler.ops.rules.realize import (
     zero_point_for,
 )
 from compiler.ops.rules.requantize import requantize, to_scalar
-from compiler.ops.rules.unify_scales import mul_and_div, scale_factor
+from compiler.ops.rules.unify_scales import mul_and_div, rank_of, scale_factor
 from compiler.qtypes.qconfig import QConfig
 
 Fields = list[QRealizeIntExpr]
@@ -39,7 +39,7 @@ def unify_for_concatenate(
         ref_fields: as the annotated graph has them, typed.
     """
     narrow, acc = qconfig.dtype_input, qconfig.dtype_activation
-    flat = [to_scalar(settled(v), _rank(r), qconfig) for v, r in zip(values, ref_fields)]
+    flat = [to_scalar(settled(v), rank_of(r), qconfig) for v, r in zip(values, ref_fields)]
     if qconfig.for_tflm:
         flat = [stored(v, qconfig) for v in flat]
     finest = min((v.dom_scale for v in flat), key=lambda scale: float(scale.data))
@@ -61,9 +61,9 @@ def unify_for_concatenate(
         factor = scale_factor(v, scale)
         if factor >= 1:
             limit = integer_limits(acc)[1]
-            fields.append(mul_and_div(held, factor, scale, limit, ref, _rank(ref), qconfig))
+            fields.append(mul_and_div(held, factor, scale, limit, ref, rank_of(ref), qconfig))
         else:
-            product = scaled(cast(held.data, "int64"), factor, None, _rank(ref), qconfig.rounding)
+            product = scaled(cast(held.data, "int64"), factor, None, rank_of(ref), qconfig.rounding)
             fields.append(integers(cast(product, acc), scale, acc, held.low, held.high))
     return fields
 
@@ -83,10 +83,6 @@ def _is_zero(value: QRealizeIntExpr) -> bool:
     return value.low == value.high == value.zero_point
 
 
-def _rank(ref_arg: Expr) -> int:
-    return len(ref_arg.tensor_type.shape)
-
-
 def _step_bound(value: QRealizeIntExpr, room: int, qconfig: QConfig) -> int:
     if value.dtype == qconfig.dtype_input and value.zero_point == 0:
         return (1 << (qconfig.nbit_input - 1)) - 1
@@ -103,7 +99,7 @@ def _narrow_fields(ref_fields: tuple[Expr, ...], flat: Fields, qconfig: QConfig)
     return [
         v
         if v.dom_scale.data == scale.values
-        else requantize(v, scale, -bound, bound, _rank(ref), qconfig)
+        else requantize(v, scale, -bound, bound, rank_of(ref), qconfig)
         for ref, v in zip(ref_fields, flat)
     ]
 
@@ -127,7 +123,7 @@ def _stored_fields(ref_fields: tuple[Expr, ...], flat: Fields, qconfig: QConfig)
         wide = centred(v, acc)
         moved = like(wide, cast_if_needed(wide, acc), dtype=acc)
         if not same_scale:
-            moved = requantize(moved, scale, low, high, _rank(ref), qconfig)
+            moved = requantize(moved, scale, low, high, rank_of(ref), qconfig)
         data = add(moved.data, scalar(shift, acc)) if shift else moved.data
         reach = moved.low + shift, moved.high + shift
         fields.append(integers(cast(data, dtype), scale, dtype, *reach, zero_point=shift))

@@ -37,6 +37,7 @@ from compiler.ops.rules.integer_calls import (
     stop_fusion,
 )
 from compiler.ops.rules.realize import (
+    Pair,
     QRealizeIntExpr,
     centred,
     integer_limits,
@@ -60,9 +61,7 @@ def input_quantization(ref_arg: Expr) -> bool:
     return attrs is not None and attrs.kind == QAnnotateKind.INPUT
 
 
-def unify_for_add(
-    ref_call: Call, operands: tuple[QRealizeIntExpr, QRealizeIntExpr], qconfig: QConfig
-) -> tuple[tuple[QRealizeIntExpr, QRealizeIntExpr], DomScale]:
+def unify_for_add(ref_call: Call, operands: Pair, qconfig: QConfig) -> tuple[Pair, DomScale]:
     """Both operands of an add in the accumulator dtype, at the smaller scale of the two.
 
     The coarser side is scaled up; where its static bound could leave the dtype it is saturated so
@@ -75,7 +74,7 @@ def unify_for_add(
     rank = len(ref_call.tensor_type.shape)
     lhs, rhs = (settled(value) for value in operands)
     if not lhs.scale.same_axis(rhs.scale):
-        rhs = to_scalar(rhs, _rank(ref_call.args[1]), qconfig)
+        rhs = to_scalar(rhs, rank_of(ref_call.args[1]), qconfig)
     narrow = [
         input_quantization(ref_arg) or is_narrow(value, qconfig)
         for ref_arg, value in zip(ref_call.args, operands)
@@ -116,9 +115,7 @@ def unify_for_add(
     return (result[0], result[1]), scale
 
 
-def _rounded_apart(
-    ref_call: Call, operands: tuple[QRealizeIntExpr, QRealizeIntExpr], qconfig: QConfig
-) -> tuple[tuple[QRealizeIntExpr, QRealizeIntExpr], DomScale]:
+def _rounded_apart(ref_call: Call, operands: Pair, qconfig: QConfig) -> tuple[Pair, DomScale]:
     """Narrow operands as TFLM's ADD and SUB bring them together: 2^20 times as fine (2^15 of
     int16), then each to 2^-20 of twice the larger scale."""
     largest = max(float(value.scale.values) for value in operands)
@@ -129,7 +126,7 @@ def _rounded_apart(
         value = _as_accumulator(ref_arg, operand, acc, qconfig)
         raised = left_shift(value.data, scalar(shift, acc))
         factor = np.asarray(float(value.scale.values) / (2 * largest))
-        data = scaled_by_tflm(raised, factor, None, len(ref_arg.tensor_type.shape))
+        data = scaled_by_tflm(raised, factor, None, rank_of(ref_arg))
         room = math.ceil((value.bound << shift) * float(factor)) + 1
         result.append(integers(data, scale, acc, -room, room))
     require_fits(result[0].bound + result[1].bound, acc, ref_call)
@@ -147,11 +144,7 @@ def _kept_bits(ref_arg: Expr) -> int | None:
     return None if attrs is None else attrs.bits
 
 
-def _in_sixteen(
-    ref_call: Call,
-    operands: tuple[QRealizeIntExpr, QRealizeIntExpr],
-    qconfig: QConfig,
-) -> tuple[tuple[QRealizeIntExpr, QRealizeIntExpr], DomScale]:
+def _in_sixteen(ref_call: Call, operands: Pair, qconfig: QConfig) -> tuple[Pair, DomScale]:
     """Operands of 16 bits and of 8, at one scale where 16 hold both: LiteRT files bring them there
     with QUANTIZE, and add int32."""
     reach = (float(v.scale.values) * min(v.bound, _WIDEST) / _WIDEST for v in operands)
@@ -160,25 +153,20 @@ def _in_sixteen(
     for ref_arg, operand in zip(ref_call.args, operands):
         value = _as_accumulator(ref_arg, operand, acc, qconfig)
         low, high = integer_limits("int16")
-        result.append(requantize(value, scale, low, high, len(ref_arg.tensor_type.shape), qconfig))
+        result.append(requantize(value, scale, low, high, rank_of(ref_arg), qconfig))
     return (result[0], result[1]), scale
 
 
 _FINER: Final = 2.0**-8
 
 
-def _with_constant(
-    ref_call: Call, operands: tuple[QRealizeIntExpr, QRealizeIntExpr], narrow: Sequence[bool]
-) -> DomScale | None:
+def _with_constant(ref_call: Call, operands: Pair, narrow: Sequence[bool]) -> DomScale | None:
     """What brings a narrow operand and a constant together without a rounding: LiteRT files scale
     no int32 to int32."""
     for place in (0, 1):
         scale = operands[place].scale
-        if (
-            narrow[place]
-            and not scale.is_vector
-            and is_quantized_constant(ref_call.args[1 - place])
-        ):
+        constant = is_quantized_constant(ref_call.args[1 - place])
+        if constant and narrow[place] and not scale.is_vector:
             return beside_constant(scale)
     return None
 
@@ -331,5 +319,6 @@ def _spread(
     return like(value, add(value.data, zeros)), max(len(shape), scale.trailing + 1)
 
 
-def _rank(ref_arg: Expr) -> int:
+def rank_of(ref_arg: Expr) -> int:
+    """Axes of a typed operand."""
     return len(ref_arg.tensor_type.shape)

@@ -32,6 +32,7 @@ from compiler.ops.rules.partition import (
 from compiler.ops.rules.realize import (
     Addend,
     FQRealizeRewrite,
+    Pair,
     QRealizeIntExpr,
     both_realized,
     integers,
@@ -141,18 +142,14 @@ def add_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None
     return _sum(ref_call, sides, scale, acc)
 
 
-def _sum(
-    ref_call: Call, sides: tuple[QRealizeIntExpr, QRealizeIntExpr], scale: DomScale, acc: str
-) -> QRealizeIntExpr:
+def _sum(ref_call: Call, sides: Pair, scale: DomScale, acc: str) -> QRealizeIntExpr:
     lhs, rhs = sides
     low, high = lhs.low + rhs.low, lhs.high + rhs.high
     require_fits(max(-low, high), acc, ref_call)
     return integers(with_args(ref_call, (lhs.data, rhs.data)), scale, acc, low, high)
 
 
-def _folded(
-    ref_call: Call, pair: tuple[QRealizeIntExpr, QRealizeIntExpr]
-) -> tuple[int, Addend] | None:
+def _folded(ref_call: Call, pair: Pair) -> tuple[int, Addend] | None:
     """The side that lacks an addend while the other is a constant, which can take it in."""
     for place in (0, 1):
         more, other = pair[place].addend, ref_call.args[1 - place]

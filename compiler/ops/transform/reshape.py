@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from compiler.core.words import FBody, reshaped
@@ -33,6 +34,8 @@ from compiler.ops.rules.layout import FConvertLayout, reshape_layout
 from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.transform.row_major import reshape_lower
+
+_reshaping = partial(define_op, arg_names=("data",), flags=(RESHAPE,))
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,13 +135,7 @@ def _error(source: Shape, newshape: tuple[int, ...], problem: str) -> TypeInfere
     )
 
 
-@define_op(
-    "reshape",
-    arg_names=("data",),
-    attrs_type=ReshapeAttrs,
-    pattern=OpPattern.INJECTIVE,
-    flags=(RESHAPE,),
-)
+@_reshaping("reshape", attrs_type=ReshapeAttrs, pattern=OpPattern.INJECTIVE)
 def reshape(types: Types, attrs: ReshapeAttrs) -> Type:
     """The type of the result, with 0, -1, -2, -3 and -4 of ``newshape`` resolved."""
     data = tensor("reshape", types, 0, "data")
@@ -186,13 +183,7 @@ def squeezed_axes(shape: Shape, axis: Axes) -> tuple[int, ...]:
     return axes
 
 
-@define_op(
-    "squeeze",
-    arg_names=("data",),
-    attrs_type=SqueezeAttrs,
-    pattern=OpPattern.INJECTIVE,
-    flags=(RESHAPE,),
-)
+@_reshaping("squeeze", attrs_type=SqueezeAttrs, pattern=OpPattern.INJECTIVE)
 def squeeze(types: Types, attrs: SqueezeAttrs) -> Type:
     """The shape without the dropped axes."""
     data = tensor("squeeze", types, 0, "data")
@@ -227,13 +218,7 @@ def _expanded(shape: tuple[Any, ...], attrs: ExpandDimsAttrs) -> tuple[Any, ...]
     return (*shape[:at], *(1 for _ in range(attrs.num_newaxis)), *shape[at:])
 
 
-@define_op(
-    "expand_dims",
-    arg_names=("data",),
-    attrs_type=ExpandDimsAttrs,
-    pattern=OpPattern.BROADCAST,
-    flags=(RESHAPE,),
-)
+@_reshaping("expand_dims", attrs_type=ExpandDimsAttrs, pattern=OpPattern.BROADCAST)
 def expand_dims(types: Types, attrs: ExpandDimsAttrs) -> Type:
     """The shape with ones inserted."""
     data = tensor("expand_dims", types, 0, "data")
@@ -249,7 +234,7 @@ def expand_dims_numpy(attrs: ExpandDimsAttrs, args: Arrays, out_type: Type) -> l
 # ---- batch_flatten -----------------------------------------------------------------------------
 
 
-@define_op("nn.batch_flatten", arg_names=("data",), pattern=OpPattern.INJECTIVE, flags=(RESHAPE,))
+@_reshaping("nn.batch_flatten", pattern=OpPattern.INJECTIVE)
 def batch_flatten(types: Types, attrs: Any) -> Type:
     """Rank 2; an unknown inner size makes the product unknown."""
     data = tensor_of_rank("nn.batch_flatten", types, 0, "data", 1, at_least=True)

@@ -9,6 +9,7 @@ from compiler.ir.expr import Call
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Scalar
+from compiler.ops.rules.layout import reshape_runs
 from compiler.ops.rules.lower import Lowered, OutTypes, Views
 
 
@@ -31,19 +32,8 @@ def source_indices(
     if 0 in shape:
         return [index.imm(0) for _ in source]
     found: list[Scalar] = []
-    out, axis = 0, 0
-    while axis < len(source):
-        held, wanted = source[axis], 1
-        end, last = axis + 1, out
-        while held != wanted:
-            if held < wanted:
-                held *= source[end]
-                end += 1
-            else:
-                wanted *= shape[last]
-                last += 1
-        found += _unflattened(_flattened(at[out:last], shape[out:last]), source[axis:end])
-        axis, out = end, last
+    for held, wanted in reshape_runs(source, shape):
+        found += _unflattened(_flattened(at[wanted], shape[wanted]), source[held])
     return found
 
 

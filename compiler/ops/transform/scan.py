@@ -19,6 +19,7 @@ Source: ONNX operator Scan; jax.lax.scan.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -167,37 +168,24 @@ class ScanMarkAttrs(OpAttrs):
     reverse: tuple[int, ...] = ()
 
 
-@define_op(
-    "scan.state",
-    arg_names=("data",),
-    attrs_type=ScanMarkAttrs,
-    pattern=OpPattern.OPAQUE,
-    flags=(NON_COMPUTATIONAL,),
+_mark = partial(
+    define_op, attrs_type=ScanMarkAttrs, pattern=OpPattern.OPAQUE, flags=(NON_COMPUTATIONAL,)
 )
+
+
+@_mark("scan.state", arg_names=("data",))
 def scan_state(types: Types, attrs: ScanMarkAttrs) -> Type:
     """The type of the first state."""
     return tensor("scan.state", types, 0, "data")
 
 
-@define_op(
-    "scan.step",
-    arg_names=("data",),
-    attrs_type=ScanMarkAttrs,
-    pattern=OpPattern.OPAQUE,
-    flags=(NON_COMPUTATIONAL,),
-)
+@_mark("scan.step", arg_names=("data",))
 def scan_step(types: Types, attrs: ScanMarkAttrs) -> Type:
     """One step of the first axis."""
     return _one_step(types[0], attrs.length)
 
 
-@define_op(
-    "scan.end",
-    arg_names=("states", "next_states", "outputs"),
-    attrs_type=ScanMarkAttrs,
-    pattern=OpPattern.OPAQUE,
-    flags=(NON_COMPUTATIONAL,),
-)
+@_mark("scan.end", arg_names=("states", "next_states", "outputs"))
 def scan_end(types: Types, attrs: ScanMarkAttrs) -> Type:
     """As of ``scan``.
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from compiler.ir.dataflow import Step
 from compiler.ir.ty import bits
-from compiler.ranges.analysis import FRange, RangeContext, dtype_range
+from compiler.ranges.analysis import FRange, RangeContext, anything
 from compiler.ranges.interval import Bound, Interval, constant_interval, exact
 from compiler.ranges.rules.arithmetic import corners
 
@@ -36,8 +36,7 @@ def shift(step: Step, ctx: RangeContext) -> Interval:
             f"shifts by {amount.lowest} to {amount.highest} bits, legal are 0 to {width - 1}",
             bound=amount.highest,
         )
-        low, high = dtype_range(step.result.type.dtype)
-        return constant_interval(low, high, len(step.result.type.shape))
+        return anything(step.result)
     pairs = product((data.low, data.high), (amount.low, amount.high))
     if step.name == "right_shift":
         return corners([x >> n for x, n in pairs])
@@ -60,8 +59,7 @@ def fixed_point_multiply_per_axis(step: Step, ctx: RangeContext) -> Interval:
     constants = [value.data for value in step.args[1:]]
     if any(data is None for data in constants):
         ctx.report(step, "its multipliers or shifts are computed, so it cannot be bounded")
-        low, high = dtype_range(step.result.type.dtype)
-        return constant_interval(low, high, rank)
+        return anything(step.result)
     multiplier, amount = (exact(data).reshape(shape) for data in constants)
     return _scaled(step, ctx, multiplier, amount)
 
@@ -71,7 +69,7 @@ def _scaled(step: Step, ctx: RangeContext, multiplier: Bound, amount: Bound) -> 
     rank = len(step.result.type.shape)
     if (most := int(np.max(amount, initial=0))) > MAX_LEFT:
         ctx.report(step, f"shifts left by {most} bits, legal are 0 to {MAX_LEFT}", bound=most)
-        return constant_interval(*dtype_range(dtype), rank)
+        return anything(step.result)
     worst = _Worst()
     results = [_each(worst, x, multiplier, amount, bits(dtype)) for x in (data.low, data.high)]
     for what, (low, high) in worst.seen.items():

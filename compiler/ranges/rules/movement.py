@@ -11,6 +11,7 @@ from compiler.ops.number_format import Array
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.ranges.analysis import FRange, RangeContext
 from compiler.ranges.interval import Bound, Interval, constant_interval, interval
+from compiler.ranges.rules.table import entries
 
 MAX_MOVED = 1 << 16
 """Larger tensors get one pair of bounds for all elements."""
@@ -53,16 +54,11 @@ def take(step: Step, ctx: RangeContext) -> Interval:
     data, places = step.args
     rank, axis, batch = len(step.result.type.shape), step.attrs.axis, step.attrs.batch_dims
     if data.data is not None and data.data.ndim == 1 and data.data.size:
-        held, last = ctx.of(places), data.data.size - 1
-        if step.attrs.mode == "wrap":
-            held = constant_interval(0, last, rank)
-        first, end = (min(max(index, 0), last) for index in (held.lowest, held.highest))
-        reached = data.data[first : end + 1]
-        return constant_interval(int(reached.min()), int(reached.max()), rank)
+        held = ctx.of(places)
+        all_of = step.attrs.mode == "wrap"
+        ends = (0, data.data.size) if all_of else (held.lowest, held.highest)
+        return entries(data.data, *ends, rank)
     kept = ctx.of(data).along([axis])
-    ends = []
-    for bound in (kept.low, kept.high):
-        shape = bound.shape
-        between = (1,) * (len(places.type.shape) - batch)
-        ends.append(bound.reshape((*shape[:axis], *between, *shape[axis + 1 :])))
-    return interval(*ends)
+    shape, between = kept.low.shape, (1,) * (len(places.type.shape) - batch)
+    shape = (*shape[:axis], *between, *shape[axis + 1 :])
+    return interval(kept.low.reshape(shape), kept.high.reshape(shape))

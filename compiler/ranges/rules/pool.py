@@ -14,18 +14,6 @@ from compiler.ranges.analysis import FRange, RangeContext
 from compiler.ranges.interval import Interval, constant_interval
 
 
-def _image_axes(step: Step) -> list[int]:
-    return [step.attrs.layout.index(letter) for letter in "HW"]
-
-
-def _in_layout(step: Step, bounds: Interval) -> Interval:
-    """Bounds in the layout of the result."""
-    source = step.attrs.layout
-    target = getattr(step.attrs, "out_layout", "") or source
-    order = [source.index(letter) for letter in target]
-    return Interval(bounds.low.transpose(order), bounds.high.transpose(order))
-
-
 def _check_sum(
     step: Step, ctx: RangeContext, bounds: Interval, count: int, averaged: bool = True
 ) -> None:
@@ -42,19 +30,17 @@ def _check_sum(
 @FRange.register("nn.max_pool2d")
 def max_pool2d(step: Step, ctx: RangeContext) -> Interval:
     """One of the elements; a window of padding only gives the smallest value of the dtype."""
-    bounds = ctx.of(step.args[0]).along(_image_axes(step))
+    bounds = ctx.of(step.args[0]).along((2, 3))
     if _reads_only_padding(step):
         bounds = bounds.with_value(integer_range(step.result.type.dtype)[0])
-    return _in_layout(step, bounds)
+    return bounds
 
 
 def _reads_only_padding(step: Step) -> bool:
     """Whether a window may have no element of the data under any of its taps."""
     attrs = step.attrs
-    source, target = attrs.layout, attrs.out_layout or attrs.layout
-    for axis, letter in enumerate("HW"):
-        size = step.args[0].type.concrete_shape[source.index(letter)]
-        count = step.result.type.concrete_shape[target.index(letter)]
+    sizes = step.args[0].type.concrete_shape[2:], step.result.type.concrete_shape[2:]
+    for axis, (size, count) in enumerate(zip(*sizes)):
         taps, apart = attrs.pool_size[axis], attrs.dilation[axis]
         starts = np.arange(count, dtype=object) * attrs.strides[axis] - attrs.padding[axis]
         # The first tap at or behind element 0 must be one of the window's, and inside the data.
@@ -67,11 +53,13 @@ def _reads_only_padding(step: Step) -> bool:
 @FRange.register("nn.avg_pool2d")
 def avg_pool2d(step: Step, ctx: RangeContext) -> Interval:
     """Between the elements' bounds, and 0 where padding counts or fills a window."""
-    bounds = ctx.of(step.args[0]).along(_image_axes(step))
-    _check_sum(step, ctx, bounds, math.prod(step.attrs.pool_size))
-    if any(step.attrs.padding) or step.attrs.ceil_mode:
+    attrs, source = step.attrs, step.attrs.layout
+    bounds = ctx.of(step.args[0]).along([source.index(letter) for letter in "HW"])
+    _check_sum(step, ctx, bounds, math.prod(attrs.pool_size))
+    if any(attrs.padding) or attrs.ceil_mode:
         bounds = bounds.with_value(0)
-    return _in_layout(step, bounds)
+    order = [source.index(letter) for letter in attrs.out_layout or source]
+    return Interval(bounds.low.transpose(order), bounds.high.transpose(order))
 
 
 def _count(step: Step, axes: Sequence[int]) -> int:

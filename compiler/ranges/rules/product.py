@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from compiler.ir.dataflow import Step, Value
+from compiler.ir.dataflow import Step
 from compiler.ops.number_format import Array
 from compiler.ranges.analysis import FRange, RangeContext, dtype_range
 from compiler.ranges.interval import Bound, Interval, constant_interval, exact, interval
@@ -117,7 +117,7 @@ def matmul(step: Step, ctx: RangeContext) -> Interval:
 
 def _of_two(step: Step, ctx: RangeContext, terms: int, padded: bool = False) -> Interval:
     """Sums of products of two computed tensors."""
-    a, b = (ctx.of(v) for v in _operands(step))
+    a, b = (ctx.of(v) for v in step.args)
     ends = [x * y for x in (a.lowest, a.highest) for y in (b.lowest, b.highest)]
     rank = len(step.result.type.shape)
     partial = constant_interval(terms * min(*ends, 0), terms * max(*ends, 0), rank)
@@ -130,11 +130,7 @@ def _check_widened(step: Step, ctx: RangeContext) -> None:
     """Operands are converted to the dtype of the result first, which must hold them."""
     dtype = step.result.type.dtype
     low, high = dtype_range(dtype)
-    for value in _operands(step):
+    for value in step.args:
         own = dtype_range(value.type.dtype)
         if own[0] < low or own[1] > high:
             ctx.fits(step, "an operand", ctx.of(value), dtype)
-
-
-def _operands(step: Step) -> tuple[Value, Value]:
-    return step.args[0], step.args[1]

@@ -78,7 +78,7 @@ def test_rows_times_columns_are_the_operator_itself() -> None:
         rows = rule.rows(weight)
         np.testing.assert_array_equal(rule.weight(rows), weight)
         parts: dict[int, list[Any]] = {}
-        for first, piece in rule.columns(data):
+        for first, piece in rule.columns(data, slice(None)):
             parts.setdefault(first, []).append(rows[first : first + len(piece)] @ piece)
         merged = [np.concatenate(some, axis=2) for _, some in sorted(parts.items())]
         found = np.concatenate(merged).reshape(wanted.shape[1], -1)
