@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TupleType, Type
 from compiler.ops.arg_types import vectors_along_axis
-from compiler.ops.nn.normalize import NormAttrs
+from compiler.ops.nn.normalize import NormAttrs, floats_along_axis
 from compiler.ops.number_format import aligned_vector, working
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
@@ -25,13 +24,8 @@ class BatchNormAttrs(NormAttrs):
     """As of the others."""
 
 
-batch_norm = register_op(
-    OP,
-    arg_names=("data", *VECTORS),
-    attrs_type=BatchNormAttrs,
-    rel=vectors_along_axis(OP, *VECTORS, result=lambda data, v: TupleType((data, v, v))),
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-)
+_rel = vectors_along_axis(OP, *VECTORS, result=lambda data, v: TupleType((data, v, v)))
+batch_norm = floats_along_axis(OP, BatchNormAttrs, *VECTORS, rel=_rel)
 
 
 @FNumpyCompute.register(batch_norm)

@@ -14,7 +14,6 @@ from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Args, Call, Expr
-from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, IncompleteType, TensorType, Type, holds_float
 from compiler.ir.type_relation import Reporter, is_known
@@ -27,7 +26,7 @@ from compiler.ops.nn.matmul_like import (
     weighted_scale,
     zero_point_of_data,
 )
-from compiler.ops.nn.product_dtype import product_dtype
+from compiler.ops.nn.product_dtype import product_dtype, weighted_op
 from compiler.ops.nn.product_loops import convolution_loops
 from compiler.ops.nn.window import (
     arrange,
@@ -126,13 +125,7 @@ def _spatial(size: Dim, kernel: Dim, before: int, after: int, stride: int, dilat
     return output_size(OP, size, before, after, extent(kernel, dilation), stride)
 
 
-conv2d = register_op(
-    OP,
-    arg_names=("data", "weight"),
-    attrs_type=Conv2DAttrs,
-    rel=conv2d_rel,
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-)
+conv2d = weighted_op(OP, attrs_type=Conv2DAttrs, rel=conv2d_rel)
 
 
 @FNumpyCompute.register(conv2d)

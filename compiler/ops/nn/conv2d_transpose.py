@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Args, Call, Expr
-from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, IncompleteType, TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
@@ -28,7 +27,7 @@ from compiler.ops.arg_types import Types, merge_dim, tensor_of_rank
 from compiler.ops.nn.conv2d import Conv2DAttrs
 from compiler.ops.nn.convolve import convolve
 from compiler.ops.nn.matmul_like import annotate_matmul_like, realize_matmul_like, weighted_scale
-from compiler.ops.nn.product_dtype import product_dtype
+from compiler.ops.nn.product_dtype import product_dtype, weighted_op
 from compiler.ops.nn.product_loops import transposed_convolution_loops
 from compiler.ops.nn.window import (
     arrange,
@@ -124,13 +123,7 @@ def _spatial(attrs: Conv2DTransposeAttrs, axis: int, size: Dim, kernel: Dim) -> 
     return out
 
 
-conv2d_transpose = register_op(
-    OP,
-    arg_names=("data", "weight"),
-    attrs_type=Conv2DTransposeAttrs,
-    rel=conv2d_transpose_rel,
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-)
+conv2d_transpose = weighted_op(OP, attrs_type=Conv2DTransposeAttrs, rel=conv2d_transpose_rel)
 
 
 @FNumpyCompute.register(conv2d_transpose)

@@ -9,7 +9,6 @@ from compiler.core.words import FBody, Words, shape_of
 from compiler.errors import TypeInferenceError
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import IncompleteType, TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
@@ -22,7 +21,7 @@ from compiler.ops.nn.matmul_like import (
     weighted_scale,
     zero_point_of_data,
 )
-from compiler.ops.nn.product_dtype import product_dtype
+from compiler.ops.nn.product_dtype import product_dtype, weighted_op
 from compiler.ops.nn.product_loops import matmul_loops, turned
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite
@@ -76,13 +75,7 @@ def dense_rel(types: Types, num_inputs: int, attrs: DenseAttrs, reporter: Report
     return True
 
 
-dense = register_op(
-    OP,
-    arg_names=("data", "weight"),
-    attrs_type=DenseAttrs,
-    rel=dense_rel,
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-)
+dense = weighted_op(OP, attrs_type=DenseAttrs, rel=dense_rel)
 
 
 @FNumpyCompute.register(dense)

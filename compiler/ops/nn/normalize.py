@@ -40,6 +40,23 @@ class NormAttrs(OpAttrs):
     scale: bool = True
 
 
+def floats_along_axis(
+    name: str, attrs_type: type[OpAttrs], *vectors: str, rel: TypeRelation | None = None
+) -> Op:
+    """An operator of floats along ``attrs.axis``, and of vectors as long as that.
+
+    Args:
+        rel: its relation where it asks for more.
+    """
+    return register_op(
+        name,
+        arg_names=("data", *vectors),
+        attrs_type=attrs_type,
+        rel=rel or vectors_along_axis(name, *vectors),
+        pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+    )
+
+
 def register_norm(
     name: str, attrs_type: type[OpAttrs], grouping: Grouping, rel: TypeRelation | None = None
 ) -> Op:
@@ -47,13 +64,7 @@ def register_norm(
 
     Source of the arithmetic: Relay v0.10 transforms/simplify_inference.cc.
     """
-    op = register_op(
-        name,
-        arg_names=("data", "gamma", "beta"),
-        attrs_type=attrs_type,
-        rel=rel or vectors_along_axis(name, "gamma", "beta"),
-        pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-    )
+    op = floats_along_axis(name, attrs_type, "gamma", "beta", rel=rel)
 
     @FNumpyCompute.register(op)
     def norm_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:

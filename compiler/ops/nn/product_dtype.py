@@ -1,9 +1,18 @@
-"""The result dtype of convolutions and matrix products: out_dtype, or that of the operands."""
+"""What convolutions and matrix products share: their declaration, and the dtype of the result,
+which is out_dtype, or that of the operands."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, is_float, is_integer
+
+weighted_op = partial(
+    register_op, arg_names=("data", "weight"), pattern=OpPattern.OUT_ELEMWISE_FUSABLE
+)
+"""An operator of data and weight; what follows joins its loops."""
 
 
 def product_dtype(op: str, data: TensorType, weight: TensorType, out_dtype: str) -> str:

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from compiler.ir.expr import Args, Call, Expr
-from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.ops.arg_types import vectors_along_axis
+from compiler.ops.nn.normalize import floats_along_axis
 from compiler.ops.nn.standardized_integers import Norm, annotate_norm, realize_norm
 from compiler.ops.number_format import working
 from compiler.ops.op_attrs import OpAttrs
@@ -39,13 +38,7 @@ class RmsNormAttrs(OpAttrs):
     epsilon: float = 1e-5
 
 
-rms_norm = register_op(
-    OP,
-    arg_names=("data",),
-    attrs_type=RmsNormAttrs,
-    rel=vectors_along_axis(OP),
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-)
+rms_norm = floats_along_axis(OP, RmsNormAttrs)
 
 
 @FNumpyCompute.register(rms_norm)

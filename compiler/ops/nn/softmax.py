@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.expr import Args, Call, Constant, Expr, Op
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ir.ty import Type
-from compiler.ops.arg_types import vectors_along_axis
 from compiler.ops.nn.fixed_point_softmax import (
     MOST_SUMMANDS,
     OUT_BITS,
@@ -20,6 +18,7 @@ from compiler.ops.nn.fixed_point_softmax import (
     fixed_point_softmax,
 )
 from compiler.ops.nn.integer_softmax import IntegerSoftmaxAttrs, integer_softmax
+from compiler.ops.nn.normalize import floats_along_axis
 from compiler.ops.number_format import working
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import op_call
@@ -55,18 +54,7 @@ class SoftmaxAttrs(OpAttrs):
     axis: int = -1
 
 
-def _along_axis(op: str) -> Op:
-    """An operator of the values along one axis of floats."""
-    return register_op(
-        op,
-        arg_names=("data",),
-        attrs_type=SoftmaxAttrs,
-        rel=vectors_along_axis(op),
-        pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-    )
-
-
-softmax = _along_axis("nn.softmax")
+softmax = floats_along_axis("nn.softmax", SoftmaxAttrs)
 
 
 @FNumpyCompute.register(softmax)
@@ -131,7 +119,7 @@ def _of_tflm(
     return integers(call, scale, "int32", 0, (1 << OUT_BITS) - 1)
 
 
-log_softmax = _along_axis("nn.log_softmax")
+log_softmax = floats_along_axis("nn.log_softmax", SoftmaxAttrs)
 
 
 @FNumpyCompute.register(log_softmax)
