@@ -7,7 +7,6 @@ word has a body (``FBody``) beside its definition. Meanings, dtypes and bounds: 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partialmethod
 from typing import Any, Final
 
 import numpy as np
@@ -160,17 +159,37 @@ class Words:
         dtype = "bool" if name in ("less", "equal") else a.type.dtype
         return self.word(name, [a, b], shape, dtype)
 
-    add = partialmethod(binary, "add")
-    subtract = partialmethod(binary, "subtract")
-    multiply = partialmethod(binary, "multiply")
-    minimum = partialmethod(binary, "minimum")
-    maximum = partialmethod(binary, "maximum")
-    less = partialmethod(binary, "less")
-    equal = partialmethod(binary, "equal")
+    def add(self, a: Value, b: Value | int) -> Value:
+        """a + b."""
+        return self.binary("add", a, b)
+
+    def subtract(self, a: Value, b: Value | int) -> Value:
+        """a - b."""
+        return self.binary("subtract", a, b)
+
+    def multiply(self, a: Value, b: Value | int) -> Value:
+        """a * b."""
+        return self.binary("multiply", a, b)
+
+    def minimum(self, a: Value, b: Value | int) -> Value:
+        """The smaller one."""
+        return self.binary("minimum", a, b)
+
+    def maximum(self, a: Value, b: Value | int) -> Value:
+        """The larger one."""
+        return self.binary("maximum", a, b)
 
     def clip(self, x: Value, low: int, high: int) -> Value:
         """max(min(x, high), low)."""
         return self.maximum(self.minimum(x, high), low)
+
+    def less(self, a: Value, b: Value | int) -> Value:
+        """Whether a < b."""
+        return self.binary("less", a, b)
+
+    def equal(self, a: Value, b: Value | int) -> Value:
+        """Whether a = b."""
+        return self.binary("equal", a, b)
 
     def negation(self, x: Value) -> Value:
         """Whether a bool is false."""
