@@ -2,12 +2,17 @@
 
 Every region knows its parent and one ancestor further up, chosen so that any walk to the root takes
 logarithmically many steps. Regions have weights, and the largest on a way up is found as quickly.
+``placed`` finds the scope of every node of an expression.
 Source of the method: Myers, "An applicative random-access stack", 1983.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+from compiler.ir.adt import Match
+from compiler.ir.expr import Expr, Function, If
 
 
 class Scope:
@@ -85,3 +90,42 @@ def ways_to_common(a: Scope, b: Scope, weight: int = 0) -> tuple[Scope, int]:
 def nearest_common(a: Scope, b: Scope) -> Scope:
     """The innermost region around both; of one tree."""
     return ways_to_common(a, b)[0]
+
+
+def placed(
+    order: Sequence[Expr], places: Callable[[Expr, Scope], Iterable[tuple[Expr, Scope]]]
+) -> dict[Expr, Scope]:
+    """The scope of every node: the innermost one around all its uses.
+
+    Args:
+        order: operands before users; the last one is the root.
+        places: ``places(node, scope)`` gives the operands of a node in a scope, each with the scope
+            that reads it; operands that it leaves out have none.
+    """
+    owner = {order[-1]: Scope(None)}
+    for node in reversed(order):
+        here = owner.get(node)
+        for child, scope in () if here is None else places(node, here):
+            held = owner.get(child)
+            owner[child] = scope if held is None else nearest_common(held, scope)
+    return owner
+
+
+def scoped_operands(
+    node: Expr, here: Scope, opened: Callable[[Expr, Scope], Scope]
+) -> list[tuple[Expr, Scope]]:
+    """Operands of a node, each with the scope that reads it.
+
+    Args:
+        opened: ``opened(result, here)`` makes the scope of a body, a branch or a clause.
+    """
+    if isinstance(node, Function):
+        inner = opened(node.body, here)
+        return [(operand, inner) for operand in node.operands()]
+    if isinstance(node, If):
+        first, results = node.cond, [node.true_branch, node.false_branch]
+    elif isinstance(node, Match):
+        first, results = node.data, [clause.rhs for clause in node.clauses]
+    else:
+        return [(operand, here) for operand in node.operands()]
+    return [(first, here), *((result, opened(result, here)) for result in results)]

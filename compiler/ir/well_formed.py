@@ -20,7 +20,7 @@ from compiler.ir.expr import (
     describe,
 )
 from compiler.ir.module import IRModule
-from compiler.ir.scope_tree import Scope, nearest_common
+from compiler.ir.scope_tree import Scope, placed
 from compiler.ir.ty import IncompleteType, Type
 from compiler.ir.walk import post_order
 from compiler.span import AnySpan
@@ -51,16 +51,12 @@ def well_formed(subject: Expr | IRModule) -> list[Problem]:
     return _Checker(subject).run()
 
 
-_CLOSED = (Var, Constant, Op)
-"""Kinds that hold no other node."""
-
-
 class _Checker:
     def __init__(self, root: Expr) -> None:
         self.problems: list[Problem] = []
         self.order = list(post_order(root))
         self.closed = isinstance(root, Function)
-        self.owner = {root: Scope(None)}
+        self.owner: dict[Expr, Scope] = {}
         self.binders: dict[Var, Scope] = {}
 
     def problem(self, what: str, node: Expr) -> None:
@@ -68,23 +64,16 @@ class _Checker:
 
     def run(self) -> list[Problem]:
         """Place every node, users first; then look at each once, operands first."""
-        for node in reversed(self.order):
-            if isinstance(node, _CLOSED):
-                continue
-            for child, scope in self._places(node):
-                if not isinstance(child, (Constant, Op)):
-                    held = self.owner.get(child)
-                    self.owner[child] = scope if held is None else nearest_common(held, scope)
+        self.owner = placed(self.order, self._places)
         for node in self.order:
             self._check(node)
         return self.problems
 
-    def _places(self, node: Expr) -> list[tuple[Expr, Scope]]:
+    def _places(self, node: Expr, here: Scope) -> list[tuple[Expr, Scope]]:
         """Operands with the scope that reads them; the variables bound here get theirs.
 
         Variables are left out: where they are used is where their users are.
         """
-        here = self.owner[node]
         if isinstance(node, Function):
             inner = self._open(node, here, node.params)
             places = [(node.body, inner)]
@@ -97,7 +86,8 @@ class _Checker:
             for clause in node.clauses:
                 places.append((clause.rhs, self._open(node, here, pattern_vars(clause.lhs))))
         else:
-            return [(child, here) for child in node.operands()]
+            leaves = (Constant, Op)
+            return [(child, here) for child in node.operands() if not isinstance(child, leaves)]
         return places
 
     def _open(self, node: Expr, around: Scope, bound: Sequence[Var]) -> Scope:

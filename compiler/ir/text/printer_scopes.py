@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import methodcaller
 
 from compiler.ir.adt import Match
 from compiler.ir.expr import Constant, Expr, Function, If, Let, Op
-from compiler.ir.scope_tree import Scope, nearest_common
+from compiler.ir.scope_tree import Scope, placed, scoped_operands
 from compiler.ir.walk import nodes_of, post_order
 
 SCOPED = (Function, If, Match)
@@ -70,22 +69,19 @@ class ScalarUses:
 
 
 def _place(root: Expr, order: list[Expr], plan: ScopePlan) -> None:
-    top = Scope(None)
-    owner: dict[Expr, Scope] = {root: top}
-    edges: list[tuple[Scope, Expr]] = []
+    edges: list[tuple[Expr, Scope]] = []
     if isinstance(root, Let):
         plan.flat_lets.add(root)
-    for node in reversed(order):
-        if isinstance(node, Op):
-            continue
-        for scope, child in _operand_scopes(node, owner[node], plan):
-            if isinstance(child, Op):
-                continue
-            edges.append((scope, child))
-            held = owner.get(child)
-            owner[child] = scope if held is None else nearest_common(held, scope)
+
+    def places(node: Expr, scope: Scope) -> list[tuple[Expr, Scope]]:
+        found = _operand_scopes(node, scope, plan)
+        used = [(child, where) for child, where in found if not isinstance(child, Op)]
+        edges.extend(used)
+        return used
+
+    owner = placed(order, places)
     captured: dict[Expr, set[Expr]] = {}
-    for scope, child in edges:
+    for child, scope in edges:
         home = owner[child]
         if scope is not home:
             inside = scope.at_depth(home.depth + 1).construct
@@ -97,26 +93,15 @@ def _place(root: Expr, order: list[Expr], plan: ScopePlan) -> None:
     }
 
 
-def _operand_scopes(node: Expr, scope: Scope, plan: ScopePlan) -> Iterable[tuple[Scope, Expr]]:
-    if isinstance(node, Function):
-        inner = _open(scope, node, node.body, plan)
-        return [*((inner, p) for p in node.params), (inner, node.body)]
-    if isinstance(node, If):
-        branches = (node.true_branch, node.false_branch)
-        return [(scope, node.cond), *((_open(scope, node, b, plan), b) for b in branches)]
-    if isinstance(node, Match):
-        rhs = [clause.rhs for clause in node.clauses]
-        return [(scope, node.data), *((_open(scope, node, r, plan), r) for r in rhs)]
+def _operand_scopes(node: Expr, scope: Scope, plan: ScopePlan) -> list[tuple[Expr, Scope]]:
+    def opened(result: Expr, around: Scope) -> Scope:
+        if isinstance(result, Let) and plan.uses[result] == 1:
+            plan.flat_lets.add(result)
+        return Scope(node, around)
+
     if isinstance(node, Let):
         if node not in plan.flat_lets:
             scope = Scope(node, scope)
         if isinstance(node.body, Let) and plan.uses[node.body] == 1:
             plan.flat_lets.add(node.body)
-        return [(scope, child) for child in node.operands()]
-    return [(scope, child) for child in node.operands()]
-
-
-def _open(scope: Scope, node: Expr, result: Expr, plan: ScopePlan) -> Scope:
-    if isinstance(result, Let) and plan.uses[result] == 1:
-        plan.flat_lets.add(result)
-    return Scope(node, scope)
+    return scoped_operands(node, scope, opened)

@@ -7,12 +7,10 @@ uses is computed in that branch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from compiler.ir.adt import Match, pattern_vars
-from compiler.ir.analysis import post_order
-from compiler.ir.expr import Constant, Expr, Function, GlobalVar, If, Let, Op, Var
-from compiler.ir.scope_tree import Scope, nearest_common
+from compiler.ir.expr import Constant, Expr, Function, GlobalVar, Let, Op, Var
+from compiler.ir.scope_tree import Scope, placed, scoped_operands
+from compiler.ir.walk import post_order
 
 
 class ScopeMap:
@@ -27,38 +25,27 @@ class ScopeMap:
     """
 
     def __init__(self, root: Function) -> None:
-        self.root = root
-        self.owner: dict[Expr, Scope] = {}
         self.inside: dict[Expr, list[Scope]] = {}
-        self.used_inside: dict[Expr, list[Expr]] = {}
         self.bound: set[Var] = set()
         order = list(post_order(root))
-        self._assign_owners(order)
-        self._find_outer_uses(order)
+        uses: list[tuple[Expr, Scope]] = []
 
-    def _assign_owners(self, order: list[Expr]) -> None:
-        outside = Scope(self.root)
-        self.owner[self.root] = outside
-        for node in reversed(order):
-            scope = self.owner.get(node)
-            if scope is None:
-                continue
-            self._open(node, scope)
-            for child, use in self._uses(node, scope):
-                held = self.owner.get(child)
-                self.owner[child] = use if held is None else nearest_common(held, use)
+        def places(node: Expr, scope: Scope) -> list[tuple[Expr, Scope]]:
+            def opened(_: Expr, around: Scope) -> Scope:
+                inner = Scope(node, around)
+                self.inside.setdefault(node, []).append(inner)
+                return inner
+
+            found = scoped_operands(node, scope, opened)
+            used = [
+                (n, where) for n, where in found if not isinstance(n, (Constant, Op, GlobalVar))
+            ]
+            uses.extend(used)
+            return used
+
+        self.owner = placed(order, places)
         self._bind(order)
-
-    def _open(self, node: Expr, scope: Scope) -> None:
-        count = 0
-        if isinstance(node, Function):
-            count = 1
-        elif isinstance(node, If):
-            count = 2
-        elif isinstance(node, Match):
-            count = len(node.clauses)
-        if count:
-            self.inside[node] = [Scope(node, scope) for _ in range(count)]
+        self.used_inside = self._outer_uses(uses, order)
 
     def _bind(self, order: list[Expr]) -> None:
         """Variables belong to the scope that binds them, wherever they are used."""
@@ -78,36 +65,19 @@ class ScopeMap:
                     for var in pattern_vars(clause.lhs):
                         bind(var, scope)
 
-    def _uses(self, node: Expr, scope: Scope) -> Iterator[tuple[Expr, Scope]]:
-        """Operands that are computed, each with the scope that reads it."""
-        if isinstance(node, Function):
-            operands = [(node.body, self.inside[node][0])]
-        elif isinstance(node, If):
-            yes, no = self.inside[node]
-            operands = [(node.cond, scope), (node.true_branch, yes), (node.false_branch, no)]
-        elif isinstance(node, Match):
-            operands = [(node.data, scope)]
-            operands += [(c.rhs, s) for c, s in zip(node.clauses, self.inside[node])]
-        elif isinstance(node, Let):
-            operands = [(node.value, scope), (node.body, scope)]
-        else:
-            operands = [(child, scope) for child in node.operands()]
-        for child, use in operands:
-            if not isinstance(child, (Constant, Op, GlobalVar)):
-                yield child, use
-
-    def _find_outer_uses(self, order: list[Expr]) -> None:
-        found: dict[Expr, dict[Expr, None]] = {}
+    def _outer_uses(
+        self, uses: list[tuple[Expr, Scope]], order: list[Expr]
+    ) -> dict[Expr, list[Expr]]:
+        found: dict[Expr, set[Expr]] = {}
+        for node, scope in uses:
+            owner = self.owner[node]
+            while scope is not owner and scope.parent is not None:
+                known = found.setdefault(scope.construct, set())
+                if node in known:
+                    break
+                known.add(node)
+                scope = scope.parent
         position = {node: k for k, node in enumerate(order)}
-        for node in order:
-            for child, use in self._uses(node, self.owner[node]) if node in self.owner else ():
-                owner, scope = self.owner[child], use
-                while scope is not owner and scope.parent is not None:
-                    assert scope.construct is not None
-                    known = found.setdefault(scope.construct, {})
-                    if child in known:
-                        break
-                    known[child] = None
-                    scope = scope.parent
-        for construct, nodes in found.items():
-            self.used_inside[construct] = sorted(nodes, key=position.__getitem__)
+        return {
+            construct: sorted(nodes, key=position.__getitem__) for construct, nodes in found.items()
+        }
