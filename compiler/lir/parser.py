@@ -94,11 +94,7 @@ def _value(words: Words) -> Any:
     """A number, string, bool or list of them; recurses over their nesting."""
     if not words.take("["):
         return _plain_value(words)
-    found = []
-    for _ in words.items("]"):
-        with words.nested("a value"):
-            found.append(_value(words))
-    return tuple(found)
+    return words.nested_items("]", "a value", lambda: _value(words))
 
 
 def _plain_value(words: Words) -> Any:
@@ -149,12 +145,8 @@ class _Reader:
         return PrimFunc(name, params, outputs, tuple(temps), tuple(consts), tuple(blocks), attrs)
 
     def _declarations(self, scope: Scope) -> tuple[Buffer, ...]:
-        words = self.words
-        words.expect("(")
-        found: list[Buffer] = []
-        for _ in words.items(")"):
-            found.append(self._declaration(scope))
-        return tuple(found)
+        self.words.expect("(")
+        return self.words.nested_items(")", "a list", lambda: self._declaration(scope))
 
     def _declaration(self, scope: Scope) -> Buffer:
         words = self.words
@@ -166,10 +158,8 @@ class _Reader:
         if dtype.text not in DTYPES:
             words.fail_at(dtype, f"unknown dtype {dtype.text!r}", dtype.text, DTYPES)
         words.expect("[")
-        shape: list[int] = []
-        for _ in words.items("]"):
-            shape.append(self._size())
-        buffer = Buffer(name.text, tuple(shape), dtype.text, scope)
+        shape = words.nested_items("]", "a list", self._size)
+        buffer = Buffer(name.text, shape, dtype.text, scope)
         self.buffers[name.text] = buffer
         return buffer
 
@@ -217,10 +207,8 @@ class _Reader:
         words.expect("extern")
         symbol = words.expect_kind("string", "the name of a routine in quotes")
         words.expect("(")
-        ins: list[Buffer] = []
-        for _ in words.items(")"):
-            ins.append(self._buffer())
-        return Extern(json.loads(symbol.text), tuple(ins), tuple(outs), read_attributes(self.words))
+        ins = words.nested_items(")", "a list", self._buffer)
+        return Extern(json.loads(symbol.text), ins, tuple(outs), read_attributes(words))
 
     def _compute(self) -> Compute:
         words = self.words
@@ -279,23 +267,19 @@ class _Reader:
             depth += (word.text == "[") - (word.text == "]")
 
     def _index(self, names: Names) -> tuple[Scalar, ...]:
-        words = self.words
-        words.expect("[")
-        found: list[Scalar] = []
-        for _ in words.items("]"):
-            found.append(read_scalar(words, names))
-        return tuple(found)
+        self.words.expect("[")
+        return self.words.nested_items("]", "a list", lambda: read_scalar(self.words, names))
 
     def _loops(self, names: Names, opener: str, closer: str) -> tuple[Axis, ...]:
         words = self.words
-        words.expect(opener)
-        found: list[Axis] = []
-        for _ in words.items(closer):
+
+        def loop() -> Axis:
             name = words.expect_kind("word", "the name of a loop")
             if name.text in names.axes:
                 words.fail_at(name, f"two loops are called {name.text}")
             words.expect("<")
-            axis = Axis(name.text, self._size())
-            names.axes[name.text] = axis
-            found.append(axis)
-        return tuple(found)
+            axis = names.axes[name.text] = Axis(name.text, self._size())
+            return axis
+
+        words.expect(opener)
+        return words.nested_items(closer, "a list", loop)

@@ -135,10 +135,6 @@ def _reduced(
         return _combined(block, value, tuple(range(kept, len(inner))), first), wrapped
 
 
-def _wide(dtype: str, hints: Sequence[str]) -> str:
-    return "float64" if "acc64" in hints else dtype
-
-
 def _combined(block: Compute, value: Array, axes: tuple[int, ...], first: Any) -> Array:
     acc = value.dtype
     if block.combiner in ("argmax", "argmin"):
@@ -158,7 +154,8 @@ def _combined(block: Compute, value: Array, axes: tuple[int, ...], first: Any) -
     wide: Any = acc if acc.kind == "f" else np.dtype(np.int64 if acc.kind == "i" else np.uint64)
     if block.combiner == "prod":
         return np.asarray(np.prod(value, axis=axes, dtype=wide) * wide.type(first)).astype(acc)
-    wide = np.dtype(_wide(str(acc), block.hints)) if acc.kind == "f" else wide
+    if acc.kind == "f" and "acc64" in block.hints:
+        wide = np.dtype(np.float64)
     total = np.sum(value, axis=axes, dtype=wide)
     return np.asarray(total + wide.type(first)).astype(acc)
 

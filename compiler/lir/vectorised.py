@@ -7,6 +7,7 @@ along the loops that it does not depend on: it is computed once for all iteratio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -138,10 +139,7 @@ class Tile:
             return chosen if chosen.any() else None
         here = wraps(node, values, value)
         found = [mask for mask in (*before, here) if mask is not None]
-        total: Array | None = None
-        for mask in found:
-            total = mask if total is None else np.logical_or(total, mask)
-        return total
+        return reduce(np.logical_or, found) if found else None
 
     def _load(self, node: Load, values: list[Array]) -> Array:
         content = self._buffers[node.buffer]

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from compiler.lir.builder import RECOMPUTED_COST, at_own_point
 from compiler.lir.nodes import Block, Compute, Extern, PrimFunc, reads_of, writes_of
-from compiler.lir.scalars import Acc, Buffer, Cast, Load, Scalar
+from compiler.lir.scalars import Acc, Buffer, Load, Scalar
 from compiler.lir.walk import loads, post_order, rewrite, with_axes
 
 
@@ -72,14 +72,13 @@ def _joined(reader: Compute, temp: Buffer, writer: Block) -> Block | None:
     if not writer.raxes and not _copies(reader, temp):
         # Elementwise after elementwise was stored on purpose.
         return None
-    value = writer.value
-    if value.operations > RECOMPUTED_COST and _occurrences(reader.expr, temp) > 1:
+    stored = writer.stored
+    if writer.value.operations > RECOMPUTED_COST and _occurrences(reader.expr, temp) > 1:
         return None
-    held = value if value.dtype == temp.dtype else Cast(temp.dtype, value)
     expr = with_axes(reader.expr, reader.axes, writer.out_index)
 
     def change(node: Scalar) -> Scalar | None:
-        return held if isinstance(node, Load) and node.buffer == temp else None
+        return stored if isinstance(node, Load) and node.buffer == temp else None
 
     end = rewrite(expr, change)
     out_index = tuple(with_axes(i, reader.axes, writer.out_index) for i in reader.out_index)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compiler.lir.nodes import Compute
@@ -59,14 +58,11 @@ def accumulator_of(block: Compute, expr: Scalar, ranges: ValueRanges) -> Accumul
         return Accumulator(block, "double" if wide else c_type(dtype), None, False)
     start, term = ranges.of(block.init), ranges.of(expr)
     if block.combiner in ("max", "min", "argmax", "argmin"):
-        return Accumulator(block, c_type(dtype), _hull([start, term]), False)
+        either = min(start[0], term[0]), max(start[1], term[1])
+        return Accumulator(block, c_type(dtype), either, False)
     if block.combiner == "sum":
         count = math.prod(axis.extent for axis in block.raxes)
         total = (start[0] + count * min(term[0], 0), start[1] + count * max(term[1], 0))
         if fits(total, dtype) and not dtype.startswith("u"):
             return Accumulator(block, f"int{max(bits_of(dtype), 32)}_t", total, False)
     return Accumulator(block, unsigned_of(dtype), dtype_range(dtype), True)
-
-
-def _hull(ranges: Sequence[Range]) -> Range:
-    return min(low for low, _ in ranges), max(high for _, high in ranges)
