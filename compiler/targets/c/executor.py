@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,8 @@ class CExecutor:
         mod: any module with static shapes and without control flow.
         function: name of the global function.
         flags: of the compiler.
+    Attributes:
+        package: the generated C.
     Raises:
         LoweringError: an operator has no loops.
         CodegenError: there is no compiler, or something has no C form.
@@ -53,9 +55,9 @@ class CExecutor:
             mod = infer_module(mod)
         self._mod = mod
         self._function = mod[function]
-        self._package = c_package(lowered(mod), "module", function=function)
-        self._library = _library(self._package, flags)
-        self._entry = self._package.entries[function]
+        self.package = c_package(lowered(mod), "module", function=function)
+        self._library = _library(self.package, flags)
+        self._entry = self.package.entries[function]
         self._call = _symbol(self._library, self._entry)
 
     @property
@@ -69,18 +71,13 @@ class CExecutor:
         Raises:
             CodegenError: the library has no such function.
         """
-        if function not in self._package.entries:
+        if function not in self.package.entries:
             raise CodegenError(f"the C of @{self._entry.function} has no function @{function}")
         found = copy.copy(self)
         found._function = self._mod[function]
-        found._entry = self._package.entries[function]
+        found._entry = self.package.entries[function]
         found._call = _symbol(self._library, found._entry)
         return found
-
-    @property
-    def package(self) -> CPackage:
-        """The generated C."""
-        return self._package
 
     def run(self, inputs: Inputs) -> list[Array]:
         """The results, tuples flattened from left to right.
@@ -116,9 +113,7 @@ def lowered(mod: IRModule) -> IRModule:
     """The module after LowerTE for C; itself when it is that already."""
     if any(isinstance(function, PrimFunc) for function in mod.functions.values()):
         return mod
-    home, attribute = _LOWER.split(":")
-    lower: Callable[..., Any] = getattr(importlib.import_module(home), attribute)
-    result: IRModule = lower(mod, target="c").mod
+    result: IRModule = resolve_name(_LOWER)(mod, target="c").mod
     return result
 
 

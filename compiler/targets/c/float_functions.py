@@ -22,44 +22,41 @@ def float_to_int(name: str, source: str, to: str) -> str:
     return function_text(kind, f"{name}({real} x)", "\n    ".join(lines), note)
 
 
-def _round_even(use: Functions, name: str, dtype: str) -> str:
-    kind = c_type(dtype)
-    shift, end = ("8388608.0", "f") if dtype == "float32" else ("4503599627370496.0", "")
-    body = (
-        f"const {kind} size = {use('abs', dtype)}(x);\n"
-        f"    {kind} whole;\n"
-        f"    if (!(size < {shift}{end}) || x == 0) return x;\n"
-        f"    whole = ({kind})(size + {shift}{end});\n"
-        f"    whole = ({kind})(whole - {shift}{end});\n"
-        f"    return x < 0 ? -whole : whole;"
-    )
-    note = "Nearest whole number, halves to even; where sums have no room for a fraction."
-    return function_text(kind, f"{name}({kind} x)", body, note)
+def _whole_from(dtype: str) -> tuple[str, str]:
+    """The number from which on all floats are whole, and an integer type that holds those below."""
+    if dtype == "float32":
+        return "8388608.0f", "int32_t"
+    return "4503599627370496.0", "int64_t"
 
 
-def _round_away(use: Functions, name: str, dtype: str) -> str:
-    kind = c_type(dtype)
-    shift, end = ("8388608.0", "f") if dtype == "float32" else ("4503599627370496.0", "")
-    whole = "int32_t" if dtype == "float32" else "int64_t"
-    body = (
-        f"const {kind} size = {use('abs', dtype)}(x);\n"
-        f"    {kind} whole;\n"
-        f"    if (!(size < {shift}{end}) || x == 0) return x;\n"
-        f"    whole = ({kind})({whole})size;\n"
-        f"    if (({kind})(size - whole) >= 0.5{end}) whole = ({kind})(whole + 1.0{end});\n"
-        f"    return x < 0 ? -whole : whole;"
-    )
-    return function_text(
-        kind, f"{name}({kind} x)", body, "Nearest whole number, halves away from 0."
-    )
+def _nearest(ties: str) -> Maker:
+    def make(use: Functions, name: str, dtype: str) -> str:
+        kind, (beyond, whole) = c_type(dtype), _whole_from(dtype)
+        end = "f" if dtype == "float32" else ""
+        lines = [
+            f"const {kind} size = {use('abs', dtype)}(x);",
+            f"{kind} whole;",
+            f"if (!(size < {beyond}) || x == 0) return x;",
+        ]
+        if ties == "even":
+            lines.append(f"whole = ({kind})(size + {beyond});")
+            lines.append(f"whole = ({kind})(whole - {beyond});")
+            note = "Nearest whole number, halves to even; where sums have no room for a fraction."
+        else:
+            up = f"whole = ({kind})(whole + 1.0{end});"
+            lines.append(f"whole = ({kind})({whole})size;")
+            lines.append(f"if (({kind})(size - whole) >= 0.5{end}) {up}")
+            note = "Nearest whole number, halves away from 0."
+        lines.append("return x < 0 ? -whole : whole;")
+        return function_text(kind, f"{name}({kind} x)", "\n    ".join(lines), note)
+
+    return make
 
 
 def _trunc(use: Functions, name: str, dtype: str) -> str:
-    kind = c_type(dtype)
-    shift, end = ("8388608.0", "f") if dtype == "float32" else ("4503599627370496.0", "")
-    whole = "int32_t" if dtype == "float32" else "int64_t"
+    kind, (beyond, whole) = c_type(dtype), _whole_from(dtype)
     body = (
-        f"if (!({use('abs', dtype)}(x) < {shift}{end}) || x == 0) return x;\n"
+        f"if (!({use('abs', dtype)}(x) < {beyond}) || x == 0) return x;\n"
         f"    return x < 0 ? -({kind})({whole})(-x) : ({kind})({whole})x;"
     )
     return function_text(kind, f"{name}({kind} x)", body, "The whole part of x.")
@@ -101,8 +98,8 @@ def _rsqrt(use: Functions, name: str, dtype: str) -> str:
 
 
 FLOAT_FUNCTIONS: dict[str, Maker] = {
-    "round_even": _round_even,
-    "round_away": _round_away,
+    "round_even": _nearest("even"),
+    "round_away": _nearest("away"),
     "trunc": _trunc,
     "floor": _whole_below("floor"),
     "ceil": _whole_below("ceil"),

@@ -25,7 +25,7 @@ from compiler.targets.c.loop_nest import write_loops
 from compiler.targets.c.names import LOCALS, Names
 from compiler.targets.c.product_form import SCRATCH, product_of
 from compiler.targets.c.product_writer import write_product
-from compiler.targets.c.routines import write_routine
+from compiler.targets.c.routines import c_routines
 
 LARGEST_BUFFER = (1 << 31) - 1
 """Elements; positions are int32_t."""
@@ -71,7 +71,7 @@ def kernel_of(
         # One scope a block: their loop variables and constants are their own.
         with lines.block("") if len(func.blocks) > 1 else nullcontext():
             if isinstance(block, Extern):
-                write_routine(block, by_buffer, use, lines)
+                c_routines.require(block.symbol)(block, by_buffer, use, lines)
                 continue
             legal = _with_legal_axes(block, by_buffer)
             temps = {b.name: b for b in func.temps}

@@ -23,7 +23,7 @@ from compiler.targets.c.constants import ConstantPool
 from compiler.targets.c.kernel import kernel_of
 from compiler.targets.c.names import Names
 from compiler.targets.c.product_form import with_scratch
-from compiler.targets.c.routines import has_c_form
+from compiler.targets.c.routines import c_routines
 from compiler.targets.c.source_file import source_text
 from compiler.targets.c.toolchain import EXACT_FLAGS, load_library
 
@@ -64,7 +64,7 @@ class KernelLibrary:
 
 
 def _is_c(func: PrimFunc) -> bool:
-    return all(not isinstance(block, Extern) or has_c_form(block) for block in func.blocks)
+    return all(not isinstance(block, Extern) or block.symbol in c_routines for block in func.blocks)
 
 
 def kernels_text(functions: Sequence[PrimFunc]) -> tuple[dict[str, str], str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from compiler.lir.nodes import PrimFunc
 from compiler.targets.c.kernel import may_share
-from compiler.targets.c.memory_plan import ALIGNMENT, Lifetime, lower_bound, plan_memory
+from compiler.targets.c.memory_plan import Lifetime, lower_bound, plan_memory, rounded
 from compiler.targets.c.product_form import with_scratch
 from compiler.targets.c.program import Program, Step, Value
 
@@ -88,7 +88,7 @@ def place(
         temps.append(tuple(new(buffer.nbytes, number, number) for buffer in scratch))
         if step.callee in called:
             below = max(below, called[step.callee].arena_bytes)
-    below = -(-below // ALIGNMENT) * ALIGNMENT
+    below = rounded(below)
     plan = plan_memory(lives)
     inner = [
         Lifetime(called[step.callee].lower_bound_bytes, n, n)

@@ -22,20 +22,6 @@ Writer = Callable[[Extern, Mapping[str, str], Arithmetic, Lines], None]
 c_routines: NamedTable[Writer] = NamedTable("routine in C", CodegenError)
 
 
-def write_routine(block: Extern, names: Mapping[str, str], use: Arithmetic, lines: Lines) -> None:
-    """Write the statements of an Extern block.
-
-    Raises:
-        CodegenError: the routine has no C form.
-    """
-    c_routines.require(block.symbol)(block, names, use, lines)
-
-
-def has_c_form(block: Extern) -> bool:
-    """Whether ``write_routine`` knows the routine."""
-    return block.symbol in c_routines
-
-
 @c_routines.register("cumsum")
 def write_cumsum(block: Extern, names: Mapping[str, str], use: Arithmetic, lines: Lines) -> None:
     """Running sums along ``axis``; with ``exclusive`` without the element itself."""
