@@ -32,7 +32,7 @@ from compiler.ir.module import IRModule
 from compiler.ops.number_format import Array
 from compiler.runtime.executor import Inputs, ordered_inputs
 from compiler.targets.engine.library import load_library
-from compiler.targets.engine.plan import Plan, StepInfo
+from compiler.targets.engine.plan import Plan
 from compiler.targets.engine.planner import plan_function
 from compiler.targets.engine.steps import SLACK, aligned
 from compiler.targets.engine.views import ALIGN, STORED, View
@@ -51,6 +51,10 @@ class EngineExecutor:
         mod: static shapes, no control flow.
         function: name of the function.
         isa: instruction set of ``isa.ISAS``; None for the best one of this processor.
+    Attributes:
+        input_names: names of the parameters, in order.
+        isa: the instruction set of the kernels.
+        plan, steps: the step table, and what people want to know of its steps.
     Raises:
         CodegenError: no kernel library and no compiler.
         PlanError: the function has control flow; it needs far more memory than its values take, or
@@ -61,9 +65,11 @@ class EngineExecutor:
         if mod[function].checked_type_or_none is None:
             mod = infer_module(mod)
         self._function = mod[function]
-        self._names = tuple(p.name_hint for p in self._function.params)
+        self.input_names = tuple(p.name_hint for p in self._function.params)
         self._library = load_library(isa)
+        self.isa = self._library.isa
         self.plan = self._planned(mod, function)
+        self.steps = self.plan.infos
         self._lanes: deque[_Lane] = deque()
         self._steps = len(self.plan.rows)
         self._rows_at, self._blob_at = _address(self.plan.rows), _address(self.plan.blob)
@@ -76,21 +82,6 @@ class EngineExecutor:
         ins, outs = ([prod(s) * d.itemsize for s, d in side] for side in (self._in, self._out))
         self._sizes = ins, outs
         self._check()
-
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        """Names of the parameters, in order."""
-        return self._names
-
-    @property
-    def isa(self) -> str:
-        """The instruction set of the kernels."""
-        return self._library.isa
-
-    @property
-    def steps(self) -> tuple[StepInfo, ...]:
-        """Every kernel step, in order."""
-        return self.plan.infos
 
     def run(self, inputs: Inputs) -> list[Array]:
         """The results, tuples flattened from left to right; arrays in row-major order are not
@@ -181,7 +172,7 @@ class EngineExecutor:
     # ---- one run ---------------------------------------------------------------------------
 
     def _checked(self, inputs: Inputs) -> list[Array]:
-        arrays = ordered_inputs(self._names, inputs)
+        arrays = ordered_inputs(self.input_names, inputs)
         for array, (shape, dtype) in zip(arrays, self._in):
             if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
                 return checked_inputs(self._function, arrays)

@@ -91,13 +91,9 @@ class OrtModule:
         from compiler.targets.ort.session import OrtExecutor
 
         self._symbol = symbol
+        self.symbols = (symbol,)
         self._model = model
         self._session: Executor = OrtExecutor(model, threads=threads, fused_grids=False)
-
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        """The one function it implements."""
-        return (self._symbol,)
 
     def run(self, symbol: str, args: Sequence[Array]) -> list[Array]:
         """See ExternalModule."""

@@ -52,6 +52,8 @@ class OrtExecutor:
             float, as it is written.
         large: constants whose data the model lacks, by name.
         copies: whether it may copy them, which makes it faster.
+    Attributes:
+        input_names, output_names: in order; two inputs may have one name.
     Raises:
         CodegenError: onnxruntime refuses the model.
     """
@@ -108,18 +110,8 @@ class OrtExecutor:
         for name, dtype in self._dtypes.items():
             with suppress(TypeError, ValueError):  # no dtype of numpy
                 self._singletons[name] = np.dtype(dtype)
-        self._names = tuple(self._dtypes if names is None else names)
-        self._output_names = tuple(o.name for o in self._session.get_outputs())
-
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        """Names of the inputs, in order; two may have one name."""
-        return self._names
-
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        """Names of the outputs, in order."""
-        return self._output_names
+        self.input_names = tuple(self._dtypes if names is None else names)
+        self.output_names = tuple(o.name for o in self._session.get_outputs())
 
     @property
     def inputs(self) -> list[tuple[str, str, tuple[int | str, ...]]]:
@@ -141,12 +133,12 @@ class OrtExecutor:
         Raises:
             EvaluationError: names, shapes or dtypes differ from what the model declares.
         """
-        values = ordered_inputs(self._names, inputs)
+        values = ordered_inputs(self.input_names, inputs)
         arrays = {name: np.asarray(value) for name, value in zip(self._dtypes, values)}
         for name, array in arrays.items():
             self._check(name, array)
         try:
-            results = self._session.run(self._output_names, arrays | self._given)
+            results = self._session.run(self.output_names, arrays | self._given)
         except ORT_ERRORS as error:
             raise EvaluationError(f"onnxruntime failed: {error}") from error
         return [np.asarray(r) for r in results]

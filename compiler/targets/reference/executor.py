@@ -90,15 +90,11 @@ class ReferenceExecutor:
             mod = closed(mod)
         self._mod = mod
         self._function: Function = mod[function]
+        self.input_names = tuple(p.name_hint for p in self._function.params)
         self._tap = tap
         self._kernels = kernels
         self._plans: dict[str, Plan] = {function: make_plan(self._function)}
         self._name = function
-
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        """Names of the parameters, in order."""
-        return tuple(p.name_hint for p in self._function.params)
 
     def run(self, inputs: Inputs) -> list[NDArray[Any]]:
         """The results, tuples flattened from left to right.
