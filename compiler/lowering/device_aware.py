@@ -1,7 +1,7 @@
 """DeviceAwareExprVisitor and DeviceAwareExprMutator: traversals that know the device in force.
 
 Dataflow, Let chains and the regions of fixed on_device calls are walked with an explicit stack:
-entering and leaving a region are steps on it. Only nested functions, branches and clauses recurse.
+a region is entered and left on the way. Only nested functions, branches and clauses recurse.
 A node shared by two regions is handled in the one that reaches it first.
 
     pick            to                                         override
@@ -15,25 +15,22 @@ Source: Relay v0.10 transforms/device_aware_visitors.cc.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 from compiler.ir.adt import Constructor
 from compiler.ir.expr import Call, Expr, Function, Let, Op, Tuple, TupleGetItem, Var
 from compiler.ir.functor.mutator import ExprMutator
-from compiler.ir.functor.traversal import dataflow_children
+from compiler.ir.functor.traversal import dataflow_children, expand_dataflow
 from compiler.ir.functor.visitor import ExprVisitor
 from compiler.ir.module import IRModule
 from compiler.ir.virtual_device import VirtualDevice
 from compiler.lowering.lexical_on_device import LexicalOnDeviceMixin, Token
 from compiler.ops.annotation.on_device import get_on_device_props, maybe_on_device
 
-# Steps on the stack: look at a node, handle it after its children, enter and leave a region.
-_OPEN, _CLOSE, _ENTER, _LEAVE = range(4)
-Step = tuple[int, Any]
-
 
 class _RegionWalk(LexicalOnDeviceMixin, ABC):
-    """The explicit stack that visitor and mutator share."""
+    """The walk that visitor and mutator share: through dataflow, in and out of regions."""
 
     @abstractmethod
     def _done(self, expr: Expr) -> bool:
@@ -56,24 +53,22 @@ class _RegionWalk(LexicalOnDeviceMixin, ABC):
         return result
 
     def _walk(self, root: Expr) -> None:
-        tokens: list[Token] = []
-        stack: list[Step] = [(_OPEN, root)]
-        while stack:
-            step, what = stack.pop()
-            if step == _CLOSE:
-                self._close(what)
-            elif step == _ENTER:
-                tokens.append(self.push_virtual_device(what))
-            elif step == _LEAVE:
-                self.pop_virtual_device(tokens.pop())
-            elif not self._done(what):
-                stack.append((_CLOSE, what))
-                region = _region(what)
-                if region is not None:
-                    body, device = region
-                    stack += [(_LEAVE, None), (_OPEN, body), (_ENTER, device)]
-                else:
-                    stack.extend((_OPEN, child) for child in dataflow_children(what))
+        regions: list[tuple[Expr, Token]] = []
+
+        def opened(expr: Expr) -> Sequence[Expr]:
+            region = _region(expr)
+            if region is None:
+                return dataflow_children(expr)
+            body, device = region
+            regions.append((expr, self.push_virtual_device(device)))
+            return (body,)
+
+        def left(expr: Expr) -> None:
+            if regions and regions[-1][0] is expr:
+                self.pop_virtual_device(regions.pop()[1])
+            self._close(expr)
+
+        expand_dataflow(root, self._done, left, opened)
 
 
 def _region(expr: Expr) -> tuple[Expr, VirtualDevice] | None:
