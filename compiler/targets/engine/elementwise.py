@@ -167,8 +167,7 @@ class _Operands:
         """The loops around the steps, and the innermost ones, as many as a step has."""
         order = self.outs[0].axis_order
         sizes = tuple(self.results[0].shape[axis] for axis in order)
-        loops = merged_axes(sizes, [tuple(s[axis] for axis in order) for s in self.strides])
-        loops = [(1, (0,) * len(self.strides))] * (most - len(loops)) + loops
+        loops = merged_axes(sizes, [tuple(s[axis] for axis in order) for s in self.strides], most)
         return loops[:-most], loops[-most:]
 
     def memory(self, operand: int, shifts: Loops) -> tuple[Address, int, int]:

@@ -48,17 +48,13 @@ def as_lines(entries: Array) -> Array | None:
     return (np.concatenate(parts) & 255).astype(np.uint8)
 
 
-def _rests(each: int) -> Array:
-    return np.arange(0, 1 << _MOST_BITS, (1 << _MOST_BITS) // each)
-
-
 def _fitted(table: Array) -> tuple[Array, Array, Array]:
     """Starts and slopes in 256ths, one a row of the table, and which of these lines are exact.
 
     Every two entries bound the slope. With a slope, every entry has an interval of starts.
     """
     low = table * _UNIT
-    rests = _rests(table.shape[1])
+    rests = np.arange(0, 1 << _MOST_BITS, (1 << _MOST_BITS) // table.shape[1])
     i, j = np.triu_indices(len(rests), 1)
     rise, run = low[:, j] - low[:, i], rests[j] - rests[i]
     least = np.maximum(-((_UNIT - 1 - rise) // run).min(axis=1), -128)

@@ -244,14 +244,13 @@ def _write_rows(
     if source.shape[-1] > 1 and source.strides[-1] != source.buffer.item:
         source = emitter.contiguous(source, always=True)
     out = emitter.allocate(item, tuple(range(len(shape))))
-    rows = merged_axes(shape[:-1], [source.strides[:-1], out.strides[:-1]])
+    rows = merged_axes(shape[:-1], [source.strides[:-1], out.strides[:-1]], 2)
     if len(rows) > 2:
         source = emitter.contiguous(source, always=True)
-        rows = merged_axes(shape[:-1], [source.strides[:-1], out.strides[:-1]])
+        rows = merged_axes(shape[:-1], [source.strides[:-1], out.strides[:-1]], 2)
     if len(rows) > 2:  # images with a border, which their reader then adds itself
         item.border, out = None, compact(item.storage, shape)
-        rows = merged_axes(shape[:-1], [source.strides[:-1], out.strides[:-1]])
-    rows = [(1, (0, 0))] * (2 - len(rows)) + rows
+        rows = merged_axes(shape[:-1], [source.strides[:-1], out.strides[:-1]], 2)
     fields = put_epilogue(planner, *ends, item, 1, zero_term(planner, source, weight))
     write_product(
         planner,

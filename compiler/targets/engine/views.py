@@ -173,11 +173,11 @@ def reshaped_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     return tuple(item if size == 1 and not stride else stride for size, stride in zip(new, found))
 
 
-def merged_axes(shape: Shape, strides: Sequence[Shape]) -> list[tuple[int, Shape]]:
+def merged_axes(shape: Shape, strides: Sequence[Shape], least: int = 1) -> list[tuple[int, Shape]]:
     """Loops over a shape, outermost first: neighbours that all strides let run together are one.
 
     Returns:
-        (size, stride of every operand); at least one loop.
+        (size, stride of every operand); ``least`` loops or more, some of one turn in front.
     """
     loops: list[tuple[int, Shape]] = []
     for axis, size in enumerate(shape):
@@ -188,7 +188,7 @@ def merged_axes(shape: Shape, strides: Sequence[Shape]) -> list[tuple[int, Shape
             loops[-1] = (loops[-1][0] * size, here)
         else:
             loops.append((size, here))
-    return loops or [(1, tuple(0 for _ in strides))]
+    return [(1, (0,) * len(strides))] * (least - len(loops)) + loops
 
 
 def positions(loops: Sequence[tuple[int, Shape]]) -> list[list[tuple[int, Shape]]]:

@@ -7,15 +7,15 @@ names the commands; setuptools loads this file alone, so the file imports nothin
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
@@ -64,7 +64,8 @@ def build_kernels(folder: Path) -> list[Path]:
     command = compiler()
     if command is None:
         return []
-    isa, built = _instruction_sets(), []
+    isa = SimpleNamespace(**runpy.run_path(str(HERE / "isa.py"), run_name="qsearch_engine_isa"))
+    built = []
     folder.mkdir(parents=True, exist_ok=True)
     for name, one in isa.ISAS.items():
         if one.machines and platform.machine() not in one.machines:
@@ -78,13 +79,3 @@ def build_kernels(folder: Path) -> list[Path]:
         else:
             print(f"no kernels for {name}: they are built when first used", file=sys.stderr)
     return built
-
-
-def _instruction_sets() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("qsearch_engine_isa", HERE / "isa.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module

@@ -264,13 +264,12 @@ def lookup(planner: Planner, step: Step, args: list[Item]) -> bool:
     kind, zero = item.storage
     order = out.axis_order
     s, t = view.permuted(order), out.permuted(order)
-    loops = merged_axes(s.shape, [s.strides, t.strides])
+    loops = merged_axes(s.shape, [s.strides, t.strides], 3)
     if len(loops) > 3 or loops[-1][1] not in ((view.buffer.item, out.buffer.item), (0, 0)):
         view = planner.emitter.contiguous(view, always=True)
         out = item.view = compact(item.storage, item.shape)
         item.border = None
-        loops = merged_axes(view.shape, [view.strides, out.strides])
-    loops = [(1, (0, 0))] * (3 - len(loops)) + loops
+        loops = merged_axes(view.shape, [view.strides, out.strides], 3)
     planner.emitter.step(
         "lookup",
         [view],
