@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from compiler.lir.scalars import Axis, Bin, Buffer, Cast, IntImm, Scalar, Un
+from compiler.lir.scalars import (
+    Axis,
+    Bin,
+    BoolImm,
+    Buffer,
+    Cast,
+    FloatImm,
+    IntImm,
+    Load,
+    Scalar,
+    Un,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +104,29 @@ def linear_terms(expr: Scalar) -> tuple[list[tuple[int, Scalar]], int]:
 
 def sum_key(expr: Scalar) -> tuple[str, int]:
     """A sum as a name for its terms and its constant; equal sums have equal names."""
-    from compiler.lir.printer import scalar_text
-
     terms, constant = linear_terms(expr)
-    return " ".join(sorted(f"{factor} {scalar_text(node)}" for factor, node in terms)), constant
+    return " ".join(sorted(f"{factor} {_key(node)}" for factor, node in terms)), constant
+
+
+def _key(expr: Scalar) -> str:
+    """The same text for two index expressions of the same structure, in O(nodes)."""
+    words: list[str] = []
+    stack: list[Scalar | str] = [expr]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, str):
+            words.append(node)
+        elif isinstance(node, IntImm | FloatImm | BoolImm):
+            words.append(str(node.value))
+        elif isinstance(node, Axis):
+            words.append(node.name)
+        else:
+            name = getattr(node, "op", None) or getattr(node, "name", "")
+            where = node.buffer.name if isinstance(node, Load) else ""
+            words.append(f"{type(node).__name__} {name}{where} {node.dtype}(")
+            stack.append(")")
+            stack.extend(node.operands())
+    return " ".join(words)
 
 
 def affine_of(root: Scalar) -> Affine | None:

@@ -72,17 +72,12 @@ def _sum(terms: Sequence[tuple[int, Scalar]], constant: int) -> Scalar:
 
 def _merged(terms: Sequence[tuple[int, Scalar]]) -> list[tuple[int, Scalar]]:
     """Terms of one loop variable added up."""
-    found: dict[object, int] = {}
-    merged: list[tuple[int, Scalar]] = []
+    merged: dict[object, tuple[int, Scalar]] = {}
     for factor, node in terms:
         key: object = node.name if isinstance(node, Axis) else id(node)
-        if key in found:
-            place = found[key]
-            merged[place] = (merged[place][0] + factor, node)
-        else:
-            found[key] = len(merged)
-            merged.append((factor, node))
-    return merged
+        before = merged[key][0] if key in merged else 0
+        merged[key] = (before + factor, node)
+    return list(merged.values())
 
 
 def plus(a: Scalar, b: Scalar | int) -> Scalar:

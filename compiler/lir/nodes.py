@@ -101,7 +101,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Extern:
-    """A library routine on whole buffers: ``symbol`` of ``compiler.lir.externs``.
+    """A library routine on whole buffers: ``symbol`` of ``compiler.lir.routines``.
 
     ``attrs`` are numbers, strings, bools and tuples of them; temporary storage is the routine's.
     """

@@ -7,9 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from compiler.lir.affine import affine_of
+from compiler.lir.affine import affine_of, sum_key
 from compiler.lir.ranges import ValueRanges, value_range
-from compiler.lir.scalars import Acc, Axis, Bin, Buffer, Cast, IntImm, Load, Scalar, Un
+from compiler.lir.scalars import Acc, Axis, Bin, Buffer, Cast, FloatImm, IntImm, Load, Scalar, Un
 
 ROW, COLUMN, ONE = Axis("i", 5), Axis("j", 7), Axis("one", 1)
 
@@ -96,3 +96,13 @@ def test_what_may_wrap_has_no_exact_range_and_all_values_of_its_dtype() -> None:
     wide = Bin("+", Cast("int32", data), Cast("int32", data))
     assert value_range(wide) == (-256, 254)
     assert ValueRanges(acc=(-3, 4)).of(Acc("int8")) == (-3, 4)
+
+
+def test_sums_with_other_constants_inside_have_other_names() -> None:
+    """What a guard says of one index is not said of another."""
+    buffer = Buffer("p0", (5,), "float32", "param")
+
+    def scaled(factor: float) -> Scalar:
+        return Cast("int32", Bin("*", Load(buffer, (ROW,)), FloatImm(factor)))
+
+    assert sum_key(scaled(2.0)) == sum_key(scaled(2.0)) != sum_key(scaled(3.0))
