@@ -11,7 +11,7 @@ takes work and is read more than once stays stored.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ from compiler.lir.walk import loads, post_order, rewrite, with_axes
 
 def join_epilogues(func: PrimFunc) -> PrimFunc:
     """The function with epilogues in ``post`` and no temp that only hands a value on."""
-    readers = _readers(func.blocks)
+    readers = Counter(buffer for block in func.blocks for buffer in reads_of(block))
     places: dict[Buffer, int] = {}
     blocks: list[Block | None] = []
     for block in func.blocks:
@@ -43,15 +43,6 @@ def join_epilogues(func: PrimFunc) -> PrimFunc:
             places[out] = len(blocks)
         blocks.append(joined)
     return replace(func, blocks=tuple(block for block in blocks if block is not None))
-
-
-def _readers(blocks: tuple[Block, ...]) -> dict[Buffer, int]:
-    """Number of blocks that read each buffer."""
-    readers: dict[Buffer, int] = defaultdict(int)
-    for block in blocks:
-        for buffer in reads_of(block):
-            readers[buffer] += 1
-    return readers
 
 
 def _own_point_reads(block: Compute) -> list[Buffer]:

@@ -32,8 +32,7 @@ class LexicalOnDeviceMixin:
         if isinstance(expr, Var):
             return self._var_devices.get(expr, UNCONSTRAINED)
         if isinstance(expr, GlobalVar):
-            known = expr.name_hint in self._functions
-            fn = self._functions[expr] if known else None
+            fn = self._functions[expr] if expr.name_hint in self._functions else None
             return fn.virtual_device if isinstance(fn, Function) else UNCONSTRAINED
         if isinstance(expr, Function) and not expr.has_nonzero_attr("Primitive"):
             return expr.virtual_device

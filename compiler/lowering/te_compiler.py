@@ -83,7 +83,7 @@ class TECompiler:
         mod_name: str = "",
         config: CompilationConfig | None = None,
     ) -> None:
-        self._mod_name = mod_name
+        self._prefix = f"{mod_name}_" if mod_name else ""
         self._config = config
         self._names = {gv.name_hint for gv in mod} if mod is not None else set()
         self._next: dict[str, int] = {}
@@ -113,7 +113,7 @@ class TECompiler:
 
     def _lower_kernel(self, key: CCacheKey) -> CachedFunc:
         source, target = key.source, key.target
-        name = self._fresh(self._prefixed(_fused_name(source)))
+        name = self._fresh(self._prefix + _fused_name(source))
         prim = _lowered(source, name, target)
         if "hash" in source.attrs:
             prim = prim.with_attr("hash", source.attrs["hash"])
@@ -229,9 +229,6 @@ class TECompiler:
         self._by_hash.clear()
         self._order.clear()
         self._device_contexts.clear()
-
-    def _prefixed(self, name: str) -> str:
-        return f"{self._mod_name}_{name}" if self._mod_name else name
 
     def _fresh(self, name: str) -> str:
         """``name``, or with the first free of the endings _1, _2, …"""

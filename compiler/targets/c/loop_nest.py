@@ -36,7 +36,7 @@ from compiler.targets.c.guards import split_guards
 from compiler.targets.c.lines import Lines
 from compiler.targets.c.loop_bounds import Bounds, bounds_of
 from compiler.targets.c.loop_order import Loop, Order, join_loops, row_of
-from compiler.targets.c.scalar_printer import ScalarPrinter, axes_in, position_text
+from compiler.targets.c.scalar_printer import ScalarPrinter, axes_in, names_apart, position_text
 from compiler.targets.c.source_file import ROLLED
 
 LONGEST_ROW = 512
@@ -281,8 +281,7 @@ class _Nest:
     @cached_property
     def _fresh(self) -> Iterator[str]:
         """Names for constants within the block."""
-        taken = {*self._names.values(), *self._extents}
-        return (f"v{n}" for n in range(1 << 31) if f"v{n}" not in taken)
+        return names_apart({*self._names.values(), *self._extents})
 
     # Loops.
 

@@ -16,9 +16,11 @@ Inference", 2020.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import accumulate
 
 ALIGNMENT = 16
 """Bytes; a multiple of the size of every dtype and of the usual vector registers."""
@@ -89,15 +91,11 @@ def plan_memory(lifetimes: Sequence[Lifetime], alignment: int = ALIGNMENT) -> Me
 
 def lower_bound(lifetimes: Sequence[Lifetime]) -> int:
     """Bytes of the largest set of values alive in one step."""
-    change: dict[int, int] = {}
+    change: Counter[int] = Counter()
     for value in lifetimes:
-        change[value.first] = change.get(value.first, 0) + value.size
-        change[value.last + 1] = change.get(value.last + 1, 0) - value.size
-    alive = largest = 0
-    for step in sorted(change):
-        alive += change[step]
-        largest = max(largest, alive)
-    return largest
+        change[value.first] += value.size
+        change[value.last + 1] -= value.size
+    return max(accumulate(change[step] for step in sorted(change)), default=0)
 
 
 _ORDERS: tuple[tuple[Callable[[Lifetime], tuple[int, ...]], bool], ...] = (

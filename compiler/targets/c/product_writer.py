@@ -13,7 +13,7 @@ from compiler.targets.c.lines import Lines
 from compiler.targets.c.loop_order import Loop
 from compiler.targets.c.names import Names
 from compiler.targets.c.product_form import COLUMNS, Operand, Product, turns_of
-from compiler.targets.c.scalar_printer import ScalarPrinter
+from compiler.targets.c.scalar_printer import ScalarPrinter, names_apart
 
 
 def write_product(
@@ -258,16 +258,12 @@ class _Writer:
         product = self._product
         column = product.column
         positions = {k: v for k, v in product.order.positions.items() if isinstance(k, int)}
-        fresh = (name for name in (f"v{n}" for n in itertools.count()) if name not in self._taken)
+        fresh = names_apart({*self._names.values(), *self._local.values()})
         printer = ScalarPrinter(self._use, self._names, positions, product.ranges, acc, fresh=fresh)
         with self._for(column.name, "0", column.extent):
             text = printer.expression(product.block.stored, self._lines)
             out = self._names[product.block.out.name]
             self._lines(f"{out}[{product.order.positions['out'].text()}] = {text};")
-
-    @property
-    def _taken(self) -> set[str]:
-        return {*self._names.values(), *self._local.values()}
 
 
 _LOCALS = ("first", "behind", "count", "place", "group", "line", "pair", "at", "to")

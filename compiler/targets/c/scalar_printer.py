@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -74,15 +75,12 @@ class ScalarPrinter:
         self._acc = acc
         self._values = values or {}
         self._texts: dict[int, tuple[str, int]] = {}
-        self._fresh = fresh if fresh is not None else (f"v{n}" for n in itertools.count())
+        self._fresh = fresh if fresh is not None else names_apart(())
 
     def expression(self, root: Scalar, before: Callable[[str], None]) -> str:
         """C expression of ``root``; declarations it needs first are handed to ``before``."""
         order = list(post_order(root, operands_of=self._operands))
-        uses: dict[int, int] = {}
-        for node in order:
-            for operand in self._operands(node):
-                uses[id(operand)] = uses.get(id(operand), 0) + 1
+        uses = Counter(id(operand) for node in order for operand in self._operands(node))
         always = {id(node) for node in post_order(root, operands_of=_always_computed)}
         guarded_loads: dict[int, bool] = {}
         self._texts = {}
@@ -90,7 +88,7 @@ class ScalarPrinter:
             below = any(guarded_loads[id(o)] for o in self._operands(node))
             guarded_loads[id(node)] = isinstance(node, Load) or below
             text, rank = self._print(node)
-            shared = uses.get(id(node), 0) > 1 and rank < _ATOM
+            shared = uses[id(node)] > 1 and rank < _ATOM
             may_move = id(node) in always or not guarded_loads[id(node)]
             if node is not root and may_move and (shared or len(text) > _LONGEST):
                 name = next(self._fresh)
@@ -268,6 +266,11 @@ class ScalarPrinter:
         if low < bounds.min:
             text = f"{self._use('max', source)}({text}, {int_literal(int(bounds.min), source)})"
         return f"({c_type(to)})({text})"
+
+
+def names_apart(taken: Collection[str]) -> Iterator[str]:
+    """Names for the constants that long expressions are cut into."""
+    return (name for name in (f"v{n}" for n in itertools.count()) if name not in taken)
 
 
 def position_text(buffer: Buffer, index: Sequence[str]) -> str:

@@ -267,10 +267,9 @@ class _Machine:
         self._finish(step, slots, _shaped_like(iter(kernel(flatten(args))), ty))
 
     def _call_value(self, callee: Any, args: list[Any], step: Step, slots: list[Any]) -> None:
+        callee = self._callable(callee)
         if isinstance(callee, Closure):
             self._enter_function(callee.plan, callee.captured, args, step, slots)
-        elif isinstance(callee, GlobalVar):
-            self._enter_function(self._plan_of(callee.name_hint), (), args, step, slots)
         elif isinstance(callee, Op):
             attrs = callee.attrs_type.make() if callee.attrs_type else None
             value = evaluate_op(callee, attrs, args, step.node.checked_type)
