@@ -102,16 +102,6 @@ static inline qk_factor qk_load_factor(const int32_t *mult, const int64_t *add, 
     }
     return f;
 }
-static inline qk_vec qk_scale_bytes(qk_vec x, const qk_factor *f)
-{
-    if (!f->is_real) {
-        QK_LANE x.lane[i] = (int32_t)(((int64_t)x.lane[i] * f->mult[i] + f->add[i]) >> 32) >> f->shift[i];
-        return x;
-    }
-    QK_LANE x.lane[i] = (int32_t)((double)x.lane[i] * f->scale[i] + f->plus[i]);
-    return x;
-}
-#define qk_scale_bytes qk_scale_bytes
 static inline qk_vec qk_scale(qk_vec x, const qk_factor *f)
 {
     QK_LANE
@@ -121,6 +111,14 @@ static inline qk_vec qk_scale(qk_vec x, const qk_factor *f)
     }
     return x;
 }
+static inline qk_vec qk_scale_bytes(qk_vec x, const qk_factor *f)
+{
+    if (!f->is_real)
+        return qk_scale(x, f);
+    QK_LANE x.lane[i] = (int32_t)((double)x.lane[i] * f->scale[i] + f->plus[i]);
+    return x;
+}
+#define qk_scale_bytes qk_scale_bytes
 static inline qk_vec qk_load_u8(const uint8_t *p)
 {
     qk_vec v;

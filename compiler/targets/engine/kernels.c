@@ -40,26 +40,19 @@ QK_EXPORT const char *qk_isa(int64_t *facts)
     facts[3] = QK_NV;
     facts[4] = QK_ACT_SHIFT;
     facts[5] = QK_WIDEN;
+    facts[6] = facts[8] = facts[9] = facts[10] = 0;
 #ifdef QK_OWN_TILES
     facts[6] = 1;
-#else
-    facts[6] = 0;
 #endif
     facts[7] = QK_NARROW;
 #ifdef QK_REALS
     facts[8] = 1;
-#else
-    facts[8] = 0;
 #endif
 #ifdef QK_EIGHTS
     facts[9] = 1;
-#else
-    facts[9] = 0;
 #endif
 #ifdef QK_LINES
     facts[10] = qk_has_lines;
-#else
-    facts[10] = 0;
 #endif
     facts[11] = QK_NIBBLES;
     return QK_NAME;

@@ -193,30 +193,20 @@ static inline __m512i _mm512_set1_epi8(char x)
     memset(&v, x, 64);
     return v;
 }
-#define QK_BYTEWISE(name, op)                             \
+#define QK_EXTREME(name, type, count, op)                 \
     static inline __m512i name(__m512i a, __m512i b)      \
     {                                                     \
-        uint8_t x[64], y[64];                             \
+        type x[count], y[count];                          \
         memcpy(x, &a, 64);                                \
         memcpy(y, &b, 64);                                \
-        for (int i = 0; i < 64; i++)                      \
+        for (int i = 0; i < count; i++)                   \
             x[i] = x[i] op y[i] ? x[i] : y[i];            \
         return _mm512_loadu_si512(x);                     \
     }
-QK_BYTEWISE(_mm512_min_epu8, <)
-QK_BYTEWISE(_mm512_max_epu8, >)
-#define QK_SHORTWISE(name, op)                            \
-    static inline __m512i name(__m512i a, __m512i b)      \
-    {                                                     \
-        int16_t x[32], y[32];                             \
-        memcpy(x, &a, 64);                                \
-        memcpy(y, &b, 64);                                \
-        for (int i = 0; i < 32; i++)                      \
-            x[i] = x[i] op y[i] ? x[i] : y[i];            \
-        return _mm512_loadu_si512(x);                     \
-    }
-QK_SHORTWISE(_mm512_min_epi16, <)
-QK_SHORTWISE(_mm512_max_epi16, >)
+QK_EXTREME(_mm512_min_epu8, uint8_t, 64, <)
+QK_EXTREME(_mm512_max_epu8, uint8_t, 64, >)
+QK_EXTREME(_mm512_min_epi16, int16_t, 32, <)
+QK_EXTREME(_mm512_max_epi16, int16_t, 32, >)
 #define _mm512_setr_epi64(...) _mm512_loadu_si512((const int64_t[8]){__VA_ARGS__})
 static inline __m512i _mm512_permutex2var_epi64(__m512i a, __m512i places, __m512i b)
 {
