@@ -172,11 +172,8 @@ class _Reader:
     def _meta(self) -> Array:
         words = self.words
         first = words.token
-        words.expect("meta")
-        words.expect("[")
-        words.expect("relay.Constant")
-        words.expect("]")
-        words.expect("[")
+        for mark in ("meta", "[", "relay.Constant", "]", "["):
+            words.expect(mark)
         index = self._size()
         words.expect("]")
         try:
