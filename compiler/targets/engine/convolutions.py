@@ -181,13 +181,7 @@ def _write_depthwise(
             [made, scratch],
             macs=prod(made.shape) * height * width,
             constants=packed.size,
-            in_row=one.strides[0],
-            in_pixel=one.strides[1],
             type=number(one.buffer.type),
-            out_row=made.strides[0],
-            out_pixel=made.strides[1],
-            height=made.shape[0],
-            width=made.shape[1],
             channels=channels,
             kernel_y=height,
             kernel_x=width,
@@ -197,6 +191,7 @@ def _write_depthwise(
             dilation_x=dx,
             together=together,
             scratch=Address(scratch),
+            **one.fields_to(made),
             **fields,
         )
 
@@ -221,15 +216,12 @@ def _write_convolution(
             fields,
             one,
             made,
-            {
+            one.fields_to(made)
+            | {
                 "in_row": one.strides[0] * sy,
                 "in_pixel": one.strides[1] * sx,
                 "in_group": inner * one.strides[2],
-                "out_row": made.strides[0],
-                "out_pixel": made.strides[1],
                 "out_group": channels // groups * made.strides[2],
-                "height": made.shape[0],
-                "width": made.shape[1],
                 "seg_y": height,
                 "seg_x": 1 if joined else width,
                 "seg_row": one.strides[0] * dy,

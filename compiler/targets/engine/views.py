@@ -117,6 +117,17 @@ class View:
             for n in range(self.shape[0])
         ]
 
+    def fields_to(self, image: View) -> dict[str, int]:
+        """Fields of a step from this image to another, each [rows, columns, channels]."""
+        return {
+            "in_row": self.strides[0],
+            "in_pixel": self.strides[1],
+            "out_row": image.strides[0],
+            "out_pixel": image.strides[1],
+            "height": image.shape[0],
+            "width": image.shape[1],
+        }
+
     def reshaped(self, shape: Shape) -> View | None:
         """The same elements in row-major order under another shape; None if that needs a copy."""
         strides = reshaped_strides(self.shape, self.strides, shape)

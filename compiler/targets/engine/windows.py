@@ -132,14 +132,8 @@ def _write_pool(
             [one],
             [made],
             type=number(source.buffer.type),
-            in_row=one.strides[0],
-            in_pixel=one.strides[1],
             in_height=one.shape[0],
             in_width=one.shape[1],
-            out_row=made.strides[0],
-            out_pixel=made.strides[1],
-            height=made.shape[0],
-            width=made.shape[1],
             channels=made.shape[2],
             zero=source.buffer.zero,
             how=number(f"POOL_{how}"),
@@ -153,6 +147,7 @@ def _write_pool(
             left=padding[1],
             factor=factor,
             count=count,
+            **one.fields_to(made),
         )
 
 
