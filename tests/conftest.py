@@ -90,6 +90,20 @@ def few_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def few_labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """So few of the images that digits is judged on that a trial has two parts, not twelve.
+
+    Each of the first six parts times the candidate anew, where a search weighs times.
+    """
+    import numpy as np
+
+    path = tmp_path_factory.mktemp("eval") / "few.npz"
+    with np.load(REPOSITORY / "qsearch" / "models" / "digits_dev.npz") as data:
+        np.savez(path, **{name: data[name][:64] for name in data.files})
+    return path
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """With CI=true a skipped test is a failure: what CI can install must have run.
 

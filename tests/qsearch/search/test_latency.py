@@ -15,11 +15,15 @@ pytestmark = pytest.mark.usefixtures("quick_space")
 
 @pytest.mark.slow
 @NEEDS_C
-def test_a_search_weighs_the_time_that_modules_take(tmp_path: Path) -> None:
+def test_a_search_weighs_the_time_that_modules_take(
+    tmp_path: Path, few_digits: Path, few_labelled: Path
+) -> None:
     space = {"fields": {"weight_scale": ["max", "mse"], "calibrate_mode": ["mse", "max"]}}
     result = qsearch.launch(
         "digits",
         out=tmp_path / "run",
+        calib=few_digits,
+        eval=few_labelled,
         space=space,
         trials=4,
         pool="process",
