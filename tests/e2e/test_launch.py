@@ -63,21 +63,6 @@ def test_the_module_computes_integers_only_and_scores_what_was_said(unbroken: An
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("pool", "workers"), [("process", "4"), pytest.param("ray", "2", marks=pytest.mark.ray)]
-)
-def test_every_pool_makes_the_same_trials_and_the_same_file(
-    unbroken: Any, launch: Callable[..., Any], pool: str, workers: str
-) -> None:
-    other = launch("digits", "--trials", str(TRIALS), "--workers", workers, "--pool", pool)
-    summary = other.finish()
-    assert summary["trials"]["complete"] + summary["trials"]["pruned"] == TRIALS
-    assert other.story() == unbroken.story()
-    ours, theirs = (run.folder / "best.qmod" for run in (other, unbroken))
-    assert ours.read_bytes() == theirs.read_bytes()
-
-
-@pytest.mark.slow
 def test_the_same_command_again_repeats_no_work(unbroken: Any) -> None:
     before = unbroken.trials()
     module = (unbroken.folder / "best.qmod").read_bytes()
