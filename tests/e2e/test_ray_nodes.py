@@ -24,20 +24,28 @@ calibrate_modes.register("nearly_all")(lambda stats, qconfig, nbit: SHARE * stat
 """
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Two nodes of one CPU each, which know our packages and nothing of the user's."""
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
+    """Two nodes of one CPU each, which know our packages and nothing of the user's.
+
+    The last test replaces one of them.
+    """
     environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
     process = subprocess.Popen(
         [sys.executable, str(HERE / "ray_nodes.py"), "2"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        cwd=tmp_path,
+        cwd=tmp_path_factory.mktemp("cluster"),
         env={**environment, "PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{RUNNERS}"},
     )
     yield process
     process.communicate(timeout=600)
+
+
+@pytest.fixture(scope="module")
+def address(cluster: subprocess.Popen[str]) -> str:
+    return address_of(cluster)
 
 
 CLIENT = """
@@ -101,33 +109,9 @@ pool.close()
 
 
 @pytest.mark.slow
-def test_a_node_that_dies_leaves_the_rest_at_work_and_a_new_one_is_used(
-    cluster: subprocess.Popen[str], tmp_path: Path
-) -> None:
-    address = address_of(cluster)
-    client = subprocess.Popen(
-        [sys.executable, "-c", CLIENT, address, str(RUNNERS), str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
-    )
-    try:
-        assert heard(client, "two workers")
-        told(cluster, "kill 0")
-        told(client, "", answer="one worker goes on")
-        told(cluster, "add")
-        told(client, "", answer="two workers again")
-        assert client.wait(timeout=600) == 0
-    finally:
-        client.kill()
-
-
-@pytest.mark.slow
 def test_two_searches_share_a_cluster_and_the_last_one_gets_it_all(
-    cluster: subprocess.Popen[str], tmp_path: Path
+    address: str, tmp_path: Path
 ) -> None:
-    address = address_of(cluster)
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     clients = []
@@ -153,6 +137,52 @@ def test_two_searches_share_a_cluster_and_the_last_one_gets_it_all(
             client.kill()
 
 
+@pytest.mark.slow
+def test_two_nodes_give_the_rows_of_a_search_without_ray(
+    address: str, launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    mine = tmp_path / "users" / "nearly.py"
+    mine.parent.mkdir()
+    mine.write_text(MODE)
+    (mine.parent / "beside.py").write_text("import numpy\nSHARE = numpy.float32(0.9)\n")
+    space = tmp_path / "space.yaml"
+    space.write_text(
+        "fields: {calibrate_mode: [nearly_all, mse, max], weight_granularity: [channel, tensor]}\n"
+    )
+    words = ("--trials", "6", "--import", str(mine), "--space", str(space), "--max-drop", "1")
+    alone = launch("alone", *words, "--pool", "inline", "--batch", "4")
+    alone.finish()
+    ray = ("--address", address, "--pool", "ray", "--workers", "2", "--batch", "4")
+    nodes = launch("nodes", *words, *ray)
+    nodes.finish()
+    assert {trial.params["calibrate_mode"] for trial in nodes.trials()} >= {"nearly_all"}
+    assert nodes.story() == alone.story()
+    ours, theirs = (run.folder / "best.qmod" for run in (nodes, alone))
+    assert ours.read_bytes() == theirs.read_bytes()
+
+
+@pytest.mark.slow
+def test_a_node_that_dies_leaves_the_rest_at_work_and_a_new_one_is_used(
+    cluster: subprocess.Popen[str], address: str, tmp_path: Path
+) -> None:
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, address, str(RUNNERS), str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
+    )
+    try:
+        assert heard(client, "two workers")
+        told(cluster, "kill 0")
+        told(client, "", answer="one worker goes on")
+        told(cluster, "add")
+        told(client, "", answer="two workers again")
+        assert client.wait(timeout=600) == 0
+    finally:
+        client.kill()
+
+
 def address_of(cluster: subprocess.Popen[str]) -> str:
     assert cluster.stdout is not None
     return next(line.strip() for line in cluster.stdout if ":" in line)
@@ -170,27 +200,3 @@ def told(process: subprocess.Popen[str], word: str, answer: str = "done") -> Non
     process.stdin.write(f"{word}\n")
     process.stdin.flush()
     assert heard(process, answer)
-
-
-@pytest.mark.slow
-def test_two_nodes_give_the_rows_of_a_search_without_ray(
-    cluster: subprocess.Popen[str], launch: Callable[..., Any], tmp_path: Path
-) -> None:
-    mine = tmp_path / "users" / "nearly.py"
-    mine.parent.mkdir()
-    mine.write_text(MODE)
-    (mine.parent / "beside.py").write_text("import numpy\nSHARE = numpy.float32(0.9)\n")
-    space = tmp_path / "space.yaml"
-    space.write_text(
-        "fields: {calibrate_mode: [nearly_all, mse, max], weight_granularity: [channel, tensor]}\n"
-    )
-    words = ("--trials", "6", "--import", str(mine), "--space", str(space), "--max-drop", "1")
-    alone = launch("alone", *words, "--pool", "inline", "--batch", "4")
-    alone.finish()
-    ray = ("--address", address_of(cluster), "--pool", "ray", "--workers", "2", "--batch", "4")
-    nodes = launch("nodes", *words, *ray)
-    nodes.finish()
-    assert {trial.params["calibrate_mode"] for trial in nodes.trials()} >= {"nearly_all"}
-    assert nodes.story() == alone.story()
-    ours, theirs = (run.folder / "best.qmod" for run in (nodes, alone))
-    assert ours.read_bytes() == theirs.read_bytes()
