@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from compiler.targets.c.toolchain import CACHE_VARIABLE, cache_dir
 from tests.deploy.compose_file import Mount
 from tests.ports import own_port
 
@@ -212,13 +213,15 @@ class Machine:
         return [*space, *own, "sh", "-ec", "\n".join(lines)]
 
     def environment(self, name: str, told: Mapping[str, str]) -> dict[str, str]:
-        """What a container is told; of this machine only where programs are."""
+        """What a container is told; of this machine only where programs and kernels are."""
         scratch = self.root / "tmp" / name
         scratch.mkdir(parents=True, exist_ok=True)
         scratch.chmod(0o777)
         path = [str(Path(sys.executable).parent), str(postgres_programs()), os.environ["PATH"]]
         code = str(Path(__file__).resolve().parents[2])
         own = {"PATH": os.pathsep.join(path), "HOME": str(scratch), "PYTHONPATH": code}
+        # The image brings kernels in its wheel; with caches of their own all would compile them.
+        own[CACHE_VARIABLE] = str(cache_dir())
         own["PGHOST"], own["PGPORT"] = "localhost", str(self.ports["postgres"])
         if not self.namespaces:
             own["RAY_TMPDIR"] = str(scratch)
