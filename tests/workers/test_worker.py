@@ -20,7 +20,7 @@ from workers.pool.queued_pool import WorkerPool
 RAY = pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.slow])
 
 
-@pytest.fixture(params=["inline", "process", RAY])
+@pytest.fixture(params=["inline", "process", RAY], scope="module")
 def pool(request: pytest.FixtureRequest) -> Iterator[WorkerPool]:
     pool = open_pool(request.param, 2)
     yield pool
