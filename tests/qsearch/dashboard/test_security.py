@@ -257,7 +257,7 @@ def test_a_refusal_reaches_a_client_that_reads_only_after_it_has_sent_all(
 
 @pytest.mark.slow
 def test_a_client_that_never_ends_its_headers_is_cut_off(folder, monkeypatch):
-    monkeypatch.setattr(PromptProtocol, "headers_s", 3.0)
+    monkeypatch.setattr(PromptProtocol, "headers_s", 1.5)
     with served(DashboardOptions(root=folder)) as client:
         place = (client.base_url.host, client.base_url.port)
         with socket.create_connection(place) as silent, socket.create_connection(place) as slow:
@@ -281,7 +281,7 @@ def test_a_client_that_never_ends_its_headers_is_cut_off(folder, monkeypatch):
                     assert part, "the connection was cut off"
                     told_back += part
                 assert told_back.startswith(b"HTTP/1.1 200")
-                time.sleep(0.8)  # together longer than headers may take
+                time.sleep(0.4)  # together longer than headers may take
 
 
 def send_slowly(raw):
