@@ -44,16 +44,13 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return source
 
 
-def built(source: Path, out: Path, **environment: str) -> Path:
-    command = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", out, source)
-    done = run(*command, cwd=out, **environment)
-    assert done.returncode == 0, done.stderr
-    return next(out.glob("qsearch-*.whl"))
-
-
 @pytest.fixture(scope="module")
 def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(source, tmp_path_factory.mktemp("wheel"))
+    out = tmp_path_factory.mktemp("wheel")
+    command = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", out, source)
+    done = run(*command, cwd=out)
+    assert done.returncode == 0, done.stderr
+    return next(out.glob("qsearch-*.whl"))
 
 
 CHOSEN = """
@@ -104,9 +101,10 @@ def test_wheel_ships_models_and_kernels(wheel: Path) -> None:
 def test_main_job_runs_in_an_empty_environment(wheel: Path, source: Path, tmp_path: Path) -> None:
     """Every runtime import is a declared dependency: nothing but the wheel and what it asks for."""
     home = tmp_path / "venv"
-    venv.EnvBuilder(with_pip=True).create(home)
+    venv.create(home)
     python = home / "bin" / "python"
-    installed = run(python, "-m", "pip", "install", "-q", "--no-compile", wheel, cwd=tmp_path)
+    pip = (sys.executable, "-m", "pip", "--python", python)
+    installed = run(*pip, "install", "-q", "--no-compile", wheel, cwd=tmp_path)
     assert installed.returncode == 0, installed.stderr
     result = run(
         home / "bin" / "qsearch",
@@ -126,7 +124,7 @@ def test_main_job_runs_in_an_empty_environment(wheel: Path, source: Path, tmp_pa
     )
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout.splitlines()[-1])["top1"] == summary["emitted"]["top1"]
-    assert "No broken requirements" in run(python, "-m", "pip", "check", cwd=tmp_path).stdout
+    assert "No broken requirements" in run(*pip, "check", cwd=tmp_path).stdout
 
     # Nothing on the path: the kernels of a platform wheel are used, a pure wheel does without.
     asked = (python, "-c", CHOSEN, "run/best.qmod", ROOT / "qsearch/models/digits_dev.npz")
@@ -137,12 +135,11 @@ def test_main_job_runs_in_an_empty_environment(wheel: Path, source: Path, tmp_pa
 
     tools = tmp_path / "tools"
     tools.mkdir()
-    pure = built(source, tools, PATH=str(tools), CC="")
-    assert pure.name.endswith("-py3-none-any.whl")
-    replaced = run(
-        python, "-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", pure, cwd=tmp_path
-    )
+    again = ("--no-compile", "--no-deps", "--force-reinstall", source)
+    replaced = run(*pip, "install", "-q", *again, cwd=tmp_path, PATH=str(tools), CC="")
     assert replaced.returncode == 0, replaced.stderr
+    (tags,) = home.glob("lib/python*/site-packages/qsearch-*.dist-info/WHEEL")
+    assert "Tag: py3-none-any\n" in tags.read_text()
     done = run(*asked, cwd=tmp_path, **bare)
     assert (done.returncode, done.stdout.strip()) == (0, "auto"), done.stderr
 
