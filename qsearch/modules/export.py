@@ -18,7 +18,7 @@ from compiler.named_table import NamedTable
 from compiler.pipeline import tflite_file
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.targets.c.names import c_name
-from qsearch.errors import RunFolderError, SettingsError
+from qsearch.errors import RunFolderError, SettingsError, system_errors
 from qsearch.modules.data_source import PathLike
 from qsearch.modules.onnx_file import parts_outside, sample_of, write_file, write_onnx
 from qsearch.run_folder import evaluation_data, module_at
@@ -32,7 +32,6 @@ ONNX_FORMATS = ("onnx", "qdq", "float")
 """Formats that are one .onnx file."""
 TFLITE_FILES = (".tflite", ".cc")
 """Endings of the two forms of a LiteRT file."""
-
 
 _FAR_DB = 15.0
 """A QDQ file with less to the module rounds elsewhere than a kernel would."""
@@ -200,12 +199,9 @@ def export(
     runtime = options.runtime if isinstance(options, Qdq) else "onnxruntime"
     part = form if runtime == "onnxruntime" else runtime
     folder, base = _place(found, form, part, None if out is None else Path(out))
-    try:
+    what = f"{folder} cannot be made"
+    with system_errors(RunFolderError, what, where="-o", fix="name another folder"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunFolderError(
-            f"{folder} cannot be made: {error.strerror}", where="-o", fix="name another folder"
-        ) from error
     as_array = out is not None and Path(out).suffix == ".cc"
     return exporter(module, ExportTarget(name or base, folder, batch, options, as_array))
 

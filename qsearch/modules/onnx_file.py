@@ -15,7 +15,7 @@ from compiler.errors import CodegenError, EvaluationError, OnnxExportError
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.runtime.artifact import QModule, Sample
 from compiler.runtime.pipeline import AFTER, BEFORE
-from qsearch.errors import RunFolderError
+from qsearch.errors import RunFolderError, system_errors
 from workers.metrics.sqnr import Sqnr
 
 if TYPE_CHECKING:
@@ -231,9 +231,6 @@ def write_file(path: Path, data: bytes) -> None:
     Raises:
         RunFolderError: the file cannot be written.
     """
-    try:
+    what = f"{path} cannot be written"
+    with system_errors(RunFolderError, what, fix="name another folder with -o"):
         path.write_bytes(data)
-    except OSError as error:
-        raise RunFolderError(
-            f"{path} cannot be written: {error.strerror}", fix="name another folder with -o"
-        ) from error

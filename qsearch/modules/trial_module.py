@@ -7,12 +7,8 @@ bits that were scored, whichever trial won.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-
-from numpy.typing import NDArray
+from typing import Final
 
 from compiler.errors import NotFullyIntegralError
 from compiler.ir.blob import ModuleBlob
@@ -20,15 +16,14 @@ from compiler.pipeline import evaluate
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration
 from compiler.quantize.calibration.flow import NoData
-from compiler.quantize.calibration.statistics_store import Storable
 from compiler.runtime.artifact import QModule, fitting_samples
 from compiler.runtime.interface import KEY as INTERFACE
 from compiler.runtime.pipeline import AFTER, BEFORE
-from qsearch.errors import RunFolderError, SettingsError, StoreError
+from qsearch.errors import RunFolderError, SettingsError, StoreError, system_errors
 from qsearch.modules.data_source import PathLike
 from qsearch.report.listing import opened, trial_of
 from qsearch.run_folder import RunFolder, StudyAddress, find_study
-from qsearch.search.calibration import statistics_key, stored_key
+from qsearch.search.calibration import StoredStatistics, statistics_key
 from qsearch.search.context import StudyArtifacts
 from qsearch.search.session import FLOAT_MODULE
 from qsearch.search.winner import (
@@ -50,26 +45,6 @@ _NO_MODULE: Final = {
     "waiting": "it has not begun",
     "running": "it is still running",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """Statistics and ranges as a study kept them; implements ``StatisticsStore``, without saving.
-
-    Args:
-        artifacts: of the study.
-        key: as of ``search.calibration.StoredStatistics``.
-    """
-
-    artifacts: StudyArtifacts
-    key: Mapping[str, Any]
-
-    def load(self, kind: str, fields: Mapping[str, Any]) -> Mapping[str, NDArray[Any]] | None:
-        """What was kept under these fields."""
-        return self.artifacts.arrays(kind, stored_key(self.key, fields))
-
-    def save(self, kind: str, fields: Mapping[str, Any], found: Storable) -> None:
-        """Nothing: a reader changes no study."""
 
 
 def write_trial(
@@ -96,13 +71,10 @@ def write_trial(
     """
     made = _trial_module(find_study(folder, storage, study), number)
     path = Path(out)
-    try:
+    what = f"{path} cannot be written"
+    with system_errors(RunFolderError, what, where="-o", fix="name another file"):
         path.parent.mkdir(parents=True, exist_ok=True)
         made.save(path)
-    except OSError as error:
-        raise RunFolderError(
-            f"{path} cannot be written: {error.strerror}", where="-o", fix="name another file"
-        ) from error
     return made
 
 
@@ -141,11 +113,9 @@ def _built(study: Study, trial: Trial, artifacts: StudyArtifacts) -> QModule:
     code = tuple(module for module in imported_code() if module.name in named)
     check_imports(study.name, study.spec, code)
     spec, qconfig = study.spec, QConfig.from_dict(trial.qconfig)
-    key = statistics_key(spec, study.code_version)
     module = ModuleBlob(_bytes(artifacts, FLOAT_MODULE)).unpack()
-    calibration = Calibration(
-        module, NoData(), percentiles=tuple(spec["percentiles"]), store=_Kept(artifacts, key)
-    )
+    store = StoredStatistics(artifacts, statistics_key(spec, study.code_version))
+    calibration = Calibration(module, NoData(), percentiles=tuple(spec["percentiles"]), store=store)
     try:
         shipped = build_winner(calibration, qconfig)
     except NotFullyIntegralError as error:

@@ -111,12 +111,10 @@ _PASSES: Final = {
 def phase_of(measurement: Measurement) -> str:
     """What a pass over the data measures, and why the data are read again."""
     told = f"calibration: {_PASSES.get(measurement.step, measurement.step)}"
-    if measurement.step not in ("ranges", "histograms"):
+    alpha = measurement.qconfig.smooth_alpha
+    if measurement.step not in ("ranges", "histograms") or alpha is None:
         return told
-    qconfig = measurement.qconfig
-    if qconfig.smooth_alpha is not None:
-        return f"{told}; again, because smoothing by {qconfig.smooth_alpha:g} changes the weights"
-    return told
+    return f"{told}; again, because smoothing by {alpha:g} changes the weights"
 
 
 @dataclass(slots=True)
@@ -127,26 +125,31 @@ class StoredStatistics:
         artifacts: where they are kept.
         key: all that decides the statistics beside the QConfig (module, data, code, percentiles).
         data: what measures them; its CPU seconds are noted beside them, or our own where no worker
-            took part.
+            took part. None keeps nothing: a reader changes no study.
     """
 
     artifacts: StudyArtifacts
     key: Mapping[str, Any]
-    data: PooledData
+    data: PooledData | None = None
     _since: tuple[float, float] = (0.0, 0.0)
 
     def load(self, kind: str, fields: Mapping[str, Any]) -> Mapping[str, NDArray[Any]] | None:
         """Arrays that this study kept."""
-        self._since = (self.data.worker_cpu_s, time.process_time())
+        self._since = self._spent()
         return self.artifacts.arrays(kind, stored_key(self.key, fields))
 
     def save(self, kind: str, fields: Mapping[str, Any], found: Storable) -> None:
         """Store arrays, with the CPU seconds since ``load`` was asked or the last ``save``."""
-        workers, own = self._since
-        cpu_s = self.data.worker_cpu_s - workers or time.process_time() - own
-        self._since = (self.data.worker_cpu_s, time.process_time())
+        if self.data is None:
+            return
+        before, self._since = self._since, self._spent()
+        workers, own = (now - then for now, then in zip(self._since, before, strict=True))
         key = stored_key(self.key, fields)
-        self.artifacts.keep(kind, key, found.to_arrays(), cpu_s)
+        self.artifacts.keep(kind, key, found.to_arrays(), workers or own)
+
+    def _spent(self) -> tuple[float, float]:
+        """CPU seconds of workers and of this process."""
+        return (self.data.worker_cpu_s if self.data else 0.0), time.process_time()
 
 
 def statistics_key(spec: Mapping[str, Any], code: str) -> dict[str, Any]:

@@ -134,7 +134,7 @@ class SamplerSpec:
     """How the proposals of a study are made.
 
     Attributes:
-        sampler: a name of ``SAMPLERS``, or an import path.
+        sampler: a name of ``settings.SAMPLERS``, or an import path.
         seed: of the study.
         batch_size: trials per batch.
         enumerate_all: visit the whole space in order instead of asking the sampler.

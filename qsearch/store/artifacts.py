@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qsearch.errors import RunFolderError, StoreError
+from qsearch.errors import RunFolderError, StoreError, system_errors
 
 MODULE_GRAPH: Final = "module_graph"
 MODULE_TEXT: Final = "module_text"
@@ -117,30 +118,21 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
     Raises:
         RunFolderError: the disk is full, or the folder may not be written; names the file.
     """
-    try:
-        _write_atomically(path, data, mode)
-    except OSError as error:
-        raise RunFolderError(
-            f"{path.name} cannot be written: {error.strerror or error}",
-            where=str(path),
-            fix="free space, or make the folder writable, and run the same command again: "
-            "finished trials are kept",
-        ) from error
-
-
-def _write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".part-")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    fix = "free space, or make the folder writable, and run the same command again: finished "
+    fix += "trials are kept"
+    with system_errors(RunFolderError, f"{path.name} cannot be written", where=str(path), fix=fix):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".part-")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            Path(temporary).chmod(mode)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
 
 
 # Shared with drivers on other machines ----------------------------------------------------------
@@ -177,22 +169,18 @@ class RemoteArtifactStore(ArtifactStore):
             StoreError: the remote storage refuses.
         """
         artifact = super().put(kind, data)
-        try:
+        with self._reached():
             if self._remote(kind, artifact.sha256) is None:
                 self._files.makedirs(self._base, exist_ok=True)
                 self._files.pipe_file(f"{self._base}/{_file_name(kind, artifact.sha256)}", data)
-        except Exception as error:  # whatever the storage's own client raises
-            raise self._unreachable(error) from error
         return artifact
 
     def get(self, kind: str, sha256: str) -> bytes:
         """The bytes of an artefact, fetched if it is not here; see ``ArtifactStore.get``."""
         if not super().has(kind, sha256):
-            try:
+            with self._reached():
                 remote = self._remote(kind, sha256)
                 data = None if remote is None else self._files.cat_file(remote)
-            except Exception as error:  # whatever the storage's own client raises
-                raise self._unreachable(error) from error
             if data is not None:
                 write_atomically(self.path(kind, sha256), data)
         return super().get(kind, sha256)
@@ -201,22 +189,26 @@ class RemoteArtifactStore(ArtifactStore):
         """Whether it is here or there."""
         if super().has(kind, sha256):
             return True
-        try:
-            return self._remote(kind, sha256) is not None
-        except Exception as error:  # whatever the storage's own client raises
-            raise self._unreachable(error) from error
+        with self._reached():
+            remote = self._remote(kind, sha256)
+        return remote is not None
 
     def _remote(self, kind: str, sha256: str) -> str | None:
         """Where it lies there; None where it is not."""
         place = f"{self._base}/{_file_name(kind, sha256)}"
         return place if self._files.exists(place) else None
 
-    def _unreachable(self, error: Any) -> StoreError:
-        return StoreError(
-            f"the artefacts at {self.url} cannot be reached: {error}",
-            where="artifacts",
-            fix="check the URL and its credentials; a search without --artifacts keeps them local",
-        )
+    @contextlib.contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # whatever the storage's own client raises
+            raise StoreError(
+                f"the artefacts at {self.url} cannot be reached: {error}",
+                where="artifacts",
+                fix="check the URL and its credentials; a search without --artifacts keeps them "
+                "local",
+            ) from error
 
 
 def artifact_store(root: Path, url: str | None) -> ArtifactStore:
